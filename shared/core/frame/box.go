@@ -44,10 +44,10 @@ type Executor interface {
 // the Executor.
 type Delivery struct {
 	ID          storage.StreamID // the stream for its events
-	Round       int              // how often it was suspended; above 0, Raw has the answers
+	Round       int              // how often the delivery was suspended; if above 0, Raw has the answers
 	Session     storage.ID
 	Principal   string   // a hash; the same for all sessions of one principal in the box, and different for other principals
-	Ticket      string   // the Ticket of its events
+	Ticket      string   // the Ticket for the events of the delivery
 	Level       string   // last logging/setLevel of the session, "" for none
 	Subscribed  []string // resource URIs, in the order of subscription
 	Init        json.RawMessage
@@ -64,10 +64,10 @@ type Delivery struct {
 type Event struct {
 	Session storage.ID
 	Stream  storage.StreamID // storage.Standalone, or the id of the delivery it belongs to
-	Ticket  string           // the delivery's; for the standalone stream "" or the session's newest
+	Ticket  string           // the Ticket of the delivery; for the standalone stream "" or the newest of the session
 	Raw     []byte
 	Final   bool        // the last event of its request stream
-	Asks    *Suspension // not nil: the last event of this round of the stream
+	Asks    *Suspension // not nil: after this event the delivery is suspended
 }
 
 // Suspension suspends a delivery whose server asks the client something: it waits for the answers
@@ -130,7 +130,7 @@ type Link interface {
 // Joining is what a box in the same program gives to the code that connects it with its sessions.
 type Joining struct {
 	Box      storage.BoxID
-	Token    string // that the start of the box got
+	Token    string // the one-time token with which the box was started
 	Executor Executor
 	Digest   string        // of the definition of the server that the box was started with
 	Retire   func()        // ends the box when nothing is in flight, because its server has another definition

@@ -16,7 +16,7 @@ func Encode(f Frame) []byte {
 	b = append(append(append(b, begin...), f.kind()...), '"')
 	fields := len(b)
 	b, err := json.Append(b, f, json.EscapeHTML|json.SortMapKeys)
-	if err != nil { // strings, numbers and slices of them only
+	if err != nil { // impossible: a header has only strings, numbers and slices of them
 		panic("relay: a frame header that cannot be encoded: " + err.Error())
 	}
 	if b[fields+1] == '}' {

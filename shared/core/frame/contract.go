@@ -18,7 +18,7 @@ const (
 	EnvRelayURL   = "DORMOUSE_RELAY_URL"
 	EnvEra        = "DORMOUSE_ERA"   // EraModern, EraLegacy, EraDual, or not set
 	EnvRoots      = "DORMOUSE_ROOTS" // file with certificates of authorities, for an image that has none
-	EnvImage      = "DORMOUSE_IMAGE" // the [Image] of the box, as JSON, if a server brought it
+	EnvImage      = "DORMOUSE_IMAGE" // the [Image] of the box, as JSON, if its server runs from an image
 )
 
 // Image says what a container of an image starts, in the words of the image's configuration.
@@ -63,7 +63,7 @@ func Clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDetail
 // RequestIDs returns the ids of the requests in a message or a batch, as the client
 // wrote them. It returns none if raw is not JSON-RPC.
 func RequestIDs(raw []byte) []json.RawMessage {
-	msgs, _, _ := wire.ParseBody(raw) // what cannot be read has none
+	msgs, _, _ := wire.ParseBody(raw) // a message that cannot be read has no ids
 	var ids []json.RawMessage
 	for _, m := range msgs {
 		if m.Kind == wire.Request {

@@ -50,9 +50,9 @@ const (
 // The types of a [Snapshot] frame.
 const (
 	Get    Type = "get"    // where is the newest snapshot?
-	Put    Type = "put"    // where may another go, of Size bytes?
-	Done   Type = "done"   // Object is there
-	Forget Type = "forget" // it is of no use any more
+	Put    Type = "put"    // where may a new one, of Size bytes, be uploaded?
+	Done   Type = "done"   // the upload of Object is complete
+	Forget Type = "forget" // the snapshot may be deleted
 )
 
 // Types that the host sends.
@@ -107,7 +107,7 @@ func Cut(encoded []byte, box storage.BoxID, name string) [][]byte {
 // MaxPiece bytes each. It cuts between characters. A piece aliases frame unless it has bytes of
 // two of its slices.
 func Pieces(frame ...[]byte) (pieces [][]byte) {
-	var joined []byte // the beginning of the next piece
+	var joined []byte // what is left of the slices before, for the next piece
 	for _, rest := range frame {
 		for len(rest) > 0 {
 			n := min(MaxPiece-len(joined), len(rest))

@@ -47,7 +47,7 @@ type Pull struct {
 	N int64 `json:"n,omitempty"`
 }
 
-// Taken says that the deliveries of these tickets are being executed.
+// Taken says that the runner executes the deliveries with these tickets.
 type Taken struct {
 	Sender
 	Tickets []string `json:"tickets,omitempty"`
@@ -91,20 +91,20 @@ type EventItem struct {
 	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
 	Marked bool             `json:"marked,omitempty"` // the stream or its round ends, and the delivery has an item in the store: it came from there, or the runner sent Taken for it
 	Lens   []int            `json:"lens"`
-	Asks   *Asks            `json:"asks,omitempty"` // set if the last event ends the round, not the stream
+	Asks   *Asks            `json:"asks,omitempty"` // set if the delivery is suspended after the last event
 }
 
 // Asks suspends a delivery: the client gets questions, and no process works on the delivery until there
 // are answers. The request that is sent again then is in the payload, after the events of the EventItem.
 type Asks struct {
-	Round     int                `json:"round"` // the round that begins: one more than the delivery's
+	Round     int                `json:"round"` // one more than the Round of the delivery
 	Questions []storage.Question `json:"questions"`
 	Within    int64              `json:"within"` // milliseconds for the answers
 	Len       int                `json:"len"`    // bytes of the request
 }
 
-// PhaseFull is the Phase of a Status of a box that runs as many processes as it may, and
-// PhaseMemory that of a box whose machine has no memory for one more.
+// Values of Status.Phase: the box runs as many processes as it may, or its machine has no memory for
+// another process.
 const (
 	PhaseFull   = "full"
 	PhaseMemory = "memory"
@@ -119,7 +119,7 @@ type Status struct {
 	Process string     `json:"process,omitempty"`
 	Phase   string     `json:"phase,omitempty"`
 	Detail  string     `json:"detail,omitempty"`
-	Era     string     `json:"era,omitempty"` // of the server, if it is news
+	Era     string     `json:"era,omitempty"` // of the server, if it was not known
 	// Lists, if not "", says that the payload is a fingerprint of the lists of a fresh process. Its
 	// value names everything that the lists may depend on. Own says that the principal is part of
 	// that.
@@ -178,7 +178,7 @@ type Welcome struct {
 	Launch map[string]string `json:"launch,omitempty"`
 }
 
-// Fenced tells the runner that sent a hello with this link that another one runs the box.
+// Fenced answers a Hello with this Link, and says that another runner runs the box.
 type Fenced struct {
 	Link int64 `json:"link,omitempty"`
 }
@@ -196,8 +196,8 @@ type Deliver struct {
 	Session    storage.ID         `json:"session,omitempty"`
 	Ticket     string             `json:"ticket,omitempty"`
 	ID         storage.StreamID   `json:"id,omitempty"`
-	Round      int                `json:"round,omitempty"`     // how often it was suspended
-	Base       storage.Index      `json:"base,omitempty"`      // the last index of its stream
+	Round      int                `json:"round,omitempty"`     // how often the delivery was suspended before
+	Base       storage.Index      `json:"base,omitempty"`      // the index of the last event of its stream
 	Principal  string             `json:"principal,omitempty"` // a hash that tells the principals of a box apart
 	Level      string             `json:"level,omitempty"`
 	Subscribed []string           `json:"subscribed,omitempty"`
@@ -210,7 +210,7 @@ type Deliver struct {
 	Held       bool               `json:"held,omitempty"`      // Dormouse itself sends the clients list_changed for tools
 	Looks      bool               `json:"looks,omitempty"`     // the message is an initialize or asks for a list
 	Lens       []int              `json:"lens,omitempty"`
-	Trace      string             `json:"trace,omitempty"` // the client's request in all logs
+	Trace      string             `json:"trace,omitempty"` // names the client's request in all logs
 	// Secrets are the keys and tokens that the principal has at third parties, by provider.
 	Secrets map[string]storage.Secret `json:"secrets,omitempty"`
 	Payload []byte                    `json:"-"`
@@ -223,7 +223,7 @@ type May struct {
 	Refused storage.Code     `json:"refused,omitempty"` // "": execute it
 }
 
-// Pulled answers a Pull: these ids were delivered for it.
+// Pulled answers a Pull: the deliveries with these ids were sent.
 type Pulled struct {
 	N      int64                    `json:"n,omitempty"`
 	IDs    []storage.StreamID       `json:"ids,omitempty"`
@@ -286,7 +286,7 @@ type Kept struct {
 	URL     string            `json:"url,omitempty"` // a secret
 	Header  map[string]string `json:"header,omitempty"`
 	Saved   int64             `json:"saved,omitempty"` // Unix milliseconds
-	Sum     string            `json:"sum,omitempty"`   // as the Put had it
+	Sum     string            `json:"sum,omitempty"`   // the Sum of the Put that uploaded the object
 	Refused storage.Code      `json:"refused,omitempty"`
 }
 

@@ -12,13 +12,13 @@ import (
 
 // Kinds of an [Event]: the messages of their log lines.
 const (
-	Request = "request" // of an HTTP client, has ended
+	Request = "request" // a request of an HTTP client has ended
 	Socket  = "socket"  // an event of a client's WebSocket was handled
 	API     = "api"     // a request of an operator has ended
 	Frame   = "frame"   // a message of a box was handled
 	Other   = "event"   // another event was handled, such as an alarm
-	Work    = "work"    // a server gets work that may start a process
-	Held    = "held"    // a list of a server has tools that are held back
+	Work    = "work"    // a message that may start a process was sent to a server
+	Held    = "held"    // a server has listed tools that were not accepted, and are hidden
 )
 
 // Outcomes of a tools/call.
@@ -37,7 +37,7 @@ type Event struct {
 	Kind            string
 	Level           slog.Level
 	storage.Account                // in Work, Over, In, Out and Took are zero
-	Spent           *storage.Spent // what it cost; nil if nobody counts that
+	Spent           *storage.Spent // what it cost; nil without a [storage.Meter]
 
 	HTTPMethod string
 	Path       string // in API, the pattern of the route
@@ -60,12 +60,12 @@ type Event struct {
 	Refusal string  // why the caller was refused: a code, or the kind of a limit
 	Caller  *Caller // of a call or a refusal
 	Tool    string  // of a tools/call
-	Outcome string  // of a tools/call; without Tool, of the call with the Stream
+	Outcome string  // of a tools/call; if Tool is "", of the earlier call with this Stream
 	Stream  storage.StreamID
 	Why     string // why it failed or was refused, one line
 	Said    *Said  // bodies of a tools/call; nil for none
 
-	Ended  []Ended  // calls in a Frame whose end no function waits for
+	Ended  []Ended  // calls whose end is in the Frame, if no function waits for it
 	Traces []string // of the requests in a Frame
 }
 
@@ -87,7 +87,7 @@ type Ended struct {
 // Said is what the parties of a tools/call have said. An observer must not change or keep it.
 type Said struct {
 	Stream    storage.StreamID // of the call, "" if it has no log
-	Arguments json.RawMessage  // nil if an earlier request had them
+	Arguments json.RawMessage  // nil if they came with an earlier request of the call
 	Response  json.RawMessage  // the message with the result or the error; nil if the end was not seen
 }
 
@@ -112,7 +112,7 @@ func Log(to *slog.Logger) Observer {
 	}
 	return func(ctx context.Context, e *Event) {
 		if !to.Enabled(ctx, e.Level) {
-			return // the attributes cost more than the rest
+			return // making the attributes is the expensive part
 		}
 		to.LogAttrs(ctx, e.Level, e.Kind, e.attrs()...) //nolint:sloglint // one of the constants above
 	}

@@ -59,7 +59,7 @@ func (id BoxID) First() (BoxID, int) {
 	return id, 0
 }
 
-// boxNumber returns the number of a box in the one form that has this meaning, or 0.
+// boxNumber returns the number that Numbered and ID.In have written, 0 for another text.
 func boxNumber(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n >= MaxBoxes || text != strconv.Itoa(n) {
@@ -240,12 +240,12 @@ type Item struct {
 	Box      BoxID
 	ID       StreamID
 	State    ItemState
-	Gen      Generation // that took it, while Taken or Suspended
-	Round    int        // how often it was Suspended
+	Gen      Generation // of the box that took the item, while Taken or Suspended
+	Round    int        // how often the item was Suspended
 	Address  Address
 	Raw      []byte    // the message; nil if the item was put as Taken
 	NotAfter time.Time // after this time a Waiting item is not claimed, and a Suspended one ends
-	Created  time.Time // when it became Waiting or Suspended
+	Created  time.Time // when the item became Waiting or Suspended
 
 	Questions []Question // while Suspended: what the client is asked
 	Base      Index      // index of the last event before this round; 0 in the first
@@ -253,10 +253,10 @@ type Item struct {
 
 // Question is something that a suspended call asks its client.
 type Question struct {
-	ID     string `json:"id"`           // the client's name for it; see QuestionID
-	Key    string `json:"key"`          // the server's name for it, unique in its request
+	ID     string `json:"id"`           // the id under which the client knows the question; see QuestionID
+	Key    string `json:"key"`          // the key in the server's inputRequests
 	Method string `json:"method"`       // such as elicitation/create
-	Of     int    `json:"of,omitempty"` // if Item.Raw is a batch, the request that asks
+	Of     int    `json:"of,omitempty"` // the place of the request that asks, if Item.Raw is a batch
 }
 
 // QuestionID returns the id of question n in a round of a stream. It is unique, and it

@@ -12,7 +12,7 @@ type Grant struct {
 	Tenant    string
 	Principal string
 	Server    string   // the server that the client may call
-	Scopes    []string // what it may do there
+	Scopes    []string // what the client may do at the server
 	Client    string   // the client's id
 	Name      string   // what the client calls itself; not verified
 	Host      string   // the host to which the user's browser was sent with the code
@@ -23,7 +23,7 @@ type Grant struct {
 	// Salt makes each token's successor.
 	Current  []byte `json:",omitempty"`
 	Previous []byte `json:",omitempty"`
-	Before   []byte `json:",omitempty"` // a record of an earlier release has none
+	Before   []byte `json:",omitempty"` // nil in a record of a release that did not have it
 	Salt     []byte `json:",omitempty"`
 
 	Created time.Time

@@ -36,7 +36,7 @@ type Role string
 const (
 	RoleUser     Role = ""         // calls servers
 	RoleViewer   Role = "viewer"   // sees what runs and what there is, and calls nothing
-	RoleAuditor  Role = "auditor"  // as RoleViewer, and reads what calls said where a server keeps that for auditors
+	RoleAuditor  Role = "auditor"  // as RoleViewer, and reads the arguments and results of calls, if a server keeps them for auditors
 	RoleOperator Role = "operator" // calls, sees everything, and acts: stops, ends, manages keys
 )
 
@@ -46,8 +46,8 @@ type Key struct {
 	Rev       int64  // set by the store; Save fails unless it is the stored one
 	Hash      []byte // SHA-256 of the whole key
 	Tenant    string
-	Principal string   // the principal that the holder acts as; a key that replaces this one has the same
-	Servers   []string // names of the servers it is good for, or EveryServer
+	Principal string   // the principal that the holder acts as; when the key is replaced, the new key has the same
+	Servers   []string // names of the servers that the key is for, or EveryServer
 	Role      Role     `json:",omitempty"`
 	Props     []byte   `json:",omitempty"` // of the principal; see Identity
 	Created   time.Time

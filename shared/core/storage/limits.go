@@ -5,7 +5,7 @@ import "time"
 // Limits of what a Store must accept and may return; see [Log] and [Parts].
 const (
 	MaxBatchEvents = 1000      // events of one Append
-	MaxBatchBytes  = 16 << 20  // bytes of the events of one Append; a page of Read ends when it has as many
+	MaxBatchBytes  = 16 << 20  // bytes of the events of one Append, and the size at which a page of Read ends
 	MaxRead        = 1000      // events of one Read
 	MaxWait        = MaxRead   // events of one Wait
 	MaxPart        = 128 << 10 // bytes of one Part

@@ -60,7 +60,7 @@ type Session struct {
 	ID         ID
 	Rev        int64 // set by the store; Save fails unless it is the stored one
 	Server     string
-	Digest     string // of the code that served the session's last request
+	Digest     string // of the server definition that served the session's last request
 	Tenant     string
 	Principal  string // the principal that opened the session; no other may use it
 	Props      []byte `json:",omitempty"` // latest Identity.Props of the principal
@@ -72,7 +72,7 @@ type Session struct {
 	Level      string          // of the last logging/setLevel, "" for none
 	Subscribed []string        // resource URIs in the order of subscription; at most 500 with 128 KiB
 	ServerInfo json.RawMessage `json:",omitempty"` // Modern only: the server's serverInfo, nil if unknown
-	Params     json.RawMessage `json:",omitempty"` // Modern only: which tool arguments repeat in headers
+	Params     json.RawMessage `json:",omitempty"` // Modern only: what [sessions.Manager.Learn] has kept
 	Created    time.Time
 	Used       time.Time // when the last message came; updated only when half of the life is over
 	Expires    time.Time
@@ -173,12 +173,12 @@ type Lease struct {
 // sends events, has it sealed; the ticket also uses the JSON keys g and x.
 type Address struct {
 	Session   ID                `json:"s"`
-	Stream    StreamID          `json:"d"`           // also the deliver id
+	Stream    StreamID          `json:"d"`           // also identifies the delivery
 	Requests  []json.RawMessage `json:"r,omitempty"` // ids that need a response, as the client wrote them
 	Conn      string            `json:"c,omitempty"` // the client's WebSocket connection, if events are pushed to it
 	EventIDs  bool              `json:"e,omitempty"` // push each event's id, too
 	Digest    string            `json:"h,omitempty"` // names the handshake record; see RecordFor
-	List      string            `json:"l,omitempty"` // the part of that record which the answer is for, "" for none
+	List      string            `json:"l,omitempty"` // the part of that record in which the answer is kept, "" for none
 	Box       BoxID             `json:"b"`
 	Again     bool              `json:"a,omitempty"`  // the session was Served before, so a fresh process lacks that state
 	Moved     bool              `json:"m,omitempty"`  // the server's lists may have changed since the session's last request
@@ -291,7 +291,7 @@ type Handshake struct {
 	Digest  string          // names the record; see RecordFor
 	Version string          // which part of the record this is: a protocol version, or the name of a list
 	Result  json.RawMessage // of the server's response
-	Taken   time.Time       // when the server said it
+	Taken   time.Time       // when the server gave it
 	Expires time.Time
 }
 

@@ -73,5 +73,5 @@ func NextRev(rev int64) int64 {
 	}
 	var b [8]byte
 	_, _ = rand.Read(b[:])                              // never fails
-	return int64(binary.BigEndian.Uint64(b[:])>>12) + 1 // and JSON keeps it
+	return int64(binary.BigEndian.Uint64(b[:])>>12) + 1 // below 2^53, so that JSON keeps it
 }

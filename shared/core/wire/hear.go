@@ -32,7 +32,7 @@ func Hear(line []byte, each func(m Message, raw []byte, err error)) {
 	if m, err := Parse(line); err == nil {
 		switch {
 		case bytes.IndexByte(line, '\r') >= 0:
-			m, err = Parse(Compact(line)) // a CR would end the line for some readers
+			m, err = Parse(Compact(line)) // some readers take a CR for the end of the line
 		case m.Kind != Response && m.Params == nil && Lookup(line, "params") != nil:
 			m, err = m.renewed() // without "params": null
 		}
@@ -203,7 +203,7 @@ func Integer(token json.RawMessage) (n int64, ok bool) {
 		return n, true
 	}
 	if len(text) > 32 || strings.Trim(text, "0123456789.eE+-") != "" {
-		return 0, false // the others that ParseFloat reads
+		return 0, false // such as 0x1p3, 1_000 and NaN, which ParseFloat reads
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || f != float64(int64(f)) || f > maxExact || f < -maxExact {

@@ -2,8 +2,8 @@ package wire
 
 // List is one of the lists that a server may have and that clients read in pages.
 type List struct {
-	Capability string // of a server that has the list
-	Method     string // that asks for it
+	Capability string // the capability of a server that has the list
+	Method     string // the method that asks for the list
 	Entries    string // member of the result that has the entries
 }
 

@@ -43,7 +43,7 @@ func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until fu
 			l.parts = append(l.parts, p)
 		}
 	}
-	if err == nil && len(l.parts) == 0 { // the group's own session has such a stream too, without events
+	if err == nil && len(l.parts) == 0 { // read that of the session with the group, which has no events
 		var own sessions.Resumable
 		own, err = g.Host.At(g.As).Listen(ctx, id, places[""], until)
 		l.parts = []*part{{stream: own}}
@@ -156,7 +156,7 @@ func begin(ctx context.Context, p *part) (heard, error) {
 // readAll starts to read the streams of the members.
 func (l *listening) readAll(ctx context.Context) {
 	l.next = time.Now().Add(l.g.Look)
-	l.late, _ = l.g.unlisted(ctx, l.of) // after an error the client is told of no change
+	l.late, _ = l.g.unlisted(ctx, l.of) // after an error it is 0, and listed does nothing
 	for _, p := range l.parts {
 		if p.member != "" {
 			l.open++

@@ -31,10 +31,10 @@ type heard struct {
 // merged reads several streams side by side.
 type merged struct {
 	g     *Group
-	id    storage.ID // of the group's session
+	id    storage.ID // of the session with the group
 	parts []*part
 	end   time.Time     // when the response must end
-	look  time.Duration // how often a part looks whether it is still the only reader; 0: never
+	look  time.Duration // how often Next of a part returns, to check whether a newer response reads its stream; 0: never
 
 	ctx     context.Context // of the goroutines that read
 	stop    context.CancelFunc

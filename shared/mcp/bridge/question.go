@@ -12,7 +12,7 @@ import (
 // question is a server's request to the client, such as elicitation/create.
 type question struct {
 	id     string        // the server's id of the question
-	key    string        // its key in inputRequests
+	key    string        // the question's key in inputRequests
 	index  storage.Index // of its event
 	method string
 	params json.RawMessage

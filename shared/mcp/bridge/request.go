@@ -29,10 +29,10 @@ type Request struct {
 	Version      string
 	Capabilities json.RawMessage // the object clientCapabilities
 	Client       json.RawMessage // the object clientInfo, nil if the client did not say
-	LogLevel     string          // "" if it wants no log messages
-	Token        json.RawMessage // its progress token, nil for none
+	LogLevel     string          // "" if the client wants no log messages
+	Token        json.RawMessage // the progress token, nil for none
 	Responses    json.RawMessage // the object inputResponses, nil for none
-	State        string          // requestState, "" in the first round
+	State        string          // requestState, "" if the request has none
 
 	// passed means that the server itself answered the previous round with inputRequests, which
 	// the client got unchanged. own is the server's requestState of that round, nil for none.

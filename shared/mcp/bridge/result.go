@@ -22,7 +22,7 @@ const (
 func Result(method string, result, server json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {
-		o = object{{"value", result}} // no server of MCP answers so
+		o = object{{"value", result}} // MCP allows only objects as results
 	}
 	if kind, _ := wire.String(o.get("resultType")); kind == "" || !wire.OfExtension(method) {
 		o = o.with("resultType", text(wire.ResultComplete))

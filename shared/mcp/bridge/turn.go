@@ -100,7 +100,7 @@ func (t *Turn) Take(e storage.Event) Step {
 	t.at = e.Index
 	m, err := wire.Parse(e.Raw)
 	switch {
-	case err != nil: // an event without a message only closes an event stream
+	case err != nil: // the event has no message, and only ends a response
 		return Step{}
 	case m.Kind == wire.Request:
 		return t.ask(e.Index, m, seen)
@@ -235,12 +235,12 @@ func (t *Turn) end(m wire.Message) Step {
 	}
 	fault, code := Fault(m.Error)
 	if code == 0 && wire.OfExtension(t.req.Method) {
-		// go-sdk up to 1.6 answers so to a method that it does not know.
+		// go-sdk up to 1.6 answers a method that it does not know with the code 0.
 		code = wire.CodeMethodNotFound
 		fault, _ = wire.Replace(fault, number(int64(code)), "code")
 	}
 	if none := nothing(t.req.Method); none != nil && code == wire.CodeMethodNotFound {
-		// [Unknown] may have offered the client a feature that the server does not have.
+		// The server does not have this list, but Unknown may have offered it to the client.
 		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, none, t.server))}}
 	}
 	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}

@@ -26,7 +26,7 @@ func Greeting(names *Names, members ...List) json.RawMessage {
 		if json.Unmarshal(wire.Lookup(m.Result, "capabilities"), &has) == nil {
 			delete(has, "experimental")
 			if extensions, ok := has["extensions"].(map[string]any); ok {
-				delete(extensions, tasksExtension) // Dormouse itself has it at every address
+				delete(extensions, tasksExtension) // Dormouse itself offers tasks at every address
 				if len(extensions) == 0 {
 					delete(has, "extensions")
 				}
@@ -39,7 +39,7 @@ func Greeting(names *Names, members ...List) json.RawMessage {
 	}
 	for _, kind := range []string{"tools", "prompts", "resources"} {
 		if has, ok := all[kind].(map[string]any); ok {
-			has["listChanged"] = true // servers come and go
+			has["listChanged"] = true // when servers come or go, the lists change
 		}
 	}
 	out := struct {

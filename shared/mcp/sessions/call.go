@@ -33,9 +33,9 @@ type Call struct {
 	pushed  bool          // events are pushed to the client, too
 	unsure  bool          // the last Check failed, perhaps after it wrote the end and before it pushed it to the client
 
-	once     *once     // the key of the call, nil for none
-	joined   *joined   // set for a call that another request began
-	follower *follower // set for an event stream on the legacy SSE stream
+	once     *once     // the idempotency key of the call, nil for none
+	joined   *joined   // set if an earlier request with the same idempotency key has begun the call
+	follower *follower // set for the event stream of an HTTP+SSE client
 }
 
 // readyCall returns a Call whose only events are responses that are in no log.
@@ -182,7 +182,7 @@ func (c *Call) giveUp(ctx context.Context) error {
 	h := c.handed()
 	if h == nil {
 		if _, ok := c.tracker.(Handover); ok {
-			c.once.release(ctx) // no box has it
+			c.once.release(ctx) // no box has the request, so a repeat may be executed
 		}
 		return storage.Errorf(storage.Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.manager.limits.AcceptBy)
 	}

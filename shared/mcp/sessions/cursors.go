@@ -42,7 +42,7 @@ const (
 	toNote       = 5 * time.Second                        // the time that a function keeps for recording how far it got
 	keptFinished = 32                                     // settled cursors that a record keeps
 	keptOwed     = 1024                                   // other cursors that a record keeps; more would not fit a row of the store
-	comingUp     = storage.ConnectTimeout + 2*time.Second // how long after $connect a connection may answer 410
+	comingUp     = storage.ConnectTimeout + 2*time.Second // for how long after $connect API Gateway may answer 410 for a connection
 	pushRetry    = 50 * time.Millisecond
 	streamLife   = 7 * 24 * time.Hour // the log of a request stream is gone when it is older than this
 )

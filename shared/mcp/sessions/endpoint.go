@@ -184,7 +184,7 @@ func (e *server) Listen(ctx context.Context, id storage.ID, last string, _ func(
 }
 
 func (*server) Again(last string) string {
-	at, _ := storage.ParseEventID(last) // Listen has read it; "" is the beginning of the standalone stream
+	at, _ := storage.ParseEventID(last) // Listen has checked last; "" stands for the beginning of the standalone stream
 	at.Nonce = storage.NewNonce()
 	return at.String()
 }
@@ -305,8 +305,8 @@ func (s *clientStream) Start() string {
 	if s.first > 0 {
 		at.Index = s.first - 1
 	}
-	// A listener that does not get the events yet has no place in the stream except the one
-	// that its client named.
+	// A GET that does not get the events yet has no other place in the stream than the one that
+	// its client named.
 	if !s.begun || at.Index == 0 {
 		at.Index = s.from
 	}

@@ -62,7 +62,7 @@ func (o Publisher) failures(ctx context.Context, a storage.Address, tail storage
 		}
 	}
 	if len(open) == 0 {
-		open = a.Requests[:1] // this cannot happen: the last response would have been final
+		open = a.Requests[:1] // cannot happen: the last of all responses is Final
 	}
 	events := make([][]byte, len(open))
 	for i, id := range open {

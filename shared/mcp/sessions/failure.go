@@ -11,7 +11,7 @@ import (
 // of the server: it is the text of an error of Dormouse itself, an error code, or "".
 func FailureOf(response []byte, show bool) (failed bool, why string) {
 	if e := wire.Lookup(response, "error"); e != nil {
-		if show || wire.Lookup(e, "data", "phase") != nil { // only our errors have a phase
+		if show || wire.Lookup(e, "data", "phase") != nil { // only errors of Dormouse have a phase
 			why, _ = wire.String(wire.Lookup(e, "message"))
 			return true, why
 		}

@@ -139,7 +139,7 @@ func (h *Manager) openMember(ctx context.Context, group storage.Session, c Calle
 	s.State, s.Version, s.Init, s.Level, s.Pushes = storage.Ready, group.Version, group.Init, group.Level, true
 	s.Group, s.Conns = group.ID, group.Conns
 	if s.Props == nil {
-		s.Props = group.Props // of the same principal; the record of a connection has none
+		s.Props = group.Props // c may come from the record of a WebSocket connection, which has no Props
 	}
 	h.extend(&s)
 	err := h.store.Create(ctx, s)

@@ -192,7 +192,7 @@ func (o *once) release(ctx context.Context) {
 	}
 	_ = o.manager.settle(context.WithoutCancel(ctx), *o.mine, &wire.Error{
 		Code: wire.CodeInternal, Message: "the call was not executed; send it again", Data: map[string]bool{DataUnsent: true},
-	}) // if it fails, repeats learn that the outcome is unknown
+	}) // after an error, a repeat gets the answer that the outcome is unknown
 }
 
 // settle ends a call in the log with an error, unless the log has its end.
@@ -237,7 +237,7 @@ func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d De
 			return nil, err
 		}
 		if v.Rev = 0; old.Rev == 0 {
-			continue // it has just expired
+			continue // the value has just expired, so try again
 		}
 		var first begun
 		if err := json.Unmarshal(old.Data, &first); err != nil {

@@ -275,7 +275,7 @@ func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 		case err != nil:
 			return err
 		case gen != 0 && tail.Gen == gen && tail.Seq >= seq:
-			return nil // it is stored, and the box did not hear so
+			return nil // the batch is stored already, and the box sent it again because it got no answer
 		case gen < tail.Gen:
 			b.Gen, b.Seq = tail.Gen, tail.Seq
 		default:

@@ -111,7 +111,7 @@ func (p *redelivery) work(ctx context.Context) error {
 			return errors.Join(err, merged)
 		}
 		if err != nil {
-			return errors.Join(err, p.save(ctx)) // record what was pushed; the lease expires by itself
+			return errors.Join(err, p.save(ctx)) // write the cursors; the lease expires by itself
 		}
 	}
 }

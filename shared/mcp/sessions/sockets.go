@@ -294,7 +294,7 @@ func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) er
 // session. It makes one attempt.
 func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 	if c.EventIDs && h.parts.Clients != nil {
-		_ = h.parts.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // if it is lost, the id of the next event does
+		_ = h.parts.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // if it is lost, the client gets an id with the next event
 	}
 }
 

@@ -392,7 +392,7 @@ func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storag
 	s, box, err = h.store.Load(ctx, id, c.box(id))
 	if errors.Is(err, storage.NotFound) {
 		if s, err = h.pin(ctx, c, id, client); errors.Is(err, storage.Conflict) {
-			s, box, err = h.store.Load(ctx, id, c.box(id)) // another request was faster
+			s, box, err = h.store.Load(ctx, id, c.box(id)) // another request has made the session meanwhile
 		}
 	}
 	if err != nil {
