@@ -71,13 +71,13 @@ func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Cont
 		}, nil
 	case m.Kind != wire.Request:
 		return nil, nil
-	case isListed(m.Method):
+	case g.listing(m) != nil:
 		return result(func(ctx context.Context) (json.RawMessage, error) {
 			s, err := g.Host.Session(ctx, caller, id)
 			if err != nil {
 				return nil, err
 			}
-			return g.list(ctx, m, s, nil)
+			return g.listing(m)(ctx, s, nil)
 		})
 	case m.Method == wire.MethodSetLevel:
 		level, _ := wire.String(wire.Lookup(m.Params, "level"))
@@ -89,16 +89,24 @@ func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Cont
 		})
 	case m.Method == wire.MethodTasksList:
 		return result(func(ctx context.Context) (json.RawMessage, error) { return g.tasks(ctx, id) })
-	case g.finds(m):
-		return result(func(ctx context.Context) (json.RawMessage, error) {
-			s, err := g.Host.Session(ctx, caller, id)
-			if err != nil {
-				return nil, err
-			}
-			return g.find(ctx, m, s)
-		})
 	}
 	return nil, nil
+}
+
+// listing returns the function that answers a request for a list, or a call of find_tools, nil for
+// another request. Its arguments are as for list.
+func (g *Group) listing(m wire.Message) func(context.Context, storage.Session, *sessions.Client) (json.RawMessage, error) {
+	switch {
+	case isListed(m.Method):
+		return func(ctx context.Context, s storage.Session, client *sessions.Client) (json.RawMessage, error) {
+			return g.list(ctx, m, s, client)
+		}
+	case g.Search && calls(m, toolFind):
+		return func(ctx context.Context, s storage.Session, _ *sessions.Client) (json.RawMessage, error) {
+			return g.find(ctx, m, s)
+		}
+	}
+	return nil
 }
 
 // tasks returns the tasks at all members that the session has used.

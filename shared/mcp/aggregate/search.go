@@ -31,8 +31,6 @@ func searchTools() json.RawMessage {
 		`"inputSchema":{"type":"object","properties":{"name":{"type":"string","description":"the name of the tool"},"arguments":{"type":"object","description":"its arguments, as its input schema says"}},"required":["name"]}}]}`)
 }
 
-func (g *Group) finds(m wire.Message) bool { return g.Search && calls(m, toolFind) }
-
 func calls(m wire.Message, tool string) bool {
 	name, _ := wire.String(wire.Lookup(m.Params, "name"))
 	return m.Kind == wire.Request && m.Method == wire.MethodToolsCall && name == tool

@@ -46,18 +46,9 @@ func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]se
 		return all, nil
 	case m.Method == wire.MethodListen:
 		return k.subscriptions(ctx, m)
-	case isListed(m.Method):
+	case k.listing(m) != nil:
 		itself.Result = func(ctx context.Context, client sessions.Client) (json.RawMessage, error) {
-			result, err := k.list(ctx, m, modelOf(client.Init), &client)
-			if err != nil {
-				return nil, err
-			}
-			return bridge.Result(m.Method, result, group.Info()), nil
-		}
-		return []sessions.Dispatched{itself}, nil
-	case g.finds(m):
-		itself.Result = func(ctx context.Context, client sessions.Client) (json.RawMessage, error) {
-			result, err := k.find(ctx, m, modelOf(client.Init))
+			result, err := k.listing(m)(ctx, modelOf(client.Init), &client)
 			if err != nil {
 				return nil, err
 			}

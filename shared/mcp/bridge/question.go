@@ -138,17 +138,13 @@ func response(id, key, method string, input json.RawMessage) (Answer, error) {
 // elicitations returns the questions that ask the user to open the URLs in a server's error with code
 // -32042 (2025-11-25). The server wants them opened before it is called again.
 func elicitations(fault json.RawMessage) []question {
-	var urls []json.RawMessage
-	if json.Unmarshal(wire.Lookup(fault, "data", "elicitations"), &urls) != nil {
-		return nil
-	}
 	var qs []question
-	for i, params := range urls {
-		if !isObject(params) {
+	for params := range wire.Elements(wire.Lookup(fault, "data", "elicitations")) {
+		o, ok := objectOf(params)
+		if !ok {
 			return nil
 		}
-		o, _ := objectOf(params)
-		key := "url-" + strconv.Itoa(i+1)
+		key := "url-" + strconv.Itoa(len(qs)+1)
 		qs = append(qs, question{
 			id: key, key: key, method: wire.MethodElicit, params: o.with("mode", text("url")).encode(),
 		})

@@ -2,8 +2,8 @@ package sessions
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -63,17 +63,7 @@ func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits
 		list = append(list, elicitation{"url", p.ID, p.URL, p.Message})
 	}
 	if m.Method == wire.MethodToolsCall && (!visits || len(list) == 0) {
-		type block struct {
-			Type string `json:"type"`
-			Text string `json:"text"`
-		}
-		result, err := json.Marshal(struct {
-			Content []block `json:"content"`
-			IsError bool    `json:"isError"`
-		}{[]block{{"text", text}}, true})
-		if err == nil { // texts always encode
-			return wire.ResultResponse(m.ID, result)
-		}
+		return wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"isError":true}`, wire.AppendString(nil, text)))
 	}
 	answer := &wire.Error{Code: wire.CodeURLElicitation, Message: text}
 	if len(list) > 0 {
@@ -92,10 +82,7 @@ func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits
 //
 // Errors: Unavailable.
 func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation string, age time.Duration) error {
-	params, err := json.Marshal(map[string]string{"elicitationId": elicitation})
-	if err != nil {
-		return err // strings always encode
-	}
+	params := fmt.Appendf(nil, `{"elicitationId":%s}`, wire.AppendString(nil, elicitation))
 	return o.tell(ctx, id, age, wire.NewNotification(wire.NotifyElicitationComplete, params))
 }
 

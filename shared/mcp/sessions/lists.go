@@ -11,6 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // A handshake record also keeps a server's lists: tools, prompts, resources and resource templates.
@@ -171,16 +172,8 @@ func (h *Manager) recorded(ctx context.Context, c Caller, s storage.Session, box
 // plainList returns a list without the members that only modern clients know. A server that speaks
 // both eras may have written them.
 func plainList(list json.RawMessage) json.RawMessage {
-	var members map[string]json.RawMessage
-	if wire.Lookup(list, "resultType") == nil || json.Unmarshal(list, &members) != nil {
+	if wire.Lookup(list, "resultType") == nil {
 		return list
 	}
-	for _, modern := range []string{"resultType", "ttlMs", "cacheScope"} {
-		delete(members, modern)
-	}
-	plain, err := json.Marshal(members)
-	if err != nil {
-		return list // it was JSON before
-	}
-	return plain
+	return bridge.Plain(wire.MethodToolsList, list)
 }

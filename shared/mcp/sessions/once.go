@@ -198,7 +198,7 @@ func (o *once) release(ctx context.Context) {
 // settle ends a call in the log with an error, unless the log has its end.
 func (h *Manager) settle(ctx context.Context, call begun, why *wire.Error) error {
 	a := storage.Address{Session: call.Session, Stream: call.Stream, Requests: []json.RawMessage{call.Request}}
-	return Publisher{Store: h.store}.Fail(ctx, a, why, time.Now().Add(h.limits.EventAge))
+	return h.out().Fail(ctx, a, why, time.Now().Add(h.limits.EventAge))
 }
 
 // refuses reports whether a backend that returned err has certainly not taken the message.

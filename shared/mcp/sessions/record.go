@@ -79,13 +79,8 @@ func adopt(s *storage.Session, result json.RawMessage) {
 // agree reports whether client and server declare the same extension. Then the server may send
 // notifications of that extension outside of requests.
 func agree(init, result json.RawMessage) bool {
-	var client, server map[string]json.RawMessage
-	if json.Unmarshal(wire.Lookup(init, "capabilities", "extensions"), &client) != nil ||
-		json.Unmarshal(wire.Lookup(result, "capabilities", "extensions"), &server) != nil {
-		return false
-	}
-	for name := range client {
-		if _, both := server[name]; both {
+	for name := range wire.Members(wire.Lookup(init, "capabilities", "extensions")) {
+		if wire.Lookup(result, "capabilities", "extensions", name) != nil {
 			return true
 		}
 	}

@@ -103,12 +103,11 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 	// Close the other connections first. If the record changed first and a close then
 	// failed, no record would name that connection any more.
 	closed := map[string]bool{c.Conn: true}
-	for _, r := range all {
-		if !alone {
-			break
-		}
-		if err := h.closeAll(ctx, r.s.Conns, closed); err != nil {
-			return storage.Session{}, nil, err
+	if alone {
+		for _, r := range all {
+			if err := h.closeAll(ctx, r.s.Conns, closed); err != nil {
+				return storage.Session{}, nil, err
+			}
 		}
 	}
 	for i, r := range all {

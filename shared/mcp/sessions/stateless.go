@@ -52,18 +52,23 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 	if err != nil {
 		return nil, nil, err
 	}
-	once, err := h.onceOf(ctx, c, client.Round, false, wire.Message{Kind: wire.Request, Method: method, Params: params})
+	m := wire.Message{Kind: wire.Request, Method: method, Params: params}
+	once, err := h.onceOf(ctx, c, client.Round, false, m)
 	if err != nil {
 		return nil, nil, err
 	}
-	stream, brief := once.newStream(), false
-	if answer, err := h.unaccepted(ctx, c, wire.Message{Kind: wire.Request, ID: quoted(string(stream)), Method: method, Params: params}); answer != nil || err != nil {
-		if answer != nil {
-			answer.stream, answer.params = stream, s.Params
-		}
-		return answer, s.ServerInfo, err
+	stream := once.newStream()
+	m.ID = quoted(string(stream))
+	answered := func(answer *Call) (*Call, json.RawMessage, error) {
+		answer.stream, answer.params = stream, s.Params
+		return answer, s.ServerInfo, nil
 	}
-	cold := client.List != nil && s.Params == nil
+	if answer, err := h.unaccepted(ctx, c, m); err != nil {
+		return nil, nil, err
+	} else if answer != nil {
+		return answered(answer)
+	}
+	cold, brief := client.List != nil && s.Params == nil, false
 	if client.Check != nil && !cold {
 		if brief, err = client.Check(s.Params); err != nil {
 			return nil, nil, err
@@ -74,38 +79,33 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 		return nil, nil, err
 	}
 	if result != nil {
-		call := h.readyCall(wire.ResultResponse(quoted(string(stream)), result))
-		call.stream, call.params = stream, s.Params
-		return call, s.ServerInfo, nil
+		return answered(h.readyCall(wire.ResultResponse(m.ID, result)))
 	}
-	quiet := client.Verbose && s.Level == ""
-	if quiet {
+	d := Delivery{Raw: wire.NewRequest(m.ID, method, params), Needs: needsSecrets(method), Brief: brief, once: once, Address: storage.Address{
+		Stream: stream, Requests: []json.RawMessage{m.ID}, List: part, Moved: moved,
+	}}
+	if client.Verbose && s.Level == "" {
 		if s, err = h.update(ctx, s, func(s *storage.Session) bool { s.Level = mostVerbose; return true }); err != nil {
 			return nil, nil, err
 		}
-	}
-	raw, requests := wire.NewRequest(quoted(string(stream)), method, params), []json.RawMessage{quoted(string(stream))}
-	if quiet {
 		// Both messages are in one delivery, so the process gets the level first.
 		level := quoted(string(stream) + "-level")
 		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
-		raw, requests, part = wire.Array([][]byte{set, raw}), append(requests, level), ""
+		d.Raw, d.Requests, d.List = wire.Array([][]byte{set, d.Raw}), append(d.Requests, level), ""
 	}
-	d := Delivery{Raw: raw, Needs: needsSecrets(method), Brief: brief, once: once, Address: storage.Address{Stream: stream, Requests: requests, List: part, Moved: moved}}
 	switch method {
 	case wire.MethodToolsCall:
 		d.Tools = []string{tool(params)}
 	case wire.MethodToolsList:
-		d.Shown = shownTo(c, quoted(string(stream)))
+		d.Shown = shownTo(c, m.ID)
 	}
 	if cold {
 		s, call, err = h.deliverCold(ctx, c, client, s, d)
 	} else {
 		call, err = h.deliverWith(ctx, c, s, box, d)
 	}
-	if answer := h.unconnected(err, client.Visits, wire.Message{Kind: wire.Request, ID: quoted(string(stream)), Method: method}); answer != nil {
-		call, err = answer, nil
-		call.stream = stream
+	if answer := h.unconnected(err, client.Visits, m); answer != nil {
+		return answered(answer)
 	}
 	if call != nil {
 		call.params = s.Params
@@ -252,22 +252,9 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 	}
 	// The box does not run, so the call waits in the inbox. A function that takes it from there
 	// first looks whether its stream has an end. So write that end.
-	a := storage.Address{Session: s.ID, Stream: stream}
-	for {
-		tail, err := h.store.Tail(ctx, s.ID, stream)
-		if err != nil || tail.Final {
-			return err
-		}
-		err = h.out().End(ctx, a, storage.Batch{
-			Session: s.ID, Stream: stream, First: tail.Last + 1, Final: true, Expires: time.Now().Add(h.limits.EventAge),
-			Events: [][]byte{wire.ErrorResponse(quoted(string(stream)), &wire.Error{
-				Code: wire.CodeCancelled, Message: "the request was cancelled: " + why,
-			})},
-		})
-		if !errors.Is(err, storage.Conflict) {
-			return err
-		}
-	}
+	a := storage.Address{Session: s.ID, Stream: stream, Requests: []json.RawMessage{quoted(string(stream))}}
+	end := &wire.Error{Code: wire.CodeCancelled, Message: "the request was cancelled: " + why}
+	return h.out().Fail(ctx, a, end, time.Now().Add(h.limits.EventAge))
 }
 
 // Notify passes a modern client's notification to the process of the caller's inner session. It does
@@ -370,12 +357,8 @@ func (h *Manager) subscription(ctx context.Context, c Caller, s storage.Session,
 	raws := make([][]byte, len(uris))
 	requests := make([]json.RawMessage, len(uris))
 	for i, uri := range uris {
-		params, err := json.Marshal(map[string]string{"uri": uri})
-		if err != nil {
-			return nil, err // strings always encode
-		}
 		requests[i] = quoted(string(stream) + "-" + strconv.Itoa(i))
-		raws[i] = wire.NewRequest(requests[i], method, params)
+		raws[i] = wire.NewRequest(requests[i], method, fmt.Appendf(nil, `{"uri":%s}`, wire.AppendString(nil, uri)))
 	}
 	return h.deliver(ctx, c, s, box, wire.Array(raws), storage.Address{Stream: stream, Requests: requests})
 }
