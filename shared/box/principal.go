@@ -34,7 +34,7 @@ const secretsFolder = ".dormouse-principal"
 func (p *process) stale() bool {
 	stale := false
 	for _, name := range p.box.server.Principal {
-		if now := p.audience.secrets[name]; now.Value == p.keeping.given.secrets[name].Value {
+		if now := p.group.secrets[name]; now.Value == p.keeping.given.secrets[name].Value {
 			continue
 		} else if !p.box.server.uses(principalBegin+name) && p.keeping.given.write(name, now.Value) == nil {
 			p.keeping.given.secrets[name] = now

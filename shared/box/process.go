@@ -21,14 +21,13 @@ const (
 // of its [processRun]: one that runs it, one writer, one reader of stdout and one reader
 // of stderr. All have ended when over is closed.
 type process struct {
-	box      *Box
-	audience *audience // the sessions whose process it is
-	group    *group
-	conv     *conversation
-	proto    protocol
-	clock    deadlines
-	keeping  keeping
-	output   output
+	box     *Box
+	group   *group // of the sessions whose process it is
+	conv    *conversation
+	proto   protocol
+	clock   deadlines
+	keeping keeping
+	output  output
 
 	wanted context.Context //nolint:containedctx // of its start; it ends with errStopped
 	halt   context.CancelCauseFunc
@@ -66,16 +65,16 @@ type ending struct {
 }
 
 func newProcess(g *group) *process {
-	c, of := g.box, &g.audience
+	c := g.box
 	p := &process{
-		box: c, audience: of, group: g, own: map[int64]*ownRequest{}, queue: proc.NewQueue(maxQueue),
-		over: make(chan struct{}), keeping: keeping{box: c, audience: of},
+		box: c, group: g, own: map[int64]*ownRequest{}, queue: proc.NewQueue(maxQueue),
+		over: make(chan struct{}), keeping: keeping{box: c, audience: &g.audience},
 	}
 	p.wanted, p.halt = context.WithCancelCause(context.Background())
 	p.clock = deadlines{box: c, p: p}
 	p.nap.begin()
 	p.output.hide = c.hide
-	p.converse(newConversation(p.group.draw, c.server.Scope.wide(), of))
+	p.converse(newConversation(p.group.draw, c.server.Scope.wide(), g))
 	return p
 }
 
@@ -290,7 +289,7 @@ func (p *process) write(line []byte) bool {
 	if p.queue.Push(line) {
 		return true
 	}
-	p.box.log.Warn("message to a server that does not read dropped", "server", p.box.server.Name, "process", p.audience.id, "bytes", len(line))
+	p.box.log.Warn("message to a server that does not read dropped", "server", p.box.server.Name, "process", p.group.id, "bytes", len(line))
 	return false
 }
 

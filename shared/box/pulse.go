@@ -55,7 +55,7 @@ func (d *deadlines) over() {
 	}
 	d.certain()
 	p.box.log.Warn("process shows no sign of life after a request that timed out, so another one takes its place",
-		"server", p.box.server.Name, "process", p.audience.id)
+		"server", p.box.server.Name, "process", p.group.id)
 	p.replaced = "it answered nothing after a request that timed out, so another process takes its place"
 	p.handOver(p.group.next())
 	p.keeping.atWork = true // it may be in the middle of a file

@@ -140,7 +140,7 @@ func (p *process) hearRefusals(wait bool) bool {
 			st := p.status(p.running(), nil)
 			st.Detail = text
 			log := p.logOf(st)
-			p.audience.speaker.tell(pendingOutput{call: func(k Sink) {
+			p.group.speaker.tell(pendingOutput{call: func(k Sink) {
 				log.Warn("process", "refused", text)
 				k.Process(st)
 			}})

@@ -21,7 +21,7 @@ func (p *process) report(state ProcessState, f *fault) {
 	if state == Ready {
 		took = time.Since(st.Since)
 	}
-	p.audience.speaker.tell(pendingOutput{call: func(k Sink) {
+	p.group.speaker.tell(pendingOutput{call: func(k Sink) {
 		switch {
 		case f != nil:
 			log.Warn("process", "phase", string(st.Phase), "why", st.Detail, "hint", f.hint, "exit_code", exitCode(st), "signal", st.Signal, "noise_lines", st.NoiseLines)
@@ -41,11 +41,11 @@ func (p *process) report(state ProcessState, f *fault) {
 // itself.
 func (p *process) logOf(st ProcessStatus) *slog.Logger {
 	return p.box.log.With("server", p.box.server.Name, "process", st.Process, "session_id", st.Session,
-		"client", p.box.hide.Text(wire.ClientName(p.audience.speaker.init)), "pid", st.PID, "state", string(st.State))
+		"client", p.box.hide.Text(wire.ClientName(p.group.speaker.init)), "pid", st.PID, "state", string(st.State))
 }
 
 func (p *process) status(state ProcessState, f *fault) ProcessStatus {
-	st := ProcessStatus{Process: p.audience.id, Session: p.audience.speaker.id, Ticket: p.audience.speaker.ticket, State: state, NoiseLines: p.output.wrote.lines}
+	st := ProcessStatus{Process: p.group.id, Session: p.group.speaker.id, Ticket: p.group.speaker.ticket, State: state, NoiseLines: p.output.wrote.lines}
 	if p.child != nil {
 		st.PID, st.Since = p.child.PID(), p.child.Since().UTC()
 	}

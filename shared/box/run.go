@@ -11,9 +11,10 @@ import (
 
 // processRun runs one process, from the wait for its turn to its end.
 type processRun struct {
-	p       *process
-	hello   *handshake
-	prepare preparation
+	p      *process
+	hello  *handshake
+	before []<-chan struct{} // closed when the processes that it follows have ended
+	steps  int               // how many steps of the preparation were reported
 
 	ended  sync.Once // sets the fields below, before stdin is closed
 	unread int       // bytes of stdin that the process has not read
@@ -22,7 +23,7 @@ type processRun struct {
 
 func (r *processRun) run() {
 	p := r.p
-	if r.prepare.awaitTurn() && r.launch() {
+	if r.awaitTurn() && r.launch() {
 		r.accompany()
 		r.passOn()
 		if inOrder := r.finish(); p.nap.kept {
@@ -31,7 +32,7 @@ func (r *processRun) run() {
 			p.keeping.save(inOrder)
 		}
 	} else if err := p.keeping.given.clear(); err != nil {
-		p.box.log.Warn("the files of a principal's secrets stay", "server", p.box.server.Name, "process", p.audience.id, "error", err)
+		p.box.log.Warn("the files of a principal's secrets stay", "server", p.box.server.Name, "process", p.group.id, "error", err)
 	}
 	p.forgetImage()
 	p.output.log.Close(p.howItEnded())
@@ -105,12 +106,12 @@ func (r *processRun) again(f *fault) {
 // launch starts the OS process and sends it the first message.
 func (r *processRun) launch() bool {
 	p := r.p
-	p.output.log = p.box.server.log(p.audience.id, p.box.hide)
+	p.output.log = p.box.server.log(p.group.id, p.box.hide)
 	r.hello.begun = time.Now()
 	var l launch
 	err := p.box.server.Memory.Room(p.wanted) // until the machine has memory for it
 	if err == nil {
-		l, err = r.prepare.prepare()
+		l, err = r.prepare()
 	}
 	var c child
 	var frozen *frozen
@@ -118,7 +119,7 @@ func (r *processRun) launch() bool {
 		c, frozen, err = r.begin(l)
 	}
 	if err == nil {
-		p.output.log.Note("process %d of session %s started", c.PID(), p.audience.id)
+		p.output.log.Note("process %d of session %s started", c.PID(), p.group.id)
 	}
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
@@ -251,7 +252,7 @@ func (r *processRun) bury() {
 	r.hello.stop()
 	p.clock.stop()
 	if p.asked() {
-		if p.child != nil || r.prepare.steps > 0 {
+		if p.child != nil || r.steps > 0 {
 			p.report(Stopped, nil)
 		}
 		return

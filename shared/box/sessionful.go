@@ -19,7 +19,7 @@ type sessionful struct {
 
 func (s *sessionful) hello(id int64) string {
 	number := strconv.AppendInt(nil, id, 10)
-	params := s.p.audience.initParams()
+	params := s.p.group.initParams()
 	// A version without initialize cannot be agreed on by it. Servers that know such a version
 	// would take its offer for the version itself, and send what a client of 2025-11-25 refuses.
 	offered, _ := wire.String(wire.Lookup(params, "protocolVersion"))
@@ -69,10 +69,10 @@ func (s *sessionful) params(string) json.RawMessage { return nil }
 func (s *sessionful) begin() {
 	s.p.notes.sent = true
 	s.p.write(wire.NewNotification(wire.NotifyInitialized, nil))
-	if level := s.p.audience.level(); level != "" {
+	if level := s.p.group.level(); level != "" {
 		s.set(wire.MethodSetLevel, map[string]string{"level": level})
 	}
-	for _, uri := range s.p.audience.subscriptions() {
+	for _, uri := range s.p.group.subscriptions() {
 		s.set(wire.MethodSubscribe, map[string]string{"uri": uri})
 	}
 }
@@ -130,7 +130,7 @@ func (s *sessionful) notification(m wire.Message) (wire.Message, bool) {
 }
 
 func (s *sessionful) tellSettings(level string, subscriptions []string) {
-	a := s.p.audience
+	a := s.p.group
 	if now := a.level(); now != level && now != "" {
 		s.set(wire.MethodSetLevel, map[string]string{"level": now})
 	}

@@ -116,7 +116,7 @@ func (p *process) dismiss() {
 func (r *processRun) freeze() {
 	p := r.p
 	b, begun := p.box, time.Now()
-	log := b.log.With("server", b.server.Name, "process", p.audience.id)
+	log := b.log.With("server", b.server.Name, "process", p.group.id)
 	ctx, done := context.WithTimeout(b.saves, saveTime)
 	defer done()
 	size, err := b.server.Images.Save(ctx, p.nap.image, r.takeMemory)
@@ -211,7 +211,7 @@ func (p *process) frozen(input []byte) *frozen {
 	begun, lines := p.queue.Take()
 	f := &frozen{
 		Unread: append(input, begun...), Said: p.nap.rest, Notes: p.notes.answers, Own: map[int64]string{}, Asked: p.conv.questionN,
-		Numbers: slices.Collect(maps.Keys(p.conv.kept)), Level: p.audience.level(), Subscriptions: p.audience.subscriptions(),
+		Numbers: slices.Collect(maps.Keys(p.conv.kept)), Level: p.group.level(), Subscriptions: p.group.subscriptions(),
 	}
 	at := p.queue.Written() + int64(len(begun))
 	requests := map[int64]*request{}
@@ -314,7 +314,7 @@ func (p *process) inherit(from *process) {
 	first := p.first
 	p.converse(c)
 	p.first = first
-	from.converse(newConversation(p.box.draw, p.box.server.Scope.wide(), p.audience))
+	from.converse(newConversation(p.box.draw, p.box.server.Scope.wide(), p.group))
 	p.nap.heir = true
 	p.clock.take(c)
 	if len(p.held.lines) > 0 || from.queue.Pushed() != from.nap.sent {
@@ -331,7 +331,7 @@ func (r *processRun) begin(l launch) (child, *frozen, error) {
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{l.Command.Path}, l.Command.Args...), "\x00")))
 	p.box.mu.Lock()
 	p.nap.image = memory.Process{
-		Name: p.audience.id, Owner: p.keeping.owner(), Workspace: l.keep, Staged: l.staged, Install: "sha256:" + hex.EncodeToString(sum[:]),
+		Name: p.group.id, Owner: p.keeping.owner(), Workspace: l.keep, Staged: l.staged, Install: "sha256:" + hex.EncodeToString(sum[:]),
 	}
 	p.box.mu.Unlock()
 	for anew := false; ; anew = true {
@@ -420,7 +420,7 @@ func (r *processRun) thaw(ctx context.Context) (*frozen, error) {
 	var gone *memory.ClaimError
 	switch {
 	case err == nil:
-		p.box.log.Info("thawed", "server", p.box.server.Name, "process", p.audience.id,
+		p.box.log.Info("thawed", "server", p.box.server.Name, "process", p.group.id,
 			"age_s", int(time.Since(found.Saved).Seconds()), "mb", megabytes(found.Size), "ms", time.Since(begun).Milliseconds())
 		return f, nil
 	case errors.As(err, &unfit), errors.As(err, &gone):
@@ -434,7 +434,7 @@ func (r *processRun) thaw(ctx context.Context) (*frozen, error) {
 func (r *processRun) lost(why error) {
 	p := r.p
 	text := p.box.hide.Text(why.Error())
-	p.box.log.Warn("memory lost", "server", p.box.server.Name, "process", p.audience.id, "why", text)
+	p.box.log.Warn("memory lost", "server", p.box.server.Name, "process", p.group.id, "why", text)
 	p.output.log.Note("memory lost: %s", text)
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()

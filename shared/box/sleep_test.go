@@ -1,10 +1,8 @@
 package box
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -351,29 +349,6 @@ func TestAProcessThatAnOperatorStopsKeepsNoMemory(t *testing.T) {
 	r.asleep()
 	if got := r.counted(r.call("2", "count", `{}`)); got.Count != 1 || len(a.images()) != 0 {
 		t.Errorf("%+v %v", got, a.images())
-	}
-}
-
-// It runs with a fake keeper.
-func TestASecretOfASleepingProcessIsNowhere(t *testing.T) {
-	t.Parallel()
-	a := newAsleep(t)
-	r := a.box()
-	r.counted(r.call("1", "count", `{}`))
-	r.asleep()
-	r.ends()
-	commontest.OK(t, filepath.WalkDir(a.dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if bytes.Contains(text, []byte("hunter2")) {
-			t.Errorf("%s has it", path)
-		}
-		return err
-	}))
-	if strings.Contains(a.log.String(), "hunter2") {
-		t.Error(a.log)
 	}
 }
 

@@ -32,7 +32,7 @@ func (s *stateless) greeted(m wire.Message) firstAnswer {
 		return firstAnswer{refused: notStateless(s.p.box.server)}
 	}
 	s.discover = m.Result
-	version, _ := wire.String(wire.Lookup(s.p.audience.initParams(), "protocolVersion"))
+	version, _ := wire.String(wire.Lookup(s.p.group.initParams(), "protocolVersion"))
 	return firstAnswer{version: version, era: era}
 }
 
@@ -46,7 +46,7 @@ func (s *stateless) initialized(of *session) json.RawMessage {
 }
 
 func (s *stateless) params(method string) json.RawMessage {
-	return s.p.audience.speaker.client().Params(method, nil, "", false)
+	return s.p.group.speaker.client().Params(method, nil, "", false)
 }
 
 // begin asks for the notifications of changes that the sessions want. It cancels the
@@ -59,7 +59,7 @@ func (s *stateless) begin() {
 		p.write(wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d}`, s.changes)))
 	}
 	n := p.conv.own()
-	raw := p.audience.speaker.client().Listen(strconv.AppendInt(nil, n, 10), s.discover, p.audience.subscriptions())
+	raw := p.group.speaker.client().Listen(strconv.AppendInt(nil, n, 10), s.discover, p.group.subscriptions())
 	if s.changes = 0; raw == nil {
 		return
 	}
@@ -69,7 +69,7 @@ func (s *stateless) begin() {
 
 func (s *stateless) tellSettings(_ string, subscriptions []string) {
 	// Only subscriptions matter here: each request carries the log level of its session.
-	if !slices.Equal(s.p.audience.subscriptions(), subscriptions) {
+	if !slices.Equal(s.p.group.subscriptions(), subscriptions) {
 		s.begin()
 	}
 }

@@ -22,7 +22,7 @@ type survey struct {
 }
 
 func (v *survey) begin() {
-	said := v.p.proto.initialized(v.p.audience.speaker)
+	said := v.p.proto.initialized(v.p.group.speaker)
 	for _, l := range wire.Lists() {
 		if wire.Lookup(said, "capabilities", l.Capability) != nil {
 			v.left = append(v.left, l)
@@ -87,7 +87,7 @@ func (v *survey) told(m wire.Message) {
 }
 
 func (v *survey) over() {
-	a := v.p.audience
+	a := v.p.group
 	fingerprint, err := json.Marshal(v.hashes)
 	if err != nil || len(v.hashes) == 0 {
 		return // strings always encode
