@@ -23,28 +23,6 @@ func boxesOf(t *testing.T, boxes map[string]map[string]any, flags ...string) *ma
 	return machineOf(t, file)
 }
 
-func TestE2EScopeSaysWhoSharesAProcess(t *testing.T) {
-	t.Parallel()
-	m := boxesOf(t, map[string]map[string]any{"own": {}, "all": {"scope": "shared"}, "mine": {"scope": "principal"}})
-	m.start()
-	for server, shared := range map[string]bool{"own": false, "all": true, "mine": true} {
-		t.Run(server, func(t *testing.T) {
-			one, two := m.session(server), m.session(server)
-			if a, b := one.whoami().PID, two.whoami().PID; (a == b) != shared {
-				t.Errorf("%s: the sessions have processes %d and %d", server, a, b)
-			}
-		})
-	}
-	names := map[string]string{}
-	for _, p := range m.ps().Processes {
-		kind, _, _ := strings.Cut(p.Process, "-")
-		names[p.Box[strings.LastIndex(p.Box, "/")+1:]] += kind + " " + p.State
-	}
-	if names["all"] != "shared ready" || names["mine"] != "principal ready" {
-		t.Errorf("ps shows %v", names)
-	}
-}
-
 func TestE2ELogsOfASessionThatSharesItsProcess(t *testing.T) {
 	t.Parallel()
 	m := boxesOf(t, map[string]map[string]any{"all": {"scope": "shared"}, "mine": {"scope": "principal"}})

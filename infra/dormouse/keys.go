@@ -28,6 +28,7 @@ type keysCommand struct {
 	Revoke revokeKeyCommand `cmd:"" help:"Revoke a key. Every endpoint refuses it within 30 seconds; open responses go on to their end."`
 }
 
+// managed are the flags of commands for keys, which a machine, a stack or a store has.
 type managed struct {
 	placed
 	printing

@@ -44,7 +44,7 @@ func TestRunRefusesFlagsThatCannotBeMeant(t *testing.T) {
 		"run mine": "names are for --watch",
 		"run --watch min --servers $DATA/servers.json --data $DATA":                              "did you mean mine?",
 		"run --watch theirs --servers $DATA/servers.json --data $DATA":                           "others publish its program",
-		"run --exit-when-idle 10m --servers $DATA/servers.json --data $DATA":                     "nobody would start it again",
+		"run --exit-when-idle 1s --servers $DATA/servers.json --data $DATA":                      "nobody would start it again",
 		"run --store dynamodb:x?region=r --servers $DATA/servers.json":                           `"x" is no name of a table`,
 		"run --store dynamodb:dormouse?endpoint=127.0.0.1:8000 --servers $DATA/servers.json":     "want http://HOST:PORT",
 		"run --store dynamodb:dormouse?endpoint=http://127.0.0.1:1 --servers $DATA/servers.json": "cannot be asked for table",

@@ -134,8 +134,8 @@ func Run(ctx context.Context, c Config) error {
 	return nil
 }
 
-// read sends the client's lines until it closes its end. Streams that never end by themselves
-// are then cut, and after some time everything else, by stop.
+// read passes the client's lines on until the client closes its end. It then cancels the calls
+// of subscriptions/listen, which never end by themselves. After lingers, stop ends the others.
 func (p *pipe) read(lines chan<- []byte, stop func()) {
 	defer close(lines)
 	in := bufio.NewReader(p.In)
@@ -243,7 +243,7 @@ func (p *pipe) exchange(c *call, written func()) {
 	}
 }
 
-// receive carries a response that is no refusal.
+// receive passes a response on to the client. Its status is 2xx.
 func (p *pipe) receive(c *call, resp *http.Response) {
 	switch media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";"); {
 	case strings.TrimSpace(media) == wire.MediaSSE:
@@ -301,7 +301,8 @@ func (p *pipe) print(raw []byte) {
 	_, _ = p.Out.Write(append(bytes.Clone(wire.Compact(bytes.TrimSpace(raw))), '\n')) // a client that has gone also closes its other end
 }
 
-// fail answers what the call still waits for. A cancelled call gets no answer.
+// fail answers the requests of a call that have no response so far with an error. A cancelled
+// call gets no answer.
 func (p *pipe) fail(c *call, fault *wire.Error) {
 	if c.ctx.Err() != nil {
 		return

@@ -226,6 +226,7 @@ func (s *signIn) load(refresh bool) bool {
 	return true
 }
 
+// keep saves the first tokens of a sign-in, and uses them from now on.
 func (s *signIn) keep(ctx context.Context, c *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
 	if err := s.save(c, t); err != nil {
 		return nil, err

@@ -97,8 +97,8 @@ func (p *pipe) events(c *call, resp *http.Response, last string, rest time.Durat
 	}
 }
 
-// resume asks for the rest of a stream, after a while. Without a response, again says whether
-// it makes sense to ask once more.
+// resume asks for the rest of a stream behind the event last, after the time wait. Without a
+// response, again says whether it makes sense to ask once more.
 func (p *pipe) resume(c *call, session, last string, wait time.Duration) (resp *http.Response, again bool) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

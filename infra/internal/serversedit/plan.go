@@ -106,6 +106,7 @@ func namesOf(src Source) (names []string) {
 	return names
 }
 
+// importer imports the servers of one source.
 type importer struct {
 	src Source
 	f   *File
@@ -192,7 +193,7 @@ func (e *Entry) each(use func(string) string) {
 	}
 }
 
-// secret reports whether a value has an input that VS Code does not show.
+// secret reports whether a value refers to an input whose text VS Code does not show.
 func (im importer) secret(value string) bool {
 	return slices.ContainsFunc(im.src.Inputs, func(in Input) bool {
 		_, rest, ok := strings.Cut(value, "${"+serversfile.InputVariable(in.ID))
@@ -229,6 +230,7 @@ func (e *Entry) Rebase(from, to string, exists func(path string) bool) {
 	}
 }
 
+// unset returns the variables that an entry refers to and that have no value and no default.
 func (im importer) unset(e Entry) (all []Unset) {
 	e.Args, e.Env, e.Headers = slices.Clone(e.Args), slices.Clone(e.Env), slices.Clone(e.Headers)
 	e.each(func(s string) string {

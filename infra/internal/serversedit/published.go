@@ -189,8 +189,8 @@ func (p published) start(kind, spec string, getenv serversfile.Getenv) (e Entry)
 	return e
 }
 
-// words returns the words of a command line. It leaves out optional arguments without a
-// value.
+// words returns arguments of a server.json as the words of a command line. It leaves out
+// optional arguments without a value.
 func words(all []published, getenv serversfile.Getenv) (args []string) {
 	for _, a := range all {
 		name := a.word("name")

@@ -196,7 +196,8 @@ func read(text []byte) (*Bundle, error) {
 // platform returns the name of this system in manifests.
 func platform() string { return runtime.GOOS }
 
-// places replaces the folders and signs that a manifest can name.
+// places replaces variables of manifests that stand for a folder of the user, such as
+// ${DESKTOP}, or for a separator, such as ${/}.
 func places(text string) string {
 	return strings.NewReplacer("${DESKTOP}", "${HOME}/Desktop", "${DOCUMENTS}", "${HOME}/Documents", "${DOWNLOADS}", "${HOME}/Downloads",
 		"${pathSeparator}", "/", "${/}", "/").Replace(text)

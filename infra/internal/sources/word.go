@@ -84,6 +84,8 @@ func image(name string) Source {
 	return s
 }
 
+// local says what a word without a scheme names: what is there on this machine, an address of
+// git, a package of npm with a scope, or an image.
 func local(word string) (Source, error) {
 	if regexp.MustCompile(`^[\w.-]+@[\w.-]+:\S`).MatchString(word) { // git@host:path
 		return repository(word), nil
@@ -152,6 +154,7 @@ func isImage(word string) bool {
 	return strings.Contains(word, ":") || strings.Contains(rest, "/") || parts && !strings.Contains(first, ".")
 }
 
+// web says what a URL of http or https names.
 func web(word string) Source {
 	u, err := url.Parse(word)
 	if err != nil {
