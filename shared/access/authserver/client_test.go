@@ -97,8 +97,7 @@ func redirects() map[string]bool {
 }
 
 func TestRedirectURIs(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		good := s.register(callback)
 		_, challenge := pkce()
 		for uri, ok := range redirects() {
@@ -116,8 +115,7 @@ func TestRedirectURIs(t *testing.T) {
 }
 
 func TestLoopbackPortsDoNotCount(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		_, challenge := pkce()
 		for registered, asked := range map[string]map[string]bool{
 			"http://127.0.0.1:1/cb": {"http://127.0.0.1:2/cb": true, "http://127.0.0.1/cb": true, "http://127.0.0.1:2/": false, "http://localhost:1/cb": false},
@@ -159,8 +157,7 @@ func TestRegistrationsStoreNothing(t *testing.T) {
 }
 
 func TestARegistrationIsGoodForNinetyDays(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	inTime(t, func(t *testing.T, s *site) {
 		id := s.register(cursor()...)
 		if len(id) > 255 {
 			t.Errorf("the id has %d characters", len(id))
@@ -235,8 +232,7 @@ func TestClientsOfTheSettings(t *testing.T) {
 // A consent is for one client, at one host, for one server and its scopes, and comes
 // before everything else.
 func TestConsentComesFirst(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		client, other := s.register(callback, "https://client.example/cb", "https://elsewhere.example/cb", "com.example.app:/cb"), s.register("https://client.example/cb")
 		_, challenge := pkce()
 		b := s.browser()
@@ -292,8 +288,7 @@ func TestConsentComesFirst(t *testing.T) {
 }
 
 func TestTheCallbackIsForTheBrowserThatBegan(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		client := s.register(callback)
 		_, challenge := pkce()
 		b := s.browser()
@@ -321,8 +316,7 @@ func TestTheCallbackIsForTheBrowserThatBegan(t *testing.T) {
 }
 
 func TestTheConsentPageCannotBeForged(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		client := s.register(callback)
 		_, challenge := pkce()
 		b, other := s.browser(), s.browser()

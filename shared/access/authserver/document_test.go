@@ -159,8 +159,7 @@ func TestNoRequestForOddIDs(t *testing.T) {
 // The client for documents refuses addresses when it dials, so no name and no redirect
 // gets around that.
 func TestOnlyPublicAddressesAreDialled(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		_, challenge := pkce()
 		for _, host := range []string{
 			"127.0.0.1", "localhost", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1",

@@ -16,8 +16,7 @@ import (
 )
 
 func TestMetadataNamesThePublicURL(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		res := s.do(http.MethodGet, "/.well-known/oauth-authorization-server", nil, http.Header{"X-Forwarded-Host": {"evil.example"}, "X-Forwarded-Proto": {"https"}})
 		want := map[string]any{
 			"issuer": at, "authorization_endpoint": at + "/authorize", "token_endpoint": at + "/token", "registration_endpoint": at + "/register",
@@ -38,8 +37,7 @@ func TestMetadataNamesThePublicURL(t *testing.T) {
 
 // A page whose domain name leads to this machine must not read our pages (DNS rebinding).
 func TestAForeignHostIsRefusedOnLoopback(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		for _, host := range []string{"evil.example:8787", "evil.example", "127.0.0.1:9", ""} {
 			r := s.do(http.MethodGet, "http://"+host+"/authorize?client_id=x", nil, nil)
 			if r.StatusCode != http.StatusForbidden {
@@ -50,8 +48,7 @@ func TestAForeignHostIsRefusedOnLoopback(t *testing.T) {
 }
 
 func TestPagesOfOtherOriginsMayUseOnlyWhatIsForClients(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		for path, public := range map[string]bool{
 			"/.well-known/oauth-authorization-server": true, "/token": true, "/register": true, "/revoke": true, "/authorize": false, "/callback": false, "/login": false,
 		} {
@@ -69,8 +66,7 @@ func TestPagesOfOtherOriginsMayUseOnlyWhatIsForClients(t *testing.T) {
 
 // One write makes the grant before the tokens are sent, and one keeps it afterwards.
 func TestTheWholeFlowCostsTwoWrites(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		g := s.code("scope", "mcp openid offline_access files:write unknown")
 		if c := s.store.Counts(); c.Writes != 0 || c.Reads != 0 {
 			t.Errorf("before the code is redeemed: %+v", c)
@@ -93,8 +89,7 @@ func TestTheWholeFlowCostsTwoWrites(t *testing.T) {
 }
 
 func TestTokenOfAnotherServerIsRefused(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		_, access, _ := s.tokens()
 		for server, want := range map[string]bool{"files": true, "other": false, "closed": false, "": false} {
 			if got := s.good(access, server); got != want {
@@ -105,8 +100,7 @@ func TestTokenOfAnotherServerIsRefused(t *testing.T) {
 }
 
 func TestNoTokenAndNoCodeIsLogged(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		g := s.code()
 		_, got := s.token(g.form)
 		refresh := got["refresh_token"].(string)
@@ -125,8 +119,7 @@ func TestNoTokenAndNoCodeIsLogged(t *testing.T) {
 }
 
 func TestWithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		client := s.register(callback)
 		verifier, challenge := pkce()
 		for _, changes := range [][]string{{"code_challenge", ""}, {"code_challenge_method", "plain"}, {"code_challenge_method", ""}, {"code_challenge", verifier[:20]}, {"code_challenge", challenge + "A"}} {
@@ -148,8 +141,7 @@ func TestWithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
 }
 
 func TestACodeIsBoundToClientAddressAndResource(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		g, other := s.code(), s.register(callback)
 		s.refusedWith(t, with(g.form, "client_id", other), "invalid_grant")
 		s.refusedWith(t, with(g.form, "redirect_uri", callback+"2"), "invalid_grant")
@@ -166,8 +158,7 @@ func TestACodeIsBoundToClientAddressAndResource(t *testing.T) {
 }
 
 func TestTheIssuerIsInEveryRedirect(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		client := s.register(callback)
 		_, challenge := pkce()
 		ok := s.browser().signIn(at+"/authorize?"+request(client, challenge).Encode(), "ada", "")
@@ -254,8 +245,7 @@ func TestResources(t *testing.T) {
 }
 
 func TestUnknownScopesAreDropped(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		for asked, want := range map[string]string{
 			"": "mcp", "mcp": "mcp", "openid profile": "mcp", "files:write": "mcp files:write", "mcp files:write mcp": "mcp files:write", "FILES:WRITE": "mcp",
 		} {
@@ -268,8 +258,7 @@ func TestUnknownScopesAreDropped(t *testing.T) {
 }
 
 func TestWaysToAuthenticate(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		basic := func(id, secret string) http.Header {
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at, nil)
 			r.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret))
@@ -374,8 +363,7 @@ func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
 // Stores refuse keys that are empty, long or not text. The broker makes no such key from
 // what callers send.
 func TestOddTextsAreNoFaultOfTheStore(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		client := s.register(callback)
 		long, handle := strings.Repeat("a", 3000), strings.Repeat("a", 26)
 		for _, odd := range []string{

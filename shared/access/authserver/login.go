@@ -183,6 +183,7 @@ const maxClaims = 2 << 10
 // Browsers drop cookies of more than 4 KiB.
 const maxConsoleClaims = 1 << 10
 
+// asciiOnly replaces the characters that an error description may not have (RFC 6749 §5.2).
 func asciiOnly(text string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' || c == '"' || c == '\\' {

@@ -53,8 +53,7 @@ func TestAProgramSignsInWithItsOwnScheme(t *testing.T) {
 }
 
 func TestARegistrationKeepsWhatCanBeUsed(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		given := []string{"javascript:alert(1)", callback, "http://client.example/cb", claude}
 		for method, want := range map[string][]string{"none": {callback, claude}, "client_secret_post": {callback}} {
 			res := s.json("/register", map[string]any{"redirect_uris": given, "token_endpoint_auth_method": method})

@@ -69,6 +69,23 @@ func newSite(t *testing.T, open storetest.Open, change func(*authserver.Config))
 	return s
 }
 
+// one, each and inTime run a test with a site whose store is that of the function of storetest
+// with their name.
+func one(t *testing.T, test func(t *testing.T, s *site)) {
+	t.Helper()
+	storetest.One(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open, nil)) })
+}
+
+func each(t *testing.T, test func(t *testing.T, s *site)) {
+	t.Helper()
+	storetest.Each(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open, nil)) })
+}
+
+func inTime(t *testing.T, test func(t *testing.T, s *site)) {
+	t.Helper()
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open, nil)) })
+}
+
 func (s *site) broker() *authserver.Server {
 	s.t.Helper()
 	if s.made != nil {

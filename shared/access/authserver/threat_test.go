@@ -19,8 +19,7 @@ import (
 )
 
 func TestACodeThatComesTwiceEndsItsGrant(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	inTime(t, func(t *testing.T, s *site) {
 		g := s.code()
 		_, got := s.token(g.form)
 		if !s.good(got["access_token"].(string), "files") {
@@ -36,8 +35,7 @@ func TestACodeThatComesTwiceEndsItsGrant(t *testing.T) {
 }
 
 func TestOfManyThatRedeemACodeOneWinsAtMost(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	each(t, func(t *testing.T, s *site) {
 		g := s.code()
 		var all sync.WaitGroup
 		var won atomic.Int32
@@ -65,8 +63,7 @@ func TestOfManyThatRedeemACodeOneWinsAtMost(t *testing.T) {
 
 func TestAnOldCodeIsRefused(t *testing.T) {
 	for after, want := range map[time.Duration]int{59 * time.Second: http.StatusOK, 61 * time.Second: http.StatusBadRequest} {
-		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-			s := newSite(t, open, nil)
+		inTime(t, func(t *testing.T, s *site) {
 			g := s.code()
 			time.Sleep(after)
 			if status, got := s.token(g.form); status != want {
@@ -87,8 +84,7 @@ func (s *site) refresh(client, token string) (access, refresh string) {
 }
 
 func TestRefreshTokensRotate(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	inTime(t, func(t *testing.T, s *site) {
 		client, _, first := s.tokens()
 		_, second := s.refresh(client, first)
 		_, again := s.refresh(client, first) // the first answer was lost, or another window refreshes too
@@ -115,8 +111,7 @@ func TestRefreshTokensRotate(t *testing.T) {
 // next token, so nobody has stolen it.
 func TestATokenIsGoodUntilItsSuccessorWasUsed(t *testing.T) {
 	for _, after := range []time.Duration{time.Second, 65 * time.Second, 2 * time.Hour, 29 * 24 * time.Hour} {
-		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-			s := newSite(t, open, nil)
+		inTime(t, func(t *testing.T, s *site) {
 			client, _, first := s.tokens()
 			_, second := s.refresh(client, first)
 			time.Sleep(after)
@@ -133,8 +128,7 @@ func TestATokenIsGoodUntilItsSuccessorWasUsed(t *testing.T) {
 // has to sign in again, and the others go on.
 func TestATokenThatComesLateEndsNobodysGrant(t *testing.T) {
 	for after, ends := range map[time.Duration]bool{time.Second: false, 59 * time.Minute: false, 61 * time.Minute: true} {
-		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-			s := newSite(t, open, nil)
+		inTime(t, func(t *testing.T, s *site) {
 			client, _, first := s.tokens()
 			time.Sleep(50 * time.Minute)
 			_, second := s.refresh(client, first)
@@ -155,8 +149,7 @@ func TestATokenThatComesLateEndsNobodysGrant(t *testing.T) {
 // A record of an earlier release has two hashes, and so has one that such a release has
 // rotated since. Its tokens go on.
 func TestAnOlderRecordGoesOn(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	inTime(t, func(t *testing.T, s *site) {
 		client, _, first := s.tokens()
 		_, second := s.refresh(client, first)
 		_, third := s.refresh(client, second)
@@ -177,8 +170,7 @@ func TestAnOlderRecordGoesOn(t *testing.T) {
 }
 
 func TestUnknownAndWrongTokensLookAlike(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		client, _, token := s.tokens()
 		other := s.register(callback)
 		handle := strings.Split(token, "_")[1]
@@ -197,8 +189,7 @@ func TestUnknownAndWrongTokensLookAlike(t *testing.T) {
 }
 
 func TestManyRefreshesAtOnceGiveOneSuccessor(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	each(t, func(t *testing.T, s *site) {
 		client, _, first := s.tokens()
 		var all sync.WaitGroup
 		var next sync.Map
@@ -218,8 +209,7 @@ func TestManyRefreshesAtOnceGiveOneSuccessor(t *testing.T) {
 }
 
 func TestAGrantEndsAtLast(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	inTime(t, func(t *testing.T, s *site) {
 		client, _, token := s.tokens()
 		for day := 0; ; day += 25 {
 			status, got := s.token(refreshing(client, token))
@@ -236,8 +226,7 @@ func TestAGrantEndsAtLast(t *testing.T) {
 }
 
 func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	inTime(t, func(t *testing.T, s *site) {
 		client, access, refresh := s.tokens()
 		_, other, _ := s.tokens()
 		elsewhere := s.issued()
@@ -278,8 +267,7 @@ func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
 }
 
 func TestTokensExpireAfterAnHour(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	inTime(t, func(t *testing.T, s *site) {
 		_, access, _ := s.tokens()
 		time.Sleep(time.Hour - time.Second)
 		if !s.good(access, "files") {
@@ -293,8 +281,7 @@ func TestTokensExpireAfterAnHour(t *testing.T) {
 }
 
 func TestTheSecretCanBeReplaced(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	inTime(t, func(t *testing.T, s *site) {
 		client, access, refresh := s.tokens()
 		s.config.Secret, s.config.Others = secret(1), [][]byte{secret(0)}
 		if !s.good(access, "files") {
@@ -312,8 +299,7 @@ func TestTheSecretCanBeReplaced(t *testing.T) {
 }
 
 func TestKeysAreExchangedForTokens(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	inTime(t, func(t *testing.T, s *site) {
 		key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
 		commontest.OK(t, err)
 		f := url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/files/mcp"}}
@@ -349,8 +335,7 @@ func TestKeysAreExchangedForTokens(t *testing.T) {
 }
 
 func TestRulesAreAskedAtSignInAndAtEachRefresh(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		client := s.register(callback)
 		verifier, challenge := pkce()
 		target := at + "/authorize?" + request(client, challenge, "resource", at+"/closed/mcp").Encode()
@@ -394,8 +379,7 @@ func TestClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
 // The end of a grant is found by the credential in its tokens, so a tenant may have any
 // name.
 func TestATenantMayHaveAnyName(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
+	one(t, func(t *testing.T, s *site) {
 		sealer, err := resourceserver.NewTokenSealer(s.config.Secret)
 		commontest.OK(t, err)
 		for i, tenant := range []string{"acme", "acme:eu", "a:1", ":", ""} {

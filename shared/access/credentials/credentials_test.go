@@ -36,31 +36,28 @@ func onOne(t *testing.T, test func(t *testing.T, s *site)) {
 }
 
 func TestMissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
-	onOne(t, missingTokenAsksTheUserAndWakesNoBox)
-}
-
-func missingTokenAsksTheUserAndWakesNoBox(t *testing.T, s *site) {
-	t.Helper()
-	s.recorded()
-	visits := s.session("ada", "2025-11-25", `{"elicitation":{"url":{}}}`)
-	urls, ids := elicited(t, s.call("ada", visits, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body)
-	if len(urls) != 2 || !strings.HasPrefix(urls[0], at+"/issues/connect?e=") || strings.Contains(urls[0], "ada") {
-		t.Fatalf("got %q", urls)
-	}
-	if _, again := elicited(t, s.call("ada", visits, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body); !slices.Equal(again, ids) {
-		t.Errorf("the second call asks %q, the first asked %q", again, ids)
-	}
-
-	for version, capabilities := range map[string]string{"2025-06-18": `{"elicitation":{}}`, "2025-11-25": `{"elicitation":{"form":{}}}`} {
-		others := s.session("ada", version, capabilities)
-		res := s.call("ada", others, toolCall, map[string]string{"MCP-Protocol-Version": version})
-		if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/issues/connect?e=") || !strings.Contains(res.body, "GitHub and notes") {
-			t.Errorf("%s: got %s", version, res.body)
+	onOne(t, func(t *testing.T, s *site) {
+		s.recorded()
+		visits := s.session("ada", "2025-11-25", `{"elicitation":{"url":{}}}`)
+		urls, ids := elicited(t, s.call("ada", visits, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body)
+		if len(urls) != 2 || !strings.HasPrefix(urls[0], at+"/issues/connect?e=") || strings.Contains(urls[0], "ada") {
+			t.Fatalf("got %q", urls)
 		}
-	}
-	if len(s.box.woken) != 0 {
-		t.Errorf("the box was woken %d times", len(s.box.woken))
-	}
+		if _, again := elicited(t, s.call("ada", visits, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body); !slices.Equal(again, ids) {
+			t.Errorf("the second call asks %q, the first asked %q", again, ids)
+		}
+
+		for version, capabilities := range map[string]string{"2025-06-18": `{"elicitation":{}}`, "2025-11-25": `{"elicitation":{"form":{}}}`} {
+			others := s.session("ada", version, capabilities)
+			res := s.call("ada", others, toolCall, map[string]string{"MCP-Protocol-Version": version})
+			if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/issues/connect?e=") || !strings.Contains(res.body, "GitHub and notes") {
+				t.Errorf("%s: got %s", version, res.body)
+			}
+		}
+		if len(s.box.woken) != 0 {
+			t.Errorf("the box was woken %d times", len(s.box.woken))
+		}
+	})
 }
 
 // modernCall is a call of a client of 2026-07-28.
@@ -70,73 +67,69 @@ func modernCall(s *site, who, capabilities, more string) reply {
 	return s.call(who, "", body, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "list"})
 }
 
-func TestAModernClientIsAskedInARound(t *testing.T) { onOne(t, aModernClientIsAskedInARound) }
-
-func aModernClientIsAskedInARound(t *testing.T, s *site) {
-	t.Helper()
-	s.recorded()
-	var asked struct {
-		Result struct {
-			ResultType    string
-			RequestState  string
-			InputRequests map[string]struct {
-				Method string
-				Params struct{ Mode, URL string }
+func TestAModernClientIsAskedInARound(t *testing.T) {
+	onOne(t, func(t *testing.T, s *site) {
+		s.recorded()
+		var asked struct {
+			Result struct {
+				ResultType    string
+				RequestState  string
+				InputRequests map[string]struct {
+					Method string
+					Params struct{ Mode, URL string }
+				}
 			}
 		}
-	}
-	res := modernCall(s, "ada", `{"elicitation":{"url":{}}}`, "")
-	if err := json.Unmarshal([]byte(res.body), &asked); err != nil || asked.Result.ResultType != "input_required" || asked.Result.RequestState == "" || len(asked.Result.InputRequests) != 2 {
-		t.Fatalf("got %s", res.body)
-	}
-	responses := map[string]any{}
-	for key, in := range asked.Result.InputRequests {
-		if in.Method != "elicitation/create" || in.Params.Mode != "url" || !strings.HasPrefix(in.Params.URL, at+"/issues/connect?e=") {
-			t.Errorf("%s: got %+v", key, in)
+		res := modernCall(s, "ada", `{"elicitation":{"url":{}}}`, "")
+		if err := json.Unmarshal([]byte(res.body), &asked); err != nil || asked.Result.ResultType != "input_required" || asked.Result.RequestState == "" || len(asked.Result.InputRequests) != 2 {
+			t.Fatalf("got %s", res.body)
 		}
-		responses[key] = map[string]string{"action": "accept"}
-	}
-	if res := modernCall(s, "ada", `{}`, ""); !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, "/issues/connect?e=") {
-		t.Errorf("a client that cannot open pages gets %s", res.body)
-	}
-	if len(s.box.woken) != 0 {
-		t.Fatal("the box was woken")
-	}
+		responses := map[string]any{}
+		for key, in := range asked.Result.InputRequests {
+			if in.Method != "elicitation/create" || in.Params.Mode != "url" || !strings.HasPrefix(in.Params.URL, at+"/issues/connect?e=") {
+				t.Errorf("%s: got %+v", key, in)
+			}
+			responses[key] = map[string]string{"action": "accept"}
+		}
+		if res := modernCall(s, "ada", `{}`, ""); !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, "/issues/connect?e=") {
+			t.Errorf("a client that cannot open pages gets %s", res.body)
+		}
+		if len(s.box.woken) != 0 {
+			t.Fatal("the box was woken")
+		}
 
-	s.connect("ada")
-	given, err := json.Marshal(responses)
-	commontest.OK(t, err)
-	more := fmt.Sprintf(`"requestState":%q,"inputResponses":%s,`, asked.Result.RequestState, given)
-	modernCall(s, "ada", `{"elicitation":{"url":{}}}`, more)
-	if len(s.box.woken) != 1 || s.box.woken[0].Secrets["github"].Value != "gho_access1" {
-		t.Errorf("after the user has connected, the box gets %d calls", len(s.box.woken))
-	}
+		s.connect("ada")
+		given, err := json.Marshal(responses)
+		commontest.OK(t, err)
+		more := fmt.Sprintf(`"requestState":%q,"inputResponses":%s,`, asked.Result.RequestState, given)
+		modernCall(s, "ada", `{"elicitation":{"url":{}}}`, more)
+		if len(s.box.woken) != 1 || s.box.woken[0].Secrets["github"].Value != "gho_access1" {
+			t.Errorf("after the user has connected, the box gets %d calls", len(s.box.woken))
+		}
+	})
 }
 
 func TestTheClientHearsThatItsUserHasConnected(t *testing.T) {
-	onOne(t, theClientHearsThatItsUserHasConnected)
-}
-
-func theClientHearsThatItsUserHasConnected(t *testing.T, s *site) {
-	t.Helper()
-	s.recorded()
-	id := s.session("ada", "2025-11-25", `{"elicitation":{"url":{}}}`)
-	urls, ids := elicited(t, s.call("ada", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body)
-	b := s.browser()
-	page := b.identified(urls[0], "ada")
-	if res := b.follow("/connect", with(fields(page.body, "github"), "action", "connect")); !strings.Contains(res.body, "GitHub is connected") {
-		t.Fatal(res)
-	}
-	events, err := s.store.Read(t.Context(), storage.ID(id), storage.Standalone, 0, 10)
-	if err != nil || len(events.Events) != 1 {
-		t.Fatal(events, err)
-	}
-	want := `{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{"elicitationId":"` + ids[0] + `"}}`
-	commontest.Same(t, want, string(events.Events[0].Raw))
-	// The other third party is not connected yet.
-	if left, _ := elicited(t, s.call("ada", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body); len(left) != 1 {
-		t.Errorf("asked for %q", left)
-	}
+	onOne(t, func(t *testing.T, s *site) {
+		s.recorded()
+		id := s.session("ada", "2025-11-25", `{"elicitation":{"url":{}}}`)
+		urls, ids := elicited(t, s.call("ada", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body)
+		b := s.browser()
+		page := b.identified(urls[0], "ada")
+		if res := b.follow("/connect", with(fields(page.body, "github"), "action", "connect")); !strings.Contains(res.body, "GitHub is connected") {
+			t.Fatal(res)
+		}
+		events, err := s.store.Read(t.Context(), storage.ID(id), storage.Standalone, 0, 10)
+		if err != nil || len(events.Events) != 1 {
+			t.Fatal(events, err)
+		}
+		want := `{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{"elicitationId":"` + ids[0] + `"}}`
+		commontest.Same(t, want, string(events.Events[0].Raw))
+		// The other third party is not connected yet.
+		if left, _ := elicited(t, s.call("ada", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body); len(left) != 1 {
+			t.Errorf("asked for %q", left)
+		}
+	})
 }
 
 // Lists and the handshake need no secrets: clients show the tools before their user has
@@ -152,30 +145,27 @@ func TestListsNeedNothing(t *testing.T) {
 }
 
 func TestPageOpenedBySomebodyElseStoresNothing(t *testing.T) {
-	onOne(t, pageOpenedBySomebodyElseStoresNothing)
-}
-
-func pageOpenedBySomebodyElseStoresNothing(t *testing.T, s *site) {
-	t.Helper()
-	s.recorded()
-	id := s.session("mallory", "2025-11-25", `{"elicitation":{"url":{}}}`)
-	urls, _ := elicited(t, s.call("mallory", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body)
-	victim := s.browser()
-	if res := victim.identified(urls[0], "ada"); res.status != http.StatusForbidden || strings.Contains(res.body, "<form") {
-		t.Errorf("ada opens mallory's link, and gets the form or a status that is not 403: %d", res.status)
-	}
-	// Ada is known to the page already.
-	own := victim.identified("/issues/connect", "ada")
-	if res := victim.follow(urls[0], nil); res.status != http.StatusForbidden {
-		t.Errorf("ada, whom the page knows, opens mallory's link: %d; want 403", res.status)
-	}
-	forged := with(fields(own.body, "notes"), "e", queryOf(t, urls[1]).Get("e"), "action", "connect", "secret", "key of ada")
-	if res := victim.follow("/connect", forged); res.status != http.StatusForbidden {
-		t.Errorf("ada's form with mallory's link: %d; want 403", res.status)
-	}
-	if n := s.third.count("authorization_code"); n != 0 || len(s.values("ada"))+len(s.values("mallory")) != 0 {
-		t.Errorf("%d codes were redeemed; stored: %v %v", n, s.values("ada"), s.values("mallory"))
-	}
+	onOne(t, func(t *testing.T, s *site) {
+		s.recorded()
+		id := s.session("mallory", "2025-11-25", `{"elicitation":{"url":{}}}`)
+		urls, _ := elicited(t, s.call("mallory", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body)
+		victim := s.browser()
+		if res := victim.identified(urls[0], "ada"); res.status != http.StatusForbidden || strings.Contains(res.body, "<form") {
+			t.Errorf("ada opens mallory's link, and gets the form or a status that is not 403: %d", res.status)
+		}
+		// Ada is known to the page already.
+		own := victim.identified("/issues/connect", "ada")
+		if res := victim.follow(urls[0], nil); res.status != http.StatusForbidden {
+			t.Errorf("ada, whom the page knows, opens mallory's link: %d; want 403", res.status)
+		}
+		forged := with(fields(own.body, "notes"), "e", queryOf(t, urls[1]).Get("e"), "action", "connect", "secret", "key of ada")
+		if res := victim.follow("/connect", forged); res.status != http.StatusForbidden {
+			t.Errorf("ada's form with mallory's link: %d; want 403", res.status)
+		}
+		if n := s.third.count("authorization_code"); n != 0 || len(s.values("ada"))+len(s.values("mallory")) != 0 {
+			t.Errorf("%d codes were redeemed; stored: %v %v", n, s.values("ada"), s.values("mallory"))
+		}
+	})
 }
 
 func queryOf(t *testing.T, text string) url.Values {
@@ -186,63 +176,59 @@ func queryOf(t *testing.T, text string) url.Values {
 }
 
 func TestAnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
-	onOne(t, answerOfTheThirdPartyBelongsToTheBrowserThatBegan)
+	onOne(t, func(t *testing.T, s *site) {
+		mallory, ada := s.browser(), s.browser()
+		page := mallory.identified("/issues/connect", "mallory")
+		to := mallory.open("/connect", with(fields(page.body, "github"), "action", "connect")).header.Get("Location")
+		u, err := url.Parse(to)
+		commontest.OK(t, err)
+		back := mallory.outside(u).header.Get("Location")
+		ada.identified("/issues/connect", "ada")
+		if res := ada.open(back, nil); res.status != http.StatusBadRequest || s.third.count("authorization_code") != 0 {
+			t.Errorf("%d %s", res.status, res.body)
+		}
+		if res := mallory.open(back, nil); res.status != http.StatusOK {
+			t.Errorf("%d %s", res.status, res.body)
+		}
+		if res := mallory.open(back, nil); res.status != http.StatusBadRequest {
+			t.Errorf("a second time: %d %s", res.status, res.body)
+		}
+	})
 }
 
-func answerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T, s *site) {
-	t.Helper()
-	mallory, ada := s.browser(), s.browser()
-	page := mallory.identified("/issues/connect", "mallory")
-	to := mallory.open("/connect", with(fields(page.body, "github"), "action", "connect")).header.Get("Location")
-	u, err := url.Parse(to)
-	commontest.OK(t, err)
-	back := mallory.outside(u).header.Get("Location")
-	ada.identified("/issues/connect", "ada")
-	if res := ada.open(back, nil); res.status != http.StatusBadRequest || s.third.count("authorization_code") != 0 {
-		t.Errorf("%d %s", res.status, res.body)
-	}
-	if res := mallory.open(back, nil); res.status != http.StatusOK {
-		t.Errorf("%d %s", res.status, res.body)
-	}
-	if res := mallory.open(back, nil); res.status != http.StatusBadRequest {
-		t.Errorf("a second time: %d %s", res.status, res.body)
-	}
-}
-
-func TestATokenIsForItsPrincipalOnly(t *testing.T) { onOne(t, aTokenIsForItsPrincipalOnly) }
-
-func aTokenIsForItsPrincipalOnly(t *testing.T, s *site) {
-	t.Helper()
-	s.recorded()
-	s.connect("ada")
-	s.connect("bob")
-	for _, who := range []string{"ada", "bob"} {
-		id := s.session(who, "2025-11-25", `{}`)
-		s.call(who, id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"})
-	}
-	var got []string
-	for _, d := range s.box.woken {
-		got = append(got, d.Client.Principal+" "+d.Secrets["github"].Value+" "+d.Secrets["notes"].Value)
-		if shown := fmt.Sprintf("%v %+v %#v", d.Secrets, d.Secrets, d.Secrets); strings.Contains(shown, "gho_") || strings.Contains(shown, "notes-key") {
-			t.Errorf("a log would show %s", shown)
+func TestATokenIsForItsPrincipalOnly(t *testing.T) {
+	onOne(t, func(t *testing.T, s *site) {
+		s.recorded()
+		s.connect("ada")
+		s.connect("bob")
+		for _, who := range []string{"ada", "bob"} {
+			id := s.session(who, "2025-11-25", `{}`)
+			s.call(who, id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"})
 		}
-	}
-	commontest.Same(t, []string{"ada gho_access1 notes-key-of-ada", "bob gho_access2 notes-key-of-bob"}, got)
-	for _, word := range []string{"gho_", "ghr_", "notes-key", "third-secret", "code1"} {
-		if strings.Contains(s.log.String(), word) {
-			t.Errorf("the log has %s", word)
+		var got []string
+		for _, d := range s.box.woken {
+			got = append(got, d.Client.Principal+" "+d.Secrets["github"].Value+" "+d.Secrets["notes"].Value)
+			if shown := fmt.Sprintf("%v %+v %#v", d.Secrets, d.Secrets, d.Secrets); strings.Contains(shown, "gho_") || strings.Contains(shown, "notes-key") {
+				t.Errorf("a log would show %s", shown)
+			}
 		}
-	}
-	// A row that is copied to another principal does not open.
-	row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", "notes"))
-	if err != nil || strings.Contains(row.Sealed, "notes-key") {
-		t.Fatal(row, err)
-	}
-	row.ID, row.Principal = storage.UpstreamTokenID("acme", "eve", "notes"), "eve"
-	commontest.OK(t, s.store.UpstreamTokens().Create(t.Context(), row))
-	if has := s.values("eve"); len(has) != 0 {
-		t.Errorf("eve has %v", has)
-	}
+		commontest.Same(t, []string{"ada gho_access1 notes-key-of-ada", "bob gho_access2 notes-key-of-bob"}, got)
+		for _, word := range []string{"gho_", "ghr_", "notes-key", "third-secret", "code1"} {
+			if strings.Contains(s.log.String(), word) {
+				t.Errorf("the log has %s", word)
+			}
+		}
+		// A row that is copied to another principal does not open.
+		row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", "notes"))
+		if err != nil || strings.Contains(row.Sealed, "notes-key") {
+			t.Fatal(row, err)
+		}
+		row.ID, row.Principal = storage.UpstreamTokenID("acme", "eve", "notes"), "eve"
+		commontest.OK(t, s.store.UpstreamTokens().Create(t.Context(), row))
+		if has := s.values("eve"); len(has) != 0 {
+			t.Errorf("eve has %v", has)
+		}
+	})
 }
 
 func TestTenCallsWithAnExpiredTokenRefreshOnce(t *testing.T) {
@@ -273,40 +259,37 @@ func tenCallsWithAnExpiredTokenRefreshOnce(t *testing.T, s *site) {
 }
 
 func TestARefusedRefreshAsksTheUserOnce(t *testing.T) {
-	onOne(t, aRefusedRefreshAsksTheUserOnce)
-}
-
-func aRefusedRefreshAsksTheUserOnce(t *testing.T, s *site) {
-	t.Helper()
-	s.recorded()
-	s.connect("ada")
-	id := s.session("ada", "2025-11-25", `{"elicitation":{"url":{}}}`)
-	s.expire("ada", time.Now().Add(-time.Second))
-	s.third.set(func() { s.third.refuses = true })
-	var mu sync.Mutex
-	asked := map[string]int{}
-	var all sync.WaitGroup
-	for range 10 {
-		all.Go(func() {
-			res := s.call("ada", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"})
-			_, ids := elicited(t, res.body)
-			mu.Lock()
-			defer mu.Unlock()
-			asked[strings.Join(ids, " ")]++
-		})
-	}
-	all.Wait()
-	if n := s.third.count("refresh_token"); n != 1 || len(asked) != 1 || slices.Max(slices.Collect(maps.Values(asked))) != 10 {
-		t.Errorf("%d refreshes, asked %v", n, asked)
-	}
-	if len(s.box.woken) != 0 {
-		t.Error("the box was woken")
-	}
-	s.third.set(func() { s.third.refuses = false })
-	s.connect("ada")
-	if has := s.values("ada"); has["github"] == "" {
-		t.Errorf("connected anew, ada has %v", has)
-	}
+	onOne(t, func(t *testing.T, s *site) {
+		s.recorded()
+		s.connect("ada")
+		id := s.session("ada", "2025-11-25", `{"elicitation":{"url":{}}}`)
+		s.expire("ada", time.Now().Add(-time.Second))
+		s.third.set(func() { s.third.refuses = true })
+		var mu sync.Mutex
+		asked := map[string]int{}
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				res := s.call("ada", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"})
+				_, ids := elicited(t, res.body)
+				mu.Lock()
+				defer mu.Unlock()
+				asked[strings.Join(ids, " ")]++
+			})
+		}
+		all.Wait()
+		if n := s.third.count("refresh_token"); n != 1 || len(asked) != 1 || slices.Max(slices.Collect(maps.Values(asked))) != 10 {
+			t.Errorf("%d refreshes, asked %v", n, asked)
+		}
+		if len(s.box.woken) != 0 {
+			t.Error("the box was woken")
+		}
+		s.third.set(func() { s.third.refuses = false })
+		s.connect("ada")
+		if has := s.values("ada"); has["github"] == "" {
+			t.Errorf("connected anew, ada has %v", has)
+		}
+	})
 }
 
 func TestATokenIsRenewedAMinuteBeforeItsEnd(t *testing.T) {
@@ -359,29 +342,28 @@ func TestAThirdPartyThatIsDownIsAskedAgainLater(t *testing.T) {
 	}
 }
 
-func TestSecretsAreSetListedAndRemoved(t *testing.T) { onOne(t, secretsAreSetListedAndRemoved) }
-
-func secretsAreSetListedAndRemoved(t *testing.T, s *site) {
-	t.Helper()
-	for _, value := range []string{"first", "second"} {
-		commontest.OK(t, s.vault().Put(t.Context(), "acme", "ada", "notes", value))
-		commontest.Equal(t, value, s.values("ada")["notes"])
-	}
-	for _, value := range []string{"", strings.Repeat("x", credentials.MaxSecret+1)} {
-		if err := s.vault().Put(t.Context(), "acme", "ada", "notes", value); storage.CodeOf(err) != storage.Invalid {
-			t.Errorf("%d bytes: %v", len(value), err)
+func TestSecretsAreSetListedAndRemoved(t *testing.T) {
+	onOne(t, func(t *testing.T, s *site) {
+		for _, value := range []string{"first", "second"} {
+			commontest.OK(t, s.vault().Put(t.Context(), "acme", "ada", "notes", value))
+			commontest.Equal(t, value, s.values("ada")["notes"])
 		}
-	}
-	there, err := s.vault().Remove(t.Context(), "acme", "ada", "notes")
-	if err != nil || !there || len(s.values("ada")) != 0 {
-		t.Errorf("%v %v %v", there, err, s.values("ada"))
-	}
-	if there, err := s.vault().Remove(t.Context(), "acme", "ada", "notes"); err != nil || there {
-		t.Errorf("again: %v %v", there, err)
-	}
-	if err := s.vault().Put(t.Context(), "acme", "ada", "notes", "third"); err != nil || s.values("ada")["notes"] != "third" {
-		t.Errorf("anew: %v", err)
-	}
+		for _, value := range []string{"", strings.Repeat("x", credentials.MaxSecret+1)} {
+			if err := s.vault().Put(t.Context(), "acme", "ada", "notes", value); storage.CodeOf(err) != storage.Invalid {
+				t.Errorf("%d bytes: %v", len(value), err)
+			}
+		}
+		there, err := s.vault().Remove(t.Context(), "acme", "ada", "notes")
+		if err != nil || !there || len(s.values("ada")) != 0 {
+			t.Errorf("%v %v %v", there, err, s.values("ada"))
+		}
+		if there, err := s.vault().Remove(t.Context(), "acme", "ada", "notes"); err != nil || there {
+			t.Errorf("again: %v %v", there, err)
+		}
+		if err := s.vault().Put(t.Context(), "acme", "ada", "notes", "third"); err != nil || s.values("ada")["notes"] != "third" {
+			t.Errorf("anew: %v", err)
+		}
+	})
 }
 
 func TestARowOutlivesTheSecretThatSealsIt(t *testing.T) {

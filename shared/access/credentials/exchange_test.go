@@ -45,45 +45,42 @@ func (p *third) exchanges() (all []url.Values) {
 }
 
 func TestTheSignInIsExchangedOnceForManyCalls(t *testing.T) {
-	onOne(t, theSignInIsExchangedOnceForManyCalls)
-}
-
-func theSignInIsExchangedOnceForManyCalls(t *testing.T, s *site) {
-	t.Helper()
-	s.signIn = signedIn{}
-	s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
-	s.third.set(func() { s.third.slow = 50 * time.Millisecond })
-	var all sync.WaitGroup
-	for range 10 { // ten functions, cold
-		all.Go(func() { s.deals("ada") })
-	}
-	all.Wait()
-	asked := s.third.exchanges()
-	want := url.Values{
-		"grant_type": {exchangeGrant}, "subject_token": {"idp-of-ada"}, "subject_token_type": {"urn:ietf:params:oauth:token-type:access_token"},
-		"requested_token_type": {"urn:ietf:params:oauth:token-type:access_token"}, "audience": {"crm-api"}, "resource": {"https://crm.example"}, "scope": {"deals.read"},
-		"client_id": {"c1"}, "client_secret": {"third-secret"},
-	}
-	commontest.SameIn(t, "exchanges", []url.Values{want}, asked)
-	if len(s.box.woken) != 10 {
-		t.Fatalf("%d calls got to the box", len(s.box.woken))
-	}
-	for _, d := range s.box.woken {
-		if got := d.Secrets["crm"]; got.Value != "gho_access1" || len(d.Secrets) != 1 {
-			t.Errorf("a call got %q of %d", got.Value, len(d.Secrets))
+	onOne(t, func(t *testing.T, s *site) {
+		s.signIn = signedIn{}
+		s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
+		s.third.set(func() { s.third.slow = 50 * time.Millisecond })
+		var all sync.WaitGroup
+		for range 10 { // ten functions, cold
+			all.Go(func() { s.deals("ada") })
 		}
-	}
-	for _, word := range []string{"idp-of-ada", "idp-refresh", "gho_access", "third-secret"} {
-		if strings.Contains(s.log.String(), word) {
-			t.Errorf("the log has %s", word)
+		all.Wait()
+		asked := s.third.exchanges()
+		want := url.Values{
+			"grant_type": {exchangeGrant}, "subject_token": {"idp-of-ada"}, "subject_token_type": {"urn:ietf:params:oauth:token-type:access_token"},
+			"requested_token_type": {"urn:ietf:params:oauth:token-type:access_token"}, "audience": {"crm-api"}, "resource": {"https://crm.example"}, "scope": {"deals.read"},
+			"client_id": {"c1"}, "client_secret": {"third-secret"},
 		}
-	}
-	for _, provider := range []string{"crm", credentials.SignedIn} {
-		row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", provider))
-		if err != nil || strings.Contains(row.Sealed, "idp-") || strings.Contains(row.Sealed, "gho_") || row.Expires.IsZero() {
-			t.Errorf("%s: %+v %v", provider, row, err)
+		commontest.SameIn(t, "exchanges", []url.Values{want}, asked)
+		if len(s.box.woken) != 10 {
+			t.Fatalf("%d calls got to the box", len(s.box.woken))
 		}
-	}
+		for _, d := range s.box.woken {
+			if got := d.Secrets["crm"]; got.Value != "gho_access1" || len(d.Secrets) != 1 {
+				t.Errorf("a call got %q of %d", got.Value, len(d.Secrets))
+			}
+		}
+		for _, word := range []string{"idp-of-ada", "idp-refresh", "gho_access", "third-secret"} {
+			if strings.Contains(s.log.String(), word) {
+				t.Errorf("the log has %s", word)
+			}
+		}
+		for _, provider := range []string{"crm", credentials.SignedIn} {
+			row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", provider))
+			if err != nil || strings.Contains(row.Sealed, "idp-") || strings.Contains(row.Sealed, "gho_") || row.Expires.IsZero() {
+				t.Errorf("%s: %+v %v", provider, row, err)
+			}
+		}
+	})
 }
 
 // The token for a server is exchanged anew before its end. The token of the sign-in is
@@ -114,74 +111,70 @@ func TestBothTokensOfAnExchangeAreRenewed(t *testing.T) {
 }
 
 func TestWithoutASignInNothingIsExchanged(t *testing.T) {
-	onOne(t, withoutASignInNothingIsExchanged)
+	onOne(t, func(t *testing.T, s *site) {
+		if res := s.deals("ada"); !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, "nobody signs in here; ask who runs this endpoint to run it with --access oauth") || strings.Contains(res.body, "/connect?") {
+			t.Errorf("nobody signs in: %s", res.body)
+		}
+		s.signIn = signedIn{}
+		before := s.store.Counts()
+		res := s.deals("ada")
+		if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/deals/connect?e=") {
+			t.Errorf("ada has not signed in: %s", res.body)
+		}
+		if n := s.store.Counts(); n.Writes != before.Writes {
+			t.Errorf("%d writes", n.Writes-before.Writes)
+		}
+		s.signed("ada", "idp-of-ada", "", -time.Second)
+		if res := s.deals("ada"); !strings.Contains(res.body, at+"/deals/connect?e=") {
+			t.Errorf("the sign-in is over: %s", res.body)
+		}
+		if n := len(s.third.exchanges()); n != 0 || len(s.box.woken) != 0 {
+			t.Errorf("%d exchanges, the box was woken %d times", n, len(s.box.woken))
+		}
+		// Lists need no token.
+		s.recorded()
+		list := s.callAt("deals", "ada", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"})
+		if strings.Contains(list.body, "/connect?e=") {
+			t.Error(list.body)
+		}
+	})
 }
 
-func withoutASignInNothingIsExchanged(t *testing.T, s *site) {
-	t.Helper()
-	if res := s.deals("ada"); !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, "nobody signs in here; ask who runs this endpoint to run it with --access oauth") || strings.Contains(res.body, "/connect?") {
-		t.Errorf("nobody signs in: %s", res.body)
-	}
-	s.signIn = signedIn{}
-	before := s.store.Counts()
-	res := s.deals("ada")
-	if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/deals/connect?e=") {
-		t.Errorf("ada has not signed in: %s", res.body)
-	}
-	if n := s.store.Counts(); n.Writes != before.Writes {
-		t.Errorf("%d writes", n.Writes-before.Writes)
-	}
-	s.signed("ada", "idp-of-ada", "", -time.Second)
-	if res := s.deals("ada"); !strings.Contains(res.body, at+"/deals/connect?e=") {
-		t.Errorf("the sign-in is over: %s", res.body)
-	}
-	if n := len(s.third.exchanges()); n != 0 || len(s.box.woken) != 0 {
-		t.Errorf("%d exchanges, the box was woken %d times", n, len(s.box.woken))
-	}
-	// Lists need no token.
-	s.recorded()
-	list := s.callAt("deals", "ada", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"})
-	if strings.Contains(list.body, "/connect?e=") {
-		t.Error(list.body)
-	}
-}
-
-func TestARefusalOfTheExchangeIsTold(t *testing.T) { onOne(t, aRefusalOfTheExchangeIsTold) }
-
-func aRefusalOfTheExchangeIsTold(t *testing.T, s *site) {
-	t.Helper()
-	s.signIn = signedIn{}
-	s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
-	s.third.set(func() { s.third.says = "invalid_target" })
-	var mu sync.Mutex
-	told := map[string]int{}
-	var all sync.WaitGroup
-	for range 10 {
-		all.Go(func() {
-			var answer struct {
-				Result struct {
-					Content []struct{ Text string }
-					IsError bool
+func TestARefusalOfTheExchangeIsTold(t *testing.T) {
+	onOne(t, func(t *testing.T, s *site) {
+		s.signIn = signedIn{}
+		s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
+		s.third.set(func() { s.third.says = "invalid_target" })
+		var mu sync.Mutex
+		told := map[string]int{}
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				var answer struct {
+					Result struct {
+						Content []struct{ Text string }
+						IsError bool
+					}
 				}
-			}
-			err := json.Unmarshal([]byte(s.deals("ada").body), &answer)
-			mu.Lock()
-			defer mu.Unlock()
-			told[fmt.Sprint(answer.Result.IsError, answer.Result.Content, err)]++
-		})
-	}
-	all.Wait()
-	want := map[string]int{"true [{the server needs your access to CRM: the identity provider does not give it to you: it says invalid_target; ask who runs this endpoint}] <nil>": 10}
-	if diff := cmp.Diff(want, told); diff != "" || len(s.third.exchanges()) != 1 {
-		t.Errorf("%d exchanges; %s", len(s.third.exchanges()), diff)
-	}
-	if len(s.box.woken) != 0 {
-		t.Error("the box was woken")
-	}
-	// The token of the sign-in is still there.
-	if row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", credentials.SignedIn)); err != nil || row.Sealed == "" {
-		t.Errorf("%+v %v", row, err)
-	}
+				err := json.Unmarshal([]byte(s.deals("ada").body), &answer)
+				mu.Lock()
+				defer mu.Unlock()
+				told[fmt.Sprint(answer.Result.IsError, answer.Result.Content, err)]++
+			})
+		}
+		all.Wait()
+		want := map[string]int{"true [{the server needs your access to CRM: the identity provider does not give it to you: it says invalid_target; ask who runs this endpoint}] <nil>": 10}
+		if diff := cmp.Diff(want, told); diff != "" || len(s.third.exchanges()) != 1 {
+			t.Errorf("%d exchanges; %s", len(s.third.exchanges()), diff)
+		}
+		if len(s.box.woken) != 0 {
+			t.Error("the box was woken")
+		}
+		// The token of the sign-in is still there.
+		if row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", credentials.SignedIn)); err != nil || row.Sealed == "" {
+			t.Errorf("%+v %v", row, err)
+		}
+	})
 }
 
 // When the provider refuses the token of a sign-in, the next call does not exchange it

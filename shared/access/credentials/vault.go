@@ -95,6 +95,7 @@ type held struct {
 	Refused string `json:"n,omitempty"`
 }
 
+// place names a row: what a principal of a tenant has at a provider.
 type place struct{ tenant, principal, provider string }
 
 func (p place) id() string { return storage.UpstreamTokenID(p.tenant, p.principal, p.provider) }

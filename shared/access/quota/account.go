@@ -68,10 +68,10 @@ type account struct {
 	row     accountRow
 	read    time.Time // when rev and row were true last; zero: never
 	failed  time.Time // when the store failed last, after read
-	born    time.Time
-	limits  Limits   // of the servers file; those of the row replace them
-	nanos   int64    // used, and not in the row yet
-	tasks   []string // the same
+	born    time.Time // when this instance first heard of the tenant
+	limits  Limits    // of the servers file; those of the row replace them
+	nanos   int64     // used, and not in the row yet
+	tasks   []string  // charged, and not in the row yet
 	flushed time.Time
 }
 

@@ -26,7 +26,7 @@ type calls struct {
 	until  time.Time // when the tokens are lost
 	batch  int       // how many to take next time
 	backup time.Time // when the bucket of this instance is full, while the store is down
-	flood  time.Time // moves ahead with each refusal; far ahead of now is a flood
+	flood  time.Time // each refusal moves it ahead; a caller for which it is far ahead of now is a flood
 }
 
 // callsRow is the stored form. Times are Unix microseconds.

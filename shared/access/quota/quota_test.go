@@ -74,6 +74,17 @@ func passes(t *testing.T, l *quota.Limiter, w storage.Work) bool {
 	return limited(t, err) == nil
 }
 
+// passedIn returns how many calls pass in a time, of five a second.
+func passedIn(t *testing.T, lasts time.Duration, l *quota.Limiter) (passed int) {
+	t.Helper()
+	for begun := time.Now(); time.Since(begun) < lasts; time.Sleep(200 * time.Millisecond) {
+		if passes(t, l, work("echo")) {
+			passed++
+		}
+	}
+	return passed
+}
+
 func TestWithoutLimitsThereIsNoLimiter(t *testing.T) {
 	l, err := quota.New(quota.Config{Store: storagetest.NewMemory()})
 	if l != nil || err != nil {
@@ -366,13 +377,7 @@ func TestAClockThatIsWrongDoesNotRaiseALimit(t *testing.T) {
 				t.Errorf("%s: %d calls passed in the second minute, 48 to 61 may", ahead, passed)
 			}
 			for name, l := range map[string]*quota.Limiter{"the right clock": right, "the wrong clock": wrong, "a new instance": w.instance()} {
-				passed, begun = 0, time.Now()
-				for time.Since(begun) < time.Minute {
-					if passes(t, l, work("echo")) {
-						passed++
-					}
-					time.Sleep(200 * time.Millisecond)
-				}
+				passed = passedIn(t, time.Minute, l)
 				if passed > 61 || passed < 60*8/10 {
 					t.Errorf("%s: %d calls passed in a minute of %s alone, 48 to 61 may", ahead, passed, name)
 				}
@@ -387,25 +392,13 @@ func TestALimitHoldsHalfwayWhileTheStoreIsDown(t *testing.T) {
 		passes(t, l, work("echo"))
 		w.store.Set("LoadValue", storagetest.Faults{Lost: 1})
 		w.store.Set("SaveValue", storagetest.Faults{Lost: 1})
-		passed, begun := 0, time.Now()
-		for time.Since(begun) < 10*time.Minute {
-			if passes(t, l, work("echo")) {
-				passed++
-			}
-			time.Sleep(200 * time.Millisecond)
-		}
+		passed := passedIn(t, 10*time.Minute, l)
 		if passed < 250 || passed > 320 {
 			t.Errorf("%d calls passed in ten minutes, about 300 may", passed)
 		}
 		w.store.Set("LoadValue", storagetest.Faults{})
 		w.store.Set("SaveValue", storagetest.Faults{})
-		passed, begun = 0, time.Now()
-		for time.Since(begun) < time.Minute {
-			if passes(t, l, work("echo")) {
-				passed++
-			}
-			time.Sleep(200 * time.Millisecond)
-		}
+		passed = passedIn(t, time.Minute, l)
 		if passed > 81 || passed < 60 {
 			t.Errorf("%d calls passed in the minute after it", passed)
 		}

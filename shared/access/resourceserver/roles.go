@@ -94,9 +94,8 @@ func (s *Issued) Operator(ctx context.Context, token string) (storage.Identity, 
 	return who, s.settings.Role(claims), s.Confirm(ctx, who.Credential, Console)
 }
 
-// SignIn returns the name of the provider at which users sign in, and the endpoint whose
-// authorization server sends them there for the console. The endpoint is "" if no rule gives
-// anybody a role.
+// SignIn returns the name of the provider at which users sign in, and the URL of the endpoint
+// at which they sign in to the console. The URL is "" if no rule gives anybody a role.
 func (s Settings) SignIn() (name, endpoint string) {
 	if len(s.Roles) > 0 {
 		endpoint = strings.TrimSuffix(s.PublicURL, "/")

@@ -71,6 +71,8 @@ func (s Settings) kept(has, wanted []string) (all []string) {
 	return slices.Compact(all)
 }
 
+// among reports whether a tool has one of these names. A name that ends in "*" stands for all
+// that begin so.
 func among(patterns []string, tool string) bool {
 	tool = storage.FoldTool(tool)
 	return slices.ContainsFunc(patterns, func(p string) bool {
@@ -80,9 +82,9 @@ func among(patterns []string, tool string) bool {
 	})
 }
 
-// Known returns the wanted scopes that a server or a group has, sorted, and always the scopes that
-// every token needs. Others are dropped without an error, because clients ask for scopes
-// that they know from elsewhere.
+// Known returns the scopes that every token needs, and then those of the wanted scopes that a
+// server or a group has, sorted. It drops others without an error, because clients ask for
+// scopes that they know from elsewhere.
 func (s Settings) Known(server string, wanted []string) []string {
 	known := strings.Fields(*s.Scope)
 	has := map[string]bool{}

@@ -23,10 +23,11 @@ import (
 // response transfer mode STREAM), which serves h.
 //
 // The path of the request is the part after the stage, or after the base path of a custom
-// domain; the header [transport.HeaderPrefix] has that. The request's context is the invocation's, and ends early when the client stops
-// reading. The response begins at the first Flush, when h has written more than 32 KiB, or
-// when h returns, whichever comes first. Until then HTTP buffers what h writes. A response
-// without a body says so in Content-Length.
+// domain. The header [transport.HeaderPrefix] has the stage or the base path. The context of
+// the request is the invocation's, and ends early when the client stops reading. The
+// response begins at the first Flush, when h has written more than 32 KiB, or when h returns,
+// whichever comes first. Until then HTTP buffers what h writes. A response without a body
+// says so in Content-Length.
 //
 // HTTP answers a panic of h with 500, or aborts a response that has begun. HTTP does not
 // log the panic; [transport.HTTP] does. HTTP answers an event that is not an HTTP request with

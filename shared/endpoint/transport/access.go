@@ -36,9 +36,9 @@ func (o *Options) caller(who storage.Identity, server sessions.Server, over stor
 	return c
 }
 
-// permit checks that the caller may make all calls of tools in a request with its token.
-// If scopes are missing, the error has them in its data, for clients that see no status.
-// It is called before anything is written and before a box wakes.
+// permit checks that the caller may call every tool that the messages call. If its token
+// lacks scopes, the error has them in its data, for clients that see no HTTP status. permit
+// is called before anything is written and before a box wakes.
 func (o *Options) permit(c sessions.Caller, address string, msgs []wire.Message) error {
 	if (o.SignIn == nil || !c.Scoped) && c.Server.Tools.IsZero() {
 		return nil
@@ -46,7 +46,7 @@ func (o *Options) permit(c sessions.Caller, address string, msgs []wire.Message)
 	var tools []string
 	for _, m := range msgs {
 		if m.Method == wire.MethodToolsCall {
-			name, _ := wire.String(wire.Lookup(m.Params, "name")) // a call of no tool needs no scope of one
+			name, _ := wire.String(wire.Lookup(m.Params, "name")) // a call that names no tool needs no scope
 			if !c.Server.Tools.Allows(name) {
 				return notOffered(c.Server.Name, name)
 			}
@@ -72,8 +72,8 @@ func (o *Options) permit(c sessions.Caller, address string, msgs []wire.Message)
 	return p
 }
 
-// notOffered refuses a call of a tool that x-dormouse.tools leaves out. It is a response, and
-// not a failure of the transport: clients give the latter to their users, not to the model.
+// notOffered refuses a call of a tool that x-dormouse.tools leaves out. The refusal has the
+// status 200, so that the model gets it. Clients show an HTTP error to their users only.
 func notOffered(server, tool string) error {
 	return refusal(http.StatusOK, storage.Invalid, wire.CodeInvalidParams,
 		fmt.Sprintf("server %q offers no tool %q here: x-dormouse.tools in the servers file leaves it out", server, wire.Clip(tool)))

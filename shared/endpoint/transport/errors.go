@@ -147,9 +147,9 @@ func text(err error, code storage.Code) string {
 	}
 }
 
-// passing reports whether a poll that meets this error is told to come back later,
-// whatever the table says. An error status would make some clients give up the whole
-// connection (P3).
+// passing reports whether an error may pass. A poll that meets such an error is told to come
+// back later. It does not get the status of the table, at which some clients would give up
+// the whole connection (P3).
 func passing(err error) bool {
 	status := problemOf(err).status
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

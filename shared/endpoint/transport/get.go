@@ -60,7 +60,7 @@ func getStreamable(x *exchange) error {
 	return nil
 }
 
-// beforeSessions reports whether a GET is one of HTTP+SSE. A GET of Streamable HTTP
+// beforeSessions reports whether a GET belongs to HTTP+SSE. A GET of Streamable HTTP
 // names a version, or a session whose events the client has seen.
 func beforeSessions(h http.Header) bool {
 	last := h.Get(wire.HeaderLastEventID)

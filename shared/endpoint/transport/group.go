@@ -11,7 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// groupNamed returns the group with a name, as the query of an address asks for it.
+// groupNamed returns the group with a name, with the options that the query of its address
+// sets: names=plain and tools=search.
 func (o *Options) groupNamed(name string, query url.Values) (Group, bool) {
 	if o.Groups == nil {
 		return Group{}, false

@@ -120,8 +120,9 @@ func postSSE(x *exchange) error {
 	return nil
 }
 
-// handAside hands messages over and waits until they are accepted. Their executor puts the
-// answers on the client's stream. answers are those for which there is none.
+// handAside hands messages over and waits until they are accepted. Their executor puts its
+// answers on the client's stream. answers are those to requests that no executor gets,
+// because they were refused here.
 func (x *exchange) handAside(endpoint sessions.Endpoint, msgs []wire.Message, batch bool) (answers [][]byte, err error) {
 	var call sessions.Response
 	switch {

@@ -114,7 +114,7 @@ func (r *reply) until(call *sessions.Call, then time.Time) ([]storage.Event, err
 	return events, err
 }
 
-// mute reports whether the client takes no event stream. It gets the answer only.
+// mute reports whether the client takes no event stream. Such a client gets the answer only.
 func (r *reply) mute() bool { return r.into == nil && !takesStreams(r.x) }
 
 // begin makes the response an event stream.

@@ -61,7 +61,7 @@ func page(x *exchange, status int, why string) {
 	title, of, url := subjectOf(x)
 	var p pageText
 	stranger := storage.CodeOf(x.err) == storage.Unauthenticated && x.r.Header.Get("Authorization") == ""
-	if why != "" && !stranger { // who has shown nothing yet has made no mistake
+	if why != "" && !stranger { // a caller without any credential has made no mistake yet
 		p.say(`<p class="bad">%</p>`, why)
 	}
 	refused := storage.CodeOf(x.err) == storage.Unauthenticated || storage.CodeOf(x.err) == storage.Forbidden

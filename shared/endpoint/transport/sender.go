@@ -46,8 +46,8 @@ func askedOver(query url.Values) string {
 	return groupAddress(groupAsked(query))
 }
 
-// caller returns the sender of a call or a refused request. A refused caller without an
-// identity has that in the error.
+// caller returns the sender of a call or a refused request. For a sender that was refused
+// before it had an identity, the error names the sender.
 func (s sender) caller(err error) *observe.Caller {
 	if who := s.who; who.Principal != "" {
 		return &observe.Caller{Key: keyOf(who.Credential), Address: s.address}

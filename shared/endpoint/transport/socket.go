@@ -127,6 +127,7 @@ func (k *Socket) Push(ctx context.Context, id storage.ID) error {
 	return x.err
 }
 
+// turn is one invocation of a Socket: what names the event, and conn is its connection.
 type turn struct {
 	*Socket
 	what, conn string
@@ -346,7 +347,7 @@ func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire
 			address = "/" + address + "/mcp"
 		}
 		if to.Caller.Server.Name != x.server {
-			x.called.asks(to.Messages) // the tool has another name there
+			x.called.asks(to.Messages) // the member of the group knows the tool by its own name
 			x.server = to.Caller.Server.Name
 		}
 		if err := x.opts.permit(to.Caller, address, to.Messages); err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// stream writes server-sent events. Its methods add to what flush sends: slices, of which the
-// last is a buffer.
+// stream writes server-sent events. Its methods add to what flush sends: the slices of ahead,
+// and then buf.
 type stream struct {
 	w     http.ResponseWriter
-	ahead [][]byte // of buf
+	ahead [][]byte // what is sent before buf
 	buf   []byte
 	polls bool // the client takes priming events and retry
 	begun bool // something was sent
