@@ -21,8 +21,7 @@ func answerPromises() []promise {
 			putAnswer(t, k, anAnswer("q1", rawJSON), true)
 			putAnswer(t, k, anAnswer("q1", `{"late":1}`), false)
 			putAnswer(t, k, anAnswer("q2", `{"other":1}`), true)
-			got, err := k.Answers(t.Context(), "s1", []string{"q1"})
-			noError(t, "Answers", err)
+			got := answers(t, k, "s1", []string{"q1"})
 			same(t, "answers", len(got), 1)
 			same(t, "the answer", string(got[0].Raw), rawJSON)
 		}},
@@ -32,33 +31,26 @@ func answerPromises() []promise {
 			foreign := anAnswer("q1", `2`)
 			foreign.Session = "s2"
 			putAnswer(t, k, foreign, true)
-			got, err := k.Answers(t.Context(), "s2", []string{"q1"})
-			noError(t, "Answers", err)
-			same(t, "answers", got, []storage.Answer{foreign})
+			same(t, "answers", answers(t, k, "s2", []string{"q1"}), []storage.Answer{foreign})
 		}},
 		{"Answers returns those that have been answered", func(t *testing.T, k *kit) {
 			a, b := anAnswer("q1", `1`), anAnswer("q 3/ü", "{\n \"x\": 2 }")
 			filled(t, a)
 			putAnswer(t, k, a, true)
 			putAnswer(t, k, b, true)
-			got, err := k.Answers(t.Context(), "s1", []string{"q1", "q2", "q 3/ü"})
-			noError(t, "Answers", err)
+			got := answers(t, k, "s1", []string{"q1", "q2", "q 3/ü"})
 			byQuestion := map[string]storage.Answer{}
 			for _, x := range got {
 				byQuestion[x.Question] = x
 			}
 			same(t, "answers", byQuestion, map[string]storage.Answer{"q1": a, "q 3/ü": b})
-			got, err = k.Answers(t.Context(), "s1", nil)
-			noError(t, "Answers to nothing", err)
-			same(t, "answers to nothing", got, []storage.Answer(nil))
+			same(t, "answers to nothing", answers(t, k, "s1", nil), []storage.Answer(nil))
 		}},
 		{"an expired answer is not found and does not count as the first", func(t *testing.T, k *kit) {
 			a := anAnswer("q1", `1`)
 			a.Expires = past()
 			putAnswer(t, k, a, true)
-			got, err := k.Answers(t.Context(), "s1", []string{"q1"})
-			noError(t, "Answers", err)
-			same(t, "answers", got, []storage.Answer(nil))
+			same(t, "answers", answers(t, k, "s1", []string{"q1"}), []storage.Answer(nil))
 			putAnswer(t, k, anAnswer("q1", `2`), true)
 		}},
 		{"answers are copied", func(t *testing.T, k *kit) {
@@ -66,8 +58,7 @@ func answerPromises() []promise {
 			putAnswer(t, k, a, true)
 			a.Raw[0] = 'z'
 			for range 2 {
-				got, err := k.Answers(t.Context(), "s1", []string{"q1"})
-				noError(t, "Answers", err)
+				got := answers(t, k, "s1", []string{"q1"})
 				same(t, "Raw", string(got[0].Raw), `{"a":1}`)
 				got[0].Raw[0] = 'z'
 			}
@@ -184,6 +175,13 @@ func answerPromises() []promise {
 	}
 }
 
+func answers(t *testing.T, k *kit, id storage.ID, questions []string) []storage.Answer {
+	t.Helper()
+	list, err := k.Answers(t.Context(), id, questions)
+	noError(t, "Answers", err)
+	return list
+}
+
 func putAnswer(t *testing.T, k *kit, a storage.Answer, want bool) {
 	t.Helper()
 	first, err := k.PutAnswer(t.Context(), a)
@@ -200,7 +198,5 @@ func answerRace(t *testing.T, k *kit) {
 		}
 		return err
 	})
-	got, err := k.Answers(t.Context(), "s1", []string{"q"})
-	noError(t, "Answers", err)
-	same(t, "the first answer", string(got[0].Raw), fmt.Sprint(won))
+	same(t, "the first answer", string(answers(t, k, "s1", []string{"q"})[0].Raw), fmt.Sprint(won))
 }

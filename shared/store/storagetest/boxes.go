@@ -148,8 +148,7 @@ func itemPromises() []promise {
 			second.Raw, second.Address.Session = []byte(`"second"`), "s2"
 			putItem(t, k, first, true)
 			putItem(t, k.other(t), second, false)
-			_, err := k.Claim(t.Context(), "b1", "r1", 3)
-			noError(t, "Claim", err)
+			claim(t, k, "r1", 3)
 			putItem(t, k, second, false)
 			want := first
 			want.State, want.Gen = storage.Taken, 3
@@ -170,16 +169,13 @@ func itemPromises() []promise {
 			putItem(t, k, want, true)
 			want.State, want.Gen = storage.Taken, 3
 			for range 2 { // the same generation claims again if the answer was lost
-				got, err := k.Claim(t.Context(), "b1", "r1", 3)
-				noError(t, "Claim", err)
-				same(t, "claimed item", got, want)
+				same(t, "claimed item", claim(t, k, "r1", 3), want)
 				same(t, "stored item", item(t, k, "r1"), want)
 			}
 		}},
 		{"what another generation has taken is a Conflict", func(t *testing.T, k *kit) {
 			putItem(t, k, anItem("b1", "r1"), true)
-			_, err := k.Claim(t.Context(), "b1", "r1", 3)
-			noError(t, "Claim", err)
+			claim(t, k, "r1", 3)
 			marked := anItem("b1", "r2")
 			marked.State, marked.Gen, marked.Raw = storage.Taken, 3, nil
 			putItem(t, k, marked, true)
@@ -189,9 +185,7 @@ func itemPromises() []promise {
 					wantCode(t, fmt.Sprintf("Claim of %s by generation %d", id, gen), err, storage.Conflict)
 				}
 			}
-			got, err := k.Claim(t.Context(), "b1", "r2", 3)
-			noError(t, "Claim of a mark", err)
-			same(t, "the mark", got, marked)
+			same(t, "the mark", claim(t, k, "r2", 3), marked)
 		}},
 		{"Release makes an item wait again that the generation has taken with its message", func(t *testing.T, k *kit) {
 			want := anItem("b1", "r1")
@@ -206,16 +200,14 @@ func itemPromises() []promise {
 				same(t, fmt.Sprintf("released %s of generation %d", id, gen), released, want)
 			}
 			release("r1", 0, false) // the item waits
-			_, err := k.Claim(t.Context(), "b1", "r1", 3)
-			noError(t, "Claim", err)
+			claim(t, k, "r1", 3)
 			release("r1", 2, false)
 			release("r2", 3, false) // the item has no Raw
 			release("r3", 3, false)
 			release("r1", 3, true)
 			same(t, "released item", item(t, k, "r1"), want)
 			release("r1", 3, false)
-			_, err = k.Claim(t.Context(), "b1", "r1", 4)
-			noError(t, "Claim by another generation", err)
+			claim(t, k, "r1", 4)
 		}},
 		{"of many generations that claim an item one gets it", func(t *testing.T, k *kit) {
 			putItem(t, k, anItem("b1", "r1"), true)
@@ -253,12 +245,8 @@ func itemPromises() []promise {
 			}
 			putItem(t, k, anItem("b2", "r1"), true)
 			slices.SortFunc(want, func(a, b storage.Item) int { return strings.Compare(string(a.ID), string(b.ID)) })
-			got, err := k.Items(t.Context(), "b1")
-			noError(t, "Items", err)
-			same(t, "Items", got, want)
-			got, err = k.Items(t.Context(), "b3")
-			noError(t, "Items of a box without any", err)
-			same(t, "Items of a box without any", got, []storage.Item(nil))
+			same(t, "Items", items(t, k, "b1"), want)
+			same(t, "Items of a box without any", items(t, k, "b3"), []storage.Item(nil))
 		}},
 		{"DeleteItem with a generation removes what that one has taken, else anything", deleteItem},
 	}
@@ -286,9 +274,7 @@ func swapItem(t *testing.T, k *kit) {
 	swap(t, k, asks, again, true)
 	same(t, "waiting", item(t, k.other(t), "r1"), again)
 	again.State, again.Gen = storage.Taken, 4
-	got, err := k.Claim(t.Context(), "b1", "r1", 4)
-	noError(t, "Claim", err)
-	same(t, "claimed", got, again)
+	same(t, "claimed", claim(t, k, "r1", 4), again)
 	asks = anItem("b1", "r1")
 	asks.State, asks.Gen, asks.Round, asks.Base, asks.Raw = storage.Suspended, 4, 2, 9, []byte(strings.Repeat("long ", 200<<10))
 	swap(t, k, again, asks, true)
@@ -354,16 +340,29 @@ func keptBack(t *testing.T, k *kit, it storage.Item) {
 	}
 	noError(t, "DeleteItem by the generation", k.DeleteItem(t.Context(), "b1", "r1", 3))
 	same(t, "the item", item(t, k.other(t), "r1"), it)
-	items, err := k.Items(t.Context(), "b1")
-	noError(t, "Items", err)
 	it.Raw = nil
-	same(t, "Items", items, []storage.Item{it})
+	same(t, "Items", items(t, k, "b1"), []storage.Item{it})
 	due, err := k.Due(t.Context())
 	noError(t, "Due", err)
 	same(t, "Due", due, []storage.BoxID{"b1"})
 	noError(t, "DeleteItem", k.DeleteItem(t.Context(), "b1", "r1", 0))
 	_, err = k.Item(t.Context(), "b1", "r1")
 	wantCode(t, "Item", err, storage.NotFound)
+}
+
+// claim claims an item of box b1.
+func claim(t *testing.T, k *kit, id storage.StreamID, gen storage.Generation) storage.Item {
+	t.Helper()
+	it, err := k.Claim(t.Context(), "b1", id, gen)
+	noError(t, "Claim", err)
+	return it
+}
+
+func items(t *testing.T, k *kit, box storage.BoxID) []storage.Item {
+	t.Helper()
+	list, err := k.Items(t.Context(), box)
+	noError(t, "Items", err)
+	return list
 }
 
 func item(t *testing.T, s storage.Store, id storage.StreamID) storage.Item {
@@ -408,10 +407,8 @@ func deleteItem(t *testing.T, k *kit) {
 	}
 	left := func(want ...storage.StreamID) {
 		t.Helper()
-		items, err := k.Items(t.Context(), "b1")
-		noError(t, "Items", err)
 		var ids []storage.StreamID
-		for _, it := range items {
+		for _, it := range items(t, k, "b1") {
 			ids = append(ids, it.ID)
 		}
 		same(t, "items left", ids, want)
@@ -424,19 +421,17 @@ func deleteItem(t *testing.T, k *kit) {
 	putItem(t, k, anItem("b2", "r1"), true)
 	remove("r1", 3)
 	left("r1", "r2", "r3")
-	_, err := k.Claim(t.Context(), "b1", "r1", 3)
-	noError(t, "Claim", err)
+	claim(t, k, "r1", 3)
 	remove("r1", 2)
 	remove("r1", 4)
 	left("r1", "r2", "r3")
 	remove("r1", 3)
 	left("r2", "r3")
 	remove("r2", 0)
-	_, err = k.Claim(t.Context(), "b1", "r3", 3)
-	noError(t, "Claim", err)
+	claim(t, k, "r3", 3)
 	remove("r3", 0)
 	left()
-	_, err = k.Item(t.Context(), "b2", "r1")
+	_, err := k.Item(t.Context(), "b2", "r1")
 	noError(t, "Item of another box", err)
 }
 

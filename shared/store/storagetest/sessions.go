@@ -38,6 +38,14 @@ func plain(id storage.ID, tenant string) storage.Session {
 	return storage.Session{ID: id, Tenant: tenant, State: storage.Created, Expires: future()}
 }
 
+// load loads session s1.
+func load(t *testing.T, k *kit) storage.Session {
+	t.Helper()
+	x, _, err := k.Load(t.Context(), "s1", "b")
+	noError(t, "Load", err)
+	return x
+}
+
 func sessionPromises() []promise {
 	return []promise{
 		{"what was created is loaded with every field and Rev 1", func(t *testing.T, k *kit) {
@@ -45,8 +53,7 @@ func sessionPromises() []promise {
 			filled(t, want)
 			filled(t, want.Primary)
 			noError(t, "Create", k.Create(t.Context(), want))
-			got, _, err := k.Load(t.Context(), "s1", "b")
-			noError(t, "Load", err)
+			got := load(t, k)
 			same(t, "Load", got, want)
 			same(t, "Init, byte for byte", string(got.Init), rawJSON)
 		}},
@@ -54,9 +61,7 @@ func sessionPromises() []promise {
 			x := plain("s1", "acme")
 			x.Rev = 17
 			noError(t, "Create", k.Create(t.Context(), x))
-			got, _, err := k.Load(t.Context(), "s1", "b")
-			noError(t, "Load", err)
-			same(t, "Rev", got.Rev, int64(1))
+			same(t, "Rev", load(t, k).Rev, int64(1))
 		}},
 		{"an id that is taken is refused with Conflict", createTwice},
 		{"of many that create the same id one wins", createRace},
@@ -65,8 +70,7 @@ func sessionPromises() []promise {
 			x.Expires = past()
 			noError(t, "Create", k.Create(t.Context(), x))
 			noError(t, "Create again", k.Create(t.Context(), plain("s1", "umbrella")))
-			got, _, err := k.Load(t.Context(), "s1", "b")
-			noError(t, "Load", err)
+			got := load(t, k)
 			same(t, "Tenant", got.Tenant, "umbrella")
 			same(t, "Rev", got.Rev, int64(1))
 		}},
@@ -87,8 +91,7 @@ func sessionPromises() []promise {
 			x := plain("s1", "acme")
 			x.State, x.Quit = storage.Ended, storage.QuitClient
 			noError(t, "Create", k.Create(t.Context(), x))
-			got, _, err := k.Load(t.Context(), "s1", "b")
-			noError(t, "Load", err)
+			got := load(t, k)
 			same(t, "State", got.State, storage.Ended)
 			same(t, "Quit", got.Quit, storage.QuitClient)
 		}},
@@ -117,18 +120,14 @@ func sessionPromises() []promise {
 func createTwice(t *testing.T, k *kit) {
 	noError(t, "Create", k.Create(t.Context(), plain("s1", "acme")))
 	wantCode(t, "Create again", k.Create(t.Context(), plain("s1", "umbrella")), storage.Conflict)
-	got, _, err := k.Load(t.Context(), "s1", "b")
-	noError(t, "Load", err)
-	same(t, "Tenant of the first", got.Tenant, "acme")
+	same(t, "Tenant of the first", load(t, k).Tenant, "acme")
 }
 
 func createRace(t *testing.T, k *kit) {
 	won := race(t, k, 8, func(s storage.Store, i int) error {
 		return s.Create(t.Context(), plain("s1", fmt.Sprint("t", i)))
 	})
-	got, _, err := k.Load(t.Context(), "s1", "b")
-	noError(t, "Load", err)
-	same(t, "Tenant of the winner", got.Tenant, fmt.Sprint("t", won))
+	same(t, "Tenant of the winner", load(t, k).Tenant, fmt.Sprint("t", won))
 }
 
 // race runs n calls at once, half of them through another handle. It returns the number of the
@@ -202,9 +201,7 @@ func saveReplaces(t *testing.T, k *kit) {
 		want.Rev = rev + 1
 		noError(t, "Save", k.Save(t.Context(), want))
 		want.Rev++
-		got, _, err := k.Load(t.Context(), "s1", "b")
-		noError(t, "Load", err)
-		same(t, "Load after Save", got, want)
+		same(t, "Load after Save", load(t, k), want)
 	}
 }
 
@@ -217,8 +214,7 @@ func saveConflict(t *testing.T, k *kit) {
 		x.Rev, x.Level = rev, "second"
 		wantCode(t, fmt.Sprintf("Save of Rev %d over Rev 2", rev), k.Save(t.Context(), x), storage.Conflict)
 	}
-	got, _, err := k.Load(t.Context(), "s1", "b")
-	noError(t, "Load", err)
+	got := load(t, k)
 	same(t, "Level", got.Level, "first")
 	same(t, "Rev", got.Rev, int64(2))
 }
@@ -229,8 +225,7 @@ func saveRace(t *testing.T, k *kit) {
 	together(t, k, writers, each, func(s storage.Store, i, n int) error {
 		return subscribe(t.Context(), s, fmt.Sprintf("%d/%d", i, n))
 	})
-	got, _, err := k.Load(t.Context(), "s1", "b")
-	noError(t, "Load", err)
+	got := load(t, k)
 	same(t, "Rev", got.Rev, int64(1+writers*each))
 	slices.Sort(got.Subscribed)
 	same(t, "updates that are there", len(slices.Compact(got.Subscribed)), writers*each)
@@ -278,8 +273,7 @@ func sessionCopies(t *testing.T, k *kit) {
 	}
 	spoil(x)
 	for range 2 {
-		got, _, err := k.Load(t.Context(), "s1", "b")
-		noError(t, "Load", err)
+		got := load(t, k)
 		same(t, "Init", string(got.Init), `{"a":1}`)
 		same(t, "Subscribed", got.Subscribed, []string{"a", "b"})
 		same(t, "Conns", got.Conns, []string{"c"})
