@@ -1,14 +1,14 @@
 // Package held keeps the tools of servers as an operator has accepted them. The first list of
-// a server is the accepted one. A tool that is new since, or that the server describes
-// otherwise, is held back until an operator takes it: clients see what was accepted, byte for
-// byte, and calls of a new tool are refused.
+// a server is the accepted one. A tool that is new or different in a later list is held back
+// until an operator accepts it: clients see what was accepted, byte for byte, and calls of a new
+// tool are refused.
 //
 // # Where acceptance lives
 //
 // The store has one durable value of Dormouse for each server: the accepted tools, and the
 // ones that are held back. All functions read it, and each change is conditional, so of two
 // first lists one is accepted. A lock file beside the servers file ([Lock]) may have accepted
-// tools too. If its entry for a server is not the one that the store's value came from, the
-// entry counts. So a lock that was reviewed and deployed wins over the store, and what
-// operators accept later counts until the next other lock.
+// tools too. If the lock's entry for a server is not the one from which the store's value came,
+// the entry replaces the value. So a lock that was reviewed and deployed wins over the store, and
+// tools that operators accept later count until a different lock is deployed.
 package held

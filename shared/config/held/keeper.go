@@ -22,7 +22,7 @@ type Keeper struct {
 	store storage.Values
 	lock  *Lock // nil: there is none
 	log   *slog.Logger
-	tells observe.Observer // nil: nobody hears which tools are held back
+	tells observe.Observer // gets an event when tools are held back; may be nil
 
 	mu    sync.Mutex
 	known map[storage.Pin]names
@@ -62,7 +62,7 @@ func (k *Keeper) load(ctx context.Context, pin storage.Pin) (r record, rev int64
 		}
 	}
 	if r.Source != pin.Source {
-		r = record{} // the name stands for another server now
+		r = record{} // it is that of another server, which had this name before
 	}
 	entry, ok, err := k.lock.entry(pin.Server)
 	if err != nil {
@@ -110,11 +110,11 @@ func (k *Keeper) put(ctx context.Context, pin storage.Pin, r record, rev int64) 
 		if !errors.Is(err, storage.TooLarge) || len(r.Held) == 0 {
 			return v, err
 		}
-		r.Held = r.Held[:len(r.Held)/2] // they are held back all the same
+		r.Held = r.Held[:len(r.Held)/2] // a tool that is not noted is held back too
 	}
 }
 
-// attempts is how often a change is tried while others change the same record.
+// attempts is how often a Keeper tries to change a record that others change at the same time.
 const attempts = 20
 
 // Show returns a list of tools as clients may see it. The first list of a server is accepted
@@ -202,7 +202,7 @@ func (k *Keeper) Permit(ctx context.Context, pin storage.Pin, tools []string) er
 	return nil
 }
 
-// Server is what is known of the tools of a server.
+// Server describes the tools of a server.
 type Server struct {
 	Server string    `json:"server"`
 	Source string    `json:"source"`         // what it runs, without a version

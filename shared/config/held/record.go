@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Bounds of what is kept of a server.
+// Limits of the record of a server.
 const (
 	firstPages = time.Minute        // the pages of the first list that are read within this time belong to it
 	remembered = 7 * 24 * time.Hour // a held tool that the server no longer lists is forgotten after this time
@@ -40,13 +40,13 @@ type heldTool struct {
 }
 
 // tool is a tool as the server wrote it. A record keeps it as a string: encoding/json would
-// change the bytes of a json.RawMessage, and a batch that is sent again must be the same.
+// change the bytes of a json.RawMessage, and a list must have the same bytes each time.
 type tool = string
 
 func (r record) accepts() bool { return r.Tools != nil }
 
-// encode returns the record as a value's data. Lists of tools repeat themselves, so a tenth of
-// their bytes is enough.
+// encode returns the record as a value's data. Lists of tools are repetitive, so gzip makes them
+// ten times smaller.
 func (r record) encode() ([]byte, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -128,7 +128,7 @@ func (r *record) listed(pin storage.Pin, list json.RawMessage, now time.Time) (a
 	more := wire.Lookup(list, "nextCursor") != nil
 	switch {
 	case !r.accepts() && len(tools) == 0:
-		return false, false // a server that is not set up yet, perhaps
+		return false, false // perhaps the server is not set up yet
 	case !r.accepts():
 		r.Source, r.Since, r.Tools = pin.Source, now, tools
 		if more {
@@ -181,7 +181,7 @@ func (r *record) hold(tools []tool, now time.Time) (news bool) {
 		case i < 0 && len(r.Held) < mostHeld && size+len(t) <= heldBytes:
 			r.Held, news = append(slices.Clip(r.Held), heldTool{t, now, now}), true
 			size += len(t)
-		case i < 0: // held back all the same
+		case i < 0: // there is no room to note it; it is held back too
 		case !same(r.Held[i].Tool, t) && size-len(r.Held[i].Tool)+len(t) <= heldBytes:
 			size += len(t) - len(r.Held[i].Tool)
 			r.Held = slices.Clone(r.Held)

@@ -72,7 +72,7 @@ func suspicious(text string) (spans []span) {
 		}
 	}
 	if len(at) > mostScanned {
-		spans = append(spans, span{at[mostScanned].from, len(text)}) // nobody reads that far
+		spans = append(spans, span{at[mostScanned].from, len(text)}) // people do not read that far
 	}
 	if len(at) < 4 {
 		return append(spans, mixed(text)...)

@@ -70,7 +70,8 @@ func oneLine(text string) string {
 	return strings.NewReplacer("\n", "⏎", "\t", " ").Replace(Visible(text))
 }
 
-// cut returns a text whose middle is left out if it is longer than what is wanted of both ends.
+// cut returns the first from characters of a text and its last to ones, with … between them, or
+// the whole text if it is no longer.
 func cut(text string, from, to int) string {
 	n := utf8.RuneCountInString(text)
 	if n <= from+to+1 {

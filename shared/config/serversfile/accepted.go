@@ -9,7 +9,7 @@ import (
 )
 
 // accepted is the form in which the process that reads the servers file passes a File
-// to the others.
+// to the functions.
 type accepted struct {
 	Version  int                   `json:"version"`
 	Servers  []marshaled           `json:"servers"`

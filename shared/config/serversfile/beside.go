@@ -23,7 +23,7 @@ func (s *Server) beside(folder string) {
 		switch {
 		case exists(at):
 			s.Command = at
-		case workspace, exists(filepath.Join(s.Cwd, s.Command)): // it is looked for there
+		case workspace, exists(filepath.Join(s.Cwd, s.Command)): // the process finds it in its working folder
 		default:
 			s.Command = at
 		}

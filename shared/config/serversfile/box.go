@@ -101,7 +101,7 @@ type profile struct {
 	locked []string
 }
 
-// noProfile is the profile of a server, or of a whole file, that is to be no guest.
+// noProfile is the profile with which a server, or each server of a file, is no guest.
 const noProfile = "none"
 
 // profiles returns the named profiles. docs/servers-file.md lists their names.
@@ -186,8 +186,8 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	}
 }
 
-// againstMemory passes to refuse what does not fit memory "keep": what others may change while
-// a process sleeps, or what does not tell whose memory it is.
+// againstMemory passes to refuse the settings that do not fit memory "keep": those by which others
+// may change files while a process sleeps, or by which the memory belongs to several users.
 func (b *Box) againstMemory(n node, refuse func(at int, why string)) {
 	for _, other := range []struct {
 		key string

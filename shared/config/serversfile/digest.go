@@ -19,8 +19,8 @@ import (
 // Digest stays the same, and with it the box and the install.
 func (s Server) RecordDigest() string { return NewRecord(s).Digest() }
 
-// lookAgain is how long a look at the files of a server is good. A group asks for all its
-// servers with each call.
+// lookAgain is for how long Record.Digest uses the files as it saw them last. A group asks for
+// all its servers with each call.
 const lookAgain = 10 * time.Millisecond
 
 // Record answers [Server.RecordDigest] of one server, for callers that ask with each message.
@@ -38,7 +38,7 @@ type recorded struct {
 	at      time.Time
 }
 
-// programFile tells whether a program file has changed without reading it.
+// programFile is a program file, with what changes when the file does. So nothing reads the file.
 type programFile struct {
 	path    string
 	size    int64
@@ -163,8 +163,8 @@ func isSettings(path string) bool {
 	return slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(path))
 }
 
-// mostBelow is how many entries of a host path are looked at. A record is looked up for each
-// message, so this must stay quick.
+// mostBelow is the largest number of entries of a host path that programsBelow visits. It is
+// called for each message, so it must be quick.
 const mostBelow = 1000
 
 // programsBelow returns the source files below a folder, and the file in which git notes

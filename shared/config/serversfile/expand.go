@@ -5,6 +5,7 @@ import (
 	"strings"
 )
 
+// expansion is a text of the file whose variables are replaced.
 type expansion struct {
 	text    string
 	missing []string // variables that are not set and have no default

@@ -85,7 +85,7 @@ type Position struct {
 func (p Position) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
 // Warning is a part of the file that has no effect, or another effect than its author may
-// expect. The file is used all the same. Text holds no values.
+// expect. The rest of the file is used. Text holds no values.
 type Warning struct {
 	Position
 	Text string

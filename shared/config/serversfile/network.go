@@ -46,7 +46,7 @@ func isHost(text string) bool {
 		return !strings.HasPrefix(text, "*")
 	}
 	last := parts[1][strings.LastIndexByte(parts[1], '.')+1:]
-	return strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(strings.ToLower(last), "0x") // a form of an address that nobody means
+	return strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(strings.ToLower(last), "0x") // otherwise it is an address in a form that is surely a mistake
 }
 
 func isLoopback(host string) bool {

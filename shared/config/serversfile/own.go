@@ -31,7 +31,7 @@ func (s Server) Folder() string {
 	return s.Cwd
 }
 
-// mostOwn is how many entries of a server's folder are looked at.
+// mostOwn is the largest number of entries of a server's folder that Sources visits.
 const mostOwn = 5000
 
 // Sources returns the files of code below the server's folder, and the program files that its

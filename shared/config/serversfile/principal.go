@@ -29,8 +29,8 @@ func (s Server) Principal() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Anonymous reports whether each session has a process of its own, which knows nothing of
-// the principal that it works for.
+// Anonymous reports whether each session has a process of its own that gets no values of its
+// principal.
 func (s Server) Anonymous() bool {
 	return !s.InPlace() && (s.Box.Scope == "" || s.Box.Scope == ScopeSession) && len(s.Principal()) == 0
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Rejection is a server of the file that cannot be hosted. The other servers are hosted
-// all the same.
+// Rejection is a server of the file that cannot be hosted. It does not keep the other servers
+// from being hosted.
 type Rejection struct {
 	Name   string   // as in the file, even if it is no valid name
 	Errors []*Error // its mistakes, in the order of the file; at least one

@@ -25,7 +25,7 @@ func (c *File) Mistake(server, section, key, reason string) *Error {
 }
 
 // Reject makes a server of the file one that cannot be hosted, because of mistakes that
-// [File.Mistake] returned. It is for a file that nobody uses yet.
+// [File.Mistake] returned. The file must not be in use yet.
 func (c *File) Reject(server string, mistakes ...*Error) {
 	c.names = slices.DeleteFunc(c.names, func(name string) bool { return name == server })
 	delete(c.servers, server)

@@ -20,15 +20,17 @@ type setting struct {
 	// def is the value of a file that is silent, as JSON; "" for none. Text in parentheses is
 	// only printed: the default is not a value of the key, or another package has it.
 	def  string
-	text string // for the page; a key without text is not on it
+	text string // for the page; a key without text is not on the page
 }
 
+// kind says how the value of a setting is read.
 type kind struct {
 	values string                      // for the page
 	read   func(m member, what string) // what names the key in complaints; nil if it is read elsewhere
 	below  []setting                   // of an object
 }
 
+// section is an object with settings.
 type section struct {
 	name     string // in complaints about unknown keys
 	label    string // of its keys in other complaints
@@ -192,7 +194,7 @@ func defaults(settings []setting) {
 
 const (
 	trueOrFalse = "true or false"
-	ignored     = "ignored" // a key of another client, which nobody means who writes another one
+	ignored     = "ignored" // of a key of another client; an unknown key is never taken for a misspelling of it
 )
 
 // object is a kind: a section within another one.

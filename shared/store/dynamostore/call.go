@@ -126,8 +126,8 @@ func (q *requests) get(ctx context.Context, pk, sk string) (row, error) {
 // replaced one if it wrote, or else the one that refused the write. It returns nil if
 // there is none.
 //
-// Each put has a nonce. If the row that refuses a put has the same nonce, an earlier
-// attempt wrote it and its answer was lost, so put reports success.
+// Each put has a nonce. If the stored row has the nonce of a put that it refuses, an earlier
+// attempt of the put wrote the row and its answer was lost. Then put reports success.
 func (q *requests) put(ctx context.Context, r row, condition string, values row) (old row, written bool, err error) {
 	nonce := storage.NewNonce()
 	r["o"] = str(nonce)
@@ -248,7 +248,7 @@ type span struct {
 	pk, from, to string
 	backwards    bool
 	limit        int        // rows of the first request; 0 for as many as there are
-	next         func() int // how many rows each further request asks for; nil for at least 100
+	next         func() int // the limit of each further request; nil for at least 100
 	fields       string     // the attributes to return, "" for all
 	as           string     // the name under which to count the requests; "" for Query
 }

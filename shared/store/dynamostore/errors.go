@@ -45,8 +45,8 @@ func isThrottle(err error) bool {
 	return retry.IsErrorThrottles(retry.DefaultThrottles).IsErrorThrottle(err) == aws.TrueTernary
 }
 
-// refused reports whether the condition of a write refused it, and returns the stored
-// row, or nil if there is none.
+// refused reports whether DynamoDB refused a write because its condition does not hold, and
+// returns the stored row, or nil if there is none.
 func refused(err error) (stored row, ok bool) {
 	var e *types.ConditionalCheckFailedException
 	if !errors.As(err, &e) || len(e.Item) == 0 {

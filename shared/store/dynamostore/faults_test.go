@@ -177,12 +177,13 @@ func newUnreliable(t *testing.T) *unreliable {
 	return u
 }
 
-// writes returns all conditional writes, each on a store of its own. The test calls
-// prepare, then do.
-func writes() map[string]struct {
+// conditional is a conditional write. A test calls prepare, then do, on a store of its own.
+type conditional struct {
 	operation   string
 	prepare, do func(ctx context.Context, s *Store) error
-} {
+}
+
+func conditionals() map[string]conditional {
 	x := storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
 	it := storage.Item{Box: "b1", ID: "r1", State: storage.Waiting, Raw: []byte("1")}
 	nothing := func(context.Context, *Store) error { return nil }
@@ -197,11 +198,7 @@ func writes() map[string]struct {
 		_, err := s.Claim(ctx, "b1", "r1", 1)
 		return err
 	}
-	type write = struct {
-		operation   string
-		prepare, do func(ctx context.Context, s *Store) error
-	}
-	return map[string]write{
+	return map[string]conditional{
 		"Create": {"PutItem", nothing, func(ctx context.Context, s *Store) error { return s.Create(ctx, x) }},
 		"Save": {
 			"PutItem", func(ctx context.Context, s *Store) error { return s.Create(ctx, x) },
@@ -234,7 +231,7 @@ func writes() map[string]struct {
 }
 
 func TestALostAnswerThatTheDriverRepeatsIsNoRefusal(t *testing.T) {
-	for name, w := range writes() {
+	for name, w := range conditionals() {
 		t.Run(name, func(t *testing.T) {
 			u := newUnreliable(t)
 			commontest.OK(t, w.prepare(t.Context(), u.Store))

@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// keys is the name of the collection of keys, whose partitions have the tickets too.
+// keys is the name of the collection of keys. The tickets are in partitions of the same form.
 const keys = "K"
 
 // PutEntryTicket keeps a ticket; see [storage.Keys].

@@ -94,9 +94,9 @@ type Store struct {
 	records records
 }
 
-// database is the file of a Store: its connections, how writes come to the disk, and what is
-// known of file and disk. It knows no record. It holds two connections. One writes, and reads
-// single rows while it has nothing to write. The other one only reads.
+// database is the file of a Store: its connections, the writes on their way to the disk, and the
+// state of file and disk. It knows no record. One of its two connections writes, and reads single
+// rows when it has nothing to write. The other one only reads.
 type database struct {
 	options Options
 	path    string
