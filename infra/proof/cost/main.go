@@ -38,7 +38,7 @@ func run(counts, prices, template string) error {
 		if err != nil {
 			return err
 		}
-		if t.prices, err = t.prices.With(own); err != nil {
+		if t.prices, err = with(t.prices, own); err != nil {
 			return fmt.Errorf("%s: %w", prices, err)
 		}
 	}

@@ -128,3 +128,31 @@ func TestEveryPriceIsARowOfTheList(t *testing.T) {
 		}
 	}
 }
+
+func TestOwnPricesStandInThePlaceOfThePublished(t *testing.T) {
+	p, err := with(meter.Published(), []byte(`{"date":"2027-01-01","usd":{"messages":{"usd":0.5,"for":1000000}}}`))
+	commontest.OK(t, err)
+	if got := p.Cost(meter.Units{Messages: 1e6, Requests: 1e6}); math.Abs(got-4) > 1e-12 || p.Date != "2027-01-01" || p.Region != "us-east-1" {
+		t.Errorf("%v at %+v", got, p)
+	}
+	if got := meter.Published().Cost(meter.Units{Messages: 1e6}); math.Abs(got-1) > 1e-12 {
+		t.Errorf("the published price has become %v", got)
+	}
+}
+
+func TestPricesThatAreNoneAreRefused(t *testing.T) {
+	for name, file := range map[string]string{
+		"no JSON":      `{`,
+		"no date":      `{"usd":{}}`,
+		"unknown unit": `{"date":"2027-01-01","usd":{"cups":{"usd":1,"for":1}}}`,
+		"negative":     `{"date":"2027-01-01","usd":{"messages":{"usd":-1,"for":1}}}`,
+		"for nothing":  `{"date":"2027-01-01","usd":{"messages":{"usd":1}}}`,
+		"misspelt":     `{"date":"2027-01-01","price":{}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := with(meter.Published(), []byte(file)); err == nil {
+				t.Errorf("%s is taken", name)
+			}
+		})
+	}
+}

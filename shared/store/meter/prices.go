@@ -1,13 +1,8 @@
 package meter
 
 import (
-	"bytes"
-	"cmp"
 	_ "embed" // prices.json
 	"encoding/json"
-	"fmt"
-	"maps"
-	"math"
 )
 
 //go:embed prices.json
@@ -35,37 +30,6 @@ func Published() Prices {
 		panic("meter: prices.json: " + err.Error())
 	}
 	return p
-}
-
-// With returns the prices with replacements from a JSON file, which has the form of
-// prices.json. A price that the file leaves out stays. The file must have a date. The error
-// names a unit that does not exist, or a price that is invalid.
-func (p Prices) With(file []byte) (Prices, error) {
-	var own Prices
-	d := json.NewDecoder(bytes.NewReader(file))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&own); err != nil {
-		return Prices{}, fmt.Errorf("the prices cannot be read: %w", err)
-	}
-	if own.Date == "" {
-		return Prices{}, fmt.Errorf(`the prices have no date; add "date": "YYYY-MM-DD"`)
-	}
-	known := map[string]bool{}
-	var u Units
-	u.Each(func(name string, _ *float64) { known[name] = true })
-	all := maps.Clone(p.USD)
-	for name, price := range own.USD {
-		if !known[name] {
-			return Prices{}, fmt.Errorf("the prices have %q, which is nothing that is billed", name)
-		}
-		if !(price.USD >= 0) || !(price.For > 0) || math.IsInf(price.USD, 1) {
-			return Prices{}, fmt.Errorf(`%q has no valid price; want "usd" of 0 or more and "for" above 0`, name)
-		}
-		price.What = cmp.Or(price.What, all[name].What)
-		all[name] = price
-	}
-	own.Region, own.USD = cmp.Or(own.Region, p.Region), all
-	return own, nil
 }
 
 // Charge is a line of a bill.
