@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
 // function is one function of a pool: its processes, and the invocations that wait for
@@ -180,34 +178,29 @@ func (f *function) assign(inv *invocation, i *instance) {
 }
 
 // next waits for the next invocation of process i. It returns nil when gone is closed,
-// and for a process that is dead or stopping. refused is set while the process still
-// writes an answer. The runtime asks only after its answer, so another program asks then.
-func (f *function) next(i *instance, gone <-chan struct{}) (inv *invocation, refused bool) {
+// and for a process that is dead or stopping.
+func (f *function) next(i *instance, gone <-chan struct{}) *invocation {
 	f.mu.Lock()
-	if i.inv != nil && i.inv.answering && i.state == StateBusy {
-		f.mu.Unlock()
-		return nil, true
-	}
 	if !f.instances[i] {
 		// The process died while its request was in flight. If it got an invocation now,
 		// that would never end.
 		f.mu.Unlock()
-		return nil, false
+		return nil
 	}
 	if i.state == StateStopping {
 		f.mu.Unlock()
 		<-gone
-		return nil, false
+		return nil
 	}
 	f.arrived(i)
 	f.mu.Unlock()
 	select {
 	case inv := <-i.work:
-		return f.deliver(inv), false
+		return f.deliver(inv)
 	case <-gone:
 		// If an invocation was assigned meanwhile, it was not delivered. It goes back to
 		// the queue when the pool sees that the process is dead.
-		return nil, false
+		return nil
 	}
 }
 
@@ -218,7 +211,6 @@ func (f *function) arrived(i *instance) {
 	case StateStarting:
 		i.initTimer.Stop()
 		i.sleeper = time.AfterFunc(f.pool.cfg.SleepAfter, func() { f.doze(i) })
-		f.pool.cfg.Recorder.Record(journal.Event{Kind: FunctionReady, Name: f.Name, PID: i.pid(), Duration: time.Since(i.born)})
 	case stateReturning:
 		i.inv.timer.Stop()
 	default:

@@ -182,7 +182,6 @@ func (i *instance) endEvent() journal.Event {
 // Kinds of journal.Event that a pool records.
 const (
 	FunctionWake  = "function.wake"  // a process was started
-	FunctionReady = "function.ready" // it asked for its first invocation; Duration: since its start
 	FunctionSleep = "function.sleep" // it was stopped because it was idle, or at the end; Duration: its life
 	FunctionCrash = "function.crash" // it ended in another way; Detail: how; Duration: its life
 )

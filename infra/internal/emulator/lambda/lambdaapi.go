@@ -17,10 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-const (
-	maxEventPayload = 1 << 20
-	maxAnswer       = 64 << 10
-)
+const maxAnswer = 64 << 10
 
 // APIConfig describes the part of Lambda that functions and other services call. All fields but
 // Tenants and Ended are required.
@@ -48,14 +45,14 @@ type APIConfig struct {
 // [APIConfig].Tries times if the function fails.
 //
 // Errors are those of the AWS SDK: ResourceNotFoundException 404,
-// InvalidRequestContentException 400 (the payload is not JSON), and
-// RequestTooLargeException 413 (1 MiB). InvalidParameterValueException 400 means another
-// invocation type, or a missing tenant for a function with tenants. ServiceException 500
+// and InvalidRequestContentException 400 (the payload is not JSON).
+// InvalidParameterValueException 400 means another invocation type, or a missing tenant for
+// a function with tenants. ServiceException 500
 // means that the API is closing. A function with tenants refuses an event with
 // TooManyRequestsException 429 if its environments are all in use. API verifies no
 // signature: its server must authenticate the caller.
 //
-// Versions, aliases, destinations and dead letters are not imitated.
+// Versions, aliases, destinations, dead letters and the limit of a payload are not imitated.
 type API struct {
 	cfg APIConfig
 	// ctx is the context of all events. It ends when Close must not wait any longer.
@@ -89,20 +86,16 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	tenant := r.Header.Get("X-Amz-Tenant-Id")
-	payload, err := io.ReadAll(io.LimitReader(r.Body, maxEventPayload+1))
+	payload, err := io.ReadAll(r.Body)
 	switch {
-	case err != nil:
-		aws.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "The body could not be read")
+	case err != nil || !json.Valid(payload):
+		aws.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json")
 	case r.Header.Get("X-Amz-Invocation-Type") != "Event":
 		aws.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Only the invocation type Event is served here")
 	case a.cfg.Tenants && tenant == "":
 		aws.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Tenant ID is required for a function with tenant isolation")
 	case a.cfg.Tenants && a.cfg.Pool.Full(name, tenant):
 		aws.Fail(w, http.StatusTooManyRequests, "TooManyRequestsException", "Rate Exceeded.")
-	case len(payload) > maxEventPayload:
-		aws.Fail(w, http.StatusRequestEntityTooLarge, "RequestTooLargeException", fmt.Sprintf("Request must be smaller than %d bytes for the InvokeFunction operation", maxEventPayload))
-	case !json.Valid(payload):
-		aws.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json")
 	default:
 		if _, err := a.send(event{name, tenant, payload}); err != nil {
 			aws.Fail(w, http.StatusInternalServerError, "ServiceException", "")

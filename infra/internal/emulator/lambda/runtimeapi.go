@@ -60,11 +60,7 @@ func accept(w http.ResponseWriter) { awsapi.JSON(w, http.StatusAccepted, []byte(
 
 func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	<-i.spawned
-	inv, refused := i.fn.next(i, r.Context().Done())
-	if refused {
-		refuseCall(w, http.StatusForbidden, "InvalidStateTransition", "the instance still answers an invocation")
-		return
-	}
+	inv := i.fn.next(i, r.Context().Done())
 	if inv == nil {
 		return
 	}
