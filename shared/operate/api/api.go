@@ -39,11 +39,11 @@ const (
 
 // Caller is who sends a request.
 type Caller struct {
-	Principal string   // in words for clients: "stopped by ada"
+	Principal string   // also in messages to clients, such as "stopped by ada"
 	Tenant    string   // whose records the caller sees; "" for all tenants
 	Servers   []string // storage.EveryServer for all
 	Role      storage.Role
-	User      bool // has signed in, and has no API key
+	User      bool // the caller is a person who has signed in, and has no API key
 }
 
 // may reports whether a caller sees records of a tenant and a server.
@@ -66,7 +66,7 @@ func (c Caller) reads() bool { return apikey.Has(c.Role, apikey.ToAct) }
 // Options are what an API works with. Store, Caller and Info are needed. A route that
 // needs a field that is nil answers not_here.
 type Options struct {
-	Info  Info // Place, URL and Access; the API knows the others
+	Info  Info // the API sets Version, Protocol, Edits and the fields about the caller
 	Store storage.Store
 	// Caller returns who sent a request, after checking that they have a right. Errors:
 	// Unauthenticated, Forbidden, Invalid, Unavailable.
@@ -80,7 +80,7 @@ type Options struct {
 	Notes func() []string
 	Acts
 	Edits
-	// Vitals returns how the machine is. nil: this place has none.
+	// Vitals returns the state of the machine. nil: this place is not a machine.
 	Vitals func(context.Context) (Vitals, error)
 	// Status returns what runs on a machine. LastCall, Principal and Client of processes
 	// are filled in by the API. nil: the store says which boxes are up.
@@ -91,7 +91,8 @@ type Options struct {
 	// NativeTools returns the tools of a native server, as it lists them for a caller of
 	// a tenant. nil: such servers are not in this program.
 	NativeTools func(ctx context.Context, tenant, server string) ([]json.RawMessage, error)
-	// Held keeps what was accepted of servers' tools. nil: nothing is held.
+	// Held keeps which versions of tools operators have accepted. Tools that changed since are
+	// held back from clients. nil: no tool is held back.
 	Held *held.Keeper
 	// Reload reads the servers file at once.
 	Reload func() Reloaded
@@ -108,9 +109,9 @@ type Options struct {
 	Bill func(ctx context.Context, since time.Time) (Bill, error)
 
 	History
-	// Changes waits until something that the caller sees has changed after an earlier time,
-	// which is what Changes returned before, or 0. It returns the servers that have
-	// changed. The error is that of ctx.
+	// Changes waits for a change of a server that the caller sees, which may reports. after is
+	// now of the last call of Changes, or 0. Changes returns the servers that have changed
+	// since. The error is that of ctx.
 	Changes func(ctx context.Context, after uint64, may func(tenant, server string) bool) (servers []string, now uint64, err error)
 	// Entry returns a link to the console that works once. Only the user of the machine may
 	// ask for it.
@@ -124,8 +125,8 @@ type Options struct {
 type Acts struct {
 	// End ends a session for an operator. Errors: NotFound, Unavailable.
 	End func(ctx context.Context, id storage.ID) error
-	// Give hands a session over to another principal of its tenant, and returns all that it
-	// has given with it; see sessions.Manager.Give.
+	// Give hands a session over to another principal of its tenant. It returns all sessions
+	// that now belong to the other principal; see sessions.Manager.Give.
 	Give func(ctx context.Context, id storage.ID, principal string) ([]storage.Session, error)
 	// Halt stops processes of a box; see relayserver.Backend.Halt.
 	Halt func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error)
@@ -142,20 +143,21 @@ type Acts struct {
 // History is the record of calls that a place keeps. The fields are functions of
 // [Options].
 type History struct {
-	// Calls and Series return what was called. Metrics writes what the caller may see of
-	// the counts since the start of the program, in the text format of Prometheus.
+	// Calls returns single calls, and Series returns counts of calls over time. Metrics writes
+	// counts since the start of the program, in the text format of Prometheus. It leaves out
+	// the servers for which may returns false.
 	Calls   func(context.Context, CallQuery) (Calls, error)
 	Series  func(context.Context, SeriesQuery) (Series, error)
 	Metrics func(w io.Writer, may func(tenant, server string) bool) error
-	// Bodies returns what calls said, of those that are kept for the role of the query. The
-	// newest call comes first.
+	// Bodies returns the arguments and results of calls that are kept for the role of the
+	// query. The newest call comes first.
 	Bodies func(context.Context, bodies.Query) ([]bodies.Body, error)
 	// People returns the principals who called. The newest caller comes first.
 	People func(context.Context, PeopleQuery) ([]Person, error)
 	// Starts returns the newest starts of a server, the newest first.
 	Starts func(context.Context, StartQuery) ([]Start, error)
-	// Busy returns when calls were executed: those of a tenant and server together, and in
-	// the order of their begin.
+	// Busy returns the times in which calls were executed. The times of one tenant and server
+	// follow each other, in the order of their begin.
 	Busy func(context.Context, PeopleQuery) ([]Busy, error)
 }
 
@@ -238,7 +240,7 @@ type exchange struct {
 	response
 }
 
-// response is what an exchange answers.
+// response is the answer to a request. Its head is sent at most once.
 type response struct {
 	w     http.ResponseWriter
 	begun bool
@@ -313,14 +315,15 @@ func (a *response) lines() func(any) error {
 	}
 }
 
-// noLines begins a response of lines that has none.
+// noLines sends the head of a response of lines if no line was written.
 func (a *response) noLines() {
 	if !a.begun {
 		a.begin(http.StatusOK, mediaLines)
 	}
 }
 
-// fail answers an error. After the beginning of the response it breaks the response off.
+// fail answers with an error. If the head was sent already, it adds nothing, so the response
+// ends early.
 func (x *exchange) fail(err error) {
 	if x.begun {
 		return
@@ -366,7 +369,7 @@ func statusOf(code storage.Code) int {
 	}
 }
 
-// tell tells the observer of a request. It has neither its query nor its body.
+// tell reports a request to the observer, without its query and its body.
 func (x *exchange) tell(rt route, took time.Duration, err error) {
 	e := &observe.Event{
 		Kind: observe.API, HTTPMethod: rt.method, Path: Prefix + rt.path, Status: x.code,
@@ -378,7 +381,7 @@ func (x *exchange) tell(rt route, took time.Duration, err error) {
 	if err != nil {
 		e.Level = slog.LevelWarn
 		if errors.As(err, &absent) {
-			e.Code = codeNotHere // which is no fault of this place
+			e.Code = codeNotHere // a warning: nothing is wrong with this place
 		} else if x.code >= http.StatusInternalServerError {
 			e.Level, e.Error = slog.LevelError, err.Error()
 		}

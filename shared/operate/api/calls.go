@@ -22,11 +22,11 @@ type Call struct {
 	Client    string    `json:"client,omitempty"`
 	Session   string    `json:"session,omitempty"`
 	Trace     string    `json:"trace,omitempty"`
-	MS        float64   `json:"duration_ms"` // with the start of a box, if there was one
+	MS        float64   `json:"duration_ms"` // includes the start of a box
 	Failed    bool      `json:"failed"`
-	Code      string    `json:"code,omitempty"`   // of a failure that is Dormouse's; see storage.Code
-	Reason    string    `json:"reason,omitempty"` // why it failed
-	Woke      bool      `json:"woke,omitempty"`   // it started a box
+	Code      string    `json:"code,omitempty"`   // of a failure of Dormouse, not of the server; see storage.Code
+	Reason    string    `json:"reason,omitempty"` // why the call failed
+	Woke      bool      `json:"woke,omitempty"`   // the call started a box
 	In        int       `json:"bytes_in,omitempty"`
 	Out       int       `json:"bytes_out,omitempty"`
 	Sender
@@ -34,7 +34,7 @@ type Call struct {
 
 // Sender says where a call came from, and why it was refused.
 type Sender struct {
-	Key     string `json:"key,omitempty"`     // ID of the API key; a refused caller without a Principal only claims it
+	Key     string `json:"key,omitempty"`     // ID of the API key; if the call has no Principal, the caller has not proved to own it
 	Address string `json:"address,omitempty"` // of the network
 	Refusal string `json:"refusal,omitempty"` // why it was refused: unauthenticated, forbidden, or the kind of a limit
 }
@@ -44,8 +44,7 @@ type Sender struct {
 type Calls struct {
 	Calls []Call `json:"calls"`
 	Next  string `json:"next,omitempty"`
-	// Search says what it cost to find the calls. It is nil where they are not searched in
-	// logs.
+	// Search is the cost of finding the calls. It is nil in places that do not search in logs.
 	Search *Search `json:"search,omitempty"`
 }
 
@@ -55,25 +54,25 @@ type Search struct {
 	USD   float64 `json:"usd"`
 }
 
-// CallQuery says which calls are asked for. Empty fields ask for all.
+// CallQuery selects calls. A field with the zero value selects all.
 type CallQuery struct {
 	Tenant, Server, Principal, Tool string
 
-	Servers []string  // the caller sees no others; nil for all
-	Failed  bool      // only failed ones
-	Since   time.Time // only those that ended at this time or later
+	Servers []string  // only calls of these servers; nil for all
+	Failed  bool      // only failed calls
+	Since   time.Time // only calls that ended at this time or later
 	After   string    // Next of the page before
-	Limit   int       // how many at most
+	Limit   int       // at most so many calls
 }
 
 // Series are counts over time, in the order of time. A bucket without any event is absent.
 type Series struct {
-	Step    int64     `json:"step_seconds"` // what a bucket spans: 60 or 3600
-	Bounds  []float64 `json:"bounds_ms"`    // the upper bounds of durations
+	Step    int64     `json:"step_seconds"` // the time that a bucket spans; before merging 60 or 3600
+	Bounds  []float64 `json:"bounds_ms"`    // upper bounds of durations, see Bucket.Durations
 	Buckets []Bucket  `json:"buckets"`
 }
 
-// Bucket is what happened to one server for one tenant, in one step of time.
+// Bucket has the counts of one server and one tenant in one step of time.
 type Bucket struct {
 	Time   time.Time `json:"time"` // its begin
 	Tenant string    `json:"tenant"`
@@ -83,15 +82,16 @@ type Bucket struct {
 	// Refused counts calls that were refused, which are not among Calls.
 	Refused int64 `json:"refused"`
 	Wakes   int64 `json:"wakes"` // starts of a box
-	// Durations counts calls by bounds_ms. The last number counts those above all bounds.
+	// Durations has a number for each bound: how many calls took at most so long, and longer
+	// than the bound before. The last number counts the calls above all bounds.
 	Durations []int64 `json:"durations"`
 }
 
-// SeriesQuery says which counts are asked for. Empty fields ask for all.
+// SeriesQuery selects counts. A field with the zero value selects all.
 type SeriesQuery struct {
 	Tenant, Server string
 
-	Servers []string // the caller sees no others; nil for all
+	Servers []string // only counts of these servers; nil for all
 	Since   time.Time
 }
 
@@ -113,7 +113,7 @@ func (x *exchange) calls() (any, error) {
 	calls, err := x.h.Calls(x.r.Context(), q)
 	for i := range calls.Calls {
 		if !x.caller.reads() {
-			calls.Calls[i].Reason = "" // it may quote a program
+			calls.Calls[i].Reason = "" // a reason may quote the output of a program
 		}
 	}
 	return calls, err
@@ -139,8 +139,8 @@ func (x *exchange) series() (any, error) {
 	return s.merged(int64(step.Seconds()), query.Get("sum") == "true"), nil
 }
 
-// merged returns the series in steps of at least this many seconds, whole multiples of its
-// own. With sum, a bucket counts what happened to all servers and tenants together.
+// merged returns the series in longer steps: the greatest multiple of its own step that is not
+// longer than step seconds. With sum, a bucket has the counts of all servers and tenants.
 func (s Series) merged(step int64, sum bool) Series {
 	step = max(step-step%s.Step, s.Step)
 	if step == s.Step && !sum {
@@ -182,10 +182,10 @@ type Person struct {
 	LastCall  time.Time `json:"last_call"`
 }
 
-// PeopleQuery says which principals are asked for. Empty fields ask for all.
+// PeopleQuery selects principals. A field with the zero value selects all.
 type PeopleQuery struct {
 	Tenant  string
-	Servers []string // the caller sees no others; nil for all
+	Servers []string // only callers of these servers; nil for all
 	Since   time.Time
 }
 
@@ -203,12 +203,12 @@ const noChanges missing = "changes are told by dormouse run only; ask again afte
 // betweenChanges is the shortest time between two lines of changes.
 const betweenChanges = time.Second
 
-// changesFor is how long a response of changes goes on. The caller then asks again, and
-// shows that its key is still good.
+// changesFor limits the time of a response of changes. The caller then sends a new request,
+// which is refused if the caller's key was revoked meanwhile.
 const changesFor = 5 * time.Minute
 
-// changes answers with a line whenever something has changed, until the caller is gone.
-// The first line comes at once and reports no change.
+// changes answers with a line for each change, until the caller disconnects. The first line
+// comes at once and reports no change.
 func (x *exchange) changes() (any, error) {
 	type line struct {
 		Servers []string `json:"servers"`
@@ -223,7 +223,7 @@ func (x *exchange) changes() (any, error) {
 	for {
 		servers, at, err := x.h.Changes(ctx, now, x.caller.may)
 		if err != nil {
-			return nil, nil //nolint:nilerr // the caller is gone or is to ask again, which is how this ends
+			return nil, nil //nolint:nilerr // the caller has disconnected, or changesFor is over
 		}
 		if now = at; len(servers) > 0 {
 			if write(line{servers}) != nil {

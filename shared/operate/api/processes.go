@@ -125,8 +125,8 @@ func withoutOutput(why string) string {
 	return own
 }
 
-// oneOf returns the only name; for several names it returns their number, and what they
-// are.
+// oneOf returns the only name. For several names it returns their number and what, such as
+// "3 people".
 func oneOf(names map[string]bool, what string) string {
 	if len(names) > 1 {
 		return fmt.Sprintf("%d %s", len(names), what)
@@ -199,7 +199,7 @@ func (x *exchange) mayRead(o Output) (bool, error) {
 	return known, nil
 }
 
-// spanOf reads a time such as 90m or 36h; "" is 0.
+// spanOf parses a length of time such as 90m or 36h; "" is 0.
 func spanOf(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil

@@ -42,8 +42,8 @@ func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, 
 	}
 }
 
-// lastMessage returns when the newest request of a session came. The session record is
-// older: it is written far less often, to save writes.
+// lastMessage returns the time of the newest request of a session. The time in the session
+// record may be older, because the record is written less often, to save writes.
 func lastMessage(x *exchange, s storage.Session) (time.Time, error) {
 	newest, err := x.h.Store.Newest(x.r.Context(), s.ID)
 	if err != nil {
@@ -151,7 +151,7 @@ func (x *exchange) giveSession() (any, error) {
 		return nil, storage.Errorf(storage.Invalid, "the session belongs to session %s of several servers: give that one", s.Group)
 	}
 	given, failed := x.h.Give(x.r.Context(), s.ID, to.Principal)
-	for _, g := range given { // also after an error: these are the new principal's
+	for _, g := range given { // also after an error: these sessions belong to the new principal
 		// The caller may disconnect before all boxes are told, so do not use its context.
 		_, err := x.h.Halt(context.WithoutCancel(x.r.Context()), g.Box(), g.ID, x.caller.Principal, 0)
 		failed = cmp.Or(failed, err)

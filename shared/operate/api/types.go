@@ -18,14 +18,14 @@ type Info struct {
 	URL         string   `json:"url,omitempty"`               // of the endpoint; servers are at URL/NAME/mcp
 	Certificate []byte   `json:"certificate,omitempty"`       // of the endpoint, in DER, if it has one and the caller is the user of its machine
 	Access      string   `json:"access,omitempty"`            // who may call: open, keys, oauth or idp
-	Guests      bool     `json:"guests,omitempty"`            // servers without a profile are confined if the system can, because not only the user of the machine can call
+	Guests      bool     `json:"guests,omitempty"`            // not only the user of the machine can call, so servers without a profile are confined where the system supports it
 	SignIn      string   `json:"sign_in,omitempty"`           // the provider at which callers sign in; "" if they send keys
 	Principal   string   `json:"principal,omitempty"`         // of the caller's key
-	Tenant      string   `json:"tenant,omitempty"`            // what the caller sees; "" is all
+	Tenant      string   `json:"tenant,omitempty"`            // whose records the caller sees; "" for all tenants
 	Role        string   `json:"role"`                        // of the caller: viewer or operator
-	User        bool     `json:"user,omitempty"`              // the caller has signed in, and has no key
-	Edits       bool     `json:"edits,omitempty"`             // the caller may add, switch and set
-	Dashboard   string   `json:"dashboard,omitempty"`         // where a stack shows what it does not keep
+	User        bool     `json:"user,omitempty"`              // the caller is a person who has signed in, and has no key
+	Edits       bool     `json:"edits,omitempty"`             // the caller may add servers, switch them on and off, and set their values
+	Dashboard   string   `json:"dashboard,omitempty"`         // URL of a stack's dashboard in CloudWatch
 	SearchUSD   float64  `json:"search_usd_per_gb,omitempty"` // price of a search for calls, on stacks where each search costs something
 }
 
@@ -58,13 +58,13 @@ const (
 type Server struct {
 	Name      string `json:"name"`
 	State     string `json:"state"`
-	Why       string `json:"why,omitempty"`   // of Failed, NotServed and Off, and of a program that is missing
+	Why       string `json:"why,omitempty"`   // the reason for Failed, NotServed, Off and ProgramMissing
 	Start     string `json:"start,omitempty"` // of Failed: FailedLast, if nothing runs; of Asleep: NeverStarted or ProgramMissing, "" if it has started
 	Path      string `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
 	Tools     *int   `json:"tools,omitempty"` // from the handshake record, absent if there is none
 	Held      int    `json:"held,omitempty"`  // tools that are held back until an operator accepts them
 	Boxes     int    `json:"boxes"`
-	Processes int    `json:"processes"` // that run; on a stack they are not known
+	Processes int    `json:"processes"` // running ones; 0 on a stack, which does not know them
 	Sessions  int    `json:"sessions"`
 	// MoreSessions reports that the machine has so many sessions that not all were counted.
 	MoreSessions bool       `json:"more_sessions,omitempty"`
@@ -82,7 +82,7 @@ type Tools struct {
 	Tools  []json.RawMessage `json:"tools"` // as the server wrote them
 }
 
-// Session is one session. No other principal may use it.
+// Session is one session. Only its principal may use it.
 type Session struct {
 	ID          string    `json:"id"`
 	Server      string    `json:"server"`
@@ -105,7 +105,7 @@ type Sessions struct {
 	Next     string    `json:"next,omitempty"`
 }
 
-// Status is what runs.
+// Status says which boxes and processes are up.
 type Status struct {
 	Boxes []Box `json:"boxes"`
 	// Processes are the processes of servers, as their boxes report them, newest first.
@@ -124,7 +124,7 @@ type Gateway struct {
 	Connections      int64   `json:"connections"` // accepted
 	Open             int64   `json:"open"`
 	ConnectedSeconds float64 `json:"connected_seconds"` // of all connections together
-	MessagesIn       int64   `json:"messages_in"`       // in units of 32 KiB; a unit that was begun counts
+	MessagesIn       int64   `json:"messages_in"`       // in units of 32 KiB, as AWS bills them; a part of a unit counts as one
 	MessagesOut      int64   `json:"messages_out"`
 }
 
@@ -152,22 +152,22 @@ type Member struct {
 type Process struct {
 	Server    string     `json:"server"`
 	Box       string     `json:"box"`
-	Process   string     `json:"process"`  // its session, or a name of those that share it
-	Sessions  []string   `json:"sessions"` // that it has served
+	Process   string     `json:"process"`  // id of its session, or a name if several sessions share it
+	Sessions  []string   `json:"sessions"` // the sessions that it has served
 	PID       int        `json:"pid,omitempty"`
 	State     string     `json:"state"`           // staging, started, ready, stopped, exited
-	Phase     string     `json:"phase,omitempty"` // in which it failed
+	Phase     string     `json:"phase,omitempty"` // the phase in which it failed
 	Detail    string     `json:"detail,omitempty"`
 	Since     time.Time  `json:"since"` // when it reached that state
 	Restarts  int        `json:"restarts"`
 	Memory    int64      `json:"memory_bytes,omitempty"` // of it and its children, in RAM
-	Principal string     `json:"principal,omitempty"`    // whose sessions; "N people" for several
+	Principal string     `json:"principal,omitempty"`    // of its sessions; "N people" for several
 	Client    string     `json:"client,omitempty"`
 	LastCall  *time.Time `json:"last_call,omitempty"`
 }
 
-// Stop asks to stop processes. Calls in flight get 30 seconds to end, or none with Now. A
-// place forgets the handshake records of the servers that it stops, unless Keep is set.
+// Stop asks to stop processes. Calls in flight get 30 seconds to end, or no time if Now is set.
+// The handshake records of the servers are forgotten, unless Keep is set.
 type Stop struct {
 	Now  bool `json:"now"`
 	Keep bool `json:"keep,omitempty"`
@@ -178,11 +178,11 @@ type Give struct {
 	Principal string `json:"principal"`
 }
 
-// Stopped says which boxes were told to stop. Those that slept had nothing to stop, unless they
-// kept the memory of a process.
+// Stopped says which boxes were told to stop. A box that sleeps is not told, unless it keeps the
+// memory of a process.
 type Stopped struct {
 	Boxes []string `json:"boxes"`         // TENANT/SERVER
-	Why   string   `json:"why,omitempty"` // why there is nothing to stop, of a native server
+	Why   string   `json:"why,omitempty"` // for a native or remote server: why there is nothing to stop
 }
 
 // ownTenant is the tenant of the owner of a stack or machine.
@@ -192,7 +192,7 @@ const ownTenant = "default"
 type Push struct {
 	Name     string `json:"name"`               // of the file, for messages
 	Text     string `json:"text,omitempty"`     // at most override.MaxFile bytes
-	Withdraw bool   `json:"withdraw,omitempty"` // in place of a text: functions use the file that was deployed with them
+	Withdraw bool   `json:"withdraw,omitempty"` // instead of Text: functions use the file again that was deployed with them
 }
 
 // Pushed is the result of a push. Functions take the file within 30 seconds.
@@ -200,8 +200,8 @@ type Pushed struct {
 	Version int64 `json:"version"`
 }
 
-// Reload asks to read the servers file at once. Forget names the servers whose handshake
-// records are forgotten then; nil stands for all.
+// Reload asks to read the servers file at once, and to forget the handshake records of the
+// servers in Forget; nil stands for all servers.
 type Reload struct {
 	Forget []string `json:"forget"`
 }
@@ -212,7 +212,7 @@ type Reloaded struct {
 	Error   string `json:"error"`   // why the file is not served, with one mistake on each line; "" if it is
 }
 
-// Prepared is what a server said when it was started once.
+// Prepared is what is known of a server after its first start.
 type Prepared struct {
 	Version string `json:"version"` // of the server; may be ""
 	Tools   int    `json:"tools"`
@@ -221,7 +221,7 @@ type Prepared struct {
 
 // Key is an API key without its secret.
 type Key struct {
-	Key       string     `json:"key,omitempty"` // only in the answer that makes it
+	Key       string     `json:"key,omitempty"` // with its secret; only in the answer to the request that makes it
 	ID        string     `json:"id"`
 	Tenant    string     `json:"tenant"`
 	Principal string     `json:"principal"`
@@ -229,7 +229,7 @@ type Key struct {
 	Servers   []string   `json:"servers"`
 	Created   time.Time  `json:"created"`
 	LastUsed  *time.Time `json:"last_used,omitempty"` // to within an hour
-	Expires   *time.Time `json:"expires,omitempty"`   // for a revoked key: when the store forgets it
+	Expires   *time.Time `json:"expires,omitempty"`   // of a revoked key: the time at which the store forgets it
 	Revoked   *time.Time `json:"revoked,omitempty"`
 }
 
@@ -257,32 +257,32 @@ type Rotated struct {
 // Output is a piece of the kept output of one process: whole lines.
 type Output struct {
 	Server  string    `json:"server"`
-	Process string    `json:"process"` // its session, or a name of those that share it
-	Shared  []string  `json:"-"`       // the sessions that share it
-	Began   time.Time `json:"began"`   // the process
+	Process string    `json:"process"` // id of the process's session, or a name if several sessions share it
+	Shared  []string  `json:"-"`       // the sessions that share the process
+	Began   time.Time `json:"began"`   // start of the process
 	Text    string    `json:"text"`
 }
 
-// Outputs says which output is asked for.
+// Outputs selects output of processes.
 type Outputs struct {
 	Of     string        // a server, or the beginning of a session's id; "" for everything
-	Lines  int           // the last lines of each process; 0 for all
-	Since  time.Duration // only processes that wrote in this time; 0 for all
-	Follow bool          // go on with what is written from now on
+	Lines  int           // so many last lines of each process; 0 for all
+	Since  time.Duration // only processes that wrote in so much time until now; 0 for all
+	Follow bool          // go on with the lines that are written from now on
 }
 
-// Bill is what was used since a time, by owner, the largest use first.
+// Bill is the use since a time, in shares. The largest share comes first.
 type Bill struct {
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"`
-	USD    float64   `json:"usd"`    // all shares, at the published prices
+	USD    float64   `json:"usd"`    // cost of all shares, at the published prices of AWS
 	Prices string    `json:"prices"` // the date of these prices
 	Shares []Share   `json:"shares"`
 }
 
-// Share is the use of one session. Without a session it is that of a server and a tenant,
-// which share boxes. With none of them, it is the rest: sweeps, and callers that were
-// turned away.
+// Share is the use of one session. If Session is "", it is the use of the boxes of a server and
+// tenant, which several sessions share. If Server and Tenant are "" too, it is the rest: sweeps,
+// and refused callers.
 type Share struct {
 	Server    string      `json:"server,omitempty"`
 	Tenant    string      `json:"tenant,omitempty"`
