@@ -1,7 +1,6 @@
 package relayserver_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -38,20 +37,6 @@ func TestACallThatWasSuspendedInTheFutureBeginsToWaitNow(t *testing.T) {
 	}
 }
 
-// between is a store that calls a function when a box record is read.
-type between struct {
-	storage.Store
-	do func()
-}
-
-func (s *between) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
-	if do := s.do; do != nil {
-		s.do = nil
-		do()
-	}
-	return s.Store.Box(ctx, id)
-}
-
 // A poll reads the item of a call. Then the box suspends the call and falls asleep. Then
 // the poll reads the record of the box.
 func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
@@ -59,12 +44,10 @@ func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
 	a.handle(frametest.Frame{Type: frame.TypeTaken, Box: asylumBox, Gen: asylumGen, Tickets: []string{a.config.Sealer.Seal(a.address(), asylumGen)}})
 	f := a.suspension(1, 1, wire.MethodElicit)
 	f.Items[0].Marked = true
-	store := &between{Store: a.store}
-	tracker := a.tracks(store)
-	store.do = func() {
+	tracker := a.tracks(a.before("Box", func() {
 		a.handle(f)
 		a.handle(frametest.Frame{Type: frame.TypeBye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1})
-	}
+	}))
 	if _, err := tracker.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}

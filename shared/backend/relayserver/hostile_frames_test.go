@@ -24,7 +24,7 @@ var hostileFor = flag.Duration("hostile.for", 0, "TestHostileRunner sends mutate
 // row of tenant a may change, and nothing may be posted to its runner. A frame without
 // a good ticket or the id of the runner may cost one read at most.
 //
-//	go test ./shared/backend/relay -run HostileRunner -hostile.for 10m -v
+//	go test ./shared/backend/relayserver -run HostileRunner -hostile.for 10m -v
 func TestHostileRunner(t *testing.T) {
 	s := newSiege(t)
 	before := s.honest()

@@ -19,17 +19,6 @@ func part(name string, n int64, payload string) frametest.Frame {
 	}
 }
 
-func TestPartsOfAnotherBoxAreNotStored(t *testing.T) {
-	s := newSiege(t)
-	f := part("0.a", 0, "x")
-	f.Box = honestBox
-	s.isFenced("another box's part", f)
-	f.Runner = ""
-	s.isFenced("another box's part without a runner", f)
-	f.Box = "x/y"
-	s.isFenced("a part of a box that nobody has", f)
-}
-
 func TestFloodOfPartsIsBounded(t *testing.T) {
 	s := newSiege(t)
 	for n := range 3000 {

@@ -266,19 +266,18 @@ func TestHelloThatIsNotTheRunnersIsFenced(t *testing.T) {
 	s.isFenced("no box", hello(func(f *frametest.Frame) { f.Box, f.Runner = "", "" }))
 }
 
-func TestInboxOfAnotherBoxIsNotGivenAway(t *testing.T) {
+func TestFramesInTheNameOfAnotherBoxAreFenced(t *testing.T) {
 	s := newSiege(t)
 	for _, runner := range []string{"runner-m", ""} {
 		for _, gen := range []storage.Generation{hostileGen, honestGen, 0} {
 			s.isFenced("pull", frametest.Frame{Type: frame.TypePull, Box: honestBox, Gen: gen, Runner: runner, N: 1})
 		}
-	}
-}
-
-func TestAnotherBoxIsNotPutToSleep(t *testing.T) {
-	s := newSiege(t)
-	for _, runner := range []string{"runner-m", ""} {
 		s.isFenced("bye", frametest.Frame{Type: frame.TypeBye, Box: honestBox, Gen: honestGen, Runner: runner, Link: 1})
+		for _, box := range []storage.BoxID{honestBox, "x/y"} { // nobody has x/y
+			f := part("0.a", 0, "x")
+			f.Box, f.Runner = box, runner
+			s.isFenced("part", f)
+		}
 	}
 }
 

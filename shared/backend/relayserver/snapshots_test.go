@@ -199,18 +199,15 @@ func TestBoxReachesNoSnapshotOfAnother(t *testing.T) {
 	}
 }
 
-func TestHostKeepsALimitOfSnapshots(t *testing.T) {
+func TestHostRefusesASnapshotThatIsTooLargeAndAnyWithoutABucket(t *testing.T) {
 	a := newAsylum(t)
-	a.keeping()
-	if got := a.asks(frametest.Frame{Type: frame.Put, Owner: "s1", Size: bucket.MaxSnapshot + 1}); got.Refused != storage.TooLarge || got.URL != "" {
-		t.Errorf("got %+v", got)
+	put := frametest.Frame{Type: frame.Put, Owner: "s1", Size: bucket.MaxSnapshot + 1}
+	if got := a.asks(put); got.Refused != storage.Invalid {
+		t.Errorf("without a bucket: %+v", got)
 	}
-}
-
-func TestHostWithoutABucketSaysSo(t *testing.T) {
-	a := newAsylum(t)
-	if got := a.asks(frametest.Frame{Type: frame.Get, Owner: "s1"}); got.Refused != storage.Invalid {
-		t.Errorf("got %+v", got)
+	a.keeping()
+	if got := a.asks(put); got.Refused != storage.TooLarge || got.URL != "" {
+		t.Errorf("too large: %+v", got)
 	}
 }
 
@@ -259,30 +256,26 @@ func TestSnapshotOfASessionThatEndsInItsSleepGoesWithTheNextSweep(t *testing.T) 
 	}
 }
 
-func TestSnapshotIsRemovedAtOnceByWhoeverCan(t *testing.T) {
-	a := newAsylum(t)
-	s3 := a.keeping()
-	a.host = sessions.New(a.store, relayserver.NewBackend(a.config), sessions.Limits{})
-	a.saves("s1", "one")
-	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
-	a.ends()
-	commontest.EqualIn(t, "ended", "0 objects, 0 items, due: false", a.left(s3))
-}
-
-func TestSnapshotIsRemovedLaterIfItCannotBeNow(t *testing.T) {
-	a := newAsylum(t)
-	s3 := a.keeping()
-	a.host = sessions.New(a.store, relayserver.NewBackend(a.config), sessions.Limits{})
-	a.saves("s1", "one")
-	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
-	s3.Before(func(*http.Request) int { return http.StatusServiceUnavailable })
-	a.ends()
-	if err := relayserver.NewSweeper(a.config).Sweep(t.Context()); err == nil {
-		t.Error("the sweep does not say that the bucket is down")
+func TestSnapshotIsRemovedAtOnceByWhoeverCanAndOtherwiseLater(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		a := newAsylum(t)
+		s3 := a.keeping()
+		a.host = sessions.New(a.store, relayserver.NewBackend(a.config), sessions.Limits{})
+		a.saves("s1", "one")
+		a.changes(func(b *storage.Box) { b.State = storage.Asleep })
+		if down {
+			s3.Before(func(*http.Request) int { return http.StatusServiceUnavailable })
+		}
+		a.ends()
+		if down {
+			if err := relayserver.NewSweeper(a.config).Sweep(t.Context()); err == nil {
+				t.Error("the sweep does not say that the bucket is down")
+			}
+			s3.Before(nil)
+			a.sweep()
+		}
+		commontest.EqualIn(t, fmt.Sprintf("bucket down: %t", down), "0 objects, 0 items, due: false", a.left(s3))
 	}
-	s3.Before(nil)
-	a.sweep()
-	commontest.EqualIn(t, "swept", "0 objects, 0 items, due: false", a.left(s3))
 }
 
 func TestAwakeBoxIsToldOfAnEndedSessionUntilItForgets(t *testing.T) {

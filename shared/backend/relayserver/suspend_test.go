@@ -359,16 +359,14 @@ func TestPollTakesASuspendedCallForAccepted(t *testing.T) {
 func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
-		racing := &between{Store: a.store}
 		config := a.config
-		config.Store = racing
-		a.host = sessions.New(racing, relayserver.NewBackend(config), sessions.Limits{})
-		call := a.calls()
-		a.stream = a.posted(frame.TypeDeliver)[0].ID
-		racing.do = func() { // runs after the call has looked for its item and before it looks at the box
+		config.Store = a.before("Box", func() { // after the call has looked for its item
 			a.suspended(wire.MethodElicit)
 			a.sleeps()
-		}
+		})
+		a.host = sessions.New(config.Store, relayserver.NewBackend(config), sessions.Limits{})
+		call := a.calls()
+		a.stream = a.posted(frame.TypeDeliver)[0].ID
 		for range 3 { // the call reads the log from the question on
 			if _, err := call.Next(t.Context(), time.Now().Add(10*time.Second)); err != nil {
 				t.Fatal(err)

@@ -13,17 +13,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
+// toolsCall returns a call of a tool by a client of 2026-07-28 with these capabilities.
+func toolsCall(t *testing.T, url, tool, capabilities string) *http.Request {
+	t.Helper()
+	return post(t, url, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`","arguments":{},"_meta":{"`+wire.MetaProtocolVersion+
+		`":"2026-07-28","`+wire.MetaClientInfo+`":{"name":"c","version":"1"},"`+wire.MetaClientCapabilities+`":`+capabilities+`}}}`,
+		wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, wire.MethodToolsCall, wire.HeaderName, tool)
+}
+
 // asksModern calls a tool as a client of 2026-07-28 that can be asked for its roots, and
 // returns how many questions come back.
 func asksModern(t *testing.T, w *world) int {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, strings.NewReader(
-		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{},"_meta":{"`+wire.MetaProtocolVersion+`":"2026-07-28","`+wire.MetaClientInfo+`":{"name":"c","version":"1"},"`+wire.MetaClientCapabilities+`":{"roots":{}}}}}`))
-	commontest.OK(t, err)
-	for name, value := range map[string]string{"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE, wire.HeaderProtocolVersion: wire.V20260728, wire.HeaderMethod: wire.MethodToolsCall, wire.HeaderName: "count"} {
-		r.Header.Set(name, value)
-	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := http.DefaultClient.Do(toolsCall(t, w.url, "count", `{"roots":{}}`))
 	commontest.OK(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)

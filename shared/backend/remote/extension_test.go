@@ -3,7 +3,6 @@ package remote_test
 import (
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -15,19 +14,14 @@ import (
 // returns the body of the answer and the session.
 func (w *world) posts(method, message, in string) (answer, session string) {
 	w.t.Helper()
-	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url, strings.NewReader(message))
-	commontest.OK(w.t, err)
-	headers := map[string]string{"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE}
+	var headers []string
 	switch {
 	case in != "":
-		headers[wire.HeaderSessionID], headers[wire.HeaderProtocolVersion] = in, wire.V20251125
+		headers = []string{wire.HeaderSessionID, in, wire.HeaderProtocolVersion, wire.V20251125}
 	case method != wire.MethodInitialize:
-		headers[wire.HeaderMethod], headers[wire.HeaderProtocolVersion] = method, wire.V20260728
+		headers = []string{wire.HeaderMethod, method, wire.HeaderProtocolVersion, wire.V20260728}
 	}
-	for name, value := range headers {
-		r.Header.Set(name, value)
-	}
-	res, err := http.DefaultClient.Do(r)
+	res, err := http.DefaultClient.Do(post(w.t, w.url, message, headers...))
 	commontest.OK(w.t, err)
 	body, err := io.ReadAll(res.Body)
 	if _ = res.Body.Close(); err != nil {

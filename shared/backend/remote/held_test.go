@@ -124,12 +124,7 @@ func (w *world) listens() (until func(word string) string) {
 	w.t.Helper()
 	body := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"` +
 		wire.MetaProtocolVersion + `":"` + wire.V20260728 + `","` + wire.MetaClientCapabilities + `":{}}}}`
-	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url, strings.NewReader(body))
-	commontest.OK(w.t, err)
-	for name, value := range map[string]string{"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE, wire.HeaderProtocolVersion: wire.V20260728, wire.HeaderMethod: wire.MethodListen} {
-		r.Header.Set(name, value)
-	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := http.DefaultClient.Do(post(w.t, w.url, body, wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, wire.MethodListen))
 	commontest.OK(w.t, err)
 	w.t.Cleanup(func() { _ = resp.Body.Close() })
 	lines := bufio.NewScanner(resp.Body)

@@ -281,13 +281,8 @@ func TestCallLastsThroughAnyNumberOfPolls(t *testing.T) {
 				})
 				w := &world{t: t, store: storagetest.NewMemory(), warm: remote.New(), limits: sessions.Limits{Hold: 2 * takes}, server: remote.Server{Name: "far", URL: "http://far.example/mcp", Private: true}}
 				w.warm.Reach(inMemory{up})
-				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/far/mcp", strings.NewReader(
-					`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"long","arguments":{},"_meta":{"`+wire.MetaProtocolVersion+`":"2026-07-28","`+wire.MetaClientInfo+`":{"name":"c","version":"1"},"`+wire.MetaClientCapabilities+`":{}}}}`))
-				for name, value := range map[string]string{"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE, wire.HeaderProtocolVersion: wire.V20260728, wire.HeaderMethod: wire.MethodToolsCall, wire.HeaderName: "long"} {
-					r.Header.Set(name, value)
-				}
 				got := httptest.NewRecorder()
-				w.serve(got, r)
+				w.serve(got, toolsCall(t, "http://127.0.0.1/far/mcp", "long", `{}`))
 				if !strings.Contains(got.Body.String(), `"done"`) {
 					t.Errorf("after %d polls in %s: %s", polls, time.Since(begun), strings.ReplaceAll(got.Body.String(), ": keep-alive\n\n", ""))
 				}

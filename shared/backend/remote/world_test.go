@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -97,6 +100,19 @@ func (w *world) Authenticate(*http.Request, string) (storage.Identity, error) {
 
 func (w *world) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
 	return apikey.EachServer(w, r, servers)
+}
+
+// post returns a POST of a message with headers, which are names and values in turn.
+func post(t *testing.T, url, message string, headers ...string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(message))
+	commontest.OK(t, err)
+	r.Header.Set("Content-Type", wire.MediaJSON)
+	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
+	for pair := range slices.Chunk(headers, 2) {
+		r.Header.Set(pair[0], pair[1])
+	}
+	return r
 }
 
 // connect connects a client of go-sdk to the endpoint.
