@@ -27,11 +27,11 @@ type adapter struct {
 	// memory bounds what the processes of this box, in a program of its own, and those of other
 	// boxes use of one machine. It is nil for a box inside of dormouse run, and on AWS.
 	memory *guard.Memory
-	show   *statusFile // nil for none
-	all    *sharing
-	name   func(session, principal string) string // name of a session's process
+	show   *statusFile                            // nil for none
+	all    *sharing                               // nil if logs are not kept
+	name   func(session, principal string) string // returns the name of a session's process
 	took   *starts
-	era    string // the era that the host knows
+	era    string // which protocols the server speaks, as far as the host knows
 
 	installs    *keptInstalls
 	provisioner *provision.Provisioner

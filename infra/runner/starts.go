@@ -10,7 +10,7 @@ import (
 )
 
 // starts measures the time of processes from their start to the end of their handshake.
-// Only the runner can see this part of a wake.
+// Nobody but the runner can measure this part of a wake.
 type starts struct {
 	server  string
 	metrics string // namespace, "" for none

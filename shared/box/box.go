@@ -33,7 +33,7 @@ type Box struct {
 	marks   atomic.Int64       // how many processes got one
 	saves   context.Context    //nolint:containedctx // of the workspaces that are saved; Close ends it
 	abandon context.CancelFunc // ends saves
-	leaves  func()             // the boxes that make room for each other
+	leaves  func()             // takes the box out of [Server].Memory
 
 	// mu guards everything below, and all sessions, groups and processes. A goroutine
 	// that holds it works on tables and copies messages. It must not make a system call
@@ -42,7 +42,7 @@ type Box struct {
 	era    bridge.Era // of the server, "" if it is not known
 	used   time.Time  // when a client or one of its calls was last active
 	counts dropped
-	starts backOff       // after starts that failed
+	starts backOff       // the pause before the next start, after starts that failed
 	active int           // processes and calls of the sink under way
 	over   chan struct{} // not nil when Close waits: closed when active is zero
 

@@ -267,9 +267,10 @@ func (c *conversation) response(m wire.Message) bool {
 	return true
 }
 
-// release takes the open questions from a request that the process answers: it does not
-// wait for them there. They belong to another request of the same client, or to none. A
-// modern client is asked in its requests only, so questions in one of these end with it.
+// release takes the open questions from a request that the process answers, because the process
+// does not wait for them there. They belong to another request of the same client, or to none. A
+// client of 2026-07-28 is asked in its requests only, so the questions of such a request end with
+// it.
 func (c *conversation) release(r *request) {
 	var heir *request
 	for e := c.passed.Back(); e != nil && heir == nil; e = e.Prev() {

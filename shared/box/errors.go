@@ -14,8 +14,8 @@ import (
 // logs.
 type Phase string
 
-// The phases that a box reports, in the order in which it goes through them. The host
-// adds relay_connect, for a box that could not reach it.
+// The phases that a box reports, in the order in which it goes through them. The host has one
+// more, relay_connect, for a box that could not reach the host.
 const (
 	PhaseSessionCreate  Phase = "session_create"  // no place for the session could be made
 	PhaseDepInstall     Phase = "dep_install"     // the server's dependencies could not be installed
@@ -36,8 +36,8 @@ type Failure struct {
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Signal   string `json:"signal,omitempty"` // such as SIGKILL
 
-	// Stderr is the end of the process's stderr, up to 4,000 characters. Stdout is the
-	// same of its stdout, of the lines that were no messages. Clients get both only if
+	// Stderr is the end of the process's stderr, up to 4,000 characters. Stdout is the end of
+	// those lines of its stdout that were no messages. Clients get both only if
 	// [Server].ShowOutput is set.
 	Stderr string `json:"stderr,omitempty"`
 	Stdout string `json:"stdout,omitempty"`
@@ -74,7 +74,7 @@ type ServerError struct {
 type fault struct {
 	message string
 	words   string // last words of the server or an install; they follow the message
-	after   string // ends the message
+	after   string // follows the message and the words
 	hint    string // what the operator may type or change, "" for nothing
 	unsent  string // the message for a request that the process never got, "" for message
 	show    bool   // clients get the words, and Stderr and Stdout of data

@@ -18,7 +18,7 @@ type group struct {
 	live    []*process // current, and those that are being stopped
 	ended   bool       // the box has forgotten it
 	isAnew  bool       // current starts for a session that had a process before
-	untold  *stream    // whose client is told that current starts without what was in memory, or nil
+	untold  *stream    // its client has yet to be told that what the process had in memory is gone; nil for none
 	forget  func()     // deletes the group from the box
 }
 
@@ -62,7 +62,7 @@ func (g *group) logAnew() {
 	g.isAnew = false
 }
 
-// tellAnew tells the client of anew, once the process is ready.
+// tellAnew tells the client that anew has noted, once the process is ready.
 func (g *group) tellAnew() {
 	if st := g.untold; st != nil && st.open > 0 {
 		params, _ := json.Marshal(map[string]string{"level": "notice", "logger": "dormouse", "data": g.box.server.Name + " was started anew: what it had in memory is gone"})

@@ -15,7 +15,7 @@ type handshake struct {
 	begun     time.Time
 	probe     probe
 	stateless bool        // the process is asked in the stateless protocol
-	refused   *fault      // why the previous process refused the other protocol, or nil
+	refused   *fault      // why the previous process refused the other protocol; nil if none did
 	insist    *time.Timer // sends initialize to a process that does not answer server/discover
 	startup   *time.Timer
 }

@@ -62,8 +62,9 @@ func (k *keeping) save(inOrder bool) {
 	}
 }
 
-// leave removes the saved workspace of a process if it belongs to another owner: another
-// process of the owner may save before this one starts again.
+// leave removes the workspace of a process from this machine, after it was saved, if it is kept
+// for a principal. Another process of the principal may save before this one starts again, which
+// must then begin with what that one has saved.
 func (k *keeping) leave() {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()
@@ -87,7 +88,7 @@ func (k *keeping) owner() string {
 	return a.id
 }
 
-// over reports whether the session of the process has ended.
+// over reports whether the session of the process has ended for good.
 func (k *keeping) over() bool {
 	return slices.ContainsFunc(k.audience.members, func(s *session) bool { return s.over })
 }

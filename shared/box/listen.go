@@ -17,7 +17,7 @@ import (
 type listener struct {
 	p      *process
 	spread spread // the message of several lines that is being written
-	note   string // for the log, when the box is not locked any more
+	note   string // a line for the process's log, to be written once the box is not locked any more
 }
 
 // listen reads the lines of the process until its stdout is closed, no faster than the

@@ -94,8 +94,8 @@ func (o *output) quote(line []byte) string {
 // tails returns the ends of stderr and stdout, without secrets.
 func (o *output) tails() (stderr, stdout string) { return o.stderr.Last(o.hide), o.stdout.Last(o.hide) }
 
-// besides returns what a process has done instead of an answer, behind "it runs". words are
-// its last words.
+// besides returns what a process has done instead of an answer, to follow the text "it runs".
+// words are its last words, "" for none.
 func (o *output) besides(words string) string {
 	switch {
 	case words != "":

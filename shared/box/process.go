@@ -92,7 +92,8 @@ func (p *process) isCurrent() bool { return p.group.current == p }
 
 // # For its deadlines
 
-// excuse adds to f what the process wrote to stdout instead of an answer to r.
+// excuse adds to f, the fault of a request without an answer, what the process wrote to stdout
+// since it got the request.
 func (p *process) excuse(r *request, f *fault) {
 	now := p.output.wrote
 	if now.lines == r.before.lines {
@@ -137,8 +138,8 @@ func (p *process) stop(f *fault) {
 	p.dismiss()
 }
 
-// handOver stops the process, and gives its conversation and the messages that wait to the
-// process of a handshake. No request of the conversation may be known to the process.
+// handOver stops the process, and gives its conversation and the messages that wait to the new
+// process of a handshake. The process must not know any request of the conversation.
 func (p *process) handOver(h *handshake) {
 	next := h.p
 	p.followed = true

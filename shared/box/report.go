@@ -102,7 +102,7 @@ func (p *process) obituary() *fault {
 	how := "closed its stdin or stdout and did not exit"
 	e, exited := p.exit()
 	if exited && !isClosed(p.child.Abandoned()) {
-		how = e.String() // else our own signal ended it
+		how = e.String() // if the box had given up waiting for the exit, its own signal would be the cause
 	}
 	since := p.reason()
 	words := p.output.words(since)

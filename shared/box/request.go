@@ -32,9 +32,9 @@ type request struct {
 	given  handed        // how the process got it
 	broken bool          // the process has answered with what cannot be read
 
-	modern  bool   // a modern client sent it, so its form is that of 2026-07-28
-	line    []byte // as sent, or as it would be sent in the legacy era; kept if it may be sent again
-	sent    int64  // the number under which the process answers
+	modern  bool   // its client speaks 2026-07-28, so it has that form
+	line    []byte // the request in the form of earlier versions, kept if it may be sent again
+	sent    int64  // the number under which the process knows the request
 	task    *task  // the task that it is in the process, nil for none
 	retries int    // how often the process has asked for it again
 }

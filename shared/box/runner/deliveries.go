@@ -15,7 +15,7 @@ type delivery struct {
 	due      time.Time // when to send the frame taken, unless the host has the end of the delivery by that time
 	taken    alarm
 	traced   bool // the host certainly has the trace that reported says may exist
-	reported bool // the host has a durable trace of it or was sent one: it came from the inbox, or the runner sent taken
+	reported bool // the host has a durable trace of it, or was sent one: it came from the inbox, or the runner sent taken
 	ended    bool // it has its final event, or was suspended, or the host has closed the stream
 	stored   bool // the host knows that it has ended or was suspended
 	over     time.Time

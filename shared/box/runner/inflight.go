@@ -41,7 +41,7 @@ type inflight struct {
 	waits     []frame.Deliver // delivers that came before a welcome
 	nudged    bool            // a nudge came before a welcome
 	pull      pull
-	late      map[storage.StreamID]*asked // late delivers that wait for the host's answer
+	late      map[storage.StreamID]*asked // delivers that came late, and about which the host was asked
 }
 
 // pull is the state of pulling the inbox, until all its items have come.

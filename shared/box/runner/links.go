@@ -78,10 +78,10 @@ type links struct {
 	welcomed bool  // there was a welcome, so the token is used up
 	failed   int   // attempts since the last welcome; they decide the back-off
 	lost     error // why the last attempt failed
-	rounds   int   // ends since rounded that said reconnectSeldom
+	rounds   int   // how many connections since rounded ended with reconnectSeldom
 	rounded  time.Time
 	renewBy  time.Time // when renewal rings
-	kept     [][]byte
+	kept     [][]byte  // frames for the next connection; see sendKept
 
 	redial, giveUp, loosen, pinging, renewal alarm
 }

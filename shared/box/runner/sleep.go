@@ -26,10 +26,10 @@ type sleep struct {
 	queries    *queries
 	farewell   *farewell
 
-	halted   int  // 1 + inflight.delivered when all processes were stopped; see hasty
-	yielded  int  // the same, when the host asked for memory
-	asking   bool // the Executor is being asked
-	watching bool // sleep is asking the Executor since when the box is idle, or will ask when the alarm idle fires
+	halted   int  // inflight.delivered+1 at the time when all processes were stopped; see hasty
+	yielded  int  // the same for the time when the host asked for memory
+	asking   bool // the Executor is being asked since when the box is idle
+	watching bool // asking, or sleep will ask when the alarm idle fires
 	idle     alarm
 	old      bool // half of the time until Deadline is over
 	aging    alarm
@@ -123,8 +123,9 @@ func (sl *sleep) quiet() bool {
 		len(sl.deliveries.owed) == 0 && (len(sl.inflight.late) == 0 || sl.inflight.refuses()) && sl.outboxes.unsent() == 0 && len(sl.transfers.byName) == 0 && len(sl.transfers.waiting) == 0 && len(sl.queries.asking) == 0 && (!sl.inflight.pull.open || sl.inflight.refuses()) && len(sl.executing.waiting) == 0
 }
 
-// farewell is the bye of the runner, which executes nothing after it. The bye is repeated
-// until the host has taken it. It is taken back by a hello when another message comes.
+// farewell says bye to the host before the box sleeps. The runner executes nothing after a bye,
+// and repeats it until the host has taken it. If another message comes, the runner takes the bye
+// back with a hello.
 type farewell struct {
 	cfg   *Config
 	loop  *loop
@@ -132,7 +133,7 @@ type farewell struct {
 
 	worked bool          // a message did more than list or initialize; see frame.Deliver.Looks
 	idle   time.Duration // how long the box had no work at the last bye
-	byes   int           // without an answer
+	byes   int           // how many were sent without an answer
 	due    alarm
 	linger alarm
 }
@@ -233,8 +234,8 @@ func (sl *sleep) closeDown(cause error) {
 	sl.loop.set(&sl.flush, sl.cfg.Flush, sl.closed)
 }
 
-// tryEnd ends the life that was asked to end as soon as nothing is in flight. If there is a
-// connection, Run's own end begins with a bye, which tells the host that nothing was lost.
+// tryEnd ends a life that was asked to end, as soon as nothing is in flight. If there is a
+// connection, the runner says bye first, which tells the host that nothing was lost.
 func (sl *sleep) tryEnd() {
 	switch closing := sl.inflight.closing; {
 	case closing && sl.links.stage == lingering:

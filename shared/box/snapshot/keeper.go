@@ -40,8 +40,8 @@ type Keeper struct {
 
 // kept is what the Store has of one workspace.
 type kept struct {
-	last  changes
-	saved time.Time // zero for never
+	last  changes   // that were saved or restored last
+	saved time.Time // when; zero for never
 }
 
 // NewKeeper makes a Keeper. It does no I/O.

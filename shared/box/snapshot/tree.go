@@ -55,7 +55,7 @@ func (s State) same(o State) bool {
 // entry is a file, folder or link of a workspace.
 type entry struct {
 	State
-	out bool // shared with others, or not readable
+	out bool // shared with others, or not readable, so no snapshot has it
 }
 
 // tree maps the clean, slashed paths in a workspace to their entries.
