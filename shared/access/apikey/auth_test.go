@@ -74,6 +74,18 @@ func as(a apikey.Authenticator, server string, values ...string) (storage.Identi
 	return a.Authenticate(q, server)
 }
 
+func served(t *testing.T, a apikey.Authenticator, server, key string) {
+	t.Helper()
+	_, err := as(a, server, "Bearer "+key)
+	commontest.OK(t, err)
+}
+
+func refused(t *testing.T, code storage.Code, a apikey.Authenticator, server, key string) {
+	t.Helper()
+	_, err := as(a, server, "Bearer "+key)
+	wantCode(t, err, code)
+}
+
 func wantCode(t *testing.T, err error, code storage.Code) {
 	t.Helper()
 	if storage.CodeOf(err) != code {
@@ -97,9 +109,7 @@ func TestKeySaysWhoseItIs(t *testing.T) {
 
 func TestKeyForEveryServerOpensEveryServer(t *testing.T) {
 	r := newRig(t)
-	if _, err := as(apikey.NewKeys(r.count), "any", "Bearer "+r.key(0, storage.EveryServer)); err != nil {
-		t.Error(err)
-	}
+	served(t, apikey.NewKeys(r.count), "any", r.key(0, storage.EveryServer))
 }
 
 func TestRequestsAreRefusedWithoutAnEffect(t *testing.T) {
@@ -148,9 +158,7 @@ func TestRequestsAreRefusedWithoutAnEffect(t *testing.T) {
 			}
 		}
 		// The key of the last case is good; only the server is wrong.
-		if _, err := as(apikey.NewKeys(r.count), "s", "Bearer "+good); err != nil {
-			t.Error(err)
-		}
+		served(t, apikey.NewKeys(r.count), "s", good)
 	})
 }
 
@@ -177,17 +185,13 @@ func TestGoodKeyIsRememberedForAMomentOnly(t *testing.T) {
 		a := apikey.NewKeys(r.count)
 		r.cost()
 		for _, want := range [][2]int{{1, 1}, {0, 0}, {0, 0}} { // the first call notes the use
-			if _, err := as(a, "s", "Bearer "+key); err != nil {
-				t.Fatal(err)
-			}
+			served(t, a, "s", key)
 			if cost := r.cost(); cost != want {
 				t.Errorf("it cost %d reads and writes, want %d", cost, want)
 			}
 		}
 		time.Sleep(apikey.Remembered)
-		if _, err := as(a, "s", "Bearer "+key); err != nil {
-			t.Fatal(err)
-		}
+		served(t, a, "s", key)
 		if cost := r.cost(); cost != [2]int{1, 0} {
 			t.Errorf("later it cost %d reads and writes", cost)
 		}
@@ -198,28 +202,20 @@ func TestRememberedKeyIsStillComparedWithWhatIsSent(t *testing.T) {
 	r := newRig(t)
 	key := r.key(0, "s")
 	a := apikey.NewKeys(r.count)
-	if _, err := as(a, "s", "Bearer "+key); err != nil {
-		t.Fatal(err)
-	}
-	_, err := as(a, "s", "Bearer "+key[:12]+strings.Repeat("a", 32))
-	wantCode(t, err, storage.Unauthenticated)
-	_, err = as(a, "t", "Bearer "+key)
-	wantCode(t, err, storage.Forbidden)
+	served(t, a, "s", key)
+	refused(t, storage.Unauthenticated, a, "s", key[:12]+strings.Repeat("a", 32))
+	refused(t, storage.Forbidden, a, "t", key)
 }
 
 func TestRevocationBitesWhenTheMemoryEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		key := r.key(0, "s")
 		warm, cold := apikey.NewKeys(r.count), apikey.NewKeys(r.count)
-		if _, err := as(warm, "s", "Bearer "+key); err != nil {
-			t.Fatal(err)
-		}
+		served(t, warm, "s", key)
 		r.revoke(key)
-		_, err := as(cold, "s", "Bearer "+key)
-		wantCode(t, err, storage.Unauthenticated)
+		refused(t, storage.Unauthenticated, cold, "s", key)
 		time.Sleep(apikey.Remembered)
-		_, err = as(warm, "s", "Bearer "+key)
-		wantCode(t, err, storage.Unauthenticated)
+		refused(t, storage.Unauthenticated, warm, "s", key)
 		wantCode(t, warm.Confirm(t.Context(), idOf(key), "s"), storage.Unauthenticated)
 	})
 }
@@ -232,8 +228,7 @@ func TestWhatIsNotGoodIsNotRemembered(t *testing.T) {
 	for _, key := range []string{revoked, "dm_aaaaaaaa_" + revoked[12:]} {
 		for range 2 {
 			r.cost()
-			_, err := as(a, "s", "Bearer "+key)
-			wantCode(t, err, storage.Unauthenticated)
+			refused(t, storage.Unauthenticated, a, "s", key)
 			if cost := r.cost(); cost != [2]int{1, 0} {
 				t.Errorf("it cost %d reads and writes", cost)
 			}
@@ -245,12 +240,9 @@ func TestRememberedKeyEndsInTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		key := r.key(apikey.Remembered/2, "s")
 		a := apikey.NewKeys(r.count)
-		if _, err := as(a, "s", "Bearer "+key); err != nil {
-			t.Fatal(err)
-		}
+		served(t, a, "s", key)
 		time.Sleep(apikey.Remembered / 2)
-		_, err := as(a, "s", "Bearer "+key)
-		wantCode(t, err, storage.Unauthenticated)
+		refused(t, storage.Unauthenticated, a, "s", key)
 	})
 }
 
@@ -261,9 +253,7 @@ func TestUseIsNotedOnceAnHour(t *testing.T) {
 		begun := time.Now()
 		for range 3*60 + 1 {
 			r.cost()
-			if _, err := as(apikey.NewKeys(r.count), "s", "Bearer "+key); err != nil {
-				t.Fatal(err)
-			}
+			served(t, apikey.NewKeys(r.count), "s", key)
 			writes += r.cost()[1]
 			time.Sleep(time.Minute)
 		}
@@ -279,9 +269,7 @@ func TestTroubleWithTheNoteKeepsNobodyOut(t *testing.T) {
 		r.faulty.Set("SaveKey", storagetest.Faults{Lost: 1})
 		a := apikey.NewKeys(r.count)
 		for range 3 {
-			if _, err := as(a, "s", "Bearer "+key); err != nil {
-				t.Error(err)
-			}
+			served(t, a, "s", key)
 		}
 		commontest.EqualIn(t, "attempts to note the use", 1, r.count.Counts().Calls["SaveKey"])
 	})
@@ -312,11 +300,8 @@ func TestRevocationDuringAUseIsNotOverwrittenAndNoticed(t *testing.T) {
 	r := newRig(t)
 	key := r.key(0, "s")
 	a := apikey.NewKeys(&beaten{r.count, func() { r.revoke(key) }})
-	if _, err := as(a, "s", "Bearer "+key); err != nil {
-		t.Fatal(err)
-	}
-	_, err := as(a, "s", "Bearer "+key)
-	wantCode(t, err, storage.Unauthenticated)
+	served(t, a, "s", key)
+	refused(t, storage.Unauthenticated, a, "s", key)
 	if r.record(key).Revoked.IsZero() {
 		t.Error("the key is good again")
 	}
@@ -326,9 +311,7 @@ func TestRevokeGetsThroughAUseThatIsNoted(t *testing.T) {
 	r := newRig(t)
 	key := r.key(0, "s")
 	store := &beaten{r.count, func() {
-		if _, err := as(apikey.NewKeys(r.count), "s", "Bearer "+key); err != nil {
-			t.Error(err)
-		}
+		served(t, apikey.NewKeys(r.count), "s", key)
 	}}
 	k, err := apikey.Revoke(t.Context(), store, key)
 	if err != nil || k.Revoked.IsZero() || k.Used.IsZero() || r.record(key).Revoked.IsZero() {
@@ -341,8 +324,7 @@ func TestTroubleWithTheStoreIsNotABadKey(t *testing.T) {
 	key := r.key(0, "s")
 	r.faulty.Set("Key", storagetest.Faults{Lost: 1})
 	a := apikey.NewKeys(r.count)
-	_, err := as(a, "s", "Bearer "+key)
-	wantCode(t, err, storage.Unavailable)
+	refused(t, storage.Unavailable, a, "s", key)
 	wantCode(t, a.Confirm(t.Context(), idOf(key), "s"), storage.Unavailable)
 }
 
@@ -361,13 +343,9 @@ func TestInstanceDoesNotRememberWithoutBound(t *testing.T) {
 	r := newRig(t)
 	a := apikey.NewKeys(r.count)
 	for range 1100 {
-		if _, err := as(a, "s", "Bearer "+r.key(0, "s")); err != nil {
-			t.Fatal(err)
-		}
+		served(t, a, "s", r.key(0, "s"))
 	}
-	if _, err := as(a, "s", "Bearer "+r.key(0, "s")); err != nil {
-		t.Error(err)
-	}
+	served(t, a, "s", r.key(0, "s"))
 }
 
 func TestOpenLetsEverybodyInAsTheUserOfTheMachine(t *testing.T) {

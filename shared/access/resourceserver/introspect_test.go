@@ -48,11 +48,9 @@ func TestOpaqueTokenIsWhatItsIssuerSaysItIs(t *testing.T) {
 			"bound to a key":  i.issue("cnf", map[string]any{"cnf": map[string]any{}}),
 			"without subject": i.issue("sub", map[string]any{"sub": nil}),
 		} {
-			_, err := verify(s, token)
-			wantCode(t, name, err, storage.Unauthenticated)
+			refused(t, name, storage.Unauthenticated, s, token)
 		}
-		_, err = verify(i.server(t, nil), "opaque")
-		wantCode(t, "without introspection", err, storage.Unauthenticated)
+		refused(t, "without introspection", storage.Unauthenticated, i.server(t, nil), "opaque")
 	})
 }
 
@@ -75,8 +73,7 @@ func TestTokenThatWasTakenBackIsRefusedWithinHalfAMinute(t *testing.T) {
 			wantCode(t, "another server", s.Confirm(t.Context(), who.Credential, "two"), storage.Unauthenticated)
 			i.set(func() { delete(i.active, token) })
 			time.Sleep(30 * time.Second)
-			_, err = verify(s, token)
-			wantCode(t, "the token", err, storage.Unauthenticated)
+			refused(t, "the token", storage.Unauthenticated, s, token)
 			wantCode(t, "its connection", elsewhere.Confirm(t.Context(), who.Credential, "one"), storage.Unauthenticated)
 		}
 	})
@@ -88,8 +85,7 @@ func TestJWTIsVerifiedBeforeTheIssuerIsAskedAboutIt(t *testing.T) {
 		forged := signed(t, claims(nil), nil)
 		forged = forged[:len(forged)-8] + "AAAAAAAA"
 		i.issue(forged, nil)
-		_, err := verify(s, forged)
-		wantCode(t, "forged", err, storage.Unauthenticated)
+		refused(t, "forged", storage.Unauthenticated, s, forged)
 		commontest.EqualIn(t, "questions", 0, i.times("/introspect"))
 	})
 }
@@ -105,14 +101,12 @@ func TestTroubleWithIntrospectionIsNotABadToken(t *testing.T) {
 			"a text only": func(w http.ResponseWriter) bool { _, _ = w.Write([]byte(`"active"`)); return true },
 		} {
 			i.set(func() { i.answer = answer })
-			_, err := verify(i.asking(t), i.issue("opaque", nil))
-			wantCode(t, name, err, storage.Unavailable)
+			refused(t, name, storage.Unavailable, i.asking(t), i.issue("opaque", nil))
 		}
 		i.set(func() {
 			i.answer = func(w http.ResponseWriter) bool { write(w, map[string]any{"active": "true"}); return true }
 		})
-		_, err := verify(i.asking(t), "opaque")
-		wantCode(t, "active as a text", err, storage.Unauthenticated)
+		refused(t, "active as a text", storage.Unauthenticated, i.asking(t), "opaque")
 	})
 }
 

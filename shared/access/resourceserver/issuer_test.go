@@ -241,6 +241,13 @@ func verify(s *resourceserver.ResourceServer, token string) (storage.Identity, e
 	return s.Verify(context.Background(), token, "one")
 }
 
+// refused checks with which code a token is refused.
+func refused(t *testing.T, what string, code storage.Code, s *resourceserver.ResourceServer, token string) {
+	t.Helper()
+	_, err := verify(s, token)
+	wantCode(t, what, err, code)
+}
+
 func wantCode(t *testing.T, what string, err error, code storage.Code) {
 	t.Helper()
 	if storage.CodeOf(err) != code {

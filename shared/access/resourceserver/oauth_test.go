@@ -101,8 +101,7 @@ func TestIssuerIsComparedByteForByte(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, nil)
 		for _, iss := range []any{issuerURL + "/", strings.ToUpper(issuerURL), "https://login.example/realms/two", "login.example", "", nil, []string{issuerURL}} {
-			_, err := verify(s, signed(t, claims(map[string]any{"iss": iss}), nil))
-			wantCode(t, fmt.Sprint(iss), err, storage.Unauthenticated)
+			refused(t, fmt.Sprint(iss), storage.Unauthenticated, s, signed(t, claims(map[string]any{"iss": iss}), nil))
 		}
 		commontest.EqualIn(t, "fetches for tokens of others", 0, i.times("/keys"))
 	})
@@ -120,8 +119,7 @@ func TestKeysAreThoseOfTheIssuerThatIsSet(t *testing.T) {
 			{"issuer": issuerURL},
 		} {
 			i.set(func() { i.metadata = metadata })
-			_, err := verify(i.server(t, nil), signed(t, claims(nil), nil))
-			wantCode(t, fmt.Sprint(metadata), err, storage.Unavailable)
+			refused(t, fmt.Sprint(metadata), storage.Unavailable, i.server(t, nil), signed(t, claims(nil), nil))
 			if n := i.times("/keys"); n != 0 {
 				t.Errorf("%v: keys were fetched", metadata)
 			}
@@ -172,8 +170,7 @@ func TestRememberedTokenEndsInTime(t *testing.T) {
 		}
 		commontest.Check(t, s.Confirm(t.Context(), who.Credential, "one"))
 		time.Sleep(time.Second)
-		_, err = verify(s, token)
-		wantCode(t, "the token", err, storage.Unauthenticated)
+		refused(t, "the token", storage.Unauthenticated, s, token)
 		wantCode(t, "its connection", s.Confirm(t.Context(), who.Credential, "one"), storage.Unauthenticated)
 	})
 }
@@ -217,8 +214,7 @@ func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 		}
 		s := i.server(t, nil)
 		for name, token := range tokens {
-			_, err := verify(s, token)
-			wantCode(t, name, err, storage.Unauthenticated)
+			refused(t, name, storage.Unauthenticated, s, token)
 		}
 		if len(i.asked) != 0 {
 			t.Errorf("the issuer was asked for %v", i.asked)
@@ -242,8 +238,7 @@ func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 			"ES256 with the RSA kid": signedBy(t, jwt.SigningMethodES256, signers().ec, "rsa", good, nil),
 			"EdDSA with the EC kid":  signedBy(t, jwt.SigningMethodEdDSA, signers().ed, "ec", good, nil),
 		} {
-			_, err := verify(s, token)
-			wantCode(t, name, err, storage.Unauthenticated)
+			refused(t, name, storage.Unauthenticated, s, token)
 		}
 		// A key that names one algorithm is good for no other.
 		i.set(func() { i.keys[0]["alg"] = "RS256" })
@@ -251,8 +246,7 @@ func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 		if _, err := verify(s, signed(t, good, nil)); err != nil {
 			t.Error(err)
 		}
-		_, err := verify(s, signedBy(t, jwt.SigningMethodPS256, signers().rsa, "rsa", good, nil))
-		wantCode(t, "PS256 with a key for RS256", err, storage.Unauthenticated)
+		refused(t, "PS256 with a key for RS256", storage.Unauthenticated, s, signedBy(t, jwt.SigningMethodPS256, signers().rsa, "rsa", good, nil))
 	})
 }
 
@@ -287,8 +281,7 @@ func TestTokensOfOtherKindsAreRefused(t *testing.T) {
 			"token that is bound to a key": signed(t, claims(map[string]any{"cnf": map[string]any{"jkt": "x"}}), nil),
 			"a type that is no text":       signed(t, claims(nil), map[string]any{"typ": 3}),
 		} {
-			_, err := verify(s, token)
-			wantCode(t, name, err, storage.Unauthenticated)
+			refused(t, name, storage.Unauthenticated, s, token)
 		}
 		for _, more := range []map[string]any{{"typ": "Bearer"}, {"token_use": "access"}} {
 			if _, err := verify(s, signed(t, claims(more), nil)); err != nil {
@@ -344,8 +337,7 @@ func TestPrincipalsOfTwoIssuersAreTwo(t *testing.T) {
 			}
 		}
 		for _, sub := range []any{"", nil, 12, []string{"ada"}} {
-			_, err := verify(s, signed(t, claims(map[string]any{"sub": sub}), nil))
-			wantCode(t, fmt.Sprint(sub), err, storage.Unauthenticated)
+			refused(t, fmt.Sprint(sub), storage.Unauthenticated, s, signed(t, claims(map[string]any{"sub": sub}), nil))
 		}
 	})
 }
@@ -423,8 +415,7 @@ func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 			t.Errorf("who is not named comes under *: %v", err)
 		}
 		s = i.server(t, func(s *resourceserver.Settings) { s.Allow = map[string]resourceserver.Rule{"two": {Everyone: true}} })
-		_, err := verify(s, signed(t, claims(nil), nil))
-		wantCode(t, "a server that is not named", err, storage.Forbidden)
+		refused(t, "a server that is not named", storage.Forbidden, s, signed(t, claims(nil), nil))
 	})
 }
 
