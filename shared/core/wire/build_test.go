@@ -52,13 +52,6 @@ func TestBuiltMessages(t *testing.T) {
 	}
 }
 
-func TestErrorTextNamesTheCode(t *testing.T) {
-	err := &wire.Error{Code: wire.CodeInternal, Message: "it broke"}
-	if want := "it broke (json-rpc -32603)"; err.Error() != want {
-		t.Errorf("got %q, want %q", err.Error(), want)
-	}
-}
-
 func TestInitializeNeverSelectsTheModernEra(t *testing.T) {
 	tests := map[string]string{
 		wire.V20241105: wire.V20241105,

@@ -87,14 +87,6 @@ func TestReplaceLeavesTheRestAlone(t *testing.T) {
 	}
 }
 
-func TestReplaceOfAnAbsentPathReturnsTheInput(t *testing.T) {
-	raw := []byte(`{"a":{}}`)
-	got, ok := wire.Replace(raw, token(`1`), "a", "b")
-	if ok || &got[0] != &raw[0] {
-		t.Errorf("got %s, %v", got, ok)
-	}
-}
-
 func TestCompactPutsAMessageOnOneLine(t *testing.T) {
 	tests := []struct{ name, raw, want string }{
 		{"indented", "{\n  \"a b\": [1,\r\n\t9007199254740993 ],\n \"s\":\"\\n \\\" <&>\u2028\"}\n", "{\"a b\":[1,9007199254740993],\"s\":\"\\n \\\" <&>\u2028\"}"},

@@ -34,25 +34,31 @@ func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until fu
 		return nil, err
 	}
 	l := &listening{merged: g.merge(ctx, id), of: of, until: until}
-	for _, c := range g.joined(of) {
-		if err != nil {
-			break
-		}
-		var p *part
-		if p, err = l.part(ctx, c, places[c.Server.Name]); p != nil {
-			l.parts = append(l.parts, p)
-		}
-	}
-	if err == nil && len(l.parts) == 0 { // read that of the session with the group, which has no events
-		var own sessions.Resumable
-		own, err = g.Host.At(g.As).Listen(ctx, id, places[""], until)
-		l.parts = []*part{{stream: own}}
-	}
-	if err != nil {
+	if err := l.openAll(ctx, places); err != nil {
 		l.stop()
 		return nil, err
 	}
 	return l, nil
+}
+
+// openAll opens the standalone streams of the members that the session uses, or if it uses none, that
+// of the session with the group, which has no events.
+func (l *listening) openAll(ctx context.Context, places map[string]string) error {
+	for _, c := range l.g.joined(l.of) {
+		p, err := l.part(ctx, c, places[c.Server.Name])
+		if err != nil {
+			return err
+		}
+		if p != nil {
+			l.parts = append(l.parts, p)
+		}
+	}
+	if len(l.parts) > 0 {
+		return nil
+	}
+	own, err := l.g.Host.At(l.g.As).Listen(ctx, l.id, places[""], l.until)
+	l.parts = []*part{{stream: own}}
+	return err
 }
 
 // Again implements [sessions.Endpoint].

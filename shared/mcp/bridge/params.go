@@ -136,17 +136,23 @@ func isToken(word string) bool {
 	return word != "" && !odd
 }
 
+// headersOf returns, for the tool that the params of a tools/call name, the headers and the paths of
+// the arguments in a result of HeaderParams.
+func headersOf(known, params json.RawMessage) map[string][]string {
+	var tools headerParams
+	if known == nil || json.Unmarshal(known, &tools) != nil {
+		return nil
+	}
+	tool, _ := wire.String(wire.Lookup(params, "name"))
+	return tools[tool]
+}
+
 // CheckParams compares the headers of a tools/call with its arguments. known is a result of
 // [HeaderParams]; nil allows any headers. header returns the values of a header by its name.
 //
 // Errors: *[wire.Error] with [wire.CodeHeaderMismatch].
 func CheckParams(known json.RawMessage, r Request, header func(name string) []string) error {
-	var tools headerParams
-	if known == nil || json.Unmarshal(known, &tools) != nil {
-		return nil
-	}
-	tool, _ := wire.String(wire.Lookup(r.Params, "name"))
-	for name, path := range tools[tool] {
+	for name, path := range headersOf(known, r.Params) {
 		value := wire.Lookup(r.Params, append([]string{"arguments"}, path...)...)
 		if got := header(wire.HeaderParamPrefix + name); !repeats(got, value) {
 			return &wire.Error{
@@ -162,13 +168,8 @@ func CheckParams(known json.RawMessage, r Request, header func(name string) []st
 // follows Mcp-Param- in the header's name. params are those of the call. known is a result of
 // [HeaderParams], nil for none.
 func ParamHeaders(known, params json.RawMessage) map[string]string {
-	var tools headerParams
-	if known == nil || json.Unmarshal(known, &tools) != nil {
-		return nil
-	}
-	tool, _ := wire.String(wire.Lookup(params, "name"))
 	values := map[string]string{}
-	for name, path := range tools[tool] {
+	for name, path := range headersOf(known, params) {
 		value := wire.Lookup(params, append([]string{"arguments"}, path...)...)
 		if value == nil || string(value) == "null" {
 			continue

@@ -177,17 +177,3 @@ func FuzzTask(f *testing.F) {
 		}
 	})
 }
-
-func FuzzReadTaskRef(f *testing.F) {
-	f.Add([]byte("task s " + string(taskStream) + " mi8q1abc abe"))
-	f.Add([]byte("task   "))
-	f.Fuzz(func(t *testing.T, plain []byte) {
-		ref, ok := bridge.ReadTaskRef(plain)
-		if !ok {
-			return
-		}
-		if again, ok := bridge.ReadTaskRef(ref.Encode()); !ok || again != ref {
-			t.Errorf("%q: %+v, then %+v", plain, ref, again)
-		}
-	})
-}

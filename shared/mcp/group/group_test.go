@@ -172,14 +172,10 @@ func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
 	if got := names("branch", 1); !slices.Equal(got, []string{"git__createBranch"}) {
 		t.Errorf("the first is %q", got)
 	}
-}
-
-// Search counts a word both in the name and in the title of a tool.
-func TestSearchCountsTheNameAndTheTitle(t *testing.T) {
-	n := group.NewNames([]string{"git"})
-	tools := n.Merge(wire.MethodToolsList, true, group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"branch_list"},{"name":"branch","title":"branch"}]}`)})
-	if got := group.Search(tools, "branch", 1); len(got) != 1 || got[0].Name != "branch" {
-		t.Errorf("the first is %+v", got)
+	// A word counts both in the name and in the title.
+	tools = n.Merge(wire.MethodToolsList, true, group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"branch_list"},{"name":"branch","title":"branch"}]}`)})
+	if got := names("branch", 1); !slices.Equal(got, []string{"branch"}) {
+		t.Errorf("the first is %q", got)
 	}
 }
 
@@ -221,31 +217,33 @@ func TestURIsUnwrapAsTheyWereWrapped(t *testing.T) {
 }
 
 func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
-	n := group.NewNames([]string{"a", "b"})
-	tools := group.List{Member: "a", Result: json.RawMessage(`{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://w"},"openai/outputTemplate":"ui://w"},"description":"ui://w"}]}`)}
-	got := string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, false, tools)))
-	if want := `{"tools":[{"name":"a__t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`; got != want {
-		t.Errorf("got %s", got)
-	}
-	got = string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, true, tools)))
-	if want := `{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`; got != want {
-		t.Errorf("without prefixes: %s", got)
-	}
-	pages := group.List{Member: "a", Result: json.RawMessage(`{"resources":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}`)}
-	got = string(group.Result(wire.MethodResourcesList, n.Merge(wire.MethodResourcesList, true, pages)))
-	if want := `{"resources":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}`; got != want {
-		t.Errorf("without prefixes: %s", got)
+	const tools = `{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://w"},"openai/outputTemplate":"ui://w"},"description":"ui://w"}]}`
+	for name, tt := range map[string]struct {
+		method string
+		plain  bool
+		lists  []string // of the members a and b
+		want   string
+	}{
+		"tools":                  {wire.MethodToolsList, false, []string{tools}, `{"tools":[{"name":"a__t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`},
+		"tools without prefixes": {wire.MethodToolsList, true, []string{tools}, `{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`},
+		"pages without prefixes": {wire.MethodResourcesList, true, []string{`{"resources":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}`}, `{"resources":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}`},
+		"skills without prefixes": {
+			group.MethodSkillsList, true,
+			[]string{`{"skills":[{"uri":"skill://s/SKILL.md","resources":[{"uri":"skill://s/SKILL.md","size":1.0}]},{"uri":"skill://t/SKILL.md","resources":"dynamic"}]}`, `{"skills":[{"uri":"skill://s/SKILL.md","resources":[]}]}`},
+			`{"skills":[{"uri":"skill://a/s/SKILL.md","resources":[{"uri":"skill://a/s/SKILL.md","size":1.0}]},{"uri":"skill://a/t/SKILL.md","resources":"dynamic"},{"uri":"skill://b/s/SKILL.md","resources":[]}]}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lists []group.List
+			for i, list := range tt.lists {
+				lists = append(lists, group.List{Member: string(rune('a' + i)), Result: json.RawMessage(list)})
+			}
+			got := group.Result(tt.method, group.NewNames([]string{"a", "b"}).Merge(tt.method, tt.plain, lists...))
+			commontest.Equal(t, tt.want, string(got))
+		})
 	}
 	plain := group.View{Member: "a", Plain: true}
-	commontest.EqualIn(t, "without prefixes", `{"id":1,"result":{"contents":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}}`, string(plain.Message([]byte(`{"id":1,"result":{"contents":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}}`))))
-	skills := []group.List{
-		{Member: "a", Result: json.RawMessage(`{"skills":[{"uri":"skill://s/SKILL.md","resources":[{"uri":"skill://s/SKILL.md","size":1.0}]},{"uri":"skill://t/SKILL.md","resources":"dynamic"}]}`)},
-		{Member: "b", Result: json.RawMessage(`{"skills":[{"uri":"skill://s/SKILL.md","resources":[]}]}`)},
-	}
-	got = string(group.Result(group.MethodSkillsList, n.Merge(group.MethodSkillsList, true, skills...)))
-	if want := `{"skills":[{"uri":"skill://a/s/SKILL.md","resources":[{"uri":"skill://a/s/SKILL.md","size":1.0}]},{"uri":"skill://a/t/SKILL.md","resources":"dynamic"},{"uri":"skill://b/s/SKILL.md","resources":[]}]}`; got != want {
-		t.Errorf("got %s", got)
-	}
+	commontest.EqualIn(t, "read without prefixes", `{"id":1,"result":{"contents":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}}`, string(plain.Message([]byte(`{"id":1,"result":{"contents":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}}`))))
 }
 
 func TestGreetingHasTheExtensionsOfAllMembers(t *testing.T) {

@@ -290,15 +290,9 @@ func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
 	if err := subscribe(make([]string, 501)...); !errors.Is(err, storage.Busy) {
 		t.Errorf("501 resources: %v", err)
 	}
-}
-
-func TestURIsThatAreListenedToAreBounded(t *testing.T) {
-	h := sessions.New(storagetest.NewMemory(), newTook(), sessions.Limits{})
 	long := strings.Repeat("u", 50<<10)
-	if _, err := h.Subscribe(t.Context(), modernCaller, modernClient, []string{"a:" + long, "b:" + long}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.Subscribe(t.Context(), modernCaller, modernClient, []string{"c:" + long}); !errors.Is(err, storage.Busy) {
-		t.Errorf("got %v, want Busy", err)
+	commontest.OK(t, subscribe("a:"+long, "b:"+long))
+	if err := subscribe("c:" + long); !errors.Is(err, storage.Busy) {
+		t.Errorf("URIs of 150 KiB: %v", err)
 	}
 }
