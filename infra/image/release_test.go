@@ -131,7 +131,7 @@ func TestEachArchiveHasTheProgramsOfItsPlatform(t *testing.T) {
 func TestTheChecksumsCoverTheReleaseAndTheCaskHasThem(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(release(t), "checksums.txt"))
 	commontest.OK(t, err)
-	sums := map[string]string{} // by name of file
+	sums := map[string]string{} // digests by file name
 	for line := range strings.Lines(string(text)) {
 		if sum, name, ok := strings.Cut(strings.TrimSpace(line), "  "); ok {
 			sums[name] = sum

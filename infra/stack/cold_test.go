@@ -156,7 +156,7 @@ func start(t *testing.T, program, table string, event []byte) cold {
 	mux.HandleFunc("GET /2018-06-01/runtime/invocation/next", func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case asked <- time.Now():
-		default: // for the second event, which never comes
+		default: // the function asks for a second event, which never comes
 			<-r.Context().Done()
 			return
 		}
@@ -194,7 +194,7 @@ func start(t *testing.T, program, table string, event []byte) cold {
 	commontest.OK(t, cmd.Start())
 	end := sync.OnceFunc(func() {
 		cancel()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // its error is that it was killed
 	})
 	defer end()
 	var result cold

@@ -122,7 +122,7 @@ func (w *walk) starts(one task) func() error {
 			w.t.Fatal(err)
 		}
 	}
-	fetch := exec.CommandContext(w.t.Context(), first.EntryPoint[0], append(first.EntryPoint[1:], first.Command...)...) //nolint:gosec // of the stack
+	fetch := exec.CommandContext(w.t.Context(), first.EntryPoint[0], append(first.EntryPoint[1:], first.Command...)...) //nolint:gosec // the command is the stack's own
 	fetch.Dir, fetch.Env = volume, append(one.environment(first), "PATH="+os.Getenv("PATH"))
 	if out, err := fetch.CombinedOutput(); err != nil {
 		w.t.Fatalf("the first container: %v\n%s", err, out)
@@ -141,7 +141,7 @@ func (w *walk) starts(one task) func() error {
 		enter = append([]string{"sudo", "-n"}, enter...)
 	}
 	enter = append(append(enter, box.EntryPoint...), box.Command...)
-	cmd := exec.CommandContext(w.t.Context(), enter[0], enter[1:]...) //nolint:gosec // of the stack
+	cmd := exec.CommandContext(w.t.Context(), enter[0], enter[1:]...) //nolint:gosec // the command is the stack's own
 	var says bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &says, &says
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

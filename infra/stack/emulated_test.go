@@ -163,9 +163,9 @@ type emulator struct {
 	endpoint string
 	more     string         // the file with what functions have beside their own variables
 	template string         // the file
-	steps    io.Writer      // of testdata/emulate.py
-	came     *bufio.Scanner // what came of each step
-	failed   *bytes.Buffer  // what it says when it fails
+	steps    io.Writer      // stdin of testdata/emulate.py, which takes one step a line
+	came     *bufio.Scanner // its stdout, with the result of each step
+	failed   *bytes.Buffer  // its stderr
 }
 
 func emulate(t *testing.T) *emulator {
@@ -365,7 +365,7 @@ type made struct {
 	Status    string
 	Failed    []string
 	Outputs   map[string]string
-	Resources map[string]string // by logical name
+	Resources map[string]string // physical ids by logical name
 }
 
 // change creates or updates the stack, with these parameters and the others by default.
@@ -423,7 +423,7 @@ func (e *emulator) resolved(m made) {
 	if secret := environments["dormouse-http"]["DORMOUSE_SECRET"]; len(secret) != 64 || secret != environments["dormouse-relay"]["DORMOUSE_SECRET"] {
 		e.t.Errorf("functions seal with %q", secret)
 	}
-	delete(environments, "dormouse-setup") // it has no store
+	delete(environments, "dormouse-setup") // this function has no store
 	for function, environment := range environments {
 		for name, value := range environment {
 			if unresolved(value) {

@@ -91,7 +91,7 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 		t.Fatalf("the box is %+v, %v", box, err)
 	}
 	commontest.EqualIn(t, "the kept workspace is", "newer than the backup", d.kept(box))
-	box.Gen++ // it wakes
+	box.Gen++ // as when the box wakes
 	d.keep(box, "saved after the restore")
 	commontest.EqualIn(t, "the workspace kept after the restore is", "saved after the restore", d.kept(box))
 	if said, failed := d.invoke("dormouse-relay", eventFile(t, "relay-connect.json")); failed || !strings.Contains(said, `"statusCode": 401`) {
@@ -115,8 +115,8 @@ type drill struct {
 	*emulator
 	made   made
 	code   string // the folder with that of the functions
-	secret string // of the functions, in hexadecimal
-	key    string // of a client, which FirstKey has made
+	secret string // the secret of the functions, in hexadecimal
+	key    string // the key of a client, which the command of FirstKey has made
 	folder string // where the command lines of outputs are run
 }
 

@@ -152,7 +152,7 @@ func ofOwn() map[string][]string {
 		"shared/backend/fleet/ecs.(*Fleet).Stop":                  ofECS()["StopTask"],
 		"shared/backend/relayserver.(*Connections).send":          {"execute-api:ManageConnections"},
 		"shared/backend/fleet/lambda.(*Fleet).invoke":             {"lambda:InvokeFunction"},
-		"shared/backend/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
+		"shared/backend/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // PassRole is for the schedules' role
 		"shared/backend/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
 		"functions/internal/boot.readParameters":                  {"ssm:GetParameters"},
 		"functions/internal/boot.readSecret":                      {"secretsmanager:GetSecretValue"},

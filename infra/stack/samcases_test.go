@@ -75,7 +75,7 @@ func TestTheCommandsOfTheReadmeUnderSAMLocal(t *testing.T) {
 	commontest.OK(t, err)
 	_, block, _ := strings.Cut(string(text), "```sh\n")
 	block, _, _ = strings.Cut(block, "```")
-	cmd := exec.CommandContext(t.Context(), "bash", "-euc", block) //nolint:gosec // of our own page
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", block) //nolint:gosec // the commands are those of our own page
 	cmd.Dir = root()
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(tools(t).python)+":"+os.Getenv("PATH"), "AWS_DEFAULT_REGION="+samRegion, "SAM_CLI_TELEMETRY=0", "MAKEFLAGS=")
 	if os.Getenv("ENGINE_STARTED") != "" {

@@ -84,7 +84,7 @@ type world struct {
 	digest  string
 
 	mu    sync.Mutex
-	posts map[string][]string // by connection
+	posts map[string][]string // messages by connection
 	tasks []map[string]string // environments of the started tasks
 	gone  map[string]bool     // connections that answer 410
 	dead  bool                // the runner does not answer
@@ -335,7 +335,7 @@ func samInvoke(t *testing.T, function string, event []byte, settings map[string]
 		}
 	}
 	template := shortTemplate()
-	if function == boxFunction { // of another stack
+	if function == boxFunction { // a function of another stack
 		template = "boxes.yaml"
 	}
 	args := []string{

@@ -71,7 +71,7 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	paths := dig(api, "Body", "paths").(object)
 	functions := map[string]string{"/": "Http", "/{proxy+}": "Http", "/console": "Console", "/console/{proxy+}": "Console"}
 	for _, path := range authorization.Paths(true) {
-		if path != "/login" { // which is for one machine
+		if path != "/login" { // only one machine has this path
 			functions[path] = "Oauth"
 		}
 	}
@@ -526,7 +526,7 @@ func TestAWorkspaceIsKeptForLongerThanItsSession(t *testing.T) {
 			t.Errorf("a session of %s hours has its workspace for %v days", hours, days)
 		}
 	}
-	for _, parameter := range []string{"SessionHours", "Concurrency"} { // which have no other values
+	for _, parameter := range []string{"SessionHours", "Concurrency"} { // these have tables of their allowed values
 		of := map[string]string{"SessionHours": "Workspaces", "Concurrency": "Shares"}[parameter]
 		if d := cmp.Diff(slices.Sorted(maps.Keys(s.mappings[of].(object))), slices.Sorted(slices.Values(allowed(t, parameter)))); d != "" {
 			t.Errorf("%s: %s", parameter, d)
@@ -552,7 +552,7 @@ func allowed(t *testing.T, parameter string) (all []string) {
 func TestTheTemplateIsReadInOneSitting(t *testing.T) {
 	text, err := os.ReadFile(root("template.yaml"))
 	commontest.OK(t, err)
-	if lines, parameters := strings.Count(string(text), "\n"), len(expand(t).params)-1; lines > 1100 || parameters > 25 { // one is AWS's own
+	if lines, parameters := strings.Count(string(text), "\n"), len(expand(t).params)-1; lines > 1100 || parameters > 25 { // without AWS::StackName
 		t.Errorf("template.yaml has %d lines and %d parameters", lines, parameters)
 	}
 }

@@ -220,7 +220,7 @@ type walk struct {
 
 func newWalk(t *testing.T, stack string) *walk {
 	t.Helper()
-	w := &walk{emulator: emulate(t), stack: stack, clone: t.TempDir(), arch: "ARCH=x86_64"} // of this machine, which executes the functions
+	w := &walk{emulator: emulate(t), stack: stack, clone: t.TempDir(), arch: "ARCH=x86_64"} // the processor of this machine, which executes the functions
 	if runtime.GOARCH == "arm64" {
 		w.arch = "ARCH=arm64"
 	}
@@ -307,7 +307,7 @@ func (w *walk) answers(command string, answer func(question string) string) (str
 			if _, err := io.WriteString(terminal, answer(string(question))+"\n"); err != nil {
 				break
 			}
-			shown = append(shown, '\n') // so that it is answered once
+			shown = append(shown, '\n') // so that the question is answered once
 		}
 	}
 	err = cmd.Wait()
@@ -341,7 +341,7 @@ func (w *walk) follows(command, want string) {
 	}
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) // Ctrl-C
 	_, _ = io.Copy(io.Discard, out)
-	_ = cmd.Wait() // that it was interrupted
+	_ = cmd.Wait() // its error is that it was interrupted
 	if !found {
 		w.t.Errorf("%s shows no %s, but\n%s", command, want, strings.Join(seen, "\n"))
 	}
@@ -588,7 +588,7 @@ func (e inEmulator) Invoke(ctx context.Context, function string, payload []byte)
 	if err != nil || got.status != http.StatusOK || got.failed {
 		return nil, errors.Join(err, fmt.Errorf("%s is answered with %+v", function, got))
 	}
-	var whole string // what a function streams
+	var whole string // the answer that a function streams
 	if err := json.Unmarshal([]byte(got.body), &whole); err != nil {
 		return nil, errors.Join(err, fmt.Errorf("%s answers %s", function, got.body))
 	}

@@ -96,7 +96,7 @@ type Spec struct {
 	Groups   []uint32
 	ReadOnly bool     // the program cannot write into the root; otherwise what it writes there is in memory
 	Tmpfs    []string // paths in the box of folders in memory
-	Folders  []Folder // of this machine
+	Folders  []Folder // folders of this machine
 	MemoryMB int      // limit for all processes and written files together; 0: no limit
 	CPUs     int      // number that the program sees; 0: all
 	Pids     int      // limit of processes for each user in the box; 0: no limit
@@ -294,7 +294,7 @@ func (b *Box) control() (*os.File, error) {
 func (b *Box) enter() error {
 	for _, c := range []**urpc.Client{&b.wait, &b.does} {
 		if *c != nil {
-			_ = (*c).Close() // it has ended
+			_ = (*c).Close() // the connection has ended
 		}
 		var err error
 		if *c, err = client.ConnectTo(fmt.Sprintf("/proc/self/fd/%d", b.door)); err != nil {
@@ -310,7 +310,7 @@ func sweep() {
 	all, _ := filepath.Glob(filepath.Join(os.TempDir(), image.Temporary+"*")) // the pattern is good
 	for _, at := range all {
 		if info, err := os.Lstat(at); err == nil && time.Since(info.ModTime()) > time.Minute {
-			_ = os.RemoveAll(at) // it may be another user's
+			_ = os.RemoveAll(at) // another user may own it
 		}
 	}
 }
@@ -546,7 +546,7 @@ func (b *Box) Used() (uint64, error) {
 // End kills the box. Wait then returns the reason as its error.
 func (b *Box) End(reason string) {
 	b.reason.Store(&reason)
-	_ = b.cmd.Process.Kill() // it may have ended
+	_ = b.cmd.Process.Kill() // this fails if the process has ended
 }
 
 // Wait waits for the end of the program, or of the box, and calls Close. It returns the exit
@@ -603,12 +603,12 @@ func (b *Box) Close() {
 			all = append(all, b.cmd)
 		}
 		for _, cmd := range all {
-			_ = cmd.Process.Kill() // it may have ended
+			_ = cmd.Process.Kill() // this fails if the process has ended
 			_ = cmd.Wait()         // how it ended is not news
 		}
 		for _, c := range []*urpc.Client{b.wait, b.does} {
 			if c != nil {
-				_ = c.Close() // it may have ended
+				_ = c.Close() // this fails if the process has ended
 			}
 		}
 		_ = unix.Close(b.door) // there may be none

@@ -27,7 +27,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Flags are text, so the compiler does not see that a version of gVisor lacks one.
+// The flags for gVisor are strings, so the compiler does not notice if a version of gVisor lacks
+// one.
 func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
 	ofBoot, all := gflag.NewFlagSet("boot", gflag.ContinueOnError), gflag.NewFlagSet("runsc", gflag.ContinueOnError)
 	new(sentrycmd.Boot).SetFlags(ofBoot)
@@ -49,7 +50,8 @@ func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
 	}
 }
 
-// The names of calls are text, too. Each sentry gets one, which may fail.
+// The names of the sentry's methods are strings too. A sentry knows each of them, although the
+// call itself may fail.
 func TestASentryKnowsTheCallsThatAreMade(t *testing.T) {
 	empty, err := smallest()
 	must(t, err)
@@ -72,7 +74,7 @@ func TestASentryKnowsTheCallsThatAreMade(t *testing.T) {
 	}
 }
 
-// A box asks again for what it has seen in a folder, unless nothing changes there.
+// The sentry remembers what it has seen in a folder only if the folder is fixed.
 func TestOnlyFixedFoldersAreRemembered(t *testing.T) {
 	hints, err := boot.NewPodMountHints(describe(Spec{Folders: []Folder{{Path: "/usr", ReadOnly: true, Fixed: true}, {Path: "/data", ReadOnly: true}, {Path: "/work"}}}))
 	must(t, err)
@@ -81,7 +83,7 @@ func TestOnlyFixedFoldersAreRemembered(t *testing.T) {
 	}
 }
 
-// The filter of a sentry has none of the calls that reach files, networks or programs.
+// The filter of a sentry allows no system call that opens files, connects or executes programs.
 func TestTheFilterOfASentry(t *testing.T) {
 	rules, _ := config.Rules(config.Options{Platform: new(systrap.Systrap).SeccompInfo()})
 	for name, nr := range map[string]uintptr{

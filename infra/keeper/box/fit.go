@@ -63,7 +63,7 @@ func build() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = own.Close() }() // it was only read
+	defer func() { _ = own.Close() }() // the file was only read
 	program, err := elf.NewFile(own)
 	if err != nil {
 		return "", err

@@ -32,7 +32,7 @@ func Landlocks() int {
 // sealed returns the arguments of a process that calls seal and then has the role and args. The
 // process may open the files of the folders, and its own program.
 func sealed(role string, folders []Folder, args []string) []string {
-	text, _ := json.Marshal(folders) // it holds texts only
+	text, _ := json.Marshal(folders) // there are only strings in it
 	return append([]string{sealRole, string(text), role}, args...)
 }
 
@@ -55,7 +55,7 @@ func seal(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := restrict(self, folders); err != nil {
+	if err := restrict(folders); err != nil {
 		return fmt.Errorf("landlock: %w", err)
 	}
 	return unix.Exec("/proc/self/fd/"+strconv.Itoa(self), role, []string{})
@@ -66,9 +66,8 @@ func facts() []string {
 	return []string{"/proc/sys/vm/mmap_min_addr", "/proc/cpuinfo", "/proc/self/auxv", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"}
 }
 
-// restrict puts the thread into a Landlock domain of its own, if the kernel has Landlock. self
-// is a descriptor of this program.
-func restrict(self int, folders []Folder) error {
+// restrict puts the thread into a Landlock domain of its own, if the kernel has Landlock.
+func restrict(folders []Folder) error {
 	version := Landlocks()
 	if version == 0 {
 		return nil
@@ -95,55 +94,44 @@ func restrict(self int, folders []Folder) error {
 	if errno != 0 {
 		return errno
 	}
-	allow := func(parent int, access uint64) error {
-		rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(parent)}
+	allow := func(path string, access uint64) error {
+		at, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(at, &st); err != nil {
+			return err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR { // the kernel takes no rights to folders for a file
+			access &= read | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+		}
+		rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(at)}
 		_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, fd, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
 		if errno != 0 {
 			return errno
 		}
 		return nil
 	}
-	if err := allow(self, read); err != nil {
+	if err := allow("/proc/self/exe", read); err != nil {
 		return err
 	}
 	for _, path := range facts() {
-		fact, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.ENOENT) {
-			continue
-		}
-		if err != nil {
-			return &os.PathError{Op: "open", Path: path, Err: err}
-		}
-		if err := allow(fact, unix.LANDLOCK_ACCESS_FS_READ_FILE); err != nil {
+		if err := allow(path, unix.LANDLOCK_ACCESS_FS_READ_FILE); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
-	if len(folders) > 0 {
-		own, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_CLOEXEC, 0) // the server of files opens its descriptors anew
-		if err != nil {
-			return err
-		}
-		if err := allow(own, unix.LANDLOCK_ACCESS_FS_READ_DIR); err != nil {
+	if len(folders) > 0 { // the server of files opens its descriptors anew
+		if err := allow("/proc/self/fd", unix.LANDLOCK_ACCESS_FS_READ_DIR); err != nil {
 			return err
 		}
 	}
 	for _, f := range folders {
-		at, err := unix.Open(f.Host, unix.O_PATH|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return &os.PathError{Op: "open", Path: f.Host, Err: err}
-		}
 		rights := all
 		if f.ReadOnly {
 			rights = read | unix.LANDLOCK_ACCESS_FS_READ_DIR
 		}
-		var st unix.Stat_t
-		if err := unix.Fstat(at, &st); err != nil {
-			return err
-		}
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			rights &= read | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
-		}
-		if err := allow(at, rights); err != nil {
+		if err := allow(f.Host, rights); err != nil {
 			return err
 		}
 	}

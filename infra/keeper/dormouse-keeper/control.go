@@ -179,7 +179,7 @@ func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]st
 
 // thaw lets the server go on in a prepared box from its memory, and closes m.
 func thaw(ctx context.Context, l launch, b *box.Box, m *box.Memory) (err error) {
-	defer func() { _ = m.Close() }() // it was only read
+	defer func() { _ = m.Close() }() // the file was only read
 	if l.gate != nil {
 		var names map[string]netip.Addr
 		if err := json.Unmarshal(m.Note, &names); err != nil {

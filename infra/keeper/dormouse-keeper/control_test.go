@@ -28,14 +28,14 @@ type sleeper struct {
 	fit  map[string]string
 }
 
-// heard is a message of a keeper.
+// heard is a message of a keeper; see control for its members.
 type heard struct {
 	Fit                  map[string]string
 	Begun, Image, Frozen bool
 	Unfit, Failed        string
 }
 
-// controlled starts a keeper whose server has not begun.
+// controlled starts a keeper that waits for the order to start its server or to thaw it.
 func controlled(t testing.TB, a as, args ...string) *sleeper {
 	t.Helper()
 	return sleeping(t, a.command(keeperRole, append([]string{"run", "--control", "3"}, args...)...)).ready(t)
@@ -60,8 +60,8 @@ func sleeping(t testing.TB, cmd *exec.Cmd) *sleeper {
 	s.out = bufio.NewReader(out)
 	must(t, s.cmd.Start())
 	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill() // it may have ended
-		_ = s.cmd.Wait()         // it may have been waited for
+		_ = s.cmd.Process.Kill() // this fails if the process has ended
+		_ = s.cmd.Wait()         // the test may have waited for it
 		_ = conn.Close()         // the test may have closed it
 	})
 	for _, f := range []*os.File{theirs, ours} {
@@ -87,7 +87,7 @@ func (s *sleeper) hears(t testing.TB) (h heard) {
 	}
 	if err != nil {
 		_ = s.cmd.Process.Signal(unix.SIGQUIT) // a keeper that hangs says where
-		_ = s.cmd.Wait()                       // then all of stderr is there
+		_ = s.cmd.Wait()                       // after this all of stderr was read
 		t.Fatalf("%q, %v: %v %s", line, err, s.cmd.ProcessState, s.errs.String())
 	}
 	return h
@@ -125,7 +125,7 @@ func (s *sleeper) thaws(t testing.TB, image []byte) (unfit string) {
 	return h.Unfit
 }
 
-// does has the server do a deed, and returns what it says.
+// does sends the server the name of a deed, and returns what the server answers.
 func (s *sleeper) does(t testing.TB, deed string) string {
 	t.Helper()
 	if _, err := fmt.Fprintln(s.in, deed); err != nil {
@@ -134,8 +134,8 @@ func (s *sleeper) does(t testing.TB, deed string) string {
 	line, err := s.out.ReadString('\n')
 	said, ok := strings.CutPrefix(line, deed+" ")
 	if err != nil || !ok {
-		_ = s.cmd.Process.Kill() // it may have ended
-		_ = s.cmd.Wait()         // then all of stderr is there
+		_ = s.cmd.Process.Kill() // this fails if the process has ended
+		_ = s.cmd.Wait()         // after this all of stderr was read
 		t.Fatalf("%s: %q, %v: %v %s", deed, line, err, s.cmd.ProcessState, s.errs.String())
 	}
 	return strings.TrimSuffix(said, "\n")
@@ -162,8 +162,8 @@ func (s *sleeper) freezes(t testing.TB) []byte {
 	return image
 }
 
-// A server goes on with its memory, its processes and its files, several times, and with what
-// it wrote into its root; and that is there without its memory, too.
+// A server is frozen and thawed several times. Each time it goes on with its memory, its
+// processes and its files. Files that --written keeps are there without the memory too.
 func TestAServerGoesOnFromItsMemory(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
 	times := 5

@@ -43,7 +43,7 @@ func built(t testing.TB) string {
 	return dir
 }
 
-// lines are the output of a program that runs.
+// lines has the output of a running program.
 type lines struct {
 	mu   sync.Mutex
 	more sync.Cond
@@ -122,8 +122,9 @@ func (l *lines) find(t testing.TB, pattern *regexp.Regexp) string {
 	return found
 }
 
-// Entries of "docker run" as manuals have them, and an image of the MCP registry, start where
-// there is no Docker, cold and after a sleep; a word that cannot be kept is named; what must be sealed never runs without.
+// Servers whose commands are "docker run", with the arguments that manuals name, start where
+// there is no Docker, cold and after a sleep. So does an image from the MCP registry. The error
+// for an argument that a box cannot honor names the argument.
 func TestDockerEntriesStartWithoutDocker(t *testing.T) {
 	a := as{1000, ""}
 	programs, data := built(t), a.folder(t)
@@ -143,7 +144,7 @@ func TestDockerEntriesStartWithoutDocker(t *testing.T) {
 		args := append([]string{"run"}, strings.Fields(strings.ReplaceAll(words, "IMAGE", ref))...)
 		return server{"docker", args, map[string]string{"GREETING": "hello"}, box(settings)}
 	}
-	starts := map[string]server{ // by the words of their manuals
+	starts := map[string]server{ // with the arguments that their manuals name
 		"github":     docker("run -i --rm -e GREETING IMAGE"[4:], nil),
 		"playwright": docker("-i --rm --init --pull=always -e GREETING IMAGE", nil),
 		"filesystem": docker("-i --rm --mount type=bind,src="+data+",dst=/projects,ro -e GREETING IMAGE mcp /projects", nil),
@@ -193,7 +194,7 @@ func (a as) adds(t *testing.T, programs, data, name string, packaged any) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v0.1/servers/{name}/versions/latest", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("name") == "io.test/"+name {
-			_, _ = w.Write(listed) // who asked sees it
+			_, _ = w.Write(listed) // if this fails, the client sees it
 		}
 	})
 	registry := httptest.NewServer(mux)
@@ -204,7 +205,8 @@ func (a as) adds(t *testing.T, programs, data, name string, packaged any) {
 	}
 }
 
-// hosts runs dormouse in a simulated task. call calls the tool look of a server.
+// hosts runs dormouse with these servers in a simulated task. The function call calls the tool
+// look of a server, and returns what the command prints.
 func (a as) hosts(t *testing.T, programs, data string, servers map[string]any) (log *lines, call func(server string) (string, error)) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"mcpServers": servers})

@@ -48,7 +48,7 @@ func TestEscapeRoomSealed(t *testing.T) {
 				if strings.HasPrefix(line, "leak") || strings.Contains(line, "netlink/") && !strings.HasSuffix(line, "netlink/0") && !strings.HasSuffix(line, "netlink/15") {
 					t.Errorf("out of the seal: %s", line)
 				}
-				for _, of := range told { // what else is open is the box's own, as its users and its numbers of memory are
+				for _, of := range told { // other things that are open belong to the box: it has users and numbers of shared memory of its own
 					kind, name, _ := strings.Cut(of, "=")
 					if kind != "memory" && !strings.Contains(line, "of the user") && strings.HasPrefix(line, "open ") && slices.Contains(strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == ',' }), name) {
 						t.Errorf("out of the seal: %s", line)
@@ -116,7 +116,7 @@ func prey(t *testing.T, a as) (told []string, hits *atomic.Int64) {
 	}
 	must(t, err)
 	t.Cleanup(func() {
-		_ = in.Close()   // it ends
+		_ = in.Close()   // then it ends
 		_ = other.Wait() // or was ended
 	})
 	shm, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o666|unix.IPC_CREAT)

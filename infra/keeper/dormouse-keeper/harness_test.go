@@ -130,9 +130,9 @@ func (a as) command(role string, args ...string) *exec.Cmd {
 	return &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{taskRole, strconv.Itoa(a.uid), a.without, role}, args...)}
 }
 
-// task takes the rights that a container has not: no user namespace, the calls that the
-// default filter of container engines refuses, no new privileges; and for a user who is not
-// root, no capability. Then it becomes the program.
+// task takes the rights from this process that a container does not have, and then executes role.
+// It may make no user namespace, make no system call that the default filter of container engines
+// refuses, and get no new privileges. A user who is not root has no capability.
 func task(uid, without string, role []string) error {
 	runtime.LockOSThread()
 	n, err := strconv.Atoi(uid)
@@ -217,7 +217,7 @@ type ran struct {
 	code      int
 }
 
-// says returns the line that the server wrote about a deed.
+// says returns what the server wrote about a deed, "nothing" if there is no such line.
 func (r ran) says(deed string) string {
 	for line := range strings.Lines(r.out) {
 		if said, ok := strings.CutPrefix(line, deed+" "); ok {
@@ -227,7 +227,7 @@ func (r ran) says(deed string) string {
 	return "nothing"
 }
 
-// keep runs the keeper in a simulated task, to its end.
+// keep runs the keeper in a simulated task until it ends. in is its stdin.
 func keep(t *testing.T, a as, in string, args ...string) ran {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -240,7 +240,7 @@ func keep(t *testing.T, a as, in string, args ...string) ran {
 	return ran{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// owner is who the folders of the user belong to, -1 for who runs the test.
+// owner returns the uid for folders of the user, -1 for the user of the test.
 func (a as) owner() int {
 	if os.Getuid() != 0 {
 		return -1
@@ -266,7 +266,7 @@ func (a as) folder(t testing.TB) string {
 
 // # Images
 
-// entry is one entry of a layer.
+// entry returns one entry of a layer. more is the text of a file, or the target of a link.
 func entry(name string, kind byte, mode int64, more ...string) tar.Header {
 	h := tar.Header{Name: name, Typeflag: kind, Mode: mode, Format: tar.FormatPAX}
 	if len(more) > 0 && kind == tar.TypeReg {
@@ -278,7 +278,7 @@ func entry(name string, kind byte, mode int64, more ...string) tar.Header {
 	return h
 }
 
-// owned is an entry of the user node.
+// owned returns an entry that belongs to the user node.
 func owned(name string, kind byte, mode int64, more ...string) tar.Header {
 	h := entry(name, kind, mode, more...)
 	h.Uid, h.Gid = 1001, 1002
@@ -314,7 +314,7 @@ func withServer(t testing.TB) v1.Layer {
 		entry("home/node/small.txt", tar.TypeReg, 0o644, "small"))
 }
 
-// served is a registry on loopback.
+// served starts a registry on loopback and returns its address.
 func served(t testing.TB) string {
 	t.Helper()
 	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))

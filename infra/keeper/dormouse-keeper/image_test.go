@@ -94,7 +94,7 @@ func TestAHostileImageIsRefused(t *testing.T) {
 	})
 }
 
-// between lets a test change what a registry answers.
+// between starts a proxy for a registry, which passes each answer through change.
 func between(t *testing.T, host string, change func(path string, body []byte) []byte) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -103,7 +103,7 @@ func between(t *testing.T, host string, change func(path string, body []byte) []
 			t.Error(err)
 			return
 		}
-		defer func() { _ = resp.Body.Close() }() // it was only read
+		defer func() { _ = resp.Body.Close() }() // the file was only read
 		body, err := io.ReadAll(resp.Body)
 		if err != nil {
 			t.Error(err)
@@ -183,7 +183,7 @@ func TestAnImageThatWasChangedOnDiskIsRefused(t *testing.T) {
 	}
 }
 
-// Two starts at once fetch each blob once; later ones ask nobody.
+// Starts at the same time fetch each blob once. Later ones do not ask the registry.
 func TestAnImageIsMadeOnce(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{}, layer(t, entry("a", tar.TypeReg, 0o644, "text")))
@@ -216,7 +216,7 @@ func TestAnImageIsMadeOnce(t *testing.T) {
 	}
 }
 
-// A pull that was killed leaves nothing that is used, and no folder for ever.
+// Nothing of a pull that was killed is used, and the next pull removes what is left of it.
 func TestAPullThatWasKilledIsBegunAgain(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
@@ -241,7 +241,7 @@ func TestAPullThatWasKilledIsBegunAgain(t *testing.T) {
 	must(t, cmd.Start())
 	<-reached
 	must(t, cmd.Process.Kill())
-	_ = cmd.Wait() // by the signal
+	_ = cmd.Wait() // its error is that it was killed
 	close(hold)
 	if left, _ := filepath.Glob(filepath.Join(dir, "sha256-*")); left != nil {
 		t.Errorf("left: %v", left)

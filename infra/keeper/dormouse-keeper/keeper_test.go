@@ -44,8 +44,9 @@ func TestAServerRunsInASimulatedTask(t *testing.T) {
 	}
 }
 
-// What a server writes into its root comes back, also if it ends by a signal or goes on
-// writing. What it writes elsewhere does not, and nothing of it gets into another image.
+// With --written, what a server writes into its root is there at the next start, even if it
+// leaves a process behind that goes on writing. What it writes into /tmp is not, and another
+// image gets none of it.
 func TestWhatAServerWroteComesBack(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t), layer(t, owned("home/node", tar.TypeDir, 0o755), owned("home/node/image.txt", tar.TypeReg, 0o644)))
@@ -91,7 +92,7 @@ func TestWhatAServerWroteComesBack(t *testing.T) {
 	}
 }
 
-// A box that uses too much ends with a reason, and its neighbour does not.
+// A box that uses too much memory is ended, and the error says why. A box beside it lives on.
 func TestABoxThatUsesTooMuchEnds(t *testing.T) {
 	a := as{1000, ""}
 	dir := a.folder(t)
@@ -134,8 +135,8 @@ func TestAFolderOfTheMachine(t *testing.T) {
 	}
 }
 
-// Without an image a server has the folders of the machine that it was given, below their own
-// paths and over the links on the way there, and no others.
+// With --system a server sees the folders of the machine that it was given, at their own paths
+// and through the same symbolic links, and no others.
 func TestAServerOfTheMachineItself(t *testing.T) {
 	program, err := os.ReadFile(serverProgram)
 	must(t, err)
@@ -168,7 +169,7 @@ func TestAServerOfTheMachineItself(t *testing.T) {
 	}
 }
 
-// Folders of this machine are mounted once, as what is allowed most.
+// Each folder of this machine is mounted once, in the mode that allows the most.
 func TestFoldersBelowOthers(t *testing.T) {
 	dir := t.TempDir()
 	for _, folder := range []string{"fixed/below", "user/install", "user/data", "work", "both"} {
@@ -193,8 +194,8 @@ func TestFoldersBelowOthers(t *testing.T) {
 	}
 }
 
-// A hundred boxes, twenty at a time: most are killed, at each moment of a start and of a
-// life, by the end of the keeper or of who started it; the others end by themselves.
+// Of a hundred boxes, twenty at a time, some end by themselves. Of the others the keeper, or its
+// parent, is killed at different moments. No process and no temporary file is left.
 func TestNothingStaysHoweverABoxEnds(t *testing.T) {
 	a := as{1000, ""}
 	dir, folder := a.folder(t), a.folder(t)
@@ -224,8 +225,8 @@ func TestNothingStaysHoweverABoxEnds(t *testing.T) {
 	}
 }
 
-// initRole is the init of a task: what loses its parent becomes its child. It starts boxes,
-// ends them, and returns when no process is left.
+// initRole is the role of a process that adopts all orphans, as the init of a task does. It
+// starts boxes and ends them, and exits when it has no child any more.
 const initRole = "init"
 
 func manyBoxes(args []string) error {
@@ -262,17 +263,17 @@ func manyBoxes(args []string) error {
 
 var errKilled = errors.New("it was killed")
 
-// oneBox starts a box and ends it: n chooses how.
+// oneBox starts a box and ends it in one of several ways, which n chooses.
 func oneBox(args []string, n int) error {
 	deed, begin := "until:TERM", []string{keeperRole}
 	switch {
 	case n < 4:
 		deed = "id"
 	case n%2 == 0:
-		begin = []string{parentRole, keeperRole} // who starts the keeper is killed
+		begin = []string{parentRole, keeperRole} // the parent of the keeper is killed
 	}
 	args = append(slices.Clone(args), deed)
-	args[len(args)-3] += "/" + strconv.Itoa(n) // what is written
+	args[len(args)-3] += "/" + strconv.Itoa(n) // the folder of --written
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: append(begin, args...), Stderr: os.Stderr}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -309,14 +310,14 @@ func oneBox(args []string, n int) error {
 // parentRole starts a program and waits for it, as a runner does.
 const parentRole = "parent"
 
-// hasEnded reports whether a child has ended. It stays to be waited for.
+// hasEnded reports whether a child has ended. It does not reap the child.
 func hasEnded(pid int) bool {
 	var end unix.Siginfo
 	err := unix.Waitid(unix.P_PID, pid, &end, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return err == nil && end.Signo != 0
 }
 
-// A keeper passes the signal on, and the server says how it ends.
+// A keeper passes SIGTERM on to the server, and exits with the server's exit code.
 func TestAServerIsToldToEnd(t *testing.T) {
 	a := as{1000, ""}
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
@@ -340,7 +341,7 @@ func told(t *testing.T, cmd *exec.Cmd) {
 	if err != nil || string(rest) != "until:TERM told\n" {
 		t.Errorf("%q, %v", rest, err)
 	}
-	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 3 { // its error is the code
+	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 3 { // its error says the exit code
 		t.Errorf("%v", cmd.ProcessState)
 	}
 }

@@ -70,7 +70,7 @@ func probe(out io.Writer) (int, error) {
 		return failed, err
 	}
 	return 0, json.NewEncoder(out).Encode(struct {
-		Landlock int `json:"landlock"` // its version, 0 for none
+		Landlock int `json:"landlock"` // version of Landlock, 0 for none
 	}{box.Landlocks()})
 }
 
@@ -88,7 +88,7 @@ func pull(args []string, out io.Writer) (int, error) {
 	if err != nil {
 		return failed, err
 	}
-	defer func() { _ = i.File.Close() }() // it was only read
+	defer func() { _ = i.File.Close() }() // the file was only read
 	return 0, json.NewEncoder(out).Encode(struct {
 		Digest string `json:"digest"`
 		File   string `json:"file"`

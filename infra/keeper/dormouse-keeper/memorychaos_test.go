@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// memoryFor is the variable with the length of TestMemoryIsThawedOnceWhateverIsKilled, which
-// make chaos sets. Without it the test is left out.
+// memoryFor is the environment variable that says how long
+// TestMemoryIsThawedOnceWhateverIsKilled runs. make chaos sets it; without it the test is skipped.
 const memoryFor = "DORMOUSE_TEST_MEMORY"
 
 // Two servers that keep their memory, one with a list of hosts, are called while keepers,
-// kernels, runners and dormouse are killed. No image is thawed twice: no count comes twice, and
-// no process comes back once another one has answered.
+// sentries, runners and dormouse are killed. The counts in the answers show that no image is
+// thawed twice: no count comes twice, and no process answers after another one has answered.
 func TestMemoryIsThawedOnceWhateverIsKilled(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv(memoryFor))
 	if err != nil {
@@ -62,7 +62,7 @@ func TestMemoryIsThawedOnceWhateverIsKilled(t *testing.T) {
 				if what, pid := victim(t, programs); pid != 0 {
 					killed[what]++
 					log.killed = log.killed || what == "dormouse"
-					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+					_ = syscall.Kill(pid, syscall.SIGKILL) // this fails if the process has ended
 				}
 				if log.killed {
 					break
@@ -106,7 +106,7 @@ func running(t *testing.T, programs string) map[int]string {
 			continue
 		}
 		what, _, _ := strings.Cut(string(text), "\x00")
-		pid, _ := strconv.Atoi(p.Name()) // it has an exe
+		pid, _ := strconv.Atoi(p.Name()) // a process has a number as its name
 		found[pid] = filepath.Base(what)
 	}
 	return found

@@ -26,11 +26,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// networkRole runs a command in a network of its own: FOLDER COMMAND…. Its machine has the
-// addresses 203.0.113.1 and 192.168.1.1, and all others of these networks are places beyond it.
+// networkRole is the role of a process that runs a command in a network namespace of its own; its
+// arguments are FOLDER COMMAND…. There the machine has the addresses 203.0.113.1 and 192.168.1.1.
+// All other addresses of these networks stand for other machines.
 const networkRole = "network"
 
-// beyond is the resolver of that network; where says what it knows.
+// beyond is the address of the resolver in that network. It answers what where returns.
 const beyond = "203.0.113.53"
 
 func where(name string) []string {
@@ -40,7 +41,7 @@ func where(name string) []string {
 	}[strings.ToLower(name)]
 }
 
-// networked returns a command as of [as.command] in such a network.
+// networked returns the same command as [as.command], which runs in such a network.
 func (a as) networked(t testing.TB, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := a.command(role, args...)
@@ -50,7 +51,7 @@ func (a as) networked(t testing.TB, role string, args ...string) *exec.Cmd {
 	return c
 }
 
-// own gives a process capabilities in a user namespace of its own, unless root has them.
+// own gives a process capabilities: root has them, and others get a user namespace of their own.
 func own(capabilities ...uintptr) *syscall.SysProcAttr {
 	me := os.Getuid()
 	if me == 0 {
@@ -64,9 +65,9 @@ func own(capabilities ...uintptr) *syscall.SysProcAttr {
 	}
 }
 
-// network listens at port 8080 of each address, sends back what comes, and says in the end
-// which addresses were reached. At ports 80 and 443 a web server says which host was asked for,
-// or sends as many bytes as its path has.
+// network sets up the network and runs the command. At port 8080 of each address it sends back
+// what it gets, and in the end it prints which addresses were reached. At ports 80 and 443 a web
+// server answers with the host of the request, or with as many bytes as the path says.
 func network(folder string, command []string) error {
 	resolver := filepath.Join(folder, "resolv.conf")
 	err := errors.Join(
@@ -181,12 +182,12 @@ func resolve(c *net.UDPConn) {
 		if err != nil {
 			continue
 		}
-		_, _ = c.WriteToUDPAddrPort(text, from) // it is asked again
+		_, _ = c.WriteToUDPAddrPort(text, from) // a client that gets no answer asks again
 	}
 }
 
-// A server that may use the network reaches what is beyond the machine, by name and by
-// address, and nothing of the machine. With a list of hosts it reaches these, and nothing else.
+// A server that may use the network reaches other machines, by name and by address, and nothing
+// on its own machine. With a list of hosts it reaches only these hosts.
 func TestAServerReachesWhatIsBeyondTheMachine(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t))
 	const back = "1000000 bytes came back"
@@ -243,8 +244,8 @@ func TestAServerReachesWhatIsBeyondTheMachine(t *testing.T) {
 // fetchServer is an MCP server whose tool fetches a URL.
 var fetchServer = nodeServer("const look = async () => (await fetch(process.env.URL)).text()")
 
-// A real server behind "dormouse run" reaches a host of its list. Of another one the error of
-// the call, the logs, ps and the terminal say the same.
+// A server that "dormouse run" hosts reaches a host of its list. If it calls another host, then
+// the error of the call, the logs, ps and the terminal say so in the same words.
 func TestARefusedHostIsSaidWhereTheUserLooks(t *testing.T) {
 	a := as{1000, ""}
 	programs, data := built(t), a.folder(t)
@@ -279,8 +280,8 @@ echo "<run"; cat told; echo ">"`).CombinedOutput()
 	}
 }
 
-// clients returns programs that do what their arguments say, each with the clients that are
-// usual in its language.
+// clients returns the command lines of programs in three languages. Each does the deeds that its
+// arguments name, with the usual HTTP client of its language.
 func clients(t testing.TB) map[string][]string {
 	t.Helper()
 	dir := filepath.Dir(serverProgram)
@@ -289,14 +290,14 @@ func clients(t testing.TB) map[string][]string {
 		text, failed := os.ReadFile(filepath.Join("testdata", script))
 		err = errors.Join(err, failed, os.WriteFile(filepath.Join(dir, script), text, 0o644))
 	}
-	t.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin") // what a box sees
+	t.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin") // these folders are in the box
 	node, none := exec.LookPath("node")
 	python, no := exec.LookPath("python3")
 	must(t, errors.Join(err, none, no))
 	return map[string][]string{"go": {serverProgram}, "node": {node, filepath.Join(dir, "client.js")}, "python": {python, filepath.Join(dir, "client.py")}}
 }
 
-// listed returns a command that does what deeds say in a box with a list of hosts.
+// listed returns a command that has a client do deeds in a box with a list of hosts.
 func (a as) listed(t testing.TB, store string, hosts, client []string, deeds ...string) *exec.Cmd {
 	t.Helper()
 	args := []string{"run", "--system", "--store", store}
@@ -309,7 +310,8 @@ func (a as) listed(t testing.TB, store string, hosts, client []string, deeds ...
 	return a.networked(t, keeperRole, slices.Concat(args, []string{"--"}, client, deeds)...)
 }
 
-// The usual clients name the true reason of a refusal, and reach a listed host by HTTP and TLS.
+// The usual clients report the true reason of a refusal, and reach a host of the list by HTTP and
+// by TLS.
 func TestUsualClientsAreToldTheTruth(t *testing.T) {
 	const no, refused = "no name", "refused"
 	as := as{1000, ""}
@@ -338,8 +340,8 @@ func TestUsualClientsAreToldTheTruth(t *testing.T) {
 	}
 }
 
-// BenchmarkListedHost compares programs that fetch from a host of their list with themselves
-// outside of a box. Names are resolved in both.
+// BenchmarkListedHost measures how long programs take to fetch from a host of their list, in a box
+// and outside of one.
 func BenchmarkListedHost(b *testing.B) {
 	a := as{1000, ""}
 	store := a.folder(b)

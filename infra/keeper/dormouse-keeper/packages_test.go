@@ -83,7 +83,8 @@ def look():
     return " ".join([read("/proc/version"), "kept %d" % n, "secret " + read("SECRET"), os.environ["GREETING"]])`)
 )
 
-// registries serves both packages: npm's below /, Python's below /simple.
+// registries serves a registry of npm, and an index of Python below /simple, with one package
+// each.
 func registries(t *testing.T, secret string) string {
 	t.Helper()
 	var npm, wheel bytes.Buffer
@@ -117,7 +118,7 @@ func registries(t *testing.T, secret string) string {
 	sends := func(at, kind string, body []byte) {
 		mux.HandleFunc(at, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", kind)
-			_, _ = w.Write(body) // who asked sees it
+			_, _ = w.Write(body) // if this fails, the client sees it
 		})
 	}
 	sum := sha512.Sum512(npm.Bytes())
@@ -129,8 +130,8 @@ func registries(t *testing.T, secret string) string {
 	return s.URL
 }
 
-// installer returns a folder in dir with the uv of this machine, or with one that pip fetches once
-// for all tests. Without it each cold start would fetch one, and fail with the internet.
+// installer returns a folder in dir with uv: the one of this machine, or one that pip fetches once
+// for all tests. Otherwise each cold start would fetch uv from the internet.
 func installer(t *testing.T, dir string) string {
 	t.Helper()
 	uv, err := exec.LookPath("uv")
@@ -152,9 +153,8 @@ func installer(t *testing.T, dir string) string {
 	return bin
 }
 
-// Servers of npm and PyPI are sealed: they see what was installed for them, the programs of the
-// machine and their workspace, which comes back after a sleep. Nothing runs unsealed where the
-// keeper is missing.
+// Sealed servers from npm and PyPI see what was installed for them, the programs of the machine,
+// and their workspace, which is kept over a sleep. Without the keeper they do not start.
 func TestServersOfPackagesAreSealed(t *testing.T) {
 	a := as{1000, ""}
 	programs, data := built(t), a.folder(t)

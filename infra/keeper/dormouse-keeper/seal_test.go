@@ -19,8 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// intruderRole is a program in the place of a sentry: sealed like one, of the same user, but
-// without the filter of gVisor. runnerRole stands in for the program that starts keepers.
+// intruderRole is the role of a process that is sealed as a sentry is and has the same user, but
+// lacks the filter of gVisor. runnerRole is that of a process in the place of the program that
+// starts keepers.
 const (
 	intruderRole = "intruder"
 	runnerRole   = "runner"
@@ -87,8 +88,8 @@ func runs(t *testing.T, cmd *exec.Cmd, line string) *exec.Cmd {
 		if err := in.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 			t.Error(err)
 		}
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // by the signal
+		_ = cmd.Process.Kill() // this fails if the process has ended
+		_ = cmd.Wait()         // its error is that it was killed
 	})
 	lines := bufio.NewReader(out)
 	for {
@@ -167,7 +168,7 @@ func TestABrokenSentryReachesNobodyElse(t *testing.T) {
 				}
 				deeds = append(deeds, "open:/etc/passwd", "open:"+store, "open:/proc/self/environ", fmt.Sprintf("open:/proc/%d/mem", keeper), "create:"+store+"/x", "create:/tmp/keeper-test-x", "tcp:"+host, "unix:"+abstract)
 			}
-			// The role seals itself as the keeper seals a sentry.
+			// The keeper seals a sentry by the same role.
 			out, err := a.command("keeper-seal", append([]string{"null", intruderRole}, deeds...)...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
@@ -178,7 +179,7 @@ func TestABrokenSentryReachesNobodyElse(t *testing.T) {
 					t.Errorf("%s: %s", deed, said)
 				}
 			}
-			// The control: the same program does harm where nothing stops it.
+			// Without the seal the same program succeeds, so the refusals above are due to the seal.
 			plain, err := a.command(intruderRole, "open:/etc/passwd", "tcp:"+host, fmt.Sprintf("attach:%d", others[0])).CombinedOutput()
 			if err != nil || strings.Contains(string(plain), "refused") {
 				t.Errorf("unsealed: %v %s", err, plain)

@@ -23,8 +23,8 @@ func TestAddressesThatNoBoxReaches(t *testing.T) {
 	}
 }
 
-// A name gets an address of the gate, whatever its own is; one that is not there gets none. A
-// name that leads to this machine is refused when it is dialled.
+// Each name that exists gets a made-up address. A connection to a name that leads to this machine
+// is refused.
 func TestNamesHaveAddressesOfTheGate(t *testing.T) {
 	g := Open(nil, nil)
 	g.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {

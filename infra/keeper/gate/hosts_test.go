@@ -43,7 +43,8 @@ func TestWhatIsNoHostIsRefused(t *testing.T) {
 	}
 }
 
-// What a box may call, by the form of what it asks for.
+// A name is allowed by its own entry or by that of a name above, in any case of letters, and by
+// nothing that only looks alike.
 func TestHostsAreComparedByName(t *testing.T) {
 	all := read(t, "api.test", "*.slack.test:443", "DB.Test.:5432", "bücher.test", "192.168.1.10:5432", "1.1.1.1")
 	for of, want := range map[string]string{ // the ports of 80, 443, 5432 that are allowed
@@ -63,7 +64,8 @@ func TestHostsAreComparedByName(t *testing.T) {
 	}
 }
 
-// Where a connection leads, and what is said of one that is refused.
+// A connection is refused unless the list allows the address to which it leads. The text says
+// why, and which entry would allow it.
 func TestPlacesAreRefusedUnlessTheListHasThem(t *testing.T) {
 	const mine = "203.0.113.1"
 	machine := []netip.Addr{netip.MustParseAddr(mine)}
@@ -103,8 +105,8 @@ func TestPlacesAreRefusedUnlessTheListHasThem(t *testing.T) {
 	}
 }
 
-// The questions of a box are answered here, and a name that is private only when it is
-// dialled is refused then. The same list gives a name the same address in every box.
+// Only names of the list get an address. If such a name leads to a private address, the connection
+// is refused. With the same list a name has the same made-up address in every box.
 func TestOnlyNamesOfTheListHaveAddresses(t *testing.T) {
 	var told []string
 	g := Open(read(t, "turns.test", "other.test:8080", "*.wild.test"), func(text string) { told = append(told, text) })
@@ -142,8 +144,7 @@ func TestOnlyNamesOfTheListHaveAddresses(t *testing.T) {
 	}
 }
 
-// A refusal is told at most once a second for a place, however often the box tries, and of
-// few places.
+// Refusals are told at most once a second for each place, and for a limited number of places.
 func TestRefusalsAreToldOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
@@ -175,7 +176,7 @@ func clientHello(t *testing.T, c *tls.Config) []byte {
 	ours, theirs := net.Pipe()
 	go func() {
 		err := tls.Client(theirs, c).HandshakeContext(t.Context())
-		_ = errors.Join(err, theirs.Close()) // nobody answers
+		_ = errors.Join(err, theirs.Close()) // no server answers
 	}()
 	head := make([]byte, 5)
 	if _, err := io.ReadFull(ours, head); err != nil {
@@ -196,11 +197,12 @@ func split(hello []byte, size int) (all []byte) {
 	return all
 }
 
-// An allowed address is no door to other hosts behind it.
+// A connection whose TLS names a host that is not in the list is refused, although its address is
+// allowed.
 func TestTheNameInTLSMustBeOfTheList(t *testing.T) {
 	all := read(t, "front.test", "*.other.test:8443")
 	named := func(name string) []byte {
-		return clientHello(t, &tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // nobody answers
+		return clientHello(t, &tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // no server answers
 	}
 	front, evil := named("front.test"), named("evil.test")
 	add := "; add it to x-dormouse.box.network"

@@ -23,8 +23,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 )
 
-// linked returns a gate whose only host is api.test, where serve answers, and what connects to
-// it from the other end of its link.
+// linked returns a gate whose only host is api.test, at which serve answers. dial connects to that
+// host through the gate, as the box would.
 func linked(t *testing.T, serve func(*net.TCPConn)) (*Gate, func() *gonet.TCPConn) {
 	t.Helper()
 	g, _, dial := linkedTo(t, serve)
@@ -36,7 +36,7 @@ func linkedTo(t *testing.T, serve func(*net.TCPConn)) (_ *Gate, end int, dial fu
 	t.Helper()
 	world, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	must(t, err)
-	t.Cleanup(func() { _ = world.Close() }) // nobody is connected any more
+	t.Cleanup(func() { _ = world.Close() }) // no connection is left
 	go func() {
 		for {
 			c, err := world.AcceptTCP()
@@ -69,7 +69,7 @@ func linkedTo(t *testing.T, serve func(*net.TCPConn)) (_ *Gate, end int, dial fu
 	}
 }
 
-// Many connections at a time end, each with all that was said, and leave nothing in use.
+// Each of many connections at a time gets all bytes, and none of them stays in use.
 func TestConnectionsAtOnceEnd(t *testing.T) {
 	g, dial := linked(t, func(c *net.TCPConn) {
 		_, err := io.Copy(struct{ io.Writer }{c}, c)
@@ -92,7 +92,7 @@ func TestConnectionsAtOnceEnd(t *testing.T) {
 			if got, err := io.ReadAll(c); !bytes.Equal(got, sent) || err != nil {
 				t.Errorf("%d bytes came back: %v", len(got), err)
 			}
-			_ = c.Close() // all was said
+			_ = c.Close() // both sides have sent everything
 		})
 	}
 	all.Wait()
@@ -114,7 +114,7 @@ func TestAnAllowedAddressGetsNoOtherName(t *testing.T) {
 	if c == nil {
 		return
 	}
-	if _, err := c.Write(clientHello(t, &tls.Config{ServerName: "evil.test", InsecureSkipVerify: true})); err != nil { //nolint:gosec // nobody answers
+	if _, err := c.Write(clientHello(t, &tls.Config{ServerName: "evil.test", InsecureSkipVerify: true})); err != nil { //nolint:gosec // no server answers
 		t.Fatal(err)
 	}
 	if n, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
@@ -133,7 +133,7 @@ func TestWhoNeverReadsCostsLittle(t *testing.T) {
 	const connections, boxHas, full = 32, 256 << 10, incoming + 64<<10 // the box is in this process too
 	filled, text := make(chan struct{}, connections), make([]byte, 4<<20)
 	g, dial := linked(t, func(c *net.TCPConn) {
-		_ = c.SetWriteBuffer(32 << 10) // what waits, waits in the gate
+		_ = c.SetWriteBuffer(32 << 10) // so that bytes wait in the gate instead
 		if _, err := c.Write(text[:full]); err != nil {
 			t.Error(err)
 		}
@@ -150,7 +150,7 @@ func TestWhoNeverReadsCostsLittle(t *testing.T) {
 	}
 	used := func() uint64 {
 		runtime.GC()
-		runtime.GC() // also what pools have kept
+		runtime.GC() // the second one frees what sync.Pools have kept
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc + m.StackInuse
@@ -158,7 +158,7 @@ func TestWhoNeverReadsCostsLittle(t *testing.T) {
 	before := used()
 	for range connections {
 		if c := dial(); c != nil {
-			defer func() { _ = c.Close() }() // nobody has read
+			defer func() { _ = c.Close() }() // its bytes were not read
 			if _, err := c.Write(text[:outgoing]); err != nil {
 				t.Fatal(err)
 			}
@@ -191,8 +191,8 @@ func TestTooMuchIsSaid(t *testing.T) {
 	}
 }
 
-// Frames of a broken kernel, whatever they are, neither end the gate nor reach a place that the
-// list does not have, and the next connection is as before.
+// Random packets, as a kernel that was taken over could send them, do not crash the gate and lead
+// to no host that is not in the list. Afterwards a connection works as before.
 func TestFramesOfABrokenKernelHarmNobody(t *testing.T) {
 	g, end, dial := linkedTo(t, func(c *net.TCPConn) { _ = c.Close() }) // no bytes are wanted
 	var dialed sync.Map
@@ -240,7 +240,7 @@ func TestFramesOfABrokenKernelHarmNobody(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
-	_ = c.Close() // its end was read
+	_ = c.Close() // the other end has closed it
 	if dials.Load() < 2 {
 		t.Error("no frame led to a dial")
 	}

@@ -19,7 +19,7 @@ import (
 
 // Limits bound what an image may be when it is unpacked.
 type Limits struct {
-	Bytes   int64 // of all files together
+	Bytes   int64 // sum of all files
 	Entries int   // files, folders and links
 }
 
@@ -160,7 +160,7 @@ func (f *flat) file(p string, h *tar.Header, r io.Reader) error {
 func (f *flat) links(file string, links []*tar.Header, own map[string]bool) error {
 	hidden := map[string][]*tar.Header{}
 	for _, h := range links {
-		p, _ := cleaned(h.Name) // it was clean before
+		p, _ := cleaned(h.Name) // the name was checked before
 		target, err := cleaned(h.Linkname)
 		if err != nil {
 			return err
@@ -215,7 +215,7 @@ func eachEntry(file string, do func(*tar.Header, io.Reader) error) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = in.Close() }() // it was only read
+	defer func() { _ = in.Close() }() // the file was only read
 	r := bufio.NewReaderSize(in, 1<<16)
 	var plain io.Reader = r
 	switch magic, _ := r.Peek(4); {

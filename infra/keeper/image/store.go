@@ -38,7 +38,7 @@ type Store struct {
 	Limits     Limits
 	Nameserver string // the address of the resolver of every box
 	Init       []byte // a program that every image gets
-	InitPath   string // its place, "" for none
+	InitPath   string // path of Init in the image, "" for none
 }
 
 // form is the version of the files that this package makes of an image.
@@ -49,7 +49,7 @@ func DefaultLimits() Limits { return Limits{Bytes: 16 << 30, Entries: 500_000} }
 
 // Image is an image of the store. The caller closes File.
 type Image struct {
-	Digest string   // of its manifest, "sha256:HEX"; "" without one
+	Digest string   // digest of the manifest, "sha256:HEX"; "" for an image without one
 	Sum    string   // SHA-256 of File, in hex
 	File   *os.File // the file system
 	Config v1.Config
@@ -57,7 +57,7 @@ type Image struct {
 
 // record is image.json.
 type record struct {
-	SHA256 string    `json:"sha256"` // of the file system
+	SHA256 string    `json:"sha256"` // digest of the file system
 	Stamp  stamp     `json:"stamp"`
 	Config v1.Config `json:"config"`
 }
@@ -70,9 +70,9 @@ type stamp struct {
 	Changed int64  `json:"changed_ns"`
 }
 
-// Open returns an image that was pulled by this name. The error is fs.ErrNotExist if there is
-// none. An image whose file has changed is refused, and removed.
-func (s Store) Open(ref string) (*Image, error) {
+// named returns an image that was pulled by this name. The error is fs.ErrNotExist if there is
+// none.
+func (s Store) named(ref string) (*Image, error) {
 	digest, err := os.ReadFile(s.ref(ref))
 	if err != nil {
 		return nil, err
@@ -80,6 +80,7 @@ func (s Store) Open(ref string) (*Image, error) {
 	return s.open(string(digest))
 }
 
+// open returns the image with this digest. It refuses and removes an image whose file has changed.
 func (s Store) open(digest string) (*Image, error) {
 	dir := s.folder(digest)
 	text, err := os.ReadFile(filepath.Join(dir, "image.json"))
@@ -122,7 +123,7 @@ func (s Store) unchanged(dir string, f *os.File, r record) error {
 // it asks the registry which image has the name now.
 func (s Store) Pull(ctx context.Context, ref string, always bool) (*Image, error) {
 	if !always {
-		if i, err := s.Open(ref); !errors.Is(err, fs.ErrNotExist) {
+		if i, err := s.named(ref); !errors.Is(err, fs.ErrNotExist) {
 			return i, err
 		}
 	}
@@ -136,7 +137,7 @@ func (s Store) Pull(ctx context.Context, ref string, always bool) (*Image, error
 	}
 	defer unlock()
 	if !always {
-		if i, err := s.Open(ref); !errors.Is(err, fs.ErrNotExist) { // another process made it
+		if i, err := s.named(ref); !errors.Is(err, fs.ErrNotExist) { // another process has pulled it meanwhile
 			return i, err
 		}
 	}
@@ -168,7 +169,7 @@ func (s Store) Pull(ctx context.Context, ref string, always bool) (*Image, error
 // make builds the folder of an image beside its place, and then renames it.
 func (s Store) make(ref string, img v1.Image, digest string) error {
 	tmp := filepath.Join(s.Dir, "tmp-"+key(ref))
-	if err := os.RemoveAll(tmp); err != nil { // of a pull that was killed
+	if err := os.RemoveAll(tmp); err != nil { // a pull that was killed has left it
 		return err
 	}
 	made := filepath.Join(tmp, "made")
@@ -228,11 +229,11 @@ func (s Store) download(tmp string, img v1.Image) ([]string, error) {
 }
 
 func save(file string, l v1.Layer) error {
-	in, err := l.Compressed() // its reader compares size and digest at the end
+	in, err := l.Compressed() // the reader compares size and digest at the end
 	if err != nil {
 		return err
 	}
-	defer func() { _ = in.Close() }() // its errors are those of Read
+	defer func() { _ = in.Close() }() // Read has returned its errors
 	out, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

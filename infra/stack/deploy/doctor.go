@@ -20,8 +20,8 @@ import (
 // Limits of AWS.
 const (
 	fewInvocations   = 100  // Lambda always keeps so many unreserved
-	usualVPCs        = 5    // of a region, unless AWS has allowed more
-	environmentBytes = 4096 // of a function
+	usualVPCs        = 5    // how many a region may have, unless AWS has allowed more
+	environmentBytes = 4096 // the most for the environment of a function
 	ownBytes         = 2000 // what Dormouse puts there, without secrets, subnets and names; TestTheEmulatorRefusesWhatAWSRefuses measures it
 )
 
@@ -37,7 +37,7 @@ func (p *program) doctor(ctx context.Context, s *stack) (map[string]string, erro
 	for _, look := range []func(context.Context) error{
 		d.name, d.account, d.region, d.network, d.roles, d.servers, d.environment,
 	} {
-		if err := look(ctx); err != nil { // what cannot be seen does not hide the rest
+		if err := look(ctx); err != nil { // if a check cannot be made, the others are
 			d.failed = append(d.failed, err)
 		}
 	}
@@ -104,7 +104,7 @@ func (d *diagnosis) account(ctx context.Context) error {
 		return nil
 	}
 	if d.stack != nil {
-		for _, name := range []string{"HttpConcurrency", "RelayConcurrency"} { // of a release before Concurrency
+		for _, name := range []string{"HttpConcurrency", "RelayConcurrency"} { // parameters of older releases
 			own, _ := strconv.Atoi(d.stack.Params[name])
 			free += own
 		}
@@ -267,7 +267,7 @@ func (d *diagnosis) environment(context.Context) error {
 
 const (
 	functionName = 64          // the most characters that Lambda takes
-	longestEnd   = "-box-2048" // of the names of functions, of which boxes.yaml has the longest
+	longestEnd   = "-box-2048" // of the longest name of a function, which is in boxes.yaml
 )
 
 // stackName matches the stack names that CloudFormation accepts.

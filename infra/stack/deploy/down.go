@@ -110,7 +110,7 @@ func (p *program) ending(ctx context.Context, cluster string) (all []string, err
 	if err != nil {
 		return nil, err
 	}
-	for some := range slices.Chunk(stopped, 100) { // as many as ECS describes
+	for some := range slices.Chunk(stopped, 100) { // ECS describes no more at a time
 		args := append([]string{"ecs", "describe-tasks", "--cluster", cluster, "--query", "tasks[?lastStatus!=`STOPPED`].taskArn", "--tasks"}, some...)
 		left, err := p.list(ctx, args...)
 		if err != nil {

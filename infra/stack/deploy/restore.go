@@ -111,7 +111,7 @@ func (p *program) active(ctx context.Context, table string) error {
 	for end := time.Now().Add(restoredWithin); ; time.Sleep(restoredEvery) {
 		status, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableStatus", "--output", "text")
 		switch {
-		case err != nil && !strings.Contains(err.Error(), "ResourceNotFound"): // it may not be listed yet
+		case err != nil && !strings.Contains(err.Error(), "ResourceNotFound"): // a new table may not be there yet
 			return err
 		case status == "ACTIVE":
 			return nil

@@ -13,7 +13,7 @@ import (
 
 // settings are the values of one section of samconfig.toml.
 type settings struct {
-	section string // of the file, as sam's --config-env
+	section string // its name, which sam takes as --config-env
 	stack   string
 	region  string // "" for the one that the commands use anyway
 	params  map[string]string

@@ -43,7 +43,7 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 	}
 	var got struct {
 		Stacks []struct {
-			StackId     string //nolint:revive,staticcheck // its name there
+			StackId     string //nolint:revive,staticcheck // the name in AWS's answer
 			StackStatus string
 			Updated     string `json:"LastUpdatedTime"`
 			Kept        bool   `json:"EnableTerminationProtection"`

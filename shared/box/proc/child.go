@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	drainWait  = 500 * time.Millisecond // for output still in a pipe after the exit
+	drainWait  = 500 * time.Millisecond // how long output is read that is still in a pipe after the exit
 	drainReads = 64                     // most reads of that output; together they read more than a pipe holds
 )
 
 // Grace is the time that a process has to exit by itself.
 type Grace struct {
 	Stdin time.Duration // after its stdin ends
-	Term  time.Duration // then after SIGTERM
+	Term  time.Duration // after SIGTERM, which follows
 }
 
 // Command describes a process to start.

@@ -90,7 +90,7 @@ func folders() (inodes map[int]uint64, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it is only read
+	defer func() { _ = f.Close() }() // the file is only read
 	inodes = map[int]uint64{}
 	for buf := make([]byte, 16<<10); ; {
 		n, err := unix.Getdents(int(f.Fd()), buf)

@@ -102,8 +102,8 @@ func (l *LineReader) Next() ([]byte, error) {
 // TooLong is the error for a line over the limit. It keeps enough of the line to find
 // the request that the line answers.
 type TooLong struct {
-	Bytes      int  // of the line
-	Full       bool // it is within the limit, and the budget had no room for it
+	Bytes      int  // length of the line
+	Full       bool // the line is within the limit, but the budget had no room for it
 	limit      int
 	head, tail []byte
 }
@@ -154,7 +154,7 @@ type Queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
 	lines  [][]byte
-	bytes  int // of lines, and of the one that is being written
+	bytes  int // sum of lines, and of the line that is being written
 	max    int
 	closed bool
 

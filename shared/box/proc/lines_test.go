@@ -172,8 +172,8 @@ func TestQueueIsBoundedByWhatIsNotWritten(t *testing.T) {
 	}
 }
 
-// A line that waits for others to give back is dropped in the end, and gives back itself, so
-// that two long lines do not wait for each other for ever.
+// A long line for which the budget has no room waits a while, and is then dropped. It gives back
+// what it holds of the budget, so two long lines do not wait for each other for ever.
 func TestALineWithoutRoomIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := guard.NewBudget(100 << 10)

@@ -122,7 +122,7 @@ func (d *Log) Close(how string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
-	_ = d.to.Close() // as with write
+	_ = d.to.Close() // an error has no receiver
 }
 
 // LogName returns the name that the files of a process have instead of its own. The name of

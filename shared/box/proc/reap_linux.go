@@ -61,7 +61,7 @@ func haveEnded() bool {
 // reapOrphans reaps the orphans that have ended. An error leaves them for the next time.
 func reapOrphans() {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well formed
-	fds := map[int]int{}                           // of pids
+	fds := map[int]int{}                           // pidfds by pid
 	defer func() {
 		for _, fd := range fds {
 			_ = unix.Close(fd)
@@ -97,7 +97,7 @@ func reapOrphans() {
 func isOwnZombie(stat string) bool {
 	text, err := os.ReadFile(stat)
 	if err != nil {
-		return false // it is gone
+		return false // the process is gone
 	}
 	// The name in parentheses may hold anything; the state and the parent follow it.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])

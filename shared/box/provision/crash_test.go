@@ -19,8 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// stageOnce is the main function of the test binary when it runs as another program that
-// stages.
+// stageOnce is the main function of the test binary when it stands for another runner that
+// prepares a process.
 func stageOnce(root string) int {
 	s := Server{Command: "python", HostPath: filepath.Join(root, "host")}
 	if _, err := New(config(root), s).Provision(context.Background(), strconv.Itoa(os.Getpid()), nil, nil); err != nil {
@@ -30,7 +30,7 @@ func stageOnce(root string) int {
 	return 0
 }
 
-// other starts another program that stages in the folders of the rig.
+// other returns the command of another runner that prepares a process in the folders of the rig.
 func (r *rig) other() *exec.Cmd {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
@@ -68,7 +68,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 		t.Fatal("it did not wait for the holder:", err)
 	}
 	commontest.OK(t, holder.Process.Signal(syscall.SIGKILL))
-	_ = holder.Wait() // it was killed
+	_ = holder.Wait() // its error is that it was killed
 	commontest.OK(t, <-got)
 	commontest.Eventually(t, "the install of the killed one is gone", func() bool { return !commontest.Alive(pid) })
 	made, err := filepath.Glob(filepath.Join(r.root, "cache/python/*/made-*"))
@@ -145,7 +145,7 @@ func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
 	if err != nil || one == two {
 		t.Fatal(one, two, err)
 	}
-	commontest.OK(t, os.Remove(filepath.Join(one, "alive"))) // nobody looks at it
+	commontest.OK(t, os.Remove(filepath.Join(one, "alive"))) // Claim looks at no lock of its own program
 	three, releaseThree, err := Claim(t.Context(), root, "", nil)
 	if err != nil || !there(one) || !there(two) || releaseThree() != nil || there(three) {
 		t.Error("a living runner's folder was removed:", err)
@@ -158,7 +158,7 @@ func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
 	}
 }
 
-// The next runner finds what a killed runner has left, even from another box.
+// The next runner removes the folder of a killed one, even if that ran another box.
 func TestFolderOfAKilledRunnerIsRemovedByTheNext(t *testing.T) {
 	r := newRig(t)
 	killed := r.other()
@@ -178,7 +178,7 @@ func TestFolderOfAKilledRunnerIsRemovedByTheNext(t *testing.T) {
 		t.Fatal("removed while it lived")
 	}
 	commontest.OK(t, killed.Process.Kill())
-	_ = killed.Wait() // it was killed
+	_ = killed.Wait() // its error is that it was killed
 	if claim(); there(folder) {
 		t.Error("it is still there")
 	}
@@ -189,8 +189,8 @@ func there(folder string) bool {
 	return err == nil
 }
 
-// claimOnce is the main function of the test binary when it runs as a runner that is
-// killed.
+// claimOnce is the main function of the test binary when it stands for a runner that claims a
+// folder and is killed.
 func claimOnce(root string) int {
 	folder, _, err := Claim(context.Background(), root, "", nil)
 	if err != nil || os.MkdirAll(filepath.Join(folder, ".mcp", "x", "workspace"), 0o700) != nil {

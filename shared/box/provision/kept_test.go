@@ -83,7 +83,8 @@ func TestAKeptInstallIsUnpackedAndNotInstalled(t *testing.T) {
 	}
 }
 
-// A changed digest is not used; the server is installed plainly.
+// A kept install that Unpack refuses, for instance because its digest differs, is not used. The
+// server is installed.
 func TestAKeptInstallThatIsRefusedIsInstalledPlainly(t *testing.T) {
 	r := newRig(t)
 	s, kept := r.registry(), &shelf{folder: t.TempDir()}
@@ -125,7 +126,7 @@ func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 	}
 }
 
-// Another command line, interpreter, cache or lock is another install.
+// A server with another command line, interpreter or lock gets another install.
 func TestAKeptInstallFitsItsRequest(t *testing.T) {
 	r := newRig(t)
 	s, kept := r.registry(), &shelf{folder: t.TempDir()}
@@ -150,7 +151,7 @@ func TestAKeptInstallFitsItsRequest(t *testing.T) {
 	}
 }
 
-// Secrets never land in the archive.
+// An install with a file that holds a credential is not packed.
 func TestAnInstallWithACredentialIsNotKept(t *testing.T) {
 	for name, value := range map[string]string{
 		"NPM_CONFIG__AUTHTOKEN": "npm_hunter2", "UV_INDEX_URL": "https://user:hunter2@index.example/simple", "PIP_INDEX_URL": "https://hunter2@index.example/simple",

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// With this variable set, the test binary runs as another program that stages. The value
-// says what it stages.
+// runnerRole is an environment variable. If it is set, the test binary stands for another runner;
+// the value is the folder of its rig.
 const runnerRole = "STAGE_TEST_RUNNER"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rig is a Provisioner with folders and programs of its own.
+// rig is a temporary folder with all folders and programs of a Provisioner.
 type rig struct {
 	t    *testing.T
 	root string

@@ -22,8 +22,8 @@ import (
 // The tests here use npm, node and python3 of this machine and small packages of
 // the public registries.
 
-// fetchedUv returns the folder of a uv that is fetched once for all tests, "" if this
-// machine has one or there is none to be had.
+// fetchedUv fetches uv once for all tests and returns its folder. It returns "" if this machine
+// has uv, or if uv cannot be fetched.
 var fetchedUv = sync.OnceValue(func() string {
 	if _, err := exec.LookPath("uv"); err == nil {
 		return ""
@@ -141,7 +141,7 @@ func TestRealUvxPackageThatDoesNotExist(t *testing.T) {
 	}
 }
 
-// Where there is no uv, pip fetches the one whose hashes are here.
+// On a machine without uv, pip fetches the release of uv whose hashes the package has.
 func TestRealUvIsFetchedOnce(t *testing.T) {
 	cfg := real(t.TempDir())
 	cfg.Environ["PATH"] = "/usr/bin:/bin"
@@ -168,7 +168,7 @@ func TestRealUvIsFetchedOnce(t *testing.T) {
 	}
 }
 
-// The image of boxes has the same uv as machines that fetch one.
+// The images have the release of uv that other machines fetch.
 func TestUvIsThatOfTheImages(t *testing.T) {
 	for _, name := range []string{"Dockerfile", "machine.py", "push.sh"} {
 		text, err := os.ReadFile(filepath.Join("../../../infra/image", name))

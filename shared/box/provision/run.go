@@ -58,7 +58,7 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 	var out head
 	var said proc.Tail
 	var read sync.WaitGroup
-	read.Go(func() { _, _ = io.Copy(io.MultiWriter(&out, c.log), child.Stdout()) }) // it may break off
+	read.Go(func() { _, _ = io.Copy(io.MultiWriter(&out, c.log), child.Stdout()) }) // what was read counts, also after an error
 	read.Go(func() { _, _ = io.Copy(io.MultiWriter(&said, c.log), child.Stderr()) })
 	read.Wait()
 	<-child.Exited()

@@ -117,7 +117,7 @@ func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error)
 	for _, k := range all {
 		old := keep.Age > 0 && time.Since(k.used) > keep.Age
 		if ctx.Err() != nil || !old && (keep.Bytes <= 0 || total <= keep.Bytes) {
-			break // those that follow were used later
+			break // the installs that follow were used later
 		}
 		gone, err := k.remove()
 		if errs = append(errs, err); gone {

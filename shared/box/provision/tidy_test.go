@@ -147,7 +147,7 @@ func TestCacheIsTidiedOnceADayAndAfterAnInstall(t *testing.T) {
 	if !tidied() || tidied() {
 		t.Error("not once after an install")
 	}
-	r.stageWith(r.stager(server)) // which installs nothing
+	r.stageWith(r.stager(server)) // this installs nothing
 	if tidied() {
 		t.Error("tidied after a start that installs nothing")
 	}
@@ -165,7 +165,7 @@ func TestStartWaitsForWhoRemovesItsInstall(t *testing.T) {
 	l := r.stageWith(one)
 	one.Close()
 	home := filepath.Dir(l.Reads[0])
-	release, _, err := tryLock(filepath.Join(home, usedFile), unix.LOCK_EX) // as remove holds it
+	release, _, err := tryLock(filepath.Join(home, usedFile), unix.LOCK_EX) // as remove locks it
 	commontest.OK(t, err)
 	two := r.stager(server)
 	defer two.Close()

@@ -127,7 +127,7 @@ func TestProgramOfAPackageIsTheOneNpxWouldTake(t *testing.T) {
 	}
 }
 
-// Another program of the package would not help either.
+// The advice to name another program is given only if the package has programs.
 func TestPackageWithoutAnyProgramIsNotAskedForAnother(t *testing.T) {
 	for bin, want := range map[string]string{
 		"":                  "package pkg has no program pkg: nothing that can be executed is there",

@@ -29,7 +29,7 @@ const (
 type entry struct {
 	Mode fs.FileMode `json:"m"`
 	Size int64       `json:"s,omitempty"`
-	Time time.Time   `json:"t,omitzero"`  // of a file
+	Time time.Time   `json:"t,omitzero"`  // when a file was changed
 	Link string      `json:"l,omitempty"` // where a link leads, relative to its folder
 	// Copy is the state in which refresh left the copy. What differs from it was changed
 	// by a process.
@@ -206,7 +206,7 @@ type filter struct {
 func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	base := path.Base(name)
 	if base == "node_modules" {
-		return f.modules // also as a link
+		return f.modules // whether it is a folder or a link
 	}
 	if !d.IsDir() {
 		return base == ".DS_Store" || strings.HasSuffix(base, ".pyc")
@@ -301,7 +301,7 @@ func (c *copier) place(name string) error {
 	if known && !e.Mode.IsDir() && before.Size == e.Size && before.Mode == e.Mode && before.Time.Equal(e.Time) && before.Link == e.Link {
 		e.Copy = before.Copy
 		c.want[name] = e
-		return nil // it stays as the process has left it
+		return nil // the copy stays as the process has left it
 	}
 	if there && now.Mode().Type() != e.Mode.Type() {
 		// The process may also have replaced a folder by a link.
@@ -315,7 +315,7 @@ func (c *copier) place(name string) error {
 		err = c.replace(name, e)
 	case !there:
 		err = c.dst.Mkdir(name, e.Mode.Perm()|0o700)
-	case !known: // it was made for something in it
+	case !known: // enter has made the folder, with a mode of its own
 		err = c.dst.Chmod(name, e.Mode.Perm()|0o700)
 	}
 	if err != nil {

@@ -153,8 +153,8 @@ func TestRefreshKeepsWhatTheProcessMade(t *testing.T) {
 	commontest.Same(t, want, list(t, l.Workspace))
 }
 
-// A workspace comes back after a sleep as its process left it, and has what is new at the
-// source. It does so again in the living box, and after the next sleep.
+// A restored workspace has what its process had changed, and what is new at the source. That
+// holds for later starts in the same box, and after the next sleep.
 func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{
@@ -163,7 +163,7 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 	})
 	store := snapshot.NewFolder(filepath.Join(r.root, "snapshots"))
 	boxes := 0
-	// live has a process work in a new box, and saves its workspace.
+	// live makes a new box, runs work as its process, then between, and saves the workspace.
 	live := func(work func(folder string), between func(again func())) map[string]string {
 		boxes++
 		cfg := config(filepath.Join(r.root, fmt.Sprint("box", boxes)))
@@ -203,7 +203,7 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 	}
 	got := live(nothing, func(again func()) {
 		again()
-		r.write(map[string]string{"host/memory": "theirs"}) // which the process made first
+		r.write(map[string]string{"host/memory": "theirs"}) // the process has made a file of this name before
 		again()
 	})
 	if diff := cmp.Diff(want, got); diff != "" {

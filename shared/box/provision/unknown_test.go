@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What npm 11, pip 23 and uv 0.9 print.
+// What npm 11 and uv 0.9 print.
 const (
 	npmKnowsNone = `npm error code E404
 npm error 404 Not Found - GET https://registry.npmjs.org/@modelcontextprotocol%2fNAME

@@ -180,7 +180,7 @@ func (g cgroup) end() (err error) {
 		procs, _ := os.ReadFile(g.file("cgroup.procs"))
 		for _, pid := range bytes.Fields(procs) {
 			if id, err := strconv.Atoi(string(pid)); err == nil && id > 0 {
-				_ = unix.Kill(id, unix.SIGKILL) // it may have ended
+				_ = unix.Kill(id, unix.SIGKILL) // this fails if the process has ended
 			}
 		}
 		if err = unix.Rmdir(string(g)); !errors.Is(err, unix.EBUSY) {

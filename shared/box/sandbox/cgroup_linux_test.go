@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// fakeCgroups makes files as the kernel's, and the files in /proc of a process in own. The
-// first folder of dirs is that of the mount.
+// fakeCgroups makes the files that the kernel would have for the cgroups dirs, below a mount. It
+// also makes the files in /proc of a process in the cgroup own.
 func fakeCgroups(t *testing.T, own, controllers string, dirs ...string) (proc, mount string) {
 	t.Helper()
 	mount, proc = filepath.Join(t.TempDir(), "cgroup"), t.TempDir()
@@ -106,7 +106,7 @@ func TestACgroupHasTheLimitsOfItsPolicy(t *testing.T) {
 	}
 }
 
-// The kernel's own cgroups, which need no controller for this.
+// This test uses real cgroups of the kernel. It needs no controllers.
 func TestAProgramIsInItsCgroupFromItsFirstMomentAndEndsWithIt(t *testing.T) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	commontest.OK(t, err)

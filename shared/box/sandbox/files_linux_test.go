@@ -233,7 +233,7 @@ func TestProgramWithoutWorkspaceWritesNowhere(t *testing.T) {
 	})
 }
 
-// What others may list and not enter, or enter and not list, is not open to them.
+// A folder is open to others only if they may both list and enter it.
 func TestPartsThatAreOpenToOthers(t *testing.T) {
 	root := t.TempDir()
 	commontest.OK(t, os.Chmod(root, 0o755))

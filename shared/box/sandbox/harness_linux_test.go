@@ -18,7 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// role makes the test binary a runner, as a user that is not root.
+// role is an environment variable with a job. If it is set, the test binary runs the job, as a
+// runner that is not root.
 const role = "SANDBOX_TEST_RUNNER"
 
 func TestMain(m *testing.M) {
@@ -95,8 +96,8 @@ func everyHost(t *testing.T, test func(t *testing.T, h host)) {
 	t.Run("user", func(t *testing.T) { test(t, host{uid: os.Getuid()}) })
 }
 
-// unprivileged is a variable. If it is 1, tests pass although this machine lacks what they
-// need.
+// unprivileged is an environment variable. If it is 1, tests pass although this machine lacks
+// what they need.
 const unprivileged = "DORMOUSE_TEST_UNPRIVILEGED"
 
 // notShown fails a test that cannot check its promise on this machine. A green run must

@@ -27,7 +27,7 @@ func TestMemoryLimitBites(t *testing.T) {
 func TestMemoryLimitLeavesRoomForReservedAddressSpace(t *testing.T) {
 	everyHost(t, func(t *testing.T, h host) {
 		p := h.policy(t)
-		for _, memory := range []int64{256, 512} { // what the profiles give
+		for _, memory := range []int64{256, 512} { // the limits of the profiles
 			p.Memory = memory * mib
 			expect(t, h.probe(t, p, "reserve", "512"), "reserve=ok", fmt.Sprintf("limit=%d mib", memory+512))
 		}

@@ -52,7 +52,7 @@ func (s *Sandbox) watch(pid int, stop <-chan struct{}) {
 		s.exceeded.Store(true)
 		if s.user == 0 || s.endUser() != nil {
 			for _, p := range append(family(pid), pid) {
-				_ = unix.Kill(p, unix.SIGKILL) // it may have ended
+				_ = unix.Kill(p, unix.SIGKILL) // this fails if the process has ended
 			}
 		}
 		return
@@ -78,7 +78,7 @@ func (s *Sandbox) memory(all []int, of func(pid int) (private, shared int64)) in
 
 // resident returns the bytes of memory that a process has in RAM.
 func resident(pid int) (private, shared int64) {
-	text, _ := os.ReadFile(procFile(pid, "status")) // none if it has ended
+	text, _ := os.ReadFile(procFile(pid, "status")) // empty if the process has ended
 	return field(text, "RssAnon:"), field(text, "RssShmem:")
 }
 
@@ -108,7 +108,7 @@ func procFile(pid int, name string) string {
 // memoryFiles returns the bytes in the files in memory that a process has open. It leaves out
 // the files whose inodes are in seen, and adds the others there.
 func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
-	open, _ := os.ReadDir(procFile(pid, "fd")) // none if it has ended
+	open, _ := os.ReadDir(procFile(pid, "fd")) // empty if the process has ended
 	for _, e := range open {
 		path := filepath.Join(procFile(pid, "fd"), e.Name())
 		to, err := os.Readlink(path)
@@ -138,7 +138,7 @@ const inode = 1 << 10
 func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	_ = filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == folder {
-			return nil //nolint:nilerr // it is gone
+			return nil //nolint:nilerr // the file is gone
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) == nil && st.Uid == user {
@@ -159,7 +159,7 @@ func family(pid int) []int {
 	for n := 0; n < len(all); n++ {
 		tasks, _ := filepath.Glob(procFile(all[n], "task/*/children")) // the pattern is well formed
 		for _, file := range tasks {
-			children, _ := os.ReadFile(file) // none if it has ended
+			children, _ := os.ReadFile(file) // empty if the process has ended
 			for _, child := range strings.Fields(string(children)) {
 				if id, err := strconv.Atoi(child); err == nil && !slices.Contains(all, id) {
 					all = append(all, id)
@@ -172,7 +172,7 @@ func family(pid int) []int {
 
 // ofUser returns all processes of a user.
 func ofUser(user uint32) (all []int) {
-	entries, _ := os.ReadDir("/proc") // what is there before an error counts
+	entries, _ := os.ReadDir("/proc") // after an error, what was read counts
 	for _, e := range entries {
 		var st unix.Stat_t
 		if pid, err := strconv.Atoi(e.Name()); err == nil && unix.Stat(procFile(pid, "stat"), &st) == nil && st.Uid == user {

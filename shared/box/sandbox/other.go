@@ -16,12 +16,8 @@ func Enter([]string) {}
 // Start makes the folders and starts the program without confinement. Lacks lists every
 // guard that its policy asks for.
 func (s *Sandbox) Start(cmd *exec.Cmd) error {
-	for _, dir := range []string{s.policy.Workspace, s.policy.Temp} {
-		if dir != "" {
-			if err := own(dir, 0); err != nil {
-				return &Error{Step: "folders", Err: err}
-			}
-		}
+	if err := s.makeFolders(); err != nil {
+		return err
 	}
 	return cmd.Start()
 }

@@ -149,7 +149,7 @@ func TestProgramDiesWithItsRunner(t *testing.T) {
 	n, err := stdout.Read(first)
 	commontest.OK(t, err)
 	commontest.OK(t, other.Process.Kill())
-	_ = other.Wait() // it was killed
+	_ = other.Wait() // its error is that it was killed
 	// The program holds the other end of the pipe until it has ended.
 	commontest.OK(t, stdout.SetReadDeadline(time.Now().Add(time.Minute)))
 	if rest, err := io.ReadAll(stdout); err != nil {

@@ -29,7 +29,7 @@ type order struct {
 	Dir   []byte
 	Death int // the signal that the kernel sends when the runner dies, 0 for none
 
-	Runner  int // its pid
+	Runner  int // pid of the runner
 	User    uint32
 	Policy  Policy
 	Support Support
@@ -64,12 +64,8 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	if !filepath.IsAbs(cmd.Path) || len(cmd.ExtraFiles) > 0 {
 		return &Error{Step: "command", Err: fmt.Errorf("%s must be an absolute path, without extra files", cmd.Path)}
 	}
-	for _, dir := range []string{s.policy.Workspace, s.policy.Temp} {
-		if dir != "" {
-			if err := own(dir, s.user); err != nil {
-				return &Error{Step: "folders", Err: err}
-			}
-		}
+	if err := s.makeFolders(); err != nil {
+		return err
 	}
 	path := cmd.Path
 	o := s.order()
@@ -223,8 +219,8 @@ func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	closeAll(w)
 	v, err := readVerdict(r)
 	if v != nil || err != nil {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // its error is known
+		_ = cmd.Process.Kill() // this fails if the process has ended
+		_ = cmd.Wait()         // its error follows from the verdict
 	}
 	return v, err
 }

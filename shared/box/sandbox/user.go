@@ -110,6 +110,18 @@ func ownTree(dir string, user int) error {
 	return os.Lchown(dir, user, user)
 }
 
+// makeFolders makes the workspace and Temp, and gives them to the user of the program.
+func (s *Sandbox) makeFolders() error {
+	for _, dir := range []string{s.policy.Workspace, s.policy.Temp} {
+		if dir != "" {
+			if err := own(dir, s.user); err != nil {
+				return &Error{Step: "folders", Err: err}
+			}
+		}
+	}
+	return nil
+}
+
 func (s *Sandbox) removeTemp() error {
 	if s.policy.Temp == "" {
 		return nil

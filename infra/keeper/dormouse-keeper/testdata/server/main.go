@@ -116,7 +116,7 @@ func do(verb, operand string) (string, error) {
 		for i := 0; i < len(b); i += 4096 {
 			b[i] = 1
 		}
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) // it may be told, so waiting is no deadlock
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) // while a signal may come, Go takes this wait for no deadlock
 		<-make(chan string)
 		return string(b), err
 	case "fill":
@@ -208,7 +208,7 @@ func keep(verb, what string) (string, error) {
 			return "hung", nil
 		}
 		return string(buf[:n]), err
-	case "push": // as much as it takes, in the background
+	case "push": // sends as much as the connection takes, in the background
 		pushed[name] = make(chan error, 1)
 		go func() {
 			var err error
@@ -243,7 +243,7 @@ func keep(verb, what string) (string, error) {
 		opened[name] = f
 		_, err = f.WriteString("temporary")
 		return "done", errors.Join(err, os.Remove(name))
-	case "whole": // what is in an open file
+	case "whole": // returns what is in an open file
 		n, err := opened[name].ReadAt(buf[:9], 0)
 		return string(buf[:n]), err
 	case "line": // the next bytes of an open file
@@ -356,7 +356,7 @@ func hog(what string) error {
 
 // starts counts by a file, and returns how often it was there.
 func starts(file string) int {
-	text, _ := os.ReadFile(file) // none at first
+	text, _ := os.ReadFile(file) // there is no file at first
 	if err := os.WriteFile(file, append(text, '.'), 0o600); err != nil {
 		return -1
 	}
