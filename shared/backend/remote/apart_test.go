@@ -417,23 +417,21 @@ func TestServerAsksApartFromTheCall(t *testing.T) {
 		for _, client := range []string{"2025-11-25", "2026-07-28"} {
 			for _, ids := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s for %s, ids %v", version, client, ids), func(t *testing.T) {
-					onEachStore(t, func(t *testing.T, store storage.Store) {
-						up := newSpeaker(t, version)
-						up.ids = ids
-						w := newWorld(t, store, up)
-						if client == "2026-07-28" && (!ids || version != "2025-11-25") {
-							w.warm = remote.New() // the question keeps the call open, in this process
-						}
-						p := newPerson()
-						s := p.joins(w, client, false)
-						for range 2 {
-							commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
-							commontest.Contains(t, "the server learned", `"name":"ada"`, call(t, s, "elicit"))
-						}
-						if n := p.asked.Load(); n != 2 {
-							t.Errorf("the user was asked %d times", n)
-						}
-					})
+					up := newSpeaker(t, version)
+					up.ids = ids
+					w := newWorld(t, storagetest.NewMemory(), up)
+					if client == "2026-07-28" && (!ids || version != "2025-11-25") {
+						w.warm = remote.New() // the question keeps the call open, in this process
+					}
+					p := newPerson()
+					s := p.joins(w, client, false)
+					for range 2 {
+						commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
+						commontest.Contains(t, "the server learned", `"name":"ada"`, call(t, s, "elicit"))
+					}
+					if n := p.asked.Load(); n != 2 {
+						t.Errorf("the user was asked %d times", n)
+					}
 				})
 			}
 		}
@@ -443,14 +441,12 @@ func TestServerAsksApartFromTheCall(t *testing.T) {
 // A client of 2026-07-28 is asked between rounds. If the stream of the call cannot be resumed
 // and another process may have the next round, the question is refused, and the call goes on.
 func TestQuestionApartCostsNoCallItsOutcome(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store storage.Store) {
-		w := newWorld(t, store, newSpeaker(t, "2025-11-25"))
-		s := newPerson().joins(w, "2026-07-28", false)
-		if got := call(t, s, "roots"); !strings.HasPrefix(got, "refused: ") {
-			t.Errorf("the server learned %q", got)
-		}
-		commontest.Contains(t, "the server learned", `"cancel"`, call(t, s, "elicit"))
-	})
+	w := newWorld(t, storagetest.NewMemory(), newSpeaker(t, "2025-11-25"))
+	s := newPerson().joins(w, "2026-07-28", false)
+	if got := call(t, s, "roots"); !strings.HasPrefix(got, "refused: ") {
+		t.Errorf("the server learned %q", got)
+	}
+	commontest.Contains(t, "the server learned", `"cancel"`, call(t, s, "elicit"))
 }
 
 // A server may end a call before its question is answered. A legacy client gets the
@@ -458,13 +454,11 @@ func TestQuestionApartCostsNoCallItsOutcome(t *testing.T) {
 func TestQuestionOutlivesItsCall(t *testing.T) {
 	for version, want := range map[string]string{"2025-11-25": "file:///srv/one", "2026-07-28": "refused: "} {
 		t.Run(version, func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store storage.Store) {
-				up := newSpeaker(t, "2025-11-25")
-				up.ids = true
-				w := newWorld(t, store, up)
-				commontest.Equal(t, "done", call(t, newPerson().joins(w, version, false), "asks and ends"))
-				commontest.Contains(t, "the server learned", want, <-up.learned)
-			})
+			up := newSpeaker(t, "2025-11-25")
+			up.ids = true
+			w := newWorld(t, storagetest.NewMemory(), up)
+			commontest.Equal(t, "done", call(t, newPerson().joins(w, version, false), "asks and ends"))
+			commontest.Contains(t, "the server learned", want, <-up.learned)
 		})
 	}
 }
@@ -481,15 +475,13 @@ func TestAnswerThatComesAfterASilentStreamIsFetched(t *testing.T) {
 func TestServerLogsApartFromTheCall(t *testing.T) {
 	for _, ids := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ids %v", ids), func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store storage.Store) {
-				up := newSpeaker(t, "2025-11-25")
-				up.ids = ids
-				w := newWorld(t, store, up)
-				p := newPerson()
-				s := p.joins(w, "2025-11-25", false)
-				commontest.Equal(t, "done", call(t, s, "log"))
-				commontest.Equal(t, "about to end", <-p.logs)
-			})
+			up := newSpeaker(t, "2025-11-25")
+			up.ids = ids
+			w := newWorld(t, storagetest.NewMemory(), up)
+			p := newPerson()
+			s := p.joins(w, "2025-11-25", false)
+			commontest.Equal(t, "done", call(t, s, "log"))
+			commontest.Equal(t, "about to end", <-p.logs)
 		})
 	}
 }
@@ -520,23 +512,21 @@ func TestServerThatResumesLosesNothingBetweenCalls(t *testing.T) {
 func TestServerWithoutAStandaloneStreamIsAskedOnce(t *testing.T) {
 	for _, status := range []int{http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusOK} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store storage.Store) {
-				up := newSpeaker(t, "2025-11-25")
-				up.get = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
-				w := newWorld(t, store, up)
-				s := newPerson().joins(w, "2025-11-25", false)
+			up := newSpeaker(t, "2025-11-25")
+			up.get = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+			w := newWorld(t, storagetest.NewMemory(), up)
+			s := newPerson().joins(w, "2025-11-25", false)
+			call(t, s, "log")
+			before := w.upcalls.Load()
+			for range 5 {
 				call(t, s, "log")
-				before := w.upcalls.Load()
-				for range 5 {
-					call(t, s, "log")
-				}
-				if n := w.upcalls.Load() - before; n != 5 {
-					t.Errorf("5 more calls cost %d requests", n)
-				}
-				if n := up.gets.Load(); n != 1 {
-					t.Errorf("it was asked %d times", n)
-				}
-			})
+			}
+			if n := w.upcalls.Load() - before; n != 5 {
+				t.Errorf("5 more calls cost %d requests", n)
+			}
+			if n := up.gets.Load(); n != 1 {
+				t.Errorf("it was asked %d times", n)
+			}
 		})
 	}
 }
@@ -568,22 +558,20 @@ func TestServerThatMixesItsStreamsIsNotResumed(t *testing.T) {
 	for _, client := range []string{"2025-11-25", "2026-07-28"} {
 		for _, warm := range []bool{true, false} {
 			t.Run(fmt.Sprintf("for %s, warm %v", client, warm), func(t *testing.T) {
-				onEachStore(t, func(t *testing.T, store storage.Store) {
-					up := newSpeaker(t, "2025-11-25")
-					up.mixes = true
-					w := newWorld(t, store, up)
-					if warm {
-						w.warm = remote.New()
-					}
-					p := newPerson()
-					s := p.joins(w, client, false)
-					for range 3 {
-						commontest.Contains(t, "", "ada", call(t, s, "elicit"))
-					}
-					if p.asked.Load() != 3 {
-						t.Errorf("the user was asked %d times", p.asked.Load())
-					}
-				})
+				up := newSpeaker(t, "2025-11-25")
+				up.mixes = true
+				w := newWorld(t, storagetest.NewMemory(), up)
+				if warm {
+					w.warm = remote.New()
+				}
+				p := newPerson()
+				s := p.joins(w, client, false)
+				for range 3 {
+					commontest.Contains(t, "", "ada", call(t, s, "elicit"))
+				}
+				if p.asked.Load() != 3 {
+					t.Errorf("the user was asked %d times", p.asked.Load())
+				}
 			})
 		}
 	}
@@ -616,18 +604,16 @@ func TestCallsOfASessionShareTheStandaloneStream(t *testing.T) {
 // A server that floods its standalone stream has to wait for its reader. The call still
 // ends, and the messages come in order.
 func TestServerThatFloodsDoesNotStopTheCall(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store storage.Store) {
-		up := newSpeaker(t, "2025-11-25")
-		w := newWorld(t, store, up)
-		p := newPerson()
-		s := p.joins(w, "2025-11-25", false)
-		commontest.Equal(t, "done", call(t, s, "flood"))
-		for i := range 100 {
-			if got := <-p.logs; got != fmt.Sprint(i) {
-				t.Fatalf("message %d is %q", i, got)
-			}
+	up := newSpeaker(t, "2025-11-25")
+	w := newWorld(t, storagetest.NewMemory(), up)
+	p := newPerson()
+	s := p.joins(w, "2025-11-25", false)
+	commontest.Equal(t, "done", call(t, s, "flood"))
+	for i := range 100 {
+		if got := <-p.logs; got != fmt.Sprint(i) {
+			t.Fatalf("message %d is %q", i, got)
 		}
-	})
+	}
 }
 
 // A stream that never falls silent is closed as soon as the call has its answer.
@@ -664,28 +650,24 @@ func TestServerThatFloodsTheSessionIsNotHeardFurther(t *testing.T) {
 // If a server dies while a stream is open, the outcome of the call is unknown. The next
 // call succeeds.
 func TestServerThatDiesInACallIsReachedAgain(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store storage.Store) {
-		up := newSpeaker(t, "2025-11-25")
-		w := newWorld(t, store, up)
-		s := newPerson().joins(w, "2025-11-25", false)
-		_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "die"})
-		if err == nil || !strings.Contains(err.Error(), "is not known") || up.calls.Load() != 1 {
-			t.Errorf("%v, after %d calls", err, up.calls.Load())
-		}
-		commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
-	})
+	up := newSpeaker(t, "2025-11-25")
+	w := newWorld(t, storagetest.NewMemory(), up)
+	s := newPerson().joins(w, "2025-11-25", false)
+	_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "die"})
+	if err == nil || !strings.Contains(err.Error(), "is not known") || up.calls.Load() != 1 {
+		t.Errorf("%v, after %d calls", err, up.calls.Load())
+	}
+	commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
 }
 
 // A client whose roots change tells the server, which asks for them outside of any call.
 func TestServerLearnsThatRootsHaveChanged(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store storage.Store) {
-		up := newSpeaker(t, "2025-11-25")
-		w := newWorld(t, store, up)
-		p := newPerson()
-		p.joins(w, "2025-11-25", true)
-		p.client.AddRoots(&mcp.Root{URI: "file:///srv/two", Name: "two"}) //nolint:staticcheck // clients have them
-		commontest.Contains(t, "the server learned", "file:///srv/two", <-up.learned)
-	})
+	up := newSpeaker(t, "2025-11-25")
+	w := newWorld(t, storagetest.NewMemory(), up)
+	p := newPerson()
+	p.joins(w, "2025-11-25", true)
+	p.client.AddRoots(&mcp.Root{URI: "file:///srv/two", Name: "two"}) //nolint:staticcheck // clients have them
+	commontest.Contains(t, "the server learned", "file:///srv/two", <-up.learned)
 }
 
 // The version 2026-07-28 has no notification for changed roots. A client that sends one

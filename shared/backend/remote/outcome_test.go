@@ -371,20 +371,18 @@ func TestMessagesComeHoweverTheyAreLaidOut(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store storage.Store) {
-				up := &faulty{Handler: streamable(), fault: fault}
-				w := newWorld(t, store, up)
-				told := make(chan float64, 1)
-				c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, &mcp.ClientOptions{
-					ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { told <- r.Params.Progress },
-				}))
-				up.n.Store(1)
-				r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count", Meta: mcp.Meta{"progressToken": "p"}})
-				if got := text(t, r, err); got != "a\nb" || up.seen.Load() != 1 {
-					t.Errorf("%q, after %d calls", got, up.seen.Load())
-				}
-				commontest.EqualIn(t, "the client was told of progress", 7, <-told)
-			})
+			up := &faulty{Handler: streamable(), fault: fault}
+			w := newWorld(t, storagetest.NewMemory(), up)
+			told := make(chan float64, 1)
+			c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, &mcp.ClientOptions{
+				ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { told <- r.Params.Progress },
+			}))
+			up.n.Store(1)
+			r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count", Meta: mcp.Meta{"progressToken": "p"}})
+			if got := text(t, r, err); got != "a\nb" || up.seen.Load() != 1 {
+				t.Errorf("%q, after %d calls", got, up.seen.Load())
+			}
+			commontest.EqualIn(t, "the client was told of progress", 7, <-told)
 		})
 	}
 }

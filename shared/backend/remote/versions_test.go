@@ -14,7 +14,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -95,37 +94,35 @@ func text(t *testing.T, r *mcp.CallToolResult, err error) string {
 func TestServersOfEveryVersionAreReached(t *testing.T) {
 	for version, upstream := range upstreams() {
 		t.Run(version, func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store storage.Store) {
-				w := newWorld(t, store, upstream)
-				var mu sync.Mutex
-				steps := 0
-				c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "old", Version: "1"}, &mcp.ClientOptions{
-					ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
-						mu.Lock()
-						defer mu.Unlock()
-						steps++
-					},
-				}))
-				commontest.EqualIn(t, "instructions", "count", c.InitializeResult().Instructions)
-				tools, err := c.ListTools(t.Context(), nil)
-				if err != nil || len(tools.Tools) != 3 {
-					t.Fatalf("tools: %v, %v", tools, err)
+			w := newWorld(t, storagetest.NewMemory(), upstream)
+			var mu sync.Mutex
+			steps := 0
+			c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "old", Version: "1"}, &mcp.ClientOptions{
+				ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
+					mu.Lock()
+					defer mu.Unlock()
+					steps++
+				},
+			}))
+			commontest.EqualIn(t, "instructions", "count", c.InitializeResult().Instructions)
+			tools, err := c.ListTools(t.Context(), nil)
+			if err != nil || len(tools.Tools) != 3 {
+				t.Fatalf("tools: %v, %v", tools, err)
+			}
+			keeps := !strings.HasPrefix(version, "2024") && !strings.HasPrefix(version, "2026")
+			for i, want := range []string{"1", "2"} {
+				if got := call(t, c, "count"); keeps && got != want {
+					t.Errorf("call %d: %q, want %q: the session at the upstream was lost", i, got, want)
 				}
-				keeps := !strings.HasPrefix(version, "2024") && !strings.HasPrefix(version, "2026")
-				for i, want := range []string{"1", "2"} {
-					if got := call(t, c, "count"); keeps && got != want {
-						t.Errorf("call %d: %q, want %q: the session at the upstream was lost", i, got, want)
-					}
-				}
-				p := &mcp.CallToolParams{Name: "progress", Arguments: map[string]any{}}
-				p.SetProgressToken("p1")
-				r, err := c.CallTool(t.Context(), p)
-				commontest.EqualIn(t, "progress", "done", text(t, r, err))
-				_, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "nothing"})
-				if err == nil || !strings.Contains(err.Error(), "nothing") {
-					t.Errorf("an unknown tool: %v", err)
-				}
-			})
+			}
+			p := &mcp.CallToolParams{Name: "progress", Arguments: map[string]any{}}
+			p.SetProgressToken("p1")
+			r, err := c.CallTool(t.Context(), p)
+			commontest.EqualIn(t, "progress", "done", text(t, r, err))
+			_, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "nothing"})
+			if err == nil || !strings.Contains(err.Error(), "nothing") {
+				t.Errorf("an unknown tool: %v", err)
+			}
 		})
 	}
 }
