@@ -139,8 +139,8 @@ func interpret(t *testing.T, filter []unix.SockFilter, arch, nr uint32, args []u
 	return 0
 }
 
-// The prober shows what the kernel of this machine refuses. Here are other architectures, and
-// the calls that the prober does not make.
+// The prober shows what the kernel of this machine refuses. Here are other architectures, the
+// calls that the prober does not make, and those that the kernel may refuse without a filter too.
 func TestFilter(t *testing.T) {
 	const amd, arm = unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_AARCH64
 	off, on, all := Policy{}, Policy{Sockets: InternetSockets}, Policy{Sockets: AllSockets}
@@ -160,6 +160,7 @@ func TestFilter(t *testing.T) {
 		{"unix socket with more bits, on", on, amd, amd, unix.SYS_SOCKET, args(1<<32 | unix.AF_UNIX), afnosupport},
 		{"routes, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE), allow},
 		{"programs by netlink", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_USERSOCK), afnosupport},
+		{"vsock", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_VSOCK, unix.SOCK_STREAM), afnosupport},
 		{"pair with flags", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK), allow},
 		{"datagram pair, all", all, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_DGRAM), allow},
 		{"inet pair", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_INET, unix.SOCK_STREAM), afnosupport},
@@ -168,7 +169,9 @@ func TestFilter(t *testing.T) {
 		{"amd on arm", off, arm, amd, unix.SYS_READ, nil, kill},
 		{"32 bits on arm", all, arm, unix.AUDIT_ARCH_ARM, 281, nil, kill},
 		{"thread", on, amd, amd, unix.SYS_CLONE, args(unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_SIGHAND), allow},
+		{"user namespace", on, amd, amd, unix.SYS_CLONE, args(unix.CLONE_NEWUSER), eperm},
 		{"clone3", on, amd, amd, unix.SYS_CLONE3, nil, refuse(unix.ENOSYS)},
+		{"ptrace", all, amd, amd, unix.SYS_PTRACE, nil, eperm},
 		{"shared memory", on, amd, amd, unix.SYS_SHMAT, nil, eperm},
 		{"shared memory, all", all, amd, amd, unix.SYS_SHMAT, nil, allow},
 		{"limits of its own", on, amd, amd, unix.SYS_PRLIMIT64, args(0), allow},
