@@ -9,8 +9,8 @@ import (
 
 // era writes into the box record which protocol eras the server speaks. The next runner of the
 // box begins with them. era ignores a value that it does not know.
-func (h *Handler) era(ctx context.Context, f frame.Status) error {
-	_, _, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, decision) {
+func (r runner) era(ctx context.Context, f frame.Status) error {
+	_, _, err := r.change(ctx, func(b storage.Box) (storage.Box, decision) {
 		if b.Era == f.Era || f.Era != frame.EraModern && f.Era != frame.EraLegacy && f.Era != frame.EraDual {
 			return b, known
 		}

@@ -29,7 +29,7 @@ type streamPart struct {
 // parts opens the tickets of an events frame and cuts its payload. It refuses the whole frame,
 // with Invalid, if anything in it is wrong, or if it has more streams, tickets or events than
 // a batch holds. Each stream costs a write.
-func (h *Handler) parts(ctx context.Context, f frame.Events) ([]streamPart, error) {
+func (r runner) parts(ctx context.Context, f frame.Events) ([]streamPart, error) {
 	count := 0
 	for _, it := range f.Items {
 		count += len(it.Lens)
@@ -39,9 +39,9 @@ func (h *Handler) parts(ctx context.Context, f frame.Events) ([]streamPart, erro
 	}
 	parts := make([]streamPart, len(f.Items))
 	rest := f.Payload
-	expires := time.Now().Add(h.EventAge)
+	expires := time.Now().Add(r.h.EventAge)
 	for i, it := range f.Items {
-		t, err := h.open(ctx, f.Sender, it.Ticket)
+		t, err := r.open(ctx, it.Ticket)
 		if err != nil {
 			return nil, err
 		}
@@ -99,22 +99,22 @@ func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byt
 // events pushes the stored events to connected clients, removes the traces of ended requests,
 // and returns the ack. A runner that got no ack sends the batch again, and events may repeat
 // all of it.
-func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
-	parts, err := h.parts(ctx, f)
+func (r runner) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
+	parts, err := r.parts(ctx, f)
 	if errors.Is(err, storage.Invalid) {
 		// The same batch would be refused again. Close its streams, so that the box does not
 		// stay awake for them.
-		h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session_id", f.Session, "error", err)
+		r.h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session_id", f.Session, "error", err)
 		return refused(f), nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := h.mark(ctx, f.Sender, f.Tickets); err != nil {
+	if err := r.mark(ctx, f.Tickets); err != nil {
 		return nil, err
 	}
 	ack := &frame.Ack{Seq: f.Seq, Session: f.Session}
-	if sent, err := h.publish(ctx, f.Box, parts, ack); err != nil || !sent {
+	if sent, err := r.h.publish(ctx, f.Box, parts, ack); err != nil || !sent {
 		return nil, err // without an ack the runner sends the batch again
 	}
 	return *ack, nil

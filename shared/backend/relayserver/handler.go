@@ -39,14 +39,15 @@ func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, 
 		return nil, a.end(ctx, nil, nil, err)
 	}
 	ctx = a.gather(ctx)
+	r := runner{h: h, conn: conn}
 	if whole, ok := f.(frame.Whole); ok {
-		joined, err := h.whole(ctx, whole)
+		joined, err := r.whole(ctx, whole)
 		if err != nil {
 			return nil, a.end(ctx, whole, nil, err)
 		}
 		f = joined
 	}
-	reply, err := h.frame(ctx, conn, f)
+	reply, err := r.frame(ctx, f)
 	return reply, a.end(ctx, f, reply, err)
 }
 
@@ -88,30 +89,40 @@ func names(f frame.Frame) []string {
 	return all
 }
 
-func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte, error) {
+// runner is the sender of a frame: what it claims to be, and the connection that it uses.
+type runner struct {
+	h    *Handler
+	from frame.Sender
+	conn string
+}
+
+func (r runner) frame(ctx context.Context, f frame.Frame) ([]byte, error) {
+	if f, ok := f.(frame.FromRunner); ok {
+		r.from = f.From()
+	}
 	var reply frame.Frame
 	var err error
 	switch f := f.(type) {
 	case frame.Hello:
-		reply, err = h.hello(ctx, conn, f)
+		reply, err = r.hello(ctx, f)
 	case frame.Pull:
-		reply, err = h.pull(ctx, conn, f)
+		reply, err = r.pull(ctx, f)
 	case frame.Taken:
-		err = h.mark(ctx, f.Sender, f.Tickets)
+		err = r.mark(ctx, f.Tickets)
 	case frame.Ask:
-		reply, err = h.ask(ctx, f)
+		reply, err = r.ask(ctx, f)
 	case frame.Return:
-		err = h.returned(ctx, f)
+		err = r.returned(ctx, f)
 	case frame.Events:
-		reply, err = h.events(ctx, f)
+		reply, err = r.events(ctx, f)
 	case frame.Status:
-		err = h.status(ctx, conn, f)
+		err = r.status(ctx, f)
 	case frame.Bye:
-		reply, err = h.bye(ctx, f)
+		reply, err = r.bye(ctx, f)
 	case frame.Snapshot:
-		reply, err = h.snapshot(ctx, f)
+		reply, err = r.snapshot(ctx, f)
 	case frame.Part:
-		reply, err = h.part(ctx, f)
+		reply, err = r.part(ctx, f)
 	default:
 		// A newer runner may send a type that this version does not know. That is no error.
 	}
@@ -123,26 +134,26 @@ func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte
 	}
 	encoded := frame.Encode(reply)
 	if len(encoded) > frame.MaxFrame { // a welcome with many variables; a route response is one message, a post may be several
-		return nil, h.post(ctx, conn, reply)
+		return nil, r.h.post(ctx, r.conn, reply)
 	}
 	return encoded, nil
 }
 
 // part stores a piece of a long frame under the frame's place. There are frame.MaxTransfers
 // places, so one box cannot fill the store. Only the runner of the box may write.
-func (h *Handler) part(ctx context.Context, f frame.Part) (frame.Frame, error) {
+func (r runner) part(ctx context.Context, f frame.Part) (frame.Frame, error) {
 	place, nonce, ok := placeOf(f.Frame)
 	if !ok || f.Box == "" || f.N < 0 || f.N > frame.MaxJoined/frame.MaxPiece || len(f.Payload) > frame.MaxFrame {
 		return nil, storage.Errorf(storage.Invalid, "part %d of relay frame %q is not one", f.N, f.Frame)
 	}
-	b, err := h.Store.Box(ctx, f.Box)
+	b, err := r.h.Store.Box(ctx, f.Box)
 	if err != nil {
 		return nil, err
 	}
 	if b.Runner == "" || b.Runner != f.Runner {
 		return frame.Fenced{Link: b.Link}, nil
 	}
-	err = h.Store.PutPart(ctx, storage.Part{
+	err = r.h.Store.PutPart(ctx, storage.Part{
 		Box: f.Box, Frame: place, N: int(f.N), Data: slices.Concat([]byte(nonce), f.Payload), Expires: time.Now().Add(partLife),
 	})
 	return frame.PartOK{Frame: f.Frame, N: f.N}, err
@@ -160,12 +171,12 @@ func placeOf(name string) (place, nonce string, ok bool) {
 	return place, nonce + "\n", true
 }
 
-func (h *Handler) whole(ctx context.Context, f frame.Whole) (frame.Frame, error) {
+func (r runner) whole(ctx context.Context, f frame.Whole) (frame.Frame, error) {
 	place, nonce, ok := placeOf(f.Frame)
 	if !ok {
 		return nil, storage.Errorf(storage.Invalid, "relay frame %q is not one", f.Frame)
 	}
-	parts, err := h.Store.Parts(ctx, f.Box, place)
+	parts, err := r.h.Store.Parts(ctx, f.Box, place)
 	if err != nil {
 		return nil, err
 	}
@@ -207,11 +218,12 @@ func joinable(f frame.Frame, box storage.BoxID) bool {
 	}
 }
 
-// change changes a box record by a rule, such as those in record.go, and writes it if no other
-// writer came in between. After a conflict it reads the record and asks the rule again.
-func (h *Handler) change(ctx context.Context, id storage.BoxID, rule func(storage.Box) (storage.Box, decision)) (storage.Box, decision, error) {
+// change changes the record of the runner's box by a rule, such as those in record.go. It writes
+// the record if no other writer came in between. After a conflict it reads the record and asks
+// the rule again.
+func (r runner) change(ctx context.Context, rule func(storage.Box) (storage.Box, decision)) (storage.Box, decision, error) {
 	for {
-		b, err := h.Store.Box(ctx, id)
+		b, err := r.h.Store.Box(ctx, r.from.Box)
 		if err != nil {
 			return b, refuse, err
 		}
@@ -219,7 +231,7 @@ func (h *Handler) change(ctx context.Context, id storage.BoxID, rule func(storag
 		if v != write {
 			return next, v, nil
 		}
-		err = h.Store.SaveBox(ctx, next)
+		err = r.h.Store.SaveBox(ctx, next)
 		if !errors.Is(err, storage.Conflict) {
 			return next, v, err
 		}
@@ -229,8 +241,8 @@ func (h *Handler) change(ctx context.Context, id storage.BoxID, rule func(storag
 // pull sends a runner the deliveries that wait in the inbox. It claims each item before it
 // sends it, so no other generation can have it. It reads the log after the claim, because
 // a repeated put may have brought back an item whose request ended long ago.
-func (h *Handler) pull(ctx context.Context, conn string, f frame.Pull) (frame.Frame, error) {
-	b, err := h.Store.Box(ctx, f.Box)
+func (r runner) pull(ctx context.Context, f frame.Pull) (frame.Frame, error) {
+	b, err := r.h.Store.Box(ctx, f.Box)
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +252,7 @@ func (h *Handler) pull(ctx context.Context, conn string, f frame.Pull) (frame.Fr
 	if b.State != storage.Awake || b.Gen != f.Gen {
 		return nil, nil // overtaken by this runner's own bye
 	}
-	items, err := h.Store.Items(ctx, f.Box)
+	items, err := r.h.Store.Items(ctx, f.Box)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +262,7 @@ func (h *Handler) pull(ctx context.Context, conn string, f frame.Pull) (frame.Fr
 		if it.State != storage.Waiting && !mine {
 			continue
 		}
-		delivered, err := h.claim(ctx, conn, b, it)
+		delivered, err := r.claim(ctx, b, it)
 		if err != nil {
 			return nil, err
 		}
@@ -269,61 +281,61 @@ func (h *Handler) pull(ctx context.Context, conn string, f frame.Pull) (frame.Fr
 
 // claim takes an item for the generation of b and sends its delivery to the runner. delivered
 // is false if the runner does not get it: another generation has it, or the request is over.
-func (h *Handler) claim(ctx context.Context, conn string, b storage.Box, it storage.Item) (delivered bool, err error) {
+func (r runner) claim(ctx context.Context, b storage.Box, it storage.Item) (delivered bool, err error) {
 	if it.State == storage.Waiting && time.Now().After(it.NotAfter) {
-		return false, h.endItem(ctx, it, expired)
+		return false, r.h.endItem(ctx, it, expired)
 	}
-	it, err = h.Store.Claim(ctx, it.Box, it.ID, b.Gen)
+	it, err = r.h.Store.Claim(ctx, it.Box, it.ID, b.Gen)
 	if errors.Is(err, storage.Conflict) || errors.Is(err, storage.NotFound) {
 		return false, nil
 	}
 	if err != nil || it.Raw == nil {
 		return false, err
 	}
-	tail, err := h.Store.Tail(ctx, it.Address.Session, it.ID)
+	tail, err := r.h.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil {
 		return false, err
 	}
 	if tail.Final {
-		return false, h.endedItem(ctx, it)
+		return false, r.h.endedItem(ctx, it)
 	}
-	s, _, err := h.Store.Load(ctx, it.Address.Session, b.ID)
+	s, _, err := r.h.Store.Load(ctx, it.Address.Session, b.ID)
 	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
-		return false, h.endItem(ctx, it, sessionEnded())
+		return false, r.h.endItem(ctx, it, sessionEnded())
 	}
 	if err != nil {
 		return false, err
 	}
 	d := sessions.Delivery{Address: it.Address, Client: s, Server: b.Server, Raw: it.Raw}
-	if h.Secrets != nil {
-		if d.Secrets, err = h.Secrets(ctx, s); err != nil {
-			h.Log.WarnContext(ctx, "what a caller has at third parties cannot be read", "server", s.Server, "session_id", s.ID, "error", err)
-			return false, h.endItem(ctx, it, storage.Failure{
+	if r.h.Secrets != nil {
+		if d.Secrets, err = r.h.Secrets(ctx, s); err != nil {
+			r.h.Log.WarnContext(ctx, "what a caller has at third parties cannot be read", "server", s.Server, "session_id", s.ID, "error", err)
+			return false, r.h.endItem(ctx, it, storage.Failure{
 				Phase: phaseUnavailable, Detail: "what you have connected at third parties cannot be read or renewed now; try again in a while",
 			})
 		}
 	}
-	f := h.deliverFrame(d, b, it.NotAfter, true)
+	f := r.h.deliverFrame(d, b, it.NotAfter, true)
 	f.Round, f.Base = it.Round, it.Base
-	return true, h.post(ctx, conn, f)
+	return true, r.h.post(ctx, r.conn, f)
 }
 
 // mark writes for each ticket an item in state Taken: the sender's generation has to end that
 // request. It returns Invalid for a ticket that is not the sender's, or whose delivery has no
 // request.
-func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string) error {
+func (r runner) mark(ctx context.Context, tickets []string) error {
 	if len(tickets) > storage.MaxBatchEvents {
-		return storage.Errorf(storage.Invalid, "a frame of box %s has %d tickets; at most %d are taken", from.Box, len(tickets), storage.MaxBatchEvents)
+		return storage.Errorf(storage.Invalid, "a frame of box %s has %d tickets; at most %d are taken", r.from.Box, len(tickets), storage.MaxBatchEvents)
 	}
 	for _, sealed := range tickets {
-		t, err := h.open(ctx, from, sealed)
+		t, err := r.open(ctx, sealed)
 		if err != nil {
 			return err
 		}
 		if len(t.Requests) == 0 {
 			return storage.Errorf(storage.Invalid, "a ticket of session %s is not that of a request", t.Session)
 		}
-		if _, err := h.Store.PutItem(ctx, storage.Item{
+		if _, err := r.h.Store.PutItem(ctx, storage.Item{
 			Box: t.Box, ID: t.Stream, State: storage.Taken, Gen: t.Gen, Address: t.Address, Created: time.Now(),
 		}); err != nil {
 			return err
@@ -336,21 +348,21 @@ func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string)
 // same box, and its generation must not be above the one that the frame claims. It may be
 // below, because standalone events may come with an older ticket. The claimed generation must
 // then not be above the record's: a write with a higher one would fence all later generations.
-func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (Ticket, error) {
-	t, err := h.Sealer.Open(sealed)
+func (r runner) open(ctx context.Context, sealed string) (Ticket, error) {
+	t, err := r.h.Sealer.Open(sealed)
 	if err != nil {
 		return t, err
 	}
-	if t.Box != from.Box || t.Gen > from.Gen {
-		return t, storage.Errorf(storage.Invalid, "a ticket of box %s, generation %d came from box %s, generation %d", t.Box, t.Gen, from.Box, from.Gen)
+	if t.Box != r.from.Box || t.Gen > r.from.Gen {
+		return t, storage.Errorf(storage.Invalid, "a ticket of box %s, generation %d came from box %s, generation %d", t.Box, t.Gen, r.from.Box, r.from.Gen)
 	}
-	if from.Gen > t.Gen {
-		b, err := h.Store.Box(ctx, from.Box)
+	if r.from.Gen > t.Gen {
+		b, err := r.h.Store.Box(ctx, r.from.Box)
 		if err != nil {
 			return t, err
 		}
-		if from.Gen > b.Gen {
-			return t, storage.Errorf(storage.Invalid, "box %s claims generation %d and has only %d", from.Box, from.Gen, b.Gen)
+		if r.from.Gen > b.Gen {
+			return t, storage.Errorf(storage.Invalid, "box %s claims generation %d and has only %d", r.from.Box, r.from.Gen, b.Gen)
 		}
 	}
 	opened(ctx, t)
@@ -360,37 +372,37 @@ func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (T
 // status handles a report about a process. A report with a payload is the handshake of a fresh
 // process, or its lists; a ticket proves it. A report without a payload has no ticket. It goes
 // to the log, if it comes over the connection that the box record has.
-func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error {
+func (r runner) status(ctx context.Context, f frame.Status) error {
 	if len(f.Payload) == 0 {
-		b, err := h.Store.Box(ctx, f.Box)
-		if err != nil || b.State != storage.Awake || b.Conn != conn {
+		b, err := r.h.Store.Box(ctx, f.Box)
+		if err != nil || b.State != storage.Awake || b.Conn != r.conn {
 			return err
 		}
 		proven(ctx)
 		if f.Phase == frame.PhaseFull {
-			err = h.filled(ctx, f.Box)
+			err = r.h.filled(ctx, f.Box)
 		}
-		if f.Phase == frame.PhaseMemory && h.MakeRoom != nil {
-			h.MakeRoom()
+		if f.Phase == frame.PhaseMemory && r.h.MakeRoom != nil {
+			r.h.MakeRoom()
 		}
-		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", frame.Clip(f.Process), "phase", frame.Clip(f.Phase), "detail", frame.Clip(f.Detail))
+		r.h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", frame.Clip(f.Process), "phase", frame.Clip(f.Phase), "detail", frame.Clip(f.Detail))
 		return err
 	}
-	t, err := h.open(ctx, f.Sender, f.Ticket)
+	t, err := r.open(ctx, f.Ticket)
 	if err != nil {
 		return err
 	}
-	return h.reported(ctx, conn, f, t)
+	return r.reported(ctx, f, t)
 }
 
 // reported stores a report about a fresh process of the session of t: its lists, or its
 // handshake and the era of its server.
-func (h *Handler) reported(ctx context.Context, conn string, f frame.Status, t Ticket) error {
+func (r runner) reported(ctx context.Context, f frame.Status, t Ticket) error {
 	if f.Lists != "" {
-		return h.started(ctx, conn, f, t)
+		return r.started(ctx, f, t)
 	}
 	if f.Era != "" {
-		if err := h.era(ctx, f); err != nil {
+		if err := r.era(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -398,20 +410,20 @@ func (h *Handler) reported(ctx context.Context, conn string, f frame.Status, t T
 		return nil
 	}
 	now := time.Now()
-	return h.Store.SaveHandshake(storage.Lazily(ctx), storage.Handshake{
+	return r.h.Store.SaveHandshake(storage.Lazily(ctx), storage.Handshake{
 		Digest: t.Digest, Version: f.Detail, Result: bytes.Clone(f.Payload), Taken: now, Expires: now.Add(storage.HandshakeLife),
 	})
 }
 
-func (h *Handler) bye(ctx context.Context, f frame.Bye) (frame.Frame, error) {
-	_, v, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, decision) { return bye(b, f, time.Now()) })
+func (r runner) bye(ctx context.Context, f frame.Bye) (frame.Frame, error) {
+	_, v, err := r.change(ctx, func(b storage.Box) (storage.Box, decision) { return bye(b, f, time.Now()) })
 	switch {
 	case err != nil || v == ignore:
 		return nil, err
 	case v == refuse:
 		return frame.Fenced{Link: f.Link}, nil
 	case v == write:
-		h.emptied(ctx, f.Box)
+		r.h.emptied(ctx, f.Box)
 	}
 	return frame.ByeOK{Link: f.Link}, nil
 }

@@ -14,15 +14,15 @@ import (
 // runners are started, and the secrets in it. If the server is not configured any more, hello
 // fences an invited runner and leaves the record as it is. It asks for secrets last, because
 // that costs a request to another service.
-func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.Frame, error) {
+func (r runner) hello(ctx context.Context, f frame.Hello) (frame.Frame, error) {
 	first := false
 	var launch map[string]string
 	var refusal error
-	b, v, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, decision) {
+	b, v, err := r.change(ctx, func(b storage.Box) (storage.Box, decision) {
 		first = b.State == storage.Starting
-		next, v := hello(b, f, conn, time.Now())
+		next, v := hello(b, f, r.conn, time.Now())
 		if v != refuse && f.Invited {
-			if launch, refusal = h.launch(b); refusal != nil {
+			if launch, refusal = r.h.launch(b); refusal != nil {
 				return b, refuse
 			}
 		}
@@ -32,7 +32,7 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.
 		return nil, err
 	}
 	if refusal != nil {
-		h.Log.WarnContext(ctx, "an invited runner gets no launch", "box", f.Box, "generation", f.Gen, "error", refusal)
+		r.h.Log.WarnContext(ctx, "an invited runner gets no launch", "box", f.Box, "generation", f.Gen, "error", refusal)
 	}
 	if v == refuse {
 		return frame.Fenced{Link: f.Link}, nil
@@ -40,17 +40,17 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.
 	if v == ignore {
 		return nil, nil
 	}
-	if err := h.answers(ctx, conn, f); err != nil {
+	if err := r.answers(ctx, f); err != nil {
 		return nil, err
 	}
-	if launch != nil && h.Resolve != nil {
-		secrets, err := h.Resolve(ctx, b)
+	if launch != nil && r.h.Resolve != nil {
+		secrets, err := r.h.Resolve(ctx, b)
 		if err != nil {
 			return nil, err
 		}
 		maps.Copy(launch, secrets)
 	}
-	return frame.Welcome{Gen: b.Gen, Link: f.Link, Ticket: h.Sealer.Pass(b.ID), Retire: !first && h.outdated(b.Server, f.Digest), Launch: launch}, nil
+	return frame.Welcome{Gen: b.Gen, Link: f.Link, Ticket: r.h.Sealer.Pass(b.ID), Retire: !first && r.h.outdated(b.Server, f.Digest), Launch: launch}, nil
 }
 
 // outdated reports whether a runner was started with another definition of its server than
@@ -65,26 +65,26 @@ func (h *Handler) outdated(server, digest string) bool {
 // that was posted while the runner was between two connections was lost. answers skips
 // sessions of other boxes. Each session and each question may cost a read, so it takes at most
 // storage.MaxBatchEvents of both together.
-func (h *Handler) answers(ctx context.Context, conn string, f frame.Hello) error {
+func (r runner) answers(ctx context.Context, f frame.Hello) error {
 	room := storage.MaxBatchEvents
 	for id, questions := range f.Questions {
 		if room -= 1 + len(questions); room < 0 {
-			h.Log.WarnContext(ctx, "a runner has more open questions than one hello may ask for", "box", f.Box, "sessions", len(f.Questions))
+			r.h.Log.WarnContext(ctx, "a runner has more open questions than one hello may ask for", "box", f.Box, "sessions", len(f.Questions))
 			return nil
 		}
-		s, _, err := h.Store.Load(ctx, id, f.Box)
+		s, _, err := r.h.Store.Load(ctx, id, f.Box)
 		if errors.Is(err, storage.NotFound) || err == nil && s.Box() != f.Box {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		answers, err := h.Store.Answers(ctx, id, questions)
+		answers, err := r.h.Store.Answers(ctx, id, questions)
 		if err != nil {
 			return err
 		}
 		for _, a := range answers {
-			if err := h.post(ctx, conn, answerFrame(a)); err != nil {
+			if err := r.h.post(ctx, r.conn, answerFrame(a)); err != nil {
 				return err
 			}
 		}

@@ -278,7 +278,7 @@ func (l *life) pull() {
 		l.pullAgain = false
 		l.mu.Unlock()
 		h := l.in.host.Load()
-		if _, err := h.pull(l.work("pull", ""), l.record.Conn, frame.Pull{Sender: l.sender()}); err != nil {
+		if _, err := l.runner(h).pull(l.work("pull", ""), frame.Pull{Sender: l.sender()}); err != nil {
 			h.Log.Warn("the inbox of a box cannot be read", "box", l.id, "error", err)
 			l.mu.Lock()
 			l.pullAgain = true
@@ -295,6 +295,9 @@ func (l *life) work(what, of string) context.Context {
 	}
 	return l.in.context(fmt.Sprintf("%s %d %s %s", l.id, l.gen, what, of))
 }
+
+// runner returns the box as the sender of frames.
+func (l *life) runner(h *Handler) runner { return runner{h, l.sender(), l.record.Conn} }
 
 func (l *life) sender() frame.Sender {
 	return frame.Sender{Box: l.id, Gen: l.gen, Runner: l.name}
@@ -653,12 +656,12 @@ func (l *life) report(s frame.StatusReport) {
 	f := frame.Status{
 		Sender: l.sender(), Session: s.Session, Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Lists: s.Lists, Own: s.Own, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
 	}
-	ctx := l.work("report "+s.Lists, string(s.Session))
+	ctx, r := l.work("report "+s.Lists, string(s.Session)), l.runner(h)
 	var err error
 	if len(f.Payload) == 0 {
-		err = h.status(ctx, l.record.Conn, f)
-	} else if a, ok := l.address(s.Ticket); ok && !h.kept(ctx, a, f) {
-		err = h.reported(ctx, l.record.Conn, f, Ticket{Address: a, Gen: l.gen})
+		err = r.status(ctx, f)
+	} else if a, ok := l.address(s.Ticket); ok && !r.kept(ctx, a, f) {
+		err = r.reported(ctx, f, Ticket{Address: a, Gen: l.gen})
 	}
 	if err != nil {
 		h.Log.Warn("what a box reports is not kept", "box", l.id, "session_id", s.Session, "error", err)
@@ -667,11 +670,11 @@ func (l *life) report(s frame.StatusReport) {
 
 // kept reports whether a report has only a handshake that the store has got within the last
 // day. On one machine this read costs less than the write that it saves.
-func (h *Handler) kept(ctx context.Context, a storage.Address, f frame.Status) bool {
+func (r runner) kept(ctx context.Context, a storage.Address, f frame.Status) bool {
 	if f.Lists != "" || f.Era != "" {
 		return false
 	}
-	was, err := h.Store.Handshake(ctx, a.Digest, f.Detail)
+	was, err := r.h.Store.Handshake(ctx, a.Digest, f.Detail)
 	return err == nil && bytes.Equal(was.Result, f.Payload) && time.Since(was.Taken) < storage.HandshakeLife/30
 }
 
@@ -679,7 +682,7 @@ func (h *Handler) kept(ctx context.Context, a storage.Address, f frame.Status) b
 func (l *life) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	f.Sender = l.sender()
 	for {
-		reply, err := l.in.host.Load().snapshot(ctx, f)
+		reply, err := l.runner(l.in.host.Load()).snapshot(ctx, f)
 		if kept, ok := reply.(frame.Kept); ok && err == nil {
 			if kept.Refused != "" {
 				return frame.Kept{}, storage.Errorf(kept.Refused, "the host refuses %q about a snapshot", f.Op)
@@ -844,7 +847,7 @@ func (l *life) clean(old time.Time) {
 // bye writes into the record that the box is asleep, after it was idle for a time.
 func (l *life) bye(idle time.Duration) error {
 	h := l.in.host.Load()
-	_, err := h.bye(l.work("bye", ""), frame.Bye{Sender: l.sender(), Looks: !l.worked.Load(), Idle: idle.Milliseconds()})
+	_, err := l.runner(h).bye(l.work("bye", ""), frame.Bye{Sender: l.sender(), Looks: !l.worked.Load(), Idle: idle.Milliseconds()})
 	if err != nil {
 		h.Log.Warn("a box cannot sleep: its record is not written", "box", l.id, "error", err)
 		return err

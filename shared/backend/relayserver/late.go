@@ -21,8 +21,8 @@ import (
 // it. If the request has an item by now, that item stays. returned reads the log after the
 // write. If the request has ended in the meantime, returned deletes the item, because no
 // function waits for it.
-func (h *Handler) returned(ctx context.Context, f frame.Return) error {
-	t, err := h.open(ctx, f.Sender, f.Ticket)
+func (r runner) returned(ctx context.Context, f frame.Return) error {
+	t, err := r.open(ctx, f.Ticket)
 	if err != nil {
 		return err
 	}
@@ -36,22 +36,22 @@ func (h *Handler) returned(ctx context.Context, f frame.Return) error {
 	it := storage.Item{
 		Box: t.Box, ID: t.Stream, State: storage.Waiting, Address: t.Address, Raw: bytes.Clone(f.Payload), NotAfter: notAfter, Created: time.Now(),
 	}
-	put, err := h.Store.PutItem(ctx, it)
+	put, err := r.h.Store.PutItem(ctx, it)
 	if err != nil || !put {
 		return err
 	}
-	tail, err := h.Store.Tail(ctx, t.Session, t.Stream)
+	tail, err := r.h.Store.Tail(ctx, t.Session, t.Stream)
 	if err != nil || !tail.Final {
 		return err
 	}
-	return h.Store.DeleteItem(ctx, it.Box, it.ID, 0)
+	return r.h.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
 // ask decides whether a runner may execute a late deliver frame. It writes the mark first and
 // reads the record and the log after that. So a function that ends the request either takes
 // the mark, or ask sees the end in the log. A runner may ask again.
-func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
-	t, err := h.open(ctx, f.Sender, f.Ticket)
+func (r runner) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
+	t, err := r.open(ctx, f.Ticket)
 	if err != nil {
 		return nil, err
 	}
@@ -64,11 +64,11 @@ func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	}
 	it := storage.Item{Box: t.Box, ID: t.Stream, State: storage.Taken, Gen: t.Gen, Address: t.Address, Created: time.Now()}
 	if f.Round == 0 {
-		if _, err := h.Store.PutItem(ctx, it); err != nil {
+		if _, err := r.h.Store.PutItem(ctx, it); err != nil {
 			return nil, err
 		}
 	}
-	switch it, err = h.Store.Item(ctx, t.Box, t.Stream); {
+	switch it, err = r.h.Store.Item(ctx, t.Box, t.Stream); {
 	case errors.Is(err, storage.NotFound):
 		return no, nil
 	case err != nil:
@@ -76,16 +76,16 @@ func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	case it.State != storage.Taken || it.Gen != t.Gen || it.Round != f.Round:
 		return no, nil
 	}
-	b, err := h.Store.Box(ctx, t.Box)
+	b, err := r.h.Store.Box(ctx, t.Box)
 	if err != nil {
 		return nil, err
 	}
-	tail, err := h.Store.Tail(ctx, t.Session, t.Stream)
+	tail, err := r.h.Store.Tail(ctx, t.Session, t.Stream)
 	if err != nil {
 		return nil, err
 	}
 	if tail.Final {
-		return no, h.endedItem(ctx, it)
+		return no, r.h.endedItem(ctx, it)
 	}
 	if b.Over(t.Gen) {
 		return no, nil // the sweep or a waiting function will end the item

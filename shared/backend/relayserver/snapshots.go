@@ -12,13 +12,13 @@ import (
 // snapshot answers a runner's request about the snapshots of its box. The request must have the
 // runner's random id, which the box record has. So a runner that was replaced gets no URL and
 // changes nothing.
-func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, error) {
+func (r runner) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, error) {
 	reply := frame.Kept{N: f.N}
-	if h.Snapshots == nil || f.Owner == "" || f.Box == "" {
+	if r.h.Snapshots == nil || f.Owner == "" || f.Box == "" {
 		reply.Refused = storage.Invalid
 		return reply, nil
 	}
-	b, err := h.Store.Box(ctx, f.Box)
+	b, err := r.h.Store.Box(ctx, f.Box)
 	if err != nil {
 		return nil, err
 	}
@@ -30,18 +30,18 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, 
 	var saved time.Time
 	switch f.Op {
 	case frame.Get:
-		if reply.URL, reply.Sum, saved, err = h.Snapshots.Newest(ctx, b.ID, f.Owner); err == nil {
+		if reply.URL, reply.Sum, saved, err = r.h.Snapshots.Newest(ctx, b.ID, f.Owner); err == nil {
 			reply.Saved = saved.UnixMilli()
 		}
 	case frame.Put:
-		reply.Object, reply.URL, reply.Header, err = h.Snapshots.Room(ctx, b.ID, f.Owner, b.Gen, f.Size, f.Sum)
+		reply.Object, reply.URL, reply.Header, err = r.h.Snapshots.Room(ctx, b.ID, f.Owner, b.Gen, f.Size, f.Sum)
 	case frame.Done:
-		if err = h.Snapshots.Commit(ctx, b.ID, f.Owner, b.Gen, f.Object); err == nil && strings.HasPrefix(f.Owner, frame.InstallOwner) {
-			err = h.installed(ctx, f)
+		if err = r.h.Snapshots.Commit(ctx, b.ID, f.Owner, b.Gen, f.Object); err == nil && strings.HasPrefix(f.Owner, frame.InstallOwner) {
+			err = r.installed(ctx, f)
 		}
 	default: // Forget
-		if err = h.Snapshots.Forget(ctx, b.ID, f.Owner, b.Gen); err == nil {
-			err = h.Store.DeleteItem(ctx, b.ID, leftover(storage.ID(f.Owner)), 0)
+		if err = r.h.Snapshots.Forget(ctx, b.ID, f.Owner, b.Gen); err == nil {
+			err = r.h.Store.DeleteItem(ctx, b.ID, leftover(storage.ID(f.Owner)), 0)
 		}
 	}
 	switch code := storage.CodeOf(err); code {
@@ -56,12 +56,12 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, 
 
 // installed writes into the record of a box that a snapshot has the installed packages of its
 // server. Config.Place uses that when it chooses the place for the next start.
-func (h *Handler) installed(ctx context.Context, f frame.Snapshot) error {
-	if h.Definition == nil {
+func (r runner) installed(ctx context.Context, f frame.Snapshot) error {
+	if r.h.Definition == nil {
 		return nil
 	}
-	_, _, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, decision) {
-		definition := h.Definition(b.Server)
+	_, _, err := r.change(ctx, func(b storage.Box) (storage.Box, decision) {
+		definition := r.h.Definition(b.Server)
 		if b.Runner != f.Runner || b.Installed == definition {
 			return b, known
 		}

@@ -17,24 +17,24 @@ const maxFingerprint = 4 << 10
 // started compares the lists of a fresh process (tools, prompts, resources) with the handshake
 // record. If they differ, started makes the box notify the client of the process. It does so
 // by a delivery of notifications/initialized, which starts no process.
-func (h *Handler) started(ctx context.Context, conn string, f frame.Status, t Ticket) error {
+func (r runner) started(ctx context.Context, f frame.Status, t Ticket) error {
 	if len(f.Lists) > maxName || len(f.Payload) > maxFingerprint {
 		return storage.Errorf(storage.Invalid, "a status of box %s has a fingerprint of %d bytes", f.Box, len(f.Payload))
 	}
 	if t.Digest == "" {
 		return nil
 	}
-	s, news, err := sessions.NoteStart(ctx, h.Store, t.Address, sessions.Start{Kind: f.Lists, Own: f.Own, Gen: f.Gen, Lists: bytes.Clone(f.Payload)})
+	s, news, err := sessions.NoteStart(ctx, r.h.Store, t.Address, sessions.Start{Kind: f.Lists, Own: f.Own, Gen: f.Gen, Lists: bytes.Clone(f.Payload)})
 	if err != nil || !news {
 		return err
 	}
-	h.Log.InfoContext(ctx, "a fresh process lists otherwise than the record", "box", f.Box, "server", s.Server, "session_id", s.ID)
+	r.h.Log.InfoContext(ctx, "a fresh process lists otherwise than the record", "box", f.Box, "server", s.Server, "session_id", s.ID)
 	to := storage.Address{
 		Session: s.ID, Stream: storage.NewStreamID(), Conn: t.Conn, EventIDs: t.EventIDs, LegacySSE: t.LegacySSE, Through: t.Through,
 		Digest: t.Digest, Box: t.Box, Moved: true, Held: t.Held, Trace: t.Trace,
 	}
 	d := sessions.Delivery{Address: to, Client: s, Server: s.Server, Raw: wire.NewNotification(wire.NotifyInitialized, nil)}
-	tell := h.deliverFrame(d, storage.Box{Gen: f.Gen}, time.Now().Add(validity), false)
+	tell := r.h.deliverFrame(d, storage.Box{Gen: f.Gen}, time.Now().Add(validity), false)
 	tell.Looks = true
-	return except(storage.Closed, h.post(ctx, conn, tell))
+	return except(storage.Closed, r.h.post(ctx, r.conn, tell))
 }
