@@ -240,5 +240,5 @@ func parse(data []byte, file, folder string, getenv Getenv, guests bool) (*File,
 	for _, rejected := range c.rejected {
 		all = append(all, rejected.Errors...)
 	}
-	return nil, warnings, r.joined(all)
+	return nil, warnings, joined(all)
 }

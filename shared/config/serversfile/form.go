@@ -42,7 +42,7 @@ func Entries(data []byte, file string) (all []Entry, err error) {
 			all = append(all, Entry{m.name, r.plain(nil, m.value)})
 		})
 	}
-	return all, r.joined(r.errors(r.problems))
+	return all, joined(r.errors(r.problems))
 }
 
 // entries finds the servers of the file. A file without servers is wrong as a whole.

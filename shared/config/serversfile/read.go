@@ -43,7 +43,7 @@ func (r *reader) errors(problems []remark) (all []*Error) {
 }
 
 // joined returns errors as one, in the order of the file; nil for none.
-func (r *reader) joined(all []*Error) error {
+func joined(all []*Error) error {
 	slices.SortStableFunc(all, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
