@@ -17,7 +17,7 @@ import (
 // checks them.
 func ReadAccess(servers *serversfile.File, publicURL, secret string) (*resourceserver.Settings, error) {
 	var s resourceserver.Settings
-	if section := servers.Access(); section != nil { // without one, a cold start decodes nothing
+	if section := servers.Access(); section != nil { // a file without this section costs a cold start no decoding
 		var err error
 		if s, err = resourceserver.ReadSettings(section); err != nil {
 			return nil, err

@@ -242,7 +242,7 @@ func (f *Function) launch(b storage.Box) (map[string]string, error) {
 func (f *Function) Server(name string) (sessions.Server, bool) {
 	if known, ok := f.servers.Load(name); ok {
 		k, ok := known.(served)
-		k.Digest = k.record.Digest() // a file may have been edited since
+		k.Digest = k.record.Digest() // a file of the server's program may have been edited since the last call
 		return k.Server, ok && k.is
 	}
 	s, ok := f.Servers.Server(name)

@@ -176,7 +176,7 @@ func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready r
 // notServed is the error of a server that lacks variables, or has another mistake.
 type notServed struct {
 	why   string
-	lacks []string // that it needs and that are not set
+	lacks []string // variables that it needs and that are not set
 }
 
 func (n notServed) Error() string { return n.why }

@@ -75,7 +75,7 @@ func (c *addCommand) readWord(behind bool) error {
 	source, err := sources.Of(word)
 	switch {
 	case err != nil && behind:
-		return nil // its start says what is wrong
+		return nil // the start of the server will say what is wrong with the word
 	case err != nil:
 		return err
 	case source.Image && c.Registry != officialRegistry && !strings.Contains(word, "://"):
@@ -127,7 +127,7 @@ func fetched(kind, servers, data string) string {
 }
 
 // sweep removes folders that add has fetched, if the file named them before this command and
-// does not any more. data is as for fetched.
+// does not any more. data is the data folder.
 func (e *edited) sweep(data string) (removed []string) {
 	for _, kind := range []string{bundles, repositories} {
 		home := fetched(kind, e.path, data)

@@ -29,7 +29,7 @@ type client struct {
 	end   func() // closes the client
 	shows []byte // the certificate that the endpoint of this machine shows, in DER; endpoint sets it
 
-	progress atomic.Pointer[progress] // of the call under way
+	progress atomic.Pointer[progress] // progress of the call under way
 }
 
 // placed is a [target] whose store a command can also read itself, while no machine is

@@ -340,7 +340,7 @@ func (d *doctor) certificate(ctx context.Context) []finding {
 	if d.up.Certificate == nil || err != nil {
 		return nil
 	}
-	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, ServerName: u.Hostname()}} //nolint:gosec // it is only looked at
+	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, ServerName: u.Hostname()}} //nolint:gosec // the connection only shows the certificate, and sends nothing
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
 	if err != nil {
 		return []finding{bad(check, err.Error(), "clients reach the endpoint as little: see --tls-cert, --tls and --public-url")}
@@ -372,7 +372,7 @@ func (d *doctor) disk() finding {
 	if err := unix.Statfs(folder, &of); err != nil || of.Bsize <= 0 {
 		return bad(check, "the free space of "+folder+" is not known", "name another folder with --data")
 	}
-	free := of.Bavail * uint64(of.Bsize) // as df counts it, also for root
+	free := of.Bavail * uint64(of.Bsize) // free space as df shows it, without the blocks that only root may use
 	says := fmt.Sprintf("%.1f GB free for %s", float64(free)/1e9, d.folder())
 	if free < least {
 		return bad(check, says, "free some room, or name another folder with --data")

@@ -39,7 +39,7 @@ func (c *acceptCommand) Run(t *terminal) error {
 	})
 }
 
-// accept takes tools of a server that are held back, all of them if no name is given.
+// accept has the endpoint serve tools of a server that are held back: those named, or all of them.
 func (c *client) accept(ctx context.Context, server string, tools []string) (taken api.Accepted, err error) {
 	state, err := c.held(ctx, server)
 	if err != nil {

@@ -39,7 +39,7 @@ func buildOf(info *debug.BuildInfo) build {
 		Protocol: append([]string{wire.V20260728}, wire.LegacyVersions()...),
 	}
 	main, settings := info.Main, info.Settings
-	for _, m := range info.Deps { // of a program with servers in Go, which is another module
+	for _, m := range info.Deps { // in a program with servers in Go, Dormouse is a dependency of the main module
 		if m.Path == "github.com/dormouse-mcp/dormouse" {
 			main, settings = *m, nil
 		}

@@ -38,7 +38,7 @@ type keptBodies struct {
 
 	mu   sync.Mutex
 	file *lumberjack.Logger
-	day  string // of the newest line, "" for none
+	day  string // day of the newest line, "" for none
 }
 
 // openBodies returns the keptBodies of a data folder. It makes no file before the first body.

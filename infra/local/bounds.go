@@ -63,7 +63,7 @@ type (
 
 // connection counts a WebSocket for its caller until it ends.
 type connection struct {
-	share   *share // of its caller; nil until admit
+	share   *share // what the caller uses; nil until admit
 	release func()
 }
 
@@ -200,12 +200,12 @@ type guardedBody struct {
 	ctx    context.Context
 	room   [2]*semaphore.Weighted // the caller's (nil if unknown), then everyone's
 	size   int64                  // bytes of room that the body takes
-	packed bool                   // it is compressed, so it takes more memory than it has bytes
+	packed bool                   // the body is compressed, so it takes more memory than it has bytes
 	within time.Duration          // how long it may take to arrive once it has room; 0 for what is left of bodyWithin
 	conn   *http.ResponseController
 
 	read        int64 // bytes that were read so far
-	taken, over bool  // it has its room; it was read to its end
+	taken, over bool  // whether the body has its room, and whether it was read to its end
 }
 
 // Read waits for room before the first byte.
@@ -254,7 +254,7 @@ func (b *guardedBody) take() error {
 	}
 	b.taken = true
 	if b.within > 0 {
-		_ = b.conn.SetReadDeadline(time.Now().Add(b.within)) // net/http ends it with the body
+		_ = b.conn.SetReadDeadline(time.Now().Add(b.within)) // net/http takes the deadline back when the body ends
 	}
 	return nil
 }
@@ -319,7 +319,7 @@ func (c *openConnections) closeOne() {
 		}
 	}
 	if oldest != nil {
-		_ = oldest.Close() // its server notes the end
+		_ = oldest.Close() // the HTTP server that handles the connection sees that it was closed
 		delete(c.since, oldest)
 	}
 }

@@ -163,7 +163,7 @@ type neighbour struct {
 // Idlest implements [guard.Sleeper]: the box may have been idle since it last sent something.
 func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	return time.Unix(0, n.heard.Load()), func() <-chan struct{} {
-		n.heard.Store(time.Now().UnixNano()) // it is not asked again at once
+		n.heard.Store(time.Now().UnixNano()) // counts as news from the box, so that it is not asked again at once
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

@@ -14,7 +14,7 @@ import (
 type changes struct {
 	mu   sync.Mutex
 	now  uint64             // how many changes there were
-	last map[changed]uint64 // the newest change of each
+	last map[changed]uint64 // number of the newest change of each server of a tenant
 	news chan struct{}      // closed by the next change
 }
 

@@ -53,7 +53,7 @@ type Site struct {
 	Folder    *datafolder.Folder
 	Store     string            // see OpenStore
 	Snapshots string            // folder where boxes keep workspaces
-	Servers   *serversfile.File // that are served at the start
+	Servers   *serversfile.File // the servers that are served at the start
 	Boxes     *boxes.Pool       // runs boxes as programs
 	BoxEnv    map[string]string // variables of runners
 	RelayURL  string            // for runners
@@ -63,7 +63,7 @@ type Site struct {
 	Access, PublicURL  string
 	Hosts, SocketHosts []string
 	OnLoopback         bool // only this machine reaches the endpoints
-	Private            bool // only its user does, and needs no key
+	Private            bool // only this machine's user reaches them, and needs no key
 
 	Logger   *slog.Logger
 	Recorder *journal.Recorder

@@ -13,11 +13,11 @@ import (
 
 // use counts the requests and connections of the endpoints. The zero value is ready.
 type use struct {
-	servers []*http.Server // that are counted; set before Run waits
+	servers []*http.Server // those whose connections and requests are counted; set before Run waits
 
 	mu          sync.Mutex
-	connections int       // that are open and no WebSockets
-	requests    int       // that are handled, streams and WebSockets included
+	connections int       // open connections, without WebSockets
+	requests    int       // requests that are being handled, streams and WebSockets included
 	posts       int       // how many of these requests are messages of clients that get an answer
 	last        time.Time // the end of the last request
 }

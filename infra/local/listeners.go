@@ -21,8 +21,8 @@ type listeners struct {
 	Listen, Sockets, PublicURL, Access string
 
 	secure bool           // the endpoints have a certificate
-	tls    *tls.Config    // of that certificate, from start on
-	shows  func() []byte  // that certificate, in DER; nil without one
+	tls    *tls.Config    // serves that certificate; set from start on
+	shows  func() []byte  // returns that certificate in DER; nil without one
 	open   []net.Listener // HTTP, then WebSocket; before start those of Config.Opened
 	use    use
 }

@@ -33,7 +33,7 @@ type machine struct {
 	cfg     Config
 	environ environ
 	public  *listeners
-	gate    *gate // before the endpoints for clients
+	gate    *gate // keeps programs of boxes away from the endpoints for clients
 	log     *slog.Logger
 	reports
 	stopping atomic.Bool // the machine is stopping, so a box that ends is not recorded as asleep
@@ -45,7 +45,7 @@ type machine struct {
 	folder     *datafolder.Folder
 	upkeep     upkeep
 	store      string        // see OpenStore
-	memory     *guard.Memory // for the processes of boxes
+	memory     *guard.Memory // limits the memory of the processes of boxes
 	neighbours sync.Map      // *neighbour by id: the boxes that are processes
 	boxes      *boxes.Pool
 	inside     *relayserver.Inside // the boxes of this program
@@ -66,7 +66,7 @@ type reports struct {
 	sent     *telemetry.Telemetry // nil for none
 	failed   *failures
 	changes  *changes
-	hider    *redactor // of all texts that may have a secret
+	hider    *redactor // hides secrets in logs and errors
 	logFile  io.Closer // nil if the caller has the log
 }
 

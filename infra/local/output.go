@@ -63,8 +63,8 @@ func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Outpu
 // full.
 type keptLog struct {
 	server, path string
-	process      string   // its session, or the name of those that share it
-	sessions     []string // that it has served
+	process      string   // id of the session whose process it was, or the name of the sessions that shared it
+	sessions     []string // ids of sessions that the process has served
 	began, wrote time.Time
 	size         int64
 }

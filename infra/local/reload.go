@@ -37,7 +37,7 @@ type reloader struct {
 func (m *machine) startReload(ctx context.Context) error {
 	r := &reloader{m: m, ctx: ctx}
 	m.reload = r.reload
-	reload := func() { _, _ = r.reload() } // it reports both results itself
+	reload := func() { _, _ = r.reload() } // r.reload reports both results itself
 	r.watchSources(m.served())
 	go watch.Files(ctx, lookAtFile, nil, func() []string { return m.servers.Load().Files() }, reload)
 	asked := func() {

@@ -110,7 +110,7 @@ func (m *machine) openFolder(ctx context.Context) (err error) {
 	}
 	openHistory(m)
 	if m.servers.Load() == nil {
-		return nil // in a test of a part
+		return nil // only a test of a part of the machine loads no servers
 	}
 	if err := m.failed.remember(ctx, m.served(), m.history.Starts); err != nil {
 		m.log.Warn("why servers have failed in an earlier run is not known", "error", err)

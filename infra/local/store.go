@@ -66,7 +66,7 @@ func LookAtStore(ctx context.Context, name string) (made bool, err error) {
 }
 
 // OpenStore opens a store by its name. It reads the credentials and the region of a
-// DynamoDB table with getenv. of is for a file; its Age is that of limits.
+// DynamoDB table with getenv. of has the options of an SQLite file; limits replaces its Age.
 func OpenStore(name string, getenv func(string) string, limits sessions.Limits, of sqlitestore.Options) (storage.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
 		of.Age = limits.EventAge

@@ -46,9 +46,9 @@ type setup struct {
 	logs     string // folder for the stderr of servers' processes, "" for none
 	show     bool   // clients see the output of processes
 	task     string // the fleet's id of this runner's task
-	era      string // of the server, "" if it is not known
+	era      string // era of the server's protocol, "" if it is not known
 	on       sandbox.Support
-	keep     func(serversfile.Server) box.Keeper    // that of the server as it is started; nil keeps no workspaces
+	keep     func(serversfile.Server) box.Keeper    // returns the Keeper of workspaces for a server; nil keeps none
 	remember func(box.Keeper) (*memory.Kept, error) // keeps memory beside the workspaces of a Keeper
 	env      environment
 	own      environment  // of this program, without the settings of boxes

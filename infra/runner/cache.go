@@ -13,7 +13,7 @@ import (
 const (
 	cacheAge   = 30 * 24 * time.Hour // an install that was unused for so long is removed
 	cacheBytes = 10 << 30            // above this size, installs that were unused for longest are removed
-	tidyTime   = 20 * time.Second    // only a shutdown waits for it
+	tidyTime   = 20 * time.Second    // how long a shutdown waits for the removal
 )
 
 // dataFolder returns the folder of this machine's data, which is the parent of the log

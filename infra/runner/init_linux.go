@@ -26,7 +26,7 @@ func supervise(path string, args, env []string) (code int, err error) {
 		for {
 			select {
 			case s := <-signals:
-				_ = child.Signal(s) // an error means that it has ended
+				_ = child.Signal(s) // an error means that the child has ended
 			case <-ended:
 				return
 			}

@@ -79,7 +79,7 @@ func (k *keptInstalls) Pack(ctx context.Context, name, folder string) (err error
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		_ = file.Close() // nothing of it is used
+		_ = file.Close() // the archive is incomplete, and nobody uses it
 		return fmt.Errorf("pack an install: %w", err)
 	}
 	k.uploads.Add(1)
@@ -120,7 +120,7 @@ func (k keeping) installsOf(where string, local bool, box string, gen int64, tem
 	path, folder := strings.CutPrefix(where, "folder:")
 	switch {
 	case where == "" && (k.host == nil || local):
-		return nil, nil //nolint:nilnil // nothing is kept, and nothing is wrong
+		return nil, nil //nolint:nilnil // no place for installs is set, which is no error
 	case where == "":
 		own.store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
 		own.key = func(name string) string { return frame.InstallOwner + name } // the host knows which box asks

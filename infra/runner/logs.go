@@ -159,9 +159,9 @@ func (l *logFiles) prune() {
 		case filepath.Ext(e.Name()) == logEnding:
 			files = append(files, file{e.Name(), info.ModTime()})
 		case slices.Contains([]string{sharedEnding, ".sessions"}, filepath.Ext(e.Name())) && time.Since(info.ModTime()) > maxLogAge && logs[name] == 0:
-			_ = os.Remove(filepath.Join(l.folder, e.Name())) // its logs are gone; older releases wrote .sessions
+			_ = os.Remove(filepath.Join(l.folder, e.Name())) // the logs that it belongs to are gone; older releases wrote .sessions
 		case filepath.Ext(e.Name()) == statusEnding && time.Since(info.ModTime()) > maxLogAge:
-			_ = os.Remove(filepath.Join(l.folder, e.Name())) // of a runner that was killed
+			_ = os.Remove(filepath.Join(l.folder, e.Name())) // a runner that was killed has left it
 		}
 	}
 	slices.SortFunc(files, func(a, b file) int { return cmp.Or(b.used.Compare(a.used), cmp.Compare(b.name, a.name)) })
@@ -203,7 +203,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 			_ = l.f.Close() // an error is ignored
 			_ = os.Rename(l.path, l.path+olderEnding)
 		}
-		_ = note(served(filepath.Dir(l.path), l.process), l.process, "") // without it the log is found by its server
+		_ = note(served(filepath.Dir(l.path), l.process), l.process, "") // if the note fails, the log is still found by the name of its server
 		f, err := os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 		if err != nil {
 			l.f, l.left = nil, 0

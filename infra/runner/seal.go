@@ -122,7 +122,7 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 			add(flag, value)
 		}
 	}
-	number := func(flag string, values ...int) { // the least of those that are a limit
+	number := func(flag string, values ...int) { // adds the flag with the least positive value; 0 means no limit
 		values = slices.DeleteFunc(values, func(n int) bool { return n <= 0 })
 		if len(values) > 0 {
 			add(flag, strconv.Itoa(slices.Min(values)))

@@ -28,7 +28,7 @@ const snapshotAge = 14 * 24 * time.Hour
 // keeping says where a runner keeps workspaces. The zero keeping keeps none.
 type keeping struct {
 	folder *snapshot.Folder
-	root   string // the file of the key of kept memory, beside the folder
+	root   string // path of the file with the key of kept memory
 	host   *asked // gives URLs instead of a folder
 	age    time.Duration
 }

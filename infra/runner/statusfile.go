@@ -38,7 +38,7 @@ type notice struct {
 // no file: [Processes] shows its states. A nil statusFile shows nothing.
 type statusFile struct {
 	path string // of the file; "" for a box inside of this program
-	task string // of the box, if path is ""
+	task string // the fleet's id of the box's task, if path is ""
 	log  *slog.Logger
 
 	mu     sync.Mutex
@@ -151,6 +151,6 @@ func (b *statusFile) remove() {
 	case b.path == "":
 		inside.Delete(b.task)
 	default:
-		_ = os.Remove(b.path) // it may never have been written
+		_ = os.Remove(b.path) // an error is ignored: the file may never have been written
 	}
 }

@@ -17,7 +17,7 @@ type audience struct {
 	id      string            // names their processes
 	members []*session        // in the order of their last messages
 	speaker *session          // the member that was active last; reports of the process name it
-	secrets map[string]Secret // of the principal, as of the last delivery
+	secrets map[string]Secret // secrets of the principal, as of the last delivery
 }
 
 // awaitRoom returns when no session has more than maxUntold bytes waiting

@@ -29,8 +29,8 @@ type Box struct {
 	grace   proc.Grace
 	draw    func() int64 // see conversation
 	spawn   func(proc.Command, proc.Grace) (child, error)
-	lacks   sync.Once          // the box logs once which guards the sandboxes lack
-	marks   atomic.Int64       // how many processes got one
+	lacks   sync.Once          // makes the box log only once which guards the sandboxes lack
+	marks   atomic.Int64       // how many processes got a mark so far
 	saves   context.Context    //nolint:containedctx // of the workspaces that are saved; Close ends it
 	abandon context.CancelFunc // ends saves
 	leaves  func()             // takes the box out of [Server].Memory

@@ -20,7 +20,7 @@ func (b *Box) makeRoom() (free *process, ok bool) {
 	for _, g := range b.groups {
 		for _, p := range g.live {
 			if p.followed || p.nap.asleep() {
-				continue // another process takes its place, and n counts that one; or it sleeps
+				continue // n counts the process that takes the place of this one; a sleeping process does not count
 			}
 			if p.state >= stopping || g.current != p {
 				free = p

@@ -20,8 +20,8 @@ import (
 // Limits of what one process may have open, so that neither side can fill the memory of
 // the box. Real processes have a handful.
 const (
-	maxRequests  = 1024 // of the client, in flight
-	maxQuestions = 1024 // of the server, unanswered
+	maxRequests  = 1024 // requests of the client in flight
+	maxQuestions = 1024 // questions of the server without an answer
 	maxID        = 1024 // bytes of an id or progress token
 )
 
@@ -85,7 +85,7 @@ type conversation struct {
 	byID      map[clientID]*request
 	passed    *list.List // of *request, known to the process, oldest first
 	questions map[string]*question
-	asked     map[string]*question // by the key of the server's id
+	asked     map[string]*question // questions by the key of the id that the server gave them
 	questionN int64
 }
 
@@ -345,7 +345,7 @@ func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 		r, mixed := c.owner()
 		switch {
 		case mixed:
-			return false // it may belong to any principal's call, so no client may read it
+			return false // the log message may belong to any principal's call, so no client may read it
 		case r != nil:
 			if !c.shared || r.stream.session.wants(m) {
 				c.clients.event(r.stream, m.Line(), false)
@@ -405,7 +405,7 @@ func (c *conversation) owner() (newest *request, mixed bool) {
 			return newest, true
 		}
 		if !c.shared {
-			break // all are of one session
+			break // all requests are of one session
 		}
 	}
 	return newest, false

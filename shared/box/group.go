@@ -16,9 +16,9 @@ type group struct {
 	audience
 	current *process   // gets new messages, nil for none
 	live    []*process // current, and those that are being stopped
-	ended   bool       // the box has forgotten it
+	ended   bool       // the box has forgotten the group
 	isAnew  bool       // current starts for a session that had a process before
-	untold  *stream    // its client has yet to be told that what the process had in memory is gone; nil for none
+	untold  *stream    // a stream whose client has yet to be told that what the process had in memory is gone; nil for none
 	forget  func()     // deletes the group from the box
 }
 
@@ -41,8 +41,8 @@ func (g *group) join(s *session) {
 	}
 }
 
-// anew notes that the process starts for messages of a session which had another one before. The
-// client is told, as a log message, if it has asked for such: by a level, or in the request.
+// anew notes that the process starts for messages of a session that had another process before. The
+// client is told by a log message, if it has asked for log messages: by a level, or in the request.
 func (g *group) anew(st *stream, msgs []wire.Message) {
 	g.untold, g.isAnew = nil, true
 	for _, m := range requestsOf(msgs) {

@@ -26,8 +26,8 @@ type probe int
 const (
 	probeNone    probe = iota // no process was asked
 	probing                   // the running process is asked
-	probeRefused              // the previous process refused it
-	probeSilent               // the previous process did not answer it
+	probeRefused              // the previous process refused server/discover
+	probeSilent               // the previous process did not answer server/discover
 )
 
 func newHandshake(p *process, isStateless bool, how probe) *handshake {
@@ -107,7 +107,7 @@ func (h *handshake) greeted(m wire.Message) {
 		h.replace(true, g.refused, "it refused initialize, so another process gets server/discover")
 		return
 	case h.stateless && h.refused != nil:
-		p.box.era = bridge.ModernOnly // it has refused initialize, whatever eras it names
+		p.box.era = bridge.ModernOnly // the server has refused initialize, whatever eras its answer names
 	case h.stateless:
 		p.box.era = g.era
 	case h.refused != nil || h.probe != probeNone:
@@ -177,7 +177,7 @@ func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 		p.fail(f)
 		return nil
 	case !p.isCurrent() && (p.box.closed || p.group.current != nil):
-		p.fail(cmp.Or(p.clock.last, f)) // it is drained, and nothing may take its place
+		p.fail(cmp.Or(p.clock.last, f)) // the process only finishes its requests, and no process may take its place
 		return nil
 	}
 	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.group.id, "stateless", !isStateless)

@@ -22,17 +22,17 @@ type output struct {
 	stdout proc.Tail // what was no message
 	wrote  written
 	bytes  atomic.Int64 // of stdout
-	spoke  bool         // it has sent a message
+	spoke  bool         // the process has sent a message
 	lacks  string       // the message that a script does not exist, "" for none
 	unrun  []string     // packages whose install scripts were not run
-	over   bool         // its sandbox has ended it for its memory
+	over   bool         // the sandbox has ended the process because it used too much memory
 
 	refused refusals
 }
 
 // written says how much a process has written at some time.
 type written struct {
-	lines  int64 // of stdout that were no messages
+	lines  int64 // lines of stdout that were no messages
 	kept   int64 // how many of lines output keeps; the others may be parts of messages
 	stderr int64 // bytes
 	stdout int64 // bytes of the lines that are kept

@@ -259,7 +259,7 @@ func Shebang(script string) []string {
 	}
 	defer func() { _ = f.Close() }() // only read
 	start := make([]byte, 256)
-	n, _ := io.ReadFull(f, start) // a short file is whole
+	n, _ := io.ReadFull(f, start) // a file that is shorter than start is no error
 	line, _, _ := strings.Cut(string(start[:n]), "\n")
 	if line, ok := strings.CutPrefix(line, "#!"); ok {
 		return strings.Fields(line)

@@ -22,7 +22,7 @@ const (
 // are in the workspace of the process, so no other sandbox shows them.
 type processSecrets struct {
 	secrets map[string]Secret
-	folder  string // of the files, "" if the server reads none
+	folder  string // folder of the files with secrets, "" if the server reads none
 }
 
 // secretsFolder is the folder of the files, in the workspace.

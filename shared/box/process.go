@@ -22,7 +22,7 @@ const (
 // of stderr. All have ended when over is closed.
 type process struct {
 	box     *Box
-	group   *group // of the sessions whose process it is
+	group   *group // the sessions that the process serves
 	conv    *conversation
 	proto   protocol
 	clock   deadlines
@@ -34,7 +34,7 @@ type process struct {
 	over   chan struct{} // closed when its goroutines have ended
 
 	state   state
-	greeted bool // its handshake was completed, also if it is stopping by now
+	greeted bool // the handshake was completed, also if the process is stopping by now
 	ending
 
 	first int64                 // the number of the first message that the box sends
@@ -263,7 +263,7 @@ func (p *process) withdraw(r *request, line []byte) {
 type ownRequest struct {
 	method string
 	take   func(wire.Message) // takes the response, nil to ignore it
-	broken func(*fault)       // takes the fault of a response that cannot be read; nil for take
+	broken func(*fault)       // takes the fault of a response that cannot be read; if it is nil, take gets the fault as a response
 }
 
 // fail ends a request whose response cannot be read.

@@ -4,8 +4,8 @@ import "time"
 
 // pulse says whether a process still works, after a request has timed out.
 type pulse struct {
-	asked  *time.Timer // runs from when the process was asked for a sign of life; nil if it is not in doubt
-	silent bool        // it has not answered within signTime
+	asked  *time.Timer // runs since the box asked the process for a sign of life; nil if the box has not asked
+	silent bool        // the process has not answered within signTime
 }
 
 // signTime is how long a process may take to show that it works.
@@ -58,5 +58,5 @@ func (d *deadlines) over() {
 		"server", p.box.server.Name, "process", p.group.id)
 	p.replaced = "it answered nothing after a request that timed out, so another process takes its place"
 	p.handOver(p.group.next())
-	p.keeping.atWork = true // it may be in the middle of a file
+	p.keeping.atWork = true // the process may be in the middle of writing a file
 }

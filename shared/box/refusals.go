@@ -20,16 +20,16 @@ const RefusalsFile = 4
 
 const (
 	saidAgain   = time.Second // the network says the same refusal at most once in this time
-	maxRefusals = 64          // of a process that are kept, and of which the sink hears
-	mostSaid    = 3           // of the refusals in one error
+	maxRefusals = 64          // refusals of a process that are kept, and that the sink hears of
+	mostSaid    = 3           // refusals that one error names
 )
 
 // refusals has what the network of a process refused. It has a lock of its own.
 type refusals struct {
-	from *os.File // nil if it has no such network
+	from *os.File // nil if the process has no network that reports refusals
 
 	mu   sync.Mutex
-	rest []byte               // of a line that is not whole
+	rest []byte               // the beginning of a line whose end has not come
 	last map[string]time.Time // by text, without secrets
 	told int                  // how many refusals the sink has heard of
 }

@@ -138,7 +138,7 @@ func (e *ending) cause() string {
 	default:
 		return "it had nothing to do"
 	}
-	_, what, _ := strings.Cut(e.failed.message, ": ") // behind the name of the server
+	_, what, _ := strings.Cut(e.failed.message, ": ") // what follows the name of the server
 	what, _, _ = strings.Cut(what, ";")
 	return strings.TrimSuffix(what, ", try again")
 }

@@ -32,7 +32,7 @@ type request struct {
 	given  handed        // how the process got it
 	broken bool          // the process has answered with what cannot be read
 
-	modern  bool   // its client speaks 2026-07-28, so it has that form
+	modern  bool   // the client speaks 2026-07-28, so the request has the form of that version
 	line    []byte // the request in the form of earlier versions, kept if it may be sent again
 	sent    int64  // the number under which the process knows the request
 	task    *task  // the task that it is in the process, nil for none
@@ -40,7 +40,7 @@ type request struct {
 }
 
 type handed struct {
-	line  []byte // for the process, before it was translated
+	line  []byte // the request for the process, before it was translated
 	at    int64  // how many bytes the process had been sent before line
 	again bool   // an earlier process was sent it, and has not read it
 }

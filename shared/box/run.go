@@ -222,7 +222,7 @@ func (r *processRun) accompany() {
 func (r *processRun) speak() {
 	p := r.p
 	if p.queue.WriteLines(p.child.Stdin()) != nil {
-		r.leave() // it does not read any more
+		r.leave() // the process does not read any more
 	}
 }
 
@@ -236,7 +236,7 @@ func (r *processRun) leave() {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	if p.nap.asked && !p.nap.over {
-		return // freeze sees to its end
+		return // freeze ends the process
 	}
 	p.left = p.left || !p.told
 	if r.hello.probe == probing && p.state < ready {

@@ -21,7 +21,7 @@ type session struct {
 	box       *Box
 	id        string
 	principal string
-	departed  bool   // it has no group, or has left it
+	departed  bool   // the session has no group, or has left it
 	forget    func() // deletes the session from the box
 
 	// All of these are from the last delivery, but init is from the last delivery that

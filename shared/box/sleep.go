@@ -33,7 +33,7 @@ type nap struct {
 	sent    int64         // how many bytes the process had been sent when drowsy was closed
 	over    bool          // freeze has returned
 	kept    bool          // freeze has succeeded: an image of the memory is in the store
-	size    int64         // of that image, in bytes
+	size    int64         // size of that image in bytes
 	dead    frozen        // requests and questions that the box has ended unknown to the process
 	discard bool          // the memory must not be kept
 
@@ -179,15 +179,15 @@ type frozen struct {
 
 	Stateless bool            `json:"stateless,omitempty"`
 	Version   string          `json:"version,omitempty"`
-	Greeting  json.RawMessage `json:"greeting"`          // its answer to the first message
-	Tasks     bool            `json:"tasks,omitempty"`   // it has tasks of 2025-11-25
+	Greeting  json.RawMessage `json:"greeting"`          // the process's answer to the first message
+	Tasks     bool            `json:"tasks,omitempty"`   // the process supports tasks of 2025-11-25
 	Needed    []string        `json:"needed,omitempty"`  // tools that are tasks
 	All       bool            `json:"all,omitempty"`     // all of these are known
 	Changes   int64           `json:"changes,omitempty"` // see stateless
 	Notes     bool            `json:"notes,omitempty"`   // see notes.answers
 
 	Own       map[int64]string `json:"own,omitempty"`       // methods of the box's own open requests, by number
-	Numbers   []int64          `json:"numbers,omitempty"`   // of all own requests so far; no other request may get them
+	Numbers   []int64          `json:"numbers,omitempty"`   // numbers of all own requests so far; no other request may get one of them
 	Calls     []int64          `json:"calls,omitempty"`     // numbers of open requests of clients
 	Questions []frozenQuestion `json:"questions,omitempty"` // open ones, in the order in which they were asked
 	Asked     int64            `json:"asked,omitempty"`     // how many questions the process has asked so far
@@ -221,7 +221,7 @@ func (p *process) frozen(input []byte) *frozen {
 	for _, line := range lines {
 		if r := requests[at]; r != nil && r.passed != nil {
 			p.conv.passed.Remove(r.passed)
-			r.passed = nil // it is given to the next process
+			r.passed = nil // the next process gets this request
 		} else {
 			f.Unread = append(append(f.Unread, line...), '\n')
 		}
@@ -287,7 +287,7 @@ func (r *processRun) passOn() {
 // inherit takes over the conversation of a process that sleeps.
 func (p *process) inherit(from *process) {
 	c, fresh := from.conv, p.conv
-	_, late := from.queue.Take() // since it was frozen: answers, and what was cancelled
+	_, late := from.queue.Take() // lines that were queued since the freeze: answers, and cancellations
 	held := p.held.lines
 	p.held = heldLines{}
 	for _, line := range late {
@@ -341,7 +341,7 @@ func (r *processRun) begin(l launch) (child, *frozen, error) {
 		}
 		f, err := r.wake(anew)
 		if err == nil || anew {
-			return c, f, nil // a keeper that has ended says why
+			return c, f, nil // if the keeper has ended, the end of the process says why
 		}
 		r.lost(err)
 		c.Kill()
@@ -361,7 +361,7 @@ func (p *process) forgetImage() {
 	discard, owner := p.nap.discard && p.box.server.Images != nil, p.keeping.owner()
 	p.box.mu.Unlock()
 	if discard {
-		// If the image stays, the process comes back as it was.
+		// An error is ignored: if the image stays, the process comes back as it was.
 		_ = p.box.server.Images.Store.Claim(p.box.saves, owner, "")
 	}
 }
@@ -380,7 +380,7 @@ func (r *processRun) wake(anew bool) (*frozen, error) {
 	fit, err := p.nap.control.Fit(wanted)
 	if err != nil {
 		p.nap.close()
-		return nil, nil // it has ended, or will be told to
+		return nil, nil // the process has ended, or will be told to end
 	}
 	p.nap.image.Fit = fit
 	if !anew {

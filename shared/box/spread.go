@@ -13,11 +13,11 @@ const maxSpread = 4 << 10
 // spread recognizes a message that a process writes over several lines, as programs print
 // JSON for people. Such a message cannot be read, but its request must not wait for it.
 type spread struct {
-	text   []byte // its beginning; nil if no such message is being written
+	text   []byte // the message as far as it was written; nil if no such message is being written
 	indent []byte // the space before each of its members
-	ours   bool   // it has a JSON-RPC version
+	ours   bool   // the message has a JSON-RPC version
 	id     json.RawMessage
-	result bool // it has a result or an error
+	result bool // the message has a result or an error
 	told   bool // answers has returned it
 }
 
@@ -29,7 +29,7 @@ func (s *spread) add(line []byte) {
 	case s.text == nil:
 		return
 	case len(rest) == len(line):
-		*s = spread{} // its last line, or something else
+		*s = spread{} // the line ends the message, or is something else
 		return
 	case s.indent == nil:
 		s.indent = bytes.Clone(line[:len(line)-len(rest)])

@@ -6,11 +6,11 @@ import "time"
 type state int
 
 const (
-	starting state = iota // it waits for its turn, or the provisioner prepares it
-	greeting              // it runs, and has not answered the first message
-	ready                 // it takes messages
-	stopping              // it is ending, or was told to
-	gone                  // its requests have ended; the box ignores its output
+	starting state = iota // the process waits for its turn, or the provisioner prepares it
+	greeting              // the process runs, and has not answered the first message
+	ready                 // the process takes messages
+	stopping              // the process is ending, or was told to end
+	gone                  // the requests of the process have ended; the box ignores its output
 )
 
 // ProcessState says how far a process has come, for the sink.

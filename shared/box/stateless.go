@@ -90,7 +90,7 @@ func (s *stateless) outgoing(r *request, line []byte) []byte {
 		s.begin()
 		s.p.conv.end(r, wire.ResultResponse(r.id, nil))
 		return nil
-	case wire.MethodDiscover, wire.MethodListen: // of a version that the client does not speak
+	case wire.MethodDiscover, wire.MethodListen: // methods of a version that the client does not speak
 		s.p.conv.end(r, wire.ErrorResponse(r.id, &wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"}))
 		return nil
 	case wire.MethodSetLevel, wire.MethodPing:

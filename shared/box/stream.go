@@ -13,14 +13,14 @@ type stream struct {
 	round      int    // how often its delivery was suspended
 	came       time.Time
 	open       int      // requests that are at work
-	asking     []asking // those that need answers of their client
+	asking     []asking // requests that need answers of their client
 }
 
 // asking is a request that needs answers of its client.
 type asking struct {
 	raw       []byte // the request to deliver again
 	questions []bridge.Asked
-	requests  [][]byte // the messages that ask them
+	requests  [][]byte // the messages that ask the questions
 	within    time.Duration
 }
 

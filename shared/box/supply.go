@@ -23,7 +23,7 @@ func (g *group) supply(secrets map[string]Secret) {
 	switch {
 	case p.conv.idle() && p.greeted:
 		p.followed = true
-		p.nap.discard = true // its memory has what it was started with
+		p.nap.discard = true // the memory of the process still has the credentials that it was started with
 		p.stop(over)
 	case p.useless(time.Now()):
 		limit := b.server.ToolTimeout

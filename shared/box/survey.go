@@ -16,9 +16,9 @@ import (
 type survey struct {
 	p      *process
 	left   []wire.List       // lists to ask for
-	hashes map[string]string // of the lists that were answered
-	pages  wire.Pages        // of the list that is asked for
-	list   hash.Hash         // of its entries so far
+	hashes map[string]string // hashes of the lists that were answered
+	pages  wire.Pages        // pages of the list that is asked for
+	list   hash.Hash         // hash of the entries of that list so far
 }
 
 func (v *survey) begin() {

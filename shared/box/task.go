@@ -34,7 +34,7 @@ type legacyTasks struct {
 type unconfirmedCall struct {
 	r     *request
 	end   wire.Message // the error, or the result that says isError
-	pages *wire.Pages  // of the list so far
+	pages *wire.Pages  // pages of the list so far
 }
 
 func (t *legacyTasks) outgoing(r *request, line []byte) []byte {

@@ -45,7 +45,7 @@ func Scheduler() (native.Scheduler, error) {
 func read() (*eventbridge.Config, error) {
 	text := os.Getenv(Env)
 	if text == "" {
-		return nil, nil //nolint:nilnil // there is none, and that is no error
+		return nil, nil //nolint:nilnil // a function without alarms is no error
 	}
 	var c eventbridge.Config
 	err := json.Unmarshal([]byte(text), &c)

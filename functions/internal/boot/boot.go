@@ -57,7 +57,7 @@ const (
 
 // opened holds what a process opens once, and uses for each servers file that it serves.
 type opened struct {
-	settings wiring.Settings // without what depends on the servers file
+	settings wiring.Settings // without the fields that depend on the servers file
 	parts    wiring.Parts    // likewise
 }
 

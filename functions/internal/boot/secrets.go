@@ -175,7 +175,7 @@ func Ask(ctx context.Context, service, operation string, q, answer any) (refused
 		Upper string `json:"Message"`
 	}
 	if err == nil && a.Status != http.StatusOK {
-		_ = json.Unmarshal(a.Body, &fault) // without a type it is Unavailable
+		_ = json.Unmarshal(a.Body, &fault) // an answer without a type counts as Unavailable below
 		kind := fault.Type[strings.LastIndex(fault.Type, "#")+1:]
 		switch kind {
 		case "AccessDeniedException", "ResourceNotFoundException", "ParameterNotFound", "ValidationException", "InvalidParameterException",

@@ -28,7 +28,7 @@ import (
 func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, logs *Logs) http.Handler {
 	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{Schedule: schedule}))
 	own.Info.URL, own.Info.Dashboard = f.PublicURL, dashboard
-	own.NativeTools = nil // they are in the function for HTTP clients
+	own.NativeTools = nil // the native servers are in the function for HTTP clients, not in this one
 	if logs != nil {
 		own.Calls, own.Info.SearchUSD = logs.Calls, perGB
 		own.Bodies = func(ctx context.Context, q bodies.Query) ([]bodies.Body, error) {

@@ -76,7 +76,7 @@ type pipe struct {
 	version  string          // the protocol version of the handshake, or of the last request that names one
 	greeting []byte          // the client's initialize
 	params   json.RawMessage // which arguments of which tools headers repeat; see bridge.HeaderParams
-	calls    []*call         // that wait for an answer
+	calls    []*call         // those that wait for an answer
 }
 
 // call is a line of the client on its way, or the standalone stream.
@@ -85,8 +85,8 @@ type call struct {
 	msg      wire.Message      // the zero message for a batch and for what is no message
 	waits    []json.RawMessage // ids without a response so far
 	version  string            // the protocol version that the request itself names; "" for none
-	standing bool              // it is the standalone stream
-	hidden   bool              // the client does not get its answer
+	standing bool              // the call is the standalone stream
+	hidden   bool              // the client does not get the answer to this call
 	ctx      context.Context
 	cancel   context.CancelFunc
 }

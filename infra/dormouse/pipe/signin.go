@@ -39,7 +39,7 @@ type signIn struct {
 	mu     sync.Mutex // guards source, state and server
 	source oauth2.TokenSource
 	state  string       // the OAuth state of the sign-in under way
-	server *http.Server // to which the browser comes back, at the URL at
+	server *http.Server // serves the URL at, to which the browser comes back
 
 	asking sync.Mutex // one sign-in at a time; guards at
 	at     string
@@ -286,6 +286,6 @@ func (s *signIn) alone(ctx context.Context) (release func(), err error) {
 	case err := <-locked:
 		return func() { _ = f.Close() }, err
 	case <-ctx.Done():
-		return nil, ctx.Err() // the goroutine and the file end with the process
+		return nil, ctx.Err() // the goroutine still waits for the lock; it and the file go when this program ends
 	}
 }

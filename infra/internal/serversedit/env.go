@@ -61,7 +61,7 @@ func (e *Env) Keep(server, name, value string) (variable string, err error) {
 		}
 		other, set := e.outside(variable)
 		if set && other != value {
-			continue // that value would win over the one in the file
+			continue // the value outside of the file would win over the one in it
 		}
 		if old, ok := e.have[variable]; ok && old != value {
 			continue

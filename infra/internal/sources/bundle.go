@@ -385,7 +385,7 @@ func (b *Bundle) Unpack(dir string) (err error) {
 		left -= n
 	}
 	if b.manifest.Server.Type == "binary" {
-		_ = root.Chmod(filepath.FromSlash(b.manifest.Server.Entry), 0o755) // its start says what is wrong
+		_ = root.Chmod(filepath.FromSlash(b.manifest.Server.Entry), 0o755) // if this fails, the start of the server says so
 	}
 	if err := os.Chmod(part, 0o755); err != nil { //nolint:gosec // as above
 		return err

@@ -17,7 +17,7 @@ import (
 
 // Project is a folder with a server.
 type Project struct {
-	Name  string // guessed, and valid for a server
+	Name  string // a guess; it is valid as the name of a server
 	Entry serversedit.Entry
 	Build [][]string // what to execute in the folder first, because something is missing
 }

@@ -125,7 +125,7 @@ type Box struct {
 	wait   *urpc.Client // the connection to the sentry on which Wait waits
 	spec   Spec
 	door   int                    // descriptor of the sentry's listening socket, whose file is gone
-	reason atomic.Pointer[string] // of the call of End, nil before one
+	reason atomic.Pointer[string] // the reason that the caller of End gave, nil before such a call
 	gone   sync.Once              // for Close
 	mu     sync.Mutex             // guards does and over
 	does   *urpc.Client           // the connection for all other calls to the sentry, one at a time
@@ -310,7 +310,7 @@ func sweep() {
 	all, _ := filepath.Glob(filepath.Join(os.TempDir(), image.Temporary+"*")) // the pattern is good
 	for _, at := range all {
 		if info, err := os.Lstat(at); err == nil && time.Since(info.ModTime()) > time.Minute {
-			_ = os.RemoveAll(at) // another user may own it
+			_ = os.RemoveAll(at) // an error is ignored: another user may own the folder
 		}
 	}
 }

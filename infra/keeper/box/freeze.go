@@ -23,7 +23,7 @@ import (
 // which are in memory. Two boxes must not thaw from the same memory: their programs would draw
 // the same random numbers.
 type Memory struct {
-	Note  []byte      // of who froze the box
+	Note  []byte      // what the caller of the freeze wants to find again after the thaw
 	files [3]*os.File // state, list of pages, pages
 }
 
@@ -155,7 +155,7 @@ func (b *Box) Freeze(ctx context.Context) (_ *Memory, err error) {
 	return m, nil
 }
 
-// freezes is Freeze into m. Without m it fails.
+// freezes does what Freeze does, and puts the memory into m. If m is nil, it fails.
 func (b *Box) freezes(m *Memory) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -290,7 +290,7 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 			hidden = append(hidden, real+strings.TrimPrefix(text, parts[0]))
 		}
 		was, known := modes[real]
-		if ways = append(ways, parts[0]); !known || was != "" && parts[2] != "fixed" { // an empty mode allows the most, and fixed the least
+		if ways = append(ways, parts[0]); !known || was != "" && parts[2] != "fixed" { // of several modes for one folder the freest counts: the empty mode allows the most, "fixed" the least
 			modes[real] = parts[2]
 		}
 	}

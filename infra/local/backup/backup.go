@@ -158,7 +158,7 @@ func (a *archive) enter(at *os.Root, base, name string) error {
 	below, err := at.OpenRoot(base)
 	if err != nil {
 		if now, gone := at.Lstat(base); gone != nil || !now.IsDir() {
-			return nil //nolint:nilerr // it is something else by now
+			return nil //nolint:nilerr // another program has removed or replaced the folder
 		}
 		return a.lacks(name, err)
 	}

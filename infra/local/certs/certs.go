@@ -141,7 +141,7 @@ type files struct {
 
 	mu      sync.Mutex
 	now     *tls.Certificate
-	changed [2]time.Time // of both files, when they were read
+	changed [2]time.Time // modification times of both files, when they were read
 	said    string       // the failure that was reported last
 }
 

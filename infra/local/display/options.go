@@ -19,7 +19,7 @@ type Options struct {
 	Width   func() int // columns of the screen; nil: 80
 	Color   bool       // with colors
 	Stamps  bool       // Records begin with their time
-	Verbose bool       // with functions, boxes and frames
+	Verbose bool       // Records also show functions, boxes and frames
 	Version string     // of Dormouse, for the first block
 	Keys    bool       // keys of the keyboard are taken
 }
@@ -46,6 +46,6 @@ type Server struct {
 	Address string // where clients call it, "" if it is not served
 	Tools   string // such as "11 tools" or "never started"
 	Why     string // why it is not served, "" if it is
-	Place   string // of the mistake in the file, may be empty
+	Place   string // place of the mistake in the file, may be empty
 	Off     bool   // the file disables it
 }

@@ -16,8 +16,8 @@ const most = 20
 
 // rush holds back calls that come faster than people read.
 type rush struct {
-	since  time.Time // begin of the second
-	shown  int       // calls of the second that were printed
+	since  time.Time // begin of the second that is counted
+	shown  int       // calls that were printed in this second
 	more   int       // calls that were held back; then how many of them failed and were refused
 	failed int
 	denied int

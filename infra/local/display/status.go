@@ -9,7 +9,7 @@ import (
 // seen holds the counts that the status line shows.
 type seen struct {
 	awake    map[int]bool    // runners, by PID
-	sessions map[string]bool // that had a call or a start since the beginning
+	sessions map[string]bool // names of sessions that had a call or a start since the beginning
 	calls    int
 	failed   int
 	refused  int

@@ -178,7 +178,7 @@ func (f *file) prune(ctx context.Context, now time.Time, newest int) error {
 	return nil
 }
 
-// where is a condition with its arguments.
+// where is the WHERE clause of a query with its arguments.
 type where struct {
 	text []string
 	args []any
@@ -377,7 +377,7 @@ func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, 
 
 // callsOf returns the condition for the calls that a query is about.
 func callsOf(q api.PeopleQuery) (w where) {
-	w.and("refusal = '' AND tool != ''") // a refused caller may be nobody, and called nothing
+	w.and("refusal = '' AND tool != ''") // a refused request may have no known caller, and called no tool
 	w.equal("tenant", q.Tenant)
 	w.among(q.Servers)
 	if !q.Since.IsZero() {

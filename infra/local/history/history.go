@@ -40,10 +40,10 @@ type History struct {
 	saving sync.Mutex    // held during a write to the file; taken before mu
 
 	mu     sync.Mutex        // never held during a write, so that Record does not wait for the disk
-	calls  []api.Call        // that are not saved yet
-	starts []start           // that are not saved yet
-	counts map[minute]counts // that are not saved yet
-	totals map[labels]counts // since the program has started
+	calls  []api.Call        // calls that are not saved yet
+	starts []start           // starts that are not saved yet
+	counts map[minute]counts // counts that are not saved yet
+	totals map[labels]counts // counts since the program has started
 	turned map[refusal]int64 // requests that were refused since the start of the program
 	series map[string]int    // how many combinations of labels in totals are of a tenant
 	file   *file             // nil before Open

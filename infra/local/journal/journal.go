@@ -15,8 +15,8 @@ import (
 // has processes of other kinds.
 const (
 	BoxWake  = "box.wake"  // the runner of a box was started
-	BoxSleep = "box.sleep" // the runner ended by itself, or because it was asked to; Duration: its life
-	BoxCrash = "box.crash" // the runner ended in another way; Detail: how; Duration: its life
+	BoxSleep = "box.sleep" // the runner ended by itself, or because it was asked to; Duration: how long it ran
+	BoxCrash = "box.crash" // the runner ended in another way; Detail: how; Duration: how long it ran
 
 	ServersChanged = "servers.changed" // the servers file was changed and is served; Name: the file; Detail: how it differs
 	ServersRefused = "servers.refused" // the servers file was changed and cannot be served, so what was served before still is; Detail: why

@@ -47,7 +47,7 @@ type oneTime struct {
 	Target             struct{ Input string }
 
 	at   time.Time
-	sent bool // its event is in work
+	sent bool // the event of the schedule is being delivered
 }
 
 // lookEvery is how often the API looks at the clock while a schedule waits. Timers stand

@@ -408,7 +408,7 @@ func (c *wsConn) shut(why closing) {
 		c.stopWriting()
 	}
 	time.AfterFunc(flushTime, c.stopWriting)
-	c.endOpen() // nobody makes room any more
+	c.endOpen() // wakes the senders that wait for room: nobody makes room any more
 	c.nudge()
 }
 
@@ -416,7 +416,7 @@ func (c *wsConn) shut(why closing) {
 // Then it closes the connection, which also ends the goroutines that read.
 func (c *wsConn) write() {
 	defer c.stopWriting()
-	defer c.endOpen() // nobody makes room any more, and a goroutine that waits for it may have the turn
+	defer c.endOpen() // a goroutine that reads may wait for room, which nobody makes any more
 	for range c.wake {
 		c.mu.Lock()
 		batch, end := c.queue, c.end

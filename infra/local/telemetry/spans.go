@@ -11,8 +11,8 @@ import (
 
 // tree is a request with the spans that it consists of.
 type tree struct {
-	name  string            // of the request, in all logs
-	of    map[string]string // attributes of its parts
+	name  string            // name of the request in all logs
+	of    map[string]string // attributes of the request, from all its events
 	spans []otlp.Span
 }
 

@@ -17,7 +17,7 @@ import (
 
 // Bounds of what is kept in memory. What exceeds them is lost, and a log line says so.
 const (
-	maxWaiting = 2_048            // requests that are not sent
+	maxWaiting = 2_048            // requests that are not sent yet
 	maxParts   = 10_000           // parts of requests that have not ended
 	maxPost    = 512              // spans of one post
 	partAge    = 15 * time.Minute // how long a part waits for the end of its request
@@ -40,7 +40,7 @@ type Telemetry struct {
 
 	mu     sync.Mutex
 	ended  []journal.Event            // requests, in the order of their ends
-	parts  map[string][]journal.Event // by the trace of their request
+	parts  map[string][]journal.Event // parts of requests, by the trace of the request
 	boxes  map[string]time.Time       // when a box was woken whose first process is not ready yet, by server and tenant
 	begun  map[string]time.Time       // when a process began to start that is not ready yet, by server and process
 	starts []started                  // the newest starts, the oldest first
@@ -49,7 +49,7 @@ type Telemetry struct {
 
 // started is a start of a server's process.
 type started struct {
-	woken time.Time // when its box was started, or its process if the box was up
+	woken time.Time // when the box was started, or the process if the box was up
 	ready journal.Event
 }
 

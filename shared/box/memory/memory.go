@@ -37,9 +37,9 @@ import (
 // Limits of an image. One that exceeds a limit is not kept or not used: the process then
 // starts without its memory.
 const (
-	MaxBytes     = 256 << 20        // as it is stored
-	MaxAge       = 24 * time.Hour   // from the freeze
-	FreezeWithin = 10 * time.Second // to stop the program and hand over its memory
+	MaxBytes     = 256 << 20        // size of an image in the store
+	MaxAge       = 24 * time.Hour   // age of an image, counted from the freeze
+	FreezeWithin = 10 * time.Second // time to stop the program and hand over its memory
 )
 
 // format is the version of the image.
@@ -56,7 +56,7 @@ type Header struct {
 	Install    string    `json:"install"` // a digest of what the process was started from
 	Tenant     string    `json:"tenant"`
 	Box        string    `json:"box"`
-	Process    string    `json:"process"` // its name in the box
+	Process    string    `json:"process"` // name of the process in the box
 	Generation int64     `json:"generation"`
 	Saved      time.Time `json:"saved"`
 	Salt       []byte    `json:"salt"`

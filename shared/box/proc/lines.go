@@ -226,7 +226,7 @@ func (q *Queue) WriteLines(w io.Writer) error {
 		q.bytes -= line
 		q.written += int64(n)
 		if q.paused {
-			q.first, err = raw[n:], nil // the pause has interrupted it
+			q.first, err = raw[n:], nil // the pause has interrupted the write, which is no error
 		}
 		q.filled.Broadcast()
 		q.mu.Unlock()

@@ -87,7 +87,7 @@ func (d *Log) write(text []byte, of string) {
 	if of != "" {
 		said = of + strings.ReplaceAll(strings.TrimSuffix(said, "\n"), "\n", "\n"+of) + "\n"
 	}
-	_, _ = io.WriteString(d.to, said) // an error has no receiver
+	_, _ = io.WriteString(d.to, said) // nobody could be told of an error
 }
 
 // Note writes a line about the process itself, with the time. It first writes the output
@@ -122,7 +122,7 @@ func (d *Log) Close(how string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
-	_ = d.to.Close() // an error has no receiver
+	_ = d.to.Close() // nobody could be told of an error
 }
 
 // LogName returns the name that the files of a process have instead of its own. The name of

@@ -117,7 +117,7 @@ func claim(ctx context.Context, root string, mkdir func() (string, error), bury 
 		}
 		if done, held, err := tryLock(filepath.Join(other, "alive"), unix.LOCK_EX); err == nil && !held {
 			if bury == nil || bury(other) == nil {
-				_ = os.RemoveAll(other) // if not now, then by the next
+				_ = os.RemoveAll(other) // if this fails, the next caller removes it
 			}
 			done()
 		}

@@ -69,7 +69,7 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 		return locked{}, err
 	}
 	s.log.Info("resolved", "what", what, "lock", own)
-	_ = os.Remove(own + ".output") // only needed after a failure
+	_ = os.Remove(own + ".output") // the output is only needed after a failure
 	return locked{text, name}, writeFile(own, text)
 }
 

@@ -19,7 +19,7 @@ func Certificates() []string {
 // which proxies, and trusting which certificates. Installs and servers get such variables.
 func IsNetwork(name string) bool {
 	return IsProxy(name) || slices.Contains(Certificates(), name) ||
-		name == "NODE_USE_ENV_PROXY" || name == "NODE_USE_SYSTEM_CA" // these make Node use the other variables
+		name == "NODE_USE_ENV_PROXY" || name == "NODE_USE_SYSTEM_CA" // these make Node use the variables of proxies and certificates
 }
 
 // IsProxy reports whether a variable has a proxy.

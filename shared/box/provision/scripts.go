@@ -176,7 +176,7 @@ func copyOut(ctx context.Context, from, to string) error {
 		return err
 	}
 	for _, name := range links {
-		if _, err := dst.Stat(name); err != nil { // this fails also if the link leads out
+		if _, err := dst.Stat(name); err != nil { // Stat fails also if the link leads out of the folder
 			if err := dst.Remove(name); err != nil {
 				return err
 			}

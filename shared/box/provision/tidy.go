@@ -33,7 +33,7 @@ const (
 	sizeFile   = "size"
 	tidiedFile = ".tidied"
 	tidyEvery  = 24 * time.Hour
-	touchEvery = time.Hour // a start within it costs no write
+	touchEvery = time.Hour // a start updates the time in usedFile only if it is older than this
 )
 
 // hold marks an install as in use. It may wait while Tidy removes the install, so the
@@ -145,7 +145,7 @@ func inspect(home string) (stored, error) {
 	}
 	k.bytes, err = size(home)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // another start makes or removes it
+		err = nil // another start is making or removing the install, which is no error
 	}
 	return k, err
 }

@@ -18,8 +18,8 @@ type request struct {
 	name    string   // package alone
 	with    []string // further packages
 	python  string   // interpreter asked for, "" for any
-	program string   // to execute; "" for the package's own
-	args    []string // of the program
+	program string   // program of the package to execute; "" for the one that the tool would choose
+	args    []string // arguments of the program
 }
 
 // tool handles a command of npx or uvx. It replaces the command by the program that npx or

@@ -156,7 +156,7 @@ func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err
 		e.Mode = fs.ModeSymlink
 		e.Link, err = inside(src, real, name)
 	default:
-		return e, false, nil // a socket, a pipe, a device
+		return e, false, nil // sockets, pipes and devices are not copied
 	}
 	return e, err == nil, err
 }

@@ -69,7 +69,7 @@ func (s *provisioning) uv(ctx context.Context, interpreter string) (file string,
 // pipSettings returns what pip's variables and files say about indexes, as variables of uv.
 // A variable of uv that is set already takes their place.
 func (s *provisioning) pipSettings(ctx context.Context, interpreter string) (settings []string) {
-	// Without pip there are no settings of it.
+	// An error is ignored: without pip there are no settings of pip.
 	list, _ := command{argv: []string{interpreter, "-I", "-m", "pip", "config", "list"}, env: s.environ()}.run(ctx)
 	names := map[string]string{"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS", "trusted-host": "UV_INSECURE_HOST", "cert": "SSL_CERT_FILE"}
 	for line := range strings.Lines(string(list)) {
@@ -213,7 +213,7 @@ func (s *provisioning) resolvePython(ctx context.Context, b build, in pythonInst
 	skip := false
 	for line := range strings.Lines(string(out)) {
 		if !strings.HasPrefix(line, " ") {
-			// A folder is built each time, so the hash of its wheel does not last.
+			// A folder is built anew each time, so the hash of its wheel changes.
 			skip = slices.ContainsFunc(wheels, func(wheel string) bool { return strings.Contains(line, wheel) })
 		}
 		if !skip {

@@ -49,7 +49,7 @@ func (e *ClosedError) Error() string {
 // instead of an upgrade.
 type RefusedError struct {
 	Status int
-	After  time.Duration // from the Retry-After header in seconds, 0 without it
+	After  time.Duration // the Retry-After header, 0 without one
 }
 
 // Error implements error.

@@ -22,7 +22,7 @@ type delivery struct {
 
 	sent    storage.Index // index of the last event that went into a batch
 	pending [][]byte      // events that are in no batch yet
-	asks    *Suspension   // follows pending, until a batch includes it
+	asks    *Suspension   // the suspension that comes after the events of pending, nil for none
 }
 
 // again returns the request that is delivered again in the next round, nil for none.

@@ -233,7 +233,7 @@ func (in *inflight) pulled(f frame.Pulled) {
 	in.pull.missing = map[storage.StreamID]int{}
 	for _, id := range f.IDs {
 		if a := in.late[id]; a != nil && a.f.Round >= f.Rounds[id] {
-			continue // it came, but late, and the runner is asking the host about it
+			continue // the delivery came late, and the runner is asking the host about it
 		}
 		if d := in.deliveries.byID[id]; d == nil || d.round < f.Rounds[id] {
 			in.pull.missing[id] = f.Rounds[id]

@@ -74,7 +74,7 @@ type links struct {
 	open    map[*link]bool // live, next, and replaced connections that the runner still reads
 	dialing bool
 
-	invited  bool  // Begin has no launch yet
+	invited  bool  // the runner was invited, and has not got its launch yet
 	welcomed bool  // there was a welcome, so the token is used up
 	failed   int   // attempts since the last welcome; they decide the back-off
 	lost     error // why the last attempt failed
@@ -88,7 +88,7 @@ type links struct {
 
 type link struct {
 	conn   Conn
-	no     int64 // of the last hello said on it
+	no     int64 // number of the last hello that was sent on this connection
 	asking bool  // the Executor was asked for the questions of a hello and has not answered
 	tries  int   // hellos without an answer
 	answer alarm
@@ -425,7 +425,7 @@ func (ls *links) renewIn(after time.Duration) {
 	ls.loop.set(&ls.renewal, after, ls.renew)
 }
 
-// fenced handles a fence. A fence for the newest hello ends the life. A fence for an older
+// fenced handles a fence. A fence for the newest hello ends Run. A fence for an older
 // hello may be late, so the runner asks the host with another hello.
 func (ls *links) fenced(f frame.Fenced) {
 	if f.Link >= ls.no {
@@ -500,7 +500,7 @@ func (ls *links) cut(lk *link, err error) {
 	}
 }
 
-// retry connects after a pause that grows with every failure. It ends the life instead
+// retry connects after a pause that grows with every failure. It ends Run instead
 // if the host has refused this runner for good.
 func (ls *links) retry(after reconnection, err error) {
 	ls.lost = err
@@ -555,7 +555,7 @@ func (ls *links) drop(lk *link, reason string) {
 	ls.loop.spawn(func() { _ = lk.conn.Close(reason) }) // the runner gives this connection up in any case
 }
 
-// endLinks closes the open connections at the end of a life.
+// endLinks closes the open connections at the end of Run.
 func (ls *links) endLinks() {
 	for lk := range ls.open {
 		ls.drop(lk, "stopped")

@@ -13,7 +13,7 @@ const (
 )
 
 // sleep decides when the box falls asleep and when Run ends. It has the runner say bye once
-// no part of the life has any work under way.
+// no part of [life] has any work under way.
 type sleep struct {
 	cfg        *Config
 	loop       *loop
@@ -27,7 +27,7 @@ type sleep struct {
 	farewell   *farewell
 
 	halted   int  // inflight.delivered+1 at the time when all processes were stopped; see hasty
-	yielded  int  // the same for the time when the host asked for memory
+	yielded  int  // inflight.delivered+1 at the time when the host asked for memory
 	asking   bool // the Executor is being asked since when the box is idle
 	watching bool // asking, or sleep will ask when the alarm idle fires
 	idle     alarm
@@ -205,7 +205,7 @@ func (sl *sleep) expectDeadline() {
 	sl.loop.set(&sl.drainDue, max(left-sl.cfg.Longest-drainSlack, left/2), sl.drain)
 }
 
-// drain ends the life before its Deadline: the runner finishes its requests and leaves new
+// drain ends Run before the Deadline of the box: the runner finishes its requests and leaves new
 // ones to its successor.
 func (sl *sleep) drain() {
 	sl.cfg.Log.Info("draining: the time of the box is almost over", "generation", sl.links.gen, "in_flight", sl.deliveries.running)
@@ -213,7 +213,7 @@ func (sl *sleep) drain() {
 	sl.askNow()
 }
 
-// retire begins to end the life because the host asks for it.
+// retire begins to end Run because the host asks for it.
 func (sl *sleep) retire() {
 	if sl.cfg.Retire == nil || sl.retiring || sl.inflight.closing {
 		return
@@ -226,7 +226,7 @@ func (sl *sleep) retire() {
 	})
 }
 
-// closeDown begins to end the life because Run's ctx is done.
+// closeDown begins to end Run because Run's ctx is done.
 func (sl *sleep) closeDown(cause error) {
 	sl.inflight.closing, sl.cause = true, cause
 	sl.watching = false
@@ -234,7 +234,7 @@ func (sl *sleep) closeDown(cause error) {
 	sl.loop.set(&sl.flush, sl.cfg.Flush, sl.closed)
 }
 
-// tryEnd ends a life that was asked to end, as soon as nothing is in flight. If there is a
+// tryEnd ends Run, if something has begun to end it, as soon as nothing is in flight. If there is a
 // connection, the runner says bye first, which tells the host that nothing was lost.
 func (sl *sleep) tryEnd() {
 	switch closing := sl.inflight.closing; {
@@ -251,7 +251,7 @@ func (sl *sleep) tryEnd() {
 	}
 }
 
-// closed ends the life without a bye.
+// closed ends Run without a bye.
 func (sl *sleep) closed() {
 	sl.loop.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", sl.cfg.Box, sl.deliveries.running, sl.cause))
 }

@@ -220,7 +220,7 @@ func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	v, err := readVerdict(r)
 	if v != nil || err != nil {
 		_ = cmd.Process.Kill() // this fails if the process has ended
-		_ = cmd.Wait()         // its error follows from the verdict
+		_ = cmd.Wait()         // the verdict already says what went wrong
 	}
 	return v, err
 }

@@ -193,7 +193,7 @@ func (f *Folder) ForgetImage(image string) error {
 	if err := forgetImage(image); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return nil // a process has claimed it meanwhile
+	return nil // the image is gone, because a process has claimed it meanwhile
 }
 
 // ImageFiles returns the paths of the images that are kept.

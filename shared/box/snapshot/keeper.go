@@ -40,7 +40,7 @@ type Keeper struct {
 
 // kept is what the Store has of one workspace.
 type kept struct {
-	last  changes   // that were saved or restored last
+	last  changes   // the changes that were saved or restored last
 	saved time.Time // when; zero for never
 }
 
@@ -59,7 +59,7 @@ func NewKeeper(c Config) *Keeper {
 // caller must not use the workspace.
 func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) (names []string, err error) {
 	begun := time.Now()
-	k.Leave(process) // what was never restored is not saved
+	k.Leave(process) // if Restore fails, nothing of this process may be saved
 	w := &kept{}
 	archive, saved, err := k.cfg.Store.Get(ctx, k.cfg.Key(owner), k.cfg.Generation)
 	switch {

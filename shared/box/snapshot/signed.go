@@ -101,7 +101,7 @@ func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.W
 		return fmt.Errorf("make the snapshot: %w", err)
 	}
 	defer func() {
-		_ = file.Close() // nothing of it is kept
+		_ = file.Close() // the file is removed at once, so it does not matter if this fails
 		_ = os.Remove(file.Name())
 	}()
 	sum := sha256.New()

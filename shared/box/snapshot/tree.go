@@ -201,7 +201,7 @@ func (s *scanner) look(name string) (folder bool, err error) {
 			e.out = err != nil
 		}
 	default:
-		return false, nil // a socket, a pipe, a device
+		return false, nil // sockets, pipes and devices are not saved
 	}
 	s.found[name] = e
 	return e.Mode.IsDir(), nil

@@ -55,8 +55,8 @@ type unpacker struct {
 	buffer []byte
 	whole  bool // see [Pack]
 
-	found  changes  // in the archive of a workspace
-	links  []string // so far
+	found  changes  // the changes that the archive of a workspace lists
+	links  []string // links that were made so far
 	closed []closed // folders in the order of their making
 }
 
@@ -239,7 +239,7 @@ func (u *unpacker) entry(name string, h *tar.Header) error {
 		}
 		u.links = append(u.links, name)
 		seen.Mode, seen.Link = fs.ModeSymlink, h.Linkname
-		err = u.inside(name, func() error { return u.root.Symlink(h.Linkname, name) }) // not by way of another link
+		err = u.inside(name, func() error { return u.root.Symlink(h.Linkname, name) }) // an earlier link cannot lead this one out of the workspace: root prevents that
 	case len(u.links) > 0:
 		return corrupt("%q comes after a link", name)
 	case h.Typeflag == tar.TypeDir:

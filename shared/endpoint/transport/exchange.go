@@ -26,7 +26,7 @@ type exchange struct {
 	id      json.RawMessage // id of the first request in the body; error responses carry it
 	method  string          // method of that request, or else of the first message
 	msgs    []wire.Message  // what was posted, once it is known not to be a poll
-	batch   bool            // it was posted as a batch
+	batch   bool            // the messages were posted as a batch
 	read    bool            // the body was read, or an attempt was made
 	status  int             // the status that was sent; 0: none yet
 	sent    *counter        // counts the body of the answer; nil without a meter

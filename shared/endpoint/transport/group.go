@@ -27,7 +27,7 @@ func (o *Options) groupNamed(name string, query url.Values) (Group, bool) {
 type party struct {
 	caller  sessions.Caller   // whose server may be a group
 	group   *Group            // nil: a server
-	members []sessions.Caller // of the group: the caller at each server that it may use
+	members []sessions.Caller // the caller at each server of the group that the caller may use
 }
 
 func (o *Options) endpoint(p party, over storage.Transport) sessions.Endpoint {

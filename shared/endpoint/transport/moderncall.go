@@ -182,7 +182,7 @@ func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge
 		m.create(out, call, server)
 		return nil
 	}
-	if call.Keyed() { // its client may come back for the answer
+	if call.Keyed() { // the client of the call may come back for the answer
 		if errors.Is(err, errLate) {
 			err = sessions.StillRunning()
 		}

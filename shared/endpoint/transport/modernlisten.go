@@ -22,7 +22,7 @@ func (m modern) listen(endpoint sessions.Endpoint, kind string) error {
 	if err != nil {
 		return out.fail(err)
 	}
-	if len(to) == 1 && to[0].Greeting == nil { // it has to be asked
+	if len(to) == 1 && to[0].Greeting == nil { // no process has given this server's greeting yet, so it has to be asked for
 		greeting, refused, err := m.greeting(endpoint, kind, out)
 		if err != nil {
 			return out.fail(err)

@@ -187,7 +187,7 @@ func gather(x *exchange, call sessions.Response, batch bool, window time.Time) (
 			return nil, err
 		}
 		if events = append(events, more...); len(events) == len(more) {
-			events = more // it has no other user
+			events = more // events is still empty, and nobody else uses more
 		}
 		_, _, closed := call.Close() // the server wants the client to come back for more, so this answer is not complete
 		if err != nil || len(more) == 0 || call.Done() || closed || !batch || !responsesOnly(events) {

@@ -98,7 +98,7 @@ func (x *exchange) arrives(to destination) (party, error) {
 }
 
 type destination struct {
-	name  string // of a server, or the address of a group
+	name  string // name of a server, or address of a group
 	group *Group // nil: a server
 	serve func() error
 }

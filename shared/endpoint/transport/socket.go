@@ -347,7 +347,7 @@ func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire
 			address = "/" + address + "/mcp"
 		}
 		if to.Caller.Server.Name != x.server {
-			x.called.asks(to.Messages) // the member of the group knows the tool by its own name
+			x.called.asks(to.Messages) // the log line names the tool as the member of the group does, without a prefix
 			x.server = to.Caller.Server.Name
 		}
 		if err := x.opts.permit(to.Caller, address, to.Messages); err != nil {

@@ -180,7 +180,7 @@ func (r *renamed) Close() (string, time.Duration, bool) {
 type response struct {
 	renamed
 	of sessions.Response
-	id storage.ID // of the session with the group
+	id storage.ID // id of the client's session with the group
 }
 
 func (r *response) Accepted(ctx context.Context) ([]sessions.Event, error) {

@@ -49,7 +49,7 @@ type index struct {
 func (x *index) fill(entries []group.Entry) {
 	x.entries, x.names, x.owned = make([]group.Entry, len(entries)), make(map[string]int, len(entries)), make(map[string]int, len(entries))
 	for i, e := range entries {
-		e = group.Entry{Member: e.Member, Own: strings.Clone(e.Own), Name: strings.Clone(e.Name)} // so that the lists can be freed
+		e = group.Entry{Member: e.Member, Own: strings.Clone(e.Own), Name: strings.Clone(e.Name)} // copies, which do not hold the bytes of the whole lists in memory
 		x.entries[i] = e
 		if _, twice := x.names[e.Name]; !twice {
 			x.names[e.Name] = i
@@ -226,7 +226,7 @@ func (w watched) Unwrap() storage.Store { return w.Store }
 
 // SaveHandshake implements [storage.Handshakes].
 func (w watched) SaveHandshake(ctx context.Context, h storage.Handshake) error {
-	err := w.Store.SaveHandshake(ctx, h) // it may have been saved even if there is an error
+	err := w.Store.SaveHandshake(ctx, h) // the handshake may have been saved even if there is an error
 	if list, _, _ := strings.Cut(h.Version, " "); isListed(list) {
 		w.kept.forget(h.Digest)
 	}

@@ -162,7 +162,7 @@ func begin(ctx context.Context, p *part) (heard, error) {
 // readAll starts to read the streams of the members.
 func (l *listening) readAll(ctx context.Context) {
 	l.next = time.Now().Add(l.g.Look)
-	l.late, _ = l.g.unlisted(ctx, l.of) // after an error it is 0, and listed does nothing
+	l.late, _ = l.g.unlisted(ctx, l.of) // after an error late is 0, and listed does nothing
 	for _, p := range l.parts {
 		if p.member != "" {
 			l.open++

@@ -31,12 +31,12 @@ type heard struct {
 // merged reads several streams side by side.
 type merged struct {
 	g     *Group
-	id    storage.ID // of the session with the group
+	id    storage.ID // id of the client's session with the group
 	parts []*part
 	end   time.Time     // when the response must end
 	look  time.Duration // how often Next of a part returns, to check whether a newer response reads its stream; 0: never
 
-	ctx     context.Context // of the goroutines that read
+	ctx     context.Context // context of the goroutines that read
 	stop    context.CancelFunc
 	reading sync.WaitGroup
 	heard   chan heard

@@ -38,7 +38,7 @@ func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]se
 	k := g.kinded(kind)
 	itself := sessions.Dispatched{Caller: stateless(k.As), Message: m}
 	switch {
-	case m.Kind == wire.Notification: // nothing says which member it is for
+	case m.Kind == wire.Notification: // nothing says which member a notification is for, so all get it
 		var all []sessions.Dispatched
 		for _, c := range k.Members {
 			all = append(all, sessions.Dispatched{Caller: stateless(c), Message: m})

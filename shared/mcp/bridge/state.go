@@ -66,7 +66,7 @@ func (s State) key(id string) (key string, ok bool) {
 // Encode returns a state as JSON, to be sealed.
 func (s State) Encode() []byte {
 	plain, err := json.Marshal(s)
-	if err != nil { // it holds strings and numbers only
+	if err != nil { // a State holds strings and numbers only, so this cannot happen
 		panic("bridge: a state that cannot be encoded: " + err.Error())
 	}
 	return plain

@@ -18,7 +18,7 @@ type Turn struct {
 	req    Request
 	id     storage.StreamID // the id that the request has at the server
 	server json.RawMessage  // serverInfo
-	state  State            // that came with the request, zero if none did
+	state  State            // the State that came with the request, zero if none did
 	given  map[string]bool  // ids of questions that have their answer
 	used   map[string]bool  // keys of answers that came with a request before the server asked
 
@@ -91,7 +91,7 @@ type Step struct {
 // Response is the message that ends the response to a client.
 type Response struct {
 	Raw  []byte
-	Code wire.Code // of an error, 0 for a result
+	Code wire.Code // code of an error, 0 for a result
 }
 
 // Take takes the next event of the call and returns what to do about it.

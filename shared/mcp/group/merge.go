@@ -19,7 +19,7 @@ type Entry struct {
 	Member string
 	Own    string          // its name, URI or URI template at the member
 	Name   string          // its name, URI or URI template in the group
-	Raw    json.RawMessage // as clients of the group get it
+	Raw    json.RawMessage // the entry as clients of the group get it
 }
 
 // kind returns two JSON keys of a list method: list is the key in the result under which the entries

@@ -13,7 +13,7 @@ import (
 // Settings say where spans go.
 type Settings struct {
 	Endpoint string            // URL that spans are posted to
-	Headers  http.Header       // of posts; they may have secrets
+	Headers  http.Header       // HTTP headers of each post; they may have secrets
 	Timeout  time.Duration     // of one post
 	Every    time.Duration     // between posts
 	Resource map[string]string // what every post says about the sender, such as service.name
@@ -22,7 +22,7 @@ type Settings struct {
 
 // Sampler says which requests become spans.
 type Sampler struct {
-	Ratio  float64 // of the traces that begin here, 0 to 1
+	Ratio  float64 // share of the traces that begin here and are sent, 0 to 1
 	Parent bool    // the flag in a client's traceparent decides for its trace
 }
 
