@@ -49,7 +49,7 @@ func (b *Server) authorize(w http.ResponseWriter, r *http.Request) error {
 	} else {
 		err = b.ask(w, r)
 	}
-	if e, ok := err.(*redirectError); ok { //nolint:errorlint // it is never wrapped
+	if e, ok := err.(*redirectError); ok { //nolint:errorlint // a redirectError is never wrapped
 		b.back(w, r, e.to, url.Values{"error": {e.code}, "error_description": {e.text}})
 		return nil
 	}
@@ -91,7 +91,7 @@ func (b *Server) ask(w http.ResponseWriter, r *http.Request) error {
 	if err := b.check(q, resources, &req); err != nil {
 		return err
 	}
-	if req.Client == resourceserver.ConsoleClient { // which is not a stranger, and shows the user what it is
+	if req.Client == resourceserver.ConsoleClient { // the console is ours, so the user need not consent
 		return b.begins(w, r, req, "")
 	}
 	if req.Server != "" && b.agreed(r, who, req) && q.Get("prompt") != "consent" {

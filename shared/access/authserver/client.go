@@ -26,8 +26,8 @@ type client struct {
 	id     string
 	name   string // not verified
 	site   string // host of the document; "" for others
-	secret bool   // it has to authenticate
-	mark   string // changes with the document
+	secret bool   // the client must authenticate
+	mark   string // the document's name and redirect URIs; "" for others
 	has    func(redirect string) bool
 	check  func(secret string) bool
 }
@@ -55,7 +55,7 @@ func listed(s resourceserver.Settings, log *slog.Logger) (map[string]resourceser
 
 type clients struct {
 	seals
-	list      map[string]resourceserver.Client // of the settings, and the console
+	list      map[string]resourceserver.Client // the clients in the settings, and the console
 	secrets   [][]byte                         // for secrets of registered clients; the first is the current one
 	documents *documents
 }
@@ -96,7 +96,7 @@ func lists(registered []string, uri string) bool {
 type registration struct {
 	at     time.Time
 	method byte     // index in authMethods
-	hashes [][]byte // of redirect URIs, hashBytes each
+	hashes [][]byte // one of each redirect URI, of hashBytes bytes
 	name   string
 }
 
@@ -238,7 +238,7 @@ func (b *clients) register(w http.ResponseWriter, r *http.Request) error {
 	case authBasic:
 		method = 2
 	case "":
-		d.Method = authNone // the RFC says Basic, but no client that leaves it out has a secret
+		d.Method = authNone // RFC 7591 says Basic, but clients that leave the method out have no secret
 	case authNone:
 	default:
 		return bad("invalid_client_metadata", "the token_endpoint_auth_method is not supported; use one of "+strings.Join(authMethods(), ", "))

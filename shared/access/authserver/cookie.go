@@ -25,7 +25,7 @@ const (
 
 // consent is one thing that the user of a browser has agreed to.
 type consent struct {
-	What   string   `json:"w"` // the client, its host and the server, as what returns them
+	What   string   `json:"w"` // the result of the function what: the client, its host and the server
 	Scopes []string `json:"s"`
 	Until  int64    `json:"x"`
 }

@@ -32,7 +32,7 @@ const (
 	documentName = "oauth client "
 )
 
-// Limits of what strangers can have fetched and remembered, who may name any URL.
+// Limits of what is fetched and remembered for strangers, who may name any URL.
 const (
 	maxRemembered   = 1000 // documents, and reasons why there is none
 	maxFetches      = 16   // at a time
@@ -60,8 +60,8 @@ func newDocuments(store storage.Values, web *http.Client, hosts []string) *docum
 
 // kept is what is known about a document.
 type kept struct {
-	Document *document `json:"d,omitempty"` // nil: there was none that is good
-	Reason   string    `json:"r,omitempty"` // why not
+	Document *document `json:"d,omitempty"` // nil: the URL has no valid document
+	Reason   string    `json:"r,omitempty"` // why Document is nil
 
 	until  time.Time
 	rev    int64 // of its row in the store
@@ -160,7 +160,7 @@ func (d *documents) remember(id string, k kept) {
 		if len(d.known) < maxRemembered {
 			break
 		}
-		delete(d.known, other) // any of them: it can be read again
+		delete(d.known, other) // an arbitrary one: it can be fetched again
 	}
 	d.known[id] = k
 }

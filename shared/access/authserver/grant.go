@@ -94,17 +94,17 @@ func (b *grants) issue(g storage.Grant, rules, scopes []string, refresh string) 
 // withClient adds the scopes and the client to the claims for servers in Go.
 func withClient(props []byte, client string, scopes []string) []byte {
 	claims := map[string]json.RawMessage{}
-	_ = json.Unmarshal(props, &claims) // nil, or what identify has marshalled
+	_ = json.Unmarshal(props, &claims) // cannot fail: props are nil, or JSON that identify has written
 	for name, value := range map[string]string{"scope": strings.Join(scopes, " "), "client_id": client} {
 		text, err := json.Marshal(value)
 		if err != nil {
-			panic("authserver: " + err.Error()) // a text
+			panic("authserver: " + err.Error()) // a string can always be marshalled
 		}
 		claims[name] = text
 	}
 	all, err := json.Marshal(claims)
 	if err != nil {
-		panic("authserver: " + err.Error()) // parts that were valid
+		panic("authserver: " + err.Error()) // each member is valid JSON
 	}
 	return all
 }

@@ -90,7 +90,7 @@ func (b *Server) redirect() string { return b.settings.PublicURL + "/callback" }
 
 type code struct {
 	Request   request `json:"r"`
-	Handle    string  `json:"g"` // of the grant that it becomes
+	Handle    string  `json:"g"` // handle of the grant that the code is redeemed for
 	Tenant    string  `json:"t"`
 	Principal string  `json:"p"`
 	Props     []byte  `json:"d,omitempty"`

@@ -198,7 +198,7 @@ func addClaims(ctx context.Context, found *oidc.Provider, token *oauth2.Token, c
 
 // exchangeFailed distinguishes a refusal by the provider from a failure that may pass.
 func exchangeFailed(err error) error {
-	if e, ok := err.(*oauth2.RetrieveError); ok && e.Response != nil && e.Response.StatusCode < http.StatusInternalServerError { //nolint:errorlint // it is never wrapped
+	if e, ok := err.(*oauth2.RetrieveError); ok && e.Response != nil && e.Response.StatusCode < http.StatusInternalServerError { //nolint:errorlint // x/oauth2 never wraps it
 		return notSignedIn("it does not take its own code, or not our client_id and client_secret").Because(err)
 	}
 	return storage.Errorf(storage.Unavailable, "the identity provider does not answer; try again in a few minutes").Because(err)

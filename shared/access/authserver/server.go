@@ -324,7 +324,7 @@ func writeJSON(w http.ResponseWriter, status int, document any) {
 func (s seals) seal(p purpose, v any) string {
 	var plain bytes.Buffer
 	e := json.NewEncoder(&plain)
-	e.SetEscapeHTML(false) // which would make some texts six times as long
+	e.SetEscapeHTML(false) // escapes would make some texts six times as long
 	if err := e.Encode(v); err != nil {
 		panic("authserver: " + err.Error()) // texts and numbers can always be marshalled
 	}

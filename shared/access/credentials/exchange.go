@@ -66,10 +66,10 @@ func (v *Vault) exchanged(ctx context.Context, at place, p Provider) (*storage.S
 	if !v.signsIn {
 		return nil, Missing{Provider: at.provider, why: "it is given in exchange for the sign-in of a user, and nobody signs in here; ask who runs this endpoint to run it with --access oauth"}, nil
 	}
-	var own Missing // what the principal lacks of its own
+	var own Missing // set if the principal's own token is missing
 	s, missing, err := v.good(ctx, at, func(ctx context.Context, row storage.UpstreamToken, h *held) (asking, error) {
 		if h != nil && row.Until.IsZero() {
-			return nil, nil // an operator has set it
+			return nil, nil // an operator has set the token, so keep it
 		}
 		subject, lacks, err := v.good(ctx, place{at.tenant, at.principal, SignedIn}, v.refreshing(p))
 		if err != nil || subject == nil {

@@ -220,11 +220,11 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	has, missing, err := p.Vault.Get(r.Context(), who.Tenant, who.Principal, v.providers)
-	if err != nil && storage.CodeOf(err) != storage.Unavailable { // the user may connect anew
+	if err != nil && storage.CodeOf(err) != storage.Unavailable { // go on after Unavailable: the user may connect anew
 		return err
 	}
 	if name := v.providers[0]; v.asked != nil && len(has) > 0 && p.Vault.providers[name].Exchange != nil {
-		return p.done(w, r, v, name) // the user has signed in for it
+		return p.done(w, r, v, name) // the sign-in was all that this provider needs
 	}
 	p.list(w, v, has, missing, csrf)
 	return nil

@@ -42,7 +42,7 @@ type Vault struct {
 	providers map[string]Provider
 	rows      *storage.Sealer
 	asks      *storage.Sealer
-	mark      []byte // key of the names of asks
+	mark      []byte // the HMAC key with which askID makes ids
 	publicURL string
 	signsIn   bool
 	client    *http.Client
@@ -429,7 +429,8 @@ func Remove(ctx context.Context, store storage.UpstreamTokens, tenant, principal
 	}
 }
 
-// askID names an ask. It is the same for all calls of a session that miss the same token.
+// askID returns the id of an ask. It is the same for all calls of a session that lack the
+// same token.
 func (v *Vault) askID(a Asked, rev int64) string {
 	m := hmac.New(sha256.New, v.mark)
 	_, _ = fmt.Fprintf(m, "%q %q %q %q %q %d", a.Tenant, a.Principal, a.Server, a.Provider, a.Session, rev)

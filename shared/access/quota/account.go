@@ -208,7 +208,7 @@ func (l *Limiter) charge(tenant string, add func(*account)) {
 	defer cancel()
 	a := l.account(tenant)
 	if a.turn.take(ctx) != nil {
-		a.turn <- struct{}{} // another flush has a time limit, too
+		a.turn <- struct{}{} // wait without a limit: the flush that has the turn ends within flushTime
 	}
 	defer a.turn.end()
 	if a.read.IsZero() {

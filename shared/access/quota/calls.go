@@ -57,7 +57,7 @@ func (c *calls) now() time.Time { return c.clock().Add(c.ahead) }
 // short reports whether this instance holds too few tokens for n calls.
 func (c *calls) short(n int) bool {
 	if !time.Now().Before(c.until) {
-		if c.tokens > 0 { // the rest is lost, so this instance takes fewer next time
+		if c.tokens > 0 { // tokens were left when their time ended, so take fewer next time
 			c.batch = max(1, c.batch/2)
 		}
 		c.tokens = 0
@@ -87,7 +87,7 @@ func (c *calls) take(ctx context.Context, store storage.Values, r Rate, n int) (
 		}
 		switch err := c.save(ctx, store, row); {
 		case errors.Is(err, storage.Conflict):
-			c.batch = min(2*c.batch, r.most()) // others take, too: take more at a time
+			c.batch = min(2*c.batch, r.most()) // other instances write the row too: take more tokens at a time
 			if tries == maxTries {
 				return time.Second, nil
 			}
@@ -100,7 +100,7 @@ func (c *calls) take(ctx context.Context, store storage.Values, r Rate, n int) (
 		}
 		c.tokens, c.until = c.tokens+taken, time.Now().Add(r.hold())
 		c.batch = min(2*c.batch, r.most())
-		break // even if r.hold has passed
+		break // the call has its tokens, even if until has passed
 	}
 	c.tokens = max(0, c.tokens-n)
 	return 0, nil

@@ -184,7 +184,7 @@ func (l *Limiter) takeRate(ctx context.Context, w storage.Work, r Rate) (tokens 
 func (l *Limiter) giveBack(ctx context.Context, w storage.Work, r Rate, tokens int) {
 	c := l.callsOf(w)
 	if c.turn.take(ctx) != nil {
-		return // a few calls fewer for some seconds
+		return // the tokens are lost: the principal has a few calls fewer
 	}
 	defer c.turn.end()
 	c.giveBack(ctx, l.store, r, tokens)

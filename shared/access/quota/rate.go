@@ -120,8 +120,8 @@ func (r Rate) hold() time.Duration { return min(time.Second, time.Duration(r.Bur
 // may hold them. It is 1 for slow rates, and their tokens are not held.
 func (r Rate) most() int { return max(1, int(r.hold()/r.every()/2)) }
 
-// depth is the time that the bucket of the row holds. Tokens that instances may hold are
-// not in it.
+// depth is the time in which the bucket of the stored row fills when it is empty. The bucket
+// has room for the burst without the tokens that instances may hold in memory.
 func (r Rate) depth() time.Duration {
 	d := time.Duration(r.Burst) * r.every()
 	if r.most() > 1 {

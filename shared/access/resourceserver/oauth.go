@@ -69,7 +69,7 @@ type ResourceServer struct {
 // These limit tokens and the memory of their results.
 const (
 	maxKnown   = 1000
-	knownFor   = 5 * time.Minute // for a token without introspection
+	knownFor   = 5 * time.Minute // how long a verified token is remembered without introspection
 	maxToken   = 8 << 10         // bytes
 	maxClaims  = 2 << 10         // bytes of the claims for native servers
 	credential = "idp:"          // begins Identity.Credential
@@ -228,13 +228,14 @@ func (s *ResourceServer) admit(g grant, server string) error {
 		return err
 	}
 	if err := s.settings.Admit(server, g.claims); err != nil {
-		who, _ := s.settings.Identity(g.claims) // nobody, if the claims name nobody
+		who, _ := s.settings.Identity(g.claims) // after an error who is empty, and the refusal names nobody
 		return storage.NameRefused(err, storage.Identity{Tenant: who.Tenant, Principal: who.Principal})
 	}
 	return nil
 }
 
-// meant decides whether a grant is for a server or a group.
+// meant returns nil if a grant's token is for this server or group and has the scopes that
+// all tokens need.
 func (s *ResourceServer) meant(g grant, server string) error {
 	switch {
 	case !s.among(policy.Texts(g.claims["aud"]), server):

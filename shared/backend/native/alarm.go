@@ -173,13 +173,14 @@ func (s Session) schedule(ctx context.Context, name string) (v storage.Value, a 
 	return v, a, err
 }
 
-// unschedule cancels the alarm was at the scheduler, unless next has the same time. If the
-// process dies before that, the alarm comes and has no effect.
-func (s Session) unschedule(ctx context.Context, name string, was, next schedule) error {
-	if s.in.k.Schedule == nil || was.At.IsZero() || was.At.Equal(next.At) || was.At.Before(time.Now()) {
+// unschedule cancels an alarm at the scheduler that was replaced by next or forgotten. It
+// cancels nothing if next has the same time. If the process dies before that, the alarm comes
+// and has no effect.
+func (s Session) unschedule(ctx context.Context, name string, old, next schedule) error {
+	if s.in.k.Schedule == nil || old.At.IsZero() || old.At.Equal(next.At) || old.At.Before(time.Now()) {
 		return nil
 	}
-	return s.in.k.Schedule.Cancel(ctx, s.alarm(name, was))
+	return s.in.k.Schedule.Cancel(ctx, s.alarm(name, old))
 }
 
 // alarm returns the alarm of this session with a name.

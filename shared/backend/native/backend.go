@@ -175,7 +175,7 @@ func (w *watch) Check(ctx context.Context) (sessions.Status, error) {
 	duty := sessions.Status{Accepted: true, Next: time.Now().Add(lookAfter)}
 	it, err := w.k.Store.Item(ctx, w.box, w.stream)
 	if errors.Is(err, storage.NotFound) {
-		return duty, nil // it has ended, or is being ended
+		return duty, nil // the request has ended, or a function is ending it
 	}
 	if err == nil {
 		err = w.k.resolve(ctx, it)

@@ -70,7 +70,7 @@ func (c *call) execute() outcome {
 		return c.discovered()
 	}
 	switch c.m.Method {
-	case wire.MethodPing, wire.MethodSetLevel: // the level goes with each request
+	case wire.MethodPing, wire.MethodSetLevel: // nothing to do: each request carries the level of its session
 		return c.result(json.RawMessage("{}"))
 	case wire.MethodDiscover, wire.MethodListen: // a method of the other era, or one that the endpoint answers itself
 		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"})
@@ -331,7 +331,7 @@ func (in *environment) subscribe(ctx context.Context, next mcp.MethodHandler, di
 	}
 	_, err := next(ctx, in.subscription, req)
 	if none, ok := errors.AsType[*jsonrpc.Error](err); ok && none.Code == jsonrpc.CodeMethodNotFound {
-		return nil // there is no handler
+		return nil // the author has set no handler of subscriptions
 	}
 	return err
 }

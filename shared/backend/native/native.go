@@ -145,7 +145,7 @@ func extraOf(s storage.Session, header http.Header) *mcp.RequestExtra {
 // invocation is the request for which a function was invoked.
 type invocation struct {
 	header http.Header
-	open   sync.WaitGroup // of what the request has started
+	open   sync.WaitGroup // goroutines that the request has started
 }
 
 type invocationKey struct{}

@@ -187,7 +187,7 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	case err != nil:
 		return err
 	case it.Address.Session != a.Session || it.Round != a.Round:
-		return nil // it has gone on
+		return nil // the call is in a later round
 	case it.State == storage.Waiting, it.State == storage.Suspended && len(it.Questions) == 0:
 		return k.goOn(ctx, it)
 	case k.noted(it):
@@ -235,7 +235,7 @@ func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run
 		if err != nil {
 			return nil, err
 		}
-		if it.State == storage.Taken { // by a function that is gone; see Note
+		if it.State == storage.Taken { // a function noted a state, and died; see Request.Note
 			if skip, err = k.logged(ctx, it, tail.Last); err != nil {
 				return nil, err
 			}

@@ -36,7 +36,7 @@ const (
 const (
 	mostEvents = storage.MaxBatchEvents / 2
 	mostBytes  = 4 << 20
-	mostPushed = 50 // events, if they are also sent to a connection
+	mostPushed = 50 // in place of mostEvents, if events are also sent to a connection
 )
 
 // run executes one delivery, or one more round of it. It is the only writer of its stream

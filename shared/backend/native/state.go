@@ -199,7 +199,7 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 				if over, err := s.doOnce(ctx, v, f); over {
 					return err
 				}
-				continue // another has taken over
+				continue // another caller has taken over
 			}
 			if errors.Is(err, storage.Conflict) {
 				err = nil

@@ -260,7 +260,7 @@ func (t *tracker) moved(ctx context.Context, seen storage.Box) error {
 		if err != nil || !lost {
 			return err
 		}
-		return t.moved(ctx, seen) // it is asleep by now
+		return t.moved(ctx, seen) // missed has written that the box is asleep
 	}
 	if t.bound != 0 {
 		return nil // an earlier post may have arrived; Check finds that out before a new one
@@ -306,7 +306,7 @@ func (t *tracker) look(ctx context.Context) error {
 			if err != nil || !lost {
 				return err
 			}
-			return t.look(ctx) // it is asleep by now
+			return t.look(ctx) // missed has written that the box is asleep
 		}
 		if err != nil {
 			t.k.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "session_id", t.d.Session, "error", err)
@@ -397,7 +397,7 @@ func (t *tracker) GiveUp(ctx context.Context) error {
 	}
 	it, err = t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
 	if errors.Is(err, storage.NotFound) {
-		return nil // it has just ended
+		return nil // the request has just ended
 	}
 	if err != nil || it.State != storage.Waiting {
 		return err
@@ -443,7 +443,7 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 		if err != nil || !lost {
 			return err
 		}
-		return t.step(ctx) // its generation is over by now
+		return t.step(ctx) // missed has ended the generation of the item
 	}
 	released, err := t.k.overItem(ctx, b, it)
 	if err != nil || !released {

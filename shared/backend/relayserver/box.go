@@ -276,7 +276,7 @@ func (x *boxes) endItemWith(ctx context.Context, it storage.Item, why *wire.Erro
 // any more. taken is false if the item has changed since it was read, or has ended.
 func (x *boxes) takeItem(ctx context.Context, it storage.Item) (taken bool, err error) {
 	if it.State == storage.Taken && it.Gen == 0 {
-		return true, nil // by a function that may have died
+		return true, nil // a function has taken it before, and may have died
 	}
 	if it.State != storage.Waiting {
 		ends := it

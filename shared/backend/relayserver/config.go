@@ -15,7 +15,7 @@ import (
 // Launch are required; each of the others says what its zero value means.
 type Config struct {
 	Store  storage.Store
-	Poster storage.Poster // to the connections of runners
+	Poster storage.Poster // posts to the connections of runners
 	// Clients reaches the connections of WebSocket clients. Without it nothing is pushed,
 	// and clients get the events later.
 	Clients storage.Clients

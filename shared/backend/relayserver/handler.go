@@ -250,7 +250,7 @@ func (r runner) pull(ctx context.Context, f frame.Pull) (frame.Frame, error) {
 		return frame.Fenced{Link: b.Link}, nil
 	}
 	if b.State != storage.Awake || b.Gen != f.Gen {
-		return nil, nil // overtaken by this runner's own bye
+		return nil, nil // the frame came after the bye of its runner
 	}
 	items, err := r.h.Store.Items(ctx, f.Box)
 	if err != nil {
@@ -406,7 +406,7 @@ func (r runner) reported(ctx context.Context, f frame.Status, t Ticket) error {
 			return err
 		}
 	}
-	if !wire.Legacy(f.Detail) { // the version that the process was asked for; only legacy handshakes are kept
+	if !wire.Legacy(f.Detail) { // Detail is the version that was requested of the process; only legacy handshakes are kept
 		return nil
 	}
 	now := time.Now()

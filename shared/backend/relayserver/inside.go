@@ -32,7 +32,7 @@ type Inside struct {
 
 	mu    sync.Mutex
 	lives map[storage.BoxID]*life // boxes that take messages, or are about to sleep
-	lost  map[string]*life        // by name: boxes that ended with requests in flight, until settle
+	lost  map[string]*life        // by life.name: boxes that ended with requests in flight, until settle has ended these
 }
 
 // NewInside returns an Inside without boxes. work returns the context for something that no
@@ -201,7 +201,7 @@ func (x *boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storag
 			}
 			return now.Gen, true, nil
 		}
-		if b, err = x.Store.Box(ctx, b.ID); err != nil { // it has just left
+		if b, err = x.Store.Box(ctx, b.ID); err != nil { // the life has just ended, so read the record again
 			return 0, false, err
 		}
 	}

@@ -346,7 +346,7 @@ func (l *life) trace(ctx context.Context, d *request) error {
 		l.mu.Unlock()
 		return nil
 	}
-	d.marked = true // from now on the end removes the item
+	d.marked = true // whoever ends the request now removes the item
 	l.mu.Unlock()
 	_, err := h.Store.PutItem(ctx, storage.Item{Box: l.id, ID: d.to.Stream, State: storage.Taken, Gen: l.gen, Address: d.to, Created: time.Now()})
 	if err == nil {
@@ -354,7 +354,7 @@ func (l *life) trace(ctx context.Context, d *request) error {
 		gone := l.inFlight[d.to.Stream] != d && d.asks == nil
 		d.traced = true
 		l.mu.Unlock()
-		if gone { // its end may have come first
+		if gone { // the request ended before the item was stored
 			err = h.Store.DeleteItem(ctx, l.id, d.to.Stream, l.gen)
 		}
 	}
@@ -619,7 +619,7 @@ func (l *life) written(o *outbox, parts []insidePart, size int, ack *frame.Ack) 
 		l.end()
 	}
 	l.mu.Unlock()
-	for _, d := range late { // its trace came after its end; if this fails, the sweep removes the trace
+	for _, d := range late { // the item was stored after the end; if this fails, the sweep removes it
 		_ = l.in.host.Load().Store.DeleteItem(l.work("late", string(d.to.Stream)), l.id, d.to.Stream, l.gen)
 	}
 	for _, d := range closed {
@@ -781,7 +781,9 @@ func (l *life) Run(ctx context.Context) error {
 	}
 }
 
-const claimedFor = 15 * time.Minute // longer than a claimed delivery may come twice
+// claimedFor is how long a life remembers the rounds that it has claimed. It is longer than
+// validity, so a delivery that comes twice is recognized.
+const claimedFor = 15 * time.Minute
 
 // mayLeave puts the box to sleep if it has nothing to do. It returns 0 if the box is asleep,
 // and otherwise the time after which to call it again.

@@ -143,8 +143,8 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	return errors.Join(settled, err, w.doDue(ctx, b.ID))
 }
 
-// stopFailure is the failure that clients see of a task that ended. starting says that it ended
-// before its first hello, and otherwise it ended during their requests. t is the zero Status if
+// stopFailure is the failure that clients get when a task has ended. starting says that the
+// task ended before its first hello; if it is false, the task ended during their requests. t is the zero Status if
 // the fleet has no record of the task any more.
 func stopFailure(t fleet.Status, starting bool) storage.Failure {
 	f := storage.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}

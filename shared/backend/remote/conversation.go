@@ -256,7 +256,7 @@ type limited struct {
 }
 
 func (l limited) Read(p []byte) (int, error) {
-	n, err := l.body.Read(p[:min(len(p), maxAhead/4)]) // so that one read beyond an event is no excess
+	n, err := l.body.Read(p[:min(len(p), maxAhead/4)]) // small reads, so that one read beyond an event does not exceed maxAhead
 	if l.ahead.Add(int64(n)) > maxAhead && l.kept.Load() {
 		return 0, errAhead
 	}

@@ -121,10 +121,10 @@ func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 			return result, fault
 		case errors.As(err, &refused) && refused.first && !renewed:
 			anew, renewed = true, true
-			continue // it was refused, so it did not run
+			continue // the server refused the request, so it did not run
 		case errors.Is(err, errLost) && !again && x.reads():
 			again = true
-			continue // reading twice does no harm
+			continue // the request only reads, so running twice does no harm
 		}
 		if result := x.unconnected(err); result != nil {
 			return result, nil

@@ -20,7 +20,7 @@ type refusal struct {
 	raw    []byte        // that error response, nil for none
 	asks   string        // WWW-Authenticate
 	after  time.Duration // Retry-After; 0 for none
-	first  bool          // the server does not know the session
+	first  bool          // the server does not know the session, so a new one must be opened first
 }
 
 func (r *refusal) Error() string {

@@ -298,7 +298,7 @@ func (c *following) gathers() bool {
 	case !c.turn.Asks():
 		c.until = time.Time{}
 		if c.turn.Questions() == 0 {
-			c.asked = nil // the server has taken them back
+			c.asked = nil // the server has cancelled its questions
 		}
 		return false
 	case c.until.IsZero():
@@ -320,7 +320,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 		if c.quiet > 0 {
 			c.s.learn(func(h *serverTraits) { h.mixes = true })
 		}
-		return nil, nil // of another request: see streamState.Mixes
+		return nil, nil // the progress of another request; see streamState.Mixes
 	}
 	c.polls = 0
 	raw := data
@@ -426,7 +426,7 @@ func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, err
 	if c.turn.Again() || c.link.Era == eraHTTP && talk.last != "" && !mixes(c.exchange) {
 		return c.required(nil, talk.last)
 	}
-	c.talk = nil // so that it stays open
+	c.talk = nil // so that follow does not close the stream
 	if talk.leave(); ctx.Err() != nil {
 		talk.close()
 		return nil, nil, ctx.Err()

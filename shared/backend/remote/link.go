@@ -295,7 +295,7 @@ func (x *exchange) greeted(ctx context.Context, talk *conversation, id json.RawM
 	if !slices.Contains(wire.LegacyVersions(), version) {
 		return &refusal{status: http.StatusOK, said: "it speaks no version of MCP that Dormouse knows: " + version}
 	}
-	x.link.Version, x.link.Handshake = version, bytes.Clone(m.Result) // of a message that may be large
+	x.link.Version, x.link.Handshake = version, bytes.Clone(m.Result) // m.Result would keep the whole message in memory
 	return nil
 }
 

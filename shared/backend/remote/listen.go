@@ -180,7 +180,7 @@ const afterwards = 30 * time.Millisecond
 // leaves passes on the questions that are open when the request has ended.
 func (c *following) leaves(ctx context.Context) {
 	if c.link.Era != eraHTTP {
-		return // over HTTP+SSE they end with the stream
+		return // over HTTP+SSE the questions end with the stream
 	}
 	for _, e := range c.parked {
 		c.late(ctx, e)

@@ -210,7 +210,7 @@ func (e *standaloneStream) listen(ctx context.Context) {
 				continue
 			}
 		case refused != nil && !refused.passes(), unsent(err):
-			return // the request itself meets the same
+			return // the request itself gets the same error, and reports it
 		default:
 			if fails++; fails > resumeTries {
 				return
@@ -255,7 +255,7 @@ func (e *standaloneStream) follow(ctx context.Context, talk *conversation, resum
 	defer talk.close()
 	begun := time.Now()
 	prompt := sync.OnceFunc(func() { // at the first event, or the end
-		if time.Since(begun) > gather { // the headers came on their own
+		if time.Since(begun) > gather { // the server sent the headers well before its first message
 			e.x.s.learn(func(h *serverTraits) { h.slow = false })
 		}
 	})
@@ -320,7 +320,7 @@ func foreign(event wire.SSE) bool {
 func (e *standaloneStream) pass(ctx context.Context, event wire.SSE) bool {
 	m, err := wire.Parse(event.Data)
 	switch {
-	case err != nil: // it has an id only
+	case err != nil: // the event has no message, only an id
 	case m.Kind == wire.Request && m.Method == wire.MethodPing:
 		_ = e.x.tell(ctx, nil, wire.ResultResponse(m.ID, nil)) // the server asks again
 	case m.Kind == wire.Notification && (aboutSession(m.Method) || wire.OfExtension(m.Method)):

@@ -86,7 +86,7 @@ func changeOf(name string, was, is tool) Change {
 			continue
 		}
 		part := Part{path, words(before[path], after[path])}
-		// A key is a text of the server, too.
+		// The server has chosen the keys of the path, too.
 		c.Marked = c.Marked || len(suspicious(path)) > 0 || slices.ContainsFunc(part.Words, func(w Word) bool { return w.Marked })
 		c.Parts = append(c.Parts, part)
 	}

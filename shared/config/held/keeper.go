@@ -62,7 +62,7 @@ func (k *Keeper) load(ctx context.Context, pin storage.Pin) (r record, rev int64
 		}
 	}
 	if r.Source != pin.Source {
-		r = record{} // it is that of another server, which had this name before
+		r = record{} // the record is of another server, which had this name before
 	}
 	entry, ok, err := k.lock.entry(pin.Server)
 	if err != nil {
@@ -117,9 +117,9 @@ func (k *Keeper) put(ctx context.Context, pin storage.Pin, r record, rev int64) 
 // attempts is how often a Keeper tries to change a record that others change at the same time.
 const attempts = 20
 
-// Show returns a list of tools as clients may see it. The first list of a server is accepted
-// with that. Show notes which tools are held back. Cost: one read, and one write if there is
-// something to note.
+// Show returns a list of tools as clients may see it. It accepts the
+// first list of a server. Of later lists it notes which tools are held back. Cost: one read, and
+// one write if there is something to note.
 //
 // Errors: TooLarge if the first list is too long to be kept; Unavailable; Internal.
 func (k *Keeper) Show(ctx context.Context, pin storage.Pin, list json.RawMessage) (json.RawMessage, error) {
@@ -138,7 +138,7 @@ func (k *Keeper) Show(ctx context.Context, pin storage.Pin, list json.RawMessage
 				continue
 			case err != nil && accepted:
 				return nil, err
-			case err != nil: // what is shown does not depend on it
+			case err != nil: // the client gets the same tools without the note
 				k.log.Warn("the held tools are not noted", "server", pin.Server, "error", err)
 			case len(r.Held) > 0 && !accepted:
 				added, changed := r.counts()
@@ -214,8 +214,8 @@ type Server struct {
 // Tool is one tool that is held back.
 type Tool struct {
 	Change
-	Since time.Time `json:"since"` // the server first listed it so
-	Seen  time.Time `json:"seen"`  // the server last listed it so, to the hour
+	Since time.Time `json:"since"` // when the server first listed the tool in this form
+	Seen  time.Time `json:"seen"`  // when the server last listed the tool in this form, to the hour
 }
 
 // State returns what is held back of a server. Cost: one read.

@@ -35,7 +35,7 @@ type lockFile struct {
 type locked struct {
 	Source string            `json:"source"`
 	Tools  []json.RawMessage `json:"tools"`
-	tools  []tool            // on one line each
+	tools  []tool            // Tools, each on one line
 }
 
 const lockVersion = 1

@@ -121,8 +121,8 @@ func fingerprint(tools []tool) string {
 	return hex.EncodeToString(sum.Sum(nil)[:12])
 }
 
-// listed takes a list that the server gave. accepted reports that the list, or its page of
-// the first list, is accepted with that; news that the record has changed.
+// listed takes a list that the server gave, or a page of one. accepted reports that it belongs to
+// the first list of the server, which listed accepts. news reports that the record has changed.
 func (r *record) listed(pin storage.Pin, list json.RawMessage, now time.Time) (accepted, news bool) {
 	tools := toolsOf(list)
 	more := wire.Lookup(list, "nextCursor") != nil
@@ -181,7 +181,7 @@ func (r *record) hold(tools []tool, now time.Time) (news bool) {
 		case i < 0 && len(r.Held) < mostHeld && size+len(t) <= heldBytes:
 			r.Held, news = append(slices.Clip(r.Held), heldTool{t, now, now}), true
 			size += len(t)
-		case i < 0: // there is no room to note it; it is held back too
+		case i < 0: // no room to note the tool, which is held back all the same
 		case !same(r.Held[i].Tool, t) && size-len(r.Held[i].Tool)+len(t) <= heldBytes:
 			size += len(t) - len(r.Held[i].Tool)
 			r.Held = slices.Clone(r.Held)

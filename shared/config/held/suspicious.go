@@ -51,7 +51,7 @@ func suspicious(text string) (spans []span) {
 			size = 1
 		}
 		here := span{i, min(i+size, len(text))}
-		emoji := r == 0xFE0F && unicode.IsSymbol(before) // it only chooses the picture
+		emoji := r == 0xFE0F && unicode.IsSymbol(before) // this selector only makes the symbol before it an emoji
 		if before = r; Hidden(r) && !emoji {
 			spans = append(spans, here)
 		}
@@ -116,7 +116,7 @@ func Hidden(r rune) bool {
 	case r == '\n' || r == '\t' || r == '\r':
 		return false
 	case r == 0x034F, r == 0x115F, r == 0x1160, r == 0x17B4, r == 0x17B5, r == 0x3164, r == 0xFFA0, r == 0x2800:
-		return true // letters and marks without a picture
+		return true // letters and marks that are printed as nothing
 	case unicode.Is(unicode.Variation_Selector, r), unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r):
 		return true
 	default:

@@ -172,8 +172,8 @@ type place struct {
 
 func (p place) object() *hujson.Object { return p.in.Value.(*hujson.Object) }
 
-// follow follows a path from the root as far as it exists, for found of its names. It returns
-// the value that those names lead to, and the member that the last of them names.
+// follow follows a path from the root as far as it exists. found is how many of its names exist.
+// v is the value that they lead to, and last the member that the last of them names.
 func (d *document) follow(path []string) (v hujson.Value, last place, found int, err error) {
 	v = d.root
 	for i, name := range path {

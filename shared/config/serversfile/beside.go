@@ -23,7 +23,7 @@ func (s *Server) beside(folder string) {
 		switch {
 		case exists(at):
 			s.Command = at
-		case workspace, exists(filepath.Join(s.Cwd, s.Command)): // the process finds it in its working folder
+		case workspace, exists(filepath.Join(s.Cwd, s.Command)): // the process finds the program in its working folder
 		default:
 			s.Command = at
 		}

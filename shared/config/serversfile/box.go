@@ -186,8 +186,8 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	}
 }
 
-// againstMemory passes to refuse the settings that do not fit memory "keep": those by which others
-// may change files while a process sleeps, or by which the memory belongs to several users.
+// againstMemory calls refuse for each setting that does not fit memory "keep": those by which
+// others may change files while a process sleeps, or by which the memory belongs to several users.
 func (b *Box) againstMemory(n node, refuse func(at int, why string)) {
 	for _, other := range []struct {
 		key string

@@ -22,7 +22,7 @@ type Container struct {
 	Env        map[string]string // added to that of the image
 	Cwd        string            // "" for that of the image
 
-	// The fields below are only those of Sealable.
+	// Only [Server.Sealable] sets the fields below.
 
 	EnvFiles []string // files of variables, which those of Env win over
 	Folders  []string // "HOST:PATH", "HOST:PATH:ro" or "HOST:PATH:fixed", which does not change, of absolute paths

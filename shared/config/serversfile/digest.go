@@ -30,7 +30,7 @@ type Record struct {
 	known  atomic.Pointer[recorded]
 }
 
-// recorded is what the last answer came from.
+// recorded has the last digest of a Record, and the files that it was made from.
 type recorded struct {
 	command string
 	files   []programFile

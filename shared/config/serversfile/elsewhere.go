@@ -80,7 +80,7 @@ func (r *serverReader) command(n node, field string) (command string, ok bool) {
 func exposedBy(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
-		return "" // it is not written yet
+		return "" // the file does not exist yet
 	}
 	if of, ok := info.Sys().(*syscall.Stat_t); ok && of.Uid != 0 && int(of.Uid) != os.Getuid() {
 		return "the file is of another user: make it yours with chown"

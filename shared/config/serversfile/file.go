@@ -37,7 +37,7 @@ type File struct {
 	files    []string
 	limits   []byte
 	groups   map[string]Group
-	file     *reader // that has read it, with the places; nil for an accepted copy
+	file     *reader // has read the file, and knows the places in it; nil for an accepted copy
 }
 
 // Files returns the paths of all files that [LoadHere] has read, or would have read if

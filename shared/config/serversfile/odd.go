@@ -40,7 +40,7 @@ func (r *serverReader) path(n node, field string) string {
 // a script, which the program itself reads.
 func (r *serverReader) arg(n, before node, field string) string {
 	n = scalar(n)
-	if flags, ok := strings.CutPrefix(before.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // as of python -c and bash -lc
+	if flags, ok := strings.CutPrefix(before.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // the argument is a script, as after python -c and bash -lc
 		return r.text(n, field)
 	}
 	n, ok := r.fromHome(n, field)

@@ -42,7 +42,7 @@ func (s Server) runner() (of runner, args []string) {
 // option; lacksPackage does not tell them apart.
 func (s Server) lacksPackage() (command, args string, lacks bool) {
 	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {
-		return "", "", false // a program of the folder
+		return "", "", false // a program in a folder of the server, not npx or uvx
 	}
 	of, rest := s.runner()
 	if of.command == nil || slices.ContainsFunc(rest, names) {

@@ -76,7 +76,7 @@ func (s Server) packages() (all []string, kind string) {
 		}
 		switch option {
 		case "-p", "--package", "--from", "--spec":
-			if option != "-p" || kind == "npm" { // that of uvx is an interpreter
+			if option != "-p" || kind == "npm" { // -p of uvx names an interpreter, and no package
 				all = append(all, value)
 			}
 		case "--with", "-w":
@@ -92,8 +92,8 @@ func (s Server) packages() (all []string, kind string) {
 	return append(slices.Clone(all), with...), kind
 }
 
-// optionsWithValue returns the options of package runners before the package whose value is the
-// next argument.
+// optionsWithValue returns those options of package runners that take the next argument as
+// their value. They stand before the package.
 func optionsWithValue() []string {
 	return []string{
 		"-p", "--package", "-c", "--call", "--from", "--spec", "--with", "-w", "--python", "--index", "--index-url", "--extra-index-url",

@@ -43,7 +43,7 @@ func (r *serverReader) readServer() Server {
 		r.box(m, ofBox, has(ours.value, "tool_timeout_sec"))
 	}
 	switch {
-	case has(ours.value, "native"): // even if the name is wrong
+	case has(ours.value, "native"): // also with a value that is no valid name
 		// The server is part of the functions: it is not started, and has no box. Its answers
 		// come from a program that may change with the next deployment, so it gets no
 		// handshake record.
@@ -220,8 +220,8 @@ func (r *serverReader) setenv(name, value string) {
 	r.server.Env[name] = value
 }
 
-// variable reads a variable of the process. One that is null is none, whatever the machine's
-// own environment has.
+// variable reads a variable of the process. If its value is null, the process does not get the
+// variable, even if the machine's own environment has it.
 func (r *serverReader) variable(m member) {
 	if m.name == "" || strings.ContainsAny(m.name, "=\x00") {
 		r.fail(m.at, "%s: env: %q cannot be the name of a variable", r.what, m.name)

@@ -82,7 +82,7 @@ func (r *serverReader) header(h member) {
 		r.server.Remote.Headers = map[string]string{}
 	}
 	if h.value.shape == null {
-		return // as if it was not there
+		return // null counts as no header
 	}
 	if command, ok := r.command(h.value, "header "+h.name); ok {
 		if r.server.Remote.Commands == nil {

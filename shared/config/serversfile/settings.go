@@ -91,7 +91,7 @@ func (r *serverReader) boxSettings() []setting {
 		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process sees the system, its staged files and its workspace, and writes only to the workspace"},
 		{"host_path", kind{values: "a path, or `\"auto\"`", read: func(m member, _ string) { b.HostPath = r.path(m.value, "host_path") }}, "(none)", "a folder that is copied to the workspace, with its Python or Node dependencies installed once. `\"auto\"`: the folder of the program"},
 		{"host_path_mode", r.word(func(mode string) { b.HostPathWritable = mode == "rw" }, "ro", "rw"), `"ro"`, "`\"rw\"`: the folder itself"},
-		{"env", kind{values: "variables", read: func(m member, _ string) { // they win over those for all clients
+		{"env", kind{values: "variables", read: func(m member, _ string) { // these variables replace those of the key env, which all clients read
 			if r.want(m.value, object, r.what+": box env") {
 				r.each(m.value, r.variable)
 			}

@@ -43,7 +43,7 @@ type Executor interface {
 // Delivery is one client message (or batch) to execute. Init and Raw belong to
 // the Executor.
 type Delivery struct {
-	ID          storage.StreamID // the stream for its events
+	ID          storage.StreamID // also the name of the stream that gets its events
 	Round       int              // how often the delivery was suspended; if above 0, Raw has the answers
 	Session     storage.ID
 	Principal   string   // a hash; the same for all sessions of one principal in the box, and different for other principals

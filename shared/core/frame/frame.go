@@ -107,7 +107,7 @@ func Cut(encoded []byte, box storage.BoxID, name string) [][]byte {
 // MaxPiece bytes each. It cuts between characters. A piece aliases frame unless it has bytes of
 // two of its slices.
 func Pieces(frame ...[]byte) (pieces [][]byte) {
-	var joined []byte // what is left of the slices before, for the next piece
+	var joined []byte // the end of earlier slices, which begins the next piece
 	for _, rest := range frame {
 		for len(rest) > 0 {
 			n := min(MaxPiece-len(joined), len(rest))

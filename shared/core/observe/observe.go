@@ -114,7 +114,7 @@ func Log(to *slog.Logger) Observer {
 		if !to.Enabled(ctx, e.Level) {
 			return // making the attributes is the expensive part
 		}
-		to.LogAttrs(ctx, e.Level, e.Kind, e.attrs()...) //nolint:sloglint // one of the constants above
+		to.LogAttrs(ctx, e.Level, e.Kind, e.attrs()...) //nolint:sloglint // Kind is one of the constants above
 	}
 }
 

@@ -83,8 +83,8 @@ func IsForOperator(err error) bool {
 	return ok && e.operator
 }
 
-// NameRefused notes in err, which refuses a caller, who the caller is, for logs. It returns err. Of a
-// caller that has not proven its credential, only who.Credential is known, as the caller claims it.
+// NameRefused notes in err who the caller is that err refuses, and returns err. Logs read it with
+// [RefusedOf]. If the caller has not proven its credential, who has only Credential, as claimed.
 func NameRefused(err error, who Identity) error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		e.refused = who

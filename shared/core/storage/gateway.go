@@ -72,7 +72,7 @@ type Work struct {
 	Principal string
 	Server    string
 	Session   ID
-	Stream    StreamID // that the responses will be in
+	Stream    StreamID // will have the responses
 	Tools     []string // name of the tool of each tools/call; a name may repeat
 }
 

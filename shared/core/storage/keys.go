@@ -61,7 +61,7 @@ type Key struct {
 type EntryTicket struct {
 	Hash     string // SHA-256 of the ticket, hexadecimal
 	Server   string
-	Identity // of the caller that asked for it
+	Identity // the caller that the ticket was issued to
 	Expires  time.Time
 }
 

@@ -36,7 +36,7 @@ func read(record []byte, into any) (Later, error) {
 		}
 		delete(all, name)
 	}
-	if len(all) == 0 { // the unknown members are in the value of a known one
+	if len(all) == 0 { // no member of the record itself is unknown, only members inside of known ones
 		return nil, nil
 	}
 	return all, nil

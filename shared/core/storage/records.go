@@ -217,8 +217,8 @@ type Shown struct {
 	Greets bool `json:"g,omitempty"`
 }
 
-// Pin names a server whose tools are held still: its clients see each tool as it was when it was
-// accepted. It is not modified.
+// Pin names a server whose tools are pinned: its clients see each tool as it was when an operator
+// accepted it, or when the server first listed its tools. A Pin is not modified.
 type Pin struct {
 	Server string `json:"s"` // the server's name in the servers file
 	Source string `json:"o"` // what the server runs, without a version; with another one, its tools are accepted anew

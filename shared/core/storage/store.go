@@ -125,15 +125,15 @@ type Keys interface {
 
 // Grants keeps the grants of the authorization server.
 type Grants interface {
-	// Grants returns their collection. A grant that is revoked is read like any other.
+	// Grants returns the collection of grants. A grant that is revoked is read like any other.
 	Grants() Collection[Grant]
 }
 
 // UpstreamTokens keeps the keys and tokens that servers need at third parties, for each
 // of their users.
 type UpstreamTokens interface {
-	// UpstreamTokens returns their collection. To remove a token, save it without its
-	// secret, expired.
+	// UpstreamTokens returns the collection of these records. To remove one, save it without
+	// its secret and with an expiry in the past.
 	UpstreamTokens() Collection[UpstreamToken]
 }
 

@@ -11,8 +11,9 @@ import (
 // tool, or a pattern in which each "*" stands for any text. For each tool the longest entry
 // counts, without its "*", and a whole name before a pattern. Of two entries of the same
 // length, the one in Deny counts. A tool that no entry fits is allowed, so the zero value
-// allows all tools. The same must hold for the name as FoldTool gives it, unless Allow has
-// exactly this name. A filter may also replace the descriptions of tools.
+// allows all tools. The filter must also allow the name that FoldTool returns for the
+// tool, unless Allow has exactly the tool's own name. A filter may also replace the descriptions
+// of tools.
 type ToolFilter struct {
 	Allow []string `json:"a,omitempty"`
 	Deny  []string `json:"d,omitempty"`
@@ -43,9 +44,9 @@ func (f ToolFilter) allows(tool string, form func(string) string) bool {
 
 func same(name string) string { return name }
 
-// FoldTool returns the name that a lenient server may take a name for. Case, "-" and "_",
-// and fullwidth letters make no difference, and spaces and invisible characters are left
-// out. Rules for tools hold for such names, too.
+// FoldTool returns a form of a name that is the same for all names which a lenient server may
+// take for one tool. Case, "-" and "_", and fullwidth letters make no difference, and spaces and
+// invisible characters are left out. Rules for tools are compared in this form, too.
 func FoldTool(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

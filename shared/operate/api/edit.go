@@ -64,7 +64,8 @@ type Quota struct {
 	Limits quota.Limits `json:"limits"` // that apply now
 }
 
-// Vitals is how a machine is. Fields that the system does not tell are 0.
+// Vitals is the load of a machine, and its memory and disk. Fields that the system does not tell
+// are 0.
 type Vitals struct {
 	Processors  int     `json:"processors"`
 	Load        float64 `json:"load"` // programs that wanted a processor, on average over a minute

@@ -17,9 +17,9 @@ type Busy struct {
 // Saving is what a shorter idle_seconds of a server would have saved on AWS.
 type Saving struct {
 	Server  string  `json:"server"`
-	Idle    int64   `json:"idle_seconds"`    // as it is
-	Shorter int64   `json:"shorter_seconds"` // the one that saves most
-	USD     float64 `json:"usd"`             // that its boxes would have cost less
+	Idle    int64   `json:"idle_seconds"`    // the present value
+	Shorter int64   `json:"shorter_seconds"` // the idle_seconds that would have saved most
+	USD     float64 `json:"usd"`             // by how much its boxes would have cost less
 	Wakes   int64   `json:"wakes"`           // calls that would have waited for a start in addition
 }
 

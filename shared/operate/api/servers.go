@@ -208,7 +208,7 @@ func StateOf(server string, status Status) (state string, boxes, running int, wh
 		}
 		return Asleep, 0, 0, ""
 	}
-	var last Process // the newest that failed
+	var last Process // the newest process that failed
 	ready, tries, known := false, false, false
 	for _, p := range status.Processes {
 		if p.Server != server {
@@ -235,7 +235,7 @@ func StateOf(server string, status Status) (state string, boxes, running int, wh
 	switch {
 	case ready:
 		return Awake, boxes, running, ""
-	case tries: // perhaps again, after a pause
+	case tries: // perhaps a further try, after a pause
 		return Starting, boxes, running, why
 	case last.State != "":
 		return Failed, boxes, 0, why
@@ -352,7 +352,7 @@ func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server)
 		tools, taken, err = recorded(ctx, o.Store, tenant, s)
 	} else if o.NativeTools != nil {
 		if tools, err = o.NativeTools(ctx, tenant, s.Name); err != nil {
-			return nil, taken, nil // it fails for its clients too, and the log says why
+			return nil, taken, nil // the server fails for its clients too, and the log says why
 		}
 		taken = time.Now()
 	}

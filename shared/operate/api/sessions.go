@@ -14,8 +14,8 @@ import (
 
 // Pages of sessions.
 const (
-	page     = mostCounted + 1 // as they are read from the store
-	onAPage  = 100             // by default
+	page     = mostCounted + 1 // sessions that one read of the store returns
+	onAPage  = 100             // sessions of an answer, by default
 	mostPage = 1000
 )
 

@@ -135,7 +135,7 @@ func (k *Keeper) write(ctx context.Context, e *observe.Event, s serversfile.Serv
 		if !ok {
 			hide, _ = k.hidden.LoadOrStore(s.Name, k.Hider(values, s.Box.Secrets))
 		}
-		h := hider{hide: hide.(func(string) string), names: s.Audit.Redact} //nolint:forcetypeassert // it stores nothing else
+		h := hider{hide: hide.(func(string) string), names: s.Audit.Redact} //nolint:forcetypeassert // hidden has no values of other types
 		b.Arguments = h.body("arguments", arguments, &b.LeftOut)
 		b.Result = h.body("result", result, &b.LeftOut)
 	} else {

@@ -94,7 +94,7 @@ func (s *Store) wholeItem(ctx context.Context, box storage.BoxID, r row) (storag
 // stays open for this long.
 const partsLife = 30 * 24 * time.Hour
 
-// PutItem stores an item; see [storage.Boxes].
+// PutItem stores an item; see [storage.Items].
 func (s *Store) PutItem(ctx context.Context, it storage.Item) (put bool, err error) {
 	r, err := itemRow(it)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *Store) PutItem(ctx context.Context, it storage.Item) (put bool, err err
 	return put, err
 }
 
-// Claim takes an item; see [storage.Boxes].
+// Claim takes an item; see [storage.Items].
 func (s *Store) Claim(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (storage.Item, error) {
 	r, claimed, err := s.update(ctx, key(boxKey(box), itemKey(id)), "SET s = :taken, g = :gen", "s = :waiting OR s = :taken AND g = :gen",
 		row{":taken": str(storage.Taken), ":waiting": str(storage.Waiting), ":gen": num(gen)})
@@ -122,7 +122,7 @@ func (s *Store) Claim(ctx context.Context, box storage.BoxID, id storage.StreamI
 	return s.wholeItem(ctx, box, r)
 }
 
-// Release gives an item back; see [storage.Boxes].
+// Release gives an item back; see [storage.Items].
 func (s *Store) Release(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (released bool, err error) {
 	_, released, err = s.update(ctx, key(boxKey(box), itemKey(id)), "SET s = :waiting, g = :none",
 		"s = :taken AND g = :gen AND (attribute_exists(d) OR attribute_exists(k))",
@@ -130,7 +130,7 @@ func (s *Store) Release(ctx context.Context, box storage.BoxID, id storage.Strea
 	return released, err
 }
 
-// SwapItem stores an item over another; see [storage.Boxes].
+// SwapItem replaces an item by another; see [storage.Items].
 func (s *Store) SwapItem(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
 	r, err := itemRow(it)
 	if err != nil {
@@ -159,7 +159,7 @@ func noItem() error {
 	return storage.Errorf(storage.NotFound, "nothing is on its way to the box under this id")
 }
 
-// Item reads an item; see [storage.Boxes].
+// Item reads an item; see [storage.Items].
 func (s *Store) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
 	if len(id) > maxKey { // the client chose it
 		return storage.Item{}, noItem()
@@ -174,7 +174,7 @@ func (s *Store) Item(ctx context.Context, box storage.BoxID, id storage.StreamID
 	return s.wholeItem(ctx, box, r)
 }
 
-// Items returns the items of a box; see [storage.Boxes].
+// Items returns the items of a box; see [storage.Items].
 func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, error) {
 	var items []storage.Item
 	sp := span{pk: boxKey(box), from: itemKey(""), to: "q$", fields: "SK, s, g, j"}
@@ -192,7 +192,7 @@ func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, e
 	return items, nil
 }
 
-// DeleteItem removes an item; see [storage.Boxes].
+// DeleteItem removes an item; see [storage.Items].
 func (s *Store) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
 	condition, values := "", row(nil)
 	if gen != 0 {
@@ -245,7 +245,7 @@ const partDigits = 6
 
 func partPrefix(frame string) string { return "f#" + frame + "#" }
 
-// PutPart keeps a piece of a frame; see [storage.Boxes]. It returns TooLarge for more
+// PutPart keeps a piece of a frame; see [storage.Parts]. It returns TooLarge for more
 // than 128 KiB.
 func (s *Store) PutPart(ctx context.Context, p storage.Part) error {
 	if len(p.Data) > storage.MaxPart {
@@ -260,7 +260,7 @@ func (s *Store) PutPart(ctx context.Context, p storage.Part) error {
 	return err
 }
 
-// Parts returns the pieces of a frame; see [storage.Boxes].
+// Parts returns the pieces of a frame; see [storage.Parts].
 func (s *Store) Parts(ctx context.Context, box storage.BoxID, frame string) ([]storage.Part, error) {
 	var parts []storage.Part
 	now := time.Now()

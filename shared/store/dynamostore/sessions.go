@@ -196,7 +196,7 @@ func questionKey(question string) string {
 	return "p#" + question
 }
 
-// PutAnswer keeps an answer; see [storage.Sessions].
+// PutAnswer keeps an answer; see [storage.Answers].
 func (s *Store) PutAnswer(ctx context.Context, a storage.Answer) (first bool, err error) {
 	r := key(sessionKey(a.Session), questionKey(a.Question))
 	r.expire(a.Expires, 0)
@@ -215,7 +215,7 @@ func outlive(expires time.Time) time.Time {
 	return expires.Add(24 * time.Hour)
 }
 
-// Answers returns the stored answers to questions; see [storage.Sessions].
+// Answers returns the stored answers to questions; see [storage.Answers].
 func (s *Store) Answers(ctx context.Context, id storage.ID, questions []string) ([]storage.Answer, error) {
 	var keys []row
 	asked := map[string]bool{}
@@ -298,7 +298,7 @@ func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 
 func handshakeKey(digest, version string) row { return key("H#"+digest, "v#"+version) }
 
-// SaveHandshake writes a handshake record; see [storage.Sessions]. It returns
+// SaveHandshake writes a handshake record; see [storage.Handshakes]. It returns
 // TooLarge if the result is over 350 KiB.
 func (s *Store) SaveHandshake(ctx context.Context, h storage.Handshake) error {
 	r := handshakeKey(h.Digest, h.Version)
@@ -318,7 +318,7 @@ func (s *Store) SaveHandshake(ctx context.Context, h storage.Handshake) error {
 	return err
 }
 
-// Handshake reads a handshake record; see [storage.Sessions].
+// Handshake reads a handshake record; see [storage.Handshakes].
 func (s *Store) Handshake(ctx context.Context, digest, version string) (storage.Handshake, error) {
 	k := handshakeKey(digest, version)
 	r, err := s.get(ctx, k.str("PK"), k.str("SK"))

@@ -34,7 +34,7 @@ type Stored struct {
 	Polls                 float64 // the read units of waits
 }
 
-// Minus returns what was consumed after before.
+// Minus returns what was consumed between before and s.
 func (s Stored) Minus(before Stored) Stored {
 	return Stored{s.ReadUnits - before.ReadUnits, s.WriteUnits - before.WriteUnits, s.Polls - before.Polls}
 }
@@ -69,7 +69,7 @@ func (e *EstimateStore) call(ctx context.Context, c *intercept.Call, do func(con
 		e.spent.WriteUnits += writeUnits(writeSize(c)) + e.indexes(c)
 	case intercept.Wait:
 		polls := unitsOf(size(c.Out), readUnit)
-		if waited > 2*time.Millisecond { // otherwise the first poll finds the events
+		if waited > 2*time.Millisecond { // a shorter wait has only the first poll
 			polls += float64(Polls(waited) - 1)
 		}
 		e.spent.ReadUnits += polls
@@ -245,7 +245,7 @@ func size(record any) int {
 func encoded[T any](marshal func(T) ([]byte, error), v T) int {
 	record, err := marshal(v)
 	if err != nil {
-		return overhead // the store refuses it too
+		return overhead // a record that cannot be encoded is not stored either
 	}
 	return overhead + len(record)
 }

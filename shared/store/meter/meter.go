@@ -70,7 +70,7 @@ type watched struct {
 	starting storage.Box // the last starting box that was read
 }
 
-// Unwrap lets callers find what the watched store can do beside, such as [storage.Writable].
+// Unwrap returns the inner store, which may have optional interfaces, such as [storage.Writable].
 func (w *watched) Unwrap() storage.Store { return w.Store }
 
 // Box remembers a box that is starting, to know when its wake began.

@@ -159,7 +159,7 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 		for i, b := range stream {
 			events += b.n
 			size += b.bytes
-			if i > 0 { // if a clock was set back, there must still be no hole
+			if i > 0 { // after a clock was set back too, batches must be dropped in their order
 				stream[i].written = max(b.written, stream[i-1].written)
 			}
 		}
@@ -258,7 +258,7 @@ const (
 	dueHours  = `hour < ?1 / 3600000000 ORDER BY hour, session LIMIT 100`
 	dueRows   = `e.session IN (SELECT session FROM purges WHERE ` + dueHours + `)`
 	dueEvents = dueRows + ` AND e.purge <= ?1`
-	wasTail   = `(e.bytes = 0 AND e.expires <= ?1)` // when it was emptied; isTail says whether it still is
+	wasTail   = `(e.bytes = 0 AND e.expires <= ?1)` // the batch was the tail when its events were removed; isTail says whether it still is
 	isTail    = `(e.stream = '' AND EXISTS (SELECT 1 FROM sessions WHERE id = e.session AND expires > ?1)
 	AND NOT EXISTS (SELECT 1 FROM events AS l WHERE l.session = e.session AND l.stream = '' AND l.first > e.first))`
 	emptyTails = `

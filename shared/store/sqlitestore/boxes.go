@@ -128,7 +128,7 @@ const swapItem = `
 UPDATE items SET state = ?3, gen = ?4, record = ?5, raw = ?6
 WHERE box = ?1 AND id = ?2 AND state = ?7 AND gen = ?8 AND coalesce(json_extract(CAST(record AS TEXT), '$.Round'), 0) = ?9`
 
-// SwapItem stores an item over another; see [storage.Items].
+// SwapItem replaces an item by another; see [storage.Items].
 func (s *Store) SwapItem(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
 	record, err := storage.MarshalItem(it)
 	if err != nil {

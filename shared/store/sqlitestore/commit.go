@@ -78,7 +78,8 @@ func (d *database) commit(ctx context.Context, w *write) error {
 		uncut := context.WithoutCancel(ctx)
 		d.writeGroup(uncut, d.queue.take())
 		if _, known := d.watch.recent(); d.options.Alone && !known {
-			_, _ = d.ask(uncut) // while this call has the connection; Store.kept may find it taken
+			// Store.kept needs the version, and may find the connection taken.
+			_, _ = d.ask(uncut)
 		}
 		d.writer.end()
 	case <-w.done:

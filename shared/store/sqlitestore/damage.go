@@ -26,7 +26,8 @@ type damage struct {
 	found atomic.Pointer[storage.Error]
 }
 
-// failed is [failed] for an error of SQLite. It notes a sign of damage.
+// failed returns what the function failed returns for an error of SQLite. If the error is a sign
+// of damage, it notes that.
 func (d *damage) failed(err error) error {
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:

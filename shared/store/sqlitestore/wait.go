@@ -70,9 +70,9 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 	}
 }
 
-// lately is foreign, but waits for the connection that writes at most for patience: a slow disk
-// may keep a write, and so the connection, for seconds. In that case known is false, and the
-// version is seen.
+// lately returns what foreign returns, but waits at most patience for the connection that writes:
+// on a slow disk a write may have the connection for seconds. In that case lately returns the
+// version seen, and known is false.
 func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bool, err error) {
 	soon, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -83,8 +83,8 @@ func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bo
 	return version, err == nil, err
 }
 
-// patience is how long a Wait waits for the connection that writes. So much later than usual
-// it may end, or return what another process has written.
+// patience is how long a Wait waits for the connection that writes. On a slow disk a Wait may end
+// that much later, and return that much later what another process has written.
 const patience = 20 * time.Millisecond
 
 // infant is the age of a stream at which Wait polls for the first time. Other
@@ -222,7 +222,7 @@ func (w *waiters) wake(id storage.ID, stream storage.StreamID, n news) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, o := range w.by[key] {
-		own := n // the store does not use the bytes any more
+		own := n // the first waiter may have the bytes themselves: the store needs them no more
 		if i > 0 {
 			own.lines = bytes.Clone(n.lines) // each waiter may change its own
 		}

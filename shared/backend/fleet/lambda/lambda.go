@@ -206,7 +206,7 @@ func (f *Fleet) invoke(ctx context.Context, function, tenant string, event []byt
 	switch a.Status {
 	case 0:
 		return false, fmt.Errorf("%w: invoke the function %q: %w", fleet.ErrUnavailable, function, err)
-	case http.StatusAccepted: // even if the body broke off, which err says
+	case http.StatusAccepted: // the invocation is accepted, even if err says that the body broke off
 		return false, nil
 	}
 	kind, fault := fleet.ErrUnavailable, a.Header.Get("X-Amzn-Errortype")
