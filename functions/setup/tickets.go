@@ -80,7 +80,7 @@ func (s ticketSecrets) step(from, to string) ticketSecrets {
 	case to == previous && s.Pending != "":
 		return ticketSecrets{Current: s.Pending, Previous: s.Current}
 	case to == "":
-		s.Pending = "" // the previous one stays, for a step back
+		s.Pending = "" // Previous stays, so that the operator can go back to it
 	}
 	return s
 }

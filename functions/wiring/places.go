@@ -12,7 +12,7 @@ import (
 // any more needs nothing; its start fails for that reason.
 func (f *Function) needs(b storage.Box) places.Needs {
 	s, _ := f.Servers.Server(b.Server)
-	_, container, _ := s.Container() // the start says what is wrong
+	_, container, _ := s.Container() // an error is ignored: the start of the box reports it
 	return places.Needs{
 		Wish: s.Box.Place, Attempt: b.Attempt, Busy: b.Busy,
 		CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB, ToolTimeout: s.ToolTimeout,

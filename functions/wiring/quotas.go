@@ -19,7 +19,7 @@ func (f *Function) limit() (err error) {
 	}
 	limits := f.Servers.Limits()
 	if limits == nil {
-		return nil // a cold start reads no prices
+		return nil // without limits, a cold start need not read the prices
 	}
 	f.Quotas, err = quota.New(quota.Config{Store: f.Store, Limits: limits, Prices: meter.Published(), Log: f.Log})
 	if f.Quotas != nil {

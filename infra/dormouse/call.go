@@ -129,7 +129,7 @@ type progress struct {
 func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
 	text := n.Message
 	switch {
-	case n.Progress < 0: // a step of the start
+	case n.Progress < 0: // progress below zero is a step of the server's start
 		p.on.phase(server, text)
 		return
 	case n.Total > 0:

@@ -104,7 +104,7 @@ func (k *keptBodies) prune(ctx context.Context) {
 // files returns the files, the oldest first.
 func (k *keptBodies) files() ([]string, error) {
 	all, err := filepath.Glob(filepath.Join(filepath.Dir(k.file.Filename), "bodies*.log"))
-	slices.SortFunc(all, func(a, b string) int { // the one without a time is the newest
+	slices.SortFunc(all, func(a, b string) int { // the file without a time in its name is the newest
 		return strings.Compare(strings.TrimSuffix(a, ".log")+"~", strings.TrimSuffix(b, ".log")+"~")
 	})
 	return all, err

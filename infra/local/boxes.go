@@ -157,7 +157,7 @@ type neighbour struct {
 	task  string
 	heard atomic.Int64 // Unix nanoseconds: when the box last sent something, or was asked to yield
 	ended chan struct{}
-	leave func() // takes the box out of the memory
+	leave func() // takes the box out of machine.memory
 }
 
 // Idlest implements [guard.Sleeper]: the box may have been idle since it last sent something.
@@ -223,7 +223,7 @@ func (m *machine) yield(id storage.BoxID) {
 
 func (m *machine) boxStarted(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()
-	if fleet.PlaceOf(t.ID) == fleet.Inside { // the bill has the connection that it would need
+	if fleet.PlaceOf(t.ID) == fleet.Inside { // a box of this program has no connection; the bill counts the one that it would need on AWS
 		m.ledger.Opened(relayserver.InsideConn(storage.BoxID(t.Box)))
 	} else {
 		m.arrived(t)

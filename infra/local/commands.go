@@ -21,7 +21,7 @@ import (
 const (
 	commandWithin = 30 * time.Second // some ask the user
 	maxValue      = 16 << 10         // bytes of its output
-	maxReason     = 300              // bytes of its last line on stderr
+	maxReason     = 300              // bytes of a command's last line on stderr that an error has
 	// headersFor is how long the value of a header is used before its command runs again. A box
 	// gets its values anew at each wake; a remote server has no wake.
 	headersFor = 5 * time.Minute

@@ -372,7 +372,7 @@ func (in *inprocess) Close(ctx context.Context) error {
 		in.alarm.Stop()
 	}
 	in.cancel()
-	_ = awsapi.Wait(ctx, &in.work) // the rest of the stop does not wait longer
+	_ = awsapi.Wait(ctx, &in.work) // an error means that ctx has ended: the stop goes on without waiting for the work
 	var err error
 	if in.alarm != nil {
 		err = in.alarm.Close(ctx)

@@ -19,7 +19,7 @@ type serversFile struct {
 	Config
 	environ environ
 	others  bool            // not only the user of this machine can call, so servers are guests
-	on      sandbox.Support // what the system has to confine them
+	on      sandbox.Support // what the system offers to confine guests
 
 	mu     sync.Mutex
 	warned map[string]bool // warnings that were given

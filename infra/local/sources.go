@@ -120,7 +120,7 @@ func places(s serversfile.Server, words string) (all []string) {
 			all = append(all, strings.TrimSuffix(fmt.Sprintf("%s:%s: %s", file, number, lineOf(filepath.Join(folder, file), number)), ": "))
 		}
 	}
-	for i := len(all) - 1; i >= 0; i-- { // the last of those that are the same stays
+	for i := len(all) - 1; i >= 0; i-- { // of equal places, the last stays
 		if slices.Contains(all[i+1:], all[i]) {
 			all = slices.Delete(all, i, i+1)
 		}

@@ -66,7 +66,7 @@ func abandon(ctx context.Context, p *prepared, guarded *guard.Guard) {
 	defer cancel()
 	guarded.Go(func() {
 		defer close(closed)
-		_ = p.box.Close(ctx, 0) // what is left is killed
+		_ = p.box.Close(ctx, 0) // kills the processes that are left
 	})
 	select {
 	case <-closed:

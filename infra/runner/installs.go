@@ -23,7 +23,7 @@ const (
 	maxInstallBytes = 512 << 20 // of all files
 	maxInstallFiles = 50_000
 	uploadTime      = time.Minute
-	unpackTime      = 20 * time.Second // then the start installs plainly
+	unpackTime      = 20 * time.Second // after this time a start installs anew instead of unpacking
 )
 
 // keptInstalls keeps what npx and uvx install beside the workspaces of the box. Only this

@@ -126,7 +126,7 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 		p = g.start(free)
 		if again {
 			g.anew(st, msgs)
-			if b.server.Images == nil { // else it may have its memory
+			if b.server.Images == nil { // with Images, the process may get its memory back
 				g.logAnew()
 			}
 		}

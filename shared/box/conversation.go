@@ -75,7 +75,7 @@ type conversation struct {
 	pipe    processSide
 	clients clientSide
 	clock   clockSide
-	shared  bool // the process is of several sessions
+	shared  bool // several sessions share the process
 
 	draw      func() int64   // a number for a request, not 0
 	kept      map[int64]bool // numbers of the box's own requests

@@ -12,8 +12,8 @@ type deadlines struct {
 
 	pulse
 	last  *fault      // not nil: the process takes no more calls, and stops with this after its last one
-	grace *time.Timer // the time for its last calls
-	until time.Time   // the end of that time
+	grace *time.Timer // fires when the time for the last calls is over
+	until time.Time   // when grace fires
 }
 
 // limit sets the deadline of a request: a server that does not answer must not keep the

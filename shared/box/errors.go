@@ -74,7 +74,7 @@ type ServerError struct {
 type fault struct {
 	message string
 	words   string // last words of the server or an install; they follow the message
-	after   string // follows the message and the words
+	after   string // text that follows message and words
 	hint    string // what the operator may type or change, "" for nothing
 	unsent  string // the message for a request that the process never got, "" for message
 	show    bool   // clients get the words, and Stderr and Stdout of data

@@ -96,7 +96,7 @@ func (g *group) depart(s *session, f *fault) {
 func (g *group) tellSettings(level string, subscriptions []string) {
 	p := g.current
 	if p == nil || !p.greeted {
-		return // the handshake will tell it
+		return // the handshake will tell the process its settings
 	}
 	p.proto.tellSettings(level, subscriptions)
 }

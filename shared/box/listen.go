@@ -87,7 +87,7 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 		p.output.keep(raw)
 	}
 	if p.output.refused.from != nil && err == nil && m.Kind == wire.Response && hasFailed(m) {
-		p.hearRefusals(false) // the process was answered after they were said
+		p.hearRefusals(false) // the network has said its refusals before the process could answer
 	}
 	l.note = ""
 	l.locked(m, raw, err, kept)

@@ -18,25 +18,25 @@ type clientID struct {
 
 type request struct {
 	number int64
-	order  int64           // the order in which the box got them
+	order  int64           // place in the order in which the box got the requests
 	id     json.RawMessage // as the client wrote it
 	token  json.RawMessage // its progress token, nil for none
 	method string
 	stream *stream
-	passed *list.Element // nil until the process knows it
+	passed *list.Element // nil until the process knows the request
 	timer  *time.Timer   // its deadline, nil for none
 	due    time.Time     // when timer fires
 	left   time.Duration // the time until due, while asked is not zero
 	asked  int           // its open questions
 	before written       // what its process had written when it got the request
-	given  handed        // how the process got it
+	given  handed        // how the process got the request
 	broken bool          // the process has answered with what cannot be read
 
 	modern  bool   // the client speaks 2026-07-28, so the request has the form of that version
 	line    []byte // the request in the form of earlier versions, kept if it may be sent again
 	sent    int64  // the number under which the process knows the request
 	task    *task  // the task that it is in the process, nil for none
-	retries int    // how often the process has asked for it again
+	retries int    // how often the process has asked to get the request again
 }
 
 type handed struct {
@@ -90,7 +90,7 @@ func idKey(id json.RawMessage) string {
 
 // task is a tools/call in flight that the box has made a task in the process.
 type task struct {
-	id json.RawMessage // nil until the process has named it
+	id json.RawMessage // id of the task, nil until the process has named it
 }
 
 func (t *task) params() json.RawMessage { return json.RawMessage(`{"taskId":` + string(t.id) + `}`) }

@@ -12,7 +12,7 @@ import (
 // sessionful speaks to a process in the versions that have initialize.
 type sessionful struct {
 	p       *process
-	version string          // the one that the box asked for
+	version string          // the protocol version that the box asked for
 	result  json.RawMessage // of initialize, without tasks
 	tasks   *legacyTasks    // nil if the process has no tasks of 2025-11-25
 }

@@ -200,7 +200,7 @@ type frozenQuestion struct {
 	Visible string          `json:"visible"`
 	ID      json.RawMessage `json:"id"`
 	Token   json.RawMessage `json:"token,omitempty"`
-	Session string          `json:"session,omitempty"` // "" for the only one
+	Session string          `json:"session,omitempty"` // "" if the process has a single session
 	OfCall  bool            `json:"of_call,omitempty"`
 }
 

@@ -14,7 +14,7 @@ const maxSpread = 4 << 10
 // JSON for people. Such a message cannot be read, but its request must not wait for it.
 type spread struct {
 	text   []byte // the message as far as it was written; nil if no such message is being written
-	indent []byte // the space before each of its members
+	indent []byte // the white space before each member of the message
 	ours   bool   // the message has a JSON-RPC version
 	id     json.RawMessage
 	result bool // the message has a result or an error

@@ -36,14 +36,14 @@ type ProcessStatus struct {
 	State   ProcessState
 	Phase   Phase  // the step at which it failed, "" if it did not
 	Detail  string // why it failed, what is prepared while it is staging, or what its network has refused; else ""
-	PID     int    // 0 if it never ran
+	PID     int    // 0 if the process never ran
 	Since   time.Time
 	Full    bool // the box now runs as many processes as it may
 
-	ExitCode *int   // nil while it runs, and when Signal is set
+	ExitCode *int   // nil while the process runs, and when Signal is set
 	Signal   string // such as SIGKILL
-	Stderr   string // its end, up to 4,000 characters; only after the process has ended
-	Stdout   string // the same, of the lines that were no messages
+	Stderr   string // the end of stderr, up to 4,000 characters; only after the process has ended
+	Stdout   string // the same of stdout, for the lines that were no messages
 	// NoiseLines counts the lines of stdout that were no messages.
 	NoiseLines int64
 }

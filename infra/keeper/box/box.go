@@ -604,7 +604,7 @@ func (b *Box) Close() {
 		}
 		for _, cmd := range all {
 			_ = cmd.Process.Kill() // this fails if the process has ended
-			_ = cmd.Wait()         // how it ended is not news
+			_ = cmd.Wait()         // the exit status says nothing new: the process was killed
 		}
 		for _, c := range []*urpc.Client{b.wait, b.does} {
 			if c != nil {

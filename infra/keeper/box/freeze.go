@@ -189,7 +189,7 @@ func (b *Box) Thaw(ctx context.Context, m *Memory) error {
 		err = b.enter()
 	}
 	if err != nil {
-		b.Close() // then all has been said
+		b.Close() // after Close, said has all that the processes wrote to stderr
 		return fmt.Errorf("the memory did not thaw: %s", cmp.Or(b.said.line(), first(err)))
 	}
 	return nil

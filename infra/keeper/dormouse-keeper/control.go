@@ -150,7 +150,7 @@ func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]st
 		case o.Thaw:
 			chunks := &chunkReader{from: c.in}
 			m, unfit = box.ReadMemory(chunks)
-			if _, err := io.Copy(io.Discard, chunks); err != nil { // the rest of a damaged image
+			if _, err := io.Copy(io.Discard, chunks); err != nil { // reads past the rest of a damaged image
 				return nil, err
 			}
 		case !o.Start:

@@ -518,7 +518,7 @@ func join(box *gonet.TCPConn, world *net.TCPConn, begin func(io.Reader) ([]byte,
 			_ = errors.Join(box.Close(), world.Close()) // the other direction ends
 		}
 	})
-	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 128<<10)) // more than a frame of the link
+	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 128<<10)) // the buffer has room for more than a frame of the link
 	if err == nil {
 		err = box.CloseWrite()
 	}

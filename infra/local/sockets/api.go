@@ -196,7 +196,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(a.ctx, a.limits.Connect)
 	reply := a.cfg.Connect(ctx, c.Conn, r)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		reply = Reply{Status: http.StatusGatewayTimeout, Body: reply.Body} // too late, whatever it is
+		reply = Reply{Status: http.StatusGatewayTimeout, Body: reply.Body} // the reply came too late, whatever it says
 	}
 	cancel()
 	if reply.Status < 200 || reply.Status > 299 {
@@ -331,7 +331,7 @@ func (a *API) Close(ctx context.Context) error {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutTime)
 	defer cancel()
-	_ = awsapi.Wait(last, &a.work) // the error below says it already
+	_ = awsapi.Wait(last, &a.work) // an error says only what the error below says already
 	return fmt.Errorf("the WebSocket API %s was cut off: %w", a.cfg.Name, err)
 }
 

@@ -138,7 +138,7 @@ func (c *wsConn) ended() {
 	c.api.unregister(c)
 	c.mu.Lock()
 	end := *c.end
-	for _, data := range c.queue { // what could not be sent
+	for _, data := range c.queue { // messages that could not be sent
 		c.giveRoom(data)
 	}
 	c.queue = nil

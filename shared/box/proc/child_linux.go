@@ -87,7 +87,7 @@ func reread(w *os.File) (take func() ([]byte, error), err error) {
 		return nil, err
 	}
 	return func() ([]byte, error) {
-		_ = w.Close()                                  // then nobody else holds the write end, usually
+		_ = w.Close()                                  // from now on, usually only the process holds the write end
 		_ = r.SetReadDeadline(time.Now().Add(endWait)) // a program that inherited the write end may hold it
 		all, err := io.ReadAll(r)
 		if errors.Is(err, os.ErrDeadlineExceeded) {

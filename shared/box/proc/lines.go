@@ -23,7 +23,7 @@ type LineReader struct {
 	held   int    // bytes of the last line, which budget counts
 	whole  bool   // see Whole
 	rest   []byte // see Rest
-	cut    bool   // the rest was over the limit
+	cut    bool   // the rest of the line was over the limit, and is left out
 }
 
 // NewLineReader makes a reader for lines of up to limit bytes, including the line end. It

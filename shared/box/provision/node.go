@@ -156,7 +156,7 @@ func (s *provisioning) lockNode(ctx context.Context, npm string, want *nodeWants
 func hasLocal(lock []byte) bool {
 	all, err := npmPackages(lock)
 	if err != nil {
-		return false // npm reports what is wrong with it
+		return false // npm reports what is wrong with the lock
 	}
 	for _, p := range all {
 		if p.Link || strings.HasPrefix(p.Resolved, "file:") {

@@ -190,7 +190,7 @@ func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error 
 				return fmt.Errorf("%s names %s, which is not in the project", name, line)
 			}
 			if info, err := root.Stat(f.path); err == nil && info.Mode().IsRegular() {
-				line = filepath.Join(root.Name(), f.path) + f.extras // a wheel, or an archive
+				line = filepath.Join(root.Name(), f.path) + f.extras // f.path is a wheel or an archive
 			} else {
 				w.folders = append(w.folders, f)
 				continue

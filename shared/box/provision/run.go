@@ -35,8 +35,8 @@ type command struct {
 type commandError struct {
 	code int    // -1 if it did not exit by itself
 	how  string // in words, such as "was killed by SIGKILL"
-	said string // the end of its stderr
-	more string // a longer end of it
+	said string // the end of the command's stderr
+	more string // a longer end of the command's stderr
 	hint string // advice, "" for none
 	// lacks is a sentence that says which package or version the index does not have; "" for
 	// another failure.

@@ -88,7 +88,7 @@ func withScripts(dir string) []string {
 		}
 		above := filepath.Dir(filepath.Dir(path))
 		if in := filepath.Base(above); in != "node_modules" && (!strings.HasPrefix(in, "@") || filepath.Base(filepath.Dir(above)) != "node_modules") {
-			return nil // a file of a package, not its manifest
+			return nil // this package.json lies deeper in a package, so it is not the package's manifest
 		}
 		var p struct {
 			Scripts map[string]string `json:"scripts"`
@@ -208,5 +208,5 @@ func copyFile(src, dst *os.Root, name string) (err error) {
 	if err = errors.Join(err, out.Close()); err != nil {
 		return err
 	}
-	return dst.Chtimes(name, info.ModTime(), info.ModTime()) // compiled files are compared by it
+	return dst.Chtimes(name, info.ModTime(), info.ModTime()) // Python compares compiled files with the time of the source
 }

@@ -99,7 +99,7 @@ func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error)
 	if err != nil || len(locks) == 0 {
 		return 0, err
 	}
-	if err := writeFile(mark, nil); err != nil { // first, because an install meanwhile removes it
+	if err := writeFile(mark, nil); err != nil { // the mark comes first, because an install that is made meanwhile removes it
 		return 0, err
 	}
 	all := make([]stored, 0, len(locks))

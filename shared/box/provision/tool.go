@@ -166,7 +166,7 @@ func executable(program string) bool {
 // command line, and for one with options that do more than name a package.
 func parseTool(cmd string, args []string) (r request, ok bool) {
 	if strings.Contains(cmd, "/") && !filepath.IsAbs(cmd) {
-		return r, false // a program of the workspace
+		return r, false // cmd is a program of the workspace
 	}
 	switch filepath.Base(cmd) {
 	case "npx":

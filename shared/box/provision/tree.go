@@ -206,7 +206,7 @@ type filter struct {
 func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	base := path.Base(name)
 	if base == "node_modules" {
-		return f.modules // whether it is a folder or a link
+		return f.modules // both for a folder and for a link
 	}
 	if !d.IsDir() {
 		return base == ".DS_Store" || strings.HasSuffix(base, ".pyc")

@@ -41,7 +41,7 @@ type deliveries struct {
 
 // forgetLater records that the host has the end of a delivery.
 func (ds *deliveries) forgetLater(d *delivery) {
-	if ds.owed[d.id] == d { // keep it if the next round has replaced it
+	if ds.owed[d.id] == d { // otherwise the next round has replaced d, and is owed itself
 		delete(ds.owed, d.id)
 	}
 	d.ended, d.stored, d.over = true, true, time.Now()

@@ -48,7 +48,7 @@ func DialWebSocket(ctx context.Context, url string, header http.Header) (Conn, e
 func DialWith(ctx context.Context, url string, header http.Header, client *http.Client) (Conn, error) {
 	w := &webSocket{}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { w.under = c.Conn }})
-	conn, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client, HTTPHeader: header}) //nolint:bodyclose // Dial says that it never needs to be
+	conn, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client, HTTPHeader: header}) //nolint:bodyclose // the documentation of Dial says that the body need not be closed
 	if err != nil {
 		if response != nil && response.StatusCode != http.StatusSwitchingProtocols {
 			return nil, fmt.Errorf("%w: %w", &RefusedError{Status: response.StatusCode, After: retryAfter(response.Header)}, err)

@@ -32,7 +32,7 @@ type life struct {
 // newLife makes the state of a Run. id is the runner's. post makes the loop call a function;
 // it returns false once done is closed.
 func newLife(ctx context.Context, c Config, id string, done chan struct{}, post func(func()) bool) *life {
-	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx by the flush
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // own goes on after ctx has ended, for as long as Config.Flush
 	l := &life{cfg: &c, loop: &loop{guard: c.Guard, post: post}, done: done}
 	l.executing = &executing{loop: l.loop, executor: c.Executor, calls: make(chan func(Executor), 1)}
 	l.links = &links{

@@ -62,7 +62,7 @@ type links struct {
 	life      *life // gets what comes over the connections
 
 	runner string             // this runner's random id, which only the host knows
-	pass   string             // the newest that the host has given
+	pass   string             // the newest pass that the host has given
 	gen    storage.Generation // of the last welcome
 	no     int64              // number of the last hello on a new connection or after a bye
 	stage  phase

@@ -54,7 +54,7 @@ type batch struct {
 	size     int // bytes of events
 	common   bool
 	ends     []*delivery // deliveries that end or are suspended with this batch
-	traces   []*delivery // whose taken mark it asks for
+	traces   []*delivery // deliveries that the batch asks the host to mark as taken
 	again    alarm
 }
 

@@ -9,7 +9,7 @@ import (
 
 const (
 	byeAgain = 2 * time.Second
-	byeTries = 5 // then the connection is given up
+	byeTries = 5 // after so many byes without an answer the connection is given up
 )
 
 // sleep decides when the box falls asleep and when Run ends. It has the runner say bye once

@@ -85,7 +85,7 @@ func openToOthers(path string, levels int) (parts []string, whole bool) {
 	whole = true
 	for _, e := range entries {
 		if e.Type()&fs.ModeSymlink != 0 {
-			continue // the rules for its target decide
+			continue // the rules for the target of a link decide
 		}
 		in, all := openToOthers(filepath.Join(path, e.Name()), levels-1)
 		parts, whole = append(parts, in...), whole && all

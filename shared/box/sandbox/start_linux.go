@@ -41,7 +41,7 @@ type order struct {
 type verdict struct {
 	Step  string // "" for the exec itself
 	Text  string
-	Errno int // 0 if it was none
+	Errno int // 0 if the error has no errno
 }
 
 // confined is the byte that a shim writes right before it becomes the program.

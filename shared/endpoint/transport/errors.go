@@ -56,7 +56,7 @@ type problem struct {
 	allow  string // the methods that are served, for a 405
 
 	operator bool  // the operator can remove the reason, so the log line has it
-	cause    error // nil: none but the code
+	cause    error // nil if there is no cause besides code
 }
 
 func (p *problem) Error() string { return p.rpc.Message }

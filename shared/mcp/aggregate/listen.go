@@ -259,7 +259,7 @@ func (l *listening) Start() string {
 	if l.begun {
 		return l.start
 	}
-	for _, p := range l.parts { // the first read of one of them has failed
+	for _, p := range l.parts { // begin has failed at one of the parts, so all begin at their start
 		p.place = p.stream.(sessions.Resumable).Start()
 	}
 	return l.Cursor()
