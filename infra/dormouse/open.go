@@ -47,7 +47,7 @@ func (c *openCommand) entry(ctx context.Context, to *client) (e api.Entry, err e
 	err = to.ask(ctx, http.MethodPost, console.EntryPath, nil, &e)
 	var s stranger
 	if errors.As(err, &s) || isCode(err, string(storage.NotFound)) {
-		return e, fmt.Errorf("%s has no console: dormouse run serves one, and a stack on AWS has one unless its parameter Console is off", to.where)
+		return e, fmt.Errorf("%s has no console: dormouse run and a stack on AWS serve one", to.where)
 	}
 	e.URL = to.base + e.URL
 	return e, err
