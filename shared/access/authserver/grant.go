@@ -16,8 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// How long a grant lasts without being used, how long at most, and how long a refresh token
-// whose successor was used is only refused. After that time it also ends its grant.
+// grantIdle is how long a grant lasts without being used, and grantLife how long at most. A
+// refresh token whose successor was used is refused. If it comes later than grace after that use,
+// it also ends its grant.
 const (
 	grantIdle = 30 * 24 * time.Hour
 	grantLife = 90 * 24 * time.Hour
@@ -151,12 +152,12 @@ var (
 	errRevoked = errors.New("the grant was revoked")
 )
 
-// rotate replaces the refresh token of a grant and returns the next one. The previous token
-// gives the current one again, for as long as nobody has used that: clients lose answers,
-// and several programs share one token.
+// rotate replaces the refresh token of a grant and returns the next one. For the
+// previous token it returns the current one again, as long as nobody has used the current one:
+// clients lose answers, and several programs share one token.
 //
-// Errors: errLate: the token is the one before the previous one, in its grace time;
-// errReused: it is another one; NotFound; Unavailable.
+// Errors: errLate if token is the one before the previous one, within grace; errReused for any
+// other token; NotFound; Unavailable.
 func (b *grants) rotate(ctx context.Context, handle, token string, may func(storage.Grant) error) (storage.Grant, string, error) {
 	for {
 		g, err := b.rows.Grants().Get(ctx, grantID(handle))

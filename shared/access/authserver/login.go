@@ -163,7 +163,7 @@ func (b *Server) identify(req request, claims map[string]any) (code, error) {
 	if c.Claims, err = json.Marshal(b.settings.Relevant(req.Server, claims)); err != nil {
 		return code{}, err
 	}
-	size := len(who.Props) // of what the token carries
+	size := len(who.Props) // bytes of what the token will carry
 	for _, rule := range b.settings.ToolRules(req.Server, claims) {
 		size += len(rule)
 	}

@@ -27,7 +27,7 @@ type Provider struct {
 	Auth         string            `json:"auth"` // how the client names itself at the token endpoint: "post", or "basic"
 	Scopes       []string          `json:"scopes"`
 	Params       map[string]string `json:"params"`   // further parameters for the authorization endpoint
-	Resource     string            `json:"resource"` // what the token is for, as a URL (RFC 8707); "" for servers that are not told
+	Resource     string            `json:"resource"` // what the token is for, as a URL (RFC 8707); "": the parameter is not sent
 	Issuer       string            `json:"issuer"`   // the iss that its answers must have, if they have one
 	Exchange     *Exchange         `json:"exchange"`
 }

@@ -33,8 +33,8 @@ type accountRow struct {
 	Writer string          `json:"writer,omitempty"`
 }
 
-// used is what a tenant has used in a month. Earlier releases told servers apart too, so
-// the sum is under "".
+// used is what a tenant has used in a month. Earlier releases counted for each server, by
+// its name. The sum of all servers has the name "".
 type used struct {
 	Month string           `json:"month,omitempty"` // YYYY-MM, UTC
 	Nanos map[string]int64 `json:"nanos,omitempty"` // of a dollar

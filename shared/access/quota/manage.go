@@ -55,7 +55,7 @@ func Set(ctx context.Context, store storage.Values, tenant string, change []byte
 		if err != nil {
 			return Report{}, err
 		}
-		own, _ := readObject(row.Limits) // none if it cannot be read
+		own, _ := readObject(row.Limits) // no limits if the row cannot be decoded
 		own = own.known().over(wanted).withoutFile()
 		if _, err := own.limits(); err != nil {
 			return Report{}, storage.Errorf(storage.Invalid, "%v", err)

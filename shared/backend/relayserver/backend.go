@@ -35,7 +35,8 @@ const (
 
 // Deliver implements sessions.Backend. If the box is awake, Deliver posts the message. If
 // not, it puts the message into the inbox and wakes the box. A message without requests
-// is posted once. If the box is not awake, it wakes the box if it is to, and is dropped if not.
+// is posted once. If the box is not awake, a message that is to wake it does so, and any other
+// message is dropped.
 //
 // Errors: TooLarge for a message of more than frame.MaxMessage bytes, Busy when a quota
 // is used up, Unavailable.

@@ -120,7 +120,7 @@ func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	case suspends && !c.r.Legacy && !resumable && !c.s.Here:
 		c.refuse(ctx, m)
 	case suspends && (resumable || !c.r.Legacy), m.Kind == wire.Notification && m.Method == wire.NotifyMessage:
-		_, _ = c.take(ctx, e.Data) // a response on this stream would end nothing
+		_, _ = c.take(ctx, e.Data) // no reply: a response on this stream ends no request
 	case m.Method == wire.NotifyCancelled && c.withdraws(m):
 	default:
 		c.forward(ctx, m)

@@ -221,7 +221,7 @@ func (e *standaloneStream) listen(ctx context.Context) {
 	}
 }
 
-// never reports whether a server that refuses a standalone stream so has no such streams.
+// never reports whether a server that refuses a standalone stream with r has no such streams.
 func (r *refusal) never() bool {
 	switch r.status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:

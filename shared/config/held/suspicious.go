@@ -43,7 +43,7 @@ func suspicious(text string) (spans []span) {
 	// plain is what a model may read: without invisible characters, with those of fullwidth
 	// and of Unicode's tags as the letters that they stand for, and in lower case.
 	var plain strings.Builder
-	var at []span // of each byte of plain, in text
+	var at []span // for each byte of plain, the part of text that it comes from
 	before := rune(0)
 	for i, r := range text {
 		size := len(string(r))

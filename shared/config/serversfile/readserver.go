@@ -15,7 +15,7 @@ type serverReader struct {
 	key       member
 	server    Server
 	program   node              // the command
-	excused   bool              // it was explained already why there is no command
+	excused   bool              // a complaint already says why there is no command
 	elsewhere map[string]string // variables from other keys than env, which wins
 }
 

@@ -30,8 +30,8 @@ type Executor interface {
 	CloseStream(s storage.ID, stream storage.StreamID)
 	// StopSession says that the client has ended a session. The box stops its process.
 	StopSession(s storage.ID)
-	// Halt stops the process of a session, or with "" all processes, because an operator, named
-	// by, wants so. Calls in flight may go on for within. The sessions stay.
+	// Halt stops the process of a session, or all processes if s is "", for an operator, whose
+	// name is in by. Calls in flight may go on for the time within. The sessions stay.
 	Halt(s storage.ID, by string, within time.Duration)
 	// Questions returns the client-visible ids of the open questions, by session.
 	Questions() map[storage.ID][]string

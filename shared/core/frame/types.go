@@ -119,7 +119,7 @@ type Status struct {
 	Process string     `json:"process,omitempty"`
 	Phase   string     `json:"phase,omitempty"`
 	Detail  string     `json:"detail,omitempty"`
-	Era     string     `json:"era,omitempty"` // of the server, if it was not known
+	Era     string     `json:"era,omitempty"` // the era of the server, if it was not known before
 	// Lists, if not "", says that the payload is a fingerprint of the lists of a fresh process. Its
 	// value names everything that the lists may depend on. Own says that the principal is part of
 	// that.

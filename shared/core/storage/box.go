@@ -300,7 +300,7 @@ func (it Item) Asks(question string) bool {
 
 // Suspend returns the next state of the item of a call that asks questions. raw is the
 // request to send again, base the index of the stream's last event. The questions stay
-// open for within, at most MaxAsk.
+// open for the time within, at most MaxAsk.
 func (it Item) Suspend(questions []Question, raw []byte, base Index, now time.Time, within time.Duration) Item {
 	it.State, it.Round = Suspended, it.Round+1
 	it.Questions, it.Raw, it.Base = questions, raw, base

@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// failed turns trouble with the table into a session error. An error that already has
-// a code keeps it.
+// failed turns trouble with the table into an error with a code of package storage. An error that
+// already has a code keeps it.
 func (q *requests) failed(err error) error {
 	var coded *storage.Error
 	var noTable *types.ResourceNotFoundException
