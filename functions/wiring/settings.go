@@ -30,7 +30,7 @@ type Local struct {
 	Limits   sessions.Limits // times of sessions that tests shorten
 
 	Origins    []string // see [Settings]
-	ShowErrors bool     // likewise
+	ShowErrors bool     // see [Settings]
 }
 
 // Read sets Limits.Life, Idle, WaitingCalls, ConnectSecrets and NoConnect from the variables

@@ -355,7 +355,7 @@ func valueOf(text, kind string) (json.RawMessage, error) {
 	err = json.Unmarshal([]byte(text), &value)
 	if kind == "any" {
 		if err != nil {
-			return quoted, nil //nolint:nilerr // it is a string
+			return quoted, nil //nolint:nilerr // a text that is not JSON counts as a string
 		}
 		return json.RawMessage(text), nil
 	}

@@ -238,7 +238,7 @@ func namesIn(file *serversfile.File) []string {
 	return names
 }
 
-// choose returns the element that has a name. what is as for unknown, which makes the error.
+// choose returns the element that has a name. what is the kind of element, for the error.
 func choose[T any](what, name string, all []T, nameOf func(T) string) (one T, err error) {
 	var names []string
 	for _, x := range all {

@@ -107,7 +107,7 @@ func (c *runCommand) Validate() error {
 }
 
 // certificates says where the endpoint's certificate comes from. With an address of its own,
-// it leaves the port for HTTP callers to others.
+// in --listen, it opens no port 80 that sends HTTP callers to HTTPS.
 func (c *runCommand) certificates() certs.Settings {
 	s := certs.Settings{Domain: c.Secure.TLS, Directory: c.Trials.Authority, Cert: c.Secure.Cert, Key: c.Secure.Key}
 	if c.Listen == "" && s.Domain != "" {

@@ -22,9 +22,9 @@ const (
 	maxConnections  = 2048             // of an endpoint; a new one beyond the limit closes the one that has been idle longest
 	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are open or being handled
 	maxBodies       = 256 << 20        // bytes of all bodies and WebSocket messages that are being read or handled
-	maxCallerBodies = 64 << 20         // the same for one principal
+	maxCallerBodies = 64 << 20         // bytes of the bodies and messages of one principal
 	maxUnread       = 128 << 20        // bytes that wait for the clients of all WebSockets to read them
-	maxCallerUnread = 16 << 20         // the same for one principal
+	maxCallerUnread = 16 << 20         // bytes that wait for the clients of one principal
 	maxBody         = 4 << 20          // bytes of one body; the endpoint has the same limit
 	maxForms        = 32 << 20         // bytes of all forms at the pages where people sign in
 	maxForm         = 64 << 10         // bytes of one form; the pages have the same limit

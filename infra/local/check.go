@@ -10,9 +10,9 @@ import (
 
 // Checked is what [Run] would do with a servers file.
 type Checked struct {
-	Servers  *serversfile.File // that it would serve, and those that it rejects; nil if it would not start
+	Servers  *serversfile.File // the servers that Run would serve, and those that it rejects; nil if Run would not start
 	Warnings []serversfile.Warning
-	Wrong    error // why it would not start; it may join several errors
+	Wrong    error // why Run would not start; it may join several errors
 }
 
 // Check reads a servers file as [Run] does with this configuration, and builds the handlers

@@ -25,7 +25,7 @@ type serversFile struct {
 	warned map[string]bool // warnings that were given
 	fresh  []string        // warnings that were not shown to people yet
 	now    []string        // short warnings about the file as it was last read
-	broken string          // why the file as it is now is not served, "" if it is
+	broken string          // why the present text of the file is not served, "" if it is
 }
 
 func newServersFile(m *machine) *serversFile {

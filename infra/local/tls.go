@@ -43,7 +43,7 @@ func (s *secured) start(ctx context.Context) {
 		var lc net.ListenConfig
 		if plain, err := lc.Listen(ctx, "tcp", s.Redirect); err == nil {
 			s.m.serve(plain, s.Plain(s.m.public.address(0)), nil)
-		} else { // the authority asks on the port of the endpoint, too
+		} else { // certificates do not need this port: the authority also asks on the port of the endpoint
 			s.m.log.Warn("callers over HTTP are not sent to HTTPS", "error", err)
 		}
 	}

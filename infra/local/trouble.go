@@ -20,8 +20,8 @@ import (
 
 // Times at which the data folder is looked at.
 const (
-	inspectEvery = time.Hour       // the whole store, for damage that no call has met
-	lookEvery    = 2 * time.Second // the unix sockets, the disk, and whether the store was written
+	inspectEvery = time.Hour       // between two reads of the whole store, which find damage that no call has met
+	lookEvery    = 2 * time.Second // between two looks at the unix sockets, the disk, and whether the store was written
 	// inspectShare is the share of time in which a store that is written is read as a whole.
 	inspectShare = 100
 )

@@ -31,7 +31,7 @@ type Box struct {
 	spawn   func(proc.Command, proc.Grace) (child, error)
 	lacks   sync.Once          // makes the box log only once which guards the sandboxes lack
 	marks   atomic.Int64       // how many processes got a mark so far
-	saves   context.Context    //nolint:containedctx // of the workspaces that are saved; Close ends it
+	saves   context.Context    //nolint:containedctx // context in which workspaces are saved; Close ends it
 	abandon context.CancelFunc // ends saves
 	leaves  func()             // takes the box out of [Server].Memory
 

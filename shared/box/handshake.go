@@ -164,9 +164,10 @@ func (h *handshake) probed(how probe) {
 }
 
 // replace starts a process with the other protocol in the place of one that refused its
-// own, and returns its handshake. The new process takes over the conversation, also if the
-// old one was only waited for. If the other protocol was tried already, the process fails with
-// f and replace returns nil. The log of the old process gets why.
+// own, and returns its handshake. The new process takes over the conversation. It does so
+// even if the old process is no longer the current one, and the box only waits for its requests. If
+// the other protocol was tried already, the process fails with f and replace returns nil. The log
+// of the old process gets why.
 func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	p := h.p
 	switch {

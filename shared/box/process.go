@@ -29,7 +29,7 @@ type process struct {
 	keeping keeping
 	output  output
 
-	wanted context.Context //nolint:containedctx // of its start; it ends with errStopped
+	wanted context.Context //nolint:containedctx // context of the start; its cause is errStopped once the process was stopped
 	halt   context.CancelCauseFunc
 	over   chan struct{} // closed when its goroutines have ended
 
@@ -178,7 +178,7 @@ func (p *process) reason() written {
 	return w
 }
 
-// before returns the same for a process that may still run. It notes nothing.
+// before returns what reason returns, for a process that may still run. It changes nothing.
 func (p *process) before() (w written) {
 	if p.since != nil {
 		return *p.since

@@ -181,8 +181,8 @@ type frozen struct {
 	Version   string          `json:"version,omitempty"`
 	Greeting  json.RawMessage `json:"greeting"`          // the process's answer to the first message
 	Tasks     bool            `json:"tasks,omitempty"`   // the process supports tasks of 2025-11-25
-	Needed    []string        `json:"needed,omitempty"`  // tools that are tasks
-	All       bool            `json:"all,omitempty"`     // all of these are known
+	Needed    []string        `json:"needed,omitempty"`  // tools that can be called only as a task
+	All       bool            `json:"all,omitempty"`     // Needed has all such tools
 	Changes   int64           `json:"changes,omitempty"` // see stateless
 	Notes     bool            `json:"notes,omitempty"`   // see notes.answers
 

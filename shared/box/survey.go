@@ -103,7 +103,7 @@ func (v *survey) over() {
 func (a *audience) kind(own bool) string {
 	var capabilities any
 	params := a.initParams()
-	_ = json.Unmarshal(wire.Lookup(params, "capabilities"), &capabilities) // nil is a kind, too
+	_ = json.Unmarshal(wire.Lookup(params, "capabilities"), &capabilities) // without capabilities, nil stands for the kind
 	said := []any{string(wire.Lookup(params, "protocolVersion")), capabilities}
 	if own {
 		said = append(said, a.speaker.principal)

@@ -58,7 +58,7 @@ const (
 // opened holds what a process opens once, and uses for each servers file that it serves.
 type opened struct {
 	settings wiring.Settings // without the fields that depend on the servers file
-	parts    wiring.Parts    // likewise
+	parts    wiring.Parts    // without the fields that depend on the servers file
 }
 
 // open reads the environment and opens the store. Its errors name the variable.

@@ -56,7 +56,7 @@ const (
 	lostWithin = 5 * time.Minute        // how long a broken stream is resumed without success
 	firstRest  = 500 * time.Millisecond // the pause before a stream is resumed, if the endpoint names none; it doubles up to longRest
 	longRest   = 30 * time.Second
-	maxMessage = 64 << 20 // of one message, in bytes
+	maxMessage = 64 << 20 // bytes of one message
 )
 
 // pipe is one stdio server.

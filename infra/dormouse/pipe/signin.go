@@ -133,7 +133,7 @@ func (s *signIn) authorize(ctx context.Context, resp *http.Response, first bool)
 // handler returns the flow. Its page of the way back listens from the first sign-in on.
 func (s *signIn) handler() (*auth.AuthorizationCodeHandler, error) {
 	if s.at == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it returns at once
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on an address of this machine returns at once
 		if err != nil {
 			return nil, err
 		}

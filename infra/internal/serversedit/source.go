@@ -27,8 +27,8 @@ type Source struct {
 // Theirs is a server in a client's file.
 type Theirs struct {
 	Name string // as in the file
-	JSON []byte // its entry, in the form of mcpServers; it may hold secrets
-	Why  string // it cannot be hosted even if all variables are set; "" if it can
+	JSON []byte // the server's entry, in the form of mcpServers; it may hold secrets
+	Why  string // why the server cannot be hosted even if all variables are set; "" if it can
 }
 
 // Input is a value `${input:ID}` that VS Code asks for. HasDefault tells an empty Default

@@ -249,7 +249,7 @@ func holds(pid int, name string) bool {
 }
 
 func processes() (pids []int) {
-	all, _ := os.ReadDir("/proc") // as above
+	all, _ := os.ReadDir("/proc") // what was read before an error counts
 	for _, e := range all {
 		if pid, err := strconv.Atoi(e.Name()); err == nil {
 			pids = append(pids, pid)

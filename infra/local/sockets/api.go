@@ -88,7 +88,7 @@ type Config struct {
 	// Elsewhere is what a request for another path is told, with status 403. If it is
 	// empty, that is "Forbidden", as at API Gateway.
 	Elsewhere string
-	Limits    Limits // of the connections, such as [Home]
+	Limits    Limits // limits of the connections, such as [Home]
 	// Opened and Closed are called for each connection; Closed also gets how long it was
 	// open. Both may be nil.
 	Opened func(conn string)
@@ -124,7 +124,7 @@ type Usage struct {
 	Open          int64         // open now
 	ConnectedTime time.Duration // time of all connections together, including the open ones
 	MessagesIn    int64         // messages from clients, in units of 32 KB; a unit that was begun counts
-	MessagesOut   int64         // to clients, as above
+	MessagesOut   int64         // messages to clients, in the same units
 }
 
 const meterUnit = 32 << 10

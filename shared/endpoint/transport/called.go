@@ -23,7 +23,7 @@ type called struct {
 	tool    string           // "" if the request calls no tool
 	stream  storage.StreamID // of the call, "" if the call has no log
 	outcome string           // done or failed; "" if the end was not seen
-	why     string           // why it failed; "" if the log line must not show the reason
+	why     string           // why the call failed; "" if the log line must not show the reason
 	parent  string           // traceparent of the client's span, "" for none
 	version string           // of the protocol, as the client's header says; "" for none
 	said    observe.Said     // for auditors only

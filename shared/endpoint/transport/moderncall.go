@@ -64,8 +64,8 @@ func (m modern) forward() error {
 	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{}))
 }
 
-// check checks a call of a tool by what the list of tools says about it. brief is as for
-// [sessions.Client].
+// check checks a call of a tool by what the list of tools says about it. brief means that
+// the box should confirm soon that it has the call; see [sessions.Client].
 func (m modern) check(notes json.RawMessage) (brief bool, err error) {
 	if err := bridge.CheckParams(bridge.NotedParams(notes), m.req, m.x.r.Header.Values); err != nil {
 		return false, err

@@ -94,7 +94,7 @@ func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Cont
 }
 
 // listing returns the function that answers a request for a list, or a call of find_tools, nil for
-// another request. Its arguments are as for list.
+// another request. The arguments of the function are those of Group.list without the message.
 func (g *Group) listing(m wire.Message) func(context.Context, storage.Session, *sessions.Client) (json.RawMessage, error) {
 	switch {
 	case isListed(m.Method):

@@ -71,7 +71,8 @@ func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
 
 // index returns the index for a list method (kind) and a session with the group. It makes the index
 // anew if a handshake record has changed, or if has returns false for the index and it is older than
-// lookAgain. wakes is as for entriesFor.
+// lookAgain. If wakes is false, the index leaves out sleeping members
+// whose list no record has.
 func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes bool, has func(*index) bool) (*index, error) {
 	x := &index{whole: wakes, made: time.Now(), records: make(map[string]bool, len(g.Members))}
 	if g.Kept != nil {

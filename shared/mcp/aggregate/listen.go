@@ -107,7 +107,7 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event
 	for l.open > 0 || l.waiting {
 		wake := l.next
 		if until.Before(l.end) && until.Before(wake) {
-			wake = until // but not when the response ends: then wait until all streams have ended
+			wake = until // but if until is the end of the response, the loop waits until all streams have ended
 		}
 		h, some, err := l.wait(ctx, wake)
 		var events []sessions.Event
