@@ -80,7 +80,7 @@ func handle(ctx context.Context, log *slog.Logger, e event) error {
 	if err != nil {
 		return err
 	}
-	res, err := http.DefaultClient.Do(r) // its URL is signed for a request without a content type
+	res, err := http.DefaultClient.Do(r) // the URL is signed for a request without a content type, so none is set
 	if err != nil {
 		return fmt.Errorf("CloudFormation did not get the answer: %w", err)
 	}

@@ -39,7 +39,7 @@ type addCommand struct {
 	dataFlag
 	serversFile
 
-	remote string         // the URL of a remote server; "" if the server is none
+	remote string         // the URL of a remote server; "" if the server is not remote
 	named  bool           // the user has given Name
 	word   string         // the one word for a server, as typed, such as npx://PACKAGE; "" for a command and for --json
 	source sources.Source // what word names

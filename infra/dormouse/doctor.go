@@ -201,7 +201,7 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 	})
 	for _, name := range names {
 		path, err := d.look(serversfile.Server{}, name)
-		var lack []string // servers that do not find it
+		var lack []string // servers that do not find the program
 		for _, s := range needs[name] {
 			own, wrong := d.look(s, name)
 			if wrong != nil {

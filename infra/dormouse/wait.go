@@ -135,7 +135,7 @@ func (w *waits) clear() []byte {
 	return out.Bytes()
 }
 
-// draw shows the waits as they are now. An error cannot be shown anywhere.
+// draw shows the waits as they are now. It ignores errors, because there is no place to show them.
 func (w *waits) draw() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

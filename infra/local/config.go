@@ -45,7 +45,7 @@ type Config struct {
 	// Opened are the endpoints that the caller has opened: none, the one for HTTP, or
 	// both. They replace Listen and Sockets.
 	Opened     []net.Listener
-	PublicURL  string         // URL of the HTTP endpoint for clients behind a proxy; "" is that of the domain in TLS, or none
+	PublicURL  string         // URL of the HTTP endpoint for clients behind a proxy; "" means that of the domain in TLS, if there is one
 	Proxies    Proxies        // the reverse proxies in front, whose X-Forwarded-For counts
 	TLS        certs.Settings // the certificate of both endpoints
 	Origins    []string       // further origins of web pages that may call, beside the endpoint's own

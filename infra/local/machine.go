@@ -54,7 +54,7 @@ type machine struct {
 	console    *console.Console
 	relay      *sockets.API                  // for runners
 	socket     *sockets.API                  // for clients
-	closers    []func(context.Context) error // in the order of opening
+	closers    []func(context.Context) error // what the stop of the machine calls, the last one first
 }
 
 // reports tell people and programs what happens on a machine.

@@ -28,7 +28,7 @@ const (
 type visits struct {
 	here *rate.Limiter
 	seed maphash.Seed
-	of   [1024]*rate.Limiter // by the hash of an address: memory is bounded, and two may share one
+	of   [1024]*rate.Limiter // limiters by the hash of an address; two addresses may share one, so that memory is bounded
 }
 
 func newVisits() *visits {

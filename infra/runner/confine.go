@@ -74,8 +74,8 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	}
 	if b.Guest {
 		p.Read = named(placed.Args)
-		// Nobody has asked for another user, so the server keeps that of the runner if the
-		// other one could not start it.
+		// Nobody has asked for another user, so the server keeps the user of the runner if
+		// another user could not start it.
 		p.KeepUser = !open(append(c.runs(placed, c.find), placed.Reads...)...)
 	}
 	if b.HostPathWritable && b.HostPath != "" {

@@ -53,7 +53,8 @@ func Find(s serversfile.Server, path, folder string) (string, error) {
 
 // sealed returns the server as the keeper starts it, if it must be sealed, or if it is started
 // by a container engine that this machine has not. Any other server stays as it is. A server
-// that must be sealed comes back as it was only with the path of the keeper, for [inSeal].
+// that must be sealed and is not started by a container engine also stays as it is; for it, sealed
+// returns the path of the keeper, which [inSeal] needs.
 func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string, _ error) {
 	c, ok, err := s.Sealable()
 	if !s.Box.Sealed && (!ok || at.image != nil) {

@@ -79,7 +79,7 @@ func (l *listener) hear(line []byte) {
 	}
 }
 
-// part takes a part of a line: a message, or what is none.
+// part takes a part of a line: a message, or text that is no message.
 func (l *listener) part(m wire.Message, raw []byte, err error) {
 	p := l.p
 	kept := err != nil && !l.spread.ours && wire.Lookup(raw, "jsonrpc") == nil

@@ -49,7 +49,7 @@ func (f *refusals) close() {
 }
 
 // hear returns the lines that the network has written since the last call, and which of them the
-// sink should hear of. If there is none and wait is true, it waits for one. over says that there
+// sink should hear of. If there are none and wait is true, hear waits for one. over says that there
 // will be no more.
 func (f *refusals) hear(wait bool, hide func(string) string) (said, fresh []string, over bool) {
 	conn, err := f.from.SyscallConn()

@@ -20,11 +20,11 @@ type ProcessState string
 // Ready, and Stopped or Exited, in this order. A process that cannot be started skips
 // Started and Ready.
 const (
-	Staging ProcessState = "staging" // the provisioner prepares it; Detail says how far it is
-	Started ProcessState = "started" // it runs and has yet to answer initialize
+	Staging ProcessState = "staging" // the provisioner prepares the process; Detail says how far it is
+	Started ProcessState = "started" // the process runs and has yet to answer initialize
 	Ready   ProcessState = "ready"   // the handshake is over
-	Stopped ProcessState = "stopped" // it was idle, or its session or the box has ended
-	Exited  ProcessState = "exited"  // it failed
+	Stopped ProcessState = "stopped" // the process was idle, or its session or the box has ended
+	Exited  ProcessState = "exited"  // the process failed
 )
 
 // ProcessStatus reports the state of a process. No value in it holds a secret of the

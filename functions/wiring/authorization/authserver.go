@@ -18,7 +18,7 @@ import (
 )
 
 // Handler returns the pages of a Function. It answers all other paths with 404. Clients
-// that look for an authorization server expect that where there is none.
+// that look for an authorization server expect a 404 if there is none.
 func Handler(f *wiring.Function) (http.Handler, error) {
 	p, err := New(f, nil)
 	if err != nil {

@@ -26,7 +26,7 @@ const perGB = 0.005
 type Logs struct {
 	Service awscall.Service // CloudWatch Logs
 	Groups  []string        // names of the log groups of the functions for clients
-	Relay   string          // the same of the function relay, which sees the ends of calls over WebSockets
+	Relay   string          // name of the log group of the function relay, which sees the ends of calls over WebSockets
 }
 
 const (

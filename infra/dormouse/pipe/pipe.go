@@ -93,7 +93,7 @@ type call struct {
 
 // Run carries messages until the client closes its end or ctx ends. Answers that are due then
 // have half a minute. Errors of single messages go to the client as answers; Run returns an
-// error only if the URL is none.
+// error only if Config.URL is not valid.
 func Run(ctx context.Context, c Config) error {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {

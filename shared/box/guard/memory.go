@@ -156,8 +156,8 @@ func (m *Memory) young() (n int, first time.Time) {
 	return len(m.started), first
 }
 
-// Yield ends the process that has been idle longest, if that is ten seconds. It returns nil if
-// there is none.
+// Yield ends the process that has been idle longest, if it was idle for ten seconds. It returns nil if
+// there is no such process.
 func (m *Memory) Yield() (ended <-chan struct{}) {
 	m.mu.Lock()
 	boxes := make([]Sleeper, 0, len(m.boxes))

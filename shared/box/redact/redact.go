@@ -32,8 +32,8 @@ const (
 // or not they are known.
 type Redactor struct {
 	mu      sync.Mutex
-	all     map[string]bool          // in all forms, without space
-	secrets atomic.Pointer[[]string] // the same, longest first
+	all     map[string]bool          // all secrets in all their forms, without white space
+	secrets atomic.Pointer[[]string] // the keys of all, longest first
 }
 
 // New makes a Redactor for the values of env that have six bytes or more. It also hides

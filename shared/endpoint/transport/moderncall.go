@@ -65,7 +65,7 @@ func (m modern) forward() error {
 }
 
 // check checks a call of a tool by what the list of tools says about it. brief means that
-// the box should confirm soon that it has the call; see [sessions.Client].
+// this request waits only until the call is accepted, not for its end; see [sessions.Client].
 func (m modern) check(notes json.RawMessage) (brief bool, err error) {
 	if err := bridge.CheckParams(bridge.NotedParams(notes), m.req, m.x.r.Header.Values); err != nil {
 		return false, err

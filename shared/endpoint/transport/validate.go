@@ -111,8 +111,8 @@ func (x *exchange) contentType() error {
 	return nil
 }
 
-// body reads the body, within MaxBody, also as it is unpacked. The HTTP server limits the
-// time. A byte order mark is no part of it.
+// body reads the body. MaxBody limits its size, and that of an unpacked body. The HTTP server
+// limits the time. body leaves out a byte order mark.
 func (x *exchange) body() ([]byte, error) {
 	x.read = true
 	most := x.opts.MaxBody

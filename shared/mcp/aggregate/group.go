@@ -108,8 +108,8 @@ func joinedOf(raw []byte) string {
 	return name
 }
 
-// joined returns the callers of those members with which of, a session with the group, has opened
-// sessions.
+// joined returns the members with which a session has opened sessions, each with its caller. The
+// session, of, is one with the group.
 func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 	for _, c := range g.Members {
 		if slices.Contains(of.Members, c.Server.Name) {
