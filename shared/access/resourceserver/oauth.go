@@ -97,7 +97,7 @@ func New(c Config) (*ResourceServer, error) {
 
 // grant is the contents of a valid token.
 type grant struct {
-	claims  map[string]any // those that are needed
+	claims  map[string]any // those of ResourceServer.needed
 	expires time.Time      // end of the token's validity, skew included
 	until   time.Time      // when it has to be verified again
 }

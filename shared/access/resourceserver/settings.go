@@ -140,7 +140,7 @@ func (s Settings) Complete(servers []string) (Settings, error) {
 // name returns the word that begins the principals of the issuer.
 func (s Settings) name() string {
 	u, err := url.Parse(s.Issuer)
-	if s.Name != "" || err != nil { // Complete has read the issuer
+	if s.Name != "" || err != nil { // err is nil after Complete, which checks the issuer
 		return s.Name
 	}
 	return strings.ToLower(u.Hostname())

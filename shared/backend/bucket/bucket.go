@@ -282,7 +282,7 @@ func parts(object string) (gen storage.Generation, at int64, ok bool) {
 	}
 	g, err1 := strconv.ParseUint(fields[0], 10, 63)
 	t, err2 := strconv.ParseUint(fields[1], 10, 63)
-	return storage.Generation(g), int64(t), errors.Join(err1, err2) == nil //nolint:gosec // they have 63 bits
+	return storage.Generation(g), int64(t), errors.Join(err1, err2) == nil //nolint:gosec // g and t have at most 63 bits
 }
 
 // sumOf returns the sum in the name of a snapshot, "" if it has none.

@@ -17,7 +17,7 @@ type Scope = storage.ValueScope
 
 // The scopes of durable values. One tenant never sees the values of another.
 const (
-	OfSession   Scope = storage.ValueOfSession   // of the session; they go with it
+	OfSession   Scope = storage.ValueOfSession   // of one session; deleted with it
 	OfPrincipal Scope = storage.ValueOfPrincipal // of all sessions of the principal with this server
 	OfServer    Scope = storage.ValueOfServer    // of all sessions of the tenant with this server
 )
@@ -278,7 +278,7 @@ func (h *heldLease) save(ctx context.Context, value any) error {
 		h.v.Rev = rev
 	case errors.Is(err, storage.Unavailable):
 		if h.unsure, h.sent = true, nil; value != nil {
-			h.sent, _ = json.Marshal(value) // it was encoded before
+			h.sent, _ = json.Marshal(value) // cannot fail: h.state.save has encoded value before
 		}
 	}
 	return err

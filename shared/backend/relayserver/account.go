@@ -42,7 +42,7 @@ func over(ctx context.Context, p sessions.Published, show bool) {
 	}
 	last := p.Batch.Events[len(p.Batch.Events)-1]
 	if !wire.Valid(last) {
-		return // a hostile runner sent it
+		return // only a hostile runner sends an event that is not JSON
 	}
 	failed, why := sessions.FailureOf(last, show)
 	if failed && why == "" {

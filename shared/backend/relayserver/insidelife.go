@@ -84,7 +84,7 @@ type outbox struct {
 	ticket   string        // of the newest standalone event, or the newest delivery
 	next     storage.Index // index of the next standalone event; 0: not known
 	common   [][]byte      // standalone events
-	streams  []*request    // those with pending events, in the order of their first one
+	streams  []*request    // requests with pending events, in the order of their first pending event
 	size     int           // bytes in common and streams
 	writing  bool          // a goroutine writes the events
 	inFlight int           // number of requests in flight of the session

@@ -260,9 +260,9 @@ func (x *exchange) initializeParams() json.RawMessage {
 	var extensions map[string]json.RawMessage
 	if json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[bridge.Tasks] != nil {
 		delete(extensions, bridge.Tasks)
-		capabilities["extensions"], _ = json.Marshal(extensions) // it was JSON before
+		capabilities["extensions"], _ = json.Marshal(extensions) // cannot fail: its values were JSON before
 	}
-	raw, _ := json.Marshal(map[string]any{"protocolVersion": wire.V20251125, "capabilities": capabilities, "clientInfo": client}) // it was JSON before
+	raw, _ := json.Marshal(map[string]any{"protocolVersion": wire.V20251125, "capabilities": capabilities, "clientInfo": client}) // cannot fail: its values were JSON before
 	return raw
 }
 

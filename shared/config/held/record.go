@@ -29,7 +29,7 @@ type record struct {
 	Lock   string     `json:"lock,omitempty"` // fingerprint of the lock's entry that Tools came from, or went to
 	Since  time.Time  `json:"since"`          // of the last acceptance
 	Open   time.Time  `json:"open,omitzero"`  // until when further pages belong to the first list
-	Tools  []tool     `json:"tools"`          // that are accepted; nil: no list is
+	Tools  []tool     `json:"tools"`          // the accepted tools; nil: no list is accepted yet
 	Held   []heldTool `json:"held,omitempty"`
 }
 
@@ -97,7 +97,7 @@ func canonical(raw tool) []byte {
 	}
 	out, err := json.Marshal(v)
 	if err != nil {
-		return []byte(raw) // it was JSON before
+		return []byte(raw) // does not happen: v was decoded from JSON
 	}
 	return out
 }

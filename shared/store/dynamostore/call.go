@@ -163,8 +163,8 @@ func (q *requests) put(ctx context.Context, r row, condition string, values row)
 // Conditions on the row that is stored under the key of a put. They need nowValue, and the second
 // one also the revision as :rev.
 const (
-	isFree = "attribute_not_exists(PK) OR u <= :now"              // there is none, or it has expired
-	isSame = "r = :rev AND (attribute_not_exists(u) OR u > :now)" // it has this revision and has not expired
+	isFree = "attribute_not_exists(PK) OR u <= :now"              // there is no row, or it has expired
+	isSame = "r = :rev AND (attribute_not_exists(u) OR u > :now)" // the row has this revision and has not expired
 )
 
 func nowValue() row { return row{":now": num(time.Now().UnixMicro())} }

@@ -59,7 +59,7 @@ func (b *behind) sync() error {
 			return unsynced{err}
 		}
 		if err := errors.Join(syncData(file), durable.SyncFolder(filepath.Dir(b.path))); err != nil {
-			_ = file.Close() // it was only read
+			_ = file.Close() // opened only for the fsync, so no write can be lost
 			return unsynced{err}
 		}
 		b.file = file

@@ -196,7 +196,7 @@ func (t task) state() fleet.State {
 	case "PROVISIONING", "PENDING", "ACTIVATING":
 		return fleet.Pending
 	}
-	if t.StartedAt.IsZero() && t.LastStatus != "RUNNING" { // it was stopped before it ran
+	if t.StartedAt.IsZero() && t.LastStatus != "RUNNING" { // the task was stopped before it ran
 		return fleet.Pending
 	}
 	return fleet.Running
