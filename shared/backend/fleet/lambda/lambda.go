@@ -76,7 +76,7 @@ type Config struct {
 	Credentials aws.CredentialsProvider
 	// Endpoint is the address of Lambda's API, without a slash at its end.
 	Endpoint   string
-	HTTPClient *http.Client // nil for one of its own
+	HTTPClient *http.Client // nil: the fleet makes a client
 	Sizes      []Size
 	// Memory returns how much memory a task needs in MiB; 0 for the smallest size. If
 	// Memory is nil, every task gets the smallest size.
