@@ -23,7 +23,7 @@ const (
 
 // Local is what the stand-ins for AWS on one machine say to functions. On AWS it is empty.
 type Local struct {
-	URL      string          // of the stand-ins for Lambda's Invoke API, EventBridge Scheduler and ECS, with a secret path
+	URL      string          // URL of the stand-ins for Lambda's Invoke API, EventBridge Scheduler and ECS, with a secret path
 	Loopback bool            // the endpoints listen on loopback only. Then users may sign in with any name
 	Since    time.Time       // when the stand-ins began. Their boxes end with them, so boxes that started earlier are gone
 	Place    string          // where boxes run; "" is as processes of this machine

@@ -19,7 +19,7 @@ import (
 
 // Limits on what callers may use of this machine. docs/promises.md lists them.
 const (
-	maxConnections  = 2048             // of an endpoint; a new one beyond the limit closes the one that has been idle longest
+	maxConnections  = 2048             // connections of an endpoint; a new one beyond the limit closes the one that has been idle longest
 	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are open or being handled
 	maxBodies       = 256 << 20        // bytes of all bodies and WebSocket messages that are being read or handled
 	maxCallerBodies = 64 << 20         // bytes of the bodies and messages of one principal

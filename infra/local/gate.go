@@ -19,7 +19,7 @@ import (
 // unless the file lets boxes call. Once it had such a server, its processes may still run,
 // so the gate stays shut for as long as the file does not open it.
 type gate struct {
-	met  atomic.Bool           // the machine has, or had, a server that a sandbox confines and leaves the network
+	met  atomic.Bool           // the machine has, or had, a server that a sandbox confines and that may use the network
 	open atomic.Bool           // the file lets boxes call
 	own  func(uid uint32) bool // reports whether the sandbox gives a user id to servers
 }

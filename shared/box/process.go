@@ -40,7 +40,7 @@ type process struct {
 	first int64                 // the number of the first message that the box sends
 	own   map[int64]*ownRequest // the box's own requests that it has not answered
 	notes notes
-	held  heldLines // messages that wait until it is ready, or has shown that it works
+	held  heldLines // messages that wait until the process is ready, or has shown that it works
 
 	nap   nap
 	child child // nil before it runs

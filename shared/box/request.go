@@ -52,7 +52,7 @@ type question struct {
 	token   json.RawMessage // its progress token, nil for none
 	order   int64
 	session *session // the session whose client is asked; nil if there is only one
-	call    *request // the request that it belongs to, nil on the standalone stream
+	call    *request // the request that the question belongs to, nil on the standalone stream
 	timer   *time.Timer
 	due     time.Time // when timer fires
 }

@@ -30,8 +30,8 @@ type session struct {
 	subscriptions []string
 	init          json.RawMessage
 
-	moved bool // its client does not know yet that lists may have changed
-	held  bool // its client hears of changed tools, whether the server tells of them or not
+	moved bool // the session's client does not know yet that lists may have changed
+	held  bool // the session's client hears of changed tools, whether the server tells of them or not
 
 	over bool // the session has ended together with its own process, so its files are removed too
 

@@ -111,7 +111,7 @@ func (all Hosts) write(at netip.AddrPort) bool {
 // log, in errors and in the terminal.
 type refusal struct {
 	place string // the entry that the list would need
-	how   string // the rest of the text; "" if the list could have the entry
+	how   string // what follows place in the text; "" if the list could have the entry
 }
 
 func (r *refusal) Error() string {

@@ -73,7 +73,7 @@ type wsConn struct {
 	// buffer has the room for the bytes in queue and in the write in progress. Goroutines that
 	// wait for room get it in their order.
 	buffer *semaphore.Weighted
-	rooms  Rooms // of the caller: for the same bytes, and for the messages that are read or handled
+	rooms  Rooms // rooms of the caller: for the bytes that buffer counts, and for the messages that are read or handled
 	// open ends when shut begins or nobody writes any more. Then every wait for room ends.
 	open    context.Context
 	endOpen context.CancelFunc

@@ -39,7 +39,7 @@ type Command struct {
 	// started. It ends processes that have left the group. It may be nil.
 	Clear func()
 
-	Extra []*os.File // the process has them as descriptors from 3 on; the caller closes them. Not together with Start
+	Extra []*os.File // files that the process has as descriptors from 3 on; the caller closes them. A Command with Start has none
 
 	Guard *guard.Guard // catches the panics of the goroutines that wait for the process; nil for none
 	Apart bool         // the process leads a session of its own, and has no terminal

@@ -229,7 +229,7 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 		return err
 	}
 	if own != "" && python != "" {
-		s.launch.Command = "python" // the one of the virtual environment, which was made with the command
+		s.launch.Command = "python" // the interpreter of the virtual environment, which was made with the one in the command
 	}
 	if plain != "" && python == "" {
 		// The folder's own virtual environment is not copied, and no manifest lists its

@@ -75,7 +75,7 @@ func (s *provisioning) pipSettings(ctx context.Context, interpreter string) (set
 	for line := range strings.Lines(string(list)) {
 		option, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		name := names[option[strings.LastIndexByte(option, '.')+1:]]
-		// It is printed as a string of Python, and a list in it has lines.
+		// pip prints the value as a string of Python, in which a list has lines.
 		words := strings.Fields(strings.ReplaceAll(strings.Trim(value, `'"`), `\n`, " "))
 		between := " "
 		if name == "UV_FIND_LINKS" {

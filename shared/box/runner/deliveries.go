@@ -9,15 +9,15 @@ import (
 
 type delivery struct {
 	id       storage.StreamID
-	round    int // how often it was suspended; a later round counts as another delivery
+	round    int // how often the delivery was suspended; a later round counts as another delivery
 	session  storage.ID
 	ticket   string
 	due      time.Time // when to send the frame taken, unless the host has the end of the delivery by that time
 	taken    alarm
 	traced   bool // the host certainly has the trace that reported says may exist
-	reported bool // the host has a durable trace of it, or was sent one: it came from the inbox, or the runner sent taken
-	ended    bool // it has its final event, or was suspended, or the host has closed the stream
-	stored   bool // the host knows that it has ended or was suspended
+	reported bool // the host has a durable trace of the delivery, or was sent one: it came from the inbox, or the runner sent taken
+	ended    bool // the delivery has its final event, or was suspended, or the host has closed the stream
+	stored   bool // the host knows that the delivery has ended or was suspended
 	over     time.Time
 
 	sent    storage.Index // index of the last event that went into a batch

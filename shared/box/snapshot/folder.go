@@ -103,7 +103,7 @@ func (f *Folder) put(key string, gen int64, image func(io.Writer) error, archive
 	var files []*os.File
 	defer func() {
 		for _, file := range files {
-			_ = file.Close() // either it was synced, or it is of no use
+			_ = file.Close() // either the file was synced, or nobody uses it
 			if err != nil {
 				_ = os.Remove(file.Name()) // the error says more
 			}
@@ -285,7 +285,7 @@ func newest(dir string) time.Time {
 	var last time.Time
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return time.Now() // another program has removed it
+		return time.Now() // another program has removed the folder
 	}
 	if info, err := os.Stat(dir); err == nil {
 		last = info.ModTime()

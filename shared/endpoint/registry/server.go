@@ -22,7 +22,7 @@ type response struct {
 	Meta   map[string]meta `json:"_meta"`
 
 	hosted string    // the name of the server at its endpoint
-	taken  time.Time // when the server said what is known of it; zero: it has not
+	taken  time.Time // when the server said what is known of it; zero if it has said nothing yet
 }
 
 // meta is the member of _meta that clients of the official registry read.

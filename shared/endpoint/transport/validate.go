@@ -142,7 +142,7 @@ func (x *exchange) body() ([]byte, error) {
 		return nil, tooLarge
 	}
 	if packed, ok := x.r.Body.(interface{ Unpacked(bytes int) }); ok {
-		packed.Unpacked(len(body)) // whoever bounds the memory of bodies knows only their packed size
+		packed.Unpacked(len(body)) // tells the real size to the limiter of memory, which knows only the packed size
 	}
 	return bytes.TrimPrefix(body, []byte("\ufeff")), nil
 }

@@ -26,7 +26,7 @@ type Turn struct {
 	open     []question      // questions for the client
 	passed   json.RawMessage // a modern server's result with inputRequests, nil for none
 	own      json.RawMessage // the requestState in passed, nil for none
-	again    bool            // open are URLs, which the user must open before the client makes the call again
+	again    bool            // all questions in open are URLs, which the user must open before the client makes the call again
 	lacks    []string        // a capability that the server needed and the client lacks
 	progress float64         // the last progress that was sent
 	moved    bool            // progress was sent

@@ -84,7 +84,7 @@ type Span struct {
 	Name       string
 	Begin, End time.Time
 	Attributes map[string]string
-	Error      string // why it failed, for people; "" if it did not
+	Error      string // why the span failed, for people; "" if it did not
 	Failed     bool
 }
 
