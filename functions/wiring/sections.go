@@ -91,7 +91,8 @@ type mistake struct{ key, why string }
 
 // mistakes returns the mistakes in a section, which is nil if the file has none. It first calls
 // read. If that fails, it calls alone with each member by itself, and so finds all members that are
-// wrong by themselves. If none is, it looks for the member without which read takes the section.
+// wrong by themselves. If none is wrong by itself, it looks for the member without which read
+// accepts the section.
 func mistakes(section []byte, alone, read func([]byte) error) (all []mistake) {
 	if section == nil {
 		return nil

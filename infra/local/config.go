@@ -57,8 +57,8 @@ type Config struct {
 	// also does so when the file has changed.
 	Reload <-chan os.Signal
 	Access string // AccessKeys, AccessOAuth, AccessIDP or AccessOpen; "" is open on loopback and keys elsewhere
-	// Guests confines servers without a profile also where only the user of this machine can
-	// call, as far as the system can.
+	// Guests confines servers that have no profile, as far as the system can, even if only the
+	// user of this machine can call.
 	Guests bool
 	Data   string   // folder of the store, the ticket secret and the sockets
 	Runner []string // the program of a box that is a process, absolute, and its arguments

@@ -434,7 +434,7 @@ func (p *pipe) setHeader(h http.Header, c *call, params json.RawMessage, session
 // refusal reads the answer of a refused request, and returns what the client gets, and the
 // code of the endpoint's own error.
 func (p *pipe) refusal(c *call, resp *http.Response) (*wire.Error, wire.Code) {
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxMessage)) // a part of it may be enough
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxMessage)) // an error is ignored: the part that was read may be enough
 	_ = resp.Body.Close()
 	m, err := wire.Parse(body)
 	if err != nil || m.Kind != wire.Response || m.Error == nil {
