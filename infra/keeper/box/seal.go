@@ -61,9 +61,10 @@ func seal(args []string) error {
 	return unix.Exec("/proc/self/fd/"+strconv.Itoa(self), role, []string{})
 }
 
-// facts lists the files of the kernel that a sentry reads before it installs its filter.
+// facts lists the files of the kernel that a sentry reads before it installs its filter. It reads
+// the maps only if the address that it has drawn for its stubs is taken.
 func facts() []string {
-	return []string{"/proc/sys/vm/mmap_min_addr", "/proc/cpuinfo", "/proc/self/auxv", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"}
+	return []string{"/proc/sys/vm/mmap_min_addr", "/proc/cpuinfo", "/proc/self/auxv", "/proc/self/maps", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"}
 }
 
 // restrict puts the thread into a Landlock domain of its own, if the kernel has Landlock.
