@@ -47,7 +47,7 @@ func tasked() []price {
 		return func(t *testing.T, c *counted, _ storage.ID) {
 			r, err := c.host.Recall(t.Context(), modern, stream)
 			if err == nil && !r.Ended() {
-				err = c.host.LookAfter(t.Context(), r)
+				err = r.LookAfter(t.Context())
 			}
 			if err != nil || r.Lost || r.Ended() != ended {
 				t.Errorf("got %+v, %v", r, err)

@@ -71,7 +71,7 @@ func (m modern) newTask(name string, ref bridge.TaskRef) *bridge.Task {
 // it asks again.
 func (m modern) clock(task *bridge.Task) (now time.Time, poll time.Duration) {
 	now = time.Now()
-	return now, m.x.opts.Host.Pace(task.Age(now))
+	return now, m.x.opts.Host.Limits().PaceAt(task.Age(now))
 }
 
 // task serves the methods of the extension.
@@ -129,7 +129,7 @@ func (m modern) get(name string, ref bridge.TaskRef) (json.RawMessage, error) {
 func (m modern) look(name string, ref bridge.TaskRef) (*bridge.Task, *sessions.Recalled, map[string]bool, error) {
 	call, err := m.recall(ref)
 	if err == nil && !call.Ended() {
-		err = m.x.opts.Host.LookAfter(m.ctx, call)
+		err = call.LookAfter(m.ctx)
 	}
 	if err != nil {
 		return nil, nil, nil, err
@@ -160,10 +160,10 @@ func (m modern) answered(task *bridge.Task, call *sessions.Recalled) (answered m
 	if task.Ended() {
 		return nil, nil
 	}
-	if answered, err = m.x.opts.Host.Answered(m.ctx, call, task.Questions()); err != nil {
+	if answered, err = call.Answered(m.ctx, task.Questions()); err != nil {
 		return nil, err
 	}
-	return answered, m.x.opts.Host.Answer(m.ctx, call, task.Refusals(answered)...)
+	return answered, call.Answer(m.ctx, task.Refusals(answered)...)
 }
 
 // update passes the client's answers to the call of a task.
@@ -188,5 +188,5 @@ func (m modern) update(name string, ref bridge.TaskRef) error {
 	if err != nil {
 		return err
 	}
-	return m.x.opts.Host.Answer(m.ctx, call, answers...)
+	return call.Answer(m.ctx, answers...)
 }

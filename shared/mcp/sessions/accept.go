@@ -25,24 +25,24 @@ func (h *Manager) Accept(ctx context.Context, c Caller, id storage.ID, msgs []wi
 	if err := bounded(msgs...); err != nil {
 		return nil, err
 	}
-	s, box, err := h.Load(ctx, c, id)
+	u, err := h.use(ctx, c, id)
 	if err != nil {
 		return nil, err
 	}
 	if len(msgs) == 1 && msgs[0].Method == wire.MethodPing && msgs[0].Kind == wire.Request {
 		call := h.readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}")))
-		call.init = s.Init
-		return call, h.touch(ctx, s)
+		call.init = u.session.Init
+		return call, u.touch(ctx)
 	}
-	if s, box, err = h.initialized(ctx, c, s, box); err != nil {
+	if err := u.initialized(ctx); err != nil {
 		return nil, err
 	}
-	if batch && c.Transport != storage.HTTP && s.Version > wire.V20250326 {
-		return nil, storage.Errorf(storage.Invalid, "version %s has no batches; send each message by itself", s.Version)
+	if batch && c.Transport != storage.HTTP && u.session.Version > wire.V20250326 {
+		return nil, storage.Errorf(storage.Invalid, "version %s has no batches; send each message by itself", u.session.Version)
 	}
-	call, err := h.accept(ctx, c, s, box, msgs, batch)
+	call, err := u.accept(ctx, msgs, batch)
 	if call != nil {
-		call.init = s.Init
+		call.init = u.session.Init
 	}
 	return call, err
 }
@@ -77,41 +77,42 @@ const overtaking = 2 * time.Second
 // For an HTTP+SSE client it does not wait, but makes the session Ready at once: when the stream of
 // the TypeScript client is cut, the client opens another one, gets a new session with it, and goes
 // on as if that were its old session, without an initialize.
-func (h *Manager) initialized(ctx context.Context, c Caller, s storage.Session, box storage.Box) (storage.Session, storage.Box, error) {
+func (u *use) initialized(ctx context.Context) error {
 	begun := time.Now()
-	var err error
-	for err == nil && s.State == storage.Opened && c.Transport != storage.SSE {
+	for u.session.State == storage.Opened && u.caller.Transport != storage.SSE {
 		if time.Since(begun) >= overtaking {
-			return s, box, storage.Errorf(storage.Invalid, "the session is not initialized; send initialize first")
+			return storage.Errorf(storage.Invalid, "the session is not initialized; send initialize first")
 		}
-		if err = storage.Rest(ctx, overtaking/20); err == nil {
-			s, box, err = h.Load(ctx, c, s.ID)
+		if err := storage.Rest(ctx, overtaking/20); err != nil {
+			return err
+		}
+		var err error
+		if u.session, u.box, err = u.manager.Load(ctx, u.caller, u.session.ID); err != nil {
+			return err
 		}
 	}
-	if err != nil || s.State != storage.Opened {
-		return s, box, err
+	if u.session.State != storage.Opened {
+		return nil
 	}
-	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+	return u.update(ctx, func(s *storage.Session) bool {
 		if s.State != storage.Opened {
 			return false
 		}
 		s.State, s.Version, s.Pushes = storage.Ready, wire.V20241105, true
 		s.Init = json.RawMessage(`{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"unknown","version":""}}`)
-		h.extend(s)
+		u.manager.limits.extend(s)
 		return true
 	})
-	return s, box, err
 }
 
-func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box storage.Box, msgs []wire.Message, batch bool) (*Call, error) {
+func (u *use) accept(ctx context.Context, msgs []wire.Message, batch bool) (*Call, error) {
 	var rest []wire.Message
 	var requests []json.RawMessage
 	used := false // a message shows that the client has got the answer to its initialize
-	var err error
 	for _, m := range msgs {
 		switch {
 		case m.Kind == wire.Response:
-			if s, err = h.answered(ctx, c, s, box, m); err != nil {
+			if err := u.answered(ctx, m); err != nil {
 				return nil, err
 			}
 			continue
@@ -127,37 +128,37 @@ func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box s
 		rest = append(rest, m)
 	}
 	if used {
-		if s, err = h.ready(ctx, s); err != nil {
+		if err := u.ready(ctx); err != nil {
 			return nil, err
 		}
 	}
 	if len(rest) == 0 {
 		return nil, nil
 	}
-	if answer, err := h.unaccepted(ctx, c, rest...); answer != nil || err != nil {
+	if answer, err := u.unaccepted(ctx, rest...); answer != nil || err != nil {
 		return answer, err
 	}
-	if s, err = h.remember(ctx, s, rest); err != nil {
+	if err := u.remember(ctx, rest); err != nil {
 		return nil, err
 	}
-	a := storage.Address{Requests: requests, Shown: shownTo(c, toolLists(rest)...)}
+	a := storage.Address{Requests: requests, Shown: shownTo(u.caller, toolLists(rest)...)}
 	if m := rest[0]; !batch && m.Kind == wire.Request {
-		result, part, err := h.recorded(ctx, c, s, box, m.Method, m.Params)
+		result, part, err := u.recorded(ctx, m.Method, m.Params)
 		if err != nil {
 			return nil, err
 		}
 		if result != nil {
-			return h.readyCall(wire.ResultResponse(m.ID, result)), nil
+			return u.manager.readyCall(wire.ResultResponse(m.ID, result)), nil
 		}
 		a.List = part
 	}
 	needs := slices.ContainsFunc(rest, func(m wire.Message) bool { return m.Kind == wire.Request && needsSecrets(m.Method) })
-	once, err := h.onceOf(ctx, c, "", batch, rest...)
+	once, err := u.onceOf(ctx, "", batch, rest...)
 	if err != nil {
 		return nil, err
 	}
-	call, err := h.deliverWith(ctx, c, s, box, Delivery{Raw: bodyOf(rest, batch), Tools: tools(rest), Needs: needs, Address: a, once: once})
-	if answer := h.unconnected(err, canVisit(s), rest...); answer != nil {
+	call, err := u.deliverWith(ctx, Delivery{Raw: bodyOf(rest, batch), Tools: tools(rest), Needs: needs, Address: a, once: once})
+	if answer := u.unconnected(err, canVisit(u.session), rest...); answer != nil {
 		return answer, nil
 	}
 	return call, err
@@ -192,13 +193,13 @@ func bodyOf(msgs []wire.Message, batch bool) []byte {
 
 // ready makes a session Ready, so that it lives for [Limits.Life] after each message. It writes
 // nothing if the session is Ready already.
-func (h *Manager) ready(ctx context.Context, s storage.Session) (storage.Session, error) {
-	return h.update(ctx, s, func(s *storage.Session) bool {
+func (u *use) ready(ctx context.Context) error {
+	return u.update(ctx, func(s *storage.Session) bool {
 		if s.State != storage.Created {
 			return false
 		}
 		s.State = storage.Ready
-		h.extend(s)
+		u.manager.limits.extend(s)
 		return true
 	})
 }
@@ -206,23 +207,23 @@ func (h *Manager) ready(ctx context.Context, s storage.Session) (storage.Session
 // remember records what a later process of the session has to be told: the log level, and the
 // resources that the client has subscribed to, within the bounds below. It also extends the life of
 // the session.
-func (h *Manager) remember(ctx context.Context, s storage.Session, msgs []wire.Message) (storage.Session, error) {
+func (u *use) remember(ctx context.Context, msgs []wire.Message) error {
 	kept := func(m wire.Message) bool {
 		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)
 	}
-	if some := slices.ContainsFunc(msgs, kept); !some || s.Group != "" {
-		if err := h.touch(ctx, s); err != nil || !some {
-			return s, err
+	if some := slices.ContainsFunc(msgs, kept); !some || u.session.Group != "" {
+		if err := u.touch(ctx); err != nil || !some {
+			return err
 		}
 	}
-	return h.update(ctx, s, func(s *storage.Session) bool {
+	return u.update(ctx, func(s *storage.Session) bool {
 		for _, m := range msgs {
 			if kept(m) {
 				noteRequest(s, m)
 			}
 		}
 		if s.Group == "" { // the group's session must not end before this one
-			h.extend(s)
+			u.manager.limits.extend(s)
 		}
 		return true
 	})

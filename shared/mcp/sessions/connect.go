@@ -30,18 +30,18 @@ func canVisit(s storage.Session) bool {
 
 // unconnected answers requests if err says that their caller has not connected an account at a third
 // party. It returns nil for another error. visits says that the client supports elicitation by URL.
-func (h *Manager) unconnected(err error, visits bool, requests ...wire.Message) *Call {
-	u, ok := errors.AsType[*storage.NotConnected](err)
+func (u *use) unconnected(err error, visits bool, requests ...wire.Message) *Call {
+	missing, ok := errors.AsType[*storage.NotConnected](err)
 	if !ok {
 		return nil
 	}
 	var raws [][]byte
 	for _, m := range requests {
 		if m.Kind == wire.Request {
-			raws = append(raws, notConnected(m, err, u.Pages, visits))
+			raws = append(raws, notConnected(m, err, missing.Pages, visits))
 		}
 	}
-	return h.readyCall(raws...)
+	return u.manager.readyCall(raws...)
 }
 
 // notConnected returns the answer to one request. For a client that supports elicitation by URL this

@@ -11,8 +11,8 @@ import (
 
 // deliver sends a message to the backend. Of the address it gets only the fields that depend on the
 // message: Requests, Init, List and Shown, and Stream if the message has one already.
-func (h *Manager) deliver(ctx context.Context, c Caller, s storage.Session, box storage.Box, raw []byte, a storage.Address) (*Call, error) {
-	return h.deliverWith(ctx, c, s, box, Delivery{Raw: raw, Address: a})
+func (u *use) deliver(ctx context.Context, raw []byte, a storage.Address) (*Call, error) {
+	return u.deliverWith(ctx, Delivery{Raw: raw, Address: a})
 }
 
 // deliverWith is deliver for a Delivery in which Raw, Tools, Needs, Brief and those fields of the
@@ -20,55 +20,57 @@ func (h *Manager) deliver(ctx context.Context, c Caller, s storage.Session, box 
 // and then asks the gate ([Parts.Gate]).
 //
 // Errors: as of [storage.Secrets], of the gate, and of the backend.
-func (h *Manager) deliverWith(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
-	if err := h.getSecrets(ctx, c, s, &d); err != nil {
+func (u *use) deliverWith(ctx context.Context, d Delivery) (*Call, error) {
+	if err := u.getSecrets(ctx, &d); err != nil {
 		return nil, err
 	}
-	return h.admit(ctx, c, s, box, d)
+	return u.admit(ctx, d)
 }
 
 // getSecrets sets d.Secrets. It is called before anything is written or woken, so that a user who has
 // not connected an account at a third party costs nothing. Messages that wake no box need no secrets.
-func (h *Manager) getSecrets(ctx context.Context, c Caller, s storage.Session, d *Delivery) (err error) {
-	if h.parts.Secrets != nil && len(c.Server.Providers) > 0 && (len(d.Requests) > 0 || d.Wakes) {
+func (u *use) getSecrets(ctx context.Context, d *Delivery) (err error) {
+	if c, parts := u.caller, u.manager.parts; parts.Secrets != nil && len(c.Server.Providers) > 0 && (len(d.Requests) > 0 || d.Wakes) {
 		want := storage.Needs{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
-		if s.Transport != storage.Modern {
-			want.Session = s.ID
+		if u.session.Transport != storage.Modern {
+			want.Session = u.session.ID
 		}
-		d.Secrets, err = h.parts.Secrets.Secrets(ctx, want)
+		d.Secrets, err = parts.Secrets.Secrets(ctx, want)
 	}
 	return err
 }
 
 // admit hands a delivery to the backend, unless an earlier request with the same idempotency key has
 // begun the call, or the gate refuses it.
-func (h *Manager) admit(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+func (u *use) admit(ctx context.Context, d Delivery) (*Call, error) {
 	if d.Stream == "" {
 		d.Stream = d.once.newStream()
 	}
 	if d.once != nil {
-		if call, err := h.reserve(ctx, c, s, d); call != nil || err != nil {
+		if call, err := u.reserve(ctx, d); call != nil || err != nil {
 			return call, err
 		}
 	}
-	if h.parts.Gate == nil || len(d.Requests) == 0 {
-		return h.handOver(ctx, c, s, box, d)
+	gate := u.manager.parts.Gate
+	if gate == nil || len(d.Requests) == 0 {
+		return u.handOver(ctx, d)
 	}
-	undo, err := h.parts.Gate.Admit(ctx, storage.Work{
-		Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Session: s.ID, Stream: d.Stream, Tools: d.Tools,
+	undo, err := gate.Admit(ctx, storage.Work{
+		Tenant: u.caller.Tenant, Principal: u.caller.Principal, Server: u.caller.Server.Name, Session: u.session.ID, Stream: d.Stream, Tools: d.Tools,
 	})
 	if err != nil {
 		d.once.release(ctx)
 		return nil, err
 	}
-	call, err := h.handOver(ctx, c, s, box, d)
+	call, err := u.handOver(ctx, d)
 	if err != nil {
 		undo()
 	}
 	return call, err
 }
 
-func (h *Manager) handOver(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
+	h, c, s, box := u.manager, u.caller, u.session, u.box // s is a copy: u keeps the record with which the request came
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
 		if err := writable(ctx, h.store); err != nil {
@@ -79,7 +81,7 @@ func (h *Manager) handOver(ctx context.Context, c Caller, s storage.Session, box
 		a.Moved = a.Moved || moves(s, c, box)
 		// A power cut may lose this write, for what it records is found again at the next request.
 		// The later write of the answer also makes this one durable.
-		if s, err = h.update(storage.Lazily(ctx), s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
+		if s, err = update(storage.Lazily(ctx), h.store, s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
 			d.once.release(ctx)
 			return nil, err
 		}

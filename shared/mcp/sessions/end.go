@@ -10,14 +10,14 @@ import (
 // it, and otherwise once the process has been idle long enough. Errors: NotFound,
 // Unavailable.
 func (h *Manager) End(ctx context.Context, c Caller, id storage.ID) error {
-	s, box, err := h.Load(ctx, c, id)
+	u, err := h.use(ctx, c, id)
 	if err != nil {
 		return err
 	}
-	if s, err = h.update(ctx, s, ending(storage.QuitClient)); err != nil {
+	if err := u.update(ctx, ending(storage.QuitClient)); err != nil {
 		return err
 	}
-	_ = h.backend.End(ctx, s, box) // after an error the box finds out later that the session has ended
+	_ = h.backend.End(ctx, u.session, u.box) // after an error the box finds out later that the session has ended
 	return nil
 }
 
@@ -36,7 +36,7 @@ func (h *Manager) Terminate(ctx context.Context, id storage.ID) error {
 	if err != nil {
 		return err
 	}
-	if s, err = h.update(ctx, s, ending(storage.QuitService)); err != nil {
+	if s, err = update(ctx, h.store, s, ending(storage.QuitService)); err != nil {
 		return err
 	}
 	_ = h.backend.End(ctx, s, box) // as in End

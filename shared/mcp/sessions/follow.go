@@ -20,11 +20,11 @@ import (
 //
 // Errors: NotFound (session), Unavailable.
 func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *storage.Index, until time.Time) (*Call, error) {
-	s, _, err := h.Load(ctx, c, id)
+	u, err := h.use(ctx, c, id)
 	if err != nil {
 		return nil, err
 	}
-	call := &Call{manager: h, session: s.ID, stream: storage.LegacySSE, begun: time.Now()}
+	call := &Call{manager: h, session: u.session.ID, stream: storage.LegacySSE, begun: time.Now()}
 	call.follower = &follower{nonce: storage.NewNonce()[:nonceLen], read: call.begun}
 	if from != nil {
 		tail, err := h.store.Tail(ctx, id, storage.LegacySSE)
@@ -33,7 +33,7 @@ func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *sto
 		}
 		*from = min(*from, tail.Last)
 	}
-	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+	err = u.update(ctx, func(s *storage.Session) bool {
 		s.Primary = storage.Lease{Nonce: call.follower.nonce, Until: until}
 		if from != nil {
 			s.Delivered = *from
@@ -43,7 +43,7 @@ func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *sto
 		}
 		return true
 	})
-	call.after = s.Delivered
+	call.after = u.session.Delivered
 	return call, err
 }
 

@@ -53,14 +53,15 @@ func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Mes
 	if fresh {
 		id = storage.NewID()
 	}
-	s, err := h.begin(ctx, c, id, fresh, func(s *storage.Session) {
+	u := &use{manager: h, caller: c}
+	err = u.begin(ctx, id, fresh, func(s *storage.Session) {
 		s.State, s.Version, s.Init, s.Pushes = storage.Created, version, bytes.Clone(m.Params), true
 		s.Expires = time.Now().Add(h.limits.InitTimeout)
 	})
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
-	return s, h.readyCall(wire.ResultResponse(m.ID, result)), nil
+	return u.session, h.readyCall(wire.ResultResponse(m.ID, result)), nil
 }
 
 // Session returns the session with a group that has this id, and makes it Ready because its client
@@ -69,14 +70,22 @@ func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Mes
 //
 // Errors: NotFound, Invalid (it is not initialized), Unavailable.
 func (h *Manager) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {
-	s, box, err := h.Load(ctx, of, id)
+	u, err := h.use(ctx, of, id)
 	if err == nil {
-		s, _, err = h.initialized(ctx, of, s, box)
+		err = u.started(ctx)
 	}
 	if err != nil {
-		return s, err
+		return storage.Session{}, err
 	}
-	return h.ready(ctx, s)
+	return u.session, nil
+}
+
+// started waits for the session's initialize, and makes the session Ready.
+func (u *use) started(ctx context.Context) error {
+	if err := u.initialized(ctx); err != nil {
+		return err
+	}
+	return u.ready(ctx)
 }
 
 // Join opens a session with each of members, at least one, for the session with a group that has
@@ -86,22 +95,25 @@ func (h *Manager) Session(ctx context.Context, of Caller, id storage.ID) (storag
 //
 // Errors: as of [Manager.Session].
 func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
-	group, err := h.Session(ctx, of, id)
+	group, err := h.use(ctx, of, id)
+	if err == nil {
+		err = group.started(ctx)
+	}
 	if err != nil {
 		return err
 	}
-	conns := group.Conns
+	conns := group.session.Conns
 	errs := make([]error, len(members))
 	var opens sync.WaitGroup
 	for i, c := range members[1:] {
-		opens.Go(func() { errs[1+i] = h.openMember(ctx, group, c) })
+		opens.Go(func() { errs[1+i] = group.openMember(ctx, c) })
 	}
-	errs[0] = h.openMember(ctx, group, members[0])
+	errs[0] = group.openMember(ctx, members[0])
 	opens.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	group, err = h.update(ctx, group, func(g *storage.Session) bool {
+	err = group.update(ctx, func(g *storage.Session) bool {
 		had, old := true, g.Expires.Before(time.Now().Add(h.limits.Life))
 		for _, c := range members {
 			if !slices.Contains(g.Members, c.Server.Name) {
@@ -109,20 +121,20 @@ func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ..
 			}
 		}
 		if old {
-			h.extend(g)
+			h.limits.extend(g)
 		}
 		return !had || old
 	})
-	if err != nil || slices.Equal(group.Conns, conns) {
+	if err != nil || slices.Equal(group.session.Conns, conns) {
 		return err
 	}
 	// The client has opened or closed a connection after the group's session was read. Connect and
 	// Disconnect did not find the new sessions in its Members yet, so they must get the change here.
 	for _, c := range members {
-		s, _, err := h.Load(ctx, c, MemberID(id, c.Server.Name))
+		member, err := h.use(ctx, c, MemberID(id, c.Server.Name))
 		if err == nil {
-			_, err = h.update(ctx, s, func(s *storage.Session) bool {
-				s.Conns = group.Conns
+			err = member.update(ctx, func(s *storage.Session) bool {
+				s.Conns = group.session.Conns
 				return true
 			})
 		}
@@ -133,18 +145,20 @@ func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ..
 	return nil
 }
 
-// openMember stores the session that a session of a group has with a member.
-func (h *Manager) openMember(ctx context.Context, group storage.Session, c Caller) error {
-	s := h.opened(c, MemberID(group.ID, c.Server.Name))
+// openMember stores the session that the session with a group has with the member of c. It does not
+// change u.
+func (u *use) openMember(ctx context.Context, c Caller) error {
+	h, group := u.manager, u.session
+	s := c.opened(MemberID(group.ID, c.Server.Name), h.limits)
 	s.State, s.Version, s.Init, s.Level, s.Pushes = storage.Ready, group.Version, group.Init, group.Level, true
 	s.Group, s.Conns = group.ID, group.Conns
 	if s.Props == nil {
 		s.Props = group.Props // c may come from the record of a WebSocket connection, which has no Props
 	}
-	h.extend(&s)
+	h.limits.extend(&s)
 	err := h.store.Create(ctx, s)
 	if errors.Is(err, storage.Conflict) {
-		err = h.reopen(ctx, s)
+		err = reopen(ctx, h.store, s)
 	}
 	return err
 }
@@ -161,26 +175,23 @@ func (h *Manager) Joins(id storage.ID) *Call {
 //
 // Errors: NotFound (session), Unavailable, Busy.
 func (h *Manager) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message) (*Call, error) {
-	s, box, err := h.Load(ctx, c, id)
+	u, err := h.use(ctx, c, id)
 	if err != nil {
 		return nil, err
 	}
-	return h.aside(ctx, c, s, box, m)
+	return u.aside(ctx, m)
 }
 
 // aside delivers a request whose answer is not pushed to the client.
-func (h *Manager) aside(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (*Call, error) {
-	c.Transport, c.Conn = storage.HTTP, ""
-	return h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Shown: shownTo(c, toolLists([]wire.Message{m})...)})
+func (u *use) aside(ctx context.Context, m wire.Message) (*Call, error) {
+	quiet := *u
+	quiet.caller.Transport, quiet.caller.Conn = storage.HTTP, ""
+	return quiet.deliver(ctx, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Shown: shownTo(quiet.caller, toolLists([]wire.Message{m})...)})
 }
 
 // reopen replaces the record of a session by s if the session has ended.
-func (h *Manager) reopen(ctx context.Context, s storage.Session) error {
-	was, _, err := h.store.Load(ctx, s.ID, "")
-	if err != nil {
-		return err
-	}
-	_, err = h.update(ctx, was, func(was *storage.Session) bool {
+func reopen(ctx context.Context, store storage.Sessions, s storage.Session) error {
+	_, err := amend(ctx, store, s.ID, func(was *storage.Session) bool {
 		if was.State != storage.Ended {
 			return false
 		}
@@ -232,7 +243,8 @@ func lacks(greeting json.RawMessage, method string) bool {
 //
 // Cost: one read for up to 25 members, and one for each member with a [Server.Pin].
 func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {
-	if err := h.touch(ctx, s); err != nil {
+	group := &use{manager: h, session: s}
+	if err := group.touch(ctx); err != nil {
 		return nil, err
 	}
 	const each = 3
@@ -264,7 +276,7 @@ func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller
 	failed := make([]error, len(members))
 	var reads sync.WaitGroup
 	for i, c := range members {
-		show := func() { all[i].Result, failed[i] = h.forClient(ctx, s, c, method, all[i].Result) }
+		show := func() { all[i].Result, failed[i] = group.forClient(ctx, c, method, all[i].Result) }
 		if c.Server.Pin != nil {
 			reads.Go(show)
 		} else {
@@ -277,17 +289,17 @@ func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller
 
 // forClient returns a list without the tools that the caller does not see, and for legacy clients
 // without the members that only modern clients know.
-func (h *Manager) forClient(ctx context.Context, s storage.Session, c Caller, method string, list json.RawMessage) (json.RawMessage, error) {
+func (u *use) forClient(ctx context.Context, c Caller, method string, list json.RawMessage) (json.RawMessage, error) {
 	if list == nil {
 		return nil, nil
 	}
 	if method == wire.MethodToolsList {
 		var err error
-		if list, err = h.visible(ctx, c, list); err != nil {
+		if list, err = c.visible(ctx, u.manager.parts.Held, list); err != nil {
 			return nil, err
 		}
 	}
-	if s.Transport != storage.Modern {
+	if u.session.Transport != storage.Modern {
 		list = plainList(list)
 	}
 	return list, nil
@@ -336,7 +348,8 @@ func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, metho
 	if err != nil {
 		return nil, err
 	}
-	return h.forClient(ctx, s, c, method, list)
+	u := &use{manager: h, session: s}
+	return u.forClient(ctx, c, method, list)
 }
 
 // SetLevel records the level of m, a logging/setLevel, in the session with a group that has this id,
@@ -350,28 +363,27 @@ func (h *Manager) SetLevel(ctx context.Context, of Caller, id storage.ID, member
 		noteRequest(s, m)
 		return s.Level != was
 	}
-	group, _, err := h.Load(ctx, of, id)
+	group, err := h.use(ctx, of, id)
 	if err == nil {
-		group, err = h.update(ctx, group, note)
+		err = group.update(ctx, note)
 	}
 	for _, c := range members {
 		if err != nil {
 			return err
 		}
-		if !slices.Contains(group.Members, c.Server.Name) {
+		if !slices.Contains(group.session.Members, c.Server.Name) {
 			continue
 		}
-		var s storage.Session
-		var box storage.Box
-		if s, box, err = h.Load(ctx, c, MemberID(id, c.Server.Name)); errors.Is(err, storage.NotFound) {
+		var member *use
+		if member, err = h.use(ctx, c, MemberID(id, c.Server.Name)); errors.Is(err, storage.NotFound) {
 			err = nil
 			continue
 		}
 		if err == nil {
-			s, err = h.update(ctx, s, note)
+			err = member.update(ctx, note)
 		}
-		if err == nil && box.State == storage.Awake {
-			_, err = h.aside(ctx, c, s, box, m)
+		if err == nil && member.box.State == storage.Awake {
+			_, err = member.aside(ctx, m)
 		}
 	}
 	return err

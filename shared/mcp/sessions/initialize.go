@@ -55,22 +55,21 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 			s.Expires = s.Expires.Add(h.limits.StartTime)
 		}
 	}
-	s, err := h.begin(ctx, c, id, fresh, begin)
-	if err != nil {
+	u := &use{manager: h, caller: c}
+	if err := u.begin(ctx, id, fresh, begin); err != nil {
 		return storage.Session{}, nil, err
 	}
 	if record != nil {
-		return s, h.readyCall(wire.ResultResponse(m.ID, record.Result)), nil
+		return u.session, h.readyCall(wire.ResultResponse(m.ID, record.Result)), nil
 	}
-	box, err := h.store.Box(ctx, c.box(id))
+	if u.box, err = h.store.Box(ctx, c.box(id)); err != nil {
+		return storage.Session{}, nil, err
+	}
+	call, err := u.deliver(ctx, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Init: true, Shown: greetingOf(c)})
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
-	call, err := h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Init: true, Shown: greetingOf(c)})
-	if err != nil {
-		return storage.Session{}, nil, err
-	}
-	return s, call, nil
+	return u.session, call, nil
 }
 
 // initializable checks an initialize request, and returns the version that it asks for.
@@ -88,30 +87,29 @@ func initializable(m wire.Message) (version string, err error) {
 // begin stores a session with the changes that begin makes: a new one if fresh is true, otherwise the
 // session that was opened with its connection. It accepts a repeat of the same initialize, because
 // the function that got the first one may have died.
-func (h *Manager) begin(ctx context.Context, c Caller, id storage.ID, fresh bool, begin func(*storage.Session)) (storage.Session, error) {
+func (u *use) begin(ctx context.Context, id storage.ID, fresh bool, begin func(*storage.Session)) (err error) {
 	if fresh {
-		s := h.opened(c, id)
-		begin(&s)
-		return h.create(ctx, s)
+		u.session = u.caller.opened(id, u.manager.limits)
+		begin(&u.session)
+		return u.create(ctx)
 	}
-	s, _, err := h.Load(ctx, c, id)
-	if err != nil {
-		return storage.Session{}, err
+	if u.session, _, err = u.manager.Load(ctx, u.caller, id); err != nil {
+		return err
 	}
 	var wanted storage.Session
 	begin(&wanted)
 	initialized := false
-	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+	err = u.update(ctx, func(s *storage.Session) bool {
 		again := s.State == storage.Created && bytes.Equal(s.Init, wanted.Init)
 		if initialized = s.State != storage.Opened && !again; initialized || again {
 			return false
 		}
-		s.Digest = c.Server.Digest
+		s.Digest = u.caller.Server.Digest
 		begin(s)
 		return true
 	})
 	if err == nil && initialized {
 		err = storage.Errorf(storage.Invalid, "this session is initialized already; open another connection for another session")
 	}
-	return s, err
+	return err
 }

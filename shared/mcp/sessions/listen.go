@@ -31,10 +31,11 @@ func (h *Manager) Listen(ctx context.Context, c Caller, id storage.ID, lastEvent
 			return nil, err
 		}
 	}
-	s, _, err := h.Load(ctx, c, id)
+	u, err := h.use(ctx, c, id)
 	if err != nil {
 		return nil, err
 	}
+	s := u.session
 	if s.State == storage.Ready && !s.Pushes {
 		return nil, storage.Errorf(storage.Closed, "server %q never sends anything outside a request; there is no standalone stream", s.Server)
 	}

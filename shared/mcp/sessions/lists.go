@@ -146,12 +146,13 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 // recorded answers a request for a list from the handshake record. If result is nil, the box has to
 // be asked, and part is the part of the record that keeps its answer, "" if none does.
 // Cost: one read for a list that the record may have, otherwise none.
-func (h *Manager) recorded(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
+func (u *use) recorded(ctx context.Context, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
+	c, s, box := u.caller, u.session, u.box
 	part, ok := listPart(s, c, method, params)
 	if !ok || runs(s, box) {
 		return nil, part, nil
 	}
-	record, err := h.store.Handshake(ctx, s.Record(), part)
+	record, err := u.manager.store.Handshake(ctx, s.Record(), part)
 	if errors.Is(err, storage.NotFound) {
 		if c.Server.Preparing {
 			return nothingYet(s, method), "", nil
@@ -165,7 +166,7 @@ func (h *Manager) recorded(ctx context.Context, c Caller, s storage.Session, box
 	if json.Unmarshal(record.Result, &kept) != nil || !kept.holds(method, c.Server.sameList(method), box) {
 		return nil, part, nil
 	}
-	result, err = h.forClient(ctx, s, c, method, kept.List)
+	result, err = u.forClient(ctx, c, method, kept.List)
 	return result, part, err
 }
 

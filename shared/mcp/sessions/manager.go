@@ -17,12 +17,13 @@ type Manager struct {
 	backend Backend
 	limits  Limits
 	parts   Parts
+	out     Publisher // to the clients, of the store and parts
 }
 
 // New makes a Manager. Zero limits get their defaults. It cannot push to WebSocket clients;
 // see [Manager.With].
 func New(store storage.Store, backend Backend, limits Limits) *Manager {
-	return &Manager{store, backend, limits.withDefaults(), Parts{Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)}}
+	return newManager(store, backend, limits.withDefaults(), Parts{Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)})
 }
 
 // Parts are what a [Manager] can have besides its store and backend. Each may be nil.
@@ -46,14 +47,14 @@ func (h *Manager) With(p Parts) *Manager {
 	if p.Boxes == nil {
 		p.Boxes = h.parts.Boxes
 	}
-	return &Manager{h.store, h.backend, h.limits, p}
+	return newManager(h.store, h.backend, h.limits, p)
 }
 
 // Limits returns the limits in force.
 func (h *Manager) Limits() Limits { return h.limits }
 
-func (h *Manager) out() Publisher {
-	return Publisher{Store: h.store, Clients: h.parts.Clients, Held: h.parts.Held}
+func newManager(store storage.Store, backend Backend, limits Limits, p Parts) *Manager {
+	return &Manager{store, backend, limits, p, Publisher{Store: store, Clients: p.Clients, Held: p.Held}}
 }
 
 // Caller says who calls a method of Manager, and over which transport. A caller can use a

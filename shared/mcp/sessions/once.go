@@ -68,7 +68,7 @@ func WithKey(ctx context.Context, header string) context.Context {
 
 // onceOf returns the idempotency key of the tools/call in msgs, nil if there is none. round is
 // [Client.Round]. A *[wire.Error] refuses the request.
-func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool, msgs ...wire.Message) (*once, error) {
+func (u *use) onceOf(ctx context.Context, round string, batch bool, msgs ...wire.Message) (*once, error) {
 	for _, m := range msgs {
 		if m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
 			continue
@@ -82,7 +82,7 @@ func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool
 		case batch:
 			return nil, badKey("a call with a key must not be in a batch; send it by itself")
 		}
-		life, err := h.keyLife(m.Params)
+		life, err := u.manager.limits.keyLife(m.Params)
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +90,7 @@ func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool
 		if err != nil {
 			return nil, err
 		}
-		return &once{manager: h, key: keyName(c, key, round), hash: hash, life: life}, nil
+		return &once{manager: u.manager, key: keyName(u.caller, key, round), hash: hash, life: life}, nil
 	}
 	return nil, nil
 }
@@ -121,13 +121,13 @@ func keyOf(ctx context.Context, params json.RawMessage) (string, error) {
 }
 
 // keyLife returns how long the key of a call is kept, as its _meta asks.
-func (h *Manager) keyLife(params json.RawMessage) (time.Duration, error) {
+func (l Limits) keyLife(params json.RawMessage) (time.Duration, error) {
 	raw := wire.Lookup(params, "_meta", wire.MetaIdempotencyLife)
 	if raw == nil {
-		return h.limits.EventAge, nil
+		return l.EventAge, nil
 	}
 	n, ok := wire.Integer(raw)
-	if most := h.limits.EventAge.Milliseconds(); !ok || n < min(minKeyLife.Milliseconds(), most) || n > most {
+	if most := l.EventAge.Milliseconds(); !ok || n < min(minKeyLife.Milliseconds(), most) || n > most {
 		return 0, badKey(fmt.Sprintf("_meta[%q] must be a number from %d to %d", wire.MetaIdempotencyLife, min(minKeyLife.Milliseconds(), most), most))
 	}
 	return time.Duration(n) * time.Millisecond, nil
@@ -190,15 +190,15 @@ func (o *once) release(ctx context.Context) {
 	if o == nil || o.mine == nil {
 		return
 	}
-	_ = o.manager.settle(context.WithoutCancel(ctx), *o.mine, &wire.Error{
+	_ = o.mine.settle(context.WithoutCancel(ctx), o.manager, &wire.Error{
 		Code: wire.CodeInternal, Message: "the call was not executed; send it again", Data: map[string]bool{DataUnsent: true},
 	}) // after an error, a repeat gets the answer that the outcome is unknown
 }
 
 // settle ends a call in the log with an error, unless the log has its end.
-func (h *Manager) settle(ctx context.Context, call begun, why *wire.Error) error {
+func (call begun) settle(ctx context.Context, h *Manager, why *wire.Error) error {
 	a := storage.Address{Session: call.Session, Stream: call.Stream, Requests: []json.RawMessage{call.Request}}
-	return h.out().Fail(ctx, a, why, time.Now().Add(h.limits.EventAge))
+	return h.out.Fail(ctx, a, why, time.Now().Add(h.limits.EventAge))
 }
 
 // refuses reports whether a backend that returned err has certainly not taken the message.
@@ -218,17 +218,17 @@ func refuses(err error) bool {
 // Cost: one write. For a repeat also one read, or three if the call has other events than its end.
 //
 // Errors: *[wire.Error] for other arguments; Unavailable.
-func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
+func (u *use) reserve(ctx context.Context, d Delivery) (*Call, error) {
 	o := d.once
 	now := time.Now()
-	mine := begun{Session: s.ID, Stream: d.Stream, Hash: o.hash, Request: d.Requests[0], At: now}
+	mine := begun{Session: u.session.ID, Stream: d.Stream, Hash: o.hash, Request: d.Requests[0], At: now}
 	data, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err // an id is valid JSON
 	}
 	v := storage.Value{Key: o.key, Data: data, Expires: now.Add(o.life)}
 	for {
-		old, err := h.store.SaveValue(ctx, v)
+		old, err := u.manager.store.SaveValue(ctx, v)
 		if err == nil {
 			o.mine = &mine
 			return nil, nil
@@ -250,7 +250,7 @@ func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d De
 		case !bytes.Equal(first.Hash, o.hash):
 			return nil, keyError("idempotency_key_conflict", "it was used for another call; use a new key for other arguments")
 		}
-		call, unsent, err := h.join(ctx, c, s, d, first)
+		call, unsent, err := u.join(ctx, d, first)
 		if call != nil || err != nil {
 			return call, err
 		}
@@ -263,8 +263,9 @@ func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d De
 // join returns a Call that waits for the answer to an earlier request with the same key, which
 // wrote first. unsent is true if that request was certainly not executed: then this one may be, and
 // there is no Call.
-func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, unsent bool, err error) {
-	ended, end, err := h.endOf(ctx, first)
+func (u *use) join(ctx context.Context, d Delivery, first begun) (call *Call, unsent bool, err error) {
+	h, c, s := u.manager, u.caller, u.session
+	ended, end, err := first.end(ctx, h.store)
 	if err != nil {
 		return nil, false, err
 	}
@@ -292,17 +293,17 @@ func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Deliv
 	return call, false, nil
 }
 
-// endOf reports whether a call has ended, and returns its last event, nil if the log does not have
+// end reports whether a call has ended, and returns its last event, nil if the log does not have
 // that any more. It first reads as if the end were the only event, as for most calls it is.
-func (h *Manager) endOf(ctx context.Context, call begun) (ended bool, end []byte, err error) {
-	page, err := h.store.Read(ctx, call.Session, call.Stream, 0, 1)
+func (call begun) end(ctx context.Context, store storage.Store) (ended bool, end []byte, err error) {
+	page, err := store.Read(ctx, call.Session, call.Stream, 0, 1)
 	if err == nil && !page.Final() && (len(page.Events) > 0 || page.Gap) {
 		var tail storage.Tail
-		if tail, err = h.store.Tail(ctx, call.Session, call.Stream); err != nil || !tail.Final {
+		if tail, err = store.Tail(ctx, call.Session, call.Stream); err != nil || !tail.Final {
 			return false, nil, err
 		}
 		ended = true
-		page, err = h.store.Read(ctx, call.Session, call.Stream, tail.Last-1, 1)
+		page, err = store.Read(ctx, call.Session, call.Stream, tail.Last-1, 1)
 	}
 	if err == nil && page.Final() {
 		return true, page.Events[len(page.Events)-1].Raw, nil
@@ -349,7 +350,7 @@ func (j *joined) Check(ctx context.Context) (Status, error) {
 	if !errors.Is(err, storage.NotFound) || time.Since(j.call.At) < j.undecided() {
 		return soon, storage.IgnoreNotFound(err)
 	}
-	return soon, j.manager.settle(ctx, j.call, &wire.Error{
+	return soon, j.call.settle(ctx, j.manager, &wire.Error{
 		Code: wire.CodeOutcomeUnknown, Message: "whether the call was executed is not known: what executed it has ended without an answer",
 	})
 }

@@ -49,7 +49,7 @@ func (h *Manager) Prepared(ctx context.Context, server string, since time.Time) 
 		}
 		for _, s := range page {
 			if after = s.ID; s.Server == server && (!s.Created.Before(since) || s.Transport == storage.Modern) {
-				errs = append(errs, h.out().tell(ctx, s.ID, h.limits.EventAge,
+				errs = append(errs, h.out.tell(ctx, s.ID, h.limits.EventAge,
 					wire.NewNotification(wire.NotifyToolsChanged, nil), wire.NewNotification(wire.NotifyPromptsChanged, nil), wire.NewNotification(wire.NotifyResourcesChanged, nil)))
 			}
 		}

@@ -63,7 +63,7 @@ func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) 
 		if can > least || can == least && !part.Taken.After(taken) {
 			continue
 		}
-		list, err := h.visible(ctx, c, wire.Lookup(part.Result, "list"))
+		list, err := c.visible(ctx, h.parts.Held, wire.Lookup(part.Result, "list"))
 		if err != nil {
 			return p, err
 		}

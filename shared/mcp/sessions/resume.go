@@ -22,14 +22,14 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 	if from.Stream == storage.Standalone {
 		return h.Listen(ctx, c, id, lastEventID)
 	}
-	s, _, err := h.Load(ctx, c, id)
+	u, err := h.use(ctx, c, id)
 	if err != nil {
 		return nil, err
 	}
 	call := &Call{
-		manager: h, session: s.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
+		manager: h, session: u.session.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
 	}
-	tail, err := h.store.Tail(ctx, s.ID, from.Stream)
+	tail, err := h.store.Tail(ctx, u.session.ID, from.Stream)
 	if err != nil {
 		return nil, err
 	}
@@ -37,11 +37,11 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 		call.done = from.Index >= tail.Last
 		return call, nil
 	}
-	call.tracker, err = h.backend.Track(ctx, s, from.Stream)
+	call.tracker, err = h.backend.Track(ctx, u.session, from.Stream)
 	if errors.Is(err, storage.NotFound) {
 		// The request has no item, and its stream had no end when its tail was read. The request may
 		// have ended between the two reads. If not, no function will ever write to this stream.
-		if tail, err = h.store.Tail(ctx, s.ID, from.Stream); err == nil {
+		if tail, err = h.store.Tail(ctx, u.session.ID, from.Stream); err == nil {
 			call.done = !tail.Final || from.Index >= tail.Last
 		}
 	}

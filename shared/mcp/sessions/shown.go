@@ -117,18 +117,19 @@ func accepted(ctx context.Context, k *Held, pin *storage.Pin, list json.RawMessa
 
 // visible returns a list of tools of the caller's server as the caller may see it: accepted, and
 // filtered by [Caller.Tools].
-func (h *Manager) visible(ctx context.Context, c Caller, list json.RawMessage) (json.RawMessage, error) {
-	list, err := accepted(ctx, h.parts.Held, c.Server.Pin, list)
+func (c Caller) visible(ctx context.Context, k *Held, list json.RawMessage) (json.RawMessage, error) {
+	list, err := accepted(ctx, k, c.Server.Pin, list)
 	return visible(c.Tools, list), err
 }
 
 // unaccepted refuses all requests in msgs if one of them calls a tool that was not accepted. It
 // returns nil if none does.
-func (h *Manager) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message) (*Call, error) {
-	if c.Server.Pin == nil {
+func (u *use) unaccepted(ctx context.Context, msgs ...wire.Message) (*Call, error) {
+	pin := u.caller.Server.Pin
+	if pin == nil {
 		return nil, nil
 	}
-	err := h.parts.Held.Permit(ctx, *c.Server.Pin, tools(msgs))
+	err := u.manager.parts.Held.Permit(ctx, *pin, tools(msgs))
 	refused, ok := errors.AsType[*wire.Error](err)
 	if !ok {
 		return nil, err
@@ -139,7 +140,7 @@ func (h *Manager) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message
 			answers = append(answers, wire.ErrorResponse(m.ID, refused))
 		}
 	}
-	return h.readyCall(answers...), nil
+	return u.manager.readyCall(answers...), nil
 }
 
 // visible returns a list of tools without those that a filter does not allow, and with

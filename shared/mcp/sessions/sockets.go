@@ -25,16 +25,20 @@ func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
 	if err != nil {
 		return storage.Session{}, err
 	}
-	return h.create(ctx, h.opened(c, id))
-}
-
-// create stores a new session, and returns it as it is stored.
-func (h *Manager) create(ctx context.Context, s storage.Session) (storage.Session, error) {
-	if err := h.store.Create(ctx, s); err != nil {
+	u := &use{manager: h, caller: c, session: c.opened(id, h.limits)}
+	if err := u.create(ctx); err != nil {
 		return storage.Session{}, err
 	}
-	s.Rev = 1
-	return s, nil
+	return u.session, nil
+}
+
+// create stores a new session.
+func (u *use) create(ctx context.Context) error {
+	if err := u.manager.store.Create(ctx, u.session); err != nil {
+		return err
+	}
+	u.session.Rev = 1
+	return nil
 }
 
 // newID returns the ID of a new session. The ID says in which box the session is, so newID chooses
@@ -52,11 +56,12 @@ func (h *Manager) newID(ctx context.Context, c Caller) (storage.ID, error) {
 	return id.In(first.Choose(id, most)), err
 }
 
-func (h *Manager) opened(c Caller, id storage.ID) storage.Session {
+// opened returns a new session of the caller, which nothing has stored yet.
+func (c Caller) opened(id storage.ID, limits Limits) storage.Session {
 	now := time.Now()
 	s := storage.Session{
 		ID: id, Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
-		Transport: c.Transport, State: storage.Opened, Created: now, Used: now, Expires: now.Add(h.limits.InitTimeout),
+		Transport: c.Transport, State: storage.Opened, Created: now, Used: now, Expires: now.Add(limits.InitTimeout),
 	}
 	if len(c.Props) <= storage.MaxProps {
 		s.Props = c.Props
@@ -83,12 +88,12 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 		if err != nil {
 			return s, nil, err
 		}
-		s = h.opened(c, id)
-		s.Conns = []string{c.Conn}
-		if s, err = h.create(ctx, s); err == nil {
-			err = h.putConnection(ctx, c, s.ID)
+		u := &use{manager: h, caller: c, session: c.opened(id, h.limits)}
+		u.session.Conns = []string{c.Conn}
+		if err := u.create(ctx); err != nil {
+			return s, nil, err
 		}
-		return s, nil, err
+		return u.session, nil, u.putConnection(ctx)
 	}
 	all, err := h.rejoined(ctx, c, members, resume, cursors)
 	if err != nil {
@@ -97,7 +102,7 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 }) // the client has no other connection
 	// Put the connection's record before the session names the connection: the function
 	// that pushes reads that record.
-	if err := h.putConnection(ctx, c, resume); err != nil {
+	if err := all[0].putConnection(ctx); err != nil {
 		return storage.Session{}, nil, err
 	}
 	// Close the other connections first. If the record changed first and a close then
@@ -105,51 +110,52 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 	closed := map[string]bool{c.Conn: true}
 	if alone {
 		for _, r := range all {
-			if err := h.closeAll(ctx, r.s.Conns, closed); err != nil {
+			if err := h.out.closeAll(ctx, r.session.Conns, closed); err != nil {
 				return storage.Session{}, nil, err
 			}
 		}
 	}
 	for i, r := range all {
 		var others []string
-		r.s, err = h.update(ctx, r.s, func(s *storage.Session) bool {
+		err = r.update(ctx, func(s *storage.Session) bool {
 			others = join(s, c.Conn, r.claims, alone)
 			if s.Group == "" { // the group's session must not end before this one
-				h.extend(s)
+				h.limits.extend(s)
 			}
 			return true
 		})
 		if err == nil {
-			err = h.closeAll(ctx, others, closed)
+			err = h.out.closeAll(ctx, others, closed)
 		}
 		if err != nil {
 			return storage.Session{}, nil, err
 		}
-		if r.s.Owes() {
-			owing = append(owing, r.s.ID)
+		if r.session.Owes() {
+			owing = append(owing, r.session.ID)
 		}
 		if i == 0 {
-			s = r.s
+			s = r.session
 		}
 	}
 	return s, owing, nil
 }
 
-// rejoin is a session to which a connection is added, with the cursors that the client names.
+// rejoin is a use of a session to which a connection is added, with the cursors that the client
+// names.
 type rejoin struct {
-	s      storage.Session
+	*use
 	claims []storage.Cursor
 }
 
 // rejoined returns the session resume, followed by the sessions with members that it uses.
 func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
 	add := func(c Caller, id storage.ID, cursors []storage.EventID) error {
-		s, _, err := h.Load(ctx, c, id)
+		u, err := h.use(ctx, c, id)
 		if err != nil {
 			return err
 		}
-		claims, err := h.claims(ctx, s, cursors)
-		all = append(all, rejoin{s, claims})
+		claims, err := u.claimed(ctx, cursors)
+		all = append(all, rejoin{u, claims})
 		return err
 	}
 	if err := add(c, resume, cursors[""]); err != nil {
@@ -157,7 +163,7 @@ func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resu
 	}
 	for _, m := range members {
 		name := m.Server.Name
-		if !slices.Contains(all[0].s.Members, name) {
+		if !slices.Contains(all[0].session.Members, name) {
 			continue
 		}
 		if err := add(m, MemberID(resume, name), cursors[name]); storage.IgnoreNotFound(err) != nil {
@@ -169,12 +175,12 @@ func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resu
 
 // closeAll closes the connections that are not in closed. A connection that stayed open
 // would get events that the client no longer reads.
-func (h *Manager) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
+func (o Publisher) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
 	for _, conn := range conns {
-		if closed[conn] || h.parts.Clients == nil {
+		if closed[conn] || o.Clients == nil {
 			continue
 		}
-		if err := h.parts.Clients.Close(ctx, conn); err != nil && !errors.Is(err, storage.Closed) {
+		if err := o.Clients.Close(ctx, conn); err != nil && !errors.Is(err, storage.Closed) {
 			return err
 		}
 		closed[conn] = true
@@ -182,19 +188,21 @@ func (h *Manager) closeAll(ctx context.Context, conns []string, closed map[strin
 	return nil
 }
 
-func (h *Manager) putConnection(ctx context.Context, c Caller, id storage.ID) error {
-	return h.store.PutConnection(ctx, storage.Connection{
-		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
+// putConnection stores the record of the caller's connection.
+func (u *use) putConnection(ctx context.Context) error {
+	c := u.caller
+	return u.manager.store.PutConnection(ctx, storage.Connection{
+		ID: c.Conn, Session: u.session.ID, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
 		EventIDs: c.EventIDs, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules, Group: c.Group, Expires: time.Now().Add(connectionLife),
 	})
 }
 
-// claims checks the event ids that a client sends when it connects, and returns them as cursors.
-func (h *Manager) claims(ctx context.Context, s storage.Session, cursors []storage.EventID) ([]storage.Cursor, error) {
+// claimed checks the event ids that a client sends when it connects, and returns them as cursors.
+func (u *use) claimed(ctx context.Context, cursors []storage.EventID) ([]storage.Cursor, error) {
 	if len(cursors) > maxCursors {
 		return nil, storage.Errorf(storage.Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
 	}
-	if len(s.Pushed)+len(cursors) > maxPushed {
+	if len(u.session.Pushed)+len(cursors) > maxPushed {
 		return nil, storage.Errorf(storage.Busy, "the session has more than %d streams open; try again when some have ended", maxPushed-len(cursors))
 	}
 	var claims []storage.Cursor
@@ -205,7 +213,7 @@ func (h *Manager) claims(ctx context.Context, s storage.Session, cursors []stora
 		if slices.ContainsFunc(claims, func(c storage.Cursor) bool { return c.Stream == id.Stream }) {
 			return nil, storage.Errorf(storage.Invalid, "two event ids of one stream; name the last one only")
 		}
-		tail, err := h.store.Tail(ctx, s.ID, id.Stream)
+		tail, err := u.manager.store.Tail(ctx, u.session.ID, id.Stream)
 		if err != nil {
 			return nil, err
 		}
@@ -252,7 +260,7 @@ func (h *Manager) Connection(ctx context.Context, conn string) (storage.Connecti
 //
 // Errors: Unavailable.
 func (h *Manager) Drop(ctx context.Context, conn string) error {
-	return h.closeAll(ctx, []string{conn}, map[string]bool{})
+	return h.out.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
 // Disconnect removes a connection that was closed from its session, which lives on. It may never be
@@ -264,7 +272,7 @@ func (h *Manager) Disconnect(ctx context.Context, conn string) error {
 	if err != nil {
 		return storage.IgnoreNotFound(err)
 	}
-	if err := h.disconnect(ctx, c.Session, conn); err != nil {
+	if err := disconnect(ctx, h.store, c.Session, conn); err != nil {
 		return err
 	}
 	return h.store.DeleteConnection(ctx, conn)
@@ -272,8 +280,8 @@ func (h *Manager) Disconnect(ctx context.Context, conn string) error {
 
 // disconnect removes a connection from a session, and if that is a session with a group, from its
 // sessions with members.
-func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) error {
-	s, err := amend(ctx, h.store, id, func(s *storage.Session) bool {
+func disconnect(ctx context.Context, store storage.Sessions, id storage.ID, conn string) error {
+	s, err := amend(ctx, store, id, func(s *storage.Session) bool {
 		n := len(s.Conns)
 		s.Conns = without(s.Conns, conn)
 		return len(s.Conns) < n
@@ -282,7 +290,7 @@ func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) er
 		return err
 	}
 	for _, member := range s.Members {
-		if err := h.disconnect(ctx, MemberID(id, member), conn); err != nil {
+		if err := disconnect(ctx, store, MemberID(id, member), conn); err != nil {
 			return err
 		}
 	}
@@ -302,7 +310,7 @@ func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 //
 // Errors: Unavailable. Nothing is lost, but the caller should arrange another attempt.
 func (h *Manager) Push(ctx context.Context, id storage.ID) error {
-	p := h.out().redelivery()
+	p := h.out.redelivery()
 	done := func(s *storage.Session) bool { return p.held || !s.Owes() }
 	return p.run(ctx, id, func(*storage.Session) bool { return false }, done)
 }

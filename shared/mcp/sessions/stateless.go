@@ -48,33 +48,34 @@ func (c *Call) Stream() storage.StreamID { return c.stream }
 //
 // Errors: TooLarge, Unavailable, Busy, and the errors of client.Check.
 func (h *Manager) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
-	s, box, moved, err := h.pinned(ctx, c, client)
+	u := &use{manager: h, caller: c}
+	moved, err := u.pinned(ctx, client)
 	if err != nil {
 		return nil, nil, err
 	}
 	m := wire.Message{Kind: wire.Request, Method: method, Params: params}
-	once, err := h.onceOf(ctx, c, client.Round, false, m)
+	once, err := u.onceOf(ctx, client.Round, false, m)
 	if err != nil {
 		return nil, nil, err
 	}
 	stream := once.newStream()
 	m.ID = quoted(string(stream))
 	answered := func(answer *Call) (*Call, json.RawMessage, error) {
-		answer.stream, answer.params = stream, s.Params
-		return answer, s.ServerInfo, nil
+		answer.stream, answer.params = stream, u.session.Params
+		return answer, u.session.ServerInfo, nil
 	}
-	if answer, err := h.unaccepted(ctx, c, m); err != nil {
+	if answer, err := u.unaccepted(ctx, m); err != nil {
 		return nil, nil, err
 	} else if answer != nil {
 		return answered(answer)
 	}
-	cold, brief := client.List != nil && s.Params == nil, false
+	cold, brief := client.List != nil && u.session.Params == nil, false
 	if client.Check != nil && !cold {
-		if brief, err = client.Check(s.Params); err != nil {
+		if brief, err = client.Check(u.session.Params); err != nil {
 			return nil, nil, err
 		}
 	}
-	result, part, err := h.recorded(ctx, c, s, box, method, params)
+	result, part, err := u.recorded(ctx, method, params)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -84,8 +85,8 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 	d := Delivery{Raw: wire.NewRequest(m.ID, method, params), Needs: needsSecrets(method), Brief: brief, once: once, Address: storage.Address{
 		Stream: stream, Requests: []json.RawMessage{m.ID}, List: part, Moved: moved,
 	}}
-	if client.Verbose && s.Level == "" {
-		if s, err = h.update(ctx, s, func(s *storage.Session) bool { s.Level = mostVerbose; return true }); err != nil {
+	if client.Verbose && u.session.Level == "" {
+		if err := u.update(ctx, func(s *storage.Session) bool { s.Level = mostVerbose; return true }); err != nil {
 			return nil, nil, err
 		}
 		// Both messages are in one delivery, so the process gets the level first.
@@ -100,38 +101,36 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 		d.Shown = shownTo(c, m.ID)
 	}
 	if cold {
-		s, call, err = h.deliverCold(ctx, c, client, s, d)
+		call, err = u.deliverCold(ctx, client, d)
 	} else {
-		call, err = h.deliverWith(ctx, c, s, box, d)
+		call, err = u.deliverWith(ctx, d)
 	}
-	if answer := h.unconnected(err, client.Visits, m); answer != nil {
+	if answer := u.unconnected(err, client.Visits, m); answer != nil {
 		return answered(answer)
 	}
 	if call != nil {
-		call.params = s.Params
+		call.params = u.session.Params
 	}
-	return call, s.ServerInfo, err
+	return call, u.session.ServerInfo, err
 }
 
 // deliverCold delivers a request whose Check needs a list of tools that no client has asked for yet:
 // client.List asks the server for it first.
-func (h *Manager) deliverCold(ctx context.Context, c Caller, client Client, s storage.Session, d Delivery) (storage.Session, *Call, error) {
-	if err := h.getSecrets(ctx, c, s, &d); err != nil {
-		return s, nil, err
+func (u *use) deliverCold(ctx context.Context, client Client, d Delivery) (*Call, error) {
+	if err := u.getSecrets(ctx, &d); err != nil {
+		return nil, err
 	}
 	params, err := client.List(ctx)
 	if err != nil {
-		return s, nil, err
+		return nil, err
 	}
 	if d.Brief, err = client.Check(params); err != nil {
-		return s, nil, err
+		return nil, err
 	}
-	s, box, _, err := h.pinned(ctx, c, client) // the request for the list may have changed session and box
-	if err != nil {
-		return s, nil, err
+	if _, err = u.pinned(ctx, client); err != nil { // the request for the list may have changed session and box
+		return nil, err
 	}
-	call, err := h.admit(ctx, c, s, box, d)
-	return s, call, err
+	return u.admit(ctx, d)
 }
 
 // Learn keeps params in the caller's inner session, for [Client.Check] of later requests. params is
@@ -144,9 +143,9 @@ func (h *Manager) Learn(ctx context.Context, c Caller, call *Call, params json.R
 	if call != nil && bytes.Equal(call.params, params) {
 		return nil
 	}
-	s, _, err := h.Load(ctx, c, PinnedID(c))
+	u, err := h.use(ctx, c, PinnedID(c))
 	if err == nil {
-		_, err = h.update(ctx, s, func(s *storage.Session) bool {
+		err = u.update(ctx, func(s *storage.Session) bool {
 			same := bytes.Equal(s.Params, params)
 			s.Params = bytes.Clone(params)
 			return !same
@@ -174,13 +173,13 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 	if c.Server.Preparing {
 		return notToKeep(provisional(c.Server.Name, wire.V20251125)), nil, nil
 	}
-	s, box, _, err := h.pinned(ctx, c, client)
-	if err != nil {
+	u := &use{manager: h, caller: c}
+	if _, err := u.pinned(ctx, client); err != nil {
 		return nil, nil, err
 	}
 	stream := storage.NewStreamID()
 	id := quoted(string(stream))
-	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}, Shown: greetingOf(c)})
+	call, err = u.deliver(ctx, wire.NewRequest(id, wire.MethodInitialize, u.session.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}, Shown: greetingOf(c)})
 	return nil, call, err
 }
 
@@ -190,17 +189,17 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 //
 // Errors: NotFound (the caller has no inner session), Unavailable.
 func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
-	s, box, err := h.Load(ctx, c, PinnedID(c))
+	u, err := h.use(ctx, c, PinnedID(c))
 	if err == nil {
-		err = h.replies(ctx, s, box, responses)
+		err = u.replies(ctx, responses)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	if call, err = h.Resume(ctx, c, s.ID, storage.EventID{Stream: stream, Index: after}.String()); call != nil {
-		call.params = s.Params
+	if call, err = h.Resume(ctx, c, u.session.ID, storage.EventID{Stream: stream, Index: after}.String()); call != nil {
+		call.params = u.session.Params
 	}
-	return call, s.ServerInfo, err
+	return call, u.session.ServerInfo, err
 }
 
 // Learned returns the params that [Manager.Learn] had kept when the call was sent or
@@ -213,20 +212,20 @@ func (c *Call) Learned() json.RawMessage { return c.params }
 //
 // Errors: Unavailable.
 func (h *Manager) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
-	s, box, err := h.Load(ctx, c, PinnedID(c))
+	u, err := h.use(ctx, c, PinnedID(c))
 	if err != nil {
 		return storage.IgnoreNotFound(err)
 	}
-	return h.replies(ctx, s, box, responses)
+	return u.replies(ctx, responses)
 }
 
-func (h *Manager) replies(ctx context.Context, s storage.Session, box storage.Box, responses [][]byte) error {
+func (u *use) replies(ctx context.Context, responses [][]byte) error {
 	for _, raw := range responses {
 		m, err := wire.Parse(raw)
 		if err != nil {
 			return err
 		}
-		if err := h.answer(ctx, s, box, m); err != nil {
+		if err := u.answer(ctx, m); err != nil {
 			return err
 		}
 	}
@@ -239,22 +238,22 @@ func (h *Manager) replies(ctx context.Context, s storage.Session, box storage.Bo
 //
 // Errors: Unavailable.
 func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID, why string) error {
-	s, box, err := h.Load(ctx, c, PinnedID(c))
+	u, err := h.use(ctx, c, PinnedID(c))
 	if err != nil {
 		return storage.IgnoreNotFound(err)
 	}
-	if box.State == storage.Awake || c.Server.InPlace {
+	if u.box.State == storage.Awake || c.Server.InPlace {
 		raw := wire.NewNotification(wire.NotifyCancelled,
 			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":`+string(quoted(why))+`}`))
-		if _, err := h.deliver(ctx, c, s, box, raw, storage.Address{}); err != nil || !c.Server.InPlace {
+		if _, err := u.deliver(ctx, raw, storage.Address{}); err != nil || !c.Server.InPlace {
 			return err
 		}
 	}
 	// The box does not run, so the call waits in the inbox. A function that takes it from there
 	// first looks whether its stream has an end. So write that end.
-	a := storage.Address{Session: s.ID, Stream: stream, Requests: []json.RawMessage{quoted(string(stream))}}
+	a := storage.Address{Session: u.session.ID, Stream: stream, Requests: []json.RawMessage{quoted(string(stream))}}
 	end := &wire.Error{Code: wire.CodeCancelled, Message: "the request was cancelled: " + why}
-	return h.out().Fail(ctx, a, end, time.Now().Add(h.limits.EventAge))
+	return h.out.Fail(ctx, a, end, time.Now().Add(h.limits.EventAge))
 }
 
 // Notify passes a modern client's notification to the process of the caller's inner session. It does
@@ -263,11 +262,11 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 //
 // Errors: Unavailable, Busy.
 func (h *Manager) Notify(ctx context.Context, c Caller, m wire.Message) error {
-	s, box, err := h.Load(ctx, c, PinnedID(c))
-	if err != nil || box.State != storage.Awake && !c.Server.InPlace {
+	u, err := h.use(ctx, c, PinnedID(c))
+	if err != nil || u.box.State != storage.Awake && !c.Server.InPlace {
 		return storage.IgnoreNotFound(err)
 	}
-	_, err = h.deliver(ctx, c, s, box, m.Raw, storage.Address{})
+	_, err = u.deliver(ctx, m.Raw, storage.Address{})
 	return err
 }
 
@@ -292,12 +291,12 @@ func (h *Manager) Watch(ctx context.Context, c Caller) (*Call, error) {
 //
 // Errors: TooLarge, Busy (too many), Unavailable.
 func (h *Manager) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
-	s, box, _, err := h.pinned(ctx, c, client)
-	if err != nil {
+	u := &use{manager: h, caller: c}
+	if _, err := u.pinned(ctx, client); err != nil {
 		return nil, err
 	}
 	full := false
-	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+	err := u.update(ctx, func(s *storage.Session) bool {
 		size := 0
 		for _, uri := range slices.Concat(s.Subscribed, uris) {
 			size += len(uri)
@@ -314,7 +313,7 @@ func (h *Manager) Subscribe(ctx context.Context, c Caller, client Client, uris [
 	if err != nil {
 		return nil, err
 	}
-	call, err := h.subscription(ctx, c, s, box, wire.MethodSubscribe, uris)
+	call, err := u.subscription(ctx, wire.MethodSubscribe, uris)
 	if err != nil {
 		return nil, errors.Join(err, h.Unsubscribe(ctx, c, uris))
 	}
@@ -325,12 +324,12 @@ func (h *Manager) Subscribe(ctx context.Context, c Caller, client Client, uris [
 //
 // Errors: Unavailable.
 func (h *Manager) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
-	s, box, err := h.Load(ctx, c, PinnedID(c))
+	u, err := h.use(ctx, c, PinnedID(c))
 	if err != nil {
 		return storage.IgnoreNotFound(err)
 	}
 	var last []string
-	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+	err = u.update(ctx, func(s *storage.Session) bool {
 		left := slices.Clone(s.Subscribed)
 		last = nil
 		for _, uri := range uris {
@@ -345,14 +344,14 @@ func (h *Manager) Unsubscribe(ctx context.Context, c Caller, uris []string) erro
 		s.Subscribed = left
 		return changed
 	})
-	if err != nil || len(last) == 0 || box.State != storage.Awake {
+	if err != nil || len(last) == 0 || u.box.State != storage.Awake {
 		return storage.IgnoreNotFound(err)
 	}
-	_, err = h.subscription(ctx, c, s, box, wire.MethodUnsubscribe, last)
+	_, err = u.subscription(ctx, wire.MethodUnsubscribe, last)
 	return err
 }
 
-func (h *Manager) subscription(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, uris []string) (*Call, error) {
+func (u *use) subscription(ctx context.Context, method string, uris []string) (*Call, error) {
 	stream := storage.NewStreamID()
 	raws := make([][]byte, len(uris))
 	requests := make([]json.RawMessage, len(uris))
@@ -360,35 +359,36 @@ func (h *Manager) subscription(ctx context.Context, c Caller, s storage.Session,
 		requests[i] = quoted(string(stream) + "-" + strconv.Itoa(i))
 		raws[i] = wire.NewRequest(requests[i], method, fmt.Appendf(nil, `{"uri":%s}`, wire.AppendString(nil, uri)))
 	}
-	return h.deliver(ctx, c, s, box, wire.Array(raws), storage.Address{Stream: stream, Requests: requests})
+	return u.deliver(ctx, wire.Array(raws), storage.Address{Stream: stream, Requests: requests})
 }
 
-// pinned returns the inner session of a caller and its box, and makes the session if there is none
+// pinned reads the inner session of the caller and its box, and makes the session if there is none
 // or an operator has ended it. moved says that the server's lists may have changed since the
 // session's last request ([moves]). A client whose Init is too long is refused with each request,
 // not only with the first, which would store the Init.
-func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storage.Session, box storage.Box, moved bool, err error) {
+func (u *use) pinned(ctx context.Context, client Client) (moved bool, err error) {
 	if len(client.Init) > maxInit {
-		return s, box, false, storage.Errorf(storage.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
+		return false, storage.Errorf(storage.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
 	}
-	id := PinnedID(c)
-	s, box, err = h.store.Load(ctx, id, c.box(id))
+	h, c, id := u.manager, u.caller, PinnedID(u.caller)
+	u.session, u.box, err = h.store.Load(ctx, id, c.box(id))
 	if errors.Is(err, storage.NotFound) {
-		if s, err = h.pin(ctx, c, id, client); errors.Is(err, storage.Conflict) {
-			s, box, err = h.store.Load(ctx, id, c.box(id)) // another request has made the session meanwhile
+		if err = u.pin(ctx, id, client); errors.Is(err, storage.Conflict) {
+			u.session, u.box, err = h.store.Load(ctx, id, c.box(id)) // another request has made the session meanwhile
 		}
 	}
 	if err != nil {
-		return storage.Session{}, storage.Box{}, false, err
+		return false, err
 	}
-	moved = moves(s, c, box)
-	server := s.ServerInfo
+	box := u.box
+	moved = moves(u.session, c, box)
+	server := u.session.ServerInfo
 	if server == nil || moved {
-		if server, err = h.serverInfo(ctx, c); err != nil {
-			return storage.Session{}, storage.Box{}, false, err
+		if server, err = c.serverInfo(ctx, h.store); err != nil {
+			return false, err
 		}
 	}
-	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+	err = u.update(ctx, func(s *storage.Session) bool {
 		same := !moves(*s, c, box) && s.State == storage.Ready && bytes.Equal(s.ServerInfo, server)
 		if due := time.Until(s.Expires) <= h.limits.Life/2; same && !due {
 			return false
@@ -397,31 +397,32 @@ func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storag
 			s.Created = time.Now() // values of the ended session do not belong to the new one
 		}
 		s.Digest, s.Relisted, s.ServerInfo, s.State, s.Quit = c.code(box), box.Relisted, server, storage.Ready, storage.QuitNone
-		h.extend(s)
+		h.limits.extend(s)
 		return true
 	})
-	return s, box, moved, err
+	return moved, err
 }
 
 // pin makes an inner session. It is Ready at once, because a box itself sends initialize to each
 // process that it starts.
-func (h *Manager) pin(ctx context.Context, c Caller, id storage.ID, client Client) (storage.Session, error) {
-	server, err := h.serverInfo(ctx, c)
+func (u *use) pin(ctx context.Context, id storage.ID, client Client) error {
+	server, err := u.caller.serverInfo(ctx, u.manager.store)
 	if err != nil {
-		return storage.Session{}, err
+		return err
 	}
-	s := h.opened(c, id)
+	s := u.caller.opened(id, u.manager.limits)
 	s.Transport, s.State, s.Version, s.Init, s.ServerInfo = storage.Modern, storage.Ready, wire.V20251125, bytes.Clone(client.Init), server
-	h.extend(&s)
-	return h.create(ctx, s)
+	u.manager.limits.extend(&s)
+	u.session = s
+	return u.create(ctx)
 }
 
 // serverInfo returns the server's serverInfo from the handshake record, or nil.
-func (h *Manager) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
+func (c Caller) serverInfo(ctx context.Context, store storage.Store) (json.RawMessage, error) {
 	if !c.Server.Record {
 		return nil, nil
 	}
-	record, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
+	record, err := store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
 	if err != nil && !errors.Is(err, storage.NotFound) {
 		return nil, err
 	}

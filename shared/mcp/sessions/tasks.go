@@ -28,10 +28,9 @@ type Recalled struct {
 	// not kept any more, or there never was such a call.
 	Lost bool
 
-	session storage.Session
-	box     storage.Box
-	stream  storage.StreamID
-	last    storage.Index
+	of     *use
+	stream storage.StreamID
+	last   storage.Index
 
 	progress storage.Index // index of the last progress event
 }
@@ -47,18 +46,18 @@ func (r *Recalled) Last() storage.Index { return r.last }
 //
 // Errors: NotFound (the caller has no inner session), Unavailable.
 func (h *Manager) Recall(ctx context.Context, c Caller, stream storage.StreamID) (*Recalled, error) {
-	s, box, err := h.Load(ctx, c, PinnedID(c))
+	u, err := h.use(ctx, c, PinnedID(c))
 	if err != nil {
 		return nil, err
 	}
-	r := &Recalled{Server: s.ServerInfo, session: s, box: box, stream: stream}
-	return r, h.reread(ctx, r)
+	r := &Recalled{Server: u.session.ServerInfo, of: u, stream: stream}
+	return r, r.reread(ctx)
 }
 
-func (h *Manager) reread(ctx context.Context, r *Recalled) error {
+func (r *Recalled) reread(ctx context.Context) error {
 	r.Events, r.Gap, r.last, r.progress = nil, false, 0, 0
 	for {
-		page, err := h.store.Read(ctx, r.session.ID, r.stream, r.last, storage.MaxRead)
+		page, err := r.of.manager.store.Read(ctx, r.of.session.ID, r.stream, r.last, storage.MaxRead)
 		if err != nil {
 			return err
 		}
@@ -93,16 +92,16 @@ func (r *Recalled) take(e storage.Event) {
 // call has no item, and the cost of Check.
 //
 // Errors: Unavailable.
-func (h *Manager) LookAfter(ctx context.Context, r *Recalled) error {
-	tracker, err := h.backend.Track(ctx, r.session, r.stream)
+func (r *Recalled) LookAfter(ctx context.Context) error {
+	tracker, err := r.of.manager.backend.Track(ctx, r.of.session, r.stream)
 	switch {
 	case errors.Is(err, storage.NotFound):
 		// The end is written before the item is deleted, so it may have come between the
 		// two reads.
-		err = h.reread(ctx, r)
+		err = r.reread(ctx)
 		r.Lost = err == nil && !r.Ended()
 		return err
-	case err != nil || r.box.State == storage.Awake:
+	case err != nil || r.of.box.State == storage.Awake:
 		return err
 	}
 	_, err = tracker.Check(ctx)
@@ -113,11 +112,11 @@ func (h *Manager) LookAfter(ctx context.Context, r *Recalled) error {
 // questions.
 //
 // Errors: Unavailable.
-func (h *Manager) Answered(ctx context.Context, r *Recalled, questions []string) (map[string]bool, error) {
+func (r *Recalled) Answered(ctx context.Context, questions []string) (map[string]bool, error) {
 	if len(questions) == 0 {
 		return nil, nil
 	}
-	answers, err := h.store.Answers(ctx, r.session.ID, questions)
+	answers, err := r.of.manager.store.Answers(ctx, r.of.session.ID, questions)
 	if err != nil {
 		return nil, err
 	}
@@ -132,14 +131,13 @@ func (h *Manager) Answered(ctx context.Context, r *Recalled, questions []string)
 // does. Cost: one write for each.
 //
 // Errors: Unavailable.
-func (h *Manager) Answer(ctx context.Context, r *Recalled, responses ...[]byte) error {
-	return h.replies(ctx, r.session, r.box, responses)
+func (r *Recalled) Answer(ctx context.Context, responses ...[]byte) error {
+	return r.of.replies(ctx, responses)
 }
 
-// Pace returns how long a client should wait before it asks again for a task that began age ago: a
-// tenth of age, between 1 and 60 times [Limits.Pace]. So a client asks about a hundred times for a
+// PaceAt returns how long a client should wait before it asks again for a task that began age ago: a
+// tenth of age, between 1 and 60 times Pace. So a client asks about a hundred times for a
 // task of an hour.
-func (h *Manager) Pace(age time.Duration) time.Duration {
-	pace := h.limits.Pace
-	return min(max(age/10, pace), 60*pace).Round(time.Millisecond)
+func (l Limits) PaceAt(age time.Duration) time.Duration {
+	return min(max(age/10, l.Pace), 60*l.Pace).Round(time.Millisecond)
 }
