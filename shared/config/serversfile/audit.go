@@ -27,13 +27,13 @@ func (r *reader) audits(what string, to *Audit) kind {
 }
 
 // Secrets returns what must not be read in the bodies of calls: the values of Env by their
-// names, and URL and headers of a remote server. known is false if a value comes from elsewhere,
-// such as a secret of AWS, or of a principal at a third party.
+// names, and URL and headers of a remote server. known is false if a value comes from elsewhere:
+// it is a secret of AWS, of a principal at a third party, or the output of a command.
 func (s Server) Secrets() (values map[string]string, known bool) {
 	values = map[string]string{"url ": s.Remote.URL} // no variable has a name with a space
 	maps.Copy(values, s.Env)
 	for name, value := range s.Remote.Headers {
 		values["header "+name] = value
 	}
-	return values, len(s.References()) == 0 && len(s.Principal()) == 0
+	return values, len(s.References())+len(s.Principal())+len(s.Commands)+len(s.Remote.Commands) == 0
 }

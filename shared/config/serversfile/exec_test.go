@@ -42,6 +42,11 @@ func TestCommandsAreKeptApartFromValues(t *testing.T) {
 	} {
 		commontest.Same(t, part[1], part[0])
 	}
+	for _, of := range []serversfile.Server{s, far} { // whoever keeps what calls said cannot hide the output
+		if _, known := of.Secrets(); known {
+			t.Errorf("all secrets of %s are known", of.Name)
+		}
+	}
 	if len(warnings) != 1 || !strings.Contains(warnings[0].Text, `env "OTHER": exec: is executed only where the servers file itself has it`) {
 		t.Errorf("warnings: %v", warnings)
 	}
