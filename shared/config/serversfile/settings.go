@@ -44,7 +44,7 @@ func (r *serverReader) serverSettings() []setting {
 	return []setting{
 		{"idle_seconds", r.seconds(&s.Idle, false), "(120)", "a process, and then its box, stops after this time without work"},
 		{"startup_timeout_sec", r.seconds(&s.StartupTimeout, false), "300", "limit for installation, start and answer to `initialize` together. 30 for a remote server"},
-		{"tool_timeout_sec", r.seconds(&s.ToolTimeout, true), "300", "limit for a `tools/call` or any other request; 0 turns it off"},
+		{"tool_timeout_sec", r.seconds(&s.ToolTimeout, true), "300", "limit for a `tools/call` or any other request; 0 turns it off. Profiles have their own"},
 		{"answer_timeout_sec", r.seconds(&s.AnswerTimeout, false), "21600", "how long a call waits for a human's answer. The call's own limit stands still meanwhile"},
 		{"record", r.word(func(mode string) {
 			s.Record, s.OwnLists, s.SameLists = mode != "off", mode == "initialize", mode == "lists"
@@ -83,7 +83,7 @@ func (r *serverReader) serverSettings() []setting {
 func (r *serverReader) boxSettings() []setting {
 	b := &r.server.Box
 	return []setting{
-		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "limits, a read-only system and no unix sockets ([what a server may do](sandbox.md)). `\"none\"`: no profile, although others can call"},
+		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "limits, a read-only system, no unix sockets, and some no network ([which](sandbox.md#choose-a-profile)), in place of the defaults here. `\"none\"`: no profile, although others can call"},
 		{"network", kind{values: "`\"on\"`, `\"off\"`, or a list of hosts", read: r.network}, `"on"`, "`\"off\"`: the process can open no socket (seccomp), except pairs with its own children. A list such as `[\"api.github.com\", \"*.slack.com:443\"]` [seals](sandbox.md#sealed) the server, which then [calls these hosts only](sandbox.md#which-hosts-a-server-calls)"},
 		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of all its processes [together](sandbox.md#choose-a-profile); on AWS the size of its task"},
 		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "limit of the process; on AWS the size of its task"},
@@ -112,7 +112,7 @@ func (r *serverReader) boxSettings() []setting {
 		{"sealed", r.flag(&b.Sealed), "false", "the server runs in [a kernel of its own](sandbox.md#sealed), from the image of its `docker run` or of `image`, or with the programs of the machine, without a container engine; on one Linux machine"},
 		{"memory", r.word(func(of string) { b.Memory = of == "keep" }, "off", "keep"), `"off"`, "`\"keep\"`: the process [sleeps with its memory](sandbox.md#memory-that-lasts). It seals the server"},
 		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box, on AWS: [any](aws/deploy.md#images-of-boxes). For `docker run`, the image in place of the one there. On one machine for servers that are `sealed`, too"},
-		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(the stack's)", "where the box runs, on AWS. `\"lambda\"` starts in seconds, for at most 15 minutes at a time. `\"auto\"`: on Lambda, if the stack has it, and the box is installed and has seldom much to do. Always on Fargate: a box with an image, a profile, `read_only_rootfs`, `network: \"off\"`, a writable host path, secrets of AWS, more than 2 GB, or calls of more than 10 minutes; and the second attempt to start any box"},
+		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(the stack's)", "where the box runs, on AWS. `\"lambda\"` starts in seconds, for at most 15 minutes at a time. `\"auto\"`: on Lambda, if the stack has it, and the box is installed and has seldom much to do. Always on Fargate: a box with an image, a profile, `read_only_rootfs`, `network: \"off\"`, a writable host path, secrets of AWS, more than 2 GB or 2 processors, or calls of more than 10 minutes; and the second attempt to start any box"},
 	}
 }
 
