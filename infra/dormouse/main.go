@@ -46,7 +46,7 @@ type operating struct {
 	Accept   acceptCommand  `cmd:"" group:"Servers" help:"Take tools that are held back because their server changed them."`
 	Call     callCommand    `cmd:"" group:"Start here" help:"Call a tool and print its result."`
 	Inspect  inspectCommand `cmd:"" group:"Servers" help:"Open MCP Inspector on a server."`
-	Calls    callsCommand   `cmd:"" group:"What happens" help:"Show which tools were called in the last 7 days, by whom, and what failed."`
+	Calls    callsCommand   `cmd:"" group:"What happens" help:"Show which tools were called in the last 24 hours, by whom, and what failed."`
 	PS       psCommand      `cmd:"" group:"What happens" name:"ps" help:"Show the processes that run, the newest first."`
 	Sessions sessionsGroup  `cmd:"" group:"What happens" help:"Show the sessions and their principals, or hand one over."`
 	Logs     logsCommand    `cmd:"" group:"What happens" help:"Print what servers wrote to stderr."`
