@@ -86,6 +86,9 @@ func shapeOf(servers *serversfile.File, server string) (ecs.Shape, error) {
 		secrets[serversfile.SecretVariable(name)] = reference
 	}
 	container, _, err := s.Container()
+	if err != nil {
+		err = fleet.Refusal{Why: err.Error()} // the callers get what is wrong, and no second attempt is made
+	}
 	return ecs.Shape{
 		Image: cmp.Or(container.Image, s.Box.Image), User: container.User, Size: ecs.Size{CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB}, Secrets: secrets,
 	}, err

@@ -1,12 +1,14 @@
 package boot
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -82,16 +84,34 @@ func TestAServerStartedByDockerIsTheImageOfItsBox(t *testing.T) {
 		"docker":{"command":"docker","args":["run","-i","--rm","-u","1000","mcp/time"]},
 		"copy":{"command":"docker","args":["run","mcp/time"],"x-dormouse":{"box":{"image":"example.com/time"}}},
 		"image":{"command":"server","x-dormouse":{"box":{"image":"example.com/server"}}},
-		"plain":{"command":"npx","args":["-y","x"]},
-		"wrong":{"command":"docker","args":["run","--privileged","x"]}
+		"plain":{"command":"npx","args":["-y","x"]}
 	}}`), "servers.json", nil)
 	commontest.OK(t, err)
-	for name, want := range map[string]string{"docker": "mcp/time 1000", "copy": "example.com/time ", "image": "example.com/server ", "plain": " ", "wrong": "--privileged"} {
+	for name, want := range map[string]string{"docker": "mcp/time 1000", "copy": "example.com/time ", "image": "example.com/server ", "plain": " "} {
 		t.Run(name, func(t *testing.T) {
 			shape, err := shapeOf(servers, name)
-			if got := shape.Image + " " + shape.User; err == nil && got != want || err != nil && !strings.Contains(err.Error(), want) {
+			if got := shape.Image + " " + shape.User; got != want || err != nil {
 				t.Errorf("%s: %q, %v", name, got, err)
 			}
 		})
+	}
+}
+
+// The callers of the server get the reason, so that they need not ask the operator for the log.
+func TestAnOptionThatNoBoxCanFollowIsNamed(t *testing.T) {
+	t.Setenv(envRegion, "eu-west-1")
+	t.Setenv(envEndpoint, "")
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{
+		"unknown":{"command":"docker","args":["run","--privileged","x"]},
+		"here":{"command":"docker","args":["run","-v","/a:/b","x"]}
+	}}`), "servers.json", nil)
+	commontest.OK(t, err)
+	boxes, err := openECS(fmt.Sprintf(boxPlace, ""), servers)
+	commontest.OK(t, err)
+	for name, want := range map[string]string{"unknown": "docker run --privileged", "here": "docker run -v"} {
+		_, err := boxes.Run(t.Context(), fleet.Task{ClientToken: "token", Box: "box", Server: name})
+		if refused, ok := errors.AsType[fleet.Refusal](err); !ok || !strings.Contains(refused.Why, want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
