@@ -42,7 +42,7 @@ type section struct {
 func (r *serverReader) serverSettings() []setting {
 	s := &r.server
 	return []setting{
-		{"idle_seconds", r.seconds(&s.Idle, false), "(120)", "a process, and then its box, stops after this time without work"},
+		{"idle_seconds", r.seconds(&s.Idle, false), "(120)", "a process, and then its box, stops after this time without work. The default for boxes on Lambda is 4"},
 		{"startup_timeout_sec", r.seconds(&s.StartupTimeout, false), "300", "limit for installation, start and answer to `initialize` together. 30 for a remote server"},
 		{"tool_timeout_sec", r.seconds(&s.ToolTimeout, true), "300", "limit for a `tools/call` or any other request; 0 turns it off. Profiles have their own"},
 		{"answer_timeout_sec", r.seconds(&s.AnswerTimeout, false), "21600", "how long a call waits for a human's answer. The call's own limit stands still meanwhile"},
@@ -112,7 +112,7 @@ func (r *serverReader) boxSettings() []setting {
 		{"sealed", r.flag(&b.Sealed), "false", "the server runs in [a kernel of its own](sandbox.md#sealed), from the image of its `docker run` or of `image`, or with the programs of the machine, without a container engine; on one Linux machine"},
 		{"memory", r.word(func(of string) { b.Memory = of == "keep" }, "off", "keep"), `"off"`, "`\"keep\"`: the process [sleeps with its memory](sandbox.md#memory-that-lasts). It seals the server"},
 		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box, on AWS: [any](aws/deploy.md#images-of-boxes). For `docker run`, the image in place of the one there. On one machine for servers that are `sealed`, too"},
-		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(the stack's)", "where the box runs, on AWS. `\"lambda\"` starts in seconds, for at most 15 minutes at a time. `\"auto\"`: on Lambda, if the stack has it, and the box is installed and has seldom much to do. Always on Fargate: a box with an image, a profile, `read_only_rootfs`, `network: \"off\"`, a writable host path, secrets of AWS, more than 2 GB or 2 processors, or calls of more than 10 minutes; and the second attempt to start any box"},
+		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(the stack's)", "where the box runs, on AWS. `\"lambda\"` starts in seconds, for at most 15 minutes at a time. `\"auto\"`: on Lambda, if the stack has it, and the box is installed and has seldom much to do. Always on Fargate: a box with an image, a profile, `read_only_rootfs`, `network: \"off\"`, a writable host path, more than 2 GB or 2 processors, or calls of more than 10 minutes; and the second attempt to start any box"},
 	}
 }
 
