@@ -44,7 +44,7 @@ func atRest() []rest {
 		{"the runner of boxes", "Custom::Runner Lambda::LayerVersion", 0, "nothing: a layer is code, and 9 MB in the bucket cost $0.0002"},
 		{"logs and saved queries", "Logs::LogGroup Logs::QueryDefinition Logs::MetricFilter", 0, "$0.50 a GB taken in, $0.03 a GB kept; lines go after `LogDays`. With [`audit.bodies`](audit.md) also what calls said, sealed: 3.3 KB for a call of 2 KB, $1.65 a million calls; `units.log_gb` has it"},
 		{"boxes", "ECS::Cluster Events::Rule ECS::ClusterCapacityProviderAssociations EC2::SecurityGroup", 0, "processors, memory and an address while a box is awake"},
-		{"the network", "EC2::VPC EC2::Subnet EC2::InternetGateway EC2::VPCGatewayAttachment EC2::RouteTable EC2::Route EC2::SubnetRouteTableAssociation EC2::VPCEndpoint", 0, "nothing: there is no NAT gateway in it, and its endpoints are gateways, which are free"},
+		{"the network", "EC2::VPC EC2::Subnet EC2::InternetGateway EC2::VPCGatewayAttachment EC2::RouteTable EC2::Route EC2::SubnetRouteTableAssociation EC2::VPCEndpoint", 0, "nothing: there is no NAT gateway in it"},
 		{"alarms of native servers", "Scheduler::ScheduleGroup", 0, "$1.00 a million alarms beyond 14 million a month"},
 		{"rights and settings", "IAM::Role IAM::ManagedPolicy AppConfig::Application AppConfig::ConfigurationProfile AppConfig::HostedConfigurationVersion CodeDeploy::Application CodeDeploy::DeploymentGroup CloudFormation::Stack", 0, "nothing"},
 		{"alarms, with `AlarmEmail`", "CloudWatch::Alarm", 0.10, "an account's first ten are free"},
