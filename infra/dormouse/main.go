@@ -82,7 +82,7 @@ type commands struct {
 
 	Check  checkCommand  `cmd:"" group:"Servers" help:"Show all mistakes in a servers file, without starting a server."`
 	Image  imageCommand  `cmd:"" group:"Keeping and deploying" help:"Install servers for the image of the boxes."`
-	Doctor doctorCommand `cmd:"" group:"What happens" help:"Check this machine, and with SERVER start that server once. Nothing is changed."`
+	Doctor doctorCommand `cmd:"" group:"What happens" help:"Check this machine, and change nothing. With SERVER start that server once."`
 	Quotas quotasCommand `cmd:"" group:"Callers" help:"Show what tenants have used and may use, and set their limits."`
 
 	Version    versionCommand    `cmd:"" group:"This program" help:"Show the version, and the Go version that built it."`

@@ -46,7 +46,7 @@ type served struct {
 	Sockets   listenAddress `placeholder:"ADDRESS" help:"Address for WebSocket clients, by default the next port after --listen."`
 	EnvFile   []string      `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. It wins over .env, and the environment wins over it."`
 	PublicURL string        `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a proxy: https://HOST."`
-	Access    string        `enum:",keys,oauth,idp,open" default:"" help:"Who may call. keys: callers with an API key. oauth, idp: also users who sign in. open: everybody. By default open on loopback, otherwise keys."`
+	Access    string        `enum:",keys,oauth,idp,open" default:"" help:"Who may call. keys: callers with an API key. oauth, idp: also users who sign in. open: everybody. By default open on loopback without --public-url, otherwise keys."`
 }
 
 // listenAddress is HOST:PORT, or a port of this machine alone.
