@@ -95,7 +95,7 @@ func TestCallAsksForTheInputsOfItsServer(t *testing.T) {
 		t.Errorf("without a terminal: %d %s", code, printed)
 	}
 	s.ask, _ = answering(map[string]string{"asks needs my-key: ": "5"})
-	if printed, _ := s.run(line); !strings.Contains(printed, "MY_KEY of asks: in .env") || !strings.Contains(printed, "asks does not answer") {
+	if printed, _ := s.run(line); !strings.Contains(printed, "MY_KEY of asks: in .env") || !strings.Contains(printed, "none is not on the PATH") {
 		t.Errorf("with one: %s", printed)
 	}
 	if printed, _ := s.run("list --data $DATA"); !strings.Contains(printed, "none is not on the PATH") {
