@@ -36,7 +36,7 @@ func TestRunProposesCommandsThatTheUserCanType(t *testing.T) {
 	}
 }
 
-// What cannot be meant is refused before anything is started.
+// The command run refuses flags that contradict each other, before it starts anything.
 func TestRunRefusesFlagsThatCannotBeMeant(t *testing.T) {
 	s := newShell(t)
 	s.file("servers.json", `{"mcpServers":{"mine":{"command":"python3","args":["mine.py"]},"theirs":{"command":"npx","args":["-y","x"]}}}`)

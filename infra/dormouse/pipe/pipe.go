@@ -75,7 +75,7 @@ type pipe struct {
 	session  string
 	version  string          // the protocol version of the handshake, or of the last request that names one
 	greeting []byte          // the client's initialize
-	params   json.RawMessage // which arguments of which tools headers repeat; see bridge.HeaderParams
+	params   json.RawMessage // the headers repeat some arguments of some tools: these are named here; see bridge.HeaderParams
 	calls    []*call         // those that wait for an answer
 }
 

@@ -45,7 +45,6 @@ type owner struct {
 	tool                    string // the tool that was called; only of an owner on a day, and not for the time of boxes and connections
 }
 
-// ownerOf returns the owner of a share.
 func ownerOf(s api.Share) owner {
 	return owner{s.Server, s.Tenant, s.Session, s.Principal, s.Tool}
 }
@@ -296,7 +295,7 @@ func (l *Ledger) Stopped(t fleet.Status) {
 	l.give(boxOwner(t), l.task(t, t.Stopped))
 }
 
-// boxOwner returns the owner of a box.
+// boxOwner has no session: the sessions of a box share its time.
 func boxOwner(t fleet.Status) owner {
 	tenant, _ := storage.BoxID(t.Box).Parts()
 	return owner{server: t.Server, tenant: tenant}

@@ -33,7 +33,6 @@ type client struct {
 	version string
 }
 
-// at returns the client of a session.
 func (w *world) at(path, session string) *client {
 	return &client{w: w, path: path, session: session, version: wire.V20251125}
 }
