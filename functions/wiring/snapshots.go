@@ -11,8 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Forget removes the kept workspaces of a box, up to a generation.
-type Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error
+// Forget removes the kept workspaces of a box, up to a generation. remembers says that the server
+// keeps memory ("memory": "keep"), which goes too.
+type Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error
 
 // KeepIn parses the location where boxes keep workspaces. "folder:PATH" is on this machine:
 // the boxes write there themselves, so each function can remove workspaces. With

@@ -161,7 +161,14 @@ func New(s Settings, p Parts) (*Function, error) {
 	f.Relay = relayserver.Config{
 		Store: store, Sealer: sealer, Log: p.Log, Observer: f.Observer, Launch: f.launch, EventAge: s.Limits.EventAge,
 		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: f.Meter,
-		ShowErrors: s.ShowErrors, Fleet: p.Fleet, Inside: p.Inside, IsInside: p.IsInside, Bill: p.Meter, ListLag: p.ListLag, Held: f.Held, Secrets: f.secrets, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
+		ShowErrors: s.ShowErrors, Fleet: p.Fleet, Inside: p.Inside, IsInside: p.IsInside, Bill: p.Meter, ListLag: p.ListLag, Held: f.Held, Secrets: f.secrets, WaitingCalls: s.WaitingCalls,
+	}
+	if p.Forget != nil {
+		f.Relay.Forget = func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error {
+			_, name := box.Parts()
+			server, known := s.Servers.Server(name)
+			return p.Forget(ctx, box, owner, gen, !known || server.Box.Memory)
+		}
 	}
 	f.Relay.Definition = func(server string) string {
 		if s, ok := s.Servers.Server(server); ok && !s.Disabled {

@@ -156,3 +156,17 @@ func TestTheSecretIsReplacedWithoutLosingATicket(t *testing.T) {
 		t.Errorf("a ticket of the secret that was replaced: %v", err)
 	}
 }
+
+func TestMemoryIsLookedForOnlyOfServersThatMayKeepIt(t *testing.T) {
+	searched := map[string]bool{}
+	f := wired(t, wiring.Parts{Snapshots: "folder:/x", Forget: func(_ context.Context, box storage.BoxID, _ string, _ storage.Generation, remembers bool) error {
+		searched[string(box)] = remembers
+		return nil
+	}})
+	for _, box := range []storage.BoxID{"t/kept", "t/unknown"} {
+		commontest.OK(t, f.Relay.Forget(t.Context(), box, "s", 1))
+	}
+	if searched["t/kept"] || !searched["t/unknown"] {
+		t.Errorf("%v: one keeps none, and what a server that is gone has kept is not known", searched)
+	}
+}

@@ -13,12 +13,16 @@ import (
 )
 
 // Folder returns a function that removes what is kept of an owner from the folder at path. If
-// the owner is a session, that includes the memory of its process, which may be beside a
-// workspace that all sessions of a principal share.
+// the owner is a session of a server that remembers, that includes the memory of its process,
+// which may be beside a workspace that all sessions of a principal share. The search for that
+// reads the pointers of all workspaces, so it is made for such servers only.
 func Folder(path string) wiring.Forget {
 	folder := snapshot.NewFolder(path)
-	return func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error {
-		_, err := memory.Forget(folder, string(box), owner)
+	return func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error {
+		var err error
+		if remembers {
+			_, err = memory.Forget(folder, string(box), owner)
+		}
 		return errors.Join(err, folder.Delete(ctx, snapshot.Key(string(box), owner), int64(gen)))
 	}
 }
