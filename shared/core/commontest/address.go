@@ -11,9 +11,9 @@ import (
 // ports counts the ports that FreeAddress has tried.
 var ports atomic.Int32
 
-// FreeAddress returns an address of loopback whose port and the next one are free. Programs
-// that ask the kernel for any port get none of these, also while the test's own program is
-// down. Two tests at once get different ones.
+// FreeAddress returns a loopback address whose port and the next one are free. The kernel gives neither
+// port to a program that asks for any port, even while the program under test does not listen. Tests
+// that run at the same time get different addresses.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	for range 1_000 {

@@ -46,7 +46,7 @@ func OK(t testing.TB, err error) {
 	}
 }
 
-// OKIn is as OK, and says what failed.
+// OKIn is [OK] for the step that what names.
 func OKIn(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -62,7 +62,7 @@ func Check(t testing.TB, err error) {
 	}
 }
 
-// CheckIn is as Check, and says what failed.
+// CheckIn is [Check] for the step that what names.
 func CheckIn(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -70,13 +70,13 @@ func CheckIn(t testing.TB, what string, err error) {
 	}
 }
 
-// Equal reports that got is not want, if so. The test goes on.
+// Equal reports an error if got is not want. The test goes on.
 func Equal[T comparable](t testing.TB, want, got T) {
 	t.Helper()
 	EqualIn(t, "", want, got)
 }
 
-// EqualIn is as Equal, and says what is not as wanted.
+// EqualIn is [Equal] for the value that what names.
 func EqualIn[T comparable](t testing.TB, what string, want, got T) {
 	t.Helper()
 	if got == want {
@@ -92,7 +92,7 @@ func EqualIn[T comparable](t testing.TB, what string, want, got T) {
 	t.Errorf("%sgot %+v, want %+v", what, got, want)
 }
 
-// Same reports how got differs from want, by cmp.Diff, if it does. The test goes on.
+// Same reports an error with the output of cmp.Diff if got differs from want. The test goes on.
 func Same(t testing.TB, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
@@ -100,7 +100,7 @@ func Same(t testing.TB, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// SameIn is as Same, and says what differs.
+// SameIn is [Same] for the value that what names.
 func SameIn(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
@@ -108,8 +108,8 @@ func SameIn(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// Contains reports that a text lacks a part, if it does. It says what the text is, unless what
-// is "". The test goes on.
+// Contains reports an error if text lacks part. what names the text in the error, and may be "". The
+// test goes on.
 func Contains(t testing.TB, what, part, text string) {
 	t.Helper()
 	if strings.Contains(text, part) {

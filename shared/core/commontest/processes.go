@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for what must come. Only a failing test waits that
-// long.
+// patience is how long [Eventually] waits. Only a failing test waits that long.
 const patience = 30 * time.Second
 
 // Alive reports whether a process runs; a zombie does not.
@@ -22,7 +21,7 @@ func Alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }
 
-// Eventually waits until ok reports true.
+// Eventually waits until ok returns true. After 30 seconds it fails the test with what.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {

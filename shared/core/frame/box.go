@@ -11,27 +11,29 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// This file has the two interfaces between a box, which runs the processes of a server, and what
-// connects the box with its sessions: the runner's end of the relay, or the code of the same program.
+// This file has the two interfaces between a box, which runs the processes of a server, and the code
+// that connects the box with sessions. That code is the runner's end of the relay, or is in the same
+// program.
 
 // Executor is a box. One goroutine calls all methods, one after the other, in the order in which the
 // frames came. No method may wait for the end of [Link.Run].
 type Executor interface {
-	// Deliver executes a message. It is called at most once for each ID and Round.
-	// If the delivery has requests, the box must send one Event with Final or with Asks
-	// for it. After an Event with Asks the box forgets the delivery.
+	// Deliver executes a message. It is called at most once for each ID and Round. If the message has
+	// requests, the box must send an Event with Final or with Asks for it. After an Event with Asks the
+	// box forgets the delivery.
 	Deliver(d Delivery)
 	// Answer passes on the client's response to a question. It may be called twice for one
 	// response, and for a question that is not open any more.
 	Answer(s storage.ID, question string, raw []byte)
-	// CloseStream says that a request stream was ended without the box, such as by a cancel. The
-	// box cancels the calls of the stream; events that they still send are dropped. The stream may
-	// have ended in the box as well.
+	// CloseStream says that something else than the box has ended a request stream, such as the
+	// client's cancel. The box cancels the calls of the stream; events that they still send are
+	// dropped. The box may have ended the stream as well.
 	CloseStream(s storage.ID, stream storage.StreamID)
 	// StopSession says that the client has ended a session. The box stops its process.
 	StopSession(s storage.ID)
-	// Halt stops the process of a session, or all processes if s is "", for an operator, whose
-	// name is in by. Calls in flight may go on for the time within. The sessions stay.
+	// Halt stops the process of a session, or all processes if s is "", because an operator asked for
+	// it. by is the operator's name. Calls in flight may go on for the time within. The sessions do not
+	// end.
 	Halt(s storage.ID, by string, within time.Duration)
 	// Questions returns the client-visible ids of the open questions, by session.
 	Questions() map[storage.ID][]string
@@ -43,11 +45,11 @@ type Executor interface {
 // Delivery is one client message (or batch) to execute. Init and Raw belong to
 // the Executor.
 type Delivery struct {
-	ID          storage.StreamID // also the name of the stream that gets its events
-	Round       int              // how often the delivery was suspended; if above 0, Raw has the answers
+	ID          storage.StreamID // also names the stream of its events
+	Round       int              // how often the delivery was suspended to ask the client; if above 0, Raw has the answers
 	Session     storage.ID
 	Principal   string   // a hash; the same for all sessions of one principal in the box, and different for other principals
-	Ticket      string   // the Ticket for the events of the delivery
+	Ticket      string   // for the events of the delivery
 	Level       string   // last logging/setLevel of the session, "" for none
 	Subscribed  []string // resource URIs, in the order of subscription
 	Init        json.RawMessage
@@ -55,7 +57,7 @@ type Delivery struct {
 	HasRequests bool                      // Raw has requests, each of which the box has to end
 	Again       bool                      // the session has had a process before
 	Moved       bool                      // the server's lists may have changed since the session's last request
-	Held        bool                      // Dormouse itself sends the clients list_changed for tools
+	Held        bool                      // Dormouse itself, not the server, sends the clients list_changed for tools
 	Secrets     map[string]storage.Secret // keys and tokens of the principal at third parties, by provider
 }
 
@@ -70,12 +72,12 @@ type Event struct {
 	Asks    *Suspension // not nil: after this event the delivery is suspended
 }
 
-// Suspension suspends a delivery whose server asks the client something: it waits for the answers
-// without this box. The questions are events of its stream; the Suspension comes with the last of
-// them. Their ids are those of [storage.QuestionID], for the round after the delivery's.
+// Suspension ends the work on a delivery until the client has answered questions of the server. The box
+// forgets the delivery; the store keeps it. The questions are events of its stream, and the last of
+// them carries the Suspension. [storage.QuestionID] makes their ids, with the delivery's Round + 1.
 type Suspension struct {
 	Questions []storage.Question
-	Raw       []byte        // the request, or a batch, to send again; without answers
+	Raw       []byte        // the request, or a batch, that the server gets again with the answers
 	Within    time.Duration // how long the client may take to answer
 }
 
@@ -114,20 +116,20 @@ const YieldAfter = 10 * time.Second
 // definition. If a call takes longer, the box takes messages again.
 const RefuseFor = 5 * time.Second
 
-// Link takes what a box sends.
+// Link takes what a box sends to its sessions.
 type Link interface {
-	// Run returns when the box may end: it has slept long enough, or ctx is done. From the moment ctx
-	// is done no new message is executed; the caller stops the processes meanwhile.
+	// Run returns when the box may end: it was idle for long enough, or ctx is done. As soon as ctx is
+	// done, no new message is executed. The caller stops the processes meanwhile.
 	Run(ctx context.Context) error
 	// Event takes an event. It blocks while too many bytes of the event's session are not stored yet.
 	Event(Event)
 	// Status sends a report, which may be lost unless it has a Handshake.
 	Status(StatusReport)
-	// Snapshot sends a request about the snapshots of an owner.
+	// Snapshot sends a request about the snapshots of its Owner, and waits for the reply.
 	Snapshot(context.Context, Snapshot) (Kept, error)
 }
 
-// Joining is what a box in the same program gives to the code that connects it with its sessions.
+// Joining is what a box passes to the code of the same program that connects it with sessions.
 type Joining struct {
 	Box      storage.BoxID
 	Token    string // the one-time token with which the box was started
@@ -135,18 +137,19 @@ type Joining struct {
 	Digest   string        // of the definition of the server that the box was started with
 	Retire   func()        // ends the box when nothing is in flight, because its server has another definition
 	Idle     time.Duration // the box sleeps after it was idle for this long; 0: the default
-	Flush    time.Duration // how long requests in flight have to end after Run's ctx is done
+	Flush    time.Duration // how long requests in flight may take to end after Run's ctx is done
 	Guard    interface {   // catches panics of the code of the box
 		Go(do func())
 		Catch()
 		Panicked() <-chan struct{}
 	}
-	Hold func(bytes int) // counts bytes that are held for the box
+	Hold func(bytes int) // adds to the bytes that count as memory of the box; negative when they are freed
 }
 
-// Fit returns e as the relay can carry it: in valid UTF-8, or if e is too large or may not suspend its
-// delivery, error responses in its place. round is how often the delivery was suspended before. why is
-// the reason if e was changed. An event that is too large and that no request waits for is left out.
+// Fit returns what the relay can carry in place of e. It replaces bytes that are not UTF-8. If e is too
+// large, or may not suspend its delivery, Fit returns error responses. It drops an event that is too
+// large and that no request waits for. round is how often the delivery was suspended before. why is the
+// reason if e was changed.
 func Fit(e Event, round int) (fit []Event, why string) {
 	if !utf8.Valid(e.Raw) {
 		e.Raw, why = bytes.ToValidUTF8(e.Raw, []byte("\uFFFD")), "bytes are not UTF-8"

@@ -9,14 +9,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Encode returns a frame as bytes, whatever its length.
+// Encode returns a frame as bytes. It does not split a long one; see [Cut].
 func Encode(f Frame) []byte {
 	payload := payloadOf(f)
 	b := make([]byte, 0, usualHeader+len(payload))
 	b = append(append(append(b, begin...), f.kind()...), '"')
 	fields := len(b)
 	b, err := json.Append(b, f, json.EscapeHTML|json.SortMapKeys)
-	if err != nil { // impossible: a header has only strings, numbers and slices of them
+	if err != nil { // impossible: every type of a header's fields has a form in JSON
 		panic("relay: a frame header that cannot be encoded: " + err.Error())
 	}
 	if b[fields+1] == '}' {
@@ -56,9 +56,8 @@ func payloadOf(f Frame) []byte {
 	}
 }
 
-// Decode reads a frame. The payload aliases data. An error is storage.Invalid. For a
-// frame of another version its cause is a [VersionError], which says nothing about
-// later frames.
+// Decode reads a frame. The payload aliases data. An error is storage.Invalid. For a frame of another
+// version its cause is a [VersionError]. The next frame may be readable all the same.
 func Decode(data []byte) (Frame, error) {
 	head, payload, _ := bytes.Cut(data, []byte{'\n'})
 	if crowded(head) {
@@ -75,8 +74,8 @@ func Decode(data []byte) (Frame, error) {
 	return f, nil
 }
 
-// crowded reports whether decoding a header might take far more memory than its bytes. It counts values
-// by their commas, brackets and braces.
+// crowded reports whether decoding a header might take far more memory than its bytes. It counts the
+// values by the commas, brackets and braces.
 func crowded(head []byte) bool {
 	if len(head) <= maxValues {
 		return false
@@ -92,8 +91,8 @@ func unreadable(size int, err error) error {
 	return storage.Errorf(storage.Invalid, "relay frame of %d bytes has no readable header", size).Because(err)
 }
 
-// kindOf reads the type of a frame. It does not parse a header that Encode wrote: the
-// decoder of that type will.
+// kindOf reads the type of a frame. It does not parse a header that Encode wrote, because decode parses
+// it.
 func kindOf(head []byte) (Type, error) {
 	if rest, ok := bytes.CutPrefix(head, []byte(begin)); ok {
 		kind, _, ok := bytes.Cut(rest, []byte{'"'})

@@ -14,50 +14,52 @@ const (
 	EnvBox        = "DORMOUSE_BOX"
 	EnvGeneration = "DORMOUSE_GENERATION"
 	EnvToken      = "DORMOUSE_TOKEN"
-	EnvPass       = "DORMOUSE_PASS" // the pass with which the runner connects first; see PassHeader
+	EnvPass       = "DORMOUSE_PASS" // the secret that the runner shows on its first connection; see PassHeader
 	EnvRelayURL   = "DORMOUSE_RELAY_URL"
 	EnvEra        = "DORMOUSE_ERA"   // EraModern, EraLegacy, EraDual, or not set
-	EnvRoots      = "DORMOUSE_ROOTS" // file with certificates of authorities, for an image that has none
+	EnvRoots      = "DORMOUSE_ROOTS" // file with CA certificates, for a container image that has none
 	EnvImage      = "DORMOUSE_IMAGE" // the [Image] of the box, as JSON, if its server runs from an image
 )
 
-// Image says what a container of an image starts, in the words of the image's configuration.
+// Image is the part of a container image's configuration that says what a container starts.
 type Image struct {
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
 	Env        []string `json:"env,omitempty"` // NAME=VALUE
 }
 
-// The eras that a server may be found to speak.
+// Values of EnvEra: which protocol versions a server speaks. Legacy versions, up to 2025-11-25, have
+// sessions. Modern ones, from 2026-07-28 on, have none.
 const (
-	EraModern = "modern" // and no other
-	EraLegacy = "legacy" // and no other
+	EraModern = "modern" // modern versions only
+	EraLegacy = "legacy" // legacy versions only
 	EraDual   = "dual"
 )
 
-// ExitUnreachable is the exit status of a runner that could not connect to the relay. If its
-// box was still starting, the waiting clients get an error that says so.
+// ExitUnreachable is the exit status of a runner that could not connect to the relay. The clients that
+// wait for its start then get an error that says so.
 const ExitUnreachable = 4
 
-// PassHeader is the HTTP header in which a runner shows its pass when it connects.
+// PassHeader is the HTTP header in which a runner shows its pass when it connects. The pass is a sealed
+// text that names the box and expires, so the relay refuses strangers without a read of the store.
 const PassHeader = "Dormouse-Pass"
 
-// LateAfter is the age, by the clocks of both ends, up to which a runner executes a [Deliver] at once.
-// For an older one it first sends an [Ask].
+// LateAfter decides whether a runner executes a [Deliver] at once. It does so if its own clock and
+// Deliver.Sent differ by at most LateAfter. Otherwise it first sends an [Ask].
 const LateAfter = time.Second
 
-// MaxQuestions is how many questions one delivery may ask in a round.
+// MaxQuestions is how many questions a server may ask a client at once, during one call.
 const MaxQuestions = 100
 
-// MaxTransfers is how many frames that are cut into parts one runner may be sending. The name of such a
-// frame begins with a number below MaxTransfers, by which the parts are stored. So a hostile runner
-// cannot fill the store with more frames than this.
+// MaxTransfers is how many frames a runner may send in parts at the same time. The name of such a frame
+// begins with a number below MaxTransfers, by which the parts are stored. So a hostile runner cannot
+// fill the store with more frames than this.
 const MaxTransfers = 64
 
-// maxDetail is how many bytes of a text from the other end go to the log.
+// maxDetail is how many bytes of a text that the other end sent go to the log.
 const maxDetail = 500
 
-// Clip cuts a text from the other end to maxDetail bytes, for a log line.
+// Clip cuts a text that the other end sent to maxDetail bytes, for a log line.
 func Clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDetail)], "") }
 
 // RequestIDs returns the ids of the requests in a message or a batch, as the client

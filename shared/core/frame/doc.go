@@ -1,7 +1,8 @@
-// Package frame has the frames that the relay function and a runner exchange. It also has
-// the other facts on which both ends must agree: limits, the environment of a runner, and
-// the header that carries its pass. Package relay explains the protocol.
+// Package frame has the frames that the relay function and a runner exchange. A runner is the program
+// that starts the processes of an MCP server. The package also has the other facts on which both ends
+// must agree: limits, the environment variables of a runner, and the HTTP header in which it
+// authenticates. Package relay explains the protocol.
 //
-// [Encode] and [Decode] convert one frame. [Cut] and [Assembler] carry a frame that is
-// longer than one message of the gateway.
+// [Encode] and [Decode] convert one frame. [Cut] and [Assembler] carry a frame that is longer than one
+// message of API Gateway.
 package frame

@@ -12,10 +12,10 @@ import (
 // Version is the version of the frame layout. Every header has it.
 const Version = 1
 
-// Limits of the relay, in bytes. MaxFrame limits one message of the gateway, MaxPiece the
-// payload of a part, and MaxWSFrame a WebSocket frame with its header. MaxMessage limits a
-// client's message or an event, and MaxJoined a frame joined from parts. API Gateway's own
-// limits are 131,072 for a message and 32,768 for a WebSocket frame.
+// Limits of the relay, in bytes. MaxFrame limits one WebSocket message, MaxPiece the payload of a
+// [Part], and MaxWSFrame a WebSocket frame with its header. MaxMessage limits a client's message or an
+// event, and MaxJoined a frame joined from parts. API Gateway's own limits are 131,072 for a message
+// and 32,768 for a WebSocket frame.
 const (
 	MaxFrame   = 120_000
 	MaxPiece   = 100_000
@@ -24,8 +24,8 @@ const (
 	MaxJoined  = MaxMessage + 1<<20
 )
 
-// Limits of a header, which has no message in it: its bytes, and its values, of which each
-// may become a hundred bytes of memory.
+// Limits of a frame's header: its bytes, and the JSON values in it. Decoding may take a hundred bytes
+// of memory for each value. The MCP message is not in the header but in the payload.
 const (
 	maxHeader = 4 << 20
 	maxValues = 200_000
@@ -47,7 +47,7 @@ const (
 	TypeWhole  Type = "whole"
 )
 
-// The types of a [Snapshot] frame.
+// The types of a [Snapshot] frame, which a runner sends.
 const (
 	Get    Type = "get"    // where is the newest snapshot?
 	Put    Type = "put"    // where may a new one, of Size bytes, be uploaded?
@@ -55,7 +55,7 @@ const (
 	Forget Type = "forget" // the snapshot may be deleted
 )
 
-// Types that the host sends.
+// Types that a runner receives.
 const (
 	TypeWelcome Type = "welcome"
 	TypeFenced  Type = "fenced"
@@ -75,7 +75,7 @@ const (
 	TypeKept    Type = "kept"
 )
 
-// TypePart goes both ways.
+// TypePart is sent by both ends.
 const TypePart Type = "part"
 
 // VersionError is the cause of [Decode]'s error for a readable frame of another version
@@ -87,9 +87,9 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("version %d is spoken, and this side speaks version %d", e.V, Version)
 }
 
-// Cut splits an encoded frame that is longer than MaxFrame into part frames with this
-// name. It returns a shorter frame alone and unchanged. A runner sets box, so that the
-// host knows where to keep the parts.
+// Cut splits an encoded frame that is longer than MaxFrame into [Part] frames whose Frame is name. It
+// returns a shorter frame alone and unchanged. A runner passes its box, under which the receiver stores
+// the parts.
 func Cut(encoded []byte, box storage.BoxID, name string) [][]byte {
 	if len(encoded) <= MaxFrame {
 		return [][]byte{encoded}
@@ -103,9 +103,9 @@ func Cut(encoded []byte, box storage.BoxID, name string) [][]byte {
 	return pieces
 }
 
-// Pieces cuts what frame has, one after the other, into the payloads of part frames, of at most
-// MaxPiece bytes each. It cuts between characters. A piece aliases frame unless it has bytes of
-// two of its slices.
+// Pieces cuts the slices of frame, taken as one text, into the payloads of [Part] frames, of at most
+// MaxPiece bytes each. It cuts between characters. A piece aliases frame unless its bytes come from
+// several slices.
 func Pieces(frame ...[]byte) (pieces [][]byte) {
 	var joined []byte // the end of earlier slices, which begins the next piece
 	for _, rest := range frame {
@@ -134,10 +134,10 @@ func Pieces(frame ...[]byte) (pieces [][]byte) {
 	return pieces
 }
 
-// DrainFrame returns the frame that asks a runner to connect anew within a time, because this program
-// is about to be replaced. The runner chooses a random moment, so that not all connect at once. The
-// caller posts the frame to the connection in a box record. Its only answer is the [Hello] on the next
-// connection.
+// DrainFrame returns the frame that asks a runner to open a new connection within a time. A program
+// sends it when it is about to be replaced. The runner chooses a random moment, so that not all runners
+// connect at once. The caller posts the frame to Conn of a [storage.Box]. The runner's only answer is
+// the [Hello] on its next connection.
 func DrainFrame(within time.Duration) []byte {
 	return Encode(Drain{In: within.Milliseconds()})
 }
@@ -165,15 +165,14 @@ type Assembler struct {
 	joined map[string]bool // names of complete frames, at most maxJoinedKept
 }
 
-// maxOpenFrames limits how many incomplete frames a runner holds, in case the host never
-// completes them. Add limits their bytes to 4*MaxJoined.
+// maxOpenFrames limits how many incomplete frames a runner holds, in case the sender never completes
+// them. Add limits their bytes to 4*MaxJoined.
 const (
 	maxOpenFrames = 64
 	maxJoinedKept = 1000
 )
 
-// Open returns how many frames are begun and not complete, and how many bytes they
-// hold.
+// Open returns how many frames have some of their parts but not all, and the bytes of these parts.
 func (a *Assembler) Open() (frames, size int) { return len(a.frames), a.size }
 
 // Add takes a part. When the part was the last missing one of its frame, Add returns the

@@ -2,8 +2,8 @@ package frame
 
 import "github.com/dormouse-mcp/dormouse/shared/core/storage"
 
-// Frame is one of the structs of this file. Their json tags are the header; a Payload
-// follows it.
+// Frame is one of the structs of this file. The fields with a JSON name are the header of the frame.
+// The Payload, if any, follows the header.
 type Frame interface{ kind() Type }
 
 // FromRunner is a frame that a runner sends.
@@ -12,7 +12,7 @@ type FromRunner interface {
 	From() Sender
 }
 
-// Sender says which runner sends a frame. Not all types need all of it.
+// Sender says which runner sends a frame. Some types of frames need only a part of it.
 type Sender struct {
 	Box    storage.BoxID      `json:"box,omitempty"`
 	Gen    storage.Generation `json:"gen,omitempty"`
@@ -22,16 +22,16 @@ type Sender struct {
 // From returns s.
 func (s Sender) From() Sender { return s }
 
-// Hello is the first frame on a connection, and a ping.
+// Hello is the first frame on a connection. A runner sends it again as a ping.
 type Hello struct {
 	Sender
-	Token string `json:"token,omitempty"` // one-time, until the first Welcome
+	Token string `json:"token,omitempty"` // one-time; sent until the first Welcome
 	Link  int64  `json:"link,omitempty"`  // the number of the connection, by the runner's count
 	Task  string `json:"task,omitempty"`  // the fleet's name for the runner
 	// Digest names the definition of the server that the runner was started with, ""
 	// if it does not say.
 	Digest string `json:"digest,omitempty"`
-	// Baked says that the runner's image has the install of the server.
+	// Baked says that the runner's image contains the server's installed packages.
 	Baked bool `json:"baked,omitempty"`
 	// Questions are the client-visible ids of open questions, by session. The runner gets the
 	// answers that came while it had no connection.
@@ -41,13 +41,14 @@ type Hello struct {
 	Invited bool `json:"invited,omitempty"`
 }
 
-// Pull asks for the items that wait in the inbox.
+// Pull asks for the messages that wait in the store for the box. Each comes as a [Deliver].
 type Pull struct {
 	Sender
 	N int64 `json:"n,omitempty"`
 }
 
-// Taken says that the runner executes the deliveries with these tickets.
+// Taken says that the runner executes the deliveries with these tickets (see [Deliver]). The relay
+// function notes that in the store, so that a lost box does not leave their requests without an end.
 type Taken struct {
 	Sender
 	Tickets []string `json:"tickets,omitempty"`
@@ -59,16 +60,16 @@ type Ask struct {
 	Ticket   string           `json:"ticket,omitempty"`
 	ID       storage.StreamID `json:"id,omitempty"`
 	Round    int              `json:"round,omitempty"`
-	NotAfter int64            `json:"notAfter,omitempty"` // Unix milliseconds
+	NotAfter int64            `json:"notAfter,omitempty"` // Unix milliseconds; as in [Deliver]
 	Inbox    bool             `json:"inbox,omitempty"`
 }
 
-// Return gives back a message that the runner has not executed and will not execute,
-// because its time is almost over. The message is the payload.
+// Return gives back a message that the runner has not executed and will not execute, because the runner
+// must end soon. The message is the payload.
 type Return struct {
 	Sender
 	Ticket   string `json:"ticket,omitempty"`
-	NotAfter int64  `json:"notAfter,omitempty"` // Unix milliseconds
+	NotAfter int64  `json:"notAfter,omitempty"` // Unix milliseconds; as in [Deliver]
 	Payload  []byte `json:"-"`
 }
 
@@ -76,7 +77,7 @@ type Return struct {
 type Events struct {
 	Sender
 	Session storage.ID  `json:"session,omitempty"`
-	Tickets []string    `json:"tickets,omitempty"` // as in Taken, which is handled before the events
+	Tickets []string    `json:"tickets,omitempty"` // as in [Taken], of streams that go on after this batch; handled before the events
 	Seq     int64       `json:"seq,omitempty"`
 	Items   []EventItem `json:"items,omitempty"`
 	Payload []byte      `json:"-"`
@@ -87,15 +88,16 @@ type Events struct {
 type EventItem struct {
 	Ticket string           `json:"ticket"`
 	Stream storage.StreamID `json:"stream,omitempty"` // "" for the standalone stream
-	First  storage.Index    `json:"first,omitempty"`  // index of the first event; 0, only in the standalone stream: not known
+	First  storage.Index    `json:"first,omitempty"`  // index of the first event; 0 if the runner does not know it, which happens only in the standalone stream
 	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
-	Marked bool             `json:"marked,omitempty"` // the stream or its round ends, and the delivery has an item in the store: it came from there, or the runner sent Taken for it
+	Marked bool             `json:"marked,omitempty"` // the stream ends, or the delivery is suspended, and the store has an item of the delivery: from the inbox, or made for a Taken
 	Lens   []int            `json:"lens"`
 	Asks   *Asks            `json:"asks,omitempty"` // set if the delivery is suspended after the last event
 }
 
-// Asks suspends a delivery: the client gets questions, and no process works on the delivery until there
-// are answers. The request that is sent again then is in the payload, after the events of the EventItem.
+// Asks suspends a delivery: the client gets questions, and no process works on the delivery until the
+// client has answered. The server then gets the request again, with the answers. That request is in the
+// payload, after the events of the EventItem.
 type Asks struct {
 	Round     int                `json:"round"` // one more than the Round of the delivery
 	Questions []storage.Question `json:"questions"`
@@ -103,8 +105,8 @@ type Asks struct {
 	Len       int                `json:"len"`    // bytes of the request
 }
 
-// Values of Status.Phase: the box runs as many processes as it may, or its machine has no memory for
-// another process.
+// Values of Status.Phase. PhaseFull: the box runs as many processes as it may. PhaseMemory: the box's
+// machine has no memory for another process.
 const (
 	PhaseFull   = "full"
 	PhaseMemory = "memory"
@@ -120,19 +122,19 @@ type Status struct {
 	Phase   string     `json:"phase,omitempty"`
 	Detail  string     `json:"detail,omitempty"`
 	Era     string     `json:"era,omitempty"` // the era of the server, if it was not known before
-	// Lists, if not "", says that the payload is a fingerprint of the lists of a fresh process. Its
-	// value names everything that the lists may depend on. Own says that the principal is part of
-	// that.
+	// Lists, if not "", says that the payload is a fingerprint of the lists of a fresh process. The
+	// value of Lists names everything that the lists may depend on. Own says that the lists may depend
+	// on the principal, too.
 	Lists   string `json:"lists,omitempty"`
 	Own     bool   `json:"own,omitempty"`
 	Payload []byte `json:"-"`
 }
 
-// Bye says that the runner executes nothing from now on.
+// Bye says that the runner executes nothing more, because it is about to end.
 type Bye struct {
 	Sender
 	Link  int64 `json:"link,omitempty"`
-	Looks bool  `json:"looks,omitempty"` // Looks was set in all deliveries
+	Looks bool  `json:"looks,omitempty"` // all messages that the runner got had Deliver.Looks
 	Idle  int64 `json:"idle,omitempty"`  // milliseconds for which the box had no work
 }
 
@@ -145,14 +147,14 @@ type Part struct {
 	Payload []byte `json:"-"`
 }
 
-// Whole says that the host has all parts of a frame.
+// Whole says that the receiver has all parts of a frame, and asks it to handle the frame.
 type Whole struct {
 	Sender
 	Of    int    `json:"of,omitempty"`
 	Frame string `json:"frame,omitempty"`
 }
 
-// Snapshot is a request about the snapshots of an owner. Op is its type: [Get], [Put],
+// Snapshot is a request about the snapshots of Owner, such as a session. Op is its type: [Get], [Put],
 // [Done] or [Forget].
 type Snapshot struct {
 	Op Type `json:"-"`
@@ -164,26 +166,26 @@ type Snapshot struct {
 	Object string `json:"object,omitempty"`
 }
 
-// InstallOwner begins the name of the owner of a snapshot that has installed packages.
+// InstallOwner is the prefix of Snapshot.Owner for a snapshot of installed packages.
 const InstallOwner = "install-"
 
-// Welcome answers a hello: the runner runs the box, in generation Gen.
+// Welcome answers a [Hello]. The runner may now execute messages for the box, in generation Gen.
 type Welcome struct {
 	Gen    storage.Generation `json:"gen,omitempty"`
 	Link   int64              `json:"link,omitempty"`
-	Ticket string             `json:"ticket,omitempty"` // a fresh pass
-	Retire bool               `json:"retire,omitempty"` // the server has another definition by now, or none
+	Ticket string             `json:"ticket,omitempty"` // a pass for the next connection; see [PassHeader]
+	Retire bool               `json:"retire,omitempty"` // the box should end, because its server was removed or has another definition by now
 	// Launch has the environment variables of the box if [Hello.Invited] asked for them. It may
 	// hold secrets.
 	Launch map[string]string `json:"launch,omitempty"`
 }
 
-// Fenced answers a Hello with this Link, and says that another runner runs the box.
+// Fenced answers a [Hello] that has this Link. It says that another runner runs the box.
 type Fenced struct {
 	Link int64 `json:"link,omitempty"`
 }
 
-// Nudge says that items wait, so that the runner sends a Pull.
+// Nudge says that messages wait in the store. The runner then sends a [Pull].
 type Nudge struct{}
 
 // Look says nothing. Whoever posts it learns whether the connection is open.
@@ -196,14 +198,14 @@ type Deliver struct {
 	Session    storage.ID         `json:"session,omitempty"`
 	Ticket     string             `json:"ticket,omitempty"`
 	ID         storage.StreamID   `json:"id,omitempty"`
-	Round      int                `json:"round,omitempty"`     // how often the delivery was suspended before
+	Round      int                `json:"round,omitempty"`     // how often the delivery was suspended before; see [Asks]
 	Base       storage.Index      `json:"base,omitempty"`      // the index of the last event of its stream
 	Principal  string             `json:"principal,omitempty"` // a hash that tells the principals of a box apart
 	Level      string             `json:"level,omitempty"`
 	Subscribed []string           `json:"subscribed,omitempty"`
 	Sent       int64              `json:"sent,omitempty"`      // Unix milliseconds; when it was posted
-	NotAfter   int64              `json:"notAfter,omitempty"`  // Unix milliseconds
-	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds
+	NotAfter   int64              `json:"notAfter,omitempty"`  // Unix milliseconds; a message that comes later than this is not executed
+	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds after which a runner that has not ended the request sends a [Taken]; 0 if no request is in the message
 	Inbox      bool               `json:"inbox,omitempty"`     // the message has an item in the store
 	Again      bool               `json:"again,omitempty"`     // the session has had a process before
 	Moved      bool               `json:"moved,omitempty"`     // the server's lists may have changed since the session's last request
@@ -216,51 +218,51 @@ type Deliver struct {
 	Payload []byte                    `json:"-"`
 }
 
-// May answers an Ask.
+// May answers an [Ask].
 type May struct {
 	ID      storage.StreamID `json:"id,omitempty"`
 	Round   int              `json:"round,omitempty"`
-	Refused storage.Code     `json:"refused,omitempty"` // "": execute it
+	Refused storage.Code     `json:"refused,omitempty"` // "": the runner may execute the message
 }
 
-// Pulled answers a Pull: the deliveries with these ids were sent.
+// Pulled answers a [Pull], after a [Deliver] for each of IDs was sent.
 type Pulled struct {
 	N      int64                    `json:"n,omitempty"`
 	IDs    []storage.StreamID       `json:"ids,omitempty"`
-	Rounds map[storage.StreamID]int `json:"rounds,omitempty"` // rounds of those ids that were suspended before
+	Rounds map[storage.StreamID]int `json:"rounds,omitempty"` // Deliver.Round of those IDs that were suspended before
 }
 
-// Ack answers Events.
+// Ack answers [Events]. Without Fenced, the batch need not be sent again.
 type Ack struct {
 	Session storage.ID         `json:"session,omitempty"`
 	Seq     int64              `json:"seq,omitempty"`
 	Next    storage.Index      `json:"next,omitempty"`   // index of the next standalone event, if the batch had any
-	Closed  []storage.StreamID `json:"closed,omitempty"` // streams that were ended without the runner
+	Closed  []storage.StreamID `json:"closed,omitempty"` // streams that ended without an event of the runner
 	Fenced  bool               `json:"fenced,omitempty"`
 }
 
-// ByeOK answers a Bye: the box is asleep.
+// ByeOK answers a [Bye]. The box now counts as asleep.
 type ByeOK struct {
 	Link int64 `json:"link,omitempty"`
 }
 
-// Answer is a client's response to a question, in the payload.
+// Answer is a client's response to a question of the server. The response is the payload.
 type Answer struct {
 	Session  storage.ID `json:"session,omitempty"`
 	Question string     `json:"question,omitempty"`
 	Payload  []byte     `json:"-"`
 }
 
-// Stop says that a session has ended.
+// Stop says that a session has ended, so its process must end.
 type Stop struct {
 	Session storage.ID `json:"session,omitempty"`
 }
 
-// Halt says that an operator stops the process of a session, or all processes of the box. The sessions
-// stay.
+// Halt stops the process of a session, or all processes of the box, because an operator asked for it.
+// The sessions do not end.
 type Halt struct {
-	Session storage.ID `json:"session,omitempty"` // "": all
-	By      string     `json:"by"`                // the operator, in words for clients
+	Session storage.ID `json:"session,omitempty"` // "": all sessions of the box
+	By      string     `json:"by"`                // the operator's name, for texts that clients get
 	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
 }
 
@@ -268,12 +270,12 @@ type Halt struct {
 // [YieldAfter]. The box then sleeps as soon as it has been without work for that time.
 type Yield struct{}
 
-// Drain asks the runner to connect anew within a time.
+// Drain asks the runner to open a new connection within a time.
 type Drain struct {
 	In int64 `json:"in,omitempty"` // milliseconds
 }
 
-// PartOK says that a Part of the runner is stored.
+// PartOK says that a [Part] that the runner sent is stored.
 type PartOK struct {
 	N     int64  `json:"n,omitempty"`
 	Frame string `json:"frame,omitempty"`
@@ -286,7 +288,7 @@ type Kept struct {
 	URL     string            `json:"url,omitempty"` // a secret
 	Header  map[string]string `json:"header,omitempty"`
 	Saved   int64             `json:"saved,omitempty"` // Unix milliseconds
-	Sum     string            `json:"sum,omitempty"`   // the Sum of the Put that uploaded the object
+	Sum     string            `json:"sum,omitempty"`   // Snapshot.Sum of the Put that uploaded the object
 	Refused storage.Code      `json:"refused,omitempty"`
 }
 

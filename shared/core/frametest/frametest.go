@@ -9,10 +9,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Frame can be any frame that an end, even a hostile one, can write. It has the fields of
-// all types: tests write any field with any type, and read frames without knowing their
-// type. The product has one struct for each type. The tags here are written separately, so
-// that a test fails when the wire format changes.
+// Frame can be any frame that a runner or a function can write, even a hostile one. It has the fields
+// of all types. So tests write any field with any type, and read frames without knowing their type.
+// Package frame has one struct for each type. The tags here are written separately, so that a test
+// fails when the wire format changes.
 type Frame struct {
 	V       int                `json:"v"`
 	Type    frame.Type         `json:"t"`
@@ -26,29 +26,29 @@ type Frame struct {
 	Retire  bool               `json:"retire,omitempty"` // on a welcome: the server has another definition by now
 	Session storage.ID         `json:"session,omitempty"`
 
-	// Questions are the client-visible ids of open questions, by session. With a hello,
-	// they ask for answers that came while the runner had no connection.
+	// Questions are the client-visible ids of open questions, by session. The sender of a hello asks
+	// for the answers that came while the runner had no connection.
 	Questions map[storage.ID][]string `json:"questions,omitempty"`
 
 	N     int64              `json:"n,omitempty"`
 	Of    int                `json:"of,omitempty"`
 	Frame string             `json:"frame,omitempty"`
 	IDs   []storage.StreamID `json:"ids,omitempty"`
-	// Rounds are the rounds of those deliveries among IDs that were suspended before.
+	// Rounds has the Round of each delivery among IDs that was suspended before.
 	Rounds  map[storage.StreamID]int `json:"rounds,omitempty"`
 	Tickets []string                 `json:"tickets,omitempty"`
 	Ticket  string                   `json:"ticket,omitempty"`
 
-	// The fields of Events. Next on an ack is the index of the next standalone event, after a
-	// batch with standalone events.
+	// The fields of Events and its answer. Next on an ack is the index of the next standalone event, if
+	// the batch had any.
 	Seq    int64              `json:"seq,omitempty"`
 	Items  []frame.EventItem  `json:"items,omitempty"`
 	Next   storage.Index      `json:"next,omitempty"`
 	Closed []storage.StreamID `json:"closed,omitempty"`
 	Fenced bool               `json:"fenced,omitempty"`
 
-	// The fields of Deliver. Lens cuts the payload: the client's initialize params, then
-	// the message. Round is how often it was suspended, Base the last index of its stream.
+	// The fields of Deliver. Lens cuts the payload into the client's initialize params and the message.
+	// Round is how often the delivery was suspended, Base the last index of its stream.
 	ID         storage.StreamID `json:"id,omitempty"`
 	Round      int              `json:"round,omitempty"`
 	Base       storage.Index    `json:"base,omitempty"`
@@ -61,28 +61,28 @@ type Frame struct {
 	AckWithin  int64            `json:"ackWithin,omitempty"` // milliseconds
 	Inbox      bool             `json:"inbox,omitempty"`
 	Again      bool             `json:"again,omitempty"` // the session has had a process before
-	Moved      bool             `json:"moved,omitempty"` // the server had another definition then
-	// On a deliver, Looks says that the message asks only for a list, or initializes. On a
-	// bye it says that the runner got no other messages.
+	Moved      bool             `json:"moved,omitempty"` // the server's lists may have changed since the session's last request
+	// Looks on a deliver says that the message is an initialize or asks only for a list. On a bye it
+	// says that the runner got no other messages.
 	Looks bool   `json:"looks,omitempty"`
 	Lens  []int  `json:"lens,omitempty"`
 	Trace string `json:"trace,omitempty"` // the client's request in all logs
 
 	Question string `json:"question,omitempty"`
 	In       int64  `json:"in,omitempty"` // milliseconds
-	By       string `json:"by,omitempty"` // who halts
+	By       string `json:"by,omitempty"` // the operator who halts
 
 	// The fields of Status. The payload, if there is one, is the result of a fresh process's
 	// initialize. Detail is then the requested protocol version.
 	Process string `json:"process,omitempty"`
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`
-	Era     string `json:"era,omitempty"` // of the server, if it is news
+	Era     string `json:"era,omitempty"` // of the server, if it was not known before
 	Lists   string `json:"lists,omitempty"`
 	Own     bool   `json:"own,omitempty"`
 
-	// The fields of Snapshots. Kept has some of them, depending on the Type of the
-	// request.
+	// The fields of Snapshot and of its answer, Kept. The Type of the request decides which fields a
+	// Kept has.
 	Owner   string            `json:"owner,omitempty"`
 	Size    int64             `json:"size,omitempty"` // bytes
 	Object  string            `json:"object,omitempty"`
@@ -101,7 +101,7 @@ func Encode(f Frame) []byte {
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(f); err != nil {
-		panic(err) // strings and numbers alone
+		panic(err) // impossible: a Frame has only values that JSON can encode
 	}
 	if len(f.Payload) == 0 {
 		b.Truncate(b.Len() - 1)

@@ -1,5 +1,5 @@
-// Package observe has the events that are reported when a request of a client, a frame of a box or a
-// tools/call has ended. An [Observer] gets each event. One of them writes log lines.
+// Package observe has the events that report the end of a client's request, of a box's frame, or of a
+// tools/call. An [Observer] gets each event. The Observer of [Log] writes log lines.
 package observe
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Kinds of an [Event]: the messages of their log lines.
+// Kinds of an [Event]. The kind is also the message of the event's log line.
 const (
 	Request = "request" // a request of an HTTP client has ended
 	Socket  = "socket"  // an event of a client's WebSocket was handled
@@ -18,7 +18,7 @@ const (
 	Frame   = "frame"   // a message of a box was handled
 	Other   = "event"   // another event was handled, such as an alarm
 	Work    = "work"    // a message that may start a process was sent to a server
-	Held    = "held"    // a server has listed tools that were not accepted, and are hidden
+	Held    = "held"    // a server has listed tools that clients do not see until an operator accepts them
 )
 
 // Outcomes of a tools/call.
@@ -29,18 +29,18 @@ const (
 	Open    = "open"    // the call goes on; a later event has its end
 )
 
-// Event is one request, frame or other event that was handled, or Work. Fields that do not belong to its
-// Kind may be empty. Nothing in it is a secret, except for Why, which may repeat what a server answered,
-// and the bodies in Said and Ended. Only the first Observer gets these, which writes them for
-// auditors and removes them from the Event.
+// Event is one request, frame or other event that was handled, or a message that was sent to a server
+// ([Work]). Fields that do not belong to its Kind may be empty. It has no secrets, except in Said, in
+// Ended, and in Why, which may repeat what a server answered. The first Observer writes the bodies in
+// Said and Ended for auditors and removes them from the Event.
 type Event struct {
 	Kind            string
 	Level           slog.Level
-	storage.Account                // in Work, Over, In, Out and Took are zero
+	storage.Account                // of a Work event, Over, In, Out and Took are zero
 	Spent           *storage.Spent // what it cost; nil without a [storage.Meter]
 
 	HTTPMethod string
-	Path       string // in API, the pattern of the route
+	Path       string // of the URL; of an API event, the pattern of the route
 	Status     int    // of the HTTP response
 	RPCMethod  string // of a client's message
 	RPCID      string // the JSON type of its id: number, string or none
@@ -58,30 +58,30 @@ type Event struct {
 
 	Refused bool    // the request was refused, so no tool was called
 	Refusal string  // why the caller was refused: a code, or the kind of a limit
-	Caller  *Caller // of a call or a refusal
+	Caller  *Caller // of a tools/call or a refusal
 	Tool    string  // of a tools/call
 	Outcome string  // of a tools/call; if Tool is "", of the earlier call with this Stream
 	Stream  storage.StreamID
 	Why     string // why it failed or was refused, one line
 	Said    *Said  // bodies of a tools/call; nil for none
 
-	Ended  []Ended  // calls whose end is in the Frame, if no function waits for it
+	Ended  []Ended  // calls whose last event is in the Frame, and for which no function waits
 	Traces []string // of the requests in a Frame
 }
 
-// Caller is where a request came from. Server, Tenant and Principal are set for a caller that was
-// refused, as it claims them.
+// Caller is where a request came from. Server, Tenant and Principal may be claims that the caller has
+// not proven. They are empty if Event.Principal is set and the Kind is not API.
 type Caller struct {
 	Server, Tenant, Principal string
 	Key                       string // ID of an API key
-	Address                   string // of the network
+	Address                   string // network address
 }
 
 // Ended is the end of a call.
 type Ended struct {
 	Stream   storage.StreamID `json:"stream"`
 	Why      string           `json:"why,omitempty"` // why it failed
-	Response json.RawMessage  `json:"-"`             // as in Said
+	Response json.RawMessage  `json:"-"`             // as Said.Response
 }
 
 // Said is what the parties of a tools/call have said. An observer must not change or keep it.
@@ -94,7 +94,7 @@ type Said struct {
 // Observer gets each event when it happens. It must not keep e. A nil Observer gets nothing.
 type Observer func(ctx context.Context, e *Event)
 
-// Tell counts what an event cost with m, which may be nil, and passes the event on.
+// Tell sets e.Spent to what m counted for the event, unless m is nil. Then it passes e to o.
 func (o Observer) Tell(ctx context.Context, m storage.Meter, e *Event) {
 	if m != nil {
 		spent := m.Spent(e.Account)
@@ -112,13 +112,13 @@ func Log(to *slog.Logger) Observer {
 	}
 	return func(ctx context.Context, e *Event) {
 		if !to.Enabled(ctx, e.Level) {
-			return // making the attributes is the expensive part
+			return // to make the attributes is the expensive part
 		}
 		to.LogAttrs(ctx, e.Level, e.Kind, e.attrs()...) //nolint:sloglint // Kind is one of the constants above
 	}
 }
 
-// attrs returns the attributes of the log line. They have no body and no id of a message.
+// attrs returns the attributes of the log line. It leaves out message bodies and ids of messages.
 func (e *Event) attrs() []slog.Attr {
 	all := make([]slog.Attr, 0, 32)
 	always := func(key, text string) { all = append(all, slog.String(key, text)) }
@@ -211,8 +211,8 @@ func (e *Event) attrs() []slog.Attr {
 	return all
 }
 
-// caller returns the attribute that says where a request came from. It is a group, because bills and
-// metrics read the names outside of it, which a refused caller must not choose.
+// caller returns the attribute that says where a request came from. It is a group, so that bills and
+// metrics, which read attributes by name, do not read its members: a refused caller may choose these.
 func (e *Event) caller() slog.Attr {
 	c, names := e.Caller, []slog.Attr{}
 	if e.Principal == "" && e.Kind != API {

@@ -20,12 +20,12 @@ import (
 // box ([ID.In]), so every part of the program knows the box without a read. A box shares
 // nothing with the others: it has its own record, generations, items and handshake record.
 //
-// The record of box 0 also says which boxes are full ([Box.Full]). A runner that starts the
-// last process it may run reports that. The bit goes when that box falls asleep. A new
-// session goes into one of the boxes in use that are not full, by rendezvous hashing of its
-// ID ([Box.Choose]). If all in use are full, it goes into the next box. So the boxes in use
-// grow when they are full and shrink when they sleep, and never exceed what the caller
-// allows. When all of those are full, a new session goes into any of them.
+// The record of box 0 also says which boxes are full ([Box.Full]). A runner that starts the last
+// process it may run reports that its box is full. The bit is cleared when that box falls asleep. A new
+// session goes into one of the boxes in use that are not full, by rendezvous hashing of its ID
+// ([Box.Choose]). If all boxes in use are full, it goes into the next box. So the number of boxes in
+// use grows when they are full and shrinks when they sleep. It never exceeds the number that the caller
+// allows. When all of these are full, a new session goes into any of them.
 //
 // Sessions with computed IDs are in box 0: those of modern clients, and those that a group
 // has with its members. So are the sessions of servers whose sessions share a process or a
@@ -122,7 +122,7 @@ type Box struct {
 	Task     string    // the fleet's name of the box
 	Conn     string    // WebSocket connection of the runner, only while Awake
 	Link     int64     // how many connections the runner has opened, by its own count
-	// The box has these fields only while Starting.
+	// These four fields are set only while State is Starting.
 
 	Owner     string    // the function that holds the lease to wake the box
 	Until     time.Time // the end of that lease
@@ -144,8 +144,8 @@ type Box struct {
 	// Installed is the digest of the server definition whose packages were last installed and kept,
 	// or were in the runner's image; "" for none. A start with this definition installs nothing.
 	Installed string `json:",omitempty"`
-	// Gone is when the sweep or a waiting function first found Conn closed. The next
-	// hello clears it. Only a place that does not list its tasks needs it.
+	// Gone is when the sweep or a waiting function first found Conn closed. The next hello of a runner
+	// clears it. Only a fleet that cannot list its tasks needs it.
 	Gone time.Time `json:",omitzero"`
 	// Full has a bit for each box of the tenant and server that has reported to be full in
 	// its present wake. Only the record of box 0 has it.
@@ -195,7 +195,7 @@ type Told struct {
 	Tools, Prompts, Resources Generation `json:",omitempty"`
 }
 
-// Failure describes the end of a box that did not say bye.
+// Failure says why a box ended without a bye of its runner.
 type Failure struct {
 	Phase  string // one of the error phases of package box
 	Detail string // text that may be shown to a client
@@ -214,7 +214,7 @@ func (b Box) Over(g Generation) bool { return b.Gen > g || b.Gen == g && b.State
 // generation and has no event in the log was not executed.
 func (b Box) Clean(g Generation) bool { return b.Over(g) && g > b.Lost }
 
-// ItemState is what an [Item] waits for.
+// ItemState is how far an [Item] has come.
 type ItemState string
 
 // The states of an item. If a server asks its client during a call (MCP 2026-07-28, "Multi
@@ -256,7 +256,7 @@ type Question struct {
 	ID     string `json:"id"`           // the id under which the client knows the question; see QuestionID
 	Key    string `json:"key"`          // the key in the server's inputRequests
 	Method string `json:"method"`       // such as elicitation/create
-	Of     int    `json:"of,omitempty"` // the place of the request that asks, if Item.Raw is a batch
+	Of     int    `json:"of,omitempty"` // the position of the request that asks, if Item.Raw is a batch
 }
 
 // QuestionID returns the id of question n in a round of a stream. It is unique, and it

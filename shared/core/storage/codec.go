@@ -165,8 +165,8 @@ type itemRecord struct {
 	Base      Index      `json:",omitempty"`
 }
 
-// MarshalItem returns an item as JSON, without its key, State, Gen and Raw, which a driver
-// stores separately. Only SwapItem changes the rest. Errors: as [MarshalSession].
+// MarshalItem returns an item as JSON, without its key, State, Gen and Raw, which a driver stores
+// separately. This JSON changes only in SwapItem. Errors: as [MarshalSession].
 func MarshalItem(it Item) ([]byte, error) {
 	r := itemRecord{
 		Address: it.Address, NotAfter: it.NotAfter, Created: it.Created, Round: it.Round, Questions: it.Questions, Base: it.Base,

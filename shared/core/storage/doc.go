@@ -1,8 +1,8 @@
-// Package storage is the contract between Dormouse and its storage drivers: the records,
-// the [Store] that keeps them, their ids, limits and error codes.
+// Package storage is the contract between Dormouse and its storage drivers: the records, the [Store]
+// that keeps them, their ids, limits and error codes.
 //
-// To write a driver, read store.go and run the suite storagetest.Store against it. The
-// other files:
+// To write a driver, read store.go and run the suite storagetest.Store against it. These files explain
+// the records and rules:
 //
 //	records.go   the records of sessions, streams and handshakes
 //	box.go       the records of boxes and of the messages on their way to them
@@ -14,5 +14,6 @@
 //	errors.go    the codes that every error carries
 //	limits.go    limits of size and time for what is stored
 //
-// The package does no I/O and imports no other package of Dormouse.
+// A box is the processes of one MCP server for one tenant, and a native server is one in Go that is
+// part of the functions. The package does no I/O and imports no other package of Dormouse.
 package storage

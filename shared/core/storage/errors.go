@@ -83,8 +83,9 @@ func IsForOperator(err error) bool {
 	return ok && e.operator
 }
 
-// NameRefused notes in err who the caller is that err refuses, and returns err. Logs read it with
-// [RefusedOf]. If the caller has not proven its credential, who has only Credential, as claimed.
+// NameRefused records in err the identity of the caller that err refuses, and returns err. Logs read it
+// with [RefusedOf]. If the caller has not proven its credential, who has only Credential, as the caller
+// claims it.
 func NameRefused(err error, who Identity) error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		e.refused = who
@@ -92,7 +93,7 @@ func NameRefused(err error, who Identity) error {
 	return err
 }
 
-// RefusedOf returns the Identity that [NameRefused] has noted in err.
+// RefusedOf returns the Identity that [NameRefused] has recorded in err.
 func RefusedOf(err error) Identity {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.refused
@@ -137,8 +138,8 @@ func (l *Limited) Error() string {
 	return fmt.Sprintf("limit %s of %s, try again after %s", l.Kind, l.Scope, l.After)
 }
 
-// NotConnected is the cause of a Forbidden error if a call needs what its caller has not
-// connected at a third party.
+// NotConnected is the cause of a Forbidden error if a call needs an account at a third party that its
+// caller has not connected.
 type NotConnected struct {
 	Pages []ConsentPage // where the user connects the accounts; none if the URL is not known
 }
@@ -150,7 +151,7 @@ type ConsentPage struct {
 	Message string
 }
 
-// Error describes the lack for operators.
+// Error says how many accounts are missing, for operators.
 func (u *NotConnected) Error() string {
 	return fmt.Sprintf("%d third parties are not connected", max(1, len(u.Pages)))
 }

@@ -13,9 +13,9 @@ import (
 // random bits.
 type ID string
 
-// StreamID names a stream of a session. Each client message (a POST or a WebSocket frame)
-// with requests has a stream of its own. The ID of the stream is unique and is also the
-// deliver id of the message. The zero value is the standalone stream of the session.
+// StreamID names a stream of a session. Each client message (a POST or a WebSocket frame) with requests
+// has a stream of its own. The ID of the stream is unique, and identifies the message on its way to a
+// box. The zero value is the standalone stream of the session.
 type StreamID string
 
 // Standalone is the stream of the messages that belong to no request.

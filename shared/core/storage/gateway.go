@@ -45,17 +45,17 @@ type Account struct {
 // Gateway is the service that invoked a function. Each has its own price.
 type Gateway string
 
-// The gateways.
+// Values of Account.Over.
 const (
 	OverREST   Gateway = "rest"   // the REST API of HTTP clients
 	OverSocket Gateway = "socket" // the WebSocket API of clients
 	OverRelay  Gateway = "relay"  // the WebSocket API of runners
-	OverEvent  Gateway = "event"  // an event of AWS or of another function
+	OverEvent  Gateway = "event"  // an event of AWS, or a call by another function
 )
 
 // Meter counts what invocations use. A nil Meter counts nothing.
 type Meter interface {
-	// Spent ends the account of an invocation.
+	// Spent is called once, at the end of each invocation. It returns what the invocation has used.
 	Spent(a Account) Spent
 }
 
@@ -91,7 +91,7 @@ type Needs struct {
 	Tenant    string
 	Principal string
 	Server    string
-	Session   ID       // whose client is told when the user has connected an account; "" for none
+	Session   ID       // its client is told when the user has connected an account; "" for none
 	Providers []string // the third parties, by their names in the servers file
 	Need      bool     // the call fails if one is missing
 }
@@ -101,8 +101,8 @@ type Needs struct {
 type Secrets interface {
 	// Secrets returns the keys and tokens of the caller in w, by provider.
 	//
-	// Errors: Forbidden with an [NotConnected] as the cause, if Need is set and something
-	// is missing; Unavailable.
+	// Errors: Forbidden with a [NotConnected] as the cause, if Need is set and something is missing;
+	// Unavailable.
 	Secrets(ctx context.Context, w Needs) (map[string]Secret, error)
 }
 
@@ -112,9 +112,9 @@ type (
 	lazyKey    struct{}
 )
 
-// Lazily returns a context in which Save of a session, and SaveHandshake, need not wait for the
-// disk: a power cut may lose them until a later write is on the disk. The caller must be able to
-// do without what they wrote.
+// Lazily returns a context in which Save of a session, and SaveHandshake, need not wait for the disk. A
+// power cut may then lose their writes, until a later write is on the disk. The caller must be able to
+// do without these writes.
 func Lazily(ctx context.Context) context.Context { return context.WithValue(ctx, lazyKey{}, true) }
 
 // IsLazy reports whether ctx is one of [Lazily].

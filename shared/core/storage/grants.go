@@ -23,7 +23,7 @@ type Grant struct {
 	// Salt makes each token's successor.
 	Current  []byte `json:",omitempty"`
 	Previous []byte `json:",omitempty"`
-	Before   []byte `json:",omitempty"` // nil in a record of a release that did not have it
+	Before   []byte `json:",omitempty"` // nil in a record that an older release wrote
 	Salt     []byte `json:",omitempty"`
 
 	Created time.Time

@@ -43,7 +43,7 @@ func (q Quit) Error() string { return "the session has ended: " + string(q) }
 // another transport than its own.
 type Transport string
 
-// The transports.
+// Values of [Transport].
 const (
 	HTTP      Transport = "http" // Streamable HTTP (MCP 2025-03-26 and later)
 	SSE       Transport = "sse"  // HTTP+SSE (MCP 2024-11-05)
@@ -70,20 +70,20 @@ type Session struct {
 	Version    string          // negotiated protocol version; before that, the requested one
 	Init       json.RawMessage // the client's initialize params; at most 64 KiB
 	Level      string          // of the last logging/setLevel, "" for none
-	Subscribed []string        // resource URIs in the order of subscription; at most 500 with 128 KiB
+	Subscribed []string        // resource URIs in the order of subscription; at most 500, and at most 128 KiB in all
 	ServerInfo json.RawMessage `json:",omitempty"` // Modern only: the server's serverInfo, nil if unknown
-	Params     json.RawMessage `json:",omitempty"` // Modern only: what [sessions.Manager.Learn] has kept
+	Params     json.RawMessage `json:",omitempty"` // Modern only: params for later requests, kept by sessions.Manager.Learn
 	Created    time.Time
 	Used       time.Time // when the last message came; updated only when half of the life is over
 	Expires    time.Time
 	Served     bool        // a process has done more for the session than answer requests for lists, so it may have state
 	Pushes     bool        // the server may send messages outside of requests
-	Primary    Lease       // the response that gets the standalone stream, or the stream of HTTP+SSE
-	Delivered  Index       // the highest index of that stream that a client has named, or for HTTP+SSE has been sent
+	Primary    Lease       // the HTTP response that gets the events of the standalone stream, or over HTTP+SSE those of LegacySSE
+	Delivered  Index       // the highest index of Primary's stream that the client has named, or over HTTP+SSE was sent
 	Standby    []Lease     `json:"Shadows"` // the GETs that wait for Primary, oldest first
 	Conns      []string    // open WebSocket connections as far as known, newest last
-	Pushed     []Cursor    // for streams that may have events which were not pushed to the client
-	Pusher     Lease       // the function that pushes the events after these cursors
+	Pushed     []Cursor    // for each stream with events that may not have been pushed to the client
+	Pusher     Lease       // the function that pushes the events after the cursors in Pushed
 	Answers    AnswerCount `json:",omitzero"`
 	Members    []string    `json:",omitempty"` // of a session with a group: the servers with which it has opened sessions
 	Group      ID          `json:",omitempty"` // the session with a group that has opened this one; "" for none
@@ -127,10 +127,10 @@ func (s *Session) Owes() bool {
 type Cursor struct {
 	Stream StreamID
 	Index  Index // the last event that was pushed
-	Final  bool  // that event was the last of its stream
+	Final  bool  // the event at Index is the last of its stream
 	Live   bool  `json:",omitempty"`
-	// Since is set if it is not known whether the batch after Index was posted while Live: when a
-	// function found that out.
+	// Since is not zero if it is unknown whether the batch after Index was posted while Live. It is
+	// when a function found that out.
 	Since time.Time `json:",omitzero"`
 }
 
@@ -146,10 +146,10 @@ type Connection struct {
 	Tenant     string
 	Principal  string
 	EventIDs   bool     // the client asked for event ids
-	Credential string   `json:",omitempty"` // see Identity
+	Credential string   `json:",omitempty"` // see [Identity]
 	Scopes     []string `json:",omitempty"`
-	Scoped     bool     `json:",omitempty"` // see Identity
-	ToolRules  []string `json:",omitempty"` // see Identity
+	Scoped     bool     `json:",omitempty"` // see [Identity]
+	ToolRules  []string `json:",omitempty"` // see [Identity]
 	Expires    time.Time
 	Group      *GroupConnection `json:",omitempty"` // of a connection to a group; nil for one to a server
 }
@@ -157,9 +157,9 @@ type Connection struct {
 // GroupConnection is what a client has asked for with its connection to a group of servers,
 // and what it may use there. It is not modified.
 type GroupConnection struct {
-	Plain   bool                `json:",omitempty"` // names that no two servers have get no prefix
+	Plain   bool                `json:",omitempty"` // the name of a tool, prompt or resource that only one server has gets no prefix
 	Search  bool                `json:",omitempty"` // the client gets tools that search, in place of the tools
-	Members map[string][]string // see Identity
+	Members map[string][]string // see [Identity]
 }
 
 // Lease gives its holder a right until a time, such as that of one GET to read the standalone stream. A
@@ -169,37 +169,37 @@ type Lease struct {
 	Until time.Time
 }
 
-// Address says where the events of a request go. An Item has it as it is. A ticket, with which a box
-// sends events, has it sealed; the ticket also uses the JSON keys g and x.
+// Address says where the events of a request go. An [Item] has it in plain. A ticket, with which a box
+// sends events, has it encrypted; the JSON in a ticket also has the keys g and x.
 type Address struct {
 	Session   ID                `json:"s"`
 	Stream    StreamID          `json:"d"`           // also identifies the delivery
 	Requests  []json.RawMessage `json:"r,omitempty"` // ids that need a response, as the client wrote them
 	Conn      string            `json:"c,omitempty"` // the client's WebSocket connection, if events are pushed to it
 	EventIDs  bool              `json:"e,omitempty"` // push each event's id, too
-	Digest    string            `json:"h,omitempty"` // names the handshake record; see RecordFor
+	Digest    string            `json:"h,omitempty"` // names the handshake record; see [RecordFor]
 	List      string            `json:"l,omitempty"` // the part of that record in which the answer is kept, "" for none
 	Box       BoxID             `json:"b"`
-	Again     bool              `json:"a,omitempty"`  // the session was Served before, so a fresh process lacks that state
+	Again     bool              `json:"a,omitempty"`  // a process has served the session before; a fresh process lacks its state
 	Moved     bool              `json:"m,omitempty"`  // the server's lists may have changed since the session's last request
 	Held      bool              `json:"ht,omitempty"` // the server has a [Pin], so Dormouse itself announces changed tools
 	Init      bool              `json:"i,omitempty"`  // the request is initialize; its outcome decides whether the session goes on
-	LegacySSE bool              `json:"o,omitempty"`  // copy events to the LegacySSE stream
-	Trace     string            `json:"t,omitempty"`  // names the client's request in all logs; see WithTrace
+	LegacySSE bool              `json:"o,omitempty"`  // copy events to the stream [LegacySSE]
+	Trace     string            `json:"t,omitempty"`  // names the client's request in all logs; see [WithTrace]
 	Shown     *Shown            `json:"w,omitempty"`  // which tools the client sees in lists; nil: all
 	Through   *Through          `json:"u,omitempty"`  // the client's group of servers, if Conn is a connection to one
 }
 
-// Through says how the client of a group sees a session that it has through the group with one of its
-// servers. It is not modified.
+// Through describes a session with one server of a group, as the client of the group sees it. It is not
+// modified.
 type Through struct {
 	Group  ID     `json:"s"` // the session with the group
 	Server string `json:"m"`
 	Plain  bool   `json:"p,omitempty"` // resources keep their URIs
 }
 
-// Through returns how the client of a connection sees the session, nil if the connection is not one to
-// a group. of is [Connection.Group].
+// Through returns how the client of a connection to a group sees the session. It returns nil if the
+// connection is to a single server. of is the Group of the [Connection].
 func (s *Session) Through(of *GroupConnection) *Through {
 	if s.Group == "" || of == nil {
 		return nil
@@ -213,7 +213,7 @@ type Shown struct {
 	Tools ToolFilter        `json:"t"`
 	Lists []json.RawMessage `json:"l"`          // ids of the requests for lists of tools, as in Address.Requests
 	Pin   *Pin              `json:"p,omitzero"` // of the server, nil for none
-	// Greets says that the request is an initialize.
+	// Greets is true if the request is an initialize.
 	Greets bool `json:"g,omitempty"`
 }
 
@@ -221,15 +221,15 @@ type Shown struct {
 // accepted it, or when the server first listed its tools. A Pin is not modified.
 type Pin struct {
 	Server string `json:"s"` // the server's name in the servers file
-	Source string `json:"o"` // what the server runs, without a version; with another one, its tools are accepted anew
+	Source string `json:"o"` // what the server runs, without a version; if this changes, an operator must accept the tools anew
 }
 
 // Pushed reports whether events are sent to the client, over its connection or its
 // LegacySSE stream. Other clients fetch them.
 func (a Address) Pushed() bool { return a.Conn != "" || a.LegacySSE }
 
-// Looks reports whether the request is an initialize or asks for a list, and so leaves no state in the
-// process.
+// Looks reports whether the request is an initialize or asks for a list. Such a request leaves no state
+// in the process.
 func (a Address) Looks() bool { return a.List != "" || a.Init }
 
 // Batch is a run of consecutive events of one stream that are written together.

@@ -43,9 +43,9 @@ type Store interface {
 	Close() error
 }
 
-// Writable is an optional interface of a Store that knows when a write would fail, for
-// example because the disk is full. Then requests are refused before they are executed, because
-// their answers would be lost.
+// Writable is an optional interface of a Store that knows when a write would fail, for example because
+// the disk is full. A caller that cannot write refuses requests before it executes them, because it
+// would lose their answers.
 type Writable interface {
 	// Writable returns nil, or why a write would fail as far as is known. It makes no
 	// store operation, except a test write at intervals while writes are failing. Errors:
@@ -85,17 +85,18 @@ type Answers interface {
 	Answers(ctx context.Context, id ID, questions []string) ([]Answer, error)
 }
 
-// Handshakes keeps handshake records.
+// Handshakes keeps handshake records: a server's answers to initialize and to requests for lists, which
+// are given to later clients.
 type Handshakes interface {
 	// SaveHandshake stores a part of a handshake record and replaces an older one. A
 	// result of 256 KiB must fit. Errors: TooLarge if the driver cannot keep it.
 	SaveHandshake(ctx context.Context, h Handshake) error
 	// Handshake reads a part. Errors: NotFound if there is none or it has expired.
 	Handshake(ctx context.Context, digest, version string) (Handshake, error)
-	// Recorded reads parts of several records, each with a box, in one round trip for every
-	// 50 wants. Its results are in the order of wants. A part that is not there is the zero
-	// Handshake, and a box as Boxes.Box returns it. A want without Version or Box reads
-	// only the other.
+	// Recorded reads parts of several records, each with a box, in one round trip for every 50 wants.
+	// Its results are in the order of wants. A part that is not there is the zero Handshake, and a box
+	// as Boxes.Box returns it. A want without Version reads only the box. A want without Box reads only
+	// the part.
 	Recorded(ctx context.Context, wants []RecordKey) ([]Recorded, error)
 	// ListHandshakes returns the parts of a record whose Version begins with prefix, in
 	// order of Version. It is for operators, and may take several round trips.
@@ -112,7 +113,8 @@ type Connections interface {
 	DeleteConnection(ctx context.Context, id string) error
 }
 
-// Keys keeps API keys and connect tickets.
+// Keys keeps API keys and connect tickets ([EntryTicket]). With a connect ticket a web page can open
+// one WebSocket.
 type Keys interface {
 	// Keys returns the collection of keys. A key that is revoked is read like any other.
 	Keys() Collection[Key]
@@ -123,7 +125,8 @@ type Keys interface {
 	TakeEntryTicket(ctx context.Context, hash string) (EntryTicket, error)
 }
 
-// Grants keeps the grants of the authorization server.
+// Grants keeps the grants of the authorization server: a [Grant] lets a client call a server in a
+// user's name.
 type Grants interface {
 	// Grants returns the collection of grants. A grant that is revoked is read like any other.
 	Grants() Collection[Grant]
@@ -137,12 +140,12 @@ type UpstreamTokens interface {
 	UpstreamTokens() Collection[UpstreamToken]
 }
 
-// Values keeps durable values of native servers, and values of Dormouse itself under an
-// empty tenant.
+// Values keeps durable values of native servers, which are part of the functions. It also keeps values
+// of Dormouse itself, under an empty tenant.
 //
-// A value of a session lives as long as the session's row and is deleted some time after
-// it. Only callers that have read the session's record know the key, so the driver need
-// not look at the session.
+// A value of a session lives as long as the session's row, and the driver deletes it some time after
+// the row. Only callers that have read the session's record know the key, so the driver need not look
+// at the session.
 type Values interface {
 	// LoadValue reads a value. A value that is not there has Rev 0; that is no error.
 	// Errors: Invalid as [ValueKey.Check] says.
@@ -160,36 +163,36 @@ type Values interface {
 
 // Log keeps the events of streams.
 //
-// An event never changes, and an index is never used twice. For the standalone stream that
-// holds as long as the session lives, even after all its events were dropped. For a
-// request stream it holds as long as any of its events is there. Stream IDs are unique.
+// An event never changes, and an index is never used twice. For the standalone stream this holds as
+// long as the session lives, even after all its events were dropped. For a request stream it holds as
+// long as any of its events is there. Stream IDs are unique.
 //
-// An event can be read until its Expires, or for [EventAge] if that is sooner or Expires
-// is zero. A driver also bounds the log by events and by bytes (by default 1,000 and
+// An event can be read until its Expires, or for [EventAge] if that is sooner or Expires is zero. A
+// driver also bounds the events and the bytes of a session, or of each stream (by default 1,000 and
 // 8 MiB; see the Options of the driver). It drops events from time to time, so that:
 //
 //   - it drops the front of a stream, in whole batches, and never leaves a hole;
 //   - the last batch of the standalone stream stays;
-//   - a request that has not ended may have 16 times as much, and its last batch stays;
+//   - for a request that has not ended the bounds are 16 times as high, and its last batch stays;
 //   - the end of a request stays for at least a minute;
 //   - the end of a request whose stream has an ID of [NewKeptStreamID] stays until it expires. If
-//     a session has more than 16 times as much of these, the oldest are dropped;
+//     these ends of a session exceed 16 times the bounds, the driver drops the oldest;
 //   - a reader whose cursor is before the first remaining event gets a Page with Gap.
 type Log interface {
-	// Append writes a batch under the key of its first index, if that key is free. It wakes
-	// callers that Wait for the stream. If the key has the same batch already, nothing is
-	// written, and the result is nil, or Duplicate if b.Once is set. Batches are the same if
-	// they have equal Gen, Seq, Final, Retry to the millisecond, and bytes of events. A
-	// driver that repeats its own attempt must recognize it as its own.
+	// Append writes a batch under the key of its first index, if that key is free. It wakes callers
+	// that Wait for the stream. If the key has the same batch already, nothing is written, and the
+	// result is nil, or Duplicate if b.Once is set. Batches are the same if they have equal Gen, Seq,
+	// Final, Retry to the millisecond, and bytes of events. If a driver repeats its own attempt, it
+	// must not take the batch of the first attempt for another caller's.
 	//
-	// The key of a batch of the standalone stream that was dropped or has expired is not
-	// free. A repeat of that batch may get nil or Conflict.
+	// The key of a batch of the standalone stream is not free after the batch was dropped or has
+	// expired. A repeat of that batch may get nil or Conflict.
 	//
-	// The caller must write at Tail.Last+1, so that two writers always meet at the same
-	// key. The store does not check for holes.
+	// The caller must write at Tail.Last+1, so that two writers always meet at the same key. The store
+	// does not check for holes.
 	//
-	// Errors: Conflict if the key has another batch; Duplicate; Invalid and TooLarge as
-	// [Batch.Lines] says.
+	// Errors: Conflict if the key has another batch; Duplicate; Invalid and TooLarge as [Batch.Lines]
+	// says.
 	Append(ctx context.Context, b Batch) error
 	// Read returns the events after a cursor, at most limit, which is clamped to 1 to
 	// MaxRead. A page ends early, with More, when it has MaxBatchBytes. It also ends early
@@ -204,11 +207,11 @@ type Log interface {
 	// Newest returns the request stream of a session that began last and has events. It
 	// returns Standalone if there is none.
 	Newest(ctx context.Context, id ID) (StreamID, error)
-	// Wait is Read with limit MaxWait that waits until there is something to read. It
-	// returns an empty page at until, or earlier at the driver's own pace. Some drivers
-	// also return when an item with the stream's ID was put, claimed, released or swapped;
-	// callers that depend on this must poll. It returns ctx's error if ctx ends first. The
-	// reads that Wait makes do not count as reads of an operation.
+	// Wait is Read with limit MaxWait, but waits until there is something to read. It returns an empty
+	// page at until, or earlier at the driver's own pace. Some drivers also return when an item with
+	// the stream's ID was put, claimed, released or swapped; callers that depend on this must poll. It
+	// returns ctx's error if ctx ends first. Round trips that tests count for an operation leave out
+	// the reads inside of Wait.
 	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
 }
 

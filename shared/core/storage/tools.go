@@ -7,13 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// ToolFilter says which tools of a server a caller may see and call. An entry is the name of a
-// tool, or a pattern in which each "*" stands for any text. For each tool the longest entry
-// counts, without its "*", and a whole name before a pattern. Of two entries of the same
-// length, the one in Deny counts. A tool that no entry fits is allowed, so the zero value
-// allows all tools. The filter must also allow the name that FoldTool returns for the
-// tool, unless Allow has exactly the tool's own name. A filter may also replace the descriptions
-// of tools.
+// ToolFilter says which tools of a server a caller may see and call. An entry is the name of a tool, or
+// a pattern in which each "*" stands for any text. Of the entries that fit a tool, the longest decides.
+// A "*" does not count for the length, and a whole name decides before any pattern. Of two entries of
+// the same length, the one in Deny decides. A tool that no entry fits is allowed, so the zero value
+// allows all tools. The filter must also allow the name that FoldTool returns for the tool, unless
+// Allow has exactly the tool's own name. A filter may also replace the descriptions of tools.
 type ToolFilter struct {
 	Allow []string `json:"a,omitempty"`
 	Deny  []string `json:"d,omitempty"`
@@ -36,7 +35,8 @@ func (f ToolFilter) Allows(tool string) bool {
 	return may && (f.And == nil || f.And.Allows(tool))
 }
 
-// allows compares a name with the entries in the form that form gives them.
+// allows applies Deny and Allow to a tool's name. It converts each entry with form first; the caller
+// has converted the name.
 func (f ToolFilter) allows(tool string, form func(string) string) bool {
 	denied := nearest(f.Deny, tool, form)
 	return denied < 0 || denied < nearest(f.Allow, tool, form)

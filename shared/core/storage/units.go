@@ -34,7 +34,7 @@ func (u *Units) Each(visit func(name string, n *float64)) {
 	visit("out_gb", &u.OutGB)
 }
 
-// Plus returns the sum of both.
+// Plus returns the sum of u and v.
 func (u Units) Plus(v Units) Units {
 	added := make([]float64, 0, 16)
 	v.Each(func(_ string, n *float64) { added = append(added, *n) })

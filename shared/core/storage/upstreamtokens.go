@@ -45,5 +45,5 @@ type Secret struct {
 // String returns asterisks, so that no log shows the value.
 func (Secret) String() string { return "***" }
 
-// GoString is String.
+// GoString is String, so that %#v does not show the value either.
 func (s Secret) GoString() string { return s.String() }

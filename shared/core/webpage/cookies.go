@@ -9,7 +9,7 @@ import (
 // Plain leaves that prefix out, for loopback without TLS, where browsers refuse it.
 type Cookies struct{ Plain bool }
 
-// Set sets a cookie for some time; 0 removes it.
+// Set sets a cookie that a browser keeps for life. With a life of 0 it removes the cookie.
 func (c Cookies) Set(w http.ResponseWriter, name, value string, life time.Duration) {
 	age := int(life.Seconds())
 	if life <= 0 {

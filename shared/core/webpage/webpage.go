@@ -1,6 +1,6 @@
-// Package webpage writes the small pages that people get in a browser: at the address of a
-// server, at the sign-in, and where they connect third parties. They have the look of the
-// console, load nothing, and run no script.
+// Package webpage writes the small pages that people get in a browser: at the address of a server, at
+// the sign-in, and where they connect accounts at third parties. The pages look like the console, load
+// nothing, and run no script.
 package webpage
 
 import (
@@ -18,17 +18,17 @@ var style string
 // Style returns the style sheet of all pages. Its colours are those of the console.
 func Style() string { return style }
 
-// Page is the content that Write puts into the frame of all pages.
+// Page is the content that Write puts between the head and the foot that all pages share.
 type Page struct {
 	Title string // plain text
 	Body  string // HTML; texts that others have chosen must have gone through [Escape]
-	// Forms are the sources to which its forms may lead, as in the directive form-action; ""
-	// for a page without forms. A browser checks them for each redirect that follows, too.
+	// Forms says to which URLs the page's forms may lead, in the syntax of the CSP directive
+	// form-action; "" for a page without forms. A browser also checks each redirect that follows.
 	Forms string
 	Wide  bool // the page has lists, and takes more of the window
 }
 
-// Write sends a page as the answer to a request. Nobody may frame it or keep it.
+// Write sends a page as the answer to a request. Its headers forbid frames and caches.
 func Write(w http.ResponseWriter, status int, p Page) {
 	raw := make([]byte, 16)
 	_, _ = rand.Read(raw) // never fails
@@ -49,7 +49,7 @@ func Write(w http.ResponseWriter, status int, p Page) {
 	if p.Wide {
 		class = ` class="wide"`
 	}
-	// A browser that has gone misses the page.
+	// If the browser has closed the connection, nobody misses the page.
 	_, _ = io.WriteString(w, `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark"><title>`+Escape(p.Title)+` · Dormouse</title>
 <style nonce="`+nonce+`">`+style+`</style></head>
@@ -59,8 +59,8 @@ func Write(w http.ResponseWriter, status int, p Page) {
 `)
 }
 
-// Escape escapes a text for HTML, also inside of an attribute in quotes. Package html would
-// link its table of entities into functions for calls.
+// Escape escapes a text for HTML, also inside of an attribute in quotes. It does the work of package
+// html, whose table of entities would make the Lambda functions larger.
 func Escape(text string) string { return escaper.Replace(text) }
 
 var escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;")

@@ -48,8 +48,8 @@ func foldRune(r rune) rune {
 	}
 }
 
-// place is an object in which some keys decide what the message means. keys has these keys,
-// each exactly and folded.
+// place is an object in which some keys decide what the message means. keys maps both the exact and the
+// folded form of such a key to the key.
 type place struct {
 	name string
 	keys map[string]string
@@ -81,7 +81,7 @@ func (m *Message) checkParams() error {
 	if m.Kind == Response || m.Params == nil || m.Params[0] != '{' {
 		return nil
 	}
-	where := &ofAny // of a method that is not in MCP, no other params are known
+	where := &ofAny // for a method that MCP does not define, Dormouse knows no other params
 	if ofMCP(m.Method) {
 		where = &ofMCPsOwn
 	}
@@ -127,7 +127,7 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 		before := len(folded)
 		name := where.named(key)
 		if name != "" && string(key) == name {
-			folded = append(folded, key...) // a deciding key has lower case, so it equals no folded key
+			folded = append(folded, key...) // every deciding key has a lower-case letter, so it equals no folded key
 		} else {
 			folded = fold(folded, key)
 			name = where.named(folded[before:])
@@ -161,7 +161,7 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 	}
 }
 
-// decoded returns the key in a token.
+// decoded returns the key that a JSON string token stands for.
 func decoded(token []byte) []byte {
 	key := token[1 : len(token)-1]
 	if bytes.IndexByte(key, '\\') < 0 {

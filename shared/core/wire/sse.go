@@ -124,7 +124,7 @@ type SSEReader struct {
 // field name, colon, blank and byte order mark. Ids, names and comments may use the rest.
 const lineRoom = 256
 
-// keepLine is how long a line may be whose room is kept for the next one.
+// keepLine is a length in bytes. After a longer line the reader frees its buffer.
 const keepLine = 1 << 20
 
 // NewSSEReader returns a reader of r. maxEvent bounds the data of one event in bytes.
