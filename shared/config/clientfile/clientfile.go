@@ -19,8 +19,8 @@ import (
 type Client struct {
 	Name  string // as in `dormouse connect NAME`
 	Title string
-	// File is the path of the file for Merge's text. Imports are the files that have
-	// servers of the client; see [Machine.Path]. They are "" and nil for a client without
+	// File is the path of the file that [Client.Merge] changes. Imports are the paths of all files in
+	// which the client may have servers; see [Machine.Path]. They are "" and nil for a client without
 	// such files.
 	File    string
 	Imports []string
@@ -28,7 +28,7 @@ type Client struct {
 	format format
 	keys   []string             // the path of the servers in File
 	entry  func(Server) members // of a server in File; nil unless format is jsonFile
-	paste  func(Server) []Paste // the ways besides File; nil for none
+	paste  func(Server) []Paste // the ways to connect besides File; nil for none
 }
 
 // Server is a hosted server as a client sees it.
@@ -103,7 +103,7 @@ func (m members) MarshalJSON() ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// with adds an object of headers, called name, that has the key. Without a key it adds nothing.
+// with adds an object of HTTP headers with the key, under name. Without a key it adds nothing.
 func (m members) with(name string, s Server) members {
 	if s.Key == "" {
 		return m
@@ -113,7 +113,7 @@ func (m members) with(name string, s Server) members {
 
 func bearer(s Server) string { return "Bearer " + s.Key }
 
-// Clients returns all clients in the order of lists.
+// Clients returns all clients in the order in which lists show them.
 func Clients() []Client {
 	link := func(s Server) members { return members{{"url", s.URL}}.with("headers", s) }
 	typed := func(s Server) members { return members{{"type", "http"}, {"url", s.URL}}.with("headers", s) }

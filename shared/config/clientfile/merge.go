@@ -53,7 +53,7 @@ func (c Client) putJSON(text []byte, s Server) ([]byte, error) {
 	return text, nil
 }
 
-// tomlTable returns a server as a table of Codex.
+// tomlTable returns a server as a table for Codex's file.
 func tomlTable(s Server) string {
 	name := s.Name
 	if !regexp.MustCompile(`^[A-Za-z0-9_-]+$`).MatchString(name) {
@@ -106,10 +106,10 @@ func readTOML(text []byte, name string) (others, server map[string]any, err erro
 	return others, server, nil
 }
 
-// replaceTOML replaces the lines that belong to the connection in the table of s. If the
-// client started the server itself, it also replaces the tables below. The caller checks
-// that nothing else has changed: replaceTOML does not recognize values that span several
-// lines.
+// replaceTOML replaces the lines that belong to the connection in the table of s. started says that the
+// old entry starts a program. In that case it also removes the content of the tables below that of s.
+// The caller checks that nothing else has changed: replaceTOML does not recognize values that span
+// several lines.
 func replaceTOML(text []byte, s Server, started bool) []byte {
 	own := tableOf(s.Name)
 	reached := regexp.MustCompile(`^\s*(url|http_headers|command|args|env|cwd|env_vars|bearer_token_env_var)\s*=`)
@@ -138,14 +138,14 @@ func replaceTOML(text []byte, s Server, started bool) []byte {
 // anyTable fits the header of a table of TOML.
 var anyTable = regexp.MustCompile(`^\s*\[`)
 
-// tableOf returns an expression that fits the header of the table of a server, and of those below
-// it. The second group is then what follows the name of the server.
+// tableOf returns an expression that fits the header of the table of a server, and the headers of
+// tables below it. The second group of the expression is what follows the name of the server.
 func tableOf(name string) *regexp.Regexp {
 	name = regexp.QuoteMeta(name)
 	return regexp.MustCompile(`^\s*\[\s*mcp_servers\s*\.\s*("` + name + `"|'` + name + `'|` + name + `)\s*(\.[^\]]*)?\]`)
 }
 
-// yamlBlock returns a server as an extension of goose. step is one indentation.
+// yamlBlock returns a server as an extension for goose's file. step is one indentation.
 func yamlBlock(indent, step string, s Server) string {
 	lines := []string{
 		string(jsonedit.Encode(s.Name)) + ":", step + "enabled: true", step + "type: streamable_http", step + "name: " + string(jsonedit.Encode(s.Name)),
@@ -157,7 +157,7 @@ func yamlBlock(indent, step string, s Server) string {
 	return indent + strings.Join(lines, "\n"+indent) + "\n"
 }
 
-// putYAML replaces an extension of goose, or adds one as the first.
+// putYAML replaces an extension in goose's file, or adds one as the first.
 func putYAML(text []byte, s Server) ([]byte, error) {
 	lines := strings.SplitAfter(string(text), "\n")
 	begin, all, err := extensions(lines)

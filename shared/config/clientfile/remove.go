@@ -12,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
-// Remove takes out of the text of the client's file the entries that [Client.Merge] puts
-// there for an endpoint: base/NAME/mcp as NAME, and base/mcp. wanted are the names of
-// entries, nil for all. Other entries stay, also of these names. Remove returns the names of
-// those that it took out. The error says what prevents the change, and quotes no value.
+// Remove removes from the text of the client's file the entries that [Client.Merge] puts there for an
+// endpoint. These are base/NAME/mcp under NAME, and base/mcp. wanted are the names of entries to
+// remove, nil for all. An entry with another URL stays, whatever its name. Remove returns the names of
+// the entries that it removed. The error says what prevents the change, and quotes no value.
 func (c Client) Remove(text []byte, base string, wanted []string) (out []byte, removed []string, err error) {
 	ours := func(name string, urls ...string) bool {
 		base := strings.TrimSuffix(base, "/")
@@ -48,7 +48,7 @@ func (c Client) removeJSON(text []byte, ours func(string, ...string) bool) (out 
 	entries := map[string]map[string]json.RawMessage{}
 	for name, entry := range all {
 		var one map[string]json.RawMessage
-		if json.Unmarshal(entry, &one) == nil { // Merge writes objects only
+		if json.Unmarshal(entry, &one) == nil { // an entry that is no object is not one that Merge wrote
 			entries[name] = one
 		}
 	}
@@ -116,7 +116,8 @@ func removeTOML(text []byte, ours func(string, ...string) bool) (out []byte, rem
 	}
 }
 
-// nextTOML returns the first server of ours, and what a file without it has.
+// nextTOML returns the first server for which ours is true, "" for none, and the content of the file
+// without it.
 func nextTOML(text []byte, ours func(string, ...string) bool) (name string, others map[string]any, err error) {
 	all, _, err := readTOML(text, "")
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package difference compares two texts that are cut into words or lines.
 package difference
 
-// mostCells bounds the work of one comparison.
+// mostCells bounds the table of one comparison: the pieces of a times the pieces of b.
 const mostCells = 1 << 21
 
 // Of passes all pieces of a and b to say, in their order: with op "" those that both have, with

@@ -12,14 +12,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/difference"
 )
 
-// Kinds of a Change.
+// Kinds of a [Change].
 const (
 	New     = "new"
 	Changed = "changed"
 	Gone    = "gone"
 )
 
-// Change says how a tool differs from another version of it.
+// Change says how a tool differs from an earlier version of it.
 type Change struct {
 	Name string `json:"name"`
 	Kind string `json:"kind"` // New, Changed or Gone
@@ -32,7 +32,7 @@ type Change struct {
 
 // Part is a member of a tool that differs.
 type Part struct {
-	Path  string `json:"path"`  // of its keys, as in inputSchema.properties.city.description
+	Path  string `json:"path"`  // the keys that lead to it, as in inputSchema.properties.city.description
 	Words []Word `json:"words"` // both versions of it, word by word
 }
 
@@ -86,7 +86,7 @@ func changeOf(name string, was, is tool) Change {
 			continue
 		}
 		part := Part{path, words(before[path], after[path])}
-		// The server has chosen the keys of the path, too.
+		// The server has chosen the keys in path, so they may hide an instruction, too.
 		c.Marked = c.Marked || len(suspicious(path)) > 0 || slices.ContainsFunc(part.Words, func(w Word) bool { return w.Marked })
 		c.Parts = append(c.Parts, part)
 	}
@@ -96,7 +96,8 @@ func changeOf(name string, was, is tool) Change {
 // mostMembers bounds the members of a tool that are compared one by one.
 const mostMembers = 2000
 
-// members returns the values in a tool by their paths: texts as they are, others as JSON.
+// members returns the values in a tool by their paths. Strings are as they are, and other values are
+// JSON.
 func members(t tool) map[string]string {
 	all := map[string]string{}
 	var v any
@@ -128,7 +129,7 @@ func members(t tool) map[string]string {
 		}
 	}
 	walk("", v)
-	if len(all) > mostMembers { // compared as one text
+	if len(all) > mostMembers { // too many to compare one by one: the whole tool counts as one text
 		return map[string]string{"": string(canonical(t))}
 	}
 	return all
@@ -137,7 +138,7 @@ func members(t tool) map[string]string {
 // words compares two texts word by word, and marks what is suspicious in the later one.
 func words(was, is string) []Word {
 	var out []Word
-	at := 0 // in is
+	at := 0 // offset in is
 	spans := suspicious(is)
 	say := func(op, text string) {
 		marked := false

@@ -1,7 +1,7 @@
-// Package held keeps the tools of servers as an operator has accepted them. The first list of
-// a server is the accepted one. A tool that is new or different in a later list is held back
-// until an operator accepts it: clients see what was accepted, byte for byte, and calls of a new
-// tool are refused.
+// Package held keeps the tools of servers as an operator has accepted them. The first list that a
+// server gives counts as accepted. A tool that is new or different in a later list is held back until
+// an operator accepts it: clients see what was accepted, byte for byte, and calls of a new tool are
+// refused.
 //
 // # Where acceptance lives
 //

@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Keeper reads and changes what is accepted. It is safe for concurrent use.
+// Keeper reads and changes which tools of servers are accepted. It is safe for concurrent use.
 type Keeper struct {
 	store storage.Values
 	lock  *Lock // nil: there is none
@@ -34,8 +34,8 @@ type names struct {
 }
 
 const (
-	// current is how long Permit trusts the accepted names that it has read. Acceptance only
-	// grows, except by another lock file.
+	// current is how long Permit trusts the accepted names that it has read. Only another lock file
+	// removes names from the accepted ones.
 	current   = 30 * time.Second
 	mostKnown = 1000
 )
@@ -79,8 +79,8 @@ func (k *Keeper) load(ctx context.Context, pin storage.Pin) (r record, rev int64
 	return r, v.Rev, nil
 }
 
-// save writes a record if nobody has written since rev. accepted says that other tools are
-// accepted now.
+// save writes a record if its stored revision is still rev. accepted says that the accepted tools have
+// changed.
 func (k *Keeper) save(ctx context.Context, pin storage.Pin, r record, rev int64, accepted bool) error {
 	before := r.Lock
 	writes := accepted && k.lock.writes()
@@ -110,16 +110,15 @@ func (k *Keeper) put(ctx context.Context, pin storage.Pin, r record, rev int64) 
 		if !errors.Is(err, storage.TooLarge) || len(r.Held) == 0 {
 			return v, err
 		}
-		r.Held = r.Held[:len(r.Held)/2] // a tool that is not noted is held back too
+		r.Held = r.Held[:len(r.Held)/2] // safe to forget: a tool that is not among the accepted ones is held back even if Held lacks it
 	}
 }
 
 // attempts is how often a Keeper tries to change a record that others change at the same time.
 const attempts = 20
 
-// Show returns a list of tools as clients may see it. It accepts the
-// first list of a server. Of later lists it notes which tools are held back. Cost: one read, and
-// one write if there is something to note.
+// Show returns a list of tools as clients may see it. It accepts the first list of a server. Of later
+// lists it records which tools are held back. Cost: one read, and one write if the record changes.
 //
 // Errors: TooLarge if the first list is too long to be kept; Unavailable; Internal.
 func (k *Keeper) Show(ctx context.Context, pin storage.Pin, list json.RawMessage) (json.RawMessage, error) {
@@ -138,7 +137,7 @@ func (k *Keeper) Show(ctx context.Context, pin storage.Pin, list json.RawMessage
 				continue
 			case err != nil && accepted:
 				return nil, err
-			case err != nil: // the client gets the same tools without the note
+			case err != nil: // the client gets the same tools without the record
 				k.log.Warn("the held tools are not noted", "server", pin.Server, "error", err)
 			case len(r.Held) > 0 && !accepted:
 				added, changed := r.counts()
@@ -164,8 +163,8 @@ func (r record) counts() (added, changed int) {
 	return added, changed
 }
 
-// Permit returns nil if tools may be called: they are accepted, or no list is accepted yet.
-// Cost: one read every 30 seconds, and one for each call of a tool that is not accepted.
+// Permit returns nil if tools may be called: they are accepted, or no list is accepted yet. Cost: one
+// read every 30 seconds, and one for each call of a tool that is not accepted.
 //
 // Errors: *[wire.Error] for a tool that is not accepted; Unavailable; Internal.
 func (k *Keeper) Permit(ctx context.Context, pin storage.Pin, tools []string) error {
@@ -202,12 +201,12 @@ func (k *Keeper) Permit(ctx context.Context, pin storage.Pin, tools []string) er
 	return nil
 }
 
-// Server describes the tools of a server.
+// Server says which tools of a server are held back, for operators.
 type Server struct {
 	Server string    `json:"server"`
-	Source string    `json:"source"`         // what it runs, without a version
+	Source string    `json:"source"`         // what the server runs, without a version
 	Since  time.Time `json:"since,omitzero"` // of the last acceptance; zero: nothing is accepted yet
-	Tools  int       `json:"tools"`          // that are accepted
+	Tools  int       `json:"tools"`          // how many tools are accepted
 	Held   []Tool    `json:"held"`
 }
 
@@ -218,7 +217,7 @@ type Tool struct {
 	Seen  time.Time `json:"seen"`  // when the server last listed the tool in this form, to the hour
 }
 
-// State returns what is held back of a server. Cost: one read.
+// State returns which tools of a server are held back. Cost: one read.
 //
 // Errors: Unavailable, Internal.
 func (k *Keeper) State(ctx context.Context, pin storage.Pin) (Server, error) {
@@ -237,8 +236,8 @@ func (k *Keeper) Count(ctx context.Context, pin storage.Pin) (int, error) {
 	return len(r.Held), err
 }
 
-// Look returns tools as Show would show them. It accepts and notes nothing: before the first
-// list is accepted, it returns all. Cost: one read.
+// Look returns tools as Show would show them, and changes nothing. If no list is accepted yet, it
+// returns all tools. Cost: one read.
 //
 // Errors: Unavailable, Internal.
 func (k *Keeper) Look(ctx context.Context, pin storage.Pin, tools []json.RawMessage) ([]json.RawMessage, error) {
@@ -272,12 +271,11 @@ func (r record) state(pin storage.Pin) Server {
 	return s
 }
 
-// Accept takes tools that are held back: those in versions, each by its name and the hash of
-// the version that the operator has seen. Clients see them from then on. Accept returns what
-// it has taken.
+// Accept accepts tools that are held back. versions maps the name of each tool to the Hash of the
+// version that the operator has seen. From then on clients see these tools. Accept returns them.
 //
-// Errors: NotFound (no such tool is held back), Conflict (the server lists another version
-// since), Unavailable, Internal.
+// Errors: NotFound (no such tool is held back), Conflict (the server has listed another version in the
+// meantime), Unavailable, Internal.
 func (k *Keeper) Accept(ctx context.Context, pin storage.Pin, versions map[string]string) ([]Tool, error) {
 	for range attempts {
 		r, rev, err := k.load(ctx, pin)

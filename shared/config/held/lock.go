@@ -40,9 +40,9 @@ type locked struct {
 
 const lockVersion = 1
 
-// LockOf returns the lock of a servers file: servers.lock.json beside servers.json. It need
-// not be there. writer says that what is accepted is written to it, if the folder can be
-// written to; the store has it in any case.
+// LockOf returns the lock of a servers file: servers.lock.json beside servers.json. The lock file need
+// not exist. With writer, a Keeper also writes newly accepted tools to it, if it can. The store has
+// them in any case.
 func LockOf(servers string, writer bool) *Lock {
 	return &Lock{path: strings.TrimSuffix(servers, filepath.Ext(servers)) + ".lock.json", writer: writer}
 }
@@ -50,7 +50,7 @@ func LockOf(servers string, writer bool) *Lock {
 // Path returns where the file is, or would be.
 func (l *Lock) Path() string { return l.path }
 
-// entry returns what the file has about a server. The file is read again when it has changed.
+// entry returns what the file has about a server. It reads the file again if the file has changed.
 func (l *Lock) entry(server string) (e locked, ok bool, err error) {
 	if l == nil {
 		return e, false, nil

@@ -17,16 +17,16 @@ import (
 
 // Limits of the record of a server.
 const (
-	firstPages = time.Minute        // the pages of the first list that are read within this time belong to it
+	firstPages = time.Minute        // pages of the first list that come within this time after its first page are accepted
 	remembered = 7 * 24 * time.Hour // a held tool that the server no longer lists is forgotten after this time
-	seenAgain  = time.Hour          // how exactly the last time is noted at which the server listed a held tool
-	mostHeld   = 256                // held tools
+	seenAgain  = time.Hour          // precision of heldTool.Seen
+	mostHeld   = 256                // how many held tools a record has
 	heldBytes  = 256 << 10          // bytes of the held tools together
 )
 
 type record struct {
 	Source string     `json:"source"`         // as in storage.Pin
-	Lock   string     `json:"lock,omitempty"` // fingerprint of the lock's entry that Tools came from, or went to
+	Lock   string     `json:"lock,omitempty"` // fingerprint of the lock file's entry that Tools came from, or were written to
 	Since  time.Time  `json:"since"`          // of the last acceptance
 	Open   time.Time  `json:"open,omitzero"`  // until when further pages belong to the first list
 	Tools  []tool     `json:"tools"`          // the accepted tools; nil: no list is accepted yet
@@ -72,7 +72,7 @@ func decode(data []byte) (r record, err error) {
 	return r, err
 }
 
-// nameOf returns the name of a tool. ok is false for an entry of a list that is no tool.
+// nameOf returns the name of a tool. ok is false for an entry of a list that has no name.
 func nameOf(t tool) (name string, ok bool) { return wire.String(wire.Lookup([]byte(t), "name")) }
 
 // find returns the index of the tool with a name, -1 if there is none.
@@ -83,7 +83,7 @@ func find(tools []tool, name string) int {
 	})
 }
 
-// same reports whether two tools say the same. The order of keys, spaces and escapes do not
+// same reports whether two tools have the same meaning. The order of keys, spaces and escapes do not
 // count; every character of a text does.
 func same(a, b tool) bool { return a == b || bytes.Equal(canonical(a), canonical(b)) }
 
@@ -128,7 +128,7 @@ func (r *record) listed(pin storage.Pin, list json.RawMessage, now time.Time) (a
 	more := wire.Lookup(list, "nextCursor") != nil
 	switch {
 	case !r.accepts() && len(tools) == 0:
-		return false, false // perhaps the server is not set up yet
+		return false, false // perhaps the server is not set up yet, so its first list comes later
 	case !r.accepts():
 		r.Source, r.Since, r.Tools = pin.Source, now, tools
 		if more {
@@ -160,9 +160,9 @@ func toolsOf(list json.RawMessage) (tools []tool) {
 	return tools
 }
 
-// hold notes the tools of a list that differ from the accepted ones. It reports whether the
-// record has changed. A held tool stays, although the server lists the accepted one again, so
-// that a server cannot hide it from operators.
+// hold records the tools of a list that differ from the accepted ones. It reports whether the record
+// has changed. A held tool stays even if the server lists the accepted version again, so that a server
+// cannot hide it from operators.
 func (r *record) hold(tools []tool, now time.Time) (news bool) {
 	if fresh := slices.DeleteFunc(slices.Clone(r.Held), func(h heldTool) bool { return now.Sub(h.Seen) > remembered }); len(fresh) < len(r.Held) {
 		r.Held, news = fresh, true
@@ -181,7 +181,7 @@ func (r *record) hold(tools []tool, now time.Time) (news bool) {
 		case i < 0 && len(r.Held) < mostHeld && size+len(t) <= heldBytes:
 			r.Held, news = append(slices.Clip(r.Held), heldTool{t, now, now}), true
 			size += len(t)
-		case i < 0: // no room to note the tool, which is held back all the same
+		case i < 0: // no room to record the tool, which is held back all the same
 		case !same(r.Held[i].Tool, t) && size-len(r.Held[i].Tool)+len(t) <= heldBytes:
 			size += len(t) - len(r.Held[i].Tool)
 			r.Held = slices.Clone(r.Held)

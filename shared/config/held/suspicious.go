@@ -72,7 +72,7 @@ func suspicious(text string) (spans []span) {
 		}
 	}
 	if len(at) > mostScanned {
-		spans = append(spans, span{at[mostScanned].from, len(text)}) // people do not read that far
+		spans = append(spans, span{at[mostScanned].from, len(text)}) // people do not read that far, so the rest may hide something
 	}
 	if len(at) < 4 {
 		return append(spans, mixed(text)...)
@@ -116,7 +116,7 @@ func Hidden(r rune) bool {
 	case r == '\n' || r == '\t' || r == '\r':
 		return false
 	case r == 0x034F, r == 0x115F, r == 0x1160, r == 0x17B4, r == 0x17B5, r == 0x3164, r == 0xFFA0, r == 0x2800:
-		return true // letters and marks that are printed as nothing
+		return true // letters and marks that are displayed as nothing
 	case unicode.Is(unicode.Variation_Selector, r), unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r):
 		return true
 	default:
@@ -124,8 +124,8 @@ func Hidden(r rune) bool {
 	}
 }
 
-// Visible returns a text in which hidden characters are written out, as in ⟨U+200B⟩. A terminal
-// that prints it does only that.
+// Visible returns a text in which hidden characters are written out, as in ⟨U+200B⟩. So the text cannot
+// control a terminal that prints it.
 func Visible(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return Hidden(r) || r == '\r' }) {
 		return text

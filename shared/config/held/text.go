@@ -53,7 +53,7 @@ func (c Change) Lines() []string {
 	return lines
 }
 
-// unmarked returns words in pieces that differ only in what happened to them.
+// unmarked joins neighbouring words with the same Op, and leaves out Marked.
 func unmarked(words []Word) (pieces []Word) {
 	for _, w := range words {
 		if n := len(pieces) - 1; n >= 0 && pieces[n].Op == w.Op {

@@ -1,6 +1,6 @@
-// Package jsonedit changes single members of a JSON file with comments, as people and
-// editors keep it. It replaces only the bytes of the change: comments, order, the spelling
-// of numbers and line ends stay elsewhere. It is pure: callers read and write the file.
+// Package jsonedit changes single members of a JSON file with comments, as people and editors keep it.
+// It replaces only the bytes of the change: elsewhere comments, order, line ends and the spelling of
+// numbers stay. It does no I/O: callers read and write the file.
 //
 // The package accepts the additions of editors to JSON: comments, and a comma after the
 // last element. It adds such a comma only if the file has one already. A path is the list
@@ -33,7 +33,7 @@ func Encode(v any) []byte {
 type document struct {
 	text []byte // without a byte order mark
 	root hujson.Value
-	line string // the end of a line
+	line string // the line end that the text uses
 	unit string // one step of indentation
 }
 
@@ -228,7 +228,7 @@ func (d *document) insert(v hujson.Value, name string, value hujson.Value) ([]by
 	}
 	text := string(key) + ": " + d.spread(value, indent)
 	after := end
-	comma := last.Value.AfterExtra != nil // there is one behind the last member
+	comma := last.Value.AfterExtra != nil // a comma follows the last member
 	if comma {
 		after, text = end+len(last.Value.AfterExtra)+1, text+","
 	}

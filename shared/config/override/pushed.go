@@ -1,5 +1,6 @@
-// Package override keeps the servers file of a stack in its store, so that an operator
-// changes it without a deployment. It is one durable value of Dormouse itself.
+// Package override keeps a servers file in the store of an AWS stack, in place of the file that was
+// deployed with the functions. So an operator changes it without a deployment. The file is one durable
+// value of Dormouse itself.
 package override
 
 import (
@@ -13,14 +14,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// MaxFile is the most bytes that a pushed file may have.
+// MaxFile is the largest size of a pushed file, in bytes.
 const MaxFile = 192 << 10
 
 // File is a servers file in the store.
 type File struct {
 	Version int64     `json:"version"` // 1 for the first one; each push and each withdrawal adds 1; 0 means there was none yet
 	Name    string    `json:"name"`    // for messages
-	By      string    `json:"by"`      // the operator, in words for people
+	By      string    `json:"by"`      // the operator who pushed the file, in words for people
 	At      time.Time `json:"at"`
 	Text    []byte    `json:"-"` // as it was pushed; empty means that functions use their own file
 }
@@ -49,11 +50,10 @@ func load(ctx context.Context, store storage.Values) (f File, rev int64, err err
 	return f, v.Rev, nil
 }
 
-// Save stores a file under the next version, and returns it with that version. It does
-// not check the text; see [Check].
+// Save stores a file under the next version, and returns it with that version. It does not check the
+// text; see [File.Check].
 //
-// Errors: TooLarge over [MaxFile]; Conflict if another operator pushes at the same time;
-// Unavailable.
+// Errors: TooLarge over [MaxFile]; Conflict if another operator pushes at the same time; Unavailable.
 func Save(ctx context.Context, store storage.Values, f File) (File, error) {
 	if len(f.Text) > MaxFile {
 		return File{}, storage.Errorf(storage.TooLarge, "the servers file has %d bytes; at most %d can be pushed", len(f.Text), MaxFile)

@@ -27,7 +27,8 @@ func (r Rules) Of(server string) (rule Rule, ok bool) {
 	return rule, ok
 }
 
-// Rule says which callers may use a server. One matching part is enough.
+// Rule says which callers may use a server. A caller that fits one of Everyone, Groups, Emails and
+// Claims may use it.
 type Rule struct {
 	// Everyone admits every caller that has a token for the server.
 	Everyone bool `json:"everyone,omitempty"`

@@ -21,8 +21,8 @@ type accepted struct {
 	Limits   json.RawMessage       `json:"limits,omitempty"`
 	Groups   map[string]Group      `json:"groups,omitempty"`
 	Tools    map[string]ToolFilter `json:"tools,omitempty"` // of servers, by name
-	Audit    map[string]Audit      `json:"audit,omitempty"` // likewise
-	Path     string                `json:"path,omitempty"`  // see Server
+	Audit    map[string]Audit      `json:"audit,omitempty"` // of servers, by name
+	Path     string                `json:"path,omitempty"`  // see Server.Path
 }
 
 const acceptedVersion = 1

@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
 )
 
-// whoMayCall reads x-dormouse.access. Package resourceserver reads most of the section later; this
-// package checks the rules in allow, because it knows the position of each rule in the
-// file. It takes out boxes, which is about the machine and not about tokens.
+// whoMayCall reads x-dormouse.access. Package resourceserver reads most of the section later. This
+// package checks the rules in allow, because it knows the position of each rule in the file. It also
+// reads the key boxes, which is not about tokens, and removes it from the section.
 func (r *reader) whoMayCall(m member, c *File) {
 	if !r.want(m.value, object, "x-dormouse.access") {
 		return
@@ -76,9 +76,8 @@ func (r *reader) oneRule(n node) (rule policy.Rule, err error) {
 	return rule, nil
 }
 
-// withoutRejected leaves what access says about rejected servers out of the file's
-// section, so that the others are served. The rule for "*" goes, too, if no server that is
-// served comes under it.
+// withoutRejected removes from x-dormouse.access what it says about rejected servers, so that the other
+// servers are served. It also removes the rule for "*" if no server that is served needs it.
 func (r *reader) withoutRejected(c *File) {
 	if c.access == nil || len(c.rejected) == 0 {
 		return

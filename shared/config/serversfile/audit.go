@@ -6,14 +6,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Audit says whose keys may read the arguments and results of calls (x-dormouse.audit). The
-// zero value keeps none.
+// Audit says whose keys may read the arguments and results of calls (x-dormouse.audit). With the zero
+// value, these are not kept.
 type Audit struct {
-	Bodies storage.Role `json:"bodies,omitempty"` // "" keeps none
-	Redact []string     `json:"redact,omitempty"` // names of members whose values are hidden, in any case
+	Bodies storage.Role `json:"bodies,omitempty"` // "": arguments and results are not kept
+	Redact []string     `json:"redact,omitempty"` // names of JSON members whose values are hidden; case does not matter
 }
 
-// audits is a kind: an [Audit]. what names its owner in complaints.
+// audits returns a kind for an [Audit]. what names the server, if any, in complaints.
 func (r *reader) audits(what string, to *Audit) kind {
 	role := func(name string) {
 		if to.Bodies = storage.Role(name); name == "off" {

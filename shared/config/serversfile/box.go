@@ -15,11 +15,11 @@ import (
 // calls. The protocol version is that of the first session.
 type Scope string
 
-// The scopes.
+// Values of Scope.
 const (
-	ScopeSession   Scope = "session"   // each session has its own
-	ScopePrincipal Scope = "principal" // all sessions of a principal
-	ScopeShared    Scope = "shared"    // all sessions of a tenant
+	ScopeSession   Scope = "session"   // each session has a process of its own
+	ScopePrincipal Scope = "principal" // all sessions of a principal share one
+	ScopeShared    Scope = "shared"    // all sessions of a tenant share one
 )
 
 // HostPathAuto is a host path that Dormouse infers from the absolute paths in the command
@@ -32,16 +32,17 @@ type Box struct {
 	// Image is the container image of the box. On one machine only a server that is started
 	// by "docker run" or sealed has one.
 	Image string `json:"image,omitempty"`
-	// Sealed says that the server must run in a kernel of its own. It must not run without.
+	// Sealed says that the server must run in a kernel of its own, or not at all.
 	Sealed bool `json:"sealed,omitempty"`
-	// Place is where the box runs on AWS: "auto", "lambda" or "fargate"; "" is
-	// the stack's own choice.
+	// Place is where the box runs on AWS: "auto", "lambda" or "fargate"; "" is the default of the
+	// stack.
 	Place string `json:"place,omitempty"`
 	// Offline is network "off": the server's processes have no network. The box still uses
 	// the network to install packages for them.
 	Offline bool `json:"offline,omitempty"`
-	// Hosts is a network by name: the only hosts that the processes may call, such as
-	// "api.github.com", "*.slack.com:443" or "192.168.1.10:5432"; nil for none. Sealed is set, too.
+	// Hosts are the only hosts that the processes may call, such as "api.github.com", "*.slack.com:443"
+	// or "192.168.1.10:5432". It is nil if the file has no list of hosts. With Hosts, Sealed is set,
+	// too.
 	Hosts []string `json:"hosts,omitempty"`
 
 	// HostPath is a folder with the server's program, absolute or [HostPathAuto]; "" for
@@ -50,7 +51,7 @@ type Box struct {
 	HostPath         string `json:"host_path,omitempty"`
 	HostPathWritable bool   `json:"host_path_rw,omitempty"`
 
-	// These limit one process together with its children; 0 means no limit.
+	// CPUs, MemoryMB and Pids limit one process together with its children; 0 means no limit.
 	CPUs     float64 `json:"cpus,omitempty"` // whole processors
 	MemoryMB int     `json:"memory_mb,omitempty"`
 	Pids     int     `json:"pids,omitempty"` // processes and threads
@@ -67,7 +68,7 @@ type Box struct {
 	// profile cannot be enforced. The exception is its pids_limit: no system can enforce
 	// that without root, and the box logs that it is missing.
 	Profile string `json:"profile,omitempty"`
-	// Free is profile "none": the server is no guest, wherever it runs.
+	// Free is profile "none": Guest stays false, whoever may call the server.
 	Free bool `json:"free,omitempty"`
 	// Guest says that the file has no profile for the server, and that others than the user
 	// of the machine may call it; see [LoadGuests]. It has the network, its workspace, and
@@ -76,10 +77,10 @@ type Box struct {
 
 	Scope Scope `json:"scope,omitempty"` // "" is ScopeSession
 
-	// Snapshot is the file's own value; see [Server.Kept].
+	// Snapshot is the value in the file. [Server.Kept] returns the value that applies.
 	Snapshot Snapshot `json:"snapshot,omitempty"`
 
-	// Memory says that a process sleeps with its memory. Sealed is set, too.
+	// Memory says that the memory of a process is kept while its box sleeps. Sealed is set, too.
 	Memory bool `json:"memory,omitempty"`
 
 	// Secrets names the variables of Server.Env whose values must never appear in the
@@ -93,7 +94,7 @@ func (b Box) Confined() bool {
 	return b.Profile != "" || b.Guest || b.Offline || b.CPUs > 0 || b.MemoryMB > 0 || b.Pids > 0 || b.ReadOnlyRootFS
 }
 
-// profile is a named set of values. A file may set other values, except for the locked
+// profile is a named set of values for a [Box]. A file may set other values, except for the locked
 // fields.
 type profile struct {
 	box    Box
@@ -101,7 +102,8 @@ type profile struct {
 	locked []string
 }
 
-// noProfile is the profile with which a server, or each server of a file, is no guest.
+// noProfile is the value of profile with which [Box.Guest] stays false. It may stand in the box of a
+// server, or once for all servers of a file.
 const noProfile = "none"
 
 // profiles returns the named profiles. docs/servers-file.md lists their names.
@@ -129,10 +131,10 @@ func profiles() map[string]profile {
 	}
 }
 
-// # Reading
+// # Reading x-dormouse.box
 
-// box reads x-dormouse.box, after all other keys of the server: it may name their variables.
-// It reads the profile first, wherever it stands in the section, because other keys change its
+// box reads x-dormouse.box, after all other keys of the server, because it may name variables that they
+// set. It reads the profile first, wherever it stands in the section, because other keys change its
 // values. A key that the profile locks may only repeat its value. timed says that the file has
 // tool_timeout_sec.
 func (r *serverReader) box(m member, settings []setting, timed bool) {
@@ -186,8 +188,8 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	}
 }
 
-// againstMemory calls refuse for each setting that does not fit memory "keep": those by which
-// others may change files while a process sleeps, or by which the memory belongs to several users.
+// againstMemory calls refuse for each setting that contradicts memory "keep". With some of them others
+// may change files while a process sleeps. With the rest of them the memory belongs to several users.
 func (b *Box) againstMemory(n node, refuse func(at int, why string)) {
 	for _, other := range []struct {
 		key string
@@ -228,7 +230,7 @@ func (r *serverReader) profile(m member, timed bool) profile {
 	case !timed:
 		r.server.ToolTimeout = p.tool
 	case slices.Contains(p.locked, "tool_timeout_sec") && r.server.ToolTimeout != p.tool:
-		// This key is outside of the section.
+		// tool_timeout_sec is a key of the server, outside of this section.
 		r.locked(m.at, "tool_timeout_sec", m.value.text)
 	}
 	return p

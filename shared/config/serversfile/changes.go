@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Changes says how a servers file differs from the one before it.
+// Changes says how a servers file differs from its earlier content.
 type Changes struct {
 	Added   []string // servers that are served now and were not before
-	Changed []Change // servers of both files
+	Changed []Change // servers in both contents that differ
 	Removed []string // servers that were served before and are not in the file any more
 	Access  bool     // x-dormouse.access or x-dormouse.connect has changed
 }
@@ -21,8 +21,8 @@ type Changes struct {
 // Change names a server whose configuration has changed.
 type Change struct {
 	Name string
-	// What has changed, in words of the file: native, command, args, env, cwd, box,
-	// timeouts, record, tasks. It is "not served" alone for a server that was served.
+	// What has changed, in words of the file: native, command, args, env, cwd, box, timeouts, record,
+	// tasks. If the server is not served any more, What is only "not served".
 	What []string
 }
 
@@ -49,9 +49,9 @@ func (c Changes) String() string {
 	return strings.Join(parts, "  ")
 }
 
-// After returns c as the successor of another catalog of the same file, and how they
-// differ. The successor also knows the servers that were removed since, and when; see
-// [File.Removed].
+// After returns a copy of c that also knows which servers were removed since before was read, and when;
+// see [File.Removed]. before is an earlier content of the same file. After also returns how c differs
+// from before.
 func (c *File) After(before *File, now time.Time) (*File, Changes) {
 	next := *c
 	next.removed = maps.Clone(before.removed)

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Container is a server that the file starts by "docker run". On one machine a container
-// engine runs it, or the keeper; see [Server.Sealable]. On AWS there is no engine, and the
-// box is the container.
+// Container is a server that the file starts by "docker run". On one machine a container engine runs
+// it, or dormouse-keeper; see [Server.Sealable]. On AWS there is no engine, and the box is the
+// container.
 type Container struct {
 	Image      string
 	User       string // "" for that of the image
@@ -25,14 +25,14 @@ type Container struct {
 	// Only [Server.Sealable] sets the fields below.
 
 	EnvFiles []string // files of variables, which those of Env win over
-	Folders  []string // "HOST:PATH", "HOST:PATH:ro" or "HOST:PATH:fixed", which does not change, of absolute paths
+	Folders  []string // absolute paths as "HOST:PATH", "HOST:PATH:ro", or "HOST:PATH:fixed" for a folder that does not change
 	Tmpfs    []string // absolute paths
-	Stable   []string // "NAME:DIGEST" of what the folders that do not change hold
-	Always   bool     // the registry is asked at each start
+	Stable   []string // "NAME:DIGEST" of what the fixed folders contain
+	Always   bool     // dormouse-keeper asks the registry for the image at each start
 	Offline  bool
 	ReadOnly bool
 	MemoryMB int // 0 for no limit
-	CPUs     int // 0 for all
+	CPUs     int // how many processors, 0 for all
 	Pids     int // 0 for no limit
 	Platform string
 }
@@ -48,8 +48,8 @@ func (s Server) Container() (c Container, ok bool, err error) {
 	return c, ok, err
 }
 
-// Sealable returns the container that the keeper starts in place of the server. It follows
-// options that a box on AWS cannot. ok is false for a server without an image.
+// Sealable returns the container that dormouse-keeper starts in place of the server. It follows options
+// that a box on AWS cannot. ok is false for a server without an image.
 func (s Server) Sealable() (c Container, ok bool, err error) {
 	if c, _, ok, err = s.container(); ok || !s.Box.Sealed || s.Box.Image == "" {
 		return c, ok, err
@@ -110,7 +110,7 @@ func (s Server) container() (c Container, here string, ok bool, err error) {
 
 // option is an option of "docker run" that has a value.
 type option struct {
-	read func(value string) bool // takes the value, or says that no box can follow it
+	read func(value string) bool // takes the value; false if no box can follow it
 	aws  bool                    // a box on AWS follows it, too
 }
 

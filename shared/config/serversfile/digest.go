@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// RecordDigest is the name under which a server's handshake record is kept. On the machine
-// where the server runs it also depends on the size and the time of the program files that
-// the server's configuration names. An edited or upgraded program so begins a new record.
-// Digest stays the same, and with it the box and the install.
+// RecordDigest is the name under which a server's handshake record is kept. On the machine where the
+// server runs it also depends on the size and the time of the program files that the server's
+// configuration names. So an edited or upgraded program begins a new record. [Server.Digest] stays the
+// same, and with it the box and its installed packages.
 func (s Server) RecordDigest() string { return NewRecord(s).Digest() }
 
-// lookAgain is for how long Record.Digest uses the files as it saw them last. A group asks for
-// all its servers with each call.
+// lookAgain is for how long Record.Digest returns its last result without a look at the files. A group
+// of servers asks for the digests of all of them with each call.
 const lookAgain = 10 * time.Millisecond
 
 // Record answers [Server.RecordDigest] of one server, for callers that ask with each message.
@@ -38,7 +38,8 @@ type recorded struct {
 	at      time.Time
 }
 
-// programFile is a program file, with what changes when the file does. So nothing reads the file.
+// programFile tells versions of a program file apart by size and time, so that nothing has to read the
+// file.
 type programFile struct {
 	path    string
 	size    int64
@@ -79,7 +80,7 @@ func (r *Record) Digest() string {
 	return now.digest
 }
 
-// look notes the files of a server as they are. It notes no command if that is not there.
+// look sets files to the program files that exist. It sets command only if that file exists.
 func (r *recorded) look(s Server, command string) {
 	r.files = r.files[:0]
 	for _, path := range s.programs(command) {
@@ -163,7 +164,7 @@ func isSettings(path string) bool {
 	return slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(path))
 }
 
-// mostBelow is the largest number of entries of a host path that programsBelow visits. It is
+// mostBelow is the largest number of entries of a host path that programsBelow visits. programsBelow is
 // called for each message, so it must be quick.
 const mostBelow = 1000
 

@@ -24,7 +24,7 @@ import (
 // hashicorp/go-envparse takes the quotes out of an unquoted JSON value, and cuts it at any
 // #.
 
-// envProblem is a line of such a file that cannot be read. It does not quote the line.
+// envProblem is a line of a file of variables that cannot be read. It does not quote the line.
 type envProblem struct {
 	line int
 	text string
@@ -37,9 +37,9 @@ func ParseEnv(data []byte) map[string]string {
 	return all
 }
 
-// SetEnv replaces the variable that a line NAME=VALUE sets in the content of a file of
-// variables. The line takes the place of the last one of that name, or the end. Others of that
-// name go, and everything else stays but a byte order mark and returns at ends of lines.
+// SetEnv sets a variable in the content of a file of variables. line is NAME=VALUE. It replaces the
+// last line that sets NAME, or is added at the end. SetEnv removes other lines that set NAME, a byte
+// order mark, and carriage returns at ends of lines.
 func SetEnv(data []byte, line string) []byte {
 	name, _, _ := strings.Cut(line, "=")
 	text, found, _ := readVariables(data)
@@ -82,11 +82,11 @@ func parseEnv(data []byte) (map[string]string, []envProblem) {
 // assignment is a variable in the content of a file of variables.
 type assignment struct {
 	name, value string
-	begin, end  int // of its lines, in bytes
+	begin, end  int // byte offsets of its lines
 }
 
-// readVariables returns the assignments in data, which are in order, and the text to which
-// their places refer.
+// readVariables returns the assignments in data, in order, and the text to which their begin and end
+// refer.
 func readVariables(data []byte) (text string, found []assignment, problems []envProblem) {
 	whole := strings.ReplaceAll(string(bytes.TrimPrefix(data, []byte("\ufeff"))), "\r\n", "\n")
 	rest := whole

@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// A value of env may name a secret, "ssm:NAME" or "secretsmanager:NAME": a parameter of
-// AWS Systems Manager or a secret of AWS Secrets Manager. The file, the functions and
-// the start request of a box then hold only the name. ECS puts the value into the box
-// when it starts the box, under [SecretVariable]. An invited runner gets it with its
-// welcome, under the same name.
+// A value of env may name a secret, "ssm:NAME" or "secretsmanager:NAME": a parameter of AWS Systems
+// Manager or a secret of AWS Secrets Manager. The file, the functions and the request that starts a box
+// then hold only the name. ECS puts the value into the environment of the box when it starts the box,
+// under [SecretVariable]. A box that is a Lambda function gets the value from the relay when it
+// connects, under the same name.
 
 // Reference reports whether a value of env names a secret, and returns its service and
 // name.
@@ -46,18 +46,17 @@ func (s Server) References() map[string]string {
 // names a secret.
 func SecretVariable(name string) string { return "DORMOUSE_ENV_" + name }
 
-// SecretFailure is the variable in which an invited runner finds why it has no values of
-// its server's references.
+// SecretFailure is the variable in which a box that is a Lambda function finds why it has no values for
+// [Server.References].
 const SecretFailure = "DORMOUSE_SECRET_FAILURE"
 
-// A value of env, or of a header, may be a command for the shell, "exec:COMMAND": its output
-// is the value. The machine that hosts the server runs it when it starts the box, and puts
-// the value there under [SecretVariable]. Variables in the command are the shell's. Only a
-// value that has the prefix in the file is a command, so that nobody who sets a variable can
-// have one executed.
+// A value of env, or of a header, may be a command for the shell, "exec:COMMAND": its output is the
+// value. The machine that hosts the server runs it when it starts the box, and puts the value there
+// under [SecretVariable]. The shell expands the variables in the command. Only a value that has the
+// prefix in the file is a command, so that nobody who sets a variable can have one executed.
 const execPrefix = "exec:"
 
-// command returns the command of a value; ok is false for another value.
+// command returns the command of a value; ok is false for a value without the prefix.
 func (r *serverReader) command(n node, field string) (command string, ok bool) {
 	if n.shape != text {
 		return "", false

@@ -37,21 +37,21 @@ type File struct {
 	files    []string
 	limits   []byte
 	groups   map[string]Group
-	file     *reader // has read the file, and knows the places in it; nil for an accepted copy
+	file     *reader // the reader that parsed the file, for line numbers in errors; nil if the File comes from LoadAccepted
 }
 
-// Files returns the paths of all files that [LoadHere] has read, or would have read if
-// they were there. They are the servers file and the files of variables. A change of one
-// of them may change the catalog. The caller must not modify it.
+// Files returns the paths of all files that [LoadHere] has read, or would have read if they were there.
+// They are the servers file and the files of variables. If one of them changes, the File may be out of
+// date. The caller must not modify the slice.
 func (c *File) Files() []string { return c.files }
 
-// Access returns the section x-dormouse.access of the file as JSON, without comments, with
-// the variables that are set. It says which tokens package resourceserver accepts. It is nil if there
-// is none. The caller must not modify it.
+// Access returns the section x-dormouse.access of the file as JSON, without comments. Variables in it
+// are replaced by their values, if they are set. The section says which tokens package resourceserver
+// accepts. It is nil if the file has none. The caller must not modify it.
 func (c *File) Access() []byte { return c.access }
 
-// BoxesMayCall reports whether programs in boxes may call the endpoints of their own
-// machine although a sandbox confines one of them (x-dormouse.access.boxes).
+// BoxesMayCall permits programs in boxes to call the endpoints of their own machine. Without it they
+// may not, as soon as a sandbox confines a server of the file (x-dormouse.access.boxes).
 func (c *File) BoxesMayCall() bool { return c.boxes }
 
 // Connect returns the section x-dormouse.connect of the file in the same form as Access. It
@@ -195,17 +195,16 @@ func read(path string) ([]byte, error) {
 
 // Parse reads the content of a servers file; file is only used to name places.
 //
-// Comments and commas after the last element are allowed, as in the files of editors. A
-// mistake in one server rejects only that server, see [File.Rejected]. A mistake in
-// the file as a whole gives no catalog. The error then joins one [*Error] for each
-// mistake, also of the servers, in the order of the file: all can be corrected at once.
-// Parse returns warnings with and without an error. It does not keep data.
+// Comments and commas after the last element are allowed, as in the files of editors. A mistake in one
+// server rejects only that server, see [File.Rejected]. If there is a mistake in the file as a whole,
+// Parse returns no File. The error then joins one [*Error] for each mistake, also of the servers, in
+// the order of the file. Parse returns warnings with and without an error. It does not keep data.
 func Parse(data []byte, file string, getenv Getenv) (*File, []Warning, error) {
 	return parse(data, file, "", getenv, false)
 }
 
-// ParseHere is LoadHere for the content of a file that would be at path. It reads no files of
-// variables but each envFile.
+// ParseHere is LoadHere for the content of a file that would be at path. Of files of variables it reads
+// only those that a server names as envFile.
 func ParseHere(data []byte, path string, getenv Getenv) (*File, []Warning, error) {
 	return parse(data, path, FolderOf(path), getenv, false)
 }

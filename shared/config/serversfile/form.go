@@ -80,7 +80,7 @@ func (r *reader) otherForm(root node) {
 
 // copies says how to copy the servers of a file of another client into a servers file.
 func (s source) copies() string {
-	word := func(path string) string { // of a shell
+	word := func(path string) string { // quotes a path for a shell
 		if !strings.ContainsAny(path, " '\"\\$`&;()<>|*?#~") {
 			return path
 		}
@@ -94,8 +94,8 @@ func (s source) copies() string {
 	return fmt.Sprintf("copy its servers with mv %s %s && dormouse import %s --servers %s", to, from, from, to)
 }
 
-// IsTOML reports whether a file is TOML, as that of Codex. The ending of its name decides.
-// Without one, its first line decides that is neither empty nor a comment: a table header, or
+// IsTOML reports whether a file is TOML, as that of Codex. The ending of its name decides. Without an
+// ending, the first line decides that is neither empty nor a comment: TOML has a table header there, or
 // a key followed by "=".
 func IsTOML(data []byte, file string) bool {
 	switch filepath.Ext(file) {
@@ -112,11 +112,10 @@ func IsTOML(data []byte, file string) bool {
 	return false
 }
 
-// unknown handles an unknown key of n; what names n. If a similar known key is missing
-// from n, the author probably meant that key. unknown then returns that key, and the
-// server is not started without it. Below x-dormouse any unknown key is a mistake: it may
-// be a guard that only a later release has. Other unknown keys are those of other clients,
-// and have no effect.
+// unknown handles an unknown key of n; what names n. If a similar known key is missing from n, the
+// author probably meant that key. unknown then complains, and returns that key. Below x-dormouse any
+// unknown key is a mistake: it may be a restriction that only a later release has. Other unknown keys
+// are those of other clients, and have no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
 	near := suggest.Of(m.name, known, 1+len(m.name)/6)
 	_, there := n.get(near)

@@ -7,24 +7,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Group is one address of several servers, from x-dormouse.groups.
+// Group is several servers at one address, from x-dormouse.groups.
 type Group struct {
 	Servers []string `json:"servers,omitempty"` // nil: all; names that no server has are allowed
-	Plain   bool     `json:"plain,omitempty"`   // names: "plain"
-	Search  bool     `json:"search,omitempty"`  // tools: "search"
+	Plain   bool     `json:"plain,omitempty"`   // the file has names "plain": a tool that only one server has gets no prefix
+	Search  bool     `json:"search,omitempty"`  // the file has tools "search": clients get tools that search, in place of the tools
 }
 
 // AllServers is the name, in the servers file, of the group at /mcp. This group exists
 // even if the file has no entry for it.
 const AllServers = "all"
 
-// Group returns a group by its name in the file.
+// Group returns a group by its name in the file. There is always one with the name AllServers.
 func (c *File) Group(name string) (Group, bool) {
 	g, ok := c.groups[name]
 	return g, ok || name == AllServers
 }
 
-// Groups returns the names of all groups, sorted.
+// Groups returns the names of all groups, sorted. AllServers is always among them.
 func (c *File) Groups() []string {
 	names := slices.Sorted(maps.Keys(c.groups))
 	if _, ok := c.groups[AllServers]; !ok {
@@ -74,8 +74,8 @@ func (f ToolFilter) isZero() bool {
 	return len(f.Allow) == 0 && len(f.Deny) == 0 && len(f.Descriptions) == 0 && f.Pin == nil
 }
 
-// Filter returns f as the rule for callers. If only some tools are allowed, all others are
-// denied.
+// Filter returns f in the form that applies to callers. If only some tools are allowed, it denies all
+// others.
 func (f ToolFilter) Filter() storage.ToolFilter {
 	filter := storage.ToolFilter{Allow: f.Allow, Deny: f.Deny, Says: f.Descriptions}
 	if len(f.Allow) > 0 && !slices.Contains(f.Allow, "*") {

@@ -10,7 +10,7 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// deepest is the deepest nesting of objects and arrays.
+// deepest is how deep objects and arrays may nest.
 const deepest = 1000
 
 // json reads the source as JSON with the additions of editors: comments, and a comma

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A value in an odd form that can mean only one thing is taken as that.
+// The functions of this file accept values in an odd form that can mean only one thing.
 
 // scalar returns a number, true or false as the text that stands in the file. A process gets
 // nothing but text. Any other value stays.
@@ -35,9 +35,9 @@ func (r *serverReader) path(n node, field string) string {
 	return r.text(n, field)
 }
 
-// arg reads an argument, which may be a path; before is the argument before it. Where shells
-// differ arg leaves ~ and $HOME as they are, because the program may read them. So it does in
-// a script, which the program itself reads.
+// arg reads an argument, which may be a path; before is the argument before it. Where shells differ,
+// arg leaves ~ and $HOME as they are, because the program may read them. It also leaves them in a
+// script, which the program itself reads.
 func (r *serverReader) arg(n, before node, field string) string {
 	n = scalar(n)
 	if flags, ok := strings.CutPrefix(before.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // the argument is a script, as after python -c and bash -lc
@@ -53,8 +53,8 @@ func (r *serverReader) arg(n, before node, field string) string {
 	return r.text(n, field)
 }
 
-// fromHome replaces ~ or $HOME at the beginning of a text by a variable of the file. ok is
-// false if the home folder is not known.
+// fromHome replaces ~ or $HOME at the beginning of a text by ${HOME}. ok is false if the home folder is
+// not known.
 func (r *serverReader) fromHome(n node, field string) (_ node, ok bool) {
 	for _, begin := range []string{"~", "$HOME"} {
 		rest, ok := strings.CutPrefix(n.text, begin)

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Folder returns the folder whose files an author of the server edits: its host path, the
-// folder of its script, or its working folder. It is "" if those who edit the server are
-// elsewhere: a package, an image, a remote server, or one in Go that is part of this program.
+// Folder returns the folder whose files an author of the server edits: its host path, the folder of its
+// script, or its working folder. It is "" for a server that nobody edits on this machine: a package, an
+// image, a remote server, or one in Go that is part of this program.
 func (s Server) Folder() string {
 	packages, _ := s.packages()
 	if _, image, _ := s.Container(); s.InPlace() || image || len(packages) > 0 {

@@ -9,7 +9,7 @@ import (
 // runner is a program that runs packages from a registry.
 type runner struct {
 	command []string // with the first arguments
-	args    string   // how its arguments begin, for a message
+	args    string   // how the arguments of the program begin, for a message
 }
 
 func runners() []runner {
@@ -24,8 +24,8 @@ func runners() []runner {
 	}
 }
 
-// runner returns the package runner that the command line starts, and its further arguments. Its
-// command is nil for another program.
+// runner returns the package runner that the command line starts, and its further arguments. of.command
+// is nil if the command line starts another program.
 func (s Server) runner() (of runner, args []string) {
 	line := append([]string{filepath.Base(s.Command)}, s.Args...)
 	for _, of := range runners() {
@@ -36,10 +36,10 @@ func (s Server) runner() (of runner, args []string) {
 	return runner{}, nil
 }
 
-// lacksPackage reports whether the command starts a package and names none, and how its
-// arguments begin. Such a program waits for a line to execute, so the start would end only
-// with its time. Another argument than an option may be the package or the value of an
-// option; lacksPackage does not tell them apart.
+// lacksPackage reports whether the command is a package runner without a package. args is how the
+// runner's arguments should begin. A runner without a package waits for a line to execute, so the start
+// would end only after its time limit. An argument that is no option counts as a package, although it
+// may be the value of an option.
 func (s Server) lacksPackage() (command, args string, lacks bool) {
 	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {
 		return "", "", false // a program in a folder of the server, not npx or uvx

@@ -11,11 +11,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Pin returns whose tools clients see only as they were accepted (x-dormouse.tools.pin); nil if
-// they see what the server lists. Without the setting that holds for the servers of others that
-// may change without a change of the file: packages and images without a version, and remote
-// servers at public addresses. It does not hold for servers whose lists may depend on the
-// principal, because all clients see the same accepted tools.
+// Pin returns the pin of a server of which clients see tools only as they were accepted
+// (x-dormouse.tools.pin). It returns nil if clients see what the server lists. By default those servers
+// have a pin that others may change without a change of the file. These are packages and images without
+// a version, and remote servers at public addresses. A server whose lists may depend on the principal
+// has no pin by default, because all clients see the same accepted tools.
 func (s Server) Pin() *storage.Pin {
 	source, changes := s.source()
 	on := changes && len(s.Principal()) == 0 && (s.Box.Scope == "" || s.Box.Scope == ScopeSession)
@@ -28,8 +28,8 @@ func (s Server) Pin() *storage.Pin {
 	return &storage.Pin{Server: s.Name, Source: source}
 }
 
-// source names what a server runs, without its version and without secrets. changes reports
-// that others may change it.
+// source names what a server runs, without its version and without secrets. changes reports whether
+// others may change what it runs without a change of the file.
 func (s Server) source() (name string, changes bool) {
 	if s.Native != "" {
 		return "native " + s.Native, false
@@ -56,8 +56,8 @@ func (s Server) source() (name string, changes bool) {
 	return "command " + path.Base(s.Command), false
 }
 
-// packages returns the packages that a package runner starts, as they are written, and their
-// kind. The one that is started is the first.
+// packages returns the packages that a package runner installs, as the file has them, and their kind.
+// The runner starts the first.
 func (s Server) packages() (all []string, kind string) {
 	of, args := s.runner()
 	if of.command == nil {
@@ -92,8 +92,8 @@ func (s Server) packages() (all []string, kind string) {
 	return append(slices.Clone(all), with...), kind
 }
 
-// optionsWithValue returns those options of package runners that take the next argument as
-// their value. They stand before the package.
+// optionsWithValue returns those options of package runners that take the next argument as their value.
+// In a command line such options come before the package.
 func optionsWithValue() []string {
 	return []string{
 		"-p", "--package", "-c", "--call", "--from", "--spec", "--with", "-w", "--python", "--index", "--index-url", "--extra-index-url",
@@ -107,8 +107,8 @@ var fixedVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 // commit fits the name of a git commit.
 var commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[@#][0-9a-f]{40}$`) })
 
-// versionOf splits a package as a package runner takes it. fixed reports that it names one
-// version; own, that it is a folder or a file.
+// versionOf splits the name of a package as a package runner takes it. fixed reports whether it names
+// one version. own reports whether it is a folder or a file.
 func versionOf(word string) (name string, fixed, own bool) {
 	if strings.HasPrefix(word, ".") || filepath.IsAbs(word) || strings.HasPrefix(word, "file:") {
 		return filepath.Base(word), false, true

@@ -18,12 +18,12 @@ type reader struct {
 	problems []remark
 	warnings []remark
 	ignored  []remark        // keys that have no effect
-	envFiles []string        // of servers
+	envFiles []string        // that servers name as envFile
 	access   node            // x-dormouse.access, with its variables
 	root     node            // the whole file
 	byName   map[string]node // servers by name
-	guests   bool            // servers without a profile are guests
-	audit    Audit           // of servers that say nothing else
+	guests   bool            // servers without a profile become guests; see [Box.Guest]
+	audit    Audit           // for servers without a setting of their own
 }
 
 func (r *reader) fail(at int, format string, args ...any) {
@@ -54,7 +54,7 @@ func joined(all []*Error) error {
 	return errors.Join(wrong...)
 }
 
-// catalog reads the whole file.
+// catalog reads the whole file into c.
 func (r *reader) catalog(root node, c *File) {
 	if ours, ok := root.get("x-dormouse"); ok && r.want(ours.value, object, "x-dormouse") {
 		r.read(ours.value, section{name: "the file: x-dormouse", nulls: true, settings: r.fileSettings(c)})
@@ -74,8 +74,8 @@ func (r *reader) want(n node, s shape, what string) bool {
 	return true
 }
 
-// each calls use for the members of an object, in order. If a name is repeated, it calls
-// use only for one of them.
+// each calls use for the members of an object, in order. If a name is repeated, it complains, and calls
+// use only for the first.
 func (r *reader) each(n node, use func(member)) {
 	seen := map[string]int{}
 	for _, m := range n.members {

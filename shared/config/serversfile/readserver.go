@@ -79,8 +79,8 @@ func (r *serverReader) process(before int) {
 		}
 	}
 	slices.Sort(s.Unset)
-	// A program that runs containers is no guest, because these confine their programs, and it
-	// needs the socket of its service.
+	// The client of a container engine is no guest: its containers are confined anyway, and it needs
+	// the socket of the engine.
 	if b := &s.Box; r.guests && b.Profile == "" && !b.Free && !slices.Contains(engines(), filepath.Base(s.Command)) {
 		b.Guest, b.ReadOnlyRootFS = true, true
 	}
@@ -92,7 +92,7 @@ func (r *serverReader) process(before int) {
 	case len(r.problems) == before && !s.Disabled:
 		r.checkProgram()
 	}
-	// No other principal may read the values of templates.
+	// The value of ${principal:NAME} belongs to one principal, and no other may read it.
 	if names := s.Principal(); len(names) > 0 && s.Box.Scope == ScopeShared {
 		at := r.key.at
 		if env, ok := r.key.value.get("env"); ok {
@@ -111,8 +111,8 @@ func has(n node, key string) bool {
 	return ok && m.value.shape != null
 }
 
-// refuse complains about keys of n that are for a process, or for its box; beside says why
-// there is none.
+// refuse complains about keys of n that make sense only for a server that is started, or with box, only
+// for a server in a box. beside is the setting that excludes these keys.
 func (r *serverReader) refuse(n node, box bool, beside string, keys ...string) {
 	of := "that is started"
 	if box {
@@ -125,8 +125,8 @@ func (r *serverReader) refuse(n node, box bool, beside string, keys ...string) {
 	}
 }
 
-// entryKeys returns the keys of a server. It includes keys of other clients, so that their
-// files can be used unchanged; those that are read elsewhere, or not at all, have no read.
+// entryKeys returns the keys of a server. It includes keys of other clients, so that their files can be
+// used unchanged. Keys that are read elsewhere, or not at all, have a nil kind.read.
 func (r *serverReader) entryKeys(remote bool, ours []setting) []setting {
 	s := &r.server
 	keys := []setting{
@@ -310,8 +310,8 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 	return e.text
 }
 
-// lacks complains about a missing value: that of the variable v, if v is not nil. For a
-// disabled server it only warns.
+// lacks complains about a missing value. v is the variable whose value is missing, or nil. For a
+// disabled server lacks only warns.
 func (r *serverReader) lacks(at int, field, what, todo string, v *Variable) {
 	if r.server.Disabled {
 		r.warn(at, "%s: %s; the server is disabled, so it is left empty", field, what)

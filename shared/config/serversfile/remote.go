@@ -9,8 +9,8 @@ import (
 type Remote struct {
 	URL     string            `json:"url"`               // "" for a server that is not remote
 	Headers map[string]string `json:"headers,omitempty"` // on each request; may hold ${principal:NAME}
-	// Commands has the headers whose values are the output of a shell command, as
-	// Server.Commands has variables.
+	// Commands has the shell commands whose output is the value of a header, by header. See
+	// Server.Commands.
 	Commands map[string]string `json:"commands,omitempty"`
 	// Transport is "http" for Streamable HTTP, "sse" for HTTP+SSE, and "" if Dormouse is to
 	// find it out.
@@ -50,8 +50,8 @@ func (r *serverReader) url(m member, _ string) {
 	r.server.Remote.URL = to
 }
 
-// headers reads the headers for a remote server. Codex has some whose values are variables,
-// and the name of the variable that it sends as a bearer token.
+// headers reads the headers for a remote server. In Codex's file a key has headers whose values are
+// names of variables, and another key names the variable with the bearer token.
 func (r *serverReader) headers(m member, what string) {
 	if m.name == "bearer_token_env_var" {
 		if r.want(m.value, text, what) {

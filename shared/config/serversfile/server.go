@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// The defaults of a server's times.
+// Defaults of a server's time limits.
 const (
-	DefaultRemoteStartup = 30 * time.Second // startup_timeout_sec of a remote server: its handshake
+	DefaultRemoteStartup = 30 * time.Second // limits the handshake with a remote server (startup_timeout_sec)
 	DefaultAnswerTimeout = 6 * time.Hour    // limits the time for a client's answer to a question of a call
 )
 
@@ -45,27 +45,25 @@ type Server struct {
 	// Commands has the variables whose values are the output of a shell command, with the
 	// command. They are not in Env. Only a machine that reads the file by [LoadHere] has some.
 	Commands map[string]string `json:"commands,omitempty"`
-	Cwd      string            `json:"cwd,omitempty"` // as written, "" for the workspace of the box
+	Cwd      string            `json:"cwd,omitempty"` // the working folder; "" for the workspace, or for the runner's folder if there is none
 
-	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server
-	// behaves. That is Command, Args, Env, Unset and Cwd, and some settings of the box: the
-	// image, the host path, the network, the seal, and whether packages run their install
-	// scripts.
-	// The order of keys, the name, and timeouts do not change it, so a handshake record
-	// under the digest stays valid when those change. It contains the values of Env only
-	// as hashes.
+	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server behaves. That
+	// is Native, Remote, Command, Args, Env, Commands, Unset and Cwd, and some settings of the box: Image,
+	// HostPath, the network, Sealed, and InstallScripts. The order of keys, the name, and timeouts do
+	// not change it, so a handshake record under the digest stays valid when those change. It contains
+	// the values of Env only as hashes.
 	Digest string `json:"-"`
 
 	Idle           time.Duration `json:"idle_ns"`                     // idle_seconds, 0 if the file says nothing
 	StartupTimeout time.Duration `json:"startup_timeout_ns"`          // startup_timeout_sec, > 0: installs, process and handshake together
 	ToolTimeout    time.Duration `json:"tool_timeout_ns"`             // tool_timeout_sec, 0 means no limit
-	AnswerTimeout  time.Duration `json:"answer_timeout_ns,omitempty"` // answer_timeout_sec, > 0; ToolTimeout stands still meanwhile
+	AnswerTimeout  time.Duration `json:"answer_timeout_ns,omitempty"` // answer_timeout_sec, > 0; this time does not count for ToolTimeout
 
 	Box Box `json:"box,omitzero"` // x-dormouse.box, with the values of its profile put in
 
 	// Record permits keeping a handshake record; x-dormouse.record may switch it off.
 	Record bool `json:"record"`
-	// OwnLists leaves the lists out of the record (x-dormouse.record "initialize").
+	// OwnLists leaves the lists out of the handshake record (x-dormouse.record "initialize").
 	OwnLists bool `json:"own_lists,omitempty"`
 	// SameLists says that every client gets the same lists (x-dormouse.record "lists").
 	SameLists bool `json:"same_lists,omitempty"`
@@ -76,13 +74,13 @@ type Server struct {
 	Disabled bool `json:"disabled,omitempty"`
 	// Tools says which tools are offered.
 	Tools ToolFilter `json:"-"`
-	// Audit says what of calls auditors may read.
+	// Audit says which parts of calls auditors may read.
 	Audit Audit `json:"-"`
 	// Path is the PATH of the machine that has read the file, if the server runs there.
 	Path string `json:"-"`
 }
 
-// marshaled is a Server whose JSON has all fields with a name, also secrets.
+// marshaled is a Server whose JSON has all fields that have a name, including secrets.
 type marshaled Server
 
 // Marshal returns the server as one line of JSON for [UnmarshalServer], to be put into
@@ -93,7 +91,7 @@ func (s Server) Marshal() string { return string(encode(marshaled(s))) }
 func (m marshaled) server() Server {
 	s := Server(m)
 	if s.AnswerTimeout == 0 {
-		s.AnswerTimeout = DefaultAnswerTimeout // an older writer has no such field
+		s.AnswerTimeout = DefaultAnswerTimeout // an older release wrote no such field
 	}
 	s.Digest = s.digest()
 	return s

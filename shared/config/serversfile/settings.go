@@ -12,29 +12,29 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// setting is a key below x-dormouse. The settings of this file are all that there are: they
-// are read from these tables, and docs/servers-file.md prints them.
+// setting is a key below x-dormouse. The tables in this Go file have all settings. The reader uses
+// these tables, and the page docs/servers-file.md has them.
 type setting struct {
 	key  string
 	kind kind
-	// def is the value of a file that is silent, as JSON; "" for none. Text in parentheses is
-	// only printed: the default is not a value of the key, or another package has it.
+	// def is the default as JSON, "" for none. Text in parentheses is only for the page: the default is
+	// not a value of the key, or another package has it.
 	def  string
 	text string // for the page; a key without text is not on the page
 }
 
 // kind says how the value of a setting is read.
 type kind struct {
-	values string                      // for the page
+	values string                      // allowed values, for the page
 	read   func(m member, what string) // what names the key in complaints; nil if it is read elsewhere
-	below  []setting                   // of an object
+	below  []setting                   // the settings in it, if it is an object
 }
 
 // section is an object with settings.
 type section struct {
 	name     string // in complaints about unknown keys
 	label    string // of its keys in other complaints
-	nulls    bool   // null is a value, and not as if the key was missing
+	nulls    bool   // null is a value; otherwise null counts as a missing key
 	settings []setting
 }
 
@@ -149,7 +149,7 @@ func (r *reader) groupSettings(g *Group) []setting {
 	}
 }
 
-// # Reading
+// # Reading settings
 
 // read reads an object with settings. It returns the known keys that the author probably
 // meant by unknown ones.
@@ -190,14 +190,14 @@ func defaults(settings []setting) {
 	}
 }
 
-// # Kinds
+// # Kinds of settings
 
 const (
 	trueOrFalse = "true or false"
 	ignored     = "ignored" // of a key of another client; an unknown key is never taken for a misspelling of it
 )
 
-// object is a kind: a section within another one.
+// object returns a kind for a section within another one.
 func (r *reader) object(in section) kind {
 	return kind{"an object", func(m member, what string) {
 		if r.want(m.value, object, what) {
@@ -206,10 +206,10 @@ func (r *reader) object(in section) kind {
 	}, in.settings}
 }
 
-// longest limits every time in the file. A longer time is probably in the wrong unit.
+// longest limits every duration in the file. A longer one is probably in the wrong unit.
 const longest = 24 * time.Hour
 
-// amount is a kind: a number. set keeps the number, or returns what it must be.
+// amount returns a kind for a number. set stores the number, or returns what it must be.
 func (r *reader) amount(values string, set func(v float64) (want string)) kind {
 	return kind{values, func(m member, what string) {
 		if !r.want(m.value, number, what) {
@@ -221,8 +221,7 @@ func (r *reader) amount(values string, set func(v float64) (want string)) kind {
 	}, nil}
 }
 
-// seconds is a kind: a time in seconds, with fractions. zero permits 0, which means "no
-// limit".
+// seconds returns a kind for a time in seconds, with fractions. zero permits 0, which means "no limit".
 func (r *reader) seconds(to *time.Duration, zero bool) kind {
 	return r.amount(fmt.Sprintf("seconds, at most %.0f", longest.Seconds()), func(v float64) string {
 		d := time.Duration(math.Min(v, 2*longest.Seconds()) * float64(time.Second))
@@ -238,7 +237,7 @@ func (r *reader) seconds(to *time.Duration, zero bool) kind {
 	})
 }
 
-// number is a kind: a number between two bounds.
+// number returns a kind for a number between two bounds.
 func (r *reader) number(to *float64, least, most float64) kind {
 	return r.amount(fmt.Sprintf("%g to %g", least, most), func(v float64) string {
 		if v < least || v > most {
@@ -249,7 +248,7 @@ func (r *reader) number(to *float64, least, most float64) kind {
 	})
 }
 
-// whole is a kind: a whole number between two bounds.
+// whole returns a kind for a whole number between two bounds.
 func (r *reader) whole(to *int, least, most int) kind {
 	return r.amount(fmt.Sprintf("whole, %d to %d", least, most), func(v float64) string {
 		if v < float64(least) || v > float64(most) || v != float64(int(v)) {
@@ -260,7 +259,7 @@ func (r *reader) whole(to *int, least, most int) kind {
 	})
 }
 
-// flag is a kind: true or false.
+// flag returns a kind for true or false.
 func (r *reader) flag(to *bool) kind {
 	return kind{trueOrFalse, func(m member, what string) {
 		if r.want(m.value, boolean, what) {
@@ -269,7 +268,7 @@ func (r *reader) flag(to *bool) kind {
 	}, nil}
 }
 
-// word is a kind: one of some words.
+// word returns a kind for one of some words.
 func (r *reader) word(set func(string), allowed ...string) kind {
 	return kind{wordsOf(allowed), func(m member, what string) {
 		if m.value.shape == text && slices.Contains(allowed, m.value.text) {
@@ -280,7 +279,7 @@ func (r *reader) word(set func(string), allowed ...string) kind {
 	}, nil}
 }
 
-// oneOf returns words as a complaint lists them.
+// oneOf joins words for a complaint: a, b or c.
 func oneOf(words []string) string {
 	list := ""
 	for i, word := range words {
@@ -296,12 +295,12 @@ func oneOf(words []string) string {
 	return list
 }
 
-// wordsOf returns words as the page lists them.
+// wordsOf returns words as docs/servers-file.md lists them.
 func wordsOf(words []string) string {
 	return "`" + strings.ReplaceAll(strings.ReplaceAll(oneOf(words), " or ", ", "), ", ", "`, `") + "`"
 }
 
-// names is a kind: a list of texts that are not empty.
+// names returns a kind for a list of texts that are not empty.
 func (r *reader) names(to *[]string) kind {
 	return kind{"names", func(m member, what string) {
 		if !r.want(m.value, array, what) {
@@ -318,7 +317,7 @@ func (r *reader) names(to *[]string) kind {
 	}, nil}
 }
 
-// descriptions reads texts by the names of tools.
+// descriptions reads an object that maps names of tools to their descriptions.
 func (r *serverReader) descriptions(m member, what string) {
 	if !r.want(m.value, object, what) {
 		return

@@ -56,8 +56,8 @@ func (s Server) Kept() Snapshot {
 	}
 }
 
-// Spreads reports whether sessions of one tenant may be in several boxes: neither a process
-// nor what is kept of it belongs to several of them.
+// Spreads reports whether the sessions of one tenant may be in several boxes. They may if no process
+// belongs to several sessions, and nothing that is kept of a process does.
 func (s Server) Spreads() bool {
 	alone := s.Box.Scope == "" || s.Box.Scope == ScopeSession
 	return alone && !s.InPlace() && (s.Kept() == SnapshotOff || s.Kept() == SnapshotSession)
