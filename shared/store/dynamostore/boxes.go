@@ -161,7 +161,7 @@ func noItem() error {
 
 // Item reads an item; see [storage.Items].
 func (s *Store) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
-	if len(id) > maxKey { // the client chose it
+	if len(id) > maxKey { // the client chose the id; DynamoDB refuses a longer key
 		return storage.Item{}, noItem()
 	}
 	r, err := s.get(ctx, boxKey(box), itemKey(id))

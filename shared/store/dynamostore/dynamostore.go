@@ -19,7 +19,7 @@
 //	              q#<deliver id>             an item: inbox entry and in-flight mark
 //	              f#<frame>#<n>              a piece of a relay frame
 //	H#<record>    v#<part>                   a part of a handshake record
-//	K#<key id>    m                          an API key
+//	K#<key id>    m                          an API key; so G#<id> a grant, U#<id> an upstream token
 //	K#<hash>      t                          a one-time ticket to connect
 //	Z#<name>#<n>  z                          a part of a value that is too long for its item
 //
@@ -41,8 +41,8 @@
 //	q  batch number                           b  bytes of the data
 //	f  final                                  h  SHA-256 of the data
 //	w  retry of the last event, milliseconds
-//	T  tenant of a session, or that it is an  s  state of an item
-//	   API key: key of the index "tenant"
+//	T  tenant of a session, or K, G or U of   s  state of an item
+//	   other records: key of index "tenant"
 //	D  box: key of the index "due"
 //
 // Reads treat an item whose u is in the past as missing, whether DynamoDB has deleted

@@ -100,7 +100,7 @@ func tailSpan(id storage.ID, stream storage.StreamID) span {
 // never uses an index twice.
 func (s *Store) Tail(ctx context.Context, id storage.ID, stream storage.StreamID) (storage.Tail, error) {
 	var t storage.Tail
-	if len(stream) > maxKey { // the client chose it
+	if len(stream) > maxKey { // the client chose the id; DynamoDB refuses a longer key
 		return t, nil
 	}
 	now := time.Now()

@@ -55,7 +55,7 @@ func (s *Store) Create(ctx context.Context, x storage.Session) error {
 func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (storage.Session, storage.Box, error) {
 	box := storage.Box{ID: boxID}
 	var keys []row
-	if len(id) <= maxKey { // the client chose it
+	if len(id) <= maxKey { // the client chose the id; DynamoDB refuses a longer key
 		keys = append(keys, key(sessionKey(id), "m"))
 	}
 	if boxID != "" {
@@ -159,7 +159,7 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 	var keys []string
 	now := time.Now()
 	collect := func(r row) bool {
-		if k := r.str("PK"); k > after && strings.HasPrefix(k, sessionKey("")) && r.alive(now) { // all that has a tenant is in the index
+		if k := r.str("PK"); k > after && strings.HasPrefix(k, sessionKey("")) && r.alive(now) { // the index also has other records of the tenant
 			keys = append(keys, k)
 		}
 		return tenant == "" || len(keys) < limit

@@ -19,7 +19,7 @@ var properties []byte
 // The indexes. Both are sparse and hold only keys, so that saving a record again does
 // not cost a write to them.
 const (
-	tenantIndex = "tenant" // sessions by tenant, and API keys; with their expiry
+	tenantIndex = "tenant" // sessions by tenant, and API keys, grants and upstream tokens; with their expiry
 	dueIndex    = "due"    // records of boxes that are not asleep, and items
 )
 

@@ -99,7 +99,7 @@ func Bytes(record any) (n int) {
 	return n
 }
 
-// result has the interceptor of s run do, a call with a result.
+// result runs s.around around do, a call of the inner store that returns a value.
 func result[T any](ctx context.Context, s *Store, c Call, do func(context.Context) (T, error)) (T, error) {
 	var out T
 	var own error

@@ -10,7 +10,7 @@ type Habits struct {
 	Trip     time.Duration // a round trip to DynamoDB, in the same region
 	Post     time.Duration // posting a message to a connection
 	LogBytes int           // of an invocation, with Lambda's own lines
-	BoxStart time.Duration // from RunTask to the runner's hello
+	BoxStart time.Duration // from RunTask until the runner connects
 	Box      BoxSize
 	Idle     time.Duration // how long a box stays awake when it has no work
 	Stored   int           // bytes of an idle session

@@ -38,7 +38,7 @@ type tally struct {
 	messages float64 // posted, in billed messages
 	pushed   int     // bytes posted to clients
 	wakes    int
-	boxStart time.Duration // from a wake to its hello, zero without a hello
+	boxStart time.Duration // from the wake of a box until its runner connected; zero if it did not
 	boxes    int           // boxes that the sweep must check, if it called Due
 }
 
@@ -84,7 +84,7 @@ func (w *watched) Box(ctx context.Context, id storage.BoxID) (storage.Box, error
 	return b, err
 }
 
-// SaveBox counts wakes, and the time from a wake to the hello.
+// SaveBox counts wakes, and the time from a wake until the runner has connected.
 func (w *watched) SaveBox(ctx context.Context, b storage.Box) error {
 	err := w.Store.SaveBox(ctx, b)
 	if err != nil {
@@ -157,7 +157,7 @@ func (p *posted) Post(ctx context.Context, conn string, data []byte) error {
 // bye, with the answers to three of them.
 const wakeMessages = 7
 
-// Woke counts the wake of a box that this program runs, with the messages of a relay.
+// Woke counts the wake of a box that this program runs, as if the wake took the messages of a relay.
 func (m *Meter) Woke() {
 	m.count(func(t *tally) {
 		t.wakes++
@@ -165,7 +165,7 @@ func (m *Meter) Woke() {
 	})
 }
 
-// Posted counts a message that a box of this program got without a connection.
+// Posted counts a message to a box of this program, as if it was sent over a WebSocket.
 func (m *Meter) Posted(bytes int) { m.count(func(t *tally) { t.messages += Messages(bytes) }) }
 
 func (m *Meter) count(what func(*tally)) {

@@ -159,7 +159,7 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 		for i, b := range stream {
 			events += b.n
 			size += b.bytes
-			if i > 0 { // after a clock was set back too, batches must be dropped in their order
+			if i > 0 { // even if a clock was set back, batches are dropped in their order
 				stream[i].written = max(b.written, stream[i-1].written)
 			}
 		}

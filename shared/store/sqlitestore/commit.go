@@ -78,7 +78,7 @@ func (d *database) commit(ctx context.Context, w *write) error {
 		uncut := context.WithoutCancel(ctx)
 		d.writeGroup(uncut, d.queue.take())
 		if _, known := d.watch.recent(); d.options.Alone && !known {
-			// Store.kept needs the version, and may find the connection taken.
+			// Store.kept needs the file's data version, and may not get the connection to ask for it.
 			_, _ = d.ask(uncut)
 		}
 		d.writer.end()
@@ -206,7 +206,7 @@ func (d *database) together(uncut context.Context, group ...*write) error {
 // alone runs a write in its own transaction.
 func (d *database) alone(uncut context.Context, w *write) error {
 	if len(w.args) == 1 {
-		return d.run(uncut, w) // a statement is a transaction
+		return d.run(uncut, w) // a single statement is a transaction by itself
 	}
 	return d.together(uncut, w)
 }

@@ -15,7 +15,7 @@ import (
 // and prepared statements stay ready between calls.
 type connection struct {
 	db         *sql.DB              // with one connection
-	turn       chan struct{}        // capacity 1: who sends into it has the connection, until it is received
+	turn       chan struct{}        // capacity 1: a caller has the connection from its send into turn until it receives from turn
 	statements map[string]*sql.Stmt // by text; prepared when first used
 	damage     *damage              // of the file
 	synced     bool                 // a commit ends with an fsync

@@ -167,7 +167,7 @@ func (d *database) mark() (err error) {
 	if _, err := os.Stat(mark); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	// Without the mark, only a loss would not be noticed.
+	// If this fails, only a later loss of the store is not noticed.
 	_ = os.WriteFile(mark, []byte("dormouse keeps its sessions beside this file; without them it does not start\n"), 0o600)
 	return nil
 }

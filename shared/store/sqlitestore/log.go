@@ -101,7 +101,7 @@ ORDER BY first LIMIT ?5`
 // Read returns events after a cursor; see [storage.Log].
 func (s *Store) Read(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, limit int) (storage.Page, error) {
 	if after == math.MaxInt64 {
-		return storage.Page{}, nil // cursors come from clients
+		return storage.Page{}, nil // a client may send any cursor; the index after this one would overflow
 	}
 	after, limit = max(after, 0), min(max(limit, 1), storage.MaxRead)
 	p := storage.NewPages(after, limit)

@@ -67,7 +67,7 @@ func (r *records) forget(id storage.ID, box storage.BoxID) {
 	delete(r.boxes, box)
 }
 
-// notKept is a since with which keep does nothing.
+// notKept is a value of since for which keep does nothing.
 const notKept = -1
 
 // kept is records.load with the file's present data version. ok is also false if that is not

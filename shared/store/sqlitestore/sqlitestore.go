@@ -150,7 +150,7 @@ func Open(path string, options ...Options) (*Store, error) {
 	}
 	if s.options.Behind {
 		s.begin()
-		if err := s.noted(s.behind.sync()); err != nil { // a new schema, and what an earlier process wrote
+		if err := s.noted(s.behind.sync()); err != nil { // this also syncs a new schema, and what an earlier process wrote
 			_ = s.Close()
 			return nil, err
 		}

@@ -7,13 +7,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// rows are the records of a [storage.Collection]. Keys, grants and upstream tokens promise
-// the same.
+// rows makes the promises of a [storage.Collection]. Collections of keys, grants and upstream tokens
+// promise the same.
 type rows[T any] struct {
 	full   func(id string) T // a record of the tenant acme with every field filled
 	kind   storage.Kind[T]
-	change func(*T)                              // a field that is none of these
-	spoil  func(*T)                              // writes into what the record refers to; nil: it refers to nothing
+	change func(*T)                              // changes a field that kind does not name
+	spoil  func(*T)                              // overwrites memory that the record points to, such as a slice; nil: it points to none
 	beside func(t *testing.T, k *kit, id string) // stores records of other kinds
 	of     func(storage.Store) storage.Collection[T]
 }
@@ -127,7 +127,7 @@ func (r rows[T]) promises() []promise {
 		list = append(list, promise{"records are copied in and out", func(t *testing.T, k *kit) {
 			v := r.full("r1")
 			r.put(t, k, v)
-			want := fmt.Sprintf("%+v", r.get(t, k, "r1")) // a text, into which no record refers
+			want := fmt.Sprintf("%+v", r.get(t, k, "r1")) // a text, which shares no memory with the record
 			for range 2 {
 				r.spoil(&v)
 				v = r.get(t, k, "r1")

@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// outside runs work outside of all bubbles. A goroutine of a bubble that waits for it keeps
-// the bubble's clock from moving, and so does one that waits for a channel of another
+// outside runs work outside of all bubbles of package synctest. A goroutine of a bubble that waits for
+// it keeps the bubble's clock from moving. So does a goroutine that waits for a channel of another
 // bubble or of none. So all channels here are made before any bubble is.
 type outside struct{ idle chan worker }
 

@@ -11,13 +11,13 @@ import (
 // Operation has the counts of one execution of an operation.
 type Operation struct {
 	Name        string
-	Requests    int           // of the REST API
-	Messages    int           // messages of WebSocket APIs, both ways, none over 32 KB
-	Invocations int           // of functions
-	Trips       int           // round trips to the store, without waits
-	Posts       int           // to connections
-	ReadUnits   float64       // without waits
-	WriteUnits  float64       //
+	Requests    int     // of the REST API
+	Messages    int     // messages of WebSocket APIs, both ways, none over 32 KB
+	Invocations int     // of functions
+	Trips       int     // round trips to the store, without waits
+	Posts       int     // to connections
+	ReadUnits   float64 // without waits
+	WriteUnits  float64
 	Waits       float64       // requests of waits; each costs at least one read unit, even if it finds nothing
 	WaitUnits   float64       // what the waits consumed, if that is more
 	Held        time.Duration // how long a function waits, apart from round trips
