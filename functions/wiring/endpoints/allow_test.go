@@ -181,34 +181,6 @@ func TestOfToolsOnlyThoseOfTheRulesAreSeenAndCalled(t *testing.T) {
 	}
 }
 
-// Rules add no read and no write to a list or a call. A refused call needs none at all.
-func TestRulesForToolsCostNothing(t *testing.T) {
-	s := newSite(t)
-	s.warm = s.handler()
-	costs := map[string][][2]int{}
-	for who, groups := range map[string][]string{"ada": {"eng"}, "root": {"eng", "admins"}} {
-		t.Run(who, func(t *testing.T) {
-			c := s.overHTTP(s.token(who, "files", map[string]any{"groups": groups}))
-			c.list()
-			for range 2 {
-				s.cost()
-				c.list()
-				costs[who] = append(costs[who], s.cost())
-				c.call("read")
-				costs[who] = append(costs[who], s.cost())
-			}
-			if who == "ada" {
-				if c.call("write_file"); s.cost() != [2]int{} {
-					t.Error("a refused call costs reads or writes")
-				}
-			}
-		})
-	}
-	if !slices.Equal(costs["ada"], costs["root"]) {
-		t.Errorf("lists and calls cost %v, without rules %v", costs["ada"], costs["root"])
-	}
-}
-
 // Rules about claims do not restrict API keys, because the holder of a key has no claims.
 func TestKeysUseAllTools(t *testing.T) {
 	s := newSite(t)

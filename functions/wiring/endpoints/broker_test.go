@@ -21,7 +21,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
 // renamed renames a header, as API Gateway does with answers of functions.
@@ -117,13 +116,10 @@ func (s *site) goClient(address string, logins *int) (*mcp.ClientSession, error)
 	return client.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url + address, OAuthHandler: handler}, nil)
 }
 
-func TestGoSDKSignsInCallsAndStepsUp(t *testing.T) { storetest.Each(t, goSDKSignsInCallsAndStepsUp) }
-
-func goSDKSignsInCallsAndStepsUp(t *testing.T, open storetest.Open) {
-	t.Helper()
+func TestGoSDKSignsInCallsAndStepsUp(t *testing.T) {
 	for name, rename := range map[string]bool{"plain": false, "behind API Gateway": true} {
 		t.Run(name, func(t *testing.T) {
-			s := newSiteOn(t, open(t))
+			s := newSite(t)
 			s.signIn, s.rename = true, rename
 			logins := 0
 			c, err := s.goClient("/who/mcp", &logins)
@@ -178,11 +174,7 @@ func (s *site) brokered(address, scope string) (client, access, refresh string) 
 // connections end with it. These functions have just started, so they learn of the
 // revocation at once; other functions learn of it within 30 seconds.
 func TestARevokedGrantEndsTicketsAndConnections(t *testing.T) {
-	onOne(t, aRevokedGrantEndsTicketsAndConnections)
-}
-
-func aRevokedGrantEndsTicketsAndConnections(t *testing.T, s *site) {
-	t.Helper()
+	s := newSite(t)
 	s.signIn = true
 	client, token, _ := s.brokered("/who/mcp", "")
 	ticket := func() string {
@@ -211,11 +203,7 @@ func aRevokedGrantEndsTicketsAndConnections(t *testing.T, s *site) {
 // On every transport, a call without its scope is refused before
 // anything is woken or written.
 func TestACallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T) {
-	onOne(t, aCallWithoutItsScopeIsRefusedAsTheTransportCan)
-}
-
-func aCallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T, s *site) {
-	t.Helper()
+	s := newSite(t)
 	s.signIn = true
 	_, token, _ := s.brokered("/who/mcp", "")
 	in := s.as(token, s.begin("who", token))

@@ -10,7 +10,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,7 +28,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
 // All sleeps of these tests are virtual: the tests run in bubbles of package synctest
@@ -46,9 +44,9 @@ type market struct {
 	called atomic.Int32 // calls that reached a tool; tools of one batch run at once
 }
 
-func newMarket(t testing.TB, limits string, store storage.Store) *market {
+func newMarket(t testing.TB, limits string) *market {
 	t.Helper()
-	return &market{t: t, limits: limits, store: storagetest.NewCounting(store), log: &commontest.Lines{}, posted: &commontest.Lines{}}
+	return &market{t: t, limits: limits, store: storagetest.NewCounting(storagetest.NewMemory()), log: &commontest.Lines{}, posted: &commontest.Lines{}}
 }
 
 func (m *market) function() *wiring.Function {
@@ -196,60 +194,52 @@ func (m *market) sold(w *httptest.ResponseRecorder) bool {
 
 func inMarket(t *testing.T, limits string, test func(t *testing.T, m *market)) {
 	t.Helper()
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) { test(t, newMarket(t, limits, open(t))) })
+	synctest.Test(t, func(t *testing.T) { test(t, newMarket(t, limits)) })
 }
 
 func TestNoLimitsCostNothing(t *testing.T) {
-	var counts []map[string]int
-	for _, limits := range []string{"", "{}"} {
-		inMarket(t, limits, func(t *testing.T, m *market) {
-			m.heat()
-			b := m.open("2025-11-25")
+	inMarket(t, "", func(t *testing.T, m *market) {
+		m.heat()
+		b := m.open("2025-11-25")
+		m.sold(b.post(callEcho))
+		time.Sleep(time.Second)
+		m.store.Reset()
+		for range 10 {
 			m.sold(b.post(callEcho))
-			time.Sleep(time.Second)
-			m.store.Reset()
-			for range 10 {
-				m.sold(b.post(callEcho))
-			}
-			counts = append(counts, m.store.Counts().Calls)
-		})
-	}
-	for _, c := range counts {
-		if c["Load"] != 10 || c["Append"] != 10 || c["LoadValue"]+c["SaveValue"] > 0 {
+		}
+		if c := m.store.Counts().Calls; c["Load"] != 10 || c["Append"] != 10 || c["LoadValue"]+c["SaveValue"] > 0 {
 			t.Errorf("ten calls cost %v", c)
 		}
-	}
+	})
 }
 
-func TestARefusedCallIsAToolErrorOnEveryTransport(t *testing.T) {
-	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
-		inMarket(t, `{"principal": "60/m burst 3"}`, func(t *testing.T, m *market) {
-			b := m.open(version)
-			for i := range 3 {
-				if !m.sold(b.post(callEcho)) {
-					t.Fatalf("%s: call %d is refused", version, i+1)
-				}
+func TestARefusedCallIsAToolError(t *testing.T) {
+	inMarket(t, `{"principal": "60/m burst 3"}`, func(t *testing.T, m *market) {
+		b := m.open("2025-11-25")
+		for i := range 3 {
+			if !m.sold(b.post(callEcho)) {
+				t.Fatalf("call %d is refused", i+1)
 			}
-			if m.sold(b.post(callEcho)) || m.called.Load() != 3 {
-				t.Fatalf("%s: the fourth call was executed", version)
+		}
+		if m.sold(b.post(callEcho)) || m.called.Load() != 3 {
+			t.Fatal("the fourth call was executed")
+		}
+		// These requests do not count, and none of them is refused.
+		for _, free := range []string{
+			`{"jsonrpc":"2.0","id":2,"method":"ping"}`, `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`,
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
+		} {
+			if w := b.post(free); w.Code >= 300 || strings.Contains(w.Body.String(), "limit") {
+				t.Errorf("%s got %d %s", free, w.Code, w.Body)
 			}
-			// These requests do not count, and none of them is refused.
-			for _, free := range []string{
-				`{"jsonrpc":"2.0","id":2,"method":"ping"}`, `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`,
-				`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
-			} {
-				if w := b.post(free); w.Code >= 300 || strings.Contains(w.Body.String(), "limit") {
-					t.Errorf("%s: %s got %d %s", version, free, w.Code, w.Body)
-				}
-			}
-			for m.sold(b.post(callEcho)) { // a list takes a while
-			}
-			time.Sleep(time.Second)
-			if !m.sold(b.post(callEcho)) || m.sold(b.post(callEcho)) {
-				t.Errorf("%s: a second later one call passes", version)
-			}
-		})
-	}
+		}
+		for m.sold(b.post(callEcho)) { // a list takes a while
+		}
+		time.Sleep(time.Second)
+		if !m.sold(b.post(callEcho)) || m.sold(b.post(callEcho)) {
+			t.Error("a second later one call passes")
+		}
+	})
 }
 
 func TestACallOfAStatelessClientIsCountedOnce(t *testing.T) {
@@ -387,18 +377,14 @@ func (m *market) spend(usd float64) error {
 	return err
 }
 
-// The account agrees with the bill that the log lines add up to. The store in memory is
-// fast enough for more calls.
+// The account agrees with the bill that the log lines add up to.
 func TestTheAccountAgreesWithTheBill(t *testing.T) {
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) { accountAgrees(t, open(t), 300) })
-	t.Run("memory", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { accountAgrees(t, storagetest.NewMemory(), 700) })
-	})
+	synctest.Test(t, accountAgrees)
 }
 
-func accountAgrees(t *testing.T, store storage.Store, calls int) {
-	t.Helper()
-	m := newMarket(t, `{"principal": "off"}`, store)
+func accountAgrees(t *testing.T) {
+	const calls = 700
+	m := newMarket(t, `{"principal": "off"}`)
 	m.heat()
 	b := m.open("2025-11-25")
 	bodies := []string{
@@ -430,40 +416,7 @@ func accountAgrees(t *testing.T, store storage.Store, calls int) {
 	r, err := quota.Show(t.Context(), m.store, "acme")
 	commontest.OK(t, err)
 	got := r.USD
-	if billed < 4e-6*float64(calls) || math.Abs(got-billed) > 0.02*billed {
+	if billed < 4e-6*calls || math.Abs(got-billed) > 0.02*billed {
 		t.Errorf("the account has $%.5f, the bill $%.5f", got, billed)
-	}
-}
-
-// While one tenant is at its limit, a call of another tenant costs no read and no write
-// more, and no call of that tenant is refused. make bench PART=tenants measures the time.
-func TestATenantAtItsLimitCostsAnotherNothing(t *testing.T) {
-	costs := map[bool][][2]int{}
-	for _, crowded := range []bool{false, true} {
-		inMarket(t, `{"principal": "60/m burst 10", "concurrent": 5}`, func(t *testing.T, m *market) {
-			m.heat()
-			quiet, greedy := m.open("2025-11-25"), m.open("2025-11-25", "X-Tenant", "umbrella")
-			flood := 0
-			if crowded {
-				flood = 20
-			}
-			for range 8 {
-				for range flood {
-					greedy.post(callEcho)
-				}
-				m.store.Reset()
-				if !m.sold(quiet.post(callEcho)) {
-					t.Error("the call of a tenant within its limits is refused")
-				}
-				c := m.store.Counts()
-				costs[crowded] = append(costs[crowded], [2]int{c.Reads, c.Writes})
-			}
-			if w := greedy.post(callEcho); crowded && w.Code != http.StatusTooManyRequests {
-				t.Errorf("the other tenant is not at its limit: %d %s", w.Code, w.Body)
-			}
-		})
-	}
-	if !slices.Equal(costs[true], costs[false]) {
-		t.Errorf("calls cost %v beside a tenant at its limit, %v without", costs[true], costs[false])
 	}
 }
