@@ -22,7 +22,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // cloudWatch answers as CloudWatch Logs does, and keeps what it was asked.
@@ -85,7 +84,7 @@ func searching(t *testing.T) (*stack, *cloudWatch) {
 	c := &cloudWatch{}
 	logs := httptest.NewServer(c)
 	t.Cleanup(logs.Close)
-	s := newStack(t, storagetest.NewMemory(), nil)
+	s := newStack(t)
 	s.logs = &webconsole.Logs{
 		Service: awscall.Service{Name: "logs", Endpoint: logs.URL, Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "THEROLE", SecretAccessKey: "secret"}, nil

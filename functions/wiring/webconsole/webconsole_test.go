@@ -56,21 +56,8 @@ type stack struct {
 
 const host = "abc123.execute-api.eu-test-1.amazonaws.com"
 
-// onStores runs a test on a new stack over each store.
-func onStores(t *testing.T, test func(t *testing.T, s *stack)) {
-	t.Helper()
-	t.Run("sqlite", func(t *testing.T) { test(t, newStack(t, storetest.SQLite(t), nil)) })
-	t.Run("dynamodb", func(t *testing.T) {
-		store := storetest.Table(t)(dynamostore.Options{})
-		test(t, newStack(t, store, func() meter.Stored {
-			u := store.Usage()
-			return meter.Stored{ReadUnits: u.ReadUnits, WriteUnits: u.WriteUnits, Polls: u.WaitUnits}
-		}))
-	})
-}
-
-func newStack(t *testing.T, store storage.Store, spent func() meter.Stored) *stack {
-	return &stack{t: t, store: store, spent: spent, stage: "/v1", cookies: map[string]string{}, servers: `{"mcpServers":{"one":{"command":"a"},"two":{"command":"b"}}}`}
+func newStack(t *testing.T) *stack {
+	return &stack{t: t, store: storagetest.NewMemory(), stage: "/v1", cookies: map[string]string{}, servers: `{"mcpServers":{"one":{"command":"a"},"two":{"command":"b"}}}`}
 }
 
 func (s *stack) key(role storage.Role, tenant, who string) string {
@@ -178,117 +165,107 @@ func (s *stack) signIn(key string) {
 }
 
 func TestAStackLetsInByALinkOnce(t *testing.T) {
-	onStores(t, func(t *testing.T, s *stack) {
-		consoletest.LinkWorksOnce(t, s.do, s.key(storage.RoleViewer, "acme", "vic"), "/v1/console/home")
-		s.stage = "" // behind a name of the owner's
-		consoletest.LinkWorksOnce(t, s.do, s.key(storage.RoleOperator, "acme", "olga"), "/console/home")
-		user := s.key(storage.RoleUser, "acme", "ada")
-		if res, text := s.do("POST", "/console/session", `{"key":"`+user+`"}`); res.StatusCode != http.StatusForbidden || res.Header.Get("Set-Cookie") != "" {
-			t.Errorf("a key of role user signs in: %d %s", res.StatusCode, text)
-		}
-	})
+	s := newStack(t)
+	consoletest.LinkWorksOnce(t, s.do, s.key(storage.RoleViewer, "acme", "vic"), "/v1/console/home")
+	s.stage = "" // behind a name of the owner's
+	consoletest.LinkWorksOnce(t, s.do, s.key(storage.RoleOperator, "acme", "olga"), "/console/home")
+	user := s.key(storage.RoleUser, "acme", "ada")
+	if res, text := s.do("POST", "/console/session", `{"key":"`+user+`"}`); res.StatusCode != http.StatusForbidden || res.Header.Get("Set-Cookie") != "" {
+		t.Errorf("a key of role user signs in: %d %s", res.StatusCode, text)
+	}
 }
 
 func TestAStackRefusesPagesOfOthers(t *testing.T) {
-	onStores(t, func(t *testing.T, s *stack) {
-		s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
-		consoletest.PagesOfOthersAreRefused(t, s.do)
-	})
+	s := newStack(t)
+	s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
+	consoletest.PagesOfOthersAreRefused(t, s.do)
 }
 
 func TestAStackServesThePageWithItsFilesOnly(t *testing.T) {
-	onStores(t, func(t *testing.T, s *stack) {
-		consoletest.PageLoadsNothingOfOthers(t, s.do)
-		// Some gateways remove the slash at the end of a path. Even then the redirect of
-		// /console must not lead back to /console.
-		res, _ := s.do("GET", "/console", "")
-		to, err := url.Parse(res.Header.Get("Location"))
-		if err != nil || to.Path != "/v1/console/home" {
-			t.Fatalf("/console leads to %v, %v", res.Header, err)
-		}
-		if res, text := s.do("GET", strings.TrimPrefix(to.Path, s.stage), ""); res.StatusCode != http.StatusOK || !strings.Contains(text, "<title>Dormouse</title>") {
-			t.Errorf("%d %s", res.StatusCode, text)
-		}
-	})
+	s := newStack(t)
+	consoletest.PageLoadsNothingOfOthers(t, s.do)
+	// Some gateways remove the slash at the end of a path. Even then the redirect of
+	// /console must not lead back to /console.
+	res, _ := s.do("GET", "/console", "")
+	to, err := url.Parse(res.Header.Get("Location"))
+	if err != nil || to.Path != "/v1/console/home" {
+		t.Fatalf("/console leads to %v, %v", res.Header, err)
+	}
+	if res, text := s.do("GET", strings.TrimPrefix(to.Path, s.stage), ""); res.StatusCode != http.StatusOK || !strings.Contains(text, "<title>Dormouse</title>") {
+		t.Errorf("%d %s", res.StatusCode, text)
+	}
 }
 
 // The API answers not_here for data that a stack does not keep, and tells the page the
 // URL of the dashboard that has it.
 func TestAStackSaysWhatItDoesNotKeep(t *testing.T) {
-	onStores(t, func(t *testing.T, s *stack) {
-		s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
-		if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"place":"stack"`) || !strings.Contains(text, `"dashboard":"https://dashboard.example"`) {
-			t.Errorf("the page is told %s", text)
+	s := newStack(t)
+	s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
+	if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"place":"stack"`) || !strings.Contains(text, `"dashboard":"https://dashboard.example"`) {
+		t.Errorf("the page is told %s", text)
+	}
+	for _, path := range []string{"series", "people", "bill", "calls", "changes", "servers/one/starts", "logs"} {
+		if res, text := s.do("GET", "/console/api/v1/"+path, ""); res.StatusCode != http.StatusNotImplemented || !strings.Contains(text, "not_here") {
+			t.Errorf("%s: %d %s", path, res.StatusCode, text)
 		}
-		for _, path := range []string{"series", "people", "bill", "calls", "changes", "servers/one/starts", "logs"} {
-			if res, text := s.do("GET", "/console/api/v1/"+path, ""); res.StatusCode != http.StatusNotImplemented || !strings.Contains(text, "not_here") {
-				t.Errorf("%s: %d %s", path, res.StatusCode, text)
-			}
-		}
-		// The page calls servers at their own endpoints, not through the console.
-		if res, text := s.do("POST", "/console/mcp/one", "{}"); res.StatusCode != http.StatusNotImplemented {
-			t.Errorf("a server is called through the console: %d %s", res.StatusCode, text)
-		}
-	})
+	}
+	// The page calls servers at their own endpoints, not through the console.
+	if res, text := s.do("POST", "/console/mcp/one", "{}"); res.StatusCode != http.StatusNotImplemented {
+		t.Errorf("a server is called through the console: %d %s", res.StatusCode, text)
+	}
 }
 
 func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
-	onStores(t, func(t *testing.T, s *stack) {
-		s.has("aaaa1", "acme", "one")
-		s.has("bbbb2", "globex", "one")
-		sees := func(want, not string) {
-			t.Helper()
-			for _, path := range []string{"sessions", "processes", "keys"} {
-				if res, text := s.do("GET", "/console/api/v1/"+path, ""); res.StatusCode != http.StatusOK || !strings.Contains(text, want) || strings.Contains(text, not) {
-					t.Errorf("%s: %d %s; want %s and not %s", path, res.StatusCode, text, want, not)
-				}
+	s := newStack(t)
+	s.has("aaaa1", "acme", "one")
+	s.has("bbbb2", "globex", "one")
+	sees := func(want, not string) {
+		t.Helper()
+		for _, path := range []string{"sessions", "processes", "keys"} {
+			if res, text := s.do("GET", "/console/api/v1/"+path, ""); res.StatusCode != http.StatusOK || !strings.Contains(text, want) || strings.Contains(text, not) {
+				t.Errorf("%s: %d %s; want %s and not %s", path, res.StatusCode, text, want, not)
 			}
 		}
-		s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
-		sees("acme", "globex")
-		for _, act := range [][3]string{
-			{"POST", "servers/one/stop", "{}"},
-			{"POST", "stop", "{}"},
-			{"DELETE", "sessions/aaaa1", ""},
-			{"POST", "sessions/aaaa1/stop", "{}"},
-			{"POST", "keys", `{"principal":"x","servers":["*"]}`},
-			{"GET", "servers/one/settings", ""},
-			{"PUT", "servers", `{"name":"x","text":"{}"}`},
-		} {
-			if res, text := s.do(act[0], "/console/api/v1/"+act[1], act[2]); res.StatusCode != http.StatusForbidden {
-				t.Errorf("a viewer asks %v: %d %s", act, res.StatusCode, text)
-			}
+	}
+	s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
+	sees("acme", "globex")
+	for _, act := range [][3]string{
+		{"POST", "servers/one/stop", "{}"},
+		{"DELETE", "sessions/aaaa1", ""},
+		{"POST", "keys", `{"principal":"x","servers":["*"]}`},
+	} {
+		if res, text := s.do(act[0], "/console/api/v1/"+act[1], act[2]); res.StatusCode != http.StatusForbidden {
+			t.Errorf("a viewer asks %v: %d %s", act, res.StatusCode, text)
 		}
-		s.signIn(s.key(storage.RoleOperator, "globex", "olga"))
-		sees("globex", "acme")
-		for _, path := range []string{"sessions/aaaa1", "sessions/aaaa1/stop"} {
-			method := map[bool]string{true: "POST", false: "DELETE"}[strings.HasSuffix(path, "stop")]
-			if res, text := s.do(method, "/console/api/v1/"+path, ""); res.StatusCode != http.StatusNotFound {
-				t.Errorf("%s of another tenant: %d %s", path, res.StatusCode, text)
-			}
+	}
+	s.signIn(s.key(storage.RoleOperator, "globex", "olga"))
+	sees("globex", "acme")
+	for _, path := range []string{"sessions/aaaa1", "sessions/aaaa1/stop"} {
+		method := map[bool]string{true: "POST", false: "DELETE"}[strings.HasSuffix(path, "stop")]
+		if res, text := s.do(method, "/console/api/v1/"+path, ""); res.StatusCode != http.StatusNotFound {
+			t.Errorf("%s of another tenant: %d %s", path, res.StatusCode, text)
 		}
-		if said := s.posted.Take(); said != "" {
-			t.Errorf("boxes were told %s", said)
-		}
-		// The operator stops a box and ends a session of the operator's own tenant.
-		if res, text := s.do("POST", "/console/api/v1/servers/one/stop", "{}"); res.StatusCode != http.StatusOK || !strings.Contains(text, "globex/one") || strings.Contains(text, "acme") {
-			t.Errorf("stop: %d %s", res.StatusCode, text)
-		}
-		if said := s.posted.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "halt") {
-			t.Errorf("boxes were told %s", said)
-		}
-		if res, text := s.do("DELETE", "/console/api/v1/sessions/bbbb2", ""); res.StatusCode != http.StatusOK {
-			t.Errorf("end: %d %s", res.StatusCode, text)
-		}
-		if got, _, err := s.store.Load(t.Context(), "bbbb2", ""); err != nil || got.State != storage.Ended {
-			t.Errorf("the session is %s, %v", got.State, err)
-		}
-		// The key for trying a server is valid only briefly, and only for the visitor's
-		// tenant.
-		if res, text := s.do("POST", "/console/api/v1/keys", `{"principal":"olga","servers":["one"],"life_seconds":900}`); res.StatusCode != http.StatusOK || !strings.Contains(text, `"tenant":"globex"`) {
-			t.Errorf("a key: %d %s", res.StatusCode, text)
-		}
-	})
+	}
+	if said := s.posted.Take(); said != "" {
+		t.Errorf("boxes were told %s", said)
+	}
+	// The operator stops a box and ends a session of the operator's own tenant.
+	if res, text := s.do("POST", "/console/api/v1/servers/one/stop", "{}"); res.StatusCode != http.StatusOK || !strings.Contains(text, "globex/one") || strings.Contains(text, "acme") {
+		t.Errorf("stop: %d %s", res.StatusCode, text)
+	}
+	if said := s.posted.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "halt") {
+		t.Errorf("boxes were told %s", said)
+	}
+	if res, text := s.do("DELETE", "/console/api/v1/sessions/bbbb2", ""); res.StatusCode != http.StatusOK {
+		t.Errorf("end: %d %s", res.StatusCode, text)
+	}
+	if got, _, err := s.store.Load(t.Context(), "bbbb2", ""); err != nil || got.State != storage.Ended {
+		t.Errorf("the session is %s, %v", got.State, err)
+	}
+	// A key for trying a server is for the visitor's tenant.
+	if res, text := s.do("POST", "/console/api/v1/keys", `{"principal":"olga","servers":["one"],"life_seconds":900}`); res.StatusCode != http.StatusOK || !strings.Contains(text, `"tenant":"globex"`) {
+		t.Errorf("a key: %d %s", res.StatusCode, text)
+	}
 }
 
 // user makes a token, as the authorization server does for a user of groups.
@@ -304,70 +281,65 @@ func (s *stack) user(tenant, who string, groups ...string) string {
 }
 
 func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
-	onStores(t, func(t *testing.T, s *stack) {
-		s.access = &resourceserver.Settings{PublicURL: "https://" + host, Issuer: "https://login.example.com", Brokered: resourceserver.Brokered{
-			Roles: map[string]resourceserver.Rule{"operator": {Groups: []string{"sre"}}, "viewer": {Groups: []string{"eng"}}},
-		}}
-		s.has("aaaa1", "acme", "one")
-		s.has("bbbb2", "globex", "one")
-		if _, page := s.do("GET", "/console/home", ""); !strings.Contains(page, `data-provider="login.example.com" data-endpoint="https://`+host+`"`) {
-			t.Error("the page does not say where people sign in")
-		}
-		stop := func() int {
-			res, _ := s.do("POST", "/console/api/v1/servers/one/stop", "{}")
-			return res.StatusCode
-		}
-		s.signIn(s.user("acme", "okta:1", "sre"))
-		if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"role":"operator"`) || !strings.Contains(text, `"user":true`) || !strings.Contains(text, `"sign_in":"login.example.com"`) {
-			t.Errorf("an operator is told %s", text)
-		}
-		if _, text := s.do("GET", "/console/api/v1/sessions", ""); !strings.Contains(text, "aaaa1") || strings.Contains(text, "bbbb2") {
-			t.Errorf("an operator of acme sees %s", text)
-		}
-		commontest.EqualIn(t, "an operator stops", http.StatusOK, stop())
-		if said := s.posted.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "okta:1") {
-			t.Errorf("boxes were told %s", said)
-		}
-		s.signIn(s.user("acme", "okta:2", "eng"))
-		if _, text := s.do("GET", "/console/api/v1/servers", ""); !strings.Contains(text, `"name":"two"`) {
-			t.Errorf("a viewer sees %s", text)
-		}
-		commontest.EqualIn(t, "a viewer stops", http.StatusForbidden, stop())
-		clear(s.cookies)
-		other := s.user("acme", "okta:3", "others")
-		if res, text := s.do("POST", "/console/session", `{"key":"`+other+`"}`); res.StatusCode != http.StatusForbidden || res.Header.Get("Set-Cookie") != "" {
-			t.Errorf("a user without a role signs in: %d %s", res.StatusCode, text)
-		}
-		if log := s.log.String(); strings.Contains(log, "da_") || !strings.Contains(log, `"principal":"okta:1"`) {
-			t.Errorf("the log is %s", log)
-		}
-		s.access = nil // Access is now keys
-		s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
-		clear(s.cookies)
-		if res, _ := s.do("POST", "/console/session", `{"key":"`+s.user("acme", "okta:1", "sre")+`"}`); res.StatusCode != http.StatusUnauthorized {
-			t.Errorf("a token where there is no sign-in: %d", res.StatusCode)
-		}
-	})
+	s := newStack(t)
+	s.access = &resourceserver.Settings{PublicURL: "https://" + host, Issuer: "https://login.example.com", Brokered: resourceserver.Brokered{
+		Roles: map[string]resourceserver.Rule{"operator": {Groups: []string{"sre"}}, "viewer": {Groups: []string{"eng"}}},
+	}}
+	s.has("aaaa1", "acme", "one")
+	s.has("bbbb2", "globex", "one")
+	if _, page := s.do("GET", "/console/home", ""); !strings.Contains(page, `data-provider="login.example.com" data-endpoint="https://`+host+`"`) {
+		t.Error("the page does not say where people sign in")
+	}
+	stop := func() int {
+		res, _ := s.do("POST", "/console/api/v1/servers/one/stop", "{}")
+		return res.StatusCode
+	}
+	s.signIn(s.user("acme", "okta:1", "sre"))
+	if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"role":"operator"`) || !strings.Contains(text, `"user":true`) || !strings.Contains(text, `"sign_in":"login.example.com"`) {
+		t.Errorf("an operator is told %s", text)
+	}
+	if _, text := s.do("GET", "/console/api/v1/sessions", ""); !strings.Contains(text, "aaaa1") || strings.Contains(text, "bbbb2") {
+		t.Errorf("an operator of acme sees %s", text)
+	}
+	commontest.EqualIn(t, "an operator stops", http.StatusOK, stop())
+	if said := s.posted.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "okta:1") {
+		t.Errorf("boxes were told %s", said)
+	}
+	s.signIn(s.user("acme", "okta:2", "eng"))
+	commontest.EqualIn(t, "a viewer stops", http.StatusForbidden, stop())
+	clear(s.cookies)
+	other := s.user("acme", "okta:3", "others")
+	if res, text := s.do("POST", "/console/session", `{"key":"`+other+`"}`); res.StatusCode != http.StatusForbidden || res.Header.Get("Set-Cookie") != "" {
+		t.Errorf("a user without a role signs in: %d %s", res.StatusCode, text)
+	}
+	if log := s.log.String(); strings.Contains(log, "da_") || !strings.Contains(log, `"principal":"okta:1"`) {
+		t.Errorf("the log is %s", log)
+	}
+	s.access = nil // Access is now keys
+	s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
+	clear(s.cookies)
+	if res, _ := s.do("POST", "/console/session", `{"key":"`+s.user("acme", "okta:1", "sre")+`"}`); res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a token where there is no sign-in: %d", res.StatusCode)
+	}
 }
 
 // After a key is revoked, the cookie that was made from it opens nothing.
 func TestACookieEndsWithItsKey(t *testing.T) {
-	onStores(t, func(t *testing.T, s *stack) {
-		key := s.key(storage.RoleOperator, "acme", "olga")
-		s.signIn(key)
-		keys, err := apikey.List(t.Context(), s.store, "")
-		commontest.OK(t, err)
-		at := slices.IndexFunc(keys, func(k storage.Key) bool { return k.Principal == "olga" })
-		if _, err := apikey.Revoke(t.Context(), s.store, keys[at].ID); err != nil {
-			t.Fatal(err)
-		}
-		if res, text := s.do("GET", "/console/api/v1/servers", ""); res.StatusCode != http.StatusUnauthorized {
-			t.Errorf("%d %s", res.StatusCode, text)
-		}
-		if log := s.log.String(); strings.Contains(log, key) || !strings.Contains(log, `"principal":"olga"`) {
-			t.Errorf("the log is %s", log)
-		}
-	})
+	s := newStack(t)
+	key := s.key(storage.RoleOperator, "acme", "olga")
+	s.signIn(key)
+	keys, err := apikey.List(t.Context(), s.store, "")
+	commontest.OK(t, err)
+	at := slices.IndexFunc(keys, func(k storage.Key) bool { return k.Principal == "olga" })
+	if _, err := apikey.Revoke(t.Context(), s.store, keys[at].ID); err != nil {
+		t.Fatal(err)
+	}
+	if res, text := s.do("GET", "/console/api/v1/servers", ""); res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("%d %s", res.StatusCode, text)
+	}
+	if log := s.log.String(); strings.Contains(log, key) || !strings.Contains(log, `"principal":"olga"`) {
+		t.Errorf("the log is %s", log)
+	}
 }
 
 // fifty puts fifty sessions over twenty servers into the store. The servers' boxes are
@@ -408,38 +380,43 @@ func TestAnHourOfLookingCostsLessThanACent(t *testing.T) {
 	}
 	often, err := strconv.Atoi(string(found[1]))
 	commontest.OK(t, err)
-	onStores(t, func(t *testing.T, s *stack) {
-		s.fifty()
-		s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
-		for name, paths := range views() {
-			var all meter.Units
-			for _, path := range paths {
-				s.log.Take()
-				res, text := s.do("GET", "/console/api/v1/"+path, "")
-				if res.StatusCode != http.StatusOK && !strings.Contains(text, "nobody has asked") {
-					t.Fatalf("%s: %d %s", path, res.StatusCode, text)
-				}
-				var line struct{ Units meter.Units }
-				if err := json.Unmarshal([]byte(s.log.Take()), &line); err != nil || line.Units.ReadUnits == 0 {
-					t.Fatalf("%s: %+v, %v", path, line, err)
-				}
-				line.Units.GBSeconds, line.Units.OutGB = invocation.Seconds()/4, meter.GB(int64(len(text)+500))
-				all = all.Plus(line.Units)
+	store := storetest.Table(t)(dynamostore.Options{})
+	s := newStack(t)
+	s.store, s.spent = store, func() meter.Stored {
+		u := store.Usage()
+		return meter.Stored{ReadUnits: u.ReadUnits, WriteUnits: u.WriteUnits, Polls: u.WaitUnits}
+	}
+	s.fifty()
+	s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
+	for name, paths := range views() {
+		var all meter.Units
+		for _, path := range paths {
+			s.log.Take()
+			res, text := s.do("GET", "/console/api/v1/"+path, "")
+			if res.StatusCode != http.StatusOK && !strings.Contains(text, "nobody has asked") {
+				t.Fatalf("%s: %d %s", path, res.StatusCode, text)
 			}
-			hour := 3_600_000 / float64(often) * meter.Published().Cost(all)
-			t.Logf("%s: %d requests and $%.4f in an hour, %.0f units to read each time", name, 3_600_000/often*len(paths), hour, all.ReadUnits)
-			if hour >= 0.01 {
-				t.Errorf("%s: an hour costs $%.4f", name, hour)
+			var line struct{ Units meter.Units }
+			if err := json.Unmarshal([]byte(s.log.Take()), &line); err != nil || line.Units.ReadUnits == 0 {
+				t.Fatalf("%s: %+v, %v", path, line, err)
 			}
+			line.Units.GBSeconds, line.Units.OutGB = invocation.Seconds()/4, meter.GB(int64(len(text)+500))
+			all = all.Plus(line.Units)
 		}
-	})
+		hour := 3_600_000 / float64(often) * meter.Published().Cost(all)
+		t.Logf("%s: %d requests and $%.4f in an hour, %.0f units to read each time", name, 3_600_000/often*len(paths), hour, all.ReadUnits)
+		if hour >= 0.01 {
+			t.Errorf("%s: an hour costs $%.4f", name, hour)
+		}
+	}
 }
 
 // A console without visitors does not use the store, and a link to the console leaves no
 // work for the sweep. A link that no visitor uses expires after a minute.
 func TestAConsoleThatNobodyLooksAtCostsNothing(t *testing.T) {
 	counted := storagetest.NewCounting(storagetest.NewMemory())
-	s := newStack(t, counted, nil)
+	s := newStack(t)
+	s.store = counted
 	key := s.key(storage.RoleViewer, "acme", "vic")
 	counted.Reset()
 	s.function()
