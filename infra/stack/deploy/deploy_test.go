@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -13,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -27,6 +28,7 @@ type account struct {
 	t       *testing.T
 	replies map[string][]string // by the beginning of a command; each reply is used once, and the last one again and again; "!" stands for an error
 	log     []string
+	servers string // the servers file
 }
 
 func (a *account) do(_ context.Context, c command) (string, error) {
@@ -90,7 +92,7 @@ func limits(total, free string) string {
 
 // usual returns an account with a thousand invocations and no stack.
 func usual(t *testing.T) *account {
-	return &account{t: t, replies: map[string][]string{
+	return &account{t: t, servers: `{"mcpServers": {"x": {"command": "a"}}}`, replies: map[string][]string{
 		"aws lambda get-account-settings":        {limits("1000", "1000")},
 		"aws cloudformation describe-stacks":     {noStack, oldStack},
 		"aws configure get region":               {"eu-west-1"},
@@ -131,13 +133,11 @@ stack_name = "the-hosted-servers-of-a-department-with-a-long-long-name"
 // networkFile is an absolute path, because tests change their folder.
 var networkFile, _ = filepath.Abs(filepath.Join("..", "network.yaml")) //nolint:gochecknoglobals // read only
 
-var servers = `{"mcpServers": {"x": {"command": "a"}}}` //nolint:gochecknoglobals // tests write others
-
 // deploy runs the program in a folder with the configuration and the runners.
 func deploy(t *testing.T, a *account, section string, set func(*program), args ...string) (string, error) {
 	t.Helper()
 	t.Chdir(t.TempDir())
-	for name, text := range map[string]string{"samconfig.toml": config, "servers.json": servers, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
+	for name, text := range map[string]string{"samconfig.toml": config, "servers.json": a.servers, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
 		commontest.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
 		commontest.OK(t, os.WriteFile(name, []byte(text), 0o600))
 	}
@@ -173,20 +173,11 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	commontest.Contains(t, "the user is told", "the console:\n  https://e/console", out)
 }
 
-func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
-	small := func() *account {
-		a := usual(t)
-		a.replies["aws lambda get-account-settings"] = []string{limits("10", "10")}
-		return a
-	}
-	a := small()
-	_, err := deploy(t, a, "default", nil, "up")
-	if err == nil || !strings.Contains(err.Error(), "aws service-quotas request-service-quota-increase") || len(a.ran("sam")) > 0 {
-		t.Errorf("%v; ran %q", err, a.log)
-	}
-	a = small()
+// This account can reserve no concurrency. Its waiting calls must still be limited.
+func TestAnAccountWithFewInvocationsIsDeployedIfForced(t *testing.T) {
+	a := usual(t)
+	a.replies["aws lambda get-account-settings"] = []string{limits("10", "10")}
 	out := deployed(t, a, "default", func(p *program) { p.force = true }, "up")
-	// This account can reserve no concurrency. Its waiting calls must still be limited.
 	commontest.Contains(t, "deployed with", "Concurrency=10", a.ran("sam deploy ")[0])
 	commontest.Contains(t, "the user is told", "service-quotas request", out)
 }
@@ -207,6 +198,19 @@ func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "Architecture=arm64") || len(a.ran("make image")) > 0 {
 		t.Errorf("a caller's own processor, and an image that is there: %s, %q", got, a.log)
 	}
+
+	a = usual(t)
+	deployed(t, a, "default", nil, "up", "RunnerImage=example.com/r@sha256:0")
+	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "RunnerImage=example.com/r@sha256:0") || len(a.ran("make image")) > 0 {
+		t.Errorf("an image of the user's own: %s, %q", got, a.log)
+	}
+
+	// An upgrade from a release without Concurrency keeps the share that it had.
+	a = usual(t)
+	a.replies["aws lambda get-account-settings"] = []string{limits("1000", "400")}
+	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"HttpConcurrency","ParameterValue":"500"},{"ParameterKey":"RelayConcurrency","ParameterValue":"100"},{"ParameterKey":"Boxes"`, 1)}
+	deployed(t, a, "default", nil, "up")
+	commontest.Contains(t, "", "Concurrency=1000 ", a.ran("sam deploy ")[0])
 }
 
 // Lambda makes no function before its image is there, so the first stack never waits for it.
@@ -221,18 +225,6 @@ func TestBoxFunctionsAreDeployedAfterTheirImage(t *testing.T) {
 		t.Errorf("deployed with %q", got)
 	}
 	a.before("aws cloudformation deploy", "aws cloudformation update-stack --stack-name dormouse --use-previous-template")
-	a = usual(t)
-	if _, err := deploy(t, a, "default", nil, "boxes"); err == nil || !strings.Contains(err.Error(), "make deploy first") {
-		t.Error(err)
-	}
-}
-
-func TestAnImageOfTheUsersOwnIsNotPushed(t *testing.T) {
-	a := usual(t)
-	deployed(t, a, "default", nil, "up", "RunnerImage=example.com/r@sha256:0")
-	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "RunnerImage=example.com/r@sha256:0") || len(a.ran("make image")) > 0 {
-		t.Errorf("%s, %q", got, a.log)
-	}
 }
 
 // network.yaml names zones where some lack Fargate, and an account may not have them.
@@ -292,35 +284,53 @@ func TestTheDoctorSaysWhatWouldFail(t *testing.T) {
 	}
 }
 
-// An upgrade from a release without Concurrency keeps the share that it had.
-func TestAnUpgradeKeepsItsShareOfTheAccount(t *testing.T) {
-	a := usual(t)
-	a.replies["aws lambda get-account-settings"] = []string{limits("1000", "400")}
-	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"HttpConcurrency","ParameterValue":"500"},{"ParameterKey":"RelayConcurrency","ParameterValue":"100"},{"ParameterKey":"Boxes"`, 1)}
-	deployed(t, a, "default", nil, "up")
-	commontest.Contains(t, "", "Concurrency=1000 ", a.ran("sam deploy ")[0])
-}
-
+// What would fail in the middle of a deployment is refused before anything is built.
 func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
-	for want, c := range map[string]struct {
-		stack string
-		args  []string
+	const thirdParty = `{"mcpServers": {"x": {"command": "a"}}, "x-dormouse": {"connect": {"github": {
+		"authorize": "https://example.com/a", "token": "https://example.com/t", "client_id": "c", "client_secret": "${GITHUB_SECRET}"}}}}`
+	token := func(value string) string {
+		return `{"mcpServers": {"x": {"command": "a", "env": {"TOKEN": "` + value + `"}}}}`
+	}
+	const stack, role, secret = "aws cloudformation describe-stacks", "aws apigateway get-account", "aws secretsmanager get-secret-value"
+	for name, c := range map[string]struct {
+		asked, reply string
+		servers      string // "" for one that is good
+		args         string
+		want         string // "" if nothing is refused
 	}{
-		"cannot be updated":     {strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), []string{"up"}},
-		"want NAME=VALUE":       {noStack, []string{"up", "Spot"}},
-		"neither up, doctor,":   {noStack, []string{"sideways"}},
-		"no stack dormouse":     {noStack, []string{"down"}},
-		"no stack dormouse in":  {noStack, []string{"logs"}},
-		"has no table":          {strings.Replace(oldStack, "TableName", "Table", 1), []string{"restore"}},
-		"want a time such as":   {oldStack, []string{"restore", "AT=yesterday"}},
-		"Unable to locate cred": {"!Unable to locate credentials", []string{"up"}},
+		"a stack that failed":         {stack, strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), "", "up", "cannot be updated"},
+		"no value":                    {"", "", "", "up Spot", "want NAME=VALUE"},
+		"no command":                  {"", "", "", "sideways", "neither up, doctor,"},
+		"a deletion of nothing":       {stack, noStack, "", "down", "no stack dormouse"},
+		"logs of nothing":             {stack, noStack, "", "logs", "no stack dormouse in"},
+		"boxes of nothing":            {stack, noStack, "", "boxes", "make deploy first"},
+		"a stack without a table":     {stack, strings.Replace(oldStack, "TableName", "Table", 1), "", "restore", "has no table"},
+		"no time":                     {stack, oldStack, "", "restore AT=yesterday", "want a time such as"},
+		"nobody is signed in":         {stack, "!Unable to locate credentials", "", "up", "Unable to locate cred"},
+		"few invocations":             {"aws lambda get-account-settings", limits("10", "10"), "", "up", "aws service-quotas request-service-quota-increase"},
+		"no role for access logs":     {role, "None", "", "up AccessLogs=on", "aws apigateway update-account"},
+		"a role for access logs":      {role, "arn:aws:iam::1:role/logs", "", "up AccessLogs=on", ""},
+		"a variable that is not set":  {"", "", token("${GITHUB_TOKEN}"), "up", "GITHUB_TOKEN is not set"},
+		"a variable of the caller":    {"", "", token("${A}"), "up", `"ssm:/dormouse/NAME" for a secret`},
+		"a secret of others":          {"", "", token("ssm:/other/github"), "up", "put it below dormouse/"},
+		"a secret of the stack":       {"", "", token("secretsmanager:dormouse/github"), "up", ""},
+		"a third party, no secret":    {"", "", thirdParty, "up", "x-dormouse.connect: github: client_secret has a variable that is not set"},
+		"a third party, the secret":   {secret, `{"github":"word"}`, thirdParty, "up ConnectSecrets=of/connect", ""},
+		"a third party, another":      {secret, `{"other":"word"}`, thirdParty, "up ConnectSecrets=of/connect", "client_secret has a variable that is not set"},
+		"a third party, not readable": {secret, "word", thirdParty, "up ConnectSecrets=of/connect", "is no JSON object of texts"},
 	} {
-		t.Run(want, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			a := usual(t)
-			a.replies["aws cloudformation describe-stacks"] = []string{c.stack}
-			_, err := deploy(t, a, "default", nil, c.args...)
-			if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0 {
-				t.Errorf("want %q: %v; ran %q", want, err, a.log)
+			if c.asked != "" {
+				a.replies[c.asked] = []string{c.reply}
+			}
+			a.servers = cmp.Or(c.servers, a.servers)
+			_, err := deploy(t, a, "default", nil, strings.Fields(c.args)...)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "word") || len(a.ran("sam")) > 0) {
+				t.Errorf("want %q: %v; ran %q", c.want, err, a.log)
+			}
+			if got := a.ran(secret); len(got) > 1 || len(got) == 1 && !strings.Contains(got[0], "--secret-id of/connect ") {
+				t.Errorf("asked for %q", got)
 			}
 		})
 	}
@@ -370,7 +380,7 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		if purge {
 			a.before("aws s3api delete-objects", "aws s3 rb")
 		}
-		if d := cmp.Diff(versions[:2], emptied); purge && d != "" || !purge && emptied != nil {
+		if d := gocmp.Diff(versions[:2], emptied); purge && d != "" || !purge && emptied != nil {
 			t.Errorf("purge=%v: deleted %q", purge, emptied)
 		}
 		if told := strings.Contains(out, "aws dynamodb delete-table --table-name tab"); told == purge {
@@ -454,21 +464,6 @@ func TestAVersionThatCannotBeDeletedEndsTheDeletionOfItsBucket(t *testing.T) {
 	}
 }
 
-// All APIs of a region share one role. A stack that set a role of its own would replace
-// that of the others.
-func TestAccessLogsNeedTheRoleOfTheAccount(t *testing.T) {
-	for role, want := range map[string]string{"None": "aws apigateway update-account", "arn:aws:iam::1:role/logs": ""} {
-		t.Run(role, func(t *testing.T) {
-			a := usual(t)
-			a.replies["aws apigateway get-account"] = []string{role}
-			_, err := deploy(t, a, "default", nil, "up", "AccessLogs=on")
-			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
-				t.Errorf("role %s: %v; ran %q", role, err, a.log)
-			}
-		})
-	}
-}
-
 // sam logs fails at a WebSocket API, unless it is told which logs to follow.
 func TestLogsAreThoseOfTheStack(t *testing.T) {
 	a := usual(t)
@@ -518,26 +513,6 @@ func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
 	}
 }
 
-func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
-	usually := servers
-	defer func() { servers = usually }()
-	for want, env := range map[string]string{
-		`GITHUB_TOKEN is not set`:           "${GITHUB_TOKEN}",
-		`put it below dormouse/`:            "ssm:/other/github",
-		`"ssm:/dormouse/NAME" for a secret`: "${A}",
-		``:                                  "secretsmanager:dormouse/github",
-	} {
-		t.Run(want, func(t *testing.T) {
-			servers = `{"mcpServers": {"x": {"command": "a", "env": {"TOKEN": "` + env + `"}}}}`
-			a := usual(t)
-			_, err := deploy(t, a, "default", nil, "up")
-			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
-				t.Errorf("want %q: %v", want, err)
-			}
-		})
-	}
-}
-
 func TestAStackWhoseFunctionsWouldHaveTooLongNamesIsRefused(t *testing.T) {
 	template, err := os.ReadFile("../boxes.yaml")
 	commontest.OK(t, err)
@@ -556,35 +531,6 @@ func TestAStackWhoseFunctionsWouldHaveTooLongNamesIsRefused(t *testing.T) {
 	a := usual(t)
 	if _, err := deploy(t, a, "long", nil, "up"); err == nil || !strings.Contains(err.Error(), "[long.global.parameters]") || len(a.ran("sam")) > 0 {
 		t.Errorf("%v; ran %q", err, a.log)
-	}
-}
-
-// Functions do not start with a third party that they cannot read.
-func TestAThirdPartyWhoseSecretIsNotThereIsRefusedFirst(t *testing.T) {
-	usually := servers
-	defer func() { servers = usually }()
-	servers = `{"mcpServers": {"x": {"command": "a"}}, "x-dormouse": {"connect": {"github": {
-		"authorize": "https://example.com/a", "token": "https://example.com/t", "client_id": "c", "client_secret": "${GITHUB_SECRET}"}}}}`
-	a := usual(t)
-	_, err := deploy(t, a, "default", nil, "up")
-	if err == nil || !strings.Contains(err.Error(), "x-dormouse.connect: github: client_secret has a variable that is not set") || len(a.ran("sam")) > 0 {
-		t.Error(err)
-	}
-	const read = "aws secretsmanager get-secret-value"
-	for text, want := range map[string]string{
-		`{"github":"word"}`: "", `{"other":"word"}`: "client_secret has a variable that is not set", `word`: "is no JSON object of texts",
-	} {
-		t.Run(text, func(t *testing.T) {
-			a := usual(t)
-			a.replies[read] = []string{text}
-			_, err := deploy(t, a, "default", nil, "up", "ConnectSecrets=of/connect")
-			if ok := err == nil; ok != (want == "") || !ok && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "word")) {
-				t.Errorf("%s: %v, want %q", text, err, want)
-			}
-			if got := a.ran(read); len(got) != 1 || !strings.Contains(got[0], "--secret-id of/connect ") {
-				t.Errorf("%s: asked for %q", text, got)
-			}
-		})
 	}
 }
 
@@ -610,19 +556,15 @@ func TestTheProjectsOwnSettingsAreRead(t *testing.T) {
 	}
 }
 
-func TestACommandThatIsNotThereIsNamed(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	if _, err := execute(t.Context(), command{Name: "aws"}); err == nil || !strings.Contains(err.Error(), "install it") {
-		t.Error(err)
-	}
-}
-
 func TestWhatACommandSaysOfItsFailureIsPassedOn(t *testing.T) {
 	dir := t.TempDir()
+	t.Setenv("PATH", dir+":/usr/bin:/bin")
+	if _, err := execute(t.Context(), command{Name: "aws"}); err == nil || !strings.Contains(err.Error(), "install it") {
+		t.Errorf("a command that is not there: %v", err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "aws"), []byte("#!/bin/sh\necho out; echo 'does not exist' >&2; exit $1\n"), 0o700); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	if out, err := execute(t.Context(), command{Name: "aws", Args: []string{"0"}}); err != nil || out != "out\n" {
 		t.Errorf("%q, %v", out, err)
 	}

@@ -22,7 +22,7 @@ const (
 	fewInvocations   = 100  // Lambda always keeps so many unreserved
 	usualVPCs        = 5    // how many a region may have, unless AWS has allowed more
 	environmentBytes = 4096 // the most for the environment of a function
-	ownBytes         = 2000 // what Dormouse puts there, without secrets, subnets and names; TestTheEmulatorRefusesWhatAWSRefuses measures it
+	ownBytes         = 2000 // what Dormouse puts there, without secrets, subnets and names; TestTheStackIsCreatedUpdatedAndDeleted measures it
 )
 
 // quotaCommand asks AWS to raise the limit to the usual one of an older account.
