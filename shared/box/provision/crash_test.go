@@ -102,12 +102,12 @@ func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a", "host/a.py": strings.Repeat("x", 1<<20)})
 	r.write(map[string]string{"pip": "echo 1 >\"$VENV/one\"; sleep 0.02; echo 2 >\"$VENV/two\"\n"})
-	for i := range 12 {
+	for i := range 8 {
 		r.write(map[string]string{"host/requirements.txt": "a" + strconv.Itoa(i)})
 		cmd := r.other()
 		commontest.OK(t, cmd.Start())
 		// The first starts are killed at any moment. The last ones end before the kill.
-		timer := time.AfterFunc(time.Duration(i*25)*time.Millisecond, func() { _ = cmd.Process.Kill() })
+		timer := time.AfterFunc(time.Duration(i*40)*time.Millisecond, func() { _ = cmd.Process.Kill() })
 		_ = cmd.Wait() // most were killed
 		timer.Stop()
 		l := r.stage(s)

@@ -83,24 +83,11 @@ func TestAKeptInstallIsUnpackedAndNotInstalled(t *testing.T) {
 	}
 }
 
-// A kept install that Unpack refuses, for instance because its digest differs, is not used. The
-// server is installed.
-func TestAKeptInstallThatIsRefusedIsInstalledPlainly(t *testing.T) {
-	r := newRig(t)
-	s, kept := r.registry(), &shelf{folder: t.TempDir()}
-	r.wake(kept, s)
-	kept.broken = errors.New("another digest")
-	if l := r.wake(kept, s); r.count("npm ci ") != 2 || !executable(l.Command) {
-		t.Errorf("got %+v, %v", l, r.log())
-	}
-	left, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/made-*"))
-	if len(left) != 1 {
-		t.Error("left behind:", left)
-	}
-}
-
+// A kept install that Unpack refuses, for instance because its digest differs, is not used either.
+// The server is installed.
 func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 	for name, files := range map[string]map[string]string{
+		"another digest":     nil,
 		"nothing":            {},
 		"a file":             {"made-1": "x"},
 		"two installs":       {"made-1/a": "", "made-2/a": ""},
@@ -112,6 +99,9 @@ func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 			r := newRig(t)
 			s, kept := r.registry(), &shelf{folder: t.TempDir()}
 			r.wake(kept, s)
+			if files == nil {
+				kept.broken = errors.New(name)
+			}
 			other := &rig{t: t, root: filepath.Join(kept.folder, kept.packed[0])}
 			commontest.OK(t, os.RemoveAll(other.root))
 			other.write(map[string]string{"/": ""})
@@ -121,6 +111,9 @@ func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 			}
 			if l := r.wake(kept, s); r.count("npm ci ") != 2 || !executable(l.Command) {
 				t.Errorf("got %+v, %v", l, r.log())
+			}
+			if left, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/made-*")); len(left) != 1 {
+				t.Error("left behind:", left)
 			}
 		})
 	}
@@ -172,25 +165,5 @@ func TestAnInstallWithACredentialIsNotKept(t *testing.T) {
 				t.Errorf("%s: %+v, kept are %d", name, l, len(kept.packed))
 			}
 		})
-	}
-}
-
-func TestTwoStartsAtOnceKeepOneInstall(t *testing.T) {
-	r := newRig(t)
-	s, kept := r.registry(), &shelf{folder: t.TempDir()}
-	cfg := config(r.root)
-	cfg.Kept = kept
-	p := New(cfg, s)
-	var both sync.WaitGroup
-	for _, process := range []string{"a", "b"} {
-		both.Go(func() {
-			if _, err := p.Provision(t.Context(), process, nil, nil); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	both.Wait()
-	if r.count("npm ci ") != 1 || len(kept.packed) != 1 {
-		t.Error(r.log(), kept.packed)
 	}
 }

@@ -100,49 +100,48 @@ func stageReal(t *testing.T, s *Provisioner) Launch {
 	return l
 }
 
-func TestRealNpxPackageRunsAlsoWithoutNetwork(t *testing.T) {
-	cfg := real(t.TempDir())
-	s := Server{Command: "npx", Args: []string{"-y", "semver@7", "1.2.3", "-i", "minor"}}
-	if got := execute(t, stageReal(t, New(cfg, s))); got != "1.3.0\n" {
-		t.Errorf("said %q", got)
-	}
-	cfg.Environ["PATH"] = filepath.Dir(program(t, "node")) // and a registry nobody answers for
-	cfg.Environ["npm_config_registry"] = "http://127.0.0.1:1"
-	if got := execute(t, stageReal(t, New(cfg, s))); got != "1.3.0\n" {
-		t.Errorf("said %q", got)
-	}
-}
-
-func TestRealNpxPackageThatDoesNotExist(t *testing.T) {
-	s := New(real(t.TempDir()), Server{Command: "npx", Args: []string{"-y", "@modelcontextprotocol/no-such-server-at-all"}})
-	_, err := s.Provision(t.Context(), "p", nil, nil)
-	if err == nil || !strings.HasPrefix(err.Error(), "npm knows no @modelcontextprotocol/no-such-server-at-all: ") || !strings.Contains(err.Error(), "404") {
-		t.Error(err)
-	}
-}
-
-func TestRealUvxPackageRunsAlsoWithoutNetwork(t *testing.T) {
-	cfg := real(t.TempDir())
-	s := Server{Command: "uvx", Args: []string{"pycowsay", "hello"}}
-	if got := execute(t, stageReal(t, New(cfg, s))); !strings.Contains(got, "hello") {
-		t.Errorf("said %q", got)
-	}
-	cfg.Environ["PIP_INDEX_URL"], cfg.Environ["UV_DEFAULT_INDEX"] = "http://127.0.0.1:1", "http://127.0.0.1:1"
-	if got := execute(t, stageReal(t, New(cfg, s))); !strings.Contains(got, "hello") {
-		t.Errorf("said %q", got)
+func TestRealPackagesRunAlsoWithoutNetwork(t *testing.T) {
+	for command, c := range map[string]struct {
+		args []string
+		said string
+	}{
+		"npx": {[]string{"-y", "semver@7", "1.2.3", "-i", "minor"}, "1.3.0\n"},
+		"uvx": {[]string{"pycowsay", "hello"}, "hello"},
+	} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			cfg := real(t.TempDir())
+			for range 2 {
+				if got := execute(t, stageReal(t, New(cfg, Server{Command: command, Args: c.args}))); !strings.Contains(got, c.said) {
+					t.Errorf("said %q", got)
+				}
+				for _, registry := range []string{"npm_config_registry", "PIP_INDEX_URL", "UV_DEFAULT_INDEX"} {
+					cfg.Environ[registry] = "http://127.0.0.1:1" // nobody answers there
+				}
+			}
+		})
 	}
 }
 
-func TestRealUvxPackageThatDoesNotExist(t *testing.T) {
-	s := New(real(t.TempDir()), Server{Command: "uvx", Args: []string{"mcp-no-such-server-at-all"}})
-	_, err := s.Provision(t.Context(), "p", nil, nil)
-	if err == nil || !strings.HasPrefix(err.Error(), "PyPI knows no mcp-no-such-server-at-all: ") || !strings.Contains(err.Error(), "was not found in the package registry") {
-		t.Error(err)
+func TestRealPackagesThatDoNotExist(t *testing.T) {
+	for command, c := range map[string]struct{ name, starts, has string }{
+		"npx": {"@modelcontextprotocol/no-such-server-at-all", "npm knows no ", "404"},
+		"uvx": {"mcp-no-such-server-at-all", "PyPI knows no ", "was not found in the package registry"},
+	} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			_, err := New(real(t.TempDir()), Server{Command: command, Args: []string{c.name}}).Provision(t.Context(), "p", nil, nil)
+			var known *Error
+			if !errors.As(err, &known) || known.Phase != DepInstall || known.ExitCode == nil || !strings.HasPrefix(err.Error(), c.starts+c.name+": ") || !strings.Contains(err.Error(), c.has) {
+				t.Error(err)
+			}
+		})
 	}
 }
 
 // On a machine without uv, pip fetches the release of uv whose hashes the package has.
 func TestRealUvIsFetchedOnce(t *testing.T) {
+	t.Parallel()
 	cfg := real(t.TempDir())
 	cfg.Environ["PATH"] = "/usr/bin:/bin"
 	s := &provisioning{Provisioner: New(cfg, Server{}), tell: func(Progress) {}}
@@ -187,6 +186,7 @@ func TestRealLocksOfEarlierReleasesHold(t *testing.T) {
 		"# pycowsay\npycowsay==0.0.0.2 --hash=sha256:" + strings.Repeat("0", 64) + "\n": "the registry gives other bytes than the lock",
 	} {
 		t.Run(text, func(t *testing.T) {
+			t.Parallel()
 			cfg := real(t.TempDir())
 			s := &provisioning{Provisioner: New(cfg, Server{Command: "uvx", Args: []string{"pycowsay"}})}
 			r, _ := parseTool("uvx", []string{"pycowsay"})
@@ -252,6 +252,7 @@ func TestRealNodeFolderFindsItsModules(t *testing.T) {
 // Compiled modules work in an image and in a kept install, which do not preserve the
 // modification times that Python would compare.
 func TestCompiledModulesOfAnInstallNeedNoTimes(t *testing.T) {
+	t.Parallel()
 	cfg := real(t.TempDir())
 	cfg.Compile = true
 	l := stageReal(t, New(cfg, Server{Command: "uvx", Args: []string{"pycowsay", "hello"}}))
@@ -271,13 +272,4 @@ func TestCompiledModulesOfAnInstallNeedNoTimes(t *testing.T) {
 			t.Errorf("%s begins %x, %v", filepath.Base(file), text[:min(8, len(text))], err)
 		}
 	}
-}
-
-func program(t *testing.T, name string) string {
-	t.Helper()
-	file, err := exec.LookPath(name)
-	if err != nil {
-		t.Fatalf("%v: the tests with real packages need it", err)
-	}
-	return file
 }

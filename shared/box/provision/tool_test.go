@@ -127,20 +127,6 @@ func TestProgramOfAPackageIsTheOneNpxWouldTake(t *testing.T) {
 	}
 }
 
-// The advice to name another program is given only if the package has programs.
-func TestPackageWithoutAnyProgramIsNotAskedForAnother(t *testing.T) {
-	for bin, want := range map[string]string{
-		"":                  "package pkg has no program pkg: nothing that can be executed is there",
-		`{"a":"a","b":"b"}`: "package pkg has no program pkg: name one with --package pkg and the program",
-	} {
-		t.Run(bin, func(t *testing.T) {
-			if _, err := chooseBin(json.RawMessage(bin), request{name: "pkg", spec: "pkg"}); err == nil || err.Error() != want {
-				t.Errorf("%s: %v, want %s", bin, err, want)
-			}
-		})
-	}
-}
-
 // registry puts an npm into the PATH that installs the package "srv", with a program of
 // that name. The file "latest" has its version.
 func (r *rig) registry() Server {
@@ -163,16 +149,6 @@ ci)
 esac
 `})
 	return Server{Command: "npx", Args: []string{"-y", "srv", "--flag"}}
-}
-
-func TestInstallThatWasTornApartIsMadeAnew(t *testing.T) {
-	r := newRig(t)
-	s := r.registry()
-	l := r.stage(s)
-	commontest.OK(t, os.RemoveAll(l.Reads[0]))
-	if again := r.stage(s); r.count("npm install") != 1 || r.count("npm ci") != 2 || again.Command == l.Command {
-		t.Error(r.log())
-	}
 }
 
 func TestProgramTheWorkspaceDependsOnIsTakenFromThere(t *testing.T) {
@@ -326,20 +302,5 @@ func TestAnEmptyLockIsRefused(t *testing.T) {
 	}
 	if e := r.failure(s); !strings.Contains(e.Error(), filepath.Base(locks[0])) {
 		t.Errorf("got %v, want an error that names the lock", e)
-	}
-}
-
-func TestAnInstallIsCounted(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		`{"packages":{"":{},"node_modules/a":{},"node_modules/b":{}}}`:   "2 packages of a",
-		"a==1.0 \\\n    --hash=sha256:0\nb==2.0 --hash=sha256:1\nc==3\n": "3 packages of a",
-		`{"packages":{"":{},"node_modules/a":{}}}`:                       "a",
-	} {
-		t.Run(text, func(t *testing.T) {
-			if got := counted(request{name: "a"}, locked{text: []byte(text)}); got != want {
-				t.Errorf("%s: %q, want %q", text, got, want)
-			}
-		})
 	}
 }

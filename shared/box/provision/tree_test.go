@@ -258,23 +258,6 @@ func TestRefreshDoesNotFollowLinksOfTheProcess(t *testing.T) {
 	commontest.Same(t, want, list(t, l2.Workspace))
 }
 
-func TestRecordOfTheCopyThatIsBrokenCountsAsNone(t *testing.T) {
-	for _, text := range []string{"", "{", `{"../../outside":{}}`, `{"/etc/passwd":{}}`, "[]", "null"} {
-		r := newRig(t)
-		r.write(map[string]string{"host/a": "1", "outside": "safe"})
-		l := r.stage(r.bare())
-		record := filepath.Join(filepath.Dir(l.Workspace), "staged.json")
-		commontest.OK(t, os.WriteFile(record, []byte(text), 0o600))
-		r.stage(r.bare())
-		if diff := cmp.Diff(map[string]string{"a": "1"}, list(t, l.Workspace)); diff != "" {
-			t.Error(text, diff)
-		}
-		if _, err := os.Stat(filepath.Join(r.root, "outside")); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // L-5: files may vanish while the copy is refreshed, from the source or from the copy.
 // That is no failure.
 func TestFilesThatVanishMeanwhileAreNoFailure(t *testing.T) {
@@ -299,7 +282,7 @@ func TestFilesThatVanishMeanwhileAreNoFailure(t *testing.T) {
 			}
 		})
 	}
-	for range 200 {
+	for range 60 {
 		if _, err := r.try(r.bare()); err != nil {
 			t.Error(err)
 			break
@@ -309,27 +292,6 @@ func TestFilesThatVanishMeanwhileAreNoFailure(t *testing.T) {
 	busy.Wait()
 	if data, err := os.ReadFile(filepath.Join(l.Workspace, "keep")); string(data) != "1" {
 		t.Error(err)
-	}
-}
-
-func TestCopiesOfOneWorkspaceKeepOutOfEachOthersWay(t *testing.T) {
-	r := newRig(t)
-	r.write(map[string]string{"host/a": strings.Repeat("x", 1<<20), "host/b/c": "1"})
-	s := r.stager(r.bare())
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for range 5 {
-				if _, err := s.Provision(t.Context(), "p", nil, nil); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	l := r.stage(r.bare())
-	if got := list(t, l.Workspace); len(got) != 3 || len(got["a"]) != 1<<20 {
-		t.Errorf("%d entries", len(got))
 	}
 }
 
@@ -353,29 +315,11 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestRefreshOfAnUnchangedHostPathWritesNothing(t *testing.T) {
-	r := newRig(t)
-	r.write(map[string]string{"host/a": "1", "host/d/b": "2", "host/l": "-> a"})
-	l := r.stage(r.bare())
-	before := times(t, l.Workspace)
-	r.stage(r.bare())
-	commontest.Same(t, before, times(t, l.Workspace))
-}
-
-func times(t *testing.T, folder string) map[string]int64 {
-	t.Helper()
-	all := map[string]int64{}
-	for name := range list(t, folder) {
-		info, err := os.Lstat(filepath.Join(folder, name))
-		commontest.OK(t, err)
-		all[name] = info.ModTime().UnixNano()
-	}
-	return all
-}
-
 func FuzzRecordOfTheCopy(f *testing.F) {
 	f.Add([]byte(`{"a":{"m":420,"s":1,"t":"2026-01-01T00:00:00Z"},"l":{"m":134217728,"l":"a"}}`))
-	f.Add([]byte(`{"../x":{}}`))
+	for _, broken := range []string{"", "{", "[]", "null", `{"/etc/passwd":{}}`, `{"../outside":{}}`} {
+		f.Add([]byte(broken))
+	}
 	f.Add([]byte(`{"":{},".":{}}`))
 	f.Add([]byte(`{".":{}}`))
 	f.Add([]byte(`{"` + strings.Repeat("z", 2000) + `":{}}`))
@@ -384,11 +328,15 @@ func FuzzRecordOfTheCopy(f *testing.F) {
 		for _, name := range []string{"from", "to"} {
 			commontest.OK(t, os.Mkdir(filepath.Join(dir, name), 0o700))
 		}
-		commontest.OK(t, errors.Join(os.WriteFile(filepath.Join(dir, "from/a"), []byte("1"), 0o600), os.WriteFile(filepath.Join(dir, "record"), data, 0o600)))
+		outside := filepath.Join(dir, "outside")
+		commontest.OK(t, errors.Join(os.WriteFile(filepath.Join(dir, "from/a"), []byte("1"), 0o600), os.WriteFile(filepath.Join(dir, "record"), data, 0o600), os.WriteFile(outside, nil, 0o600)))
 		commontest.OK(t, refresh(t.Context(), filepath.Join(dir, "from"), filepath.Join(dir, "to"), filepath.Join(dir, "record")))
 		got, err := os.ReadFile(filepath.Join(dir, "to/a"))
 		if err != nil || !bytes.Equal(got, []byte("1")) {
 			t.Fatal(string(got), err)
+		}
+		if !there(outside) {
+			t.Fatal("what is outside of the copy is gone")
 		}
 	})
 }

@@ -50,17 +50,3 @@ func TestPackageThatTheIndexDoesNotHaveIsNamed(t *testing.T) {
 		t.Errorf("without a network: %s", got)
 	}
 }
-
-func TestFailedFetchNamesThePackageThatIsUnknown(t *testing.T) {
-	r := newRig(t)
-	s := r.registry()
-	r.write(map[string]string{"npm-does": "echo \"npm error code E404\nnpm error 404 Not Found\nnpm error 404  '@modelcontextprotocol/server-memori@*' is not in this registry.\" >&2; exit 1"})
-	s.Args = []string{"-y", "@modelcontextprotocol/server-memori"}
-	e := r.failure(s)
-	if !strings.HasPrefix(e.Error(), "npm knows no @modelcontextprotocol/server-memori: npm error code E404") {
-		t.Error(e)
-	}
-	if e.Phase != DepInstall || e.ExitCode == nil || *e.ExitCode != 1 {
-		t.Errorf("phase %s, exit code %v", e.Phase, e.ExitCode)
-	}
-}
