@@ -91,26 +91,45 @@ func holds(t *testing.T, dir string) int {
 	return n
 }
 
-func TestFolderGivesWhatWasPutLast(t *testing.T) {
+func TestStoreGivesWhatWasPutLast(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "snapshots")
-	f := NewFolder(dir)
-	if g := got(t, f, "key"); g != "none" {
-		t.Error(g)
+	folder, temp := filepath.Join(t.TempDir(), "snapshots"), t.TempDir()
+	for name, c := range map[string]struct {
+		store Store
+		left  func() int // files of snapshots, and what a store has left elsewhere
+	}{
+		"folder": {NewFolder(folder), func() int { return holds(t, folder) / 2 }}, // each has a pointer
+		"bucket": {newBucket(t).store(temp), func() int { return len(seen(t, temp)) + 1 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ctx := c.store, t.Context()
+			holdsNow := func(want string) {
+				t.Helper()
+				if g := got(t, s, "key"); g != want {
+					t.Errorf("there is %q, want %q", g, want)
+				}
+			}
+			holdsNow("none")
+			must(t, s.Put(ctx, "key", 1, text("one")), s.Put(ctx, "key", 2, text("two")))
+			if err := s.Put(ctx, "key", 1, text("late")); !errors.Is(err, ErrStale) {
+				t.Errorf("got %v", err)
+			}
+			broken := errors.New("broken")
+			if err := s.Put(ctx, "key", 3, func(io.Writer) error { return broken }); !errors.Is(err, broken) {
+				t.Errorf("got %v", err)
+			}
+			holdsNow("two")
+			must(t, s.Put(ctx, "key", 3, text("")), s.Delete(ctx, "key", 2), s.Delete(ctx, "not there", 1))
+			holdsNow("") // an older runner deletes no newer snapshot
+			if n := c.left(); n != 1 {
+				t.Errorf("%d snapshots are left", n)
+			}
+			must(t, s.Delete(ctx, "key", 3))
+			holdsNow("none")
+		})
 	}
-	must(t, f.Put(t.Context(), "key", 1, text("one")), f.Put(t.Context(), "other", 1, text("x")), f.Put(t.Context(), "key", 1, text("two")))
-	if g := got(t, NewFolder(dir), "key"); g != "two" {
-		t.Error(g)
-	}
-	if n := holds(t, dir); n != 4 {
-		t.Errorf("%d files for two snapshots: %v", n, seen(t, dir))
-	}
-	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o700 {
 		t.Error(info.Mode(), err)
-	}
-	must(t, f.Delete(t.Context(), "key", 1), f.Delete(t.Context(), "not there", 1))
-	if g := got(t, f, "key") + got(t, f, "other"); g != "nonex" {
-		t.Error(g)
 	}
 }
 

@@ -3,7 +3,6 @@ package snapshot
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -44,19 +43,6 @@ func TestWhatAProcessChangedComesBack(t *testing.T) {
 		"not\xffutf8 \n": "odd",
 	}
 	if diff := cmp.Diff(want, seen(t, slept(t, s, staged))); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
-	}
-}
-
-func TestSourceThatMovedOnIsMerged(t *testing.T) {
-	t.Parallel()
-	s := &memory{}
-	lived(t, s, files{"main.py": "v1", "conf": "1", "sub/x": "x", "sub/y": "y"}, func(dir string) {
-		must(t, os.WriteFile(filepath.Join(dir, "conf"), []byte("mine"), 0o644), os.RemoveAll(filepath.Join(dir, "sub")))
-	})
-	got := seen(t, slept(t, s, files{"main.py": "v2!", "conf": "2", "sub/x": "x", "sub/new": "z"}))
-	want := files{"main.py": "v2!", "conf": "mine", "sub": "/", "sub/new": "z"}
-	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("after the sleep (-want +got):\n%s", diff)
 	}
 }
@@ -156,18 +142,6 @@ func TestNothingIsSavedWhenNothingChanged(t *testing.T) {
 	lived(t, s, staged, func(string) {})
 	if s.puts != 2 {
 		t.Errorf("%d snapshots, want 2", s.puts)
-	}
-}
-
-func TestSnapshotIsWholeAfterSeveralSleeps(t *testing.T) {
-	t.Parallel()
-	s := &memory{}
-	for i := range 4 {
-		lived(t, s, files{"staged": "s"}, func(dir string) { files{fmt.Sprint(i): "x"}.put(t, dir) })
-	}
-	want := files{"staged": "s", "0": "x", "1": "x", "2": "x", "3": "x"}
-	if diff := cmp.Diff(want, seen(t, slept(t, s, files{"staged": "s"}))); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
 	}
 }
 
@@ -289,16 +263,6 @@ func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
 	must(t, k.Save(t.Context(), "p", "p", dir, ""))
 	if s.puts != 1 {
 		t.Error("an empty workspace was saved over a snapshot")
-	}
-}
-
-func TestEndedSessionLeavesNothing(t *testing.T) {
-	t.Parallel()
-	s := &memory{}
-	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
-	must(t, keeper(s, 2, Limits{}).Forget(t.Context(), "p"))
-	if len(s.all) != 0 {
-		t.Error("its snapshot is still there")
 	}
 }
 

@@ -147,37 +147,6 @@ func TestSignedRefusesBytesThatWereNotPut(t *testing.T) {
 	}
 }
 
-func TestSignedGivesWhatWasPutLast(t *testing.T) {
-	t.Parallel()
-	b, temp := newBucket(t), t.TempDir()
-	s := b.store(temp)
-	if g := got(t, s, "key"); g != "none" {
-		t.Error(g)
-	}
-	must(t, s.Put(t.Context(), "key", 1, text("one")), s.Put(t.Context(), "key", 2, text("two")))
-	if err := s.Put(t.Context(), "key", 1, text("late")); !errors.Is(err, ErrStale) {
-		t.Errorf("got %v", err)
-	}
-	if g := got(t, s, "key"); g != "two" {
-		t.Error(g)
-	}
-	must(t, s.Put(t.Context(), "key", 3, text("")))
-	if g := got(t, s, "key"); g != "" {
-		t.Error(g)
-	}
-	must(t, s.Delete(t.Context(), "key", 2))
-	if g := got(t, s, "key"); g != "" {
-		t.Errorf("an older runner deleted a newer snapshot: %s", g)
-	}
-	must(t, s.Delete(t.Context(), "key", 3))
-	if g := got(t, s, "key"); g != "none" {
-		t.Error(g)
-	}
-	if left := seen(t, temp); len(left) > 0 {
-		t.Errorf("left: %v", left)
-	}
-}
-
 func TestSignedTriesAgain(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
@@ -271,18 +240,6 @@ func TestSignatureIsInNoError(t *testing.T) {
 	}
 	if n != 6 {
 		t.Errorf("%d of 6 failed: %v", n, errs)
-	}
-}
-
-func TestFailedWriteIsNotPut(t *testing.T) {
-	t.Parallel()
-	b, temp := newBucket(t), t.TempDir()
-	broken := errors.New("broken")
-	if err := b.store(temp).Put(t.Context(), "key", 1, func(io.Writer) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("got %v", err)
-	}
-	if len(b.objects)+len(seen(t, temp)) != 0 {
-		t.Error("something is left")
 	}
 }
 
