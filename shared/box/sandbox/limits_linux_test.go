@@ -23,17 +23,6 @@ func TestMemoryLimitBites(t *testing.T) {
 	})
 }
 
-// Node 24 reserves 512 MiB for code, all of it writable.
-func TestMemoryLimitLeavesRoomForReservedAddressSpace(t *testing.T) {
-	everyHost(t, func(t *testing.T, h host) {
-		p := h.policy(t)
-		for _, memory := range []int64{256, 512} { // the limits of the profiles
-			p.Memory = memory * mib
-			expect(t, h.probe(t, p, "reserve", "512"), "reserve=ok", fmt.Sprintf("limit=%d mib", memory+512))
-		}
-	})
-}
-
 func TestMemoryLimitLeavesInterpretersTheirAddressSpace(t *testing.T) {
 	const eat = (256*mib+Reserved)/mib + 50 // MiB, more than the limit allows
 	for _, c := range []struct{ name, hello, hog, from string }{

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -175,20 +174,5 @@ func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 	commontest.Eventually(t, "the process is gone", func() bool { return !commontest.Alive(pid) })
 	if _, err := os.Stat(p.Temp); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the temporary folder is left: %v", err)
-	}
-}
-
-func TestSignalsReachTheWholeGroup(t *testing.T) {
-	h := host{uid: os.Getuid()}
-	s, err := New(h.policy(t), Probe())
-	commontest.OK(t, err)
-	cmd := &exec.Cmd{Path: prober(t), Args: []string{"prober", "sleep"}, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
-	commontest.OK(t, s.Start(cmd))
-	if err := unix.Kill(-cmd.Process.Pid, unix.SIGKILL); err != nil {
-		t.Error(err)
-	}
-	_ = cmd.Wait()
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != unix.SIGKILL {
-		t.Errorf("%v", cmd.ProcessState)
 	}
 }

@@ -39,8 +39,6 @@ func main() {
 		threads(number(args[0]))
 	case "memory":
 		memory(number(args[0]))
-	case "reserve":
-		reserve(number(args[0]))
 	case "hog":
 		hog(args[0], number(args[1]))
 	case "leave":
@@ -264,18 +262,6 @@ func memory(n int) {
 		}
 	}
 	_, _ = fmt.Fprintf(os.Stdout, "mib=%d\n", n)
-}
-
-// reserve maps n MiB as V8 does for its code, touches none of it, and prints the limit.
-func reserve(n int) {
-	_, err := unix.Mmap(-1, 0, n<<20, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON)
-	say("reserve", err)
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_DATA, &limit); err != nil {
-		say("limit", err)
-		return
-	}
-	_, _ = fmt.Fprintf(os.Stdout, "limit=%d mib\n", limit.Cur>>20)
 }
 
 func cpus() {
