@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
-// Client is one MCP client.
+// Client is one MCP client, such as Cursor.
 type Client struct {
 	Name  string // as in `dormouse connect NAME`
 	Title string

@@ -50,7 +50,7 @@ type Rule struct {
 
 // Bounds of Rule.Tools. The keys that a caller fits stand in the caller's token.
 const (
-	maxTools = 32  // keys
+	maxTools = 32  // how many keys
 	maxKeys  = 512 // bytes of the keys together
 )
 

@@ -177,7 +177,7 @@ func (r *reader) servers(all []member, c *File) {
 	}
 }
 
-// one reads one server.
+// one reads one server, complains about its mistakes, and adds it to c.
 func (r *reader) one(m member, c *File) {
 	switch {
 	case m.name == "ping" || m.name == "sping" || m.name == "console": // paths of the gateway and of the console

@@ -6,7 +6,7 @@ import "github.com/dormouse-mcp/dormouse/shared/core/storage"
 // The Payload, if any, follows the header.
 type Frame interface{ kind() Type }
 
-// FromRunner is a frame that a runner sends.
+// FromRunner is a frame that a runner sends. It names its sender.
 type FromRunner interface {
 	Frame
 	From() Sender
@@ -19,7 +19,7 @@ type Sender struct {
 	Runner string             `json:"runner,omitempty"` // random id, drawn at start
 }
 
-// From returns s.
+// From returns s. It makes each struct that embeds a Sender a FromRunner.
 func (s Sender) From() Sender { return s }
 
 // Hello is the first frame on a connection. A runner sends it again as a ping.

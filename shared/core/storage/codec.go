@@ -118,7 +118,7 @@ func (p *Pages) Add(first Index, n int, final bool, retry time.Duration, lines [
 	return true
 }
 
-// Page returns the page.
+// Page returns the page that the calls of Add have built.
 func (p *Pages) Page() Page { return p.page }
 
 // MarshalSession returns a session as JSON, without Rev and Init. A driver stores those

@@ -53,7 +53,7 @@ type Writable interface {
 	Writable(ctx context.Context) error
 }
 
-// Sessions keeps session records.
+// Sessions keeps a record ([Session]) of each client session.
 type Sessions interface {
 	// Create stores a new session with Rev 1. Errors: Conflict if the ID is taken.
 	Create(ctx context.Context, s Session) error
@@ -215,7 +215,7 @@ type Log interface {
 	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
 }
 
-// Boxes keeps box records.
+// Boxes keeps a record ([Box]) of each box: the processes of one server for one tenant.
 type Boxes interface {
 	// Box reads a box record. A record that was never written is the zero Box with its ID.
 	Box(ctx context.Context, id BoxID) (Box, error)

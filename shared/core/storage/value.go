@@ -43,7 +43,7 @@ func (k ValueKey) Check() error {
 	return nil
 }
 
-// Value is a durable value.
+// Value is a durable value: bytes that a native server keeps under a name.
 type Value struct {
 	Key  ValueKey
 	Rev  int64  // set by the store; SaveValue fails unless it is the stored one; 0 means there is none
