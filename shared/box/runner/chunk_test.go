@@ -3,7 +3,6 @@ package runner_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
@@ -58,60 +57,5 @@ func TestPartsOfAnIncompleteFrameAreDroppedWithTheConnection(t *testing.T) {
 			b.conn.in <- part
 		}
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
-	})
-}
-
-func TestMoreLongFramesThanPlacesWaitForOne(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		const sessions = frame.MaxTransfers + 3
-		for n := range sessions {
-			b.say(storage.ID("s"+string(rune('A'+n))), storage.Standalone, strings.Repeat("x", 130_000), false)
-		}
-		places, done := map[string]bool{}, 0
-		for done < sessions {
-			f, ok := b.received()
-			if !ok {
-				t.Fatalf("nothing more came after %d of %d", done, sessions)
-			}
-			switch f.Type {
-			case frame.TypePart:
-				place, _, _ := strings.Cut(f.Frame.Frame, ".")
-				places[place] = true
-				if f.Frame.Runner == "" || f.Gen != benchGen {
-					t.Errorf("part of generation %d, runner %q", f.Gen, f.Frame.Runner)
-				}
-				b.send(frametest.Frame{Type: frame.TypePartOK, Frame: f.Frame.Frame, N: f.N})
-			case frame.TypeWhole:
-				done++
-				for n := range done {
-					b.ack(frametest.Frame{Seq: 1, Session: storage.ID("s" + string(rune('A'+n)))})
-				}
-			default:
-				t.Fatalf("%s came", f.Type)
-			}
-		}
-		if len(places) != frame.MaxTransfers {
-			t.Errorf("%d places were used", len(places))
-		}
-		b.pass(time.Minute)
-	})
-}
-
-func TestEventOfExactlyTheLimitGoesByteForByte(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", fromInbox)
-		raw := strings.Repeat("aé€😀", frame.MaxMessage/10) + strings.Repeat("x", frame.MaxMessage%10)
-		b.ends("d1", raw)
-		f := b.whole()
-		if f.Type != frame.TypeEvents || batchOf(f) != "d1@1 "+raw+"!" {
-			t.Errorf("%s of %d bytes is not what was said", f.Type, len(f.Payload))
-		}
-		b.ack(f)
-		b.pass(time.Minute)
-		b.deliver("d2", fromInbox)
-		b.ends("d2", strings.Repeat("x", frame.MaxMessage+1))
-		if f := b.expect(frame.TypeEvents); !strings.Contains(string(f.Payload), `"limit":16777216`) || !f.Items[0].Final {
-			t.Errorf("got %s", f.Payload)
-		}
 	})
 }

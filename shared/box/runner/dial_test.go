@@ -147,10 +147,7 @@ func TestMessagesOfTheGatewaysLimitAreRead(t *testing.T) {
 	if _, err := conn.Receive(); err == nil {
 		t.Error("a message over the limit was read")
 	}
-}
-
-func TestBinaryMessageIsRefused(t *testing.T) {
-	conn, server := dialRaw(t)
+	conn, server = dialRaw(t)
 	go server.write(0x82, []byte("x"))
 	if _, err := conn.Receive(); err == nil {
 		t.Error("a binary message was read")
@@ -158,6 +155,7 @@ func TestBinaryMessageIsRefused(t *testing.T) {
 }
 
 func TestCloseEndsAReceiveThoughThePeerIsSilent(t *testing.T) {
+	t.Parallel() // it takes as long as a close waits for its answer
 	conn, server := dialRaw(t)
 	received := make(chan error, 1)
 	go func() {

@@ -35,17 +35,3 @@ func TestBoxSleepsSoonAfterAllItsProcessesWereStopped(t *testing.T) {
 		b.soon(frame.TypeBye, 2*time.Second)
 	})
 }
-
-func TestMessageAfterAHaltKeepsTheBoxUp(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.send(frametest.Frame{Type: frame.TypeHalt, By: "ada"})
-		b.deliver("d1")
-		b.finishes("d1")
-		since := time.Now()
-		b.box.idleFrom(since)
-		b.soon(frame.TypeBye, 3*time.Minute)
-		if idle := time.Since(since); idle < 2*time.Minute {
-			t.Errorf("said bye after %s", idle)
-		}
-	})
-}

@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -308,22 +309,38 @@ type framed struct {
 type memoryWire struct {
 	frames chan framed
 	dialed chan *memoryConn
-	mu     sync.Mutex
-	down   bool
 	jam    chan struct{} // while it holds a token, every send waits
+
+	mu     sync.Mutex
+	refuse error // of every dial; nil lets it through
+	ending error // of a connection that is cut; nil for io.EOF
+	dials  []time.Time
 }
 
-func (w *memoryWire) set(down bool) {
+var errDown = errors.New("network is down")
+
+func (w *memoryWire) set(refuse, ending error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.down = down
+	w.refuse, w.ending = refuse, ending
 }
 
-func (w *memoryWire) dial(ctx context.Context, url string, _ http.Header) (runner.Conn, error) {
+// gaps returns the times between consecutive dials.
+func (w *memoryWire) gaps() (gaps []time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.down {
-		return nil, errors.New("network is down")
+	for i, at := range w.dials[1:] {
+		gaps = append(gaps, at.Sub(w.dials[i]))
+	}
+	return gaps
+}
+
+func (w *memoryWire) dial(context.Context, string, http.Header) (runner.Conn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dials = append(w.dials, time.Now())
+	if w.refuse != nil {
+		return nil, w.refuse
 	}
 	c := &memoryConn{wire: w, in: make(chan []byte, 10_000), closed: make(chan struct{})}
 	w.dialed <- c
@@ -360,7 +377,9 @@ func (c *memoryConn) Receive() ([]byte, error) {
 	case data := <-c.in:
 		return data, nil
 	case <-c.closed:
-		return nil, io.EOF
+		c.wire.mu.Lock()
+		defer c.wire.mu.Unlock()
+		return nil, cmp.Or(c.wire.ending, io.EOF)
 	}
 }
 

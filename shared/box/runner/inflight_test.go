@@ -72,23 +72,14 @@ func TestNudgePullsAnew(t *testing.T) {
 	})
 }
 
-func TestOpenPullIsAskedAgainOnANewConnection(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.send(frametest.Frame{Type: frame.TypeNudge})
-		b.expect(frame.TypePull)
-		b.conn.cut()
-		b.welcome(b.dialed(), benchGen)
-		if pull := b.expect(frame.TypePull); pull.N != 2 {
-			t.Errorf("pull has number %d", pull.N)
-		}
-	})
-}
-
 func TestDeliverIsExecutedOnceAndInFlightIsReportedAgain(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.nothing()
-		for range 2 {
+		b.deliver("d1", fromInbox)
+		notification := func(f *frametest.Frame) { f.AckWithin = 0 }
+		b.deliver("d2", notification)
+		b.deliver("d2", notification)
+		for _, later := range []time.Duration{0, 6 * time.Hour} {
+			b.pass(later)
 			b.deliver("d1")
 			taken := b.expect(frame.TypeTaken)
 			equal(t, "tickets", taken.Tickets, []string{"ticket-d1"})
@@ -96,7 +87,7 @@ func TestDeliverIsExecutedOnceAndInFlightIsReportedAgain(t *testing.T) {
 				t.Errorf("taken is of box %s, generation %d", taken.Box, taken.Gen)
 			}
 		}
-		equal(t, "executed", b.box.told(), []string{"deliver d1"})
+		equal(t, "executed", b.box.told(), []string{"deliver d1", "deliver d2"})
 	})
 }
 
@@ -117,41 +108,17 @@ func TestDeliverThatHasEndedIsNeitherExecutedNorReported(t *testing.T) {
 	})
 }
 
-func TestInFlightIsRememberedForAnyTime(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", fromInbox)
-		b.pass(6 * time.Hour)
-		b.deliver("d1")
-		b.expect(frame.TypeTaken)
-		equal(t, "executed", b.box.told(), []string{"deliver d1"})
-	})
-}
-
-func TestNotificationIsExecutedOnceAndOwesNothing(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		notification := func(f *frametest.Frame) { f.AckWithin = 0 }
-		b.deliver("d1", notification)
-		b.deliver("d1", notification)
-		b.pass(time.Minute)
-		equal(t, "executed", b.box.told(), []string{"deliver d1"})
-	})
-}
-
-func TestDeliverOfAnotherGenerationIsNotExecuted(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", ofGen(benchGen-1))
-		b.deliver("d2", ofGen(benchGen+1))
-		b.nothing()
-		equal(t, "executed", b.box.told(), nil)
-	})
-}
-
-func TestDeliverThatIsTooLateIsNotExecutedUnlessItWasClaimed(t *testing.T) {
+func TestDeliverThatMayBeOfOthersIsNotExecuted(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		late := func(f *frametest.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
-		b.deliver("d1", late)
-		b.deliver("d2", late, fromInbox) // nobody else may end it
-		equal(t, "executed", b.box.told(), []string{"deliver d2"})
+		b.deliver("older", ofGen(benchGen-1))
+		b.deliver("newer", ofGen(benchGen+1))
+		b.deliver("late", late)
+		b.deliver("no message", func(f *frametest.Frame) { f.Lens = []int{1, 1} })
+		b.deliver("no lengths", func(f *frametest.Frame) { f.Lens = nil })
+		b.deliver("claimed", late, fromInbox) // nobody else may end it
+		equal(t, "executed", b.box.told(), []string{"deliver claimed"})
+		b.runs()
 	})
 }
 
@@ -164,15 +131,6 @@ func TestDeliverWaitsForTheFirstWelcome(t *testing.T) {
 		equal(t, "executed before", b.box.told(), nil)
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
 		equal(t, "executed after", b.box.told(), []string{"deliver d1"})
-	})
-}
-
-func TestDeliverThatFitsNoMessageIsNotExecuted(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", func(f *frametest.Frame) { f.Lens = []int{1, 1} })
-		b.deliver("d2", func(f *frametest.Frame) { f.Lens = nil })
-		b.runs()
-		equal(t, "executed", b.box.told(), nil)
 	})
 }
 
@@ -193,28 +151,6 @@ func TestRequestsWithoutAnEndAreReportedTogether(t *testing.T) {
 	})
 }
 
-func TestEndThatIsNotAckedIsReported(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.ends("d1", "end")
-		b.expect(frame.TypeEvents)
-		time.Sleep(time.Second)
-		equal(t, "tickets", b.expect(frame.TypeTaken).Tickets, []string{"ticket-d1"})
-	})
-}
-
-func TestReportIsDueAfterAReconnect(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.wire.set(true)
-		b.conn.cut()
-		time.Sleep(20 * time.Second)
-		b.wire.set(false)
-		b.welcome(b.dialed(), benchGen)
-		equal(t, "tickets", b.expect(frame.TypeTaken).Tickets, []string{"ticket-d1"})
-	})
-}
-
 func TestProgressCarriesTheReportOfItsRequest(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
@@ -231,21 +167,6 @@ func TestProgressCarriesTheReportOfItsRequest(t *testing.T) {
 			t.Error("the end does not say that there is an item to delete")
 		}
 		b.pass(time.Second)
-	})
-}
-
-func TestEndThatComesFirstNeedsNoReport(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.ends("d1", "end")
-		if f := b.expect(frame.TypeEvents); len(f.Tickets) > 0 || f.Items[0].Marked {
-			t.Errorf("tickets %v, marked %t", f.Tickets, f.Items[0].Marked)
-		}
-		b.deliver("d2", fromInbox, ofSession("s2"))
-		b.say("s2", "d2", "end", true)
-		if f := b.expect(frame.TypeEvents); len(f.Tickets) > 0 || !f.Items[0].Marked {
-			t.Errorf("from the inbox: tickets %v, marked %t", f.Tickets, f.Items[0].Marked)
-		}
 	})
 }
 

@@ -3,7 +3,6 @@ package runner_test
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -30,6 +29,12 @@ func TestOneBatchOfASessionIsUnderWayAndTheRestGathers(t *testing.T) {
 		b.says(storage.Standalone, "d")
 		b.ends("d2", "e")
 		b.nothing()
+		b.say("s2", storage.Standalone, "of another session", false)
+		if f := b.expect(frame.TypeEvents); f.Session != "s2" || f.Seq != 1 {
+			t.Errorf("batch %d of session %s", f.Seq, f.Session)
+		}
+		b.ack(frametest.Frame{Seq: 9, Session: "s1"}) // of no batch that is under way
+		b.nothing()
 		b.ack(first)
 		second := b.expect(frame.TypeEvents)
 		if got, want := batchOf(second), "@0 d | d2@2 b e! | d1@1 c"; got != want {
@@ -40,17 +45,6 @@ func TestOneBatchOfASessionIsUnderWayAndTheRestGathers(t *testing.T) {
 		}
 		if second.Items[0].Ticket != "ticket-of-s1" || second.Items[2].Ticket != "ticket-d1" {
 			t.Errorf("tickets %q, %q", second.Items[0].Ticket, second.Items[2].Ticket)
-		}
-	})
-}
-
-func TestSessionsDoNotWaitForOneAnother(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.say("s1", storage.Standalone, "a", false)
-		b.expect(frame.TypeEvents)
-		b.say("s2", storage.Standalone, "b", false)
-		if f := b.expect(frame.TypeEvents); f.Session != "s2" || f.Seq != 1 {
-			t.Errorf("batch %d of session %s", f.Seq, f.Session)
 		}
 	})
 }
@@ -78,21 +72,6 @@ func TestBatchIsSentAgainVerbatimUntilItIsAcked(t *testing.T) {
 		if g := b.expect(frame.TypeEvents); g.Seq != 2 {
 			t.Errorf("batch %d came, want 2", g.Seq)
 		}
-	})
-}
-
-func TestAckOfAnotherBatchIsPassedOver(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.says(storage.Standalone, "a")
-		first := b.expect(frame.TypeEvents)
-		b.says(storage.Standalone, "b")
-		b.ack(frametest.Frame{Seq: 9, Session: "s1"})
-		b.ack(frametest.Frame{Seq: 1, Session: "s9"})
-		b.nothing()
-		b.ack(first, next(5))
-		b.expect(frame.TypeEvents)
-		b.ack(first, next(5))
-		b.nothing()
 	})
 }
 
@@ -124,20 +103,6 @@ func TestStandaloneIndexIsLearnedOnceInAGeneration(t *testing.T) {
 	})
 }
 
-func TestSeqGoesOnAfterTheSessionWasForgotten(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		for range 3 {
-			b.says(storage.Standalone, "a")
-			b.ack(b.expect(frame.TypeEvents), next(7))
-		}
-		b.pass(20 * time.Minute)
-		b.says(storage.Standalone, "b")
-		if f := b.expect(frame.TypeEvents); f.Seq != 4 || batchOf(f) != "@0 b" {
-			t.Errorf("batch %d: %s", f.Seq, batchOf(f))
-		}
-	})
-}
-
 func TestNothingMoreIsSentForAClosedStream(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
@@ -162,49 +127,26 @@ func TestNothingMoreIsSentForAClosedStream(t *testing.T) {
 	})
 }
 
-func TestAckThatSaysFencedStops(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.says(storage.Standalone, "a")
-		b.ack(b.expect(frame.TypeEvents), func(f *frametest.Frame) { f.Fenced = true })
-		b.returnedWith(storage.Fenced)
-	})
-}
-
-func TestBatchHoldsAThousandEvents(t *testing.T) {
+func TestBatchIsBoundedUnlessOneEventIsLarger(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
 		b.says(storage.Standalone, "first")
 		f := b.expect(frame.TypeEvents)
-		for i := range 1500 {
-			b.says("d1", fmt.Sprint(i))
+		for _, size := range []int{3 << 20, 1 << 20, 1, 5 << 20} {
+			b.says("d1", strings.Repeat("x", size))
+		}
+		for range 1500 {
+			b.says("d1", "x")
 		}
 		b.ends("d1", "end")
-		b.ack(f, next(2))
-		f = b.expect(frame.TypeEvents)
-		if it := f.Items[0]; len(f.Items) != 1 || len(it.Lens) != 1000 || it.First != 1 || it.Final {
-			t.Errorf("%d events from %d, final %t", len(it.Lens), it.First, it.Final)
-		}
-		b.ack(f)
-		f = b.expect(frame.TypeEvents)
-		if it := f.Items[0]; len(it.Lens) != 501 || it.First != 1001 || !it.Final {
-			t.Errorf("%d events from %d, final %t", len(it.Lens), it.First, it.Final)
-		}
-	})
-}
-
-func TestBatchHoldsFourMegabytesUnlessOneEventIsLarger(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.says(storage.Standalone, "first")
-		f := b.expect(frame.TypeEvents)
-		for _, size := range []int{3 << 20, 1 << 20, 1, 5 << 20} {
-			b.says(storage.Standalone, strings.Repeat("x", size))
-		}
-		for _, want := range [][]int{{3 << 20, 1 << 20}, {1}, {5 << 20}} {
+		at := storage.Index(1)
+		for _, want := range []int{2, 1, 1, 1000, 501} {
 			b.ack(f, next(1))
-			if f = b.whole(); len(f.Items) != 1 {
-				t.Fatalf("%d items", len(f.Items))
+			f = b.whole()
+			if it := f.Items[0]; len(f.Items) != 1 || len(it.Lens) != want || it.First != at || it.Final != (want == 501) {
+				t.Fatalf("%d events from %d, final %t, want %d from %d", len(it.Lens), it.First, it.Final, want, at)
 			}
-			equal(t, "lengths", f.Items[0].Lens, want)
+			at += storage.Index(want)
 		}
 	})
 }
@@ -242,59 +184,6 @@ func (b *bench) whole() frametest.Frame {
 	}
 }
 
-func TestPartsAreSentAgainThenWholeUntilTheAck(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.says(storage.Standalone, strings.Repeat("x", 250_000))
-		var parts []framed
-		for f, ok := b.received(); ok; f, ok = b.received() {
-			parts = append(parts, f)
-		}
-		if len(parts) != 3 {
-			t.Fatalf("%d parts", len(parts))
-		}
-		took := func(n int64) {
-			b.send(frametest.Frame{Type: frame.TypePartOK, Frame: parts[0].Frame.Frame, N: n})
-		}
-		took(0)
-		took(2)
-		b.nothing()
-		time.Sleep(5 * time.Second)
-		if f := b.expect(frame.TypePart); f.N != 1 {
-			t.Errorf("part %d was sent again", f.N)
-		}
-		b.nothing()
-		b.conn.cut()
-		b.welcome(b.dialed(), benchGen)
-		if f := b.expect(frame.TypePart); f.N != 1 || f.Box != benchBox {
-			t.Errorf("part %d of box %s was sent again", f.N, f.Box)
-		}
-		took(1)
-		for range 3 {
-			if whole := b.expect(frame.TypeWhole); whole.Frame != parts[0].Frame.Frame || whole.Of != 3 || whole.Box != benchBox {
-				t.Errorf("got %+v", whole)
-			}
-			b.nothing()
-			time.Sleep(5 * time.Second)
-		}
-		// The host may have let the parts expire.
-		for range 3 {
-			b.expect(frame.TypePart)
-		}
-		b.ack(frametest.Frame{Seq: 1, Session: "s1"}, next(2))
-		b.pass(time.Minute)
-	})
-}
-
-func TestFewPartsAreUnderWayAtATime(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.says(storage.Standalone, strings.Repeat("x", 3_000_000))
-		for range 8 {
-			b.expect(frame.TypePart)
-		}
-		b.nothing()
-	})
-}
-
 func TestResponseOverTheLimitBecomesAnError(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
@@ -330,15 +219,6 @@ func TestNotificationOverTheLimitIsLeftOut(t *testing.T) {
 	})
 }
 
-func TestBytesThatAreNotUTF8AreReplaced(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.says(storage.Standalone, "a\xff\xfeb\xc3")
-		if got := batchOf(b.expect(frame.TypeEvents)); got != "@0 a\uFFFDb\uFFFD" {
-			t.Errorf("got %q", got)
-		}
-	})
-}
-
 func TestEventOfAnUnknownStreamIsDropped(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
@@ -348,66 +228,63 @@ func TestEventOfAnUnknownStreamIsDropped(t *testing.T) {
 	})
 }
 
-// flood makes a process send 1 MiB a hundred times, as fast as it can, and counts the
-// events.
-func flood(b *bench) *atomic.Int64 {
-	var said atomic.Int64
+// flood makes a process send 1 MiB a hundred times, as fast as it can. The function that it
+// returns says how often that was so far.
+func flood(b *bench) (said func() int64) {
+	var n atomic.Int64
 	go func() {
 		for range 100 {
 			b.runner.Event(runner.Event{Session: "s1", Ticket: "t", Raw: bytes.Repeat([]byte("x"), 1<<20)})
-			said.Add(1)
+			n.Add(1)
 		}
 	}()
-	synctest.Wait()
-	return &said
+	return func() int64 {
+		synctest.Wait()
+		return n.Load()
+	}
 }
 
 func TestChattyProcessIsHeldUpUntilTheHostHasTaken(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		said := flood(b)
-		if n := said.Load(); n != 32 {
+		if n := said(); n != 32 {
 			t.Errorf("%d MiB were said", n)
 		}
 		for range 5 {
 			b.ack(b.whole(), next(1))
 		}
-		synctest.Wait()
-		if n := said.Load(); n < 42 || n > 50 {
-			t.Errorf("%d MiB were said", n)
-		}
-		// Another session is not held up.
-		b.say("s2", storage.Standalone, "a", false)
-	})
-}
-
-func TestProcessIsLetGoWhenTheConnectionIsLostForLong(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		said := flood(b)
-		b.wire.set(true)
-		b.conn.cut()
-		time.Sleep(time.Minute - time.Second)
-		synctest.Wait()
-		if n := said.Load(); n != 32 {
-			t.Errorf("%d MiB were said", n)
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if n := said.Load(); n != 100 {
+		if n := said(); n < 42 || n > 50 {
 			t.Errorf("%d MiB were said", n)
 		}
 	})
 }
 
-func TestProcessIsLetGoWhenTheRunnerEnds(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		said := flood(b)
-		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
-		_ = b.returned()
-		synctest.Wait()
-		if n := said.Load(); n != 100 {
-			t.Errorf("%d MiB were said", n)
-		}
-	})
+func TestProcessIsLetGoWhenNobodyCanTake(t *testing.T) {
+	for name, end := range map[string]func(b *bench, said func() int64){
+		"the connection is lost for long": func(b *bench, said func() int64) {
+			b.wire.set(errDown, nil)
+			b.conn.cut()
+			time.Sleep(time.Minute - time.Second)
+			if n := said(); n != 32 {
+				t.Errorf("%d MiB were said too early", n)
+			}
+			time.Sleep(time.Second)
+		},
+		"the runner ends": func(b *bench, _ func() int64) {
+			b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
+			_ = b.returned()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onAwakeBench(t, func(b *bench) {
+				said := flood(b)
+				end(b, said)
+				if n := said(); n != 100 {
+					t.Errorf("%d MiB were said", n)
+				}
+			})
+		})
+	}
 }
 
 func TestLongHandshakeIsSentInPartsOnce(t *testing.T) {

@@ -2,7 +2,6 @@ package runner_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,43 +90,37 @@ func TestPingIsAHelloWithTheSameLink(t *testing.T) {
 			b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
 			b.nothing()
 		}
+		time.Sleep(5 * time.Minute)
+		b.isGivenUp()
 	})
 }
 
 func TestUnansweredHelloIsSaidThreeTimesThenTheConnectionIsGivenUp(t *testing.T) {
 	onBench(t, func(b *bench) {
-		first := b.connected()
-		for range 3 {
-			if hello := b.expect(frame.TypeHello); hello.Link != 1 {
-				t.Errorf("hello has link %d", hello.Link)
-			}
-			b.nothing()
-			time.Sleep(5 * time.Second)
-		}
-		if !first.isClosed() {
-			t.Error("the silent connection is still open")
-		}
-		time.Sleep(time.Second)
 		b.connected()
-		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
-			t.Errorf("hello has link %d", hello.Link)
-		}
+		b.isGivenUp()
 	})
 }
 
-func TestUnansweredPingReconnects(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		time.Sleep(5 * time.Minute)
-		for range 3 {
-			b.expect(frame.TypeHello)
-			time.Sleep(5 * time.Second)
+// isGivenUp answers none of the hellos of link 1, and checks that another link takes its place.
+func (b *bench) isGivenUp() {
+	b.t.Helper()
+	silent := b.conn
+	for range 3 {
+		if hello := b.expect(frame.TypeHello); hello.Link != 1 {
+			b.t.Errorf("hello has link %d", hello.Link)
 		}
-		time.Sleep(time.Second)
-		b.connected()
-		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
-			t.Errorf("hello has link %d", hello.Link)
-		}
-	})
+		b.nothing()
+		time.Sleep(5 * time.Second)
+	}
+	if !silent.isClosed() {
+		b.t.Error("the silent connection is still open")
+	}
+	time.Sleep(time.Second)
+	b.connected()
+	if hello := b.expect(frame.TypeHello); hello.Link != 2 {
+		b.t.Errorf("hello has link %d", hello.Link)
+	}
 }
 
 func TestRenewalMakesBeforeItBreaks(t *testing.T) {
@@ -188,16 +181,35 @@ func TestRenewalThatFailsIsTriedAgainAndTellsTheHost(t *testing.T) {
 }
 
 func TestFencedStopsAtOnceAndSendsNothingMore(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
-		b.returnedWith(storage.Fenced)
-		b.ends("d1", "end")
-		b.nothing()
-		if !b.conn.isClosed() {
-			t.Error("the connection is open")
-		}
-	})
+	for name, fence := range map[string]func(b *bench){
+		"a frame": func(b *bench) { b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1}) },
+		"an ack": func(b *bench) {
+			b.says(storage.Standalone, "a")
+			b.ack(b.expect(frame.TypeEvents), func(f *frametest.Frame) { f.Fenced = true })
+		},
+		"a close code": func(b *bench) {
+			b.wire.set(nil, closedWith(runner.CloseFenced))
+			b.conn.cut()
+		},
+		"after a bye": func(b *bench) {
+			b.finishes("d1")
+			b.box.idleFrom(time.Now())
+			b.send(frametest.Frame{Type: frame.TypeFenced, Link: b.soon(frame.TypeBye, 3*time.Minute).Link})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onAwakeBench(t, func(b *bench) {
+				b.deliver("d1")
+				fence(b)
+				b.returnedWith(storage.Fenced)
+				b.ends("d1", "end")
+				b.nothing()
+				if !b.conn.isClosed() {
+					t.Error("the connection is open")
+				}
+			})
+		})
+	}
 }
 
 // One event may start two runners. The second one gets a fence in place of its launch,
@@ -231,12 +243,12 @@ func TestFencedOfAnOlderLinkAsksTheHost(t *testing.T) {
 
 func TestHostThatCannotBeReachedEndsTheRunner(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.wire.set(true)
+		b.wire.set(errDown, nil)
 		b.conn.cut()
 		time.Sleep(2*time.Minute - time.Second)
 		b.runs()
 		time.Sleep(time.Second)
-		if err := b.returned(); !errors.Is(err, storage.Unavailable) || !strings.Contains(err.Error(), "network is down") {
+		if err := b.returned(); !errors.Is(err, storage.Unavailable) || !errors.Is(err, errDown) {
 			t.Errorf("Run returned %v", err)
 		}
 	})

@@ -179,22 +179,6 @@ func TestNudgeAfterByeSaysHelloAgainAndPulls(t *testing.T) {
 	}
 }
 
-func TestLateWelcomeIsNoWelcomeAfterBye(t *testing.T) {
-	onParting(t, func(b *bench, bye frametest.Frame) {
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: bye.Link})
-		b.deliver("d1")
-		equal(t, "executed", b.box.told(), nil)
-		b.expect(frame.TypeHello)
-	})
-}
-
-func TestFencedAfterByeStops(t *testing.T) {
-	onParting(t, func(b *bench, bye frametest.Frame) {
-		b.send(frametest.Frame{Type: frame.TypeFenced, Link: bye.Link})
-		b.returnedWith(storage.Fenced)
-	})
-}
-
 func TestCutAfterByeSaysHelloOnTheNextConnection(t *testing.T) {
 	onParting(t, func(b *bench, _ frametest.Frame) {
 		b.conn.cut()
@@ -230,43 +214,5 @@ func TestOutputAfterByeWaitsForTheNextWelcome(t *testing.T) {
 		if f := b.expect(frame.TypeEvents); f.Gen != benchGen+1 || batchOf(f) != "@0 late" {
 			t.Errorf("generation %d: %s", f.Gen, batchOf(f))
 		}
-	})
-}
-
-func TestOutputAfterByeIsDroppedAtTheEnd(t *testing.T) {
-	onLingering(t, func(b *bench) {
-		b.says(storage.Standalone, "late")
-		time.Sleep(5 * time.Second)
-		b.returnedWith("")
-		b.nothing()
-	})
-}
-
-// Nobody sends an event again after the bye.
-func TestAnEventThatHasNoAckHoldsTheBye(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.says(storage.Standalone, "a")
-		b.box.idleFrom(time.Now().Add(-time.Hour))
-		acked := time.Now().Add(3 * time.Minute)
-		for ; time.Now().Before(acked.Add(time.Minute)); time.Sleep(time.Second) {
-			for f, ok := b.received(); ok; f, ok = b.received() {
-				switch f.Type {
-				case frame.TypeBye:
-					if time.Now().Before(acked) {
-						t.Error("the box says bye while an event on its way has no ack")
-					}
-					return
-				case frame.TypeHello:
-					b.conn = f.conn
-					b.welcome(f.Frame, f.Gen)
-				case frame.TypeEvents:
-					if !time.Now().Before(acked) {
-						b.ack(f.Frame)
-					}
-				default:
-				}
-			}
-		}
-		t.Error("the box says no bye once its event has an ack")
 	})
 }

@@ -52,23 +52,6 @@ func TestSnapshotIsAskedForUntilTheHostAnswers(t *testing.T) {
 	})
 }
 
-func TestSnapshotIsAskedForAgainOnTheNextConnection(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Done, Owner: "s1", Object: "o"})
-		first := b.expect(frame.Done)
-		b.conn.cut()
-		b.welcome(b.dialed(), benchGen)
-		again := b.expect(frame.Done)
-		if again.N != first.N || again.Object != "o" {
-			t.Errorf("again is %+v", again)
-		}
-		b.send(frametest.Frame{Type: frame.TypeKept, N: again.N})
-		if got := <-done; got.err != nil {
-			t.Error(got.err)
-		}
-	})
-}
-
 func TestBoxDoesNotSleepWhileASnapshotIsAskedFor(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Forget, Owner: "s1"})

@@ -59,17 +59,6 @@ func TestSuspensionGoesWithTheQuestions(t *testing.T) {
 	})
 }
 
-func TestSuspendedCallKeepsNothingAwake(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		f := b.expect(frame.TypeEvents)
-		b.box.idleFrom(time.Now())
-		b.ack(f)
-		b.soon(frame.TypeBye, 3*time.Minute)
-	})
-}
-
 func TestNextRoundIsAnotherDelivery(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
@@ -104,20 +93,6 @@ func TestNextRoundIsAnotherDelivery(t *testing.T) {
 		}
 		equal(t, "rounds executed", rounds, []int{0, 1, 2})
 		b.box.idleFrom(time.Now())
-		b.soon(frame.TypeBye, 3*time.Minute)
-	})
-}
-
-func TestCallOfTheNextRoundIsInFlightThoughTheOneBeforeIsAckedLate(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		f := b.expect(frame.TypeEvents)
-		b.deliver("d1", inRound(1, 1))
-		b.ack(f)
-		b.box.idleFrom(time.Now().Add(-time.Hour)) // the relay knows better
-		b.pass(10 * time.Minute)
-		b.finishes("d1")
 		b.soon(frame.TypeBye, 3*time.Minute)
 	})
 }
@@ -168,17 +143,5 @@ func TestCallThatCannotBeSuspendedEnds(t *testing.T) {
 				t.Errorf("it says %s", batchOf(f))
 			}
 		})
-	})
-}
-
-func TestStreamThatTheHostHasClosedIsClosedInItsNextRoundToo(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		f := b.expect(frame.TypeEvents)
-		b.ack(f, func(a *frametest.Frame) { a.Closed = ids("d1") })
-		equal(t, "told", b.box.told(), []string{"deliver d1", "close s1 d1"})
-		b.box.idleFrom(time.Now())
-		b.soon(frame.TypeBye, 3*time.Minute)
 	})
 }

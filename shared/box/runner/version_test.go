@@ -74,11 +74,17 @@ func TestRunnerPassesOverTypesItDoesNotKnow(t *testing.T) {
 		for _, unknown := range []frame.Type{"from-the-future", "Deliver", "hello", " welcome", frame.Type(strings.Repeat("x", 1000))} {
 			b.send(frametest.Frame{Type: unknown, ID: "d1", Gen: benchGen, Link: 1, Lens: []int{0, 2}, Payload: []byte("{}")})
 		}
+		b.conn.in <- nil
 		b.nothing()
 		b.runs()
 		equal(t, "box", b.box.told(), nil)
 		if said := log.Take(); said != "" {
 			t.Errorf("warnings: %q", said)
+		}
+		b.conn.in <- []byte(`{"message": "Internal server error", "connectionId":"c", "requestId":"r"}`) // of API Gateway
+		b.runs()
+		if log.Take() == "" || b.conn.isClosed() {
+			t.Error("of a message that is no frame the runner says nothing, or it closed the connection")
 		}
 	}, warnsTo(&log))
 }
