@@ -56,9 +56,3 @@ func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func BenchmarkEndMarked(b *testing.B) {
-	for b.Loop() {
-		commontest.OK(b, EndMarked("/nobody/has/this"))
-	}
-}

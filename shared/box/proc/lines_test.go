@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -190,16 +189,4 @@ func TestALineWithoutRoomIsDropped(t *testing.T) {
 			t.Errorf("%d bytes are held for ever", budget.Held())
 		}
 	})
-}
-
-func TestALongLineIsCopiedTwice(t *testing.T) {
-	const size = 15 << 20
-	lines := NewLineReader(strings.NewReader(strings.Repeat("x", size)+"\n"), 16<<20, nil)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	line, err := lines.Next()
-	runtime.ReadMemStats(&after)
-	if made := float64(after.TotalAlloc-before.TotalAlloc) / size; err != nil || len(line) != size || made > 3.2 { // the race detector has one more
-		t.Errorf("%d bytes, %v, were made of %.1f for each", len(line), err, made)
-	}
 }

@@ -6,7 +6,6 @@ func TestLastWordsAreTheLineThatSaysTheReason(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ tail, want string }{
 		"nothing":           {"", ""},
-		"one line":          {"out of cheese", "out of cheese"},
 		"no telling word":   {"first line\nsecond line", "second line"},
 		"no letters at all": {"{\n}", "}"},
 		"an error before the usage": {
@@ -15,10 +14,6 @@ func TestLastWordsAreTheLineThatSaysTheReason(t *testing.T) {
 		"docker without a daemon": {
 			"docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?\n\nRun 'docker run --help' for more information",
 			"docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
-		},
-		"an older docker": {
-			"docker: Error response from daemon: pull access denied for nope.\nSee 'docker run --help'.",
-			"docker: Error response from daemon: pull access denied for nope.",
 		},
 		"node without a module": {`node:internal/modules/cjs/loader:1210
   throw err;
@@ -95,7 +90,6 @@ api_key
     |     raise ConnectionError("no route")
     | ConnectionError: no route
     +------------------------------------`, "ConnectionError: no route"},
-		"python -m": {"/usr/bin/python3: No module named nope", "/usr/bin/python3: No module named nope"},
 		"npm without a package": {
 			`npm error code E404
 npm error 404 Not Found - GET https://registry.npmjs.org/@nope%2fnope
@@ -106,14 +100,6 @@ npm error 404 Note that you can also install from a
 npm error 404 tarball, folder, http url, or git url.
 npm error A complete log of this run can be found in: /home/ann/.npm/_logs/2026-11-27T06_36_57_152Z-debug-0.log`,
 			"npm error 404  The requested resource '@nope/nope@*' could not be found or you do not have permission to access it.",
-		},
-		"npm without a version": {`npm error code ETARGET
-npm error notarget No matching version found for is-odd@99.
-npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist.
-npm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug-0.log`, "npm error notarget No matching version found for is-odd@99."},
-		"npx without a program": {
-			"npm error could not determine executable to run\nnpm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug-0.log",
-			"npm error could not determine executable to run",
 		},
 		"npm with news": {
 			"npm error could not determine executable to run\nnpm notice\nnpm notice New major version of npm available! 10.8.2 -> 11.6.2",
@@ -134,14 +120,12 @@ hint: Consider enabling use of system TLS certificates with the --system-certs o
 			"cause: invalid peer certificate: UnknownIssuer (hint: Consider enabling use of system TLS certificates with the --system-certs option)",
 		},
 		"causes of anyhow": {"Error: cannot start\n\nCaused by:\n    0: cannot read the settings\n    1: No such file or directory (os error 2)", "1: No such file or directory (os error 2)"},
-		"one cause":        {"Error: cannot start\n\nCaused by:\n    the token is short", "the token is short"},
 		"causes of Java": {`Exception in thread "main" java.lang.RuntimeException: cannot start
 	at Main.main(Main.java:3)
 Caused by: java.net.UnknownHostException: db
 	at java.base/java.net.Socket.connect(Socket.java:1)
 	... 1 more`, "Caused by: java.net.UnknownHostException: db"},
-		"bash": {"bash: line 1: nosuch: command not found", "bash: line 1: nosuch: command not found"},
-		"go":   {"panic: no settings\n\ngoroutine 1 [running]:\nmain.main()\n\t/srv/main.go:4 +0x25\nexit status 2", "panic: no settings"},
+		"go": {"panic: no settings\n\ngoroutine 1 [running]:\nmain.main()\n\t/srv/main.go:4 +0x25\nexit status 2", "panic: no settings"},
 	} {
 		if got := LastWords(c.tail); got != c.want {
 			t.Errorf("%s: the last words are %q, want %q", name, got, c.want)
