@@ -31,9 +31,15 @@ type dialogue struct {
 // inBubble runs a test in virtual time. The process has answered initialize.
 func inBubble(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 	t.Helper()
+	inBubbleWith(t, s, `{}`, test)
+}
+
+// inBubbleWith is inBubble with the capabilities of the server.
+func inBubbleWith(t *testing.T, s Server, capabilities string, test func(*testing.T, dialogue)) {
+	t.Helper()
 	inBubbleFrom(t, s, func(t *testing.T, d dialogue) {
 		d.Deliver(Delivery{ID: "first", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
-		d.greets()
+		d.greets(capabilities)
 		d.drain()
 		test(t, d)
 	})
@@ -134,16 +140,13 @@ func (d dialogue) hears(line string) {
 }
 
 // greets has the process answer initialize.
-func (d dialogue) greets() {
+func (d dialogue) greets(capabilities string) {
 	d.t.Helper()
-	synctest.Wait()
-	d.played.mu.Lock()
-	m, err := wire.Parse(d.played.read[0])
-	d.played.mu.Unlock()
+	m, err := wire.Parse(d.drain()[0])
 	if err != nil || m.Method != wire.MethodInitialize {
 		d.t.Fatalf("%+v, %v", m, err)
 	}
-	d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, m.ID))
+	d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":%s}}`, m.ID, capabilities))
 }
 
 func (d dialogue) drain() [][]byte {
@@ -190,32 +193,18 @@ func (d dialogue) asleep() bool {
 	return len(d.Processes()) == 0
 }
 
-func TestCallGoesOnWhenItsQuestionIsAnsweredHoursLater(t *testing.T) {
-	inBubble(t, Server{}, func(t *testing.T, d dialogue) {
-		call := d.call("1", "ask", "{}")
-		time.Sleep(4 * time.Minute)
-		question := d.asks(call, 1)
-		time.Sleep(5 * time.Hour)
-		if _, idle := d.IdleSince(); idle || d.asleep() || d.ended(call) {
-			t.Fatal("the call did not wait for its answer")
-		}
-		d.answers(question)
-		time.Sleep(59 * time.Second) // of the minute it has left
-		d.hears(`{"jsonrpc":"2.0","id":2,"result":{"ok":true}}`)
-		if got := d.result(call); string(got) != `{"ok":true}` {
-			t.Errorf("got %s", got)
-		}
-	})
-}
-
+// The time of a call stands still while its client is asked. Each question has its own time.
 func TestToolDeadlineGoesOnAfterTheAnswer(t *testing.T) {
-	inBubble(t, Server{ToolTimeout: 100 * time.Second}, func(t *testing.T, d dialogue) {
+	inBubble(t, Server{ToolTimeout: 100 * time.Second, AnswerTimeout: 2*time.Hour + time.Minute}, func(t *testing.T, d dialogue) {
 		call := d.call("1", "ask", "{}")
 		time.Sleep(60 * time.Second)
 		first := d.asks(call, 1)
 		time.Sleep(time.Hour)
 		second := d.asks(call, 2)
 		time.Sleep(time.Hour)
+		if _, idle := d.IdleSince(); idle || d.asleep() || d.ended(call) {
+			t.Fatal("the call does not wait for its answers")
+		}
 		d.answers(first)
 		time.Sleep(time.Hour)
 		d.answers(second)
@@ -243,9 +232,6 @@ func TestQuestionThatIsNeverAnsweredEndsItsCallAndNotTheProcess(t *testing.T) {
 		if id != "1" || code != int(wire.CodeInternal) || data.Phase != PhaseToolCall || data.Setting != "answer_timeout_sec" || data.Limit != 10800 {
 			t.Errorf("id %s, code %d: %s: %+v", id, code, message, data)
 		}
-		if !strings.Contains(message, "had no answer within 3h0m0s (answer_timeout_sec)") {
-			t.Error(message)
-		}
 		if !strings.Contains(d.told(), `"method":"notifications/cancelled","params":{"requestId":2`) {
 			t.Error("the process was not told:", d.told())
 		}
@@ -265,19 +251,6 @@ func TestQuestionThatIsNeverAnsweredEndsItsCallAndNotTheProcess(t *testing.T) {
 		if !d.asleep() {
 			t.Error("the process does not sleep")
 		}
-	})
-}
-
-func TestEachQuestionHasItsOwnTimeToBeAnswered(t *testing.T) {
-	inBubble(t, Server{AnswerTimeout: time.Hour}, func(t *testing.T, d dialogue) {
-		call := d.call("1", "ask", "{}")
-		for n := range 5 {
-			question := d.asks(call, n)
-			time.Sleep(59 * time.Minute)
-			d.answers(question)
-		}
-		d.hears(`{"jsonrpc":"2.0","id":2,"result":{}}`)
-		d.result(call)
 	})
 }
 
@@ -342,17 +315,6 @@ func TestQuestionOfNoCallHoldsAProcessForItsIdleTimeOnly(t *testing.T) {
 	})
 }
 
-func TestNotificationKeepsTheProcess(t *testing.T) {
-	inBubble(t, Server{Idle: time.Minute}, func(t *testing.T, d dialogue) {
-		time.Sleep(59 * time.Second)
-		d.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
-		time.Sleep(59 * time.Second)
-		if d.asleep() {
-			t.Error("its time to be idle has not begun anew")
-		}
-	})
-}
-
 func TestTimeOfStagingCountsForTheHandshake(t *testing.T) {
 	slow, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 		time.Sleep(4 * time.Minute)
@@ -373,45 +335,8 @@ func TestTimeOfStagingCountsForTheHandshake(t *testing.T) {
 	})
 }
 
-// An answer that is not JSON ends its call soon. A call whose right answer follows gets
-// that one, because some servers print answers before they send them.
-func TestAnswerThatIsNoJSONEndsItsCallSoon(t *testing.T) {
-	for _, c := range []struct{ name, line string }{
-		{"a number that JSON does not have", `{"jsonrpc":"2.0","id":%d,"result":{"mean":NaN}}`},
-		{"cut short", `{"jsonrpc": "2.0", "id": %d, "result": {"content": [{"type": "te`},
-		{"an error with a comma too many", `{"jsonrpc":"2.0","error":{"code":1,"message":"no",},"id":%d}`},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, Server{}, func(t *testing.T, d dialogue) {
-				broken := d.call("1", "count", "{}")
-				synctest.Wait()
-				d.hears(fmt.Sprintf(c.line, 2))
-				if d.ended(broken) {
-					t.Fatal("the call ended before the right answer could come")
-				}
-				time.Sleep(repair)
-				if !d.ended(broken) {
-					t.Fatal("the call goes on")
-				}
-				if _, message, code, data := d.failure(broken); code != -32603 || data.Phase != PhaseToolCall || !strings.Contains(message, "answered tools/call with something that is no JSON-RPC response: message is not valid JSON") {
-					t.Errorf("got %d %q %+v", code, message, data)
-				}
-
-				right := d.call("2", "count", "{}")
-				synctest.Wait()
-				d.hears(fmt.Sprintf(c.line, 3))
-				d.hears(`{"jsonrpc":"2.0","id":3,"result":{"ok":true}}`)
-				if got := d.result(right); string(got) != `{"ok":true}` {
-					t.Errorf("got %s", got)
-				}
-				time.Sleep(2 * repair)
-			})
-		})
-	}
-}
-
-// Output that is no answer never ends a call that would succeed. If the deadline ends it,
-// the error says what the process wrote.
+// Output that is no answer, such as messages that were printed for people, never ends a call
+// that would succeed. If the deadline ends it, the error says what the process wrote.
 func TestNoiseEndsNoCallButIsInTheErrorOfItsDeadline(t *testing.T) {
 	const limit = 10 * time.Second
 	inBubble(t, Server{ToolTimeout: limit, ShowOutput: true}, func(t *testing.T, d dialogue) {
@@ -420,10 +345,15 @@ func TestNoiseEndsNoCallButIsInTheErrorOfItsDeadline(t *testing.T) {
 		synctest.Wait()
 		for _, line := range []string{
 			"50 %", `{"progress": 1,}`, `"id": 2,`, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{`, `got {"jsonrpc":"2.0","id":2,"method":"tools/call"}`, `{'jsonrpc': '2.0', 'id': 2, 'result': {}}`,
+			`{"jsonrpc":"2.0","id":77,"result":{}}`, "{\n  \"id\": 2,\n  \"result\": {}\n}", "{\n  id: 2,\n  result: {}\n}",
+			"{\n  \"jsonrpc\": \"2.0\",\n  \"id\": 2,\n  \"method\": \"tools/call\",\n  \"params\": {}\n}",
 		} {
 			d.hears(line)
 		}
 		time.Sleep(limit - time.Second)
+		if d.ended(call) {
+			t.Fatalf("the call ended: %s", d.final(t, call).Raw)
+		}
 		d.hears(`{"jsonrpc":"2.0","id":2,"result":{"ok":true}}`)
 		if got := d.result(call); string(got) != `{"ok":true}` {
 			t.Fatalf("got %s", got)

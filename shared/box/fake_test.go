@@ -83,8 +83,6 @@ func (f *fake) serve() {
 		runner()
 	case "deaf to sigterm":
 		signal.Ignore(syscall.SIGTERM)
-	case "noisy":
-		write("Installing packages...\n\n{not json}\r\n[1,2]\n\"text\"\n{\"jsonrpc\":\"1.0\",\"id\":99,\"result\":{}}\n")
 	}
 	for {
 		line, err := f.in.ReadBytes('\n')
@@ -178,7 +176,6 @@ func (f *fake) initialize(m wire.Message) {
 		f.welcome(m)
 		awaitInput()
 		os.Exit(0)
-	case "never answers":
 	case "answers too early": // a request it has not got
 		say(`{"jsonrpc":"2.0","id":2,"result":"a guess"}`)
 		f.welcome(m)
@@ -495,12 +492,29 @@ func counting() func() int64 {
 	}
 }
 
-// deliver sends a message in session "s" and returns the name of its stream.
+// deliver sends a message in session "s", with the ticket "t1", "t2" and so on.
 func (r *rig) deliver(raw string) string {
+	return r.as("s", raw, func(d *Delivery) { d.Ticket = "t" + strconv.Itoa(r.n) })
+}
+
+// as sends a message in a session and returns the name of its stream. The principal is the part
+// of the session's name before a slash.
+func (r *rig) as(session, raw string, change ...func(*Delivery)) string {
 	r.n++
-	id := "d" + strconv.Itoa(r.n)
-	r.Deliver(Delivery{ID: storage.StreamID(id), Session: "s", Ticket: "t" + strconv.Itoa(r.n), Raw: []byte(raw)})
-	return id
+	d := Delivery{ID: storage.StreamID("d" + strconv.Itoa(r.n)), Session: storage.ID(session), Ticket: "of " + session, Raw: []byte(raw)}
+	if principal, _, ok := strings.Cut(session, "/"); ok {
+		d.Principal = principal
+	}
+	for _, f := range change {
+		f(&d)
+	}
+	r.Deliver(d)
+	return string(d.ID)
+}
+
+// deliverIn sends a tools/call in a session.
+func (r *rig) deliverIn(session, tool string) string {
+	return r.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, r.n, tool))
 }
 
 func (r *rig) call(id, tool, arguments string) string {
@@ -544,11 +558,16 @@ func (r *rig) isOpen(session, id string) bool {
 // seen asks the server for the lines it has read.
 func (r *rig) seen() []json.RawMessage {
 	r.t.Helper()
-	r.n++
-	var lines []json.RawMessage
-	question := r.deliver(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"test/seen"}`, 100000+r.n))
-	commontest.OK(r.t, json.Unmarshal(r.result(question), &lines))
+	lines := r.lines("s")
 	return lines[:len(lines)-1] // without this question
+}
+
+// lines is seen for a session, with the question.
+func (r *rig) lines(session string) (lines []json.RawMessage) {
+	r.t.Helper()
+	question := r.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"test/seen"}`, 100000+r.n))
+	commontest.OK(r.t, json.Unmarshal(r.result(question), &lines))
+	return lines
 }
 
 func methods(lines []json.RawMessage) []string {
@@ -561,4 +580,16 @@ func methods(lines []json.RawMessage) []string {
 		out = append(out, name)
 	}
 	return out
+}
+
+// left returns all calls that no test has taken so far.
+func (r *recorder) left() []any {
+	for {
+		select {
+		case v := <-r.calls:
+			r.past = append(r.past, v)
+		default:
+			return r.past
+		}
+	}
 }

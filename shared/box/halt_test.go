@@ -38,6 +38,7 @@ func TestHaltLetsCallsInFlightEnd(t *testing.T) {
 	first := r.result(r.call("1", "pid", "0"))
 	d := r.call("2", "ask", `"e"`)
 	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
+	r.Halt("nobody", "ada", 0) // is not here
 	r.Halt("s", "ada", patience)
 	next := r.call("3", "pid", "0")
 	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
@@ -48,44 +49,23 @@ func TestHaltLetsCallsInFlightEnd(t *testing.T) {
 	}
 }
 
-func TestHaltNowOvertakesOneThatWaits(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal")
-	hang := r.call("1", "hang", "0")
-	r.state(t, Ready)
-	r.Halt("s", "ada", time.Hour)
-	r.Halt("s", "bob", 0)
-	if _, message, _, _ := r.failure(hang); !strings.Contains(message, "stopped by bob") {
-		t.Errorf("got %q", message)
-	}
-}
-
 // Calls end when their time is over. An order that comes late, as that of a machine that drains
 // after it was told to end at once, gives no more time.
-func TestHaltThatComesLaterGivesNoMoreTime(t *testing.T) {
+func TestTheHaltThatGivesLessTimeCounts(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "normal")
-	hang := r.call("1", "hang", "0")
-	r.state(t, Ready)
-	r.Halt("", "ada", 50*time.Millisecond)
-	r.Halt("", "bob", time.Hour)
-	if _, message, _, _ := r.failure(hang); message != stoppedByAda {
-		t.Errorf("got %q", message)
+	for by, times := range map[string][2]time.Duration{"ada": {50 * time.Millisecond, time.Hour}, "bob": {time.Hour, 0}} {
+		t.Run(by, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "normal")
+			hang := r.call("1", "hang", "0")
+			r.state(t, Ready)
+			r.Halt("s", "ada", times[0])
+			r.Halt("", "bob", times[1])
+			if _, message, _, _ := r.failure(hang); !strings.Contains(message, "stopped by "+by) {
+				t.Errorf("got %q", message)
+			}
+		})
 	}
-}
-
-func TestHaltStopsAProcessThatDoesNotGetReady(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "silent")
-	r.hurry()
-	waits := r.call("1", "echo", "0")
-	r.state(t, Started)
-	r.Halt("s", "ada", 0)
-	want := `server "fake": it was stopped by ada; the call was not executed, send it again`
-	if _, message, code, _ := r.failure(waits); message != want || code != int(wire.CodeInternal) {
-		t.Errorf("got %q, code %d", message, code)
-	}
-	r.state(t, Stopped)
 }
 
 // A process that is drained before the box knows its protocol may be asked in the wrong one.
@@ -125,15 +105,5 @@ func TestHaltOfASessionThatSharesItsProcessEndsItsCallsOnly(t *testing.T) {
 	c.none(t, others)
 	if after := c.result(c.callAs("ann/1", "3", "pid", "0")); string(after) != string(before) {
 		t.Error("the shared process was stopped")
-	}
-}
-
-func TestHaltOfASessionThatIsNotHereDoesNothing(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal")
-	before := r.result(r.call("1", "pid", "0"))
-	r.Halt("nobody", "ada", 0)
-	if after := r.result(r.call("2", "pid", "0")); string(after) != string(before) {
-		t.Error("another session's process was stopped")
 	}
 }

@@ -2,18 +2,15 @@ package box
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -45,21 +42,6 @@ func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 	h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true })
 	if h.session != "s" || h.ticket != "t" || h.version != "2025-06-18" || string(wire.Lookup(h.result, "serverInfo", "name")) != `"fake"` {
 		t.Errorf("the handshake is told as %+v %s", h, h.result)
-	}
-}
-
-func TestProcessIsInitializedWithoutWordsOfTheClient(t *testing.T) {
-	t.Parallel()
-	for name, init := range map[string]string{"nothing": "", "no object": `[1]`, "no JSON": `{"a":`, "no version": `{}`} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, "normal")
-			r.Deliver(Delivery{ID: "d", Session: "s", Init: json.RawMessage(init), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)})
-			r.result("d")
-			if got := string(wire.Lookup(r.seen()[0], "params", "protocolVersion")); got != `"2025-11-25"` {
-				t.Errorf("asked for version %s", got)
-			}
-		})
 	}
 }
 
@@ -110,42 +92,6 @@ func TestServerMayPingBeforeItAnswersInitialize(t *testing.T) {
 	}
 }
 
-func TestNoiseBeforeAndAfterTheHandshakeIsSkipped(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "noisy")
-	r.result(r.call("1", "echo", "1"))
-	if got := r.Processes()[0].NoiseLines; got != 6 {
-		t.Errorf("%d noise lines, want 6: two of them are in an array", got)
-	}
-	r.result(r.call("2", "say", `"oops\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\r\n"`))
-	if got := r.Counts().Noise; got != 7 {
-		t.Errorf("the box counts %d noise lines, want 7", got)
-	}
-}
-
-func TestManyAtOnceStartOneProcess(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal")
-	done := make(chan struct{})
-	for i := range 50 {
-		go func() {
-			n := strconv.Itoa(i)
-			r.Deliver(Delivery{ID: storage.StreamID("m" + n), Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":` + n + `,"method":"tools/call","params":{"name":"pid"}}`)})
-			done <- struct{}{}
-		}()
-	}
-	for range 50 {
-		<-done
-	}
-	pids := map[string]bool{}
-	for i := range 50 {
-		pids[string(r.result("m"+strconv.Itoa(i)))] = true
-	}
-	if len(pids) != 1 {
-		t.Errorf("answers of processes %v, want one process", pids)
-	}
-}
-
 func TestRefusedHandshakeSaysWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "refuses", func(s *Server) { s.Env["API_KEY"] = "sk-123456789" })
@@ -166,22 +112,6 @@ func TestRefusedHandshakeSaysWhatTheServerSaid(t *testing.T) {
 	r.none(t, "") // the box ignores its later output
 }
 
-func TestServerThatDoesNotAnswerInitializeIsGivenUp(t *testing.T) {
-	t.Parallel()
-	for _, how := range []string{"never answers", "silent"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, how, func(s *Server) { s.StartupTimeout = 200 * time.Millisecond })
-			r.hurry()
-			_, message, _, data := r.failure(r.call("1", "echo", "1"))
-			if data.Phase != PhaseMCPInit || data.Limit != 0.2 || data.Setting != "startup_timeout_sec" || !strings.Contains(message, "within 200ms (startup_timeout_sec); it runs, and has said") {
-				t.Errorf("got %q %+v", message, data)
-			}
-			r.state(t, Exited)
-		})
-	}
-}
-
 func TestRequestCancelledBeforeTheProcessIsReadyNeverReachesIt(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "gate")
@@ -198,26 +128,18 @@ func TestRequestCancelledBeforeTheProcessIsReadyNeverReachesIt(t *testing.T) {
 	}
 }
 
-func TestResponseToARequestTheProcessHasNotGotIsDropped(t *testing.T) {
+func TestResponseToNothingThatTheProcessGotIsDropped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "answers too early")
 	if got := string(r.result(r.call("1", "echo", "1"))); got != `{"echo":1}` {
 		t.Errorf("got %s", got)
 	}
-	if got := r.Counts().Late; got != 1 {
-		t.Errorf("%d late messages, want 1", got)
-	}
-}
-
-func TestSecondAnswerToInitializeIsDropped(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal")
-	r.result(r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"other\":1}}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
-	if got := r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"initialize"}`)); wire.Lookup(got, "serverInfo") == nil {
+	r.result(r.callAs("s", "2", "say", strconv.Quote(`{"jsonrpc":"2.0","id":1,"result":{"other":1}}`+"\n"+done+"\n")))
+	if got := r.result(r.deliver(`{"jsonrpc":"2.0","id":3,"method":"initialize"}`)); wire.Lookup(got, "serverInfo") == nil {
 		t.Errorf("the client gets %s", got)
 	}
-	if got := r.Counts().Late; got != 1 {
-		t.Errorf("%d late messages, want 1", got)
+	if got := r.Counts().Late; got != 2 {
+		t.Errorf("%d late messages, want 2", got)
 	}
 }
 
@@ -237,16 +159,18 @@ func TestProgressTokenOfTheClientsInitializeIsNotTakenForARequests(t *testing.T)
 // A client that offers a version without initialize, or one of the future, agrees on the newest
 // version with it. A server that knows the offered version must not take it for that.
 func TestInitializeOffersNoVersionThatHasNone(t *testing.T) {
-	for offered, want := range map[string]string{"2024-11-05": "2024-11-05", wire.V20251125: wire.V20251125, "2026-07-28": wire.V20251125, "2099-01-01": wire.V20251125} {
-		t.Run(offered, func(t *testing.T) {
+	const of = `{"protocolVersion":"%s","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`
+	for name, c := range map[string]struct{ init, want string }{
+		"an old one": {fmt.Sprintf(of, wire.V20241105), wire.V20241105}, "the newest": {fmt.Sprintf(of, wire.V20251125), wire.V20251125},
+		"a modern one": {fmt.Sprintf(of, wire.V20260728), wire.V20251125}, "of the future": {fmt.Sprintf(of, "2099-01-01"), wire.V20251125},
+		"nothing": {"", wire.V20251125}, "no object": {`[1]`, wire.V20251125}, "no JSON": {`{"a":`, wire.V20251125}, "none": {`{}`, wire.V20251125},
+	} {
+		t.Run(name, func(t *testing.T) {
 			inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
-				d.Deliver(Delivery{ID: "d", Session: "s", Init: json.RawMessage(`{"protocolVersion":"` + offered + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)})
-				synctest.Wait()
-				d.played.mu.Lock()
-				m, err := wire.Parse(d.played.read[0])
-				d.played.mu.Unlock()
-				if got, _ := wire.String(wire.Lookup(m.Params, "protocolVersion")); err != nil || m.Method != wire.MethodInitialize || got != want {
-					t.Errorf("for %s the process got %s, %v", offered, m.Raw, err)
+				d.as("s", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, func(of *Delivery) { of.Init = json.RawMessage(c.init) })
+				m, err := wire.Parse(d.drain()[0])
+				if got, _ := wire.String(wire.Lookup(m.Params, "protocolVersion")); err != nil || m.Method != wire.MethodInitialize || got != c.want {
+					t.Errorf("the process got %s, %v", m.Raw, err)
 				}
 			})
 		})

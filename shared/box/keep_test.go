@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -152,40 +150,31 @@ func TestRequestsEndBeforeTheWorkspaceIsSaved(t *testing.T) {
 
 func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"die", "die by signal"} {
-		k := &keeperHand{}
-		r, _ := withKeeper(t, "plain", k)
-		r.failure(r.call("1", how, "{}"))
-		r.state(t, Exited)
-		// The next process works in the same workspace, and the box then saves it.
-		r.result(r.call("2", "echo", "{}"))
-		if err := r.Close(t.Context(), 0); err != nil {
-			t.Error(err)
-		}
-		calls(t, k, "restore s", "restore s", "save s")
+	for tool, want := range map[string][]string{
+		"die":           {"restore s", "restore s", "save s"}, // what the next process saves, which works in the same workspace
+		"die by signal": {"restore s", "restore s", "save s"},
+		"hang":          {"restore s"},           // it is killed at work
+		"stop reading":  {"restore s", "save s"}, // it is killed, and was idle
+	} {
+		t.Run(tool, func(t *testing.T) {
+			t.Parallel()
+			k := &keeperHand{}
+			r, _ := withKeeper(t, "deaf to sigterm", k)
+			r.hurry()
+			call := r.call("1", tool, "{}")
+			switch tool {
+			case "stop reading":
+				r.result(call)
+			case "hang":
+				r.result(r.call("2", "echo", "{}")) // so it has read the call before
+			default:
+				r.failure(call)
+				r.result(r.call("2", "echo", "{}"))
+			}
+			commontest.OK(t, r.Close(t.Context(), 0))
+			calls(t, k, want...)
+		})
 	}
-	t.Run("killed at work", func(t *testing.T) {
-		k := &keeperHand{}
-		r, _ := withKeeper(t, "deaf", k)
-		r.hurry()
-		r.result(r.call("1", "stop reading", "{}"))
-		hangs := r.call("2", "hang", "{}")
-		if err := r.Close(t.Context(), 0); err != nil {
-			t.Error(err)
-		}
-		r.failure(hangs)
-		calls(t, k, "restore s")
-	})
-	t.Run("killed idle", func(t *testing.T) {
-		k := &keeperHand{}
-		r, _ := withKeeper(t, "deaf", k)
-		r.hurry()
-		r.result(r.call("1", "stop reading", "{}"))
-		if err := r.Close(t.Context(), 0); err != nil {
-			t.Error(err)
-		}
-		calls(t, k, "restore s", "save s")
-	})
 }
 
 func TestWorkspaceThatCannotBeRestoredStartsNothing(t *testing.T) {
@@ -257,39 +246,11 @@ func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
 	}
 }
 
-// Only the server is fake. A process of one box finds the files of another box's process.
-func TestFilesComeBackInTheNextBox(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	for i, want := range []string{"", "x", "xx"} {
-		r := newRig(t, "plain", func(s *Server) {
-			s.Env["FILE"] = WorkspaceVariable + "/file"
-			script := `cat "$FILE" >&2 2>/dev/null; printf x >> "$FILE"; exec "$0"`
-			s.Args = []string{"-c", script, s.Command}
-			s.Command = "/bin/sh"
-			s.Provisioner = provision.New(provision.Config{Base: filepath.Join(root, "base", string(rune('a'+i))), Cache: filepath.Join(root, "cache")},
-				provision.Server{Command: s.Command, Args: s.Args, Workspace: true})
-			s.Keeper = snapshot.NewKeeper(snapshot.Config{
-				Store: snapshot.NewFolder(filepath.Join(root, "snapshots")), Generation: int64(i), Key: func(p string) string { return p },
-			})
-		})
-		var dir string
-		commontest.OK(t, json.Unmarshal(r.result(r.call("1", "cwd", "{}")), &dir))
-		text, err := os.ReadFile(filepath.Join(dir, "file"))
-		if string(text) != want+"x" || err != nil {
-			t.Errorf("box %d finds %q and adds to it (%v), want %q", i, text, err, want+"x")
-		}
-		if err := r.Close(t.Context(), 0); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
 	t.Parallel()
 	k := &keeperHand{}
 	r, removed := withKeeper(t, "plain", k, func(s *Server) { s.Idle, s.Kept = 20*time.Millisecond, ScopePrincipal })
-	c := crowd{r}
+	c := r
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
 	calls(t, k, "restore ann/1 of principal-ann", "save ann/1 of principal-ann", "leave ann/1")
 	if gone := <-removed; gone != "ann/1" {
@@ -307,7 +268,7 @@ func TestWhatASharedProcessHasKeptOutlivesEverySession(t *testing.T) {
 	t.Parallel()
 	k := &keeperHand{}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle, s.Scope = 20*time.Millisecond, ScopePrincipal })
-	c := crowd{r}
+	c := r
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
 	c.StopSession("ann/1")
 	c.state(t, Stopped)

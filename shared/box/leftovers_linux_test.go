@@ -2,7 +2,6 @@ package box
 
 import (
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -19,14 +18,5 @@ func TestWhatLeftTheGroupGoesWithItsProcess(t *testing.T) {
 	commontest.Eventually(t, "the child that left is gone", func() bool { return !commontest.Alive(away) })
 	if !commontest.Alive(forked) {
 		t.Error("the child of another process is gone too")
-	}
-}
-
-func TestEachProcessHasAMarkOfItsOwn(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal", func(s *Server) { s.Mark = "/m" })
-	a, b := string(r.result(r.deliverIn("a", "env"))), string(r.result(r.deliverIn("b", "env")))
-	if !strings.Contains(a, `"DORMOUSE_PROCESS=/m/1"`) || !strings.Contains(b, `"DORMOUSE_PROCESS=/m/2"`) {
-		t.Errorf("%s\n%s", a, b)
 	}
 }

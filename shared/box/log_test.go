@@ -1,15 +1,14 @@
 package box
 
 import (
+	"cmp"
 	"io"
 	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 type page struct {
@@ -24,25 +23,34 @@ func (p *page) Close() error {
 
 func (p *page) read() (string, bool) { return p.String(), p.closed.Load() }
 
+// A server may exit with code 0 when its stdin is closed, so the code alone does not say
+// whether the server ended by itself.
 func TestLogTellsTheLifeOfAProcess(t *testing.T) {
 	t.Parallel()
-	kept := &page{}
-	r := newRig(t, "normal", func(s *Server) {
-		s.Env["API_KEY"] = "hunter22"
-		s.Stderr = func(session string) io.WriteCloser {
-			if session != "s" {
-				t.Errorf("session %q", session)
+	const began = `^--- \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z process \d+ of session s started\n`
+	for name, c := range map[string]struct {
+		command string
+		end     func(r *rig)
+		want    string
+	}{
+		"it dies":                  {end: func(r *rig) { r.failure(r.call("2", "die", "0")) }, want: began + `out of cheese\n--- .* process \d+ exited with code 3\n$`},
+		"Dormouse ends it":         {end: func(r *rig) { r.Halt("", "ada", 0) }, want: began + `--- .* process \d+ (exited with code 0|was killed by SIG[A-Z]+); Dormouse ended it: .*ada\n$`},
+		"nothing could be started": {command: "/no/such/program", end: func(*rig) {}, want: "/no/such/program"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kept := &page{}
+			r := newRig(t, "normal", func(s *Server) {
+				s.Command = cmp.Or(c.command, s.Command)
+				s.Stderr = func(string) io.WriteCloser { return kept }
+			})
+			r.final(t, r.call("1", "pid", "0"))
+			c.end(r)
+			find(t, r.recorder, "the end", func(s ProcessStatus) bool { return s.State == Stopped || s.State == Exited })
+			if got, closed := kept.read(); !closed || !regexp.MustCompile(c.want).MatchString(got) {
+				t.Errorf("closed %v, it says:\n%s", closed, got)
 			}
-			return kept
-		}
-	})
-	r.failure(r.call("1", "die", "0"))
-	r.state(t, Exited)
-	got, closed := kept.read()
-	line := `--- \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z `
-	want := regexp.MustCompile(`^` + line + `process \d+ of session s started\nout of cheese\n` + line + `process \d+ exited with code 3\n$`)
-	if !want.MatchString(got) || !closed {
-		t.Errorf("closed %v, it says:\n%s", closed, got)
+		})
 	}
 }
 
@@ -58,64 +66,5 @@ func TestPasswordOfTheMachinesProxyIsHidden(t *testing.T) {
 	r.state(t, Exited)
 	if got := kept.String(); !strings.Contains(got, "stdout: proxy.example refuses ***, ***, *** and http://***@proxy.example:3128\n") {
 		t.Error(got)
-	}
-}
-
-// A server may exit with code 0 when its stdin is closed, so the code alone does not say
-// whether the server ended by itself.
-func TestLogTellsThatDormouseEndedAProcess(t *testing.T) {
-	t.Parallel()
-	kept := &page{}
-	r := newRig(t, "normal", func(s *Server) { s.Stderr = func(string) io.WriteCloser { return kept } })
-	r.result(r.call("1", "pid", "0"))
-	r.Halt("", "ada", 0)
-	r.state(t, Stopped)
-	if got, _ := kept.read(); !regexp.MustCompile(`process \d+ (exited with code 0|was killed by SIG[A-Z]+); Dormouse ended it: it was stopped by ada\n$`).MatchString(got) {
-		t.Errorf("the log says:\n%s", got)
-	}
-}
-
-func TestLogTellsWhyNothingWasStarted(t *testing.T) {
-	t.Parallel()
-	kept := &page{}
-	r := newRig(t, "normal", func(s *Server) {
-		s.Command, s.Stderr = "/no/such/program", func(string) io.WriteCloser { return kept }
-	})
-	r.failure(r.call("1", "pid", "0"))
-	r.state(t, Exited)
-	if got, closed := kept.read(); !closed || !strings.Contains(got, "/no/such/program") {
-		t.Errorf("closed %v, it says:\n%s", closed, got)
-	}
-}
-
-// The client of this session makes the box probe for the protocol first, so another process
-// takes the place of the first one.
-func TestLogTellsWhyAnotherProcessTakesAPlace(t *testing.T) {
-	t.Parallel()
-	for how, want := range map[string]string{
-		"exits when probed": `process \d+ exited with code \d+\n`,
-		"refuses the probe": `process \d+ .*; Dormouse ended it: it refused server/discover, so another process gets initialize\n`,
-		"hangs when probed": `process \d+ .*; Dormouse ended it: it did not answer server/discover in time, so another process gets initialize\n`,
-	} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			first := &page{}
-			pages := []*page{first, {}}
-			r := newRig(t, how, func(s *Server) {
-				if how == "hangs when probed" {
-					s.ProbeTime = 50 * time.Millisecond
-				}
-				s.Stderr = func(string) io.WriteCloser {
-					next := pages[0]
-					pages = pages[1:]
-					return next
-				}
-			})
-			r.hurry()
-			r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
-			if got, _ := first.read(); !regexp.MustCompile(want + `$`).MatchString(got) {
-				t.Errorf("the log says:\n%s", got)
-			}
-		})
 	}
 }

@@ -106,8 +106,16 @@ const modernInit = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation
 
 // deliverAs delivers a message of a client that can answer questions, for a round of its
 // call.
-func (r *rig) deliverAs(stream string, round int, raw string) {
-	r.Deliver(Delivery{ID: storage.StreamID(stream), Session: "s", Ticket: "t", Round: round, Init: json.RawMessage(modernInit), Level: "info", Raw: []byte(raw)})
+func (r *rig) deliverAs(stream string, round int, raw string) string {
+	return r.as("s", raw, func(d *Delivery) {
+		d.ID, d.Ticket, d.Round, d.Init, d.Level = storage.StreamID(stream), "t", round, json.RawMessage(modernInit), "info"
+	})
+}
+
+// modern is a rig with a server that is known to be of 2026-07-28.
+func modern(t *testing.T) *rig {
+	t.Helper()
+	return newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 }
 
 // asks waits for the events of a stream up to the one that suspends it.
@@ -146,24 +154,11 @@ func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
 
 func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
-	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
-	r.result("d1")
-	r.Deliver(Delivery{ID: "d2", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
-	r.result("d2")
+	r := modern(t)
+	r.result(r.deliverIn("s", "pid"))
+	r.result(r.deliverIn("other", "pid"))
 	if n := r.begun(); n != 2 {
 		t.Errorf("%d processes for two sessions", n)
-	}
-}
-
-func left(r *recorder) (calls []any) {
-	for {
-		select {
-		case v := <-r.calls:
-			calls = append(calls, v)
-		default:
-			return calls
-		}
 	}
 }
 
@@ -175,56 +170,39 @@ func TestServerThatIsWronglyTakenForModernIsSpokenToInItsEra(t *testing.T) {
 	}
 }
 
+// Package bridge tests what the server is told of the client.
 func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
+	r := modern(t)
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"echo","arguments":{"n":1.0},"_meta":{"progressToken":"p"}}}`)
 	e := r.final(t, "d1")
-	var got struct {
-		ID     json.RawMessage
-		Result struct {
-			ResultType string
-			Params     struct {
-				Name      string
-				Arguments json.RawMessage
-				Meta      map[string]any `json:"_meta"`
-			}
-		}
+	meta := wire.Lookup(e.Raw, "result", "params", "_meta")
+	name, _ := wire.String(wire.Lookup(meta, wire.MetaClientInfo, "name"))
+	level, _ := wire.String(wire.Lookup(meta, wire.MetaLogLevel))
+	if name != "c" || level != "info" {
+		t.Errorf("_meta is %s", meta)
 	}
-	commontest.OK(t, json.Unmarshal(e.Raw, &got))
-	meta := got.Result.Params.Meta
-	delete(meta, wire.MetaProgressToken) // a number of the box's
-	want := map[string]any{
-		wire.MetaProtocolVersion: wire.V20260728, wire.MetaLogLevel: "info",
-		wire.MetaClientCapabilities: map[string]any{"elicitation": map[string]any{"form": map[string]any{}}},
-		wire.MetaClientInfo:         map[string]any{"name": "c", "version": "1"},
-	}
-	if diff := cmp.Diff(want, meta); diff != "" {
-		t.Errorf("_meta (-want +got):\n%s", diff)
-	}
-	if string(got.ID) != "9007199254740993" || string(got.Result.Params.Arguments) != `{"n":1.0}` || got.Result.ResultType != "" {
+	if string(wire.Lookup(e.Raw, "id")) != "9007199254740993" || string(wire.Lookup(e.Raw, "result", "params", "arguments")) != `{"n":1.0}` || wire.Lookup(e.Raw, "result", "resultType") != nil {
 		t.Errorf("%s", e.Raw)
 	}
-	changed := r.event(t, "")
-	if string(changed.Raw) != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
+	if changed := r.event(t, ""); string(changed.Raw) != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
 		t.Errorf("the standalone stream has %s", changed.Raw)
 	}
 }
 
 func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
+	r := modern(t)
 	for i, raw := range []string{
 		`"method":"logging/setLevel","params":{"level":"debug"}`, `"method":"ping"`,
 		`"method":"resources/subscribe","params":{"uri":"file:///a"}`, `"method":"resources/unsubscribe","params":{"uri":"file:///a"}`,
 	} {
-		stream := fmt.Sprintf("d%d", i+1)
-		r.Deliver(Delivery{ID: storage.StreamID(stream), Session: "s", Subscribed: []string{"file:///a"}[:min(1, i%3)], Raw: []byte(`{"jsonrpc":"2.0","id":1,` + raw + `}`)})
+		stream := r.as("s", `{"jsonrpc":"2.0","id":1,`+raw+`}`, func(d *Delivery) { d.Subscribed = []string{"file:///a"}[:min(1, i%3)] })
 		if got := r.result(stream); string(got) != "{}" {
 			t.Errorf("%s: %s", raw, got)
 		}
 	}
-	r.Deliver(Delivery{ID: "n", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	want := []string{wire.MethodDiscover, wire.MethodListen, wire.NotifyCancelled, wire.MethodListen, wire.NotifyCancelled, wire.MethodListen}
 	lines := r.seen()
 	if diff := cmp.Diff(want, methods(lines)); diff != "" {
@@ -240,7 +218,7 @@ func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 
 func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
+	r := modern(t)
 	stream := string(storage.NewStreamID())
 	call := `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"twice","arguments":{"x":1.0},"_meta":{"progressToken":"p"}}}`
 	r.deliverAs(stream, 0, call)
@@ -264,7 +242,7 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 	if fault != nil {
 		t.Fatal(fault)
 	}
-	other := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly }) // another box, later
+	other := modern(t) // another box, later
 	other.deliverAs(stream, 1, string(raw))
 	_, asks = other.asks(stream)
 	if len(asks.Questions) != 1 || asks.Questions[0].ID != stream+".2.0" || string(wire.Lookup(asks.Raw, "params", "requestState")) != `"two"` ||
@@ -281,7 +259,7 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 
 func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
+	r := modern(t)
 	stream := string(storage.NewStreamID())
 	r.deliverAs(stream, 0, `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"twice"}},`+
 		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo"}},{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"twice"}}]`)
@@ -293,65 +271,74 @@ func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
 	if err != nil || !batch || len(msgs) != 2 || string(msgs[0].ID) != "1" || string(msgs[1].ID) != "3" {
 		t.Errorf("to be sent again: %s", asks.Raw)
 	}
-	var of []int
 	for i, q := range asks.Questions {
-		of = append(of, q.Of)
-		if q.ID != fmt.Sprintf("%s.1.%d", stream, i) {
-			t.Errorf("question %d is %s", i, q.ID)
+		if q.ID != fmt.Sprintf("%s.1.%d", stream, i) || q.Of != i/2 {
+			t.Errorf("question %d is %s of request %d", i, q.ID, q.Of)
 		}
-	}
-	if !slices.Equal(of, []int{0, 0, 1, 1}) {
-		t.Errorf("questions of requests %v", of)
 	}
 }
 
 func TestInputThatCannotBeHadEndsTheCall(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
-	for tool, want := range map[string]string{
-		"samples": "the capability sampling, which the client has not declared", "nonsense": "does not say which",
+	r := modern(t)
+	for tool, want := range map[string]struct {
+		code  wire.Code
+		phase Phase
+		says  string
+	}{
+		"samples":  {wire.CodeInternal, PhaseToolCall, "sampling"}, // which its client has not declared
+		"nonsense": {wire.CodeInternal, PhaseToolCall, ""},
+		"fails":    {wire.CodeInvalidParams, "", "bad"},
 	} {
 		t.Run(tool, func(t *testing.T) {
-			r.deliverAs(tool, 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`"}}`)
-			if _, message, code, data := r.failure(tool); code != -32603 || !strings.Contains(message, want) || data.Phase != PhaseToolCall {
-				t.Errorf("%s: %d %s %+v", tool, code, message, data)
+			stream := r.deliverAs(tool, 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`"}}`)
+			if _, message, code, data := r.failure(stream); code != int(want.code) || !strings.Contains(message, want.says) || data.Phase != want.phase {
+				t.Errorf("%d %s %+v", code, message, data)
 			}
 		})
 	}
-	r.deliverAs("f", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fails"}}`)
-	if _, message, code, _ := r.failure("f"); code != -32602 || message != "bad" {
-		t.Errorf("%d %s", code, message)
+}
+
+func TestServerThatWantsToBeCalledAgainIs(t *testing.T) {
+	t.Parallel()
+	r := modern(t)
+	if got := r.result(r.deliverIn("s", "busy")); string(wire.Lookup(got, "params", "requestState")) != `"+++"` {
+		t.Errorf("got %s", got)
 	}
 }
 
-func TestServerThatWantsToBeCalledAgainIsForSomeTime(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
-	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"busy"}}`)
-	if got := r.result("d1"); string(wire.Lookup(got, "params", "requestState")) != `"+++"` {
-		t.Errorf("got %s", got)
-	}
-	r.none(t, "d1")
-	begun := time.Now()
-	r.deliverAs("d2", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"busy for ever"}}`)
-	if _, message, _, data := r.failure("d2"); data.Phase != PhaseToolCall || !strings.Contains(message, "given up") || time.Since(begun) > patience {
-		t.Errorf("%s %+v", message, data)
-	}
+func TestServerThatWantsToBeCalledAgainForEverIsGivenUp(t *testing.T) {
+	inBubbleFrom(t, Server{Era: bridge.ModernOnly}, func(t *testing.T, d dialogue) {
+		call, calls := d.call("1", "t", "{}"), 0
+		for !d.ended(call) {
+			for _, line := range d.drain() {
+				switch m, _ := wire.Parse(line); m.Method {
+				case wire.MethodDiscover:
+					d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{}}}`, m.ID))
+				case wire.MethodToolsCall:
+					calls++
+					d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","requestState":"s"}}`, m.ID))
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		if _, message, _, data := d.failure(call); data.Phase != PhaseToolCall || calls != maxRetries+1 {
+			t.Errorf("after %d calls: %s %+v", calls, message, data)
+		}
+	})
 }
 
 func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", func(s *Server) { s.Scope = ScopeShared })
-	for _, name := range []string{"one", "two"} {
-		r.Deliver(Delivery{
-			ID: storage.StreamID(name), Session: storage.ID(name), Level: map[string]string{"two": "error"}[name], Init: json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"` + name + `"}}`),
-			Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`),
+	for name, level := range map[string]string{"one": "", "two": "error"} {
+		stream := r.as(name, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`, func(d *Delivery) {
+			d.Level, d.Init = level, json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"`+name+`"}}`)
 		})
-		meta := wire.Lookup(r.result(name), "params", "_meta")
-		got, _ := wire.String(wire.Lookup(meta, wire.MetaClientInfo, "name"))
-		level, _ := wire.String(wire.Lookup(meta, wire.MetaLogLevel))
-		if got != name || level != map[string]string{"two": "error"}[name] {
-			t.Errorf("a call of %s is made for %q at level %q", name, got, level)
+		meta := wire.Lookup(r.result(stream), "params", "_meta")
+		client, _ := wire.String(wire.Lookup(meta, wire.MetaClientInfo, "name"))
+		if got, _ := wire.String(wire.Lookup(meta, wire.MetaLogLevel)); client != name || got != level {
+			t.Errorf("a call of %s is made for %q at level %q", name, client, got)
 		}
 	}
 	if n := len(r.Processes()); n != 1 {
@@ -359,31 +346,17 @@ func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
 	}
 }
 
-func TestMethodsOfAModernClientAreRefusedToALegacyOne(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
-	for i, method := range []string{wire.MethodDiscover, wire.MethodListen} {
-		stream := fmt.Sprint("d", i)
-		r.deliverAs(stream, 0, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"notifications":{}}}`)
-		if _, _, code, _ := r.failure(stream); code != int(wire.CodeMethodNotFound) {
-			t.Errorf("%s ended with %d", method, code)
-		}
-	}
-}
-
 func TestCancelReachesAModernServer(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
-	r.deliverAs("d0", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
-	r.result("d0") // it is ready
-	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":"mine","method":"tools/call","params":{"name":"busy for ever"}}`)
-	r.Deliver(Delivery{ID: "d2", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"mine"}}`)})
-	if _, _, code, _ := r.failure("d1"); code != int(wire.CodeCancelled) {
+	r := modern(t)
+	r.result(r.deliverIn("s", "pid")) // it is ready
+	call := r.deliver(`{"jsonrpc":"2.0","id":"mine","method":"tools/call","params":{"name":"busy for ever"}}`)
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"mine"}}`)
+	if _, _, code, _ := r.failure(call); code != int(wire.CodeCancelled) {
 		t.Errorf("it ended with %d", code)
 	}
-	lines := r.seen()
-	if !slices.Contains(methods(lines), wire.NotifyCancelled) {
-		t.Errorf("the server was told %v", methods(lines))
+	if told := methods(r.seen()); !slices.Contains(told, wire.NotifyCancelled) {
+		t.Errorf("the server was told %v", told)
 	}
 }
 
@@ -391,13 +364,12 @@ func TestCancelReachesAModernServer(t *testing.T) {
 func (r *rig) ask(session, stream, method, params string) string {
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"x":1}`
 	raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":{%s%s}}`, stream, method, params, meta)
-	r.Deliver(Delivery{ID: storage.StreamID(stream), Session: storage.ID(session), Ticket: "t", Init: bridge.Superset(nil), Raw: []byte(raw)})
-	return stream
+	return r.as(session, raw, func(d *Delivery) { d.ID, d.Init = storage.StreamID(stream), bridge.Superset(nil) })
 }
 
 // begun counts the processes that were started so far.
 func (r *rig) begun() (n int) {
-	for _, v := range append(r.past, left(r.recorder)...) {
+	for _, v := range r.left() {
 		if s, ok := v.(ProcessStatus); ok && s.State == Started {
 			n++
 		}
@@ -426,101 +398,64 @@ func TestRequestOfAModernClientPassesToAModernServerAsItIs(t *testing.T) {
 	}
 }
 
-func TestServerOfBothErasIsSpokenToInThatOfTheClient(t *testing.T) {
+func TestRequestOfAModernClientIsPutAsALegacyServerKnowsIt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "dual")
-	r.result(r.ask("modern client", "d1", wire.MethodToolsCall, `"name":"echo",`))
-	r.Deliver(Delivery{ID: "d2", Session: "legacy client", Init: json.RawMessage(modernInit), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":"x"}}`)})
-	if got := string(r.result("d2")); got != `{"echo":"x"}` {
-		t.Errorf("the legacy client gets %s", got)
+	r := newRig(t, "refuses the probe")
+	var seen []json.RawMessage
+	commontest.OK(t, json.Unmarshal(r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"seen","inputResponses":{"a":{}},"requestState":"mine",`)), &seen))
+	if got := methods(seen); !slices.Equal(got, []string{wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall}) {
+		t.Fatalf("the process that serves was told %v", got)
 	}
-	if n := r.begun(); n != 2 || r.Era() != bridge.DualEra {
-		t.Errorf("%d processes for two sessions, era %q", n, r.Era())
+	if meta := wire.Lookup(seen[0], "params", "_meta"); wire.Lookup(meta, wire.MetaProtocolVersion) != nil {
+		t.Errorf("initialize says %s", meta)
+	}
+	if got := string(wire.Lookup(seen[2], "params")); got != `{"name":"seen","_meta":{"x":1}}` {
+		t.Errorf("the call says %s", got)
 	}
 }
 
-func TestServerThatDoesNotKnowTheProbeIsOfTheLegacyEra(t *testing.T) {
-	t.Parallel()
-	for _, how := range []string{"refuses the probe", "exits when probed"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, how)
-			r.ask("s", "d1", wire.MethodToolsCall, `"name":"seen","inputResponses":{"a":{}},"requestState":"mine",`)
-			var seen []json.RawMessage
-			commontest.OK(t, json.Unmarshal(r.result("d1"), &seen))
-			if got := methods(seen); !slices.Equal(got, []string{wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall}) {
-				t.Errorf("the process that serves was told %v", got)
-			}
-			if meta := wire.Lookup(seen[0], "params", "_meta"); wire.Lookup(meta, wire.MetaProtocolVersion) != nil {
-				t.Errorf("initialize says %s", meta)
-			}
-			if got := string(wire.Lookup(seen[2], "params")); got != `{"name":"seen","_meta":{"x":1}}` {
-				t.Errorf("the call says %s", got)
-			}
-			r.result(r.ask("other", "d2", wire.MethodToolsCall, `"name":"echo",`))
-			if n := r.begun(); n != 3 || r.Era() != bridge.LegacyOnly {
-				t.Errorf("%d processes for two sessions, era %q", n, r.Era())
-			}
-		})
-	}
-}
-
+// A modern client calls, and then a legacy one in another session. The box probes once.
 func TestServerIsSpokenToInTheEraThatItAnswersIn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		how       string
-		probe     time.Duration
-		processes int
-		era       bridge.Era
+		how    string
+		probe  time.Duration
+		scope  Scope
+		begun  []int // processes after each call
+		era    bridge.Era
+		refuse bool
 	}{
-		"it hangs on the probe":                          {"hangs when probed", 50 * time.Millisecond, 2, bridge.LegacyOnly},
-		"it answers the probe when it is asked for both": {"modern but slow", 3 * time.Second, 1, bridge.ModernOnly},
-		"it is slow to answer the probe":                 {"modern but slow", 50 * time.Millisecond, 3, bridge.ModernOnly},
+		"it refuses the probe":             {how: "refuses the probe", begun: []int{2, 3}, era: bridge.LegacyOnly},
+		"it exits":                         {how: "exits when probed", begun: []int{2, 3}, era: bridge.LegacyOnly},
+		"it hangs":                         {how: "hangs when probed", probe: 50 * time.Millisecond, begun: []int{2, 3}, era: bridge.LegacyOnly},
+		"it passes over the probe":         {how: "passes over the probe", probe: 3 * time.Second, begun: []int{1, 2}, era: bridge.LegacyOnly},
+		"it is asked for both in one life": {how: "modern but slow", probe: 3 * time.Second, begun: []int{1, 2}, era: bridge.ModernOnly},
+		"it is slow to answer":             {how: "modern but slow", probe: 50 * time.Millisecond, begun: []int{3, 4}, era: bridge.ModernOnly},
+		"it speaks both":                   {how: "dual", begun: []int{1, 2}, era: bridge.DualEra},
+		"it has one process for all":       {how: "dual", scope: ScopeShared, begun: []int{1, 1}},
+		"it refuses both":                  {how: "refuses", begun: []int{2}, refuse: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, c.how, func(s *Server) { s.ProbeTime = c.probe })
+			r := newRig(t, c.how, func(s *Server) { s.ProbeTime, s.Scope = c.probe, c.scope })
 			r.hurry()
-			r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
-			if n := r.begun(); n != c.processes || r.Era() != c.era {
-				t.Errorf("%d processes, era %q", n, r.Era())
+			for i, want := range c.begun {
+				stream := "modern client"
+				if i == 0 {
+					r.ask("one", stream, wire.MethodToolsCall, `"name":"echo",`)
+				} else {
+					stream = r.as("two", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`, func(d *Delivery) { d.Init = json.RawMessage(modernInit) })
+				}
+				if e := r.final(t, stream); (wire.Lookup(e.Raw, "error") != nil) != c.refuse {
+					t.Errorf("call %d ended with %s", i, e.Raw)
+				}
+				if n := r.begun(); n != want {
+					t.Errorf("%d processes after call %d, want %d", n, i, want)
+				}
+			}
+			if r.Era() != c.era {
+				t.Errorf("it is taken for %q, want %q", r.Era(), c.era)
 			}
 		})
-	}
-}
-
-func TestServerThatPassesOverTheProbeIsSpokenToInTheLegacyEra(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "passes over the probe", func(s *Server) { s.ProbeTime = 3 * time.Second })
-	r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
-	if got := methods(r.seen()); !slices.Equal(got, []string{wire.MethodDiscover, wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall}) {
-		t.Errorf("it was told %v", got)
-	}
-	if n := r.begun(); n != 1 || r.Era() != bridge.LegacyOnly {
-		t.Errorf("%d processes, era %q", n, r.Era())
-	}
-}
-
-func TestServerThatRefusesBothErasSaysWhy(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "refuses")
-	_, message, _, data := r.failure(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
-	if data.Phase != PhaseMCPInit || !strings.Contains(message, "refused initialize") {
-		t.Errorf("%s: %s", data.Phase, message)
-	}
-	if n := r.begun(); n != 2 {
-		t.Errorf("%d processes", n)
-	}
-}
-
-func TestProcessOfSeveralSessionsIsSpokenToInTheLegacyEra(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "dual", func(s *Server) { s.Scope = ScopeShared })
-	r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo","arguments":1,`)
-	if got := string(r.result("d1")); got != `{"echo":1}` {
-		t.Errorf("got %s", got)
-	}
-	if n := r.begun(); n != 1 {
-		t.Errorf("%d processes", n)
 	}
 }

@@ -1,12 +1,11 @@
 package box
 
 import (
-	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -33,6 +32,7 @@ func TestNumbersInAProcessAreNotToBeGuessed(t *testing.T) {
 	}
 }
 
+// A request that was sent again has a second number, which the process answers.
 func TestNumbersOfOpenRequestsAreDifferent(t *testing.T) {
 	k := newTalk(t)
 	draws := []int64{7, 7, 7, 8, 8, 9, 7, 10}
@@ -45,62 +45,14 @@ func TestNumbersOfOpenRequestsAreDifferent(t *testing.T) {
 	first := k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
 	second := k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m"}`)
 	again := k.renumber(first)
-	if got := []int64{own, first.number, second.number, again}; got[0] != 7 || got[1] != 8 || got[2] != 9 || got[3] != 10 {
+	if got := []int64{own, first.number, second.number, again}; !slices.Equal(got, []int64{7, 8, 9, 10}) {
 		t.Errorf("numbers %d, want 7, 8, 9, 10", got)
 	}
-}
-
-// A request that was sent again has a second number, which the process answers.
-func TestARequestThatWasSentAgainIsAnsweredOnce(t *testing.T) {
-	k := newTalk(t)
-	answer := `{"jsonrpc":"2.0","id":` + strconv.FormatInt(k.renumber(k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)), 10) + `,"result":{}}`
-	first, second := k.said(answer), k.said(answer)
-	if !first || second || len(k.out) != 1 {
-		t.Errorf("the process answers twice: the answers are taken %t and %t, and the client gets %d ends", first, second, len(k.out))
+	answer := `{"jsonrpc":"2.0","id":` + strconv.FormatInt(again, 10) + `,"result":{}}`
+	if !k.said(answer) || k.said(answer) {
+		t.Error("the answer is not taken once")
 	}
-}
-
-// If the server understood a message differently from the box, one client could reach the
-// call of another: for encoding/json, {"id":"x","ID":5} is a request with id 5.
-func TestClientDoesNotReachTheCallOfAnotherOne(t *testing.T) {
-	c := newCrowd(t, ScopeShared)
-	ann := c.callAs("ann/1", "1", "hang", "{}")
-	c.result(c.callAs("ann/1", "2", "echo", "{}")) // it has the call before
-	for name, raw := range map[string]string{
-		"ID":            `{"jsonrpc":"2.0","id":"x","ID":2,"method":"tools/call","params":{"name":"echo"}}`,
-		"Method":        `{"jsonrpc":"2.0","id":"x","method":"ping","Method":"tools/call","params":{"name":"die"}}`,
-		"two _meta":     `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_meta":{"progressToken":2},"_meta":{}}}`,
-		"ProgressToken": `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_meta":{"ProgressToken":2}}}`,
-		"_Meta":         `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_Meta":{"progressToken":2}}}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			stream := c.as("mallory/1", raw)
-			if _, message, code, _ := c.failure(stream); code != int(wire.CodeInvalidRequest) {
-				t.Errorf("%s: %d %s, want it refused", name, code, message)
-			}
-		})
-	}
-	c.as("mallory/1", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"none","RequestId":2}}`)
-	c.result(c.as("mallory/1", `{"jsonrpc":"2.0","id":"y","method":"m","x":{"id":2},"i-d":2}`))
-	if !c.isOpen("ann/1", ann) {
-		t.Error("the call was ended by another client")
-	}
-	for _, line := range c.lines("mallory/1") {
-		for key := range wire.Members(line) {
-			if !strings.Contains(" jsonrpc id method params ", " "+key+" ") {
-				t.Errorf("the process was told of %q: %s", key, line)
-			}
-		}
-	}
-}
-
-// lines returns what the process has been sent so far.
-func (c crowd) lines(session string) (lines []json.RawMessage) {
-	c.t.Helper()
-	c.n++
-	raw := c.result(c.as(session, `{"jsonrpc":"2.0","id":`+strconv.Itoa(100000+c.n)+`,"method":"test/seen"}`))
-	commontest.OK(c.t, json.Unmarshal(raw, &lines))
-	return lines
+	k.wantOut(`a!: {"jsonrpc":"2.0","id":1,"result":{}}`)
 }
 
 // A server must not write a message that the box and the client read in two ways.
@@ -130,7 +82,7 @@ func TestClientTellsProgressOfItsOwnQuestionsOnly(t *testing.T) {
 	const init = `{"sampling":{}}`
 	asks := `{"jsonrpc":"2.0","id":0,"method":"sampling/createMessage","params":{"_meta":{"progressToken":0}}}`
 	call := c.callAs("ann/1", "1", "say", strconv.Quote(asks+"\n"), withInit(init))
-	c.hears("ann/1", call) // the question
+	c.hear("ann/1", call) // the question
 	for _, session := range []string{"mallory/1", "ann/1"} {
 		c.as(session, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":0,"progress":1,"message":"`+session+`"}}`)
 	}

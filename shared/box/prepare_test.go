@@ -3,7 +3,6 @@ package box
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -124,33 +123,27 @@ func TestStagingEndsWithTheStartupTimeout(t *testing.T) {
 // L-30: a session that ends while its process is staged leaves neither a process nor
 // files.
 func TestSessionThatEndsWhileItIsStagedStartsNothing(t *testing.T) {
-	began := make(chan struct{}, 1)
-	change, removed := with(waiting(began))
-	r := newRig(t, "plain", change)
-	call := r.call("1", "echo", "{}")
-	<-began
-	r.StopSession("s")
-	if _, _, _, data := r.failure(call); data.Phase != PhaseBoxUnavailable {
-		t.Errorf("%+v", data)
+	for name, end := range map[string]func(r *rig, removed <-chan string){
+		"the session": func(r *rig, removed <-chan string) {
+			r.StopSession("s")
+			if got := <-removed; got != "s" {
+				t.Error(got)
+			}
+		},
+		"the box": func(r *rig, _ <-chan string) { commontest.OK(t, r.Close(t.Context(), 0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			began := make(chan struct{}, 1)
+			change, removed := with(waiting(began))
+			r := newRig(t, "plain", change)
+			call := r.call("1", "echo", "{}")
+			<-began
+			end(r, removed)
+			if _, _, _, data := r.failure(call); data.Phase != PhaseBoxUnavailable || len(r.Processes()) != 0 {
+				t.Errorf("%+v", data)
+			}
+		})
 	}
-	if got := <-removed; got != "s" {
-		t.Error(got)
-	}
-	if len(r.Processes()) != 0 {
-		t.Error(r.Processes())
-	}
-}
-
-func TestCloseEndsStaging(t *testing.T) {
-	began := make(chan struct{}, 1)
-	change, _ := with(waiting(began))
-	r := newRig(t, "plain", change)
-	call := r.call("1", "echo", "{}")
-	<-began
-	if err := r.Close(t.Context(), 0); err != nil {
-		t.Error(err)
-	}
-	r.failure(call)
 }
 
 func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
@@ -176,23 +169,6 @@ func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
 	}
 	if alive := slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return p.State == Ready }); alive {
 		t.Error("removed while the process ran")
-	}
-}
-
-// A real workspace with a server in it, whose install is noisy.
-func TestStagedServerAnswers(t *testing.T) {
-	root := t.TempDir()
-	host := filepath.Join(root, "host")
-	commontest.OK(t, os.Mkdir(host, 0o755))
-	commontest.OK(t, os.WriteFile(filepath.Join(host, "run.sh"), []byte("#!/bin/sh\nexec "+self(t)+"\n"), 0o755))
-	r := newRig(t, "plain", func(s *Server) {
-		s.Command = filepath.Join(host, "run.sh")
-		s.Provisioner = provision.New(provision.Config{Base: filepath.Join(root, "base"), Cache: filepath.Join(root, "cache")},
-			provision.Server{Command: s.Command, HostPath: host})
-	})
-	got := string(r.result(r.call("1", "cwd", "{}")))
-	if !strings.Contains(got, filepath.Join(root, "base", ".mcp")) || !strings.HasSuffix(got, `/workspace"`) {
-		t.Error(got)
 	}
 }
 

@@ -3,7 +3,6 @@ package box
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,16 +24,14 @@ func acting(value string) func(*Server) {
 	}
 }
 
-// as calls a tool for a principal. The principal's secret for github is token, until a
+// actsFor calls a tool for a principal. The principal's secret for github is token, until a
 // time.
-func (r *rig) as(session, principal, token string, until time.Time, id, tool string) string {
-	r.n++
-	d := Delivery{ID: storage.StreamID(fmt.Sprintf("d%d", r.n)), Session: storage.ID(session), Principal: principal, Ticket: "t", Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"` + tool + `","arguments":0}}`)}
-	if token != "" {
-		d.Secrets = map[string]Secret{"github": {Value: token, Until: until}}
-	}
-	r.Deliver(d)
-	return string(d.ID)
+func (r *rig) actsFor(principal, token string, until time.Time, id, tool string) string {
+	return r.as(principal+"/1", `{"jsonrpc":"2.0","id":`+id+`,"method":"tools/call","params":{"name":"`+tool+`","arguments":0}}`, func(d *Delivery) {
+		if token != "" {
+			d.Secrets = map[string]Secret{"github": {Value: token, Until: until}}
+		}
+	})
 }
 
 // variable returns a variable of the process's environment.
@@ -55,7 +52,7 @@ func TestAProcessHasTheTokenOfItsPrincipalOnly(t *testing.T) {
 	for _, scope := range []Scope{ScopeSession, ScopePrincipal} {
 		r := newRig(t, "normal", acting("Bearer ${principal:github}"), func(s *Server) { s.Scope = scope })
 		for _, who := range []string{"ada", "bob", "ada"} {
-			if got, want := r.variable(r.as("session of "+who, who, "token-of-"+who, time.Time{}, "1", "env"), "GITHUB_TOKEN"), "Bearer token-of-"+who; got != want {
+			if got, want := r.variable(r.actsFor(who, "token-of-"+who, time.Time{}, "1", "env"), "GITHUB_TOKEN"), "Bearer token-of-"+who; got != want {
 				t.Errorf("%s: the process of %s has %s", scope, who, got)
 			}
 		}
@@ -65,10 +62,10 @@ func TestAProcessHasTheTokenOfItsPrincipalOnly(t *testing.T) {
 func TestAVariableWithoutAValueIsLeftOut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", acting("${principal:github}"))
-	if got := r.variable(r.as("s", "ada", "", time.Time{}, "1", "env"), "GITHUB_TOKEN"); got != "(not set)" {
+	if got := r.variable(r.actsFor("ada", "", time.Time{}, "1", "env"), "GITHUB_TOKEN"); got != "(not set)" {
 		t.Errorf("got %s", got)
 	}
-	if got := r.variable(r.as("s", "ada", "now there", time.Time{}, "2", "env"), "GITHUB_TOKEN"); got != "now there" {
+	if got := r.variable(r.actsFor("ada", "now there", time.Time{}, "2", "env"), "GITHUB_TOKEN"); got != "now there" {
 		t.Errorf("once the principal has connected: %s", got)
 	}
 }
@@ -77,16 +74,16 @@ func TestANewTokenStartsAnIdleProcessAnew(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", acting("${principal:github}"))
 	soon := time.Now().Add(time.Minute)
-	first := r.result(r.as("s", "ada", "one", soon, "1", "pid"))
-	if again := r.result(r.as("s", "ada", "one", soon, "2", "pid")); string(again) != string(first) {
+	first := r.result(r.actsFor("ada", "one", soon, "1", "pid"))
+	if again := r.result(r.actsFor("ada", "one", soon, "2", "pid")); string(again) != string(first) {
 		t.Error("the same token starts another process")
 	}
-	hang := r.as("s", "ada", "one", soon, "3", "hang")
-	if busy := r.result(r.as("s", "ada", "two", soon.Add(time.Hour), "4", "pid")); string(busy) != string(first) {
+	hang := r.actsFor("ada", "one", soon, "3", "hang")
+	if busy := r.result(r.actsFor("ada", "two", soon.Add(time.Hour), "4", "pid")); string(busy) != string(first) {
 		t.Error("a process with a call in flight is replaced although its token is good")
 	}
-	r.CloseStream("s", storage.StreamID(hang))
-	if got := r.variable(r.as("s", "ada", "two", soon.Add(time.Hour), "5", "env"), "GITHUB_TOKEN"); got != "two" {
+	r.CloseStream("ada/1", storage.StreamID(hang))
+	if got := r.variable(r.actsFor("ada", "two", soon.Add(time.Hour), "5", "env"), "GITHUB_TOKEN"); got != "two" {
 		t.Errorf("the idle process was not started anew: %s", got)
 	}
 }
@@ -94,11 +91,11 @@ func TestANewTokenStartsAnIdleProcessAnew(t *testing.T) {
 func TestAProcessWithATokenThatHasEndedGetsNoNewCall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", acting("${principal:github}"))
-	r.result(r.as("s", "ada", "one", time.Now().Add(-time.Second), "1", "pid"))
-	hang := r.as("s", "ada", "one", time.Now().Add(-time.Second), "2", "hang")
-	next := r.as("s", "ada", "two", time.Now().Add(time.Hour), "3", "env")
+	r.result(r.actsFor("ada", "one", time.Now().Add(-time.Second), "1", "pid"))
+	hang := r.actsFor("ada", "one", time.Now().Add(-time.Second), "2", "hang")
+	next := r.actsFor("ada", "two", time.Now().Add(time.Hour), "3", "env")
 	r.none(t, next)
-	r.CloseStream("s", storage.StreamID(hang))
+	r.CloseStream("ada/1", storage.StreamID(hang))
 	if got := r.variable(next, "GITHUB_TOKEN"); got != "two" {
 		t.Errorf("got %s", got)
 	}
@@ -109,7 +106,7 @@ func TestATokenIsHiddenInWhatTheBoxPassesOn(t *testing.T) {
 	r := newRig(t, "exits", func(s *Server) {
 		s.Principal, s.Env["API_KEY"] = []string{"github"}, "${principal:github}"
 	})
-	_, message, _, data := r.failure(r.as("s", "ada", "gho_secret", time.Time{}, "1", "pid"))
+	_, message, _, data := r.failure(r.actsFor("ada", "gho_secret", time.Time{}, "1", "pid"))
 	if shown := message + data.Stderr; strings.Contains(shown, "gho_secret") || !strings.Contains(shown, "key ***") {
 		t.Errorf("got %s", shown)
 	}
@@ -130,10 +127,10 @@ func TestAServerThatReadsAFileIsNotStartedAnew(t *testing.T) {
 		saved <- names
 		return err
 	}
-	file := r.variable(r.as("s", "ada", "one", time.Time{}, "1", "env"), "GITHUB_TOKEN")
+	file := r.variable(r.actsFor("ada", "one", time.Time{}, "1", "env"), "GITHUB_TOKEN")
 	place = filepath.Dir(filepath.Dir(file))
-	pid := r.result(r.as("s", "ada", "one", time.Time{}, "2", "pid"))
-	if again := r.result(r.as("s", "ada", "two", time.Time{}, "3", "pid")); string(again) != string(pid) {
+	pid := r.result(r.actsFor("ada", "one", time.Time{}, "2", "pid"))
+	if again := r.result(r.actsFor("ada", "two", time.Time{}, "3", "pid")); string(again) != string(pid) {
 		t.Error("the process was started anew")
 	}
 	if value, err := os.ReadFile(file); string(value) != "two" {
@@ -143,7 +140,7 @@ func TestAServerThatReadsAFileIsNotStartedAnew(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	r.Halt("s", "ada", 0)
+	r.Halt("ada/1", "ada", 0)
 	if names := <-saved; slices.Contains(names, secretsFolder) {
 		t.Errorf("the snapshot would have %v", names)
 	}

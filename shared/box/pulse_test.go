@@ -1,9 +1,7 @@
 package box
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,10 +15,10 @@ import (
 // whether the process works.
 func (d dialogue) timedOut() (ping, list string) {
 	d.t.Helper()
-	d.Deliver(Delivery{ID: "hung", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":"hung","method":"tools/call","params":{"name":"hang"}}`)})
+	hung := d.call(`"hung"`, "hang", "{}")
 	synctest.Wait()
 	time.Sleep(d.server.ToolTimeout)
-	d.final(d.t, "hung")
+	d.final(d.t, hung)
 	for _, line := range d.drain() {
 		m, _ := wire.Parse(line)
 		switch m.Method {
@@ -37,13 +35,9 @@ func (d dialogue) timedOut() (ping, list string) {
 }
 
 // withTools runs a test with a process that has tools. next has the processes after it.
-func withTools(t *testing.T, s Server, test func(t *testing.T, d dialogue, next <-chan *playedChild)) {
+func withTools(t *testing.T, test func(t *testing.T, d dialogue, next <-chan *playedChild)) {
 	t.Helper()
-	s.ToolTimeout = time.Minute
-	inBubbleFrom(t, s, func(t *testing.T, d dialogue) {
-		d.Deliver(Delivery{ID: "first", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
-		d.hello()
-		d.drain()
+	inBubbleWith(t, Server{ToolTimeout: time.Minute}, `{"tools":{}}`, func(t *testing.T, d dialogue) {
 		next := make(chan *playedChild, 10)
 		d.spawn = func(proc.Command, proc.Grace) (child, error) {
 			c := newPlayedChild()
@@ -52,18 +46,6 @@ func withTools(t *testing.T, s Server, test func(t *testing.T, d dialogue, next 
 		}
 		test(t, d, next)
 	})
-}
-
-// hello has the process answer initialize as a server of tools.
-func (d dialogue) hello() {
-	d.t.Helper()
-	for _, line := range d.drain() {
-		if m, err := wire.Parse(line); err == nil && m.Method == wire.MethodInitialize {
-			d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}}`, m.ID))
-			return
-		}
-	}
-	d.t.Fatal("the process got no initialize")
 }
 
 // answersCall has the process answer the call that it has read last.
@@ -78,17 +60,21 @@ func (d dialogue) answersCall() {
 	d.t.Fatal("the process got no call")
 }
 
+// Messages that a program sends by itself show that it runs, not that it reads. A file of a
+// process that hangs may be half written.
 func TestProcessThatHangsIsReplacedForTheNextCall(t *testing.T) {
-	withTools(t, Server{}, func(t *testing.T, d dialogue, next <-chan *playedChild) {
+	withTools(t, func(t *testing.T, d dialogue, next <-chan *playedChild) {
+		old := d.groups["s"].current
 		d.timedOut()
+		d.hears(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"tick"}}`)
+		d.hears(`{"jsonrpc":"2.0","id":"k","method":"ping"}`)
+		d.drain()
 		begun := time.Now()
 		call := d.call("2", "t", "{}")
-		if synctest.Wait(); bytes.Contains([]byte(d.told()), []byte("tools/call")) {
+		if strings.Contains(d.told(), "tools/call") {
 			t.Error("the process that hangs gets the call")
 		}
-		d.played = <-next
-		d.hello()
-		d.answersCall()
+		d.replaced(next)
 		d.result(call)
 		if took := time.Since(begun); took > signTime {
 			t.Errorf("the call waited %s", took)
@@ -96,12 +82,25 @@ func TestProcessThatHangsIsReplacedForTheNextCall(t *testing.T) {
 		if s := d.state(t, Stopped); s.Detail != "" {
 			t.Errorf("the end is told as %+v", s)
 		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !old.keeping.atWork {
+			t.Error("its workspace would be saved")
+		}
 	})
+}
+
+// replaced plays the next process, and has it answer the call that waits.
+func (d *dialogue) replaced(next <-chan *playedChild) {
+	d.t.Helper()
+	d.played = <-next
+	d.greets(`{"tools":{}}`)
+	d.answersCall()
 }
 
 // Without a call that waits for it, a process may take its time.
 func TestProcessThatHangsStaysWhileNothingWaits(t *testing.T) {
-	withTools(t, Server{}, func(t *testing.T, d dialogue, next <-chan *playedChild) {
+	withTools(t, func(t *testing.T, d dialogue, next <-chan *playedChild) {
 		ping, _ := d.timedOut()
 		time.Sleep(2 * signTime)
 		if len(next) > 0 || d.asleep() {
@@ -115,9 +114,7 @@ func TestProcessThatHangsStaysWhileNothingWaits(t *testing.T) {
 		d.timedOut()
 		time.Sleep(2 * signTime)
 		last := d.call("3", "t", "{}")
-		d.played = <-next // at once
-		d.hello()
-		d.answersCall()
+		d.replaced(next) // at once
 		d.result(last)
 	})
 }
@@ -133,7 +130,7 @@ func TestEverySignOfLifeKeepsAProcess(t *testing.T) {
 		"a question":          func(string, string) string { return `{"jsonrpc":"2.0","id":"q","method":"roots/list"}` },
 	} {
 		t.Run(name, func(t *testing.T) {
-			withTools(t, Server{}, func(t *testing.T, d dialogue, next <-chan *playedChild) {
+			withTools(t, func(t *testing.T, d dialogue, next <-chan *playedChild) {
 				ping, list := d.timedOut()
 				call := d.call("2", "t", "{}")
 				synctest.Wait()
@@ -153,14 +150,14 @@ func TestEverySignOfLifeKeepsAProcess(t *testing.T) {
 // A process that works on another call is not replaced before that call is over. Calls
 // that come meanwhile wait, because the process might never read them.
 func TestProcessIsNotReplacedWhileACallIsOpen(t *testing.T) {
-	withTools(t, Server{}, func(t *testing.T, d dialogue, next <-chan *playedChild) {
-		d.Deliver(Delivery{ID: "hung", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":"hung","method":"tools/call","params":{"name":"hang"}}`)})
+	withTools(t, func(t *testing.T, d dialogue, next <-chan *playedChild) {
+		hung := d.call(`"hung"`, "hang", "{}")
 		synctest.Wait()
 		time.Sleep(30 * time.Second)
 		open := d.call("2", "t", `{"_meta":{}}`)
 		synctest.Wait()
 		time.Sleep(31 * time.Second)
-		d.final(t, "hung")
+		d.final(t, hung)
 		later := d.call("3", "t", "{}")
 		time.Sleep(2 * signTime)
 		if len(next) > 0 || d.ended(open) {
@@ -171,24 +168,8 @@ func TestProcessIsNotReplacedWhileACallIsOpen(t *testing.T) {
 			t.Fatal("the second call has no end")
 		}
 		d.final(t, open)
-		d.played = <-next
-		d.hello()
-		d.answersCall()
+		d.replaced(next)
 		d.result(later)
-	})
-}
-
-// Messages that a program sends by itself show that it runs, not that it reads.
-func TestLogLinesAreNoSignOfLife(t *testing.T) {
-	withTools(t, Server{}, func(t *testing.T, d dialogue, next <-chan *playedChild) {
-		d.timedOut()
-		d.hears(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"tick"}}`)
-		d.hears(`{"jsonrpc":"2.0","id":"k","method":"ping"}`)
-		call := d.call("2", "t", "{}")
-		d.played = <-next
-		d.hello()
-		d.answersCall()
-		d.result(call)
 	})
 }
 
@@ -206,38 +187,5 @@ func TestProcessWithoutListsIsNeverReplaced(t *testing.T) {
 		call := d.call("2", "t", "{}")
 		d.answersCall()
 		d.result(call)
-	})
-}
-
-// A file of a process that hangs may be half written.
-func TestWorkspaceOfAProcessThatHangsIsNotSavedIfItIsKilled(t *testing.T) {
-	withTools(t, Server{}, func(t *testing.T, d dialogue, next <-chan *playedChild) {
-		old := d.groups["s"].current
-		d.timedOut()
-		d.call("2", "t", "{}")
-		d.played = <-next
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if !old.keeping.atWork {
-			t.Error("the process counts as idle")
-		}
-	})
-}
-
-func TestLogSaysThatAProcessWasReplaced(t *testing.T) {
-	first := &page{}
-	pages := []*page{first, {}}
-	s := Server{Stderr: func(string) io.WriteCloser {
-		p := pages[0]
-		pages = pages[1:]
-		return p
-	}}
-	withTools(t, s, func(t *testing.T, d dialogue, next <-chan *playedChild) {
-		d.timedOut()
-		d.call("2", "t", "{}")
-		d.played = <-next
-		if got, _ := first.read(); !strings.Contains(got, "; Dormouse ended it: it answered nothing after a request that timed out, so another process takes its place\n") {
-			t.Errorf("the log says:\n%s", got)
-		}
 	})
 }

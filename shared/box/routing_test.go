@@ -259,20 +259,6 @@ func TestQuestionGoesToTheCallItBelongsToAndItsAnswerBack(t *testing.T) {
 	}
 }
 
-func TestQuestionIdsAreNeverUsedTwice(t *testing.T) {
-	k := newTalk(t)
-	seen := map[string]bool{}
-	for range 100 {
-		k.said(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
-		q := k.question()
-		if seen[q] || !strings.HasPrefix(q, "q-") {
-			t.Fatalf("question id %q", q)
-		}
-		seen[q] = true
-		k.forget(k.questions[q])
-	}
-}
-
 func TestQuestionIsForgottenWithACallThatIsCancelled(t *testing.T) {
 	k := newTalk(t)
 	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)

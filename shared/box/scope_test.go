@@ -12,47 +12,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// crowd is a box whose sessions share processes.
-type crowd struct{ *rig }
-
-func newCrowd(t *testing.T, scope Scope, change ...func(*Server)) crowd {
+// newCrowd is a box whose sessions share processes.
+func newCrowd(t *testing.T, scope Scope) *rig {
 	t.Helper()
-	return crowd{newRig(t, "normal", append(change, func(s *Server) { s.Scope = scope })...)}
+	return newRig(t, "normal", func(s *Server) { s.Scope = scope })
 }
 
-// as delivers a message of a session and returns the name of its stream. The principal is
-// the part of the session's name before the slash.
-func (c crowd) as(session, raw string, change ...func(*Delivery)) string {
-	c.n++
-	principal, _, _ := strings.Cut(session, "/")
-	d := Delivery{ID: storage.StreamID("d" + strconv.Itoa(c.n)), Session: storage.ID(session), Principal: principal, Ticket: "of " + session, Raw: []byte(raw)}
-	for _, f := range change {
-		f(&d)
-	}
-	c.Deliver(d)
-	return string(d.ID)
-}
-
-func (c crowd) callAs(session, id, tool, arguments string, change ...func(*Delivery)) string {
-	return c.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t"}}}`, id, tool, arguments), change...)
+func (r *rig) callAs(session, id, tool, arguments string, change ...func(*Delivery)) string {
+	return r.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t"}}}`, id, tool, arguments), change...)
 }
 
 // saysIn has the server write lines during a call of a session.
-func (c crowd) saysIn(session, id string, lines ...string) string {
-	return c.callAs(session, id, "say", strconv.Quote(strings.Join(lines, "\n")+"\n"))
+func (r *rig) saysIn(session, id string, lines ...string) string {
+	return r.callAs(session, id, "say", strconv.Quote(strings.Join(lines, "\n")+"\n"))
 }
 
-// hears waits for the next event of a stream of a session.
-func (c crowd) hears(session, stream string) Output {
-	c.t.Helper()
-	return find(c.t, c.recorder, session+" on "+strconv.Quote(stream), func(e Output) bool { return string(e.Session) == session && string(e.Stream) == stream })
+// hear waits for the next event of a stream of a session.
+func (r *rig) hear(session, stream string) Output {
+	r.t.Helper()
+	return find(r.t, r.recorder, session+" on "+strconv.Quote(stream), func(e Output) bool { return string(e.Session) == session && string(e.Stream) == stream })
 }
 
 // heard lists the methods that a session has got on its standalone stream so far. It includes
 // all events that came before the one the test has waited for.
-func (c crowd) heard(session string) []string {
+func (r *rig) heard(session string) []string {
 	var all []string
-	for _, v := range c.past {
+	for _, v := range r.past {
 		if e, ok := v.(Output); ok && string(e.Session) == session && e.Stream == "" {
 			method, _ := wire.String(wire.Lookup(e.Raw, "method"))
 			all = append(all, method)
@@ -61,11 +46,11 @@ func (c crowd) heard(session string) []string {
 	return all
 }
 
-// toServer lists the messages with a method that the process has got, without their ids.
-func (c crowd) toServer(session, method string) []string {
-	c.t.Helper()
+// toServer lists the params of the messages with a method that the process has got.
+func (r *rig) toServer(session, method string) []string {
+	r.t.Helper()
 	var all []string
-	for _, l := range c.lines(session) {
+	for _, l := range r.lines(session) {
 		if name, _ := wire.String(wire.Lookup(l, "method")); name == method {
 			all = append(all, string(wire.Lookup(l, "params")))
 		}
@@ -108,11 +93,11 @@ func TestEqualIdsAndTokensOfSessionsThatShareAreToldApart(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	hangs := c.callAs("ann/1", "1", "hang", "0")
 	works := c.saysIn("bob/1", "1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":$TOKEN,"progress":1}}`, done)
-	progress := c.hears("bob/1", works)
+	progress := c.hear("bob/1", works)
 	if got := string(wire.Lookup(progress.Raw, "params", "progressToken")); got != `"t"` || progress.Ticket != "of bob/1" {
 		t.Errorf("progress with token %s, ticket %s", got, progress.Ticket)
 	}
-	if e := c.hears("bob/1", works); !e.Final || string(wire.Lookup(e.Raw, "id")) != "1" {
+	if e := c.hear("bob/1", works); !e.Final || string(wire.Lookup(e.Raw, "id")) != "1" {
 		t.Errorf("the call ended with %s", e.Raw)
 	}
 	if open := c.Open(); len(open) != 1 || open[0].id != hangs || open[0].session.id != "ann/1" {
@@ -132,7 +117,7 @@ func TestASessionCancelsItsOwnCallsOnly(t *testing.T) {
 		t.Fatalf("%d are open", len(open))
 	}
 	c.as("ann/1", cancel)
-	if e := c.hears("ann/1", hangs); !e.Final || string(wire.Lookup(e.Raw, "error", "code")) != strconv.Itoa(int(wire.CodeCancelled)) {
+	if e := c.hear("ann/1", hangs); !e.Final || string(wire.Lookup(e.Raw, "error", "code")) != strconv.Itoa(int(wire.CodeCancelled)) {
 		t.Errorf("it ended with %s", e.Raw)
 	}
 	if open := c.Open(); len(open) != 1 || open[0].id != other {
@@ -149,21 +134,10 @@ func TestWhatBelongsToNoCallIsToldToEverySession(t *testing.T) {
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
 	c.result(c.saysIn("bob/1", "1", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, done))
 	for _, session := range []string{"ann/1", "bob/1"} {
-		e := c.hears(session, "")
+		e := c.hear(session, "")
 		if method, _ := wire.String(wire.Lookup(e.Raw, "method")); method != wire.NotifyToolsChanged || e.Ticket != "of "+session {
 			t.Errorf("%s heard %s with ticket %q", session, e.Raw, e.Ticket)
 		}
-	}
-}
-
-func TestProgressForATokenOfNobodyIsToldToNobody(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t, ScopeShared)
-	c.result(c.callAs("ann/1", "1", "echo", "0"))
-	c.result(c.saysIn("bob/1", "1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"own","progress":1}}`, done))
-	c.result(c.callAs("ann/1", "2", "echo", "0"))
-	if a, b := c.heard("ann/1"), c.heard("bob/1"); len(a)+len(b) > 0 {
-		t.Errorf("heard: %v, %v", a, b)
 	}
 }
 
@@ -173,7 +147,7 @@ func TestAQuestionOfACallGoesToItsSessionAndNobodyElseAnswersIt(t *testing.T) {
 	c.result(c.callAs("bob/1", "1", "echo", "0", withInit(`{"sampling":{}}`)))
 	asks := c.callAs("ann/1", "1", "ask", "7", withInit(`{"sampling":{}}`))
 	c.as("bob/1", `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`) // the newest, without a call
-	question, _ := wire.String(wire.Lookup(c.hears("ann/1", asks).Raw, "id"))
+	question, _ := wire.String(wire.Lookup(c.hear("ann/1", asks).Raw, "id"))
 	if open := c.Questions(); len(open) != 1 || len(open["ann/1"]) != 1 {
 		t.Errorf("questions: %v", open)
 	}
@@ -184,31 +158,21 @@ func TestAQuestionOfACallGoesToItsSessionAndNobodyElseAnswersIt(t *testing.T) {
 	}
 }
 
-// refusedCode returns the code of the error that the server got for its question. It waits
-// until the server has answered the call that asks.
-func (c crowd) refusedCode(asks string) string {
-	c.t.Helper()
-	return string(wire.Lookup(c.result(asks), "answer", "error", "code"))
-}
-
-func TestAQuestionThatItsClientCannotAnswerIsRefused(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t, ScopeShared)
-	c.result(c.callAs("bob/1", "1", "echo", "0", withInit(`{"sampling":{}}`)))
-	if code := c.refusedCode(c.callAs("ann/1", "1", "ask", "7", withInit(`{"roots":{}}`))); code != strconv.Itoa(int(wire.CodeMethodNotFound)) {
-		t.Errorf("the server got %s", code)
-	}
-}
-
 func TestAQuestionIsRefusedWhenItMayBeOfSeveralPrincipals(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, ScopeShared)
-	c.callAs("bob/1", "1", "hang", "0", withInit(`{"sampling":{}}`))
-	if code := c.refusedCode(c.callAs("ann/1", "1", "ask", "7", withInit(`{"sampling":{}}`))); code != strconv.Itoa(int(wire.CodeInternal)) {
-		t.Errorf("the server got %s", code)
+	refused := func(asks string, want wire.Code) {
+		t.Helper()
+		if code := string(wire.Lookup(c.result(asks), "answer", "error", "code")); code != strconv.Itoa(int(want)) {
+			t.Errorf("the server got %s, want %d", code, want)
+		}
 	}
+	c.result(c.callAs("bob/1", "0", "echo", "0", withInit(`{"sampling":{}}`)))
+	refused(c.callAs("cid/1", "1", "ask", "6", withInit(`{"roots":{}}`)), wire.CodeMethodNotFound) // its client cannot answer
+	c.callAs("bob/1", "1", "hang", "0", withInit(`{"sampling":{}}`))
+	refused(c.callAs("ann/1", "1", "ask", "7", withInit(`{"sampling":{}}`)), wire.CodeInternal)
 	said := c.saysIn("ann/1", "2", `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"whose?"}}`, done)
-	if e := c.hears("ann/1", said); !e.Final {
+	if e := c.hear("ann/1", said); !e.Final {
 		t.Errorf("a log line that may be of several was told: %s", e.Raw)
 	}
 	// Both calls are of one principal, so the box chooses the newest call, as in one
@@ -216,7 +180,7 @@ func TestAQuestionIsRefusedWhenItMayBeOfSeveralPrincipals(t *testing.T) {
 	c.as("bob/1", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 	c.callAs("ann/2", "1", "hang", "0", withInit(`{"sampling":{}}`))
 	asks := c.callAs("ann/1", "3", "ask", "8")
-	if e := c.hears("ann/1", asks); e.Final {
+	if e := c.hear("ann/1", asks); e.Final {
 		t.Errorf("refused: %s", e.Raw)
 	}
 }
@@ -230,14 +194,14 @@ func TestAQuestionOfNoCallGoesToTheNewestSessionThatCanAnswer(t *testing.T) {
 	c.result(c.callAs("bob/1", "2", "echo", "0"))
 	c.result(c.callAs("cid/1", "1", "echo", "0", withInit(`{"sampling":{}}`)))
 	c.result(c.saysIn("cid/1", "2", done, `{"jsonrpc":"2.0","id":"r","method":"roots/list"}`))
-	question, _ := wire.String(wire.Lookup(c.hears("bob/1", "").Raw, "id"))
+	question, _ := wire.String(wire.Lookup(c.hear("bob/1", "").Raw, "id"))
 	c.StopSession("bob/1")
 	if open := c.Questions(); len(open) > 0 {
 		t.Errorf("questions: %v", open)
 	}
 	c.Answer("bob/1", question, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"result":{"roots":[]}}`, question))
 	c.result(c.saysIn("cid/1", "3", done, `{"jsonrpc":"2.0","id":"s","method":"roots/list"}`))
-	if method, _ := wire.String(wire.Lookup(c.hears("ann/1", "").Raw, "method")); method != wire.MethodRootsList {
+	if method, _ := wire.String(wire.Lookup(c.hear("ann/1", "").Raw, "method")); method != wire.MethodRootsList {
 		t.Errorf("ann was told %s", method)
 	}
 	if b := c.heard("cid/1"); len(b) > 0 {
@@ -261,7 +225,7 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 	}
 	quiet := func(d *Delivery) { d.Level = "warning" }
 	c.result(c.callAs("ann/1", "3", "say", strconv.Quote(done+"\n"+`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`+"\n"), quiet))
-	c.hears("bob/1", "")
+	c.hear("bob/1", "")
 	if a := c.heard("ann/1"); len(a) > 0 {
 		t.Errorf("ann heard %v", a)
 	}
@@ -275,15 +239,16 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, ScopeShared)
-	to := func(uris ...string) func(*Delivery) { return func(d *Delivery) { d.Subscribed = uris } }
 	const params = `"params":{"uri":"x:/a"}}`
-	c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, to("x:/a")))
-	c.result(c.as("bob/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, to("x:/a")))
-	if e := c.hears("ann/1", c.as("ann/1", `{"jsonrpc":"2.0","id":2,"method":"resources/unsubscribe",`+params)); string(e.Raw) != `{"jsonrpc":"2.0","id":2,"result":{}}` {
+	subscribed := func(d *Delivery) { d.Level, d.Subscribed = "info", []string{"x:/a"} }
+	c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, func(d *Delivery) { d.Subscribed = []string{"x:/a"} }))
+	c.result(c.callAs("bob/1", "1", "echo", "0", subscribed)) // comes later, and brings what it has set
+	commontest.Same(t, []string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel))
+	if e := c.hear("ann/1", c.as("ann/1", `{"jsonrpc":"2.0","id":2,"method":"resources/unsubscribe",`+params)); string(e.Raw) != `{"jsonrpc":"2.0","id":2,"result":{}}` {
 		t.Errorf("unsubscribe was answered %s", e.Raw)
 	}
-	c.result(c.callAs("ann/1", "3", "say", strconv.Quote(done+"\n"+`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:/a/b"}}`+"\n")))
-	c.hears("bob/1", "")
+	c.result(c.saysIn("ann/1", "3", done, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:/a/b"}}`))
+	c.hear("bob/1", "")
 	if a := c.heard("ann/1"); len(a) > 0 {
 		t.Errorf("ann heard %v", a)
 	}
@@ -292,15 +257,6 @@ func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 	}
 	c.StopSession("bob/1")
 	commontest.Same(t, []string{`{"uri":"x:/a"}`}, c.toServer("ann/1", wire.MethodUnsubscribe))
-}
-
-func TestASessionThatComesLaterBringsWhatItHasSet(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t, ScopeShared)
-	c.result(c.callAs("ann/1", "1", "echo", "0"))
-	c.result(c.callAs("bob/1", "1", "echo", "0", func(d *Delivery) { d.Level, d.Subscribed = "info", []string{"x:/b"} }))
-	commontest.Same(t, []string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel))
-	commontest.Same(t, []string{`{"uri":"x:/b"}`}, c.toServer("ann/1", wire.MethodSubscribe))
 }
 
 func TestALaterInitializeIsAnsweredByTheProcessThatIsThere(t *testing.T) {
@@ -344,19 +300,6 @@ func TestTheEndOfASessionLeavesTheProcessToTheOthers(t *testing.T) {
 	if told := c.toServer("ann/1", wire.NotifyCancelled); len(told) != 1 {
 		t.Errorf("the server was told %v", told)
 	}
-}
-
-func TestTheDeathOfASharedProcessEndsTheCallsOfAll(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t, ScopeShared)
-	hangs := c.callAs("ann/1", "1", "hang", "0")
-	dies := c.callAs("bob/1", "1", "die", "0")
-	for _, stream := range []string{hangs, dies} {
-		if _, _, _, data := c.failure(stream); data.Phase != PhaseRuntime || data.ExitCode == nil || *data.ExitCode != 3 {
-			t.Errorf("%s ended with %+v", stream, data)
-		}
-	}
-	c.result(c.callAs("ann/1", "1", "echo", "0"))
 }
 
 func TestAProcessHasABoundedNumberOfSessions(t *testing.T) {

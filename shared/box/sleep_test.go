@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -40,7 +39,6 @@ func (r *rig) ends() {
 	commontest.OK(r.t, r.Close(r.t.Context(), 0))
 }
 
-// It runs with a fake keeper.
 func TestMemoryLastsOverSleepsAndOverBoxes(t *testing.T) {
 	t.Parallel()
 	a := newAsleep(t)
@@ -60,16 +58,19 @@ func TestMemoryLastsOverSleepsAndOverBoxes(t *testing.T) {
 		r.ends()
 	}
 	r := a.box()
-	var lines []string
-	commontest.OK(t, json.Unmarshal(r.result(r.call("99", "lines", `{}`)), &lines))
-	if n := strings.Count(strings.Join(lines, " "), wire.MethodInitialize); n != 2 { // and notifications/initialized
-		t.Errorf("the process was told again what it knew: %q", lines)
+	if lines := r.heardOf("99"); strings.Count(lines, wire.MethodInitialize) != 2 { // and notifications/initialized
+		t.Errorf("the process was told again what it knew: %s", lines)
 	}
 	if log := a.log.String(); strings.Contains(log, "lost") || strings.Contains(log, "started anew") {
 		t.Error(log)
 	}
 	r.StopSession("s")
-	commontest.Eventually(t, "the image goes with its session", func() bool { return len(a.images()) == 0 })
+	r.nowKept(a, 0)
+	r.ends()
+	left, err := filepath.Glob(filepath.Join(a.dir, fmt.Sprintf("work-%d-*", a.gen)))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
 }
 
 // A box that is closed while its process is idle, or at work, keeps the memory.
@@ -92,14 +93,11 @@ func TestMemoryLastsOverTheEndOfABox(t *testing.T) {
 	if got := next.counted(next.call("2", "go", `{}`)); got.Life != 1 || got.Count < 4 || got.Count > 5 {
 		t.Errorf("%+v", got)
 	}
-	var lines []string
-	commontest.OK(t, json.Unmarshal(next.result(next.call("5", "lines", `{}`)), &lines))
-	if !strings.Contains(strings.Join(lines, " "), "response 1001") {
-		t.Errorf("nobody told the process that its question is over: %q", lines)
+	if lines := next.heardOf("5"); !strings.Contains(lines, "response 1001") {
+		t.Errorf("nobody told the process that its question is over: %s", lines)
 	}
 }
 
-// It runs with a fake keeper.
 func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
 	t.Parallel()
 	a := newAsleep(t)
@@ -114,7 +112,7 @@ func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
 		commontest.OK(t, err)
 		questions[c], _ = wire.String(m.ID)
 	}
-	commontest.Eventually(t, "no process is there", func() bool { return len(r.Processes()) == 0 && len(a.images()) == 1 })
+	r.nowKept(a, 1)
 	for i, c := range calls {
 		if !r.isOpen("s", c) {
 			t.Fatal("a call has ended")
@@ -126,7 +124,7 @@ func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
 			t.Errorf("%+v %s", got, got.Said)
 		}
 		if i == 0 { // the other call still waits, so the process sleeps again
-			commontest.Eventually(t, "no process is there", func() bool { return len(r.Processes()) == 0 && len(a.images()) == 1 })
+			r.nowKept(a, 1)
 		}
 	}
 	if got := r.counted(r.call("4", "count", `{}`)); got.Count != first.Count+3 {
@@ -150,10 +148,8 @@ func TestAnAnswerOutsideOfCallsWakesTheProcessThatAsked(t *testing.T) {
 	}
 	heard := func(id string, want int) {
 		t.Helper()
-		var lines []string
-		commontest.OK(t, json.Unmarshal(r.result(r.call(id, "lines", `{}`)), &lines))
-		if n := strings.Count(strings.Join(lines, " "), "response 10"); n != want {
-			t.Errorf("it heard %d answers, want %d: %q", n, want, lines)
+		if lines := r.heardOf(id); strings.Count(lines, "response 10") != want {
+			t.Errorf("it heard %s, want %d answers", lines, want)
 		}
 	}
 	answer := asks("1")
@@ -199,7 +195,7 @@ func (r *rig) nod(session string) {
 	}
 }
 
-// It runs with a fake keeper that reads and writes in parts, and stops between any two of them.
+// The fake keeper reads and writes in parts, and stops between any two of them.
 func TestEachRequestEndsOnceWheneverAProcessIsFrozen(t *testing.T) {
 	t.Parallel()
 	a := newAsleep(t)
@@ -249,53 +245,43 @@ func TestEachRequestEndsOnceWheneverAProcessIsFrozen(t *testing.T) {
 	}
 }
 
-// With a fake keeper: the process starts without memory, the log says why, and the client
-// sees nothing of it.
+// The process starts without memory, the log says why, and the client sees nothing of it. Package
+// memory tests which images are never used.
 func TestMemoryThatCannotBeUsedIsLostWithoutAnError(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		spoil func(a *asleep)
-		next  func(*Server)
-		why   string
+		keeper, next string // how the keeper behaves, and the one of the next box
+		spoil        func(t *testing.T, a *asleep)
+		why          string
 	}{
-		"damaged": {spoil: func(a *asleep) {
-			image, err := os.ReadFile(a.images()[0])
-			commontest.OK(a.t, err)
-			image[len(image)/2] ^= 1
-			commontest.OK(a.t, os.WriteFile(a.images()[0], image, 0o600))
-		}, why: "damaged"},
-		"cut":    {spoil: func(a *asleep) { commontest.OK(a.t, os.Truncate(a.images()[0], 10)) }, why: "cut"},
-		"gone":   {spoil: func(a *asleep) { commontest.OK(a.t, os.Remove(a.images()[0])) }, why: "no such file"},
-		"tenant": {spoil: func(a *asleep) { a.tenant = "u" }, why: "of another box"},
-		"another key": {spoil: func(a *asleep) {
-			commontest.OK(a.t, os.Remove(filepath.Join(a.dir, "key")))
-		}, why: "the key is another one"},
-		"another keeper": {spoil: func(a *asleep) {
-			commontest.OK(a.t, os.WriteFile(filepath.Join(a.dir, "build"), []byte("2"), 0o600))
+		"damaged": {spoil: func(t *testing.T, a *asleep) { commontest.OK(t, os.Truncate(a.images()[0], 10)) }, why: "cut"},
+		"tenant":  {spoil: func(_ *testing.T, a *asleep) { a.tenant = "u" }, why: "of another box"},
+		"another keeper": {spoil: func(t *testing.T, a *asleep) {
+			commontest.OK(t, os.WriteFile(filepath.Join(a.dir, "build"), []byte("2"), 0o600))
 		}, why: "the keeper is of another version"},
-		"unfit": {next: func(s *Server) { s.Env[keeperHow] = "unfit" }, why: "a file of it is gone"},
-		"dies":  {next: func(s *Server) { s.Env[keeperHow] = "dies at the thaw" }, why: "the keeper has ended"},
+		"unfit":         {next: "unfit", why: "a file of it is gone"},
+		"dies":          {next: "dies at the thaw", why: "the keeper has ended"},
+		"cannot freeze": {keeper: "cannot freeze", why: "it has a device open"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newAsleep(t)
-			build := func(s *Server) { s.Env[keeperBuild] = filepath.Join(a.dir, "build") }
 			commontest.OK(t, os.WriteFile(filepath.Join(a.dir, "build"), []byte("1"), 0o600))
-			r := a.box(build)
+			keeper := func(how string) func(*Server) {
+				return func(s *Server) { s.Env[keeperHow], s.Env[keeperBuild] = how, filepath.Join(a.dir, "build") }
+			}
+			r := a.box(keeper(test.keeper))
 			r.counted(r.call("1", "count", `{}`))
 			r.asleep()
 			r.ends()
 			if test.spoil != nil {
-				test.spoil(a)
+				test.spoil(t, a)
 			}
-			if test.next == nil {
-				test.next = func(*Server) {}
-			}
-			next := a.box(build, test.next)
+			next := a.box(keeper(test.next), func(s *Server) { s.Idle = time.Hour })
 			if got := next.counted(next.call("2", "count", `{}`)); got.Count != 1 || got.Life != 0 {
 				t.Errorf("%+v", got)
 			}
-			if log := a.log.String(); strings.Count(log, "memory lost") != 1 || !strings.Contains(log, test.why) {
+			if log := a.log.String(); strings.Count(log, test.why) != 1 {
 				t.Errorf("want %q: %s", test.why, log)
 			}
 			if len(a.images()) != 0 {
@@ -313,29 +299,13 @@ func TestACallThatWaitsEndsWithItsMemory(t *testing.T) {
 	r := a.box()
 	waits := r.call("1", "ask", `{}`)
 	r.event(t, waits)
-	r.state(t, Stopped)
-	commontest.Eventually(t, "the image is kept", func() bool { return len(a.images()) == 1 && len(r.Processes()) == 0 })
+	r.nowKept(a, 1)
 	commontest.OK(t, os.Truncate(a.images()[0], 10))
 	if got := r.counted(r.call("2", "count", `{}`)); got.Count != 1 || got.Life != 0 {
 		t.Errorf("%+v", got)
 	}
 	if _, message, code, _ := r.failure(waits); code != int(wire.CodeOutcomeUnknown) || !strings.Contains(message, "memory") {
 		t.Errorf("%d %s", code, message)
-	}
-}
-
-func TestAProcessThatCannotBeFrozenIsStopped(t *testing.T) {
-	t.Parallel()
-	a := newAsleep(t)
-	r := a.box(func(s *Server) { s.Env[keeperHow] = "cannot freeze" })
-	for n := range 2 {
-		if got := r.counted(r.call(strconv.Itoa(n), "count", `{}`)); got.Count != 1 {
-			t.Errorf("%+v", got)
-		}
-		r.asleep()
-	}
-	if log := a.log.String(); strings.Count(log, "it has a device open") != 2 || strings.Contains(log, "and more") {
-		t.Error(log)
 	}
 }
 
@@ -352,45 +322,14 @@ func TestAProcessThatAnOperatorStopsKeepsNoMemory(t *testing.T) {
 	}
 }
 
-// It runs with a fake keeper.
-func TestManyThatSleepLeaveNothing(t *testing.T) {
-	t.Parallel()
-	a := newAsleep(t)
-	r := a.box(func(s *Server) { s.Idle = time.Hour })
-	call := func(session string, n int) string {
-		r.n++
-		id := fmt.Sprintf("%s-%d", session, n)
-		r.Deliver(Delivery{ID: storage.StreamID(id), Session: storage.ID(session), Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"count","arguments":{}}}`, n)})
-		return id
-	}
-	const sessions, sleeps = 20, 5
-	for n := range sleeps {
-		var all []string
-		for s := range sessions {
-			all = append(all, call(fmt.Sprintf("s%d", s), n))
-		}
-		for _, id := range all {
-			if got := r.counted(id); got.Count != n+1 || got.Life != n {
-				t.Errorf("%s: %+v", id, got)
-			}
-		}
-		for s := range sessions {
-			r.nod(fmt.Sprintf("s%d", s))
-		}
-	}
-	commontest.Eventually(t, "all sleep", func() bool { return len(r.Processes()) == 0 && len(a.images()) == sessions })
-	for s := range sessions {
-		r.StopSession(storage.ID(fmt.Sprintf("s%d", s)))
-	}
-	r.ends()
-	left, err := filepath.Glob(filepath.Join(a.store(), "[^.]*"))
-	commontest.OK(t, err)
-	places, err := filepath.Glob(filepath.Join(a.dir, "work-*"))
-	commontest.OK(t, err)
-	if len(left) > 0 || len(places) > 0 || len(a.images()) > 0 {
-		t.Error("left are", left, places, a.images())
-	}
-	if log := a.log.String(); strings.Contains(log, "lost") {
-		t.Error(log)
-	}
+// nowKept waits until no process is there, and n images are kept.
+func (r *rig) nowKept(a *asleep, n int) {
+	r.t.Helper()
+	commontest.Eventually(r.t, "all sleep", func() bool { return len(r.Processes()) == 0 && len(a.images()) == n })
+}
+
+// heardOf lists what the fake program has heard of so far.
+func (r *rig) heardOf(id string) string {
+	r.t.Helper()
+	return string(r.result(r.call(id, "lines", `{}`)))
 }

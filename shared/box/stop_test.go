@@ -10,9 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -41,7 +39,6 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 
 // A client that has asked for log messages is told what its session has lost.
 func TestAClientIsToldThatTheMemoryOfItsServerIsGone(t *testing.T) {
-	t.Parallel()
 	const meta = `,"_meta":{"io.modelcontextprotocol/logLevel":"info"}`
 	for name, test := range map[string]struct {
 		level, meta string
@@ -51,32 +48,35 @@ func TestAClientIsToldThatTheMemoryOfItsServerIsGone(t *testing.T) {
 		"a higher level": {level: "warning", again: true}, "none": {again: true}, "a new session": {level: "info"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, "normal")
-			r.Deliver(Delivery{ID: "d", Session: "s", Ticket: "t", Again: test.again, Level: test.level, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid","arguments":0` + test.meta + `}}`)})
-			e := r.event(t, "d")
-			if logger, _ := wire.String(wire.Lookup(e.Raw, "params", "logger")); (logger == "dormouse") != test.told || e.Final == test.told {
-				t.Errorf("first it hears %s", e.Raw)
-			}
-			if test.told {
-				r.result("d")
-			}
+			inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
+				call := d.as("s", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"`+test.meta+`}}`, func(of *Delivery) { of.Again, of.Level = test.again, test.level })
+				d.greets(`{}`)
+				d.answersCall()
+				logger, _ := wire.String(wire.Lookup(d.event(t, call).Raw, "params", "logger"))
+				if (logger == "dormouse") != test.told {
+					t.Errorf("first it hears of %q", logger)
+				}
+			})
 		})
 	}
 }
 
-func TestWhatAServerSaysByItselfKeepsNothingAwake(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "", func(s *Server) {
-		s.Idle = 200 * time.Millisecond
-		s.Command = "/bin/sh"
-		s.Args = []string{"-c", `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'
-			while :; do echo '{"jsonrpc":"2.0","method":"notifications/message","params":{}}'; sleep 0.02; done`}
+func TestAProcessIsKeptAwakeByItsClientAndNotByItself(t *testing.T) {
+	inBubble(t, Server{Idle: time.Minute}, func(t *testing.T, d dialogue) {
+		time.Sleep(59 * time.Second)
+		d.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+		for range 2 {
+			time.Sleep(29 * time.Second)
+			d.hears(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+		}
+		if d.asleep() {
+			t.Error("its time to be idle has not begun anew")
+		}
+		time.Sleep(3 * time.Second)
+		if !d.asleep() {
+			t.Error("it is awake")
+		}
 	})
-	r.hurry()
-	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
-	r.event(t, "")
-	r.state(t, Stopped)
 }
 
 func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
@@ -100,21 +100,6 @@ func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	if again, idle := r.IdleSince(); !idle || !again.After(ended) {
 		t.Errorf("idle: %v since %s after a message, before since %s", idle, again, ended)
-	}
-}
-
-func TestBoxIsNotIdleWhileAProcessStarts(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "silent")
-	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
-	r.state(t, Started)
-	commontest.Eventually(t, "the sink has taken everything", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return !r.sessions["s"].telling
-	})
-	if _, idle := r.IdleSince(); idle {
-		t.Error("the box is idle")
 	}
 }
 
@@ -221,23 +206,18 @@ func TestChildThatLeftTheGroupHoldsUpNothing(t *testing.T) {
 	}
 }
 
-func TestServersGetTwoSecondsAndThenFiveToExit(t *testing.T) {
-	if got, want := New(Server{}, newRecorder(), nil).grace, (proc.Grace{Stdin: 2 * time.Second, Term: 5 * time.Second}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
 func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
 	var pids []int
+	var open []string
 	for _, s := range []string{"a", "b"} {
-		r.Deliver(Delivery{ID: storage.StreamID("open " + s), Session: storage.ID(s), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
+		open = append(open, r.deliverIn(s, "hang"))
 		pids = append(pids, r.state(t, Ready).PID)
 	}
 	commontest.OK(t, r.Close(t.Context(), 0))
-	for i, s := range []string{"a", "b"} {
-		_, message, code, data := r.failure("open " + s)
+	for i, call := range open {
+		_, message, code, data := r.failure(call)
 		if want := `server "fake": the box was shut down; whether the call was executed is not known`; data.Phase != PhaseBoxUnavailable || message != want || code != int(wire.CodeOutcomeUnknown) {
 			t.Errorf("got %q, code %d, %+v", message, code, data)
 		}
@@ -276,18 +256,25 @@ func TestCloseLetsCallsInFlightEnd(t *testing.T) {
 	}
 }
 
-func TestCloseEndsACallThatNeverReachedItsProcess(t *testing.T) {
+func TestACallThatNeverReachedItsProcessEndsWithIt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "silent")
-	r.hurry()
-	waits := r.call("1", "echo", "0")
-	r.state(t, Started)
-	if err := r.Close(t.Context(), 0); err != nil {
-		t.Error(err)
-	}
-	want := `server "fake": the box was shut down; the call was not executed, send it again`
-	if _, message, code, _ := r.failure(waits); message != want || code != int(wire.CodeInternal) {
-		t.Errorf("got %q, code %d", message, code)
+	for why, end := range map[string]func(*rig){
+		"it was stopped by ada": func(r *rig) { r.Halt("s", "ada", 0) },
+		"the box was shut down": func(r *rig) { commontest.OK(r.t, r.Close(r.t.Context(), 0)) },
+	} {
+		t.Run(why, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "silent")
+			r.hurry()
+			waits := r.call("1", "echo", "0")
+			r.state(t, Started)
+			end(r)
+			want := `server "fake": ` + why + `; the call was not executed, send it again`
+			if _, message, code, _ := r.failure(waits); message != want || code != int(wire.CodeInternal) {
+				t.Errorf("got %q, code %d", message, code)
+			}
+			r.state(t, Stopped)
+		})
 	}
 }
 
@@ -310,11 +297,8 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 	for _, how := range []string{"normal", "exits", "refuses", "deaf to sigterm"} {
 		r := newRig(t, how)
 		r.hurry()
-		for i := range 3 {
-			r.Deliver(Delivery{ID: "x", Session: storage.ID("s" + strconv.Itoa(i)), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
-		}
-		for range 3 {
-			r.final(t, "x")
+		for _, call := range []string{r.deliverIn("a", "pid"), r.deliverIn("b", "pid"), r.deliverIn("c", "pid")} {
+			r.final(t, call)
 		}
 		commontest.OK(t, r.Close(t.Context(), 0))
 	}

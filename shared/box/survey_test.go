@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -23,8 +22,6 @@ func (f *fake) takeLists(m wire.Message) bool {
 		answer(m.ID, `{"protocolVersion":"`+version+`","capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{}},"serverInfo":{"name":"fake","version":"1"}}`)
 	case wire.MethodToolsList:
 		switch {
-		case f.how == "lists without end":
-			answer(m.ID, `{"tools":[{"name":"a"}],"nextCursor":"8"}`)
 		case cursor == "":
 			answer(m.ID, `{"tools":[{"name":"a"}],"nextCursor":"2"}`)
 		case f.how == "lists more":
@@ -51,7 +48,7 @@ func surveys(s *Server) { s.Lists = true }
 // told returns what the box says of a fresh process of a session.
 func (r *rig) told(session, init string) toldLists {
 	r.t.Helper()
-	r.Deliver(Delivery{ID: storage.StreamID("d-" + session), Session: storage.ID(session), Principal: "p-" + session, Init: json.RawMessage(init), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
+	r.as(session, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, func(d *Delivery) { d.Ticket, d.Principal, d.Init = "", "p-"+session, json.RawMessage(init) })
 	return find(r.t, r.recorder, "the lists of "+session, func(l toldLists) bool { return l.session == session })
 }
 
@@ -90,26 +87,17 @@ func TestProcessThatKnowsItsPrincipalIsComparedWithItsOwn(t *testing.T) {
 	}
 }
 
-func TestListsWithoutEndAreGivenUp(t *testing.T) {
-	t.Parallel()
-	if l := newRig(t, "lists without end", surveys).told("1", plainClient); !strings.Contains(string(l.Fingerprint), wire.MethodToolsList) {
-		t.Errorf("lists are %s", l.Fingerprint)
-	}
-}
-
 // A process that cannot list now is not compared, and one that nobody compares is not asked.
 func TestProcessThatIsNotComparedSaysNothing(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]*rig{"fails": newRig(t, "lists and fails", surveys), "is not asked": newRig(t, "lists")} {
 		t.Run(name, func(t *testing.T) {
-			r.Deliver(Delivery{ID: "1", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"resources/templates/list"}`)})
-			r.result("1")
-			r.Deliver(Delivery{ID: "2", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"seen"}}`)})
-			seen := string(r.result("2"))
+			r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"resources/templates/list"}`))
+			seen := string(r.result(r.deliverIn("s", "seen")))
 			if asked := strings.Contains(seen, wire.MethodToolsList); asked != (name == "fails") {
 				t.Errorf("%s: the process was asked: %t", name, asked)
 			}
-			for _, v := range append(r.past, drained(r.recorder)...) {
+			for _, v := range r.left() {
 				if l, ok := v.(toldLists); ok {
 					t.Errorf("%s: %+v", name, l)
 				}
@@ -118,24 +106,11 @@ func TestProcessThatIsNotComparedSaysNothing(t *testing.T) {
 	}
 }
 
-// drained returns the calls that nobody has taken.
-func drained(r *recorder) (all []any) {
-	for {
-		select {
-		case v := <-r.calls:
-			all = append(all, v)
-		default:
-			return all
-		}
-	}
-}
-
 func TestStatelessProcessIsAskedForItsListsInItsOwnProtocol(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", surveys)
 	r.told("s", plainClient)
-	r.Deliver(Delivery{ID: "2", Session: "s", Init: json.RawMessage(plainClient), Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"test/seen"}`)})
-	if seen := string(r.result("2")); !strings.Contains(seen, `"method":"tools/list","params":{"_meta":{`) {
+	if seen := string(r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"test/seen"}`))); !strings.Contains(seen, `"method":"tools/list","params":{"_meta":{`) {
 		t.Errorf("it has got %s", seen)
 	}
 }
