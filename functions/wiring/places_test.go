@@ -26,15 +26,6 @@ func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 	}
 }
 
-// The relay function gives a box on Lambda its secrets with the welcome.
-func TestAServerWithSecretsIsPlacedAsAnyOther(t *testing.T) {
-	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"token":{"command":"node","env":{"TOKEN":"ssm:/stack/token","KEY":"secretsmanager:stack/key"}}}}`), "servers.json", nil)
-	commontest.OK(t, err)
-	f := &Function{Settings: Settings{Servers: servers}}
-	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
-	commontest.EqualIn(t, "a server with secrets runs in", places.Lambda, two.Choose(f.needs(storage.Box{Server: "token", Attempt: 1})))
-}
-
 // A box on Lambda has no uid for each server, so it has none of the guards that need one, and
 // it has the image of its function.
 func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
@@ -43,12 +34,13 @@ func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
 		"rootfs":{"command":"node","x-dormouse":{"box":{"read_only_rootfs":true,"place":"lambda"}}},
 		"offline":{"command":"node","x-dormouse":{"box":{"network":"off","place":"lambda"}}},
 		"container":{"command":"docker","args":["run","-i","--rm","mcp/time"],"x-dormouse":{"box":{"place":"lambda"}}},
-		"free":{"command":"node","x-dormouse":{"box":{"place":"lambda"}}}
+		"free":{"command":"node","x-dormouse":{"box":{"place":"lambda"}}},
+		"secrets":{"command":"node","env":{"TOKEN":"ssm:/stack/token"}}
 	}}`), "servers.json", func(string) (string, bool) { return "", false })
 	commontest.OK(t, err)
 	f := &Function{Settings: Settings{Servers: servers}}
 	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
-	for name, want := range map[string]string{"profile": "ecs", "rootfs": "ecs", "offline": "ecs", "container": "ecs", "free": places.Lambda} {
+	for name, want := range map[string]string{"profile": "ecs", "rootfs": "ecs", "offline": "ecs", "container": "ecs", "free": places.Lambda, "secrets": places.Lambda} {
 		t.Run(name, func(t *testing.T) {
 			if got := two.Choose(f.needs(storage.Box{Server: name, Attempt: 1})); got != want {
 				t.Errorf("%s runs in %s, want %s", name, got, want)
