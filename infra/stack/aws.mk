@@ -37,9 +37,8 @@ sam-build: $(SAM) ## Build the functions for AWS into .aws-sam (ARCH=x86_64 for 
 LOCAL_ARCH := $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
 .PHONY: sam-local
-sam-local: need-go $(SAM) ## Send every file of events/ through sam local invoke (needs Docker, or root to start it)
+sam-local: need-go $(SAM) ## Type the commands of events/README.md, and have a stdio server answer from sam local invoke (needs Docker, or root to start it)
 	@ARCH=$(LOCAL_ARCH) AWS_DEFAULT_REGION=us-east-1 $(SAM) build --build-dir .aws-sam/local --parameter-overrides Architecture=$(LOCAL_ARCH) >/dev/null
-	@go test -count=1 -tags samlocal -run '^TestSAMLocalIsPrepared$$' ./infra/stack
 	@infra/stack/engine.sh infra/stack/samlocal.sh $(SAM)
 
 .PHONY: check-stack

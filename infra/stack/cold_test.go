@@ -5,7 +5,6 @@ package stack_test
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,7 +23,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -38,27 +36,10 @@ const (
 	maxSize = 13_600_000 // bytes, for the processor that the template has by default
 )
 
-// coldFunctions returns the deployed programs, each with an event. The event makes the
-// program read the table and find nothing.
-func coldFunctions() map[string]string {
-	return map[string]string{"http": "http-initialize", "socket": "socket-tools-call", "relay": "relay-hello", "sweep": "sweep-schedule"}
-}
-
-// withToken names the measurement of the function http for a call with an OAuth token. The call
-// names a session that does not exist.
-const withToken = "http, with a token"
-
-// tokenEvent returns the event of a call with a good token.
-func tokenEvent(t *testing.T) []byte {
-	t.Helper()
-	secret, err := hex.DecodeString(coldSecret)
-	commontest.OK(t, err)
-	sealer, err := resourceserver.NewTokenSealer(secret)
-	commontest.OK(t, err)
-	token := resourceserver.SealToken(sealer, resourceserver.Token{Grant: "g", Tenant: "default", Principal: "dev:ada", Server: "everything", Scopes: []string{"mcp"}, Expires: time.Now().Add(time.Hour).Unix()})
-	raw, err := os.ReadFile(root("events", "http-post-tools-call.json"))
-	commontest.OK(t, err)
-	return regexp.MustCompile(`Bearer [^"]*`).ReplaceAll(raw, []byte("Bearer "+token))
+// coldEvents are the events of the deployed programs. Each makes its program read the table and
+// find nothing.
+func coldEvents() [][2]string {
+	return [][2]string{{"http", "http-initialize"}, {"socket", "socket-tools-call"}, {"relay", "relay-hello"}, {"sweep", "sweep-schedule"}}
 }
 
 const coldSecret = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -74,35 +55,24 @@ type cold struct {
 // that of this machine's processor, and the size that of the processor in the template. CPU
 // time says most where other programs keep the machine busy.
 func TestColdStarts(t *testing.T) {
-	all := coldFunctions()
-	names := []string{"http", "socket", "relay", "sweep"}
-	dir, deployed, events := t.TempDir(), t.TempDir(), map[string][]byte{}
-	for _, name := range names {
-		build(t, filepath.Join(dir, name), "../../functions/"+name)
-		build(t, filepath.Join(deployed, name), "../../functions/"+name, "GOOS=linux", "GOARCH=arm64")
-		raw, err := os.ReadFile(root("events", all[name]+".json"))
-		commontest.OK(t, err)
-		events[name] = raw
+	dir, deployed := t.TempDir(), t.TempDir()
+	for _, of := range coldEvents() {
+		build(t, filepath.Join(dir, of[0]), "../../functions/"+of[0])
+		build(t, filepath.Join(deployed, of[0]), "../../functions/"+of[0], "GOOS=linux", "GOARCH=arm64")
 	}
-	events[withToken] = tokenEvent(t)
-	for _, folder := range []string{dir, deployed} {
-		commontest.OK(t, os.Link(filepath.Join(folder, "http"), filepath.Join(folder, withToken)))
-	}
-	names = append(names, withToken)
-	nothing := filepath.Join(dir, "nothing")
-	build(t, nothing, "./testdata/nothing")
 	table := httptest.NewServer(http.HandlerFunc(emptyTable))
 	defer table.Close()
 	measured := map[string][]cold{}
-	var bare []cold
 	for range starts {
-		bare = append(bare, cold{next: runs(t, nothing)})
-		for _, name := range names {
-			measured[name] = append(measured[name], start(t, filepath.Join(dir, name), table.URL, events[name]))
+		for _, of := range coldEvents() {
+			event, err := os.ReadFile(root("events", of[1]+".json"))
+			commontest.OK(t, err)
+			measured[of[0]] = append(measured[of[0]], start(t, filepath.Join(dir, of[0]), table.URL, event))
 		}
 	}
 	rows := []string{"function\tsize on arm64\texec to next, min\tmedian\tmax\tto the answer, min\tmedian\tmax\tCPU, min\tmedian\tmemory\t"}
-	for _, name := range names {
+	for _, of := range coldEvents() {
+		name := of[0]
 		info, err := os.Stat(filepath.Join(deployed, name))
 		commontest.OK(t, err)
 		next, answer, cpu, peak := spread(measured[name], func(c cold) time.Duration { return c.next }), spread(measured[name], func(c cold) time.Duration { return c.answer }), spread(measured[name], func(c cold) time.Duration { return c.cpu }), 0
@@ -115,8 +85,6 @@ func TestColdStarts(t *testing.T) {
 			t.Errorf("%s for arm64 has %d bytes, more than %d", name, info.Size(), maxSize)
 		}
 	}
-	floor := spread(bare, func(c cold) time.Duration { return c.next })
-	rows = append(rows, fmt.Sprintf("a program that does nothing\t\t%s\t%s\t%s\t\t\t\t\t\t\t", floor[0], floor[1], floor[2]))
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	_, err := fmt.Fprintln(w, strings.Join(rows, "\n"))
@@ -125,15 +93,6 @@ func TestColdStarts(t *testing.T) {
 	}
 	commontest.OK(t, err)
 	t.Logf("%d starts each, in turns; aims: %s for the median to the answer, %d bytes\n%s", starts, aimTime, maxSize, &out)
-}
-
-// runs returns how long a program takes from exec to its end. A program that does nothing shows
-// how much of a start the machine itself takes.
-func runs(t *testing.T, program string) time.Duration {
-	t.Helper()
-	begun := time.Now()
-	commontest.OK(t, exec.CommandContext(t.Context(), program).Run())
-	return time.Since(begun)
 }
 
 // emptyTable serves a DynamoDB without items.
@@ -183,11 +142,7 @@ func start(t *testing.T, program, table string, event []byte) cold {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Dir = root()
-	if cmd.Env = coldEnvironment(l.Addr().String(), table); filepath.Base(program) == withToken {
-		servers := filepath.Join(t.TempDir(), "servers.json")
-		commontest.OK(t, os.WriteFile(servers, []byte(`{"mcpServers":{"everything":{"command":"npx","args":["-y","srv@1.0.0"]}},"x-dormouse":{"access":{"issuer":"https://login.example.com","client_id":"dormouse","client_secret":"secret"}}}`), 0o600))
-		cmd.Env = append(cmd.Env, "DORMOUSE_ACCESS=oauth", "DORMOUSE_PUBLIC_URL=https://mcp.example.com", "DORMOUSE_SERVERS="+servers)
-	}
+	cmd.Env = coldEnvironment(l.Addr().String(), table)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	begun := time.Now()
@@ -206,9 +161,6 @@ func start(t *testing.T, program, table string, event []byte) cold {
 	}
 	if strings.HasSuffix(said.String(), "is a failure") || strings.Contains(said.String(), "the session store did not answer") {
 		t.Fatalf("%s: %s\n%s", program, &said, &stderr)
-	}
-	if filepath.Base(program) == withToken && !strings.Contains(said.String(), `"statusCode":404`) {
-		t.Fatalf("%s: %s; want that there is no such session", program, &said)
 	}
 	result.peak = peak(t, cmd.Process.Pid)
 	end()

@@ -81,52 +81,15 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 	}
 }
 
-// Each type of which docs/aws/checked.md says that it is not emulated is in the template.
-func TestTypesThatAreNotEmulatedAreThere(t *testing.T) {
-	known := map[string]bool{}
-	s := expand(t)
-	for _, of := range []stack{s, s.nested(t, "Seen")} {
-		for _, r := range of.resources {
-			known[fmt.Sprint(r["Type"])] = true
-		}
-	}
-	for _, kind := range notEmulated() {
-		if !known[kind] {
-			t.Errorf("the template has no %s", kind)
-		}
-	}
-}
-
-// AWS refuses what ministack takes by itself: functions whose image is not there, more than
-// 4 KB of variables, and a sixth VPC. Box functions are a stack of their own because of the
-// first; the doctor looks for the others.
-func TestTheEmulatorRefusesWhatAWSRefuses(t *testing.T) {
-	e := emulate(t)
-	e.write("Architecture=x86_64")
-	created := e.change("create")
-	_, repository, _ := strings.Cut(created.Outputs["RepositoryUri"], "/")
-	type boxes struct {
-		Status            string
-		Failed, Functions []string
-	}
-	for _, there := range []bool{false, true} {
-		if there {
-			e.do(nil, "push", repository, "mine")
-		}
-		var got boxes
-		e.do(&got, "boxes", created.Outputs["RepositoryUri"]+":mine")
-		if made := got.Status == "CREATE_COMPLETE" && len(got.Functions) == 3; made != there || !there && !strings.Contains(fmt.Sprint(got.Failed), "does not exist") {
-			t.Errorf("with the image %v: %+v", there, got)
-		}
-	}
-
-	environments := map[string]map[string]string{}
-	e.do(&environments, "functions")
+// counted checks that the variables of each function have at most as many bytes as the doctor counts,
+// of the 4 KB that Lambda takes.
+func (e *emulator) counted(environments map[string]map[string]string) {
+	e.t.Helper()
 	text, err := os.ReadFile(filepath.Join("deploy", "doctor.go"))
-	commontest.OK(t, err)
+	commontest.OK(e.t, err)
 	counts := regexp.MustCompile(`ownBytes\s*= (\d+)(?s:.*)ownBytes \+ (\d+)\*len\(d.config.stack\)`).FindStringSubmatch(string(text))
 	if counts == nil {
-		t.Fatal("the doctor counts otherwise")
+		e.t.Fatal("the doctor counts otherwise")
 	}
 	own, _ := strconv.Atoi(counts[1])
 	each, _ := strconv.Atoi(counts[2])
@@ -137,22 +100,8 @@ func TestTheEmulatorRefusesWhatAWSRefuses(t *testing.T) {
 			named += strings.Count(value, "dormouse")
 		}
 		if n > own+each*len("dormouse") || named > each {
-			t.Errorf("%s has %d bytes of variables, with the stack's name %d times; the doctor counts %d, and %d times the name", function, n, named, own, each)
+			e.t.Errorf("%s has %d bytes of variables, with the stack's name %d times; the doctor counts %d, and %d times the name", function, n, named, own, each)
 		}
-	}
-	e.do(nil, "secret", "many", `{"github":"`+strings.Repeat("x", 4000)+`"}`)
-	var large made
-	if e.do(&large, "update", e.template, "ConnectSecrets=many"); large.Status != "UPDATE_ROLLBACK_COMPLETE" || !strings.Contains(fmt.Sprint(large.Failed), "4KB limit") {
-		t.Errorf("with 4,000 bytes of secrets the stack is %+v", large)
-	}
-
-	e.do(nil, "delete")
-	for range 4 { // and the region's own
-		e.do(nil, "network")
-	}
-	var sixth made
-	if e.do(&sixth, "create", e.template); !strings.Contains(fmt.Sprint(sixth.Failed), "VpcLimitExceeded") {
-		t.Errorf("with five VPCs the stack is %+v", sixth)
 	}
 }
 
@@ -423,6 +372,7 @@ func (e *emulator) resolved(m made) {
 	if secret := environments["dormouse-http"]["DORMOUSE_SECRET"]; len(secret) != 64 || secret != environments["dormouse-relay"]["DORMOUSE_SECRET"] {
 		e.t.Errorf("functions seal with %q", secret)
 	}
+	e.counted(environments)
 	delete(environments, "dormouse-setup") // this function has no store
 	for function, environment := range environments {
 		for name, value := range environment {

@@ -87,21 +87,6 @@ func TestFunctionsReadWhatTheTemplateSetsAndTheTemplateSetsWhatTheyRead(t *testi
 	}
 }
 
-// Without this test, the functions would find a value that they cannot read only at the
-// first message.
-func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
-	s := expand(t)
-	set, _ := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
-	for name, want := range map[string]string{
-		"DORMOUSE_STORE": "dynamodb:Table", "DORMOUSE_SESSION_LIFE": "168h",
-		"DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_CLIENT_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_WAITING_CALLS": "0",
-	} {
-		t.Run(name, func(t *testing.T) {
-			commontest.EqualIn(t, name, want, s.value(set[name]))
-		})
-	}
-}
-
 // Whoever may read a function's settings reads its secrets, and so does its program: a
 // function has those that it uses.
 func TestAFunctionHasNoSecretThatItDoesNotUse(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -113,44 +112,48 @@ type object = map[string]any
 // stack is the template in the form that CloudFormation gets.
 type stack struct {
 	params     map[string]string
+	allowed    map[string][]string // values that a parameter may have
 	conditions object
 	mappings   object
 	resources  map[string]object
 }
 
-// expanded is created once for all tests of a run, and is read-only.
-var expanded struct {
-	sync.Once
-	raw []byte
-}
+// expansions has what testdata/expand.py made of a template and values of parameters. Each is made
+// once for all tests of a run, which do not run in parallel.
+var expansions = map[string][]byte{} //nolint:gochecknoglobals // made once for all tests
 
 // expand returns the expanded template with the parameters' defaults.
 func expand(t *testing.T) stack {
 	t.Helper()
-	python := tools(t).python
-	expanded.Do(func() { expanded.raw = run(t, python, filepath.Join("testdata", "expand.py"), root("template.yaml")) })
-	return asStack(t, expanded.raw)
+	return expandAs(t, root("template.yaml"))
 }
 
 // expandAs returns another template, or one with other values of parameters.
 func expandAs(t *testing.T, file string, values ...string) stack {
 	t.Helper()
-	return asStack(t, run(t, tools(t).python, append([]string{filepath.Join("testdata", "expand.py"), file}, values...)...))
-}
-
-// asStack decodes an expanded template.
-func asStack(t *testing.T, raw []byte) stack {
-	t.Helper()
+	of := strings.Join(append([]string{file}, values...), " ")
+	if expansions[of] == nil {
+		expansions[of] = run(t, tools(t).python, append([]string{filepath.Join("testdata", "expand.py"), file}, values...)...)
+	}
 	var template struct {
-		Parameters map[string]struct{ Default any }
+		Parameters map[string]struct {
+			Default       any
+			AllowedValues []any
+		}
 		Conditions object
 		Mappings   object
 		Resources  map[string]object
 	}
-	commontest.OK(t, json.Unmarshal(raw, &template))
-	s := stack{params: map[string]string{"AWS::StackName": "stack"}, conditions: template.Conditions, mappings: template.Mappings, resources: template.Resources}
+	commontest.OK(t, json.Unmarshal(expansions[of], &template))
+	s := stack{
+		params: map[string]string{"AWS::StackName": "stack"}, allowed: map[string][]string{},
+		conditions: template.Conditions, mappings: template.Mappings, resources: template.Resources,
+	}
 	for name, p := range template.Parameters {
 		s.params[name] = fmt.Sprint(p.Default)
+		for _, v := range p.AllowedValues {
+			s.allowed[name] = append(s.allowed[name], fmt.Sprint(v))
+		}
 	}
 	return s
 }

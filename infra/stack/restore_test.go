@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -94,9 +93,7 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	box.Gen++ // as when the box wakes
 	d.keep(box, "saved after the restore")
 	commontest.EqualIn(t, "the workspace kept after the restore is", "saved after the restore", d.kept(box))
-	if said, failed := d.invoke("dormouse-relay", eventFile(t, "relay-connect.json")); failed || !strings.Contains(said, `"statusCode": 401`) {
-		t.Errorf("relay answers a connection without a pass with %s", said)
-	}
+	commontest.Contains(t, "a connection without a pass", `"statusCode": 401`, d.invoke("dormouse-relay", eventFile(t, "relay-connect.json")))
 
 	// Without the secret of the stack, what it sealed is lost; keys and sessions are not.
 	d.secret = strings.Repeat("07", 32)
@@ -276,51 +273,39 @@ func (d *drill) send(r *http.Request) string {
 	return string(text)
 }
 
-func (d *drill) invoke(function string, event []byte) (said string, failed bool) {
+// invoke returns what a function answers. It must not fail.
+func (d *drill) invoke(function string, event []byte) string {
 	d.t.Helper()
-	got := d.call(function, event, nil, http.StatusOK)
-	return got.body, got.failed
+	said, err := emulated(d.t.Context(), d.endpoint, function, event)
+	commontest.OK(d.t, err)
+	return said
 }
 
-// call invokes a function. The answer must have the status.
-func (d *drill) call(function string, event []byte, header http.Header, status int) invoked {
-	d.t.Helper()
-	got, err := emulated(d.t.Context(), d.endpoint, function, event, header)
-	if err != nil || got.status != status {
-		d.t.Fatalf("%s is answered with %+v, %v", function, got, err)
-	}
-	return got
-}
-
-// invoked is Lambda's answer to Invoke.
-type invoked struct {
-	status int
-	failed bool // the function did
-	body   string
-}
-
-// emulated invokes a function in the emulator, with the owner's rights.
-func emulated(ctx context.Context, endpoint, function string, event []byte, header http.Header) (got invoked, err error) {
+// emulated invokes a function in the emulator, with the owner's rights. It is an error if the
+// function fails.
+func emulated(ctx context.Context, endpoint, function string, event []byte) (answer string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint+"/2015-03-31/functions/"+function+"/invocations", bytes.NewReader(event))
 	if err != nil {
-		return got, err
+		return "", err
 	}
-	maps.Copy(r.Header, header)
 	keys, err := owner().Retrieve(ctx)
 	if err != nil {
-		return got, err
+		return "", err
 	}
 	sum := sha256.Sum256(event)
 	if err := v4.NewSigner().SignHTTP(ctx, keys, r, hex.EncodeToString(sum[:]), "lambda", "us-east-1", time.Now()); err != nil {
-		return got, err
+		return "", err
 	}
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return got, err
+		return "", err
 	}
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
-	return invoked{res.StatusCode, res.Header.Get("X-Amz-Function-Error") != "", string(text)}, err
+	if err == nil && (res.StatusCode != http.StatusOK || res.Header.Get("X-Amz-Function-Error") != "") {
+		err = fmt.Errorf("%s is answered with %s: %s", function, res.Status, text)
+	}
+	return string(text), err
 }
 
 // event returns the event of an MCP message.
@@ -353,11 +338,9 @@ func (d *drill) request(server, body string, header map[string]string) (got stru
 },
 ) {
 	d.t.Helper()
-	said, failed := d.invoke("dormouse-http", d.event(server, body, header))
+	said := d.invoke("dormouse-http", d.event(server, body, header))
 	var whole string // a prelude, eight zeros, and the body: as Lambda streams it
-	if err := json.Unmarshal([]byte(said), &whole); err != nil || failed {
-		d.t.Fatalf("http answers %s, %v", said, err)
-	}
+	commontest.OKIn(d.t, "http answers "+said, json.Unmarshal([]byte(said), &whole))
 	prelude, rest, _ := strings.Cut(whole, strings.Repeat("\x00", 8))
 	commontest.OKIn(d.t, fmt.Sprintf("http answers %q", whole), json.Unmarshal([]byte(prelude), &got))
 	got.Body = rest

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -39,6 +40,22 @@ func sources(t *testing.T) map[string]*ast.File {
 	return files
 }
 
+// written returns the strings in the sources of the deployed functions.
+func written(t *testing.T) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	for _, f := range sources(t) {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				text, _ := strconv.Unquote(lit.Value)
+				all[text] = true
+			}
+			return true
+		})
+	}
+	return all
+}
+
 // ofECS returns the rights that each request of package ecs needs. It uses HTTP without the
 // SDK.
 func ofECS() map[string][]string {
@@ -52,20 +69,15 @@ func ofECS() map[string][]string {
 }
 
 // named matches a string that names an operation of a service, as requests without the SDK do.
-var named = regexp.MustCompile(`^"(AmazonSSM|secretsmanager|Logs_20140328)\.(\w+)"$`)
+var named = regexp.MustCompile(`^(AmazonSSM|secretsmanager|Logs_20140328)\.(\w+)$`)
 
 // called lists the IAM actions of the operations that the sources name in strings.
 func called(t *testing.T) (actions []string) {
 	t.Helper()
-	for _, f := range sources(t) {
-		ast.Inspect(f, func(n ast.Node) bool {
-			if lit, ok := n.(*ast.BasicLit); ok {
-				if m := named.FindStringSubmatch(lit.Value); m != nil {
-					actions = append(actions, map[string]string{"AmazonSSM": "ssm", "secretsmanager": "secretsmanager", "Logs_20140328": "logs"}[m[1]]+":"+m[2])
-				}
-			}
-			return true
-		})
+	for text := range written(t) {
+		if m := named.FindStringSubmatch(text); m != nil {
+			actions = append(actions, map[string]string{"AmazonSSM": "ssm", "secretsmanager": "secretsmanager", "Logs_20140328": "logs"}[m[1]]+":"+m[2])
+		}
 	}
 	return actions
 }
@@ -174,15 +186,18 @@ func ofOwn() map[string][]string {
 func linked(t *testing.T) map[string][]string {
 	t.Helper()
 	operation := regexp.MustCompile(`^github.com/aws/aws-sdk-go-v2/service/(\w+)\.\(\*Client\)\.([A-Z]\w+)$`)
-	all := map[string][]string{}
-	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console", "Setup"} {
-		program := filepath.Join(t.TempDir(), f)
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "lambda.norpc,aws", "-o", program, "../../functions/"+strings.ToLower(f))
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		symbols, err := exec.CommandContext(t.Context(), "go", "tool", "nm", program).Output()
+	all, functions, dir := map[string][]string{}, []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console", "Setup"}, t.TempDir()
+	args := []string{"build", "-trimpath", "-tags", "lambda.norpc,aws", "-o", dir}
+	for _, f := range functions {
+		args = append(args, "../../functions/"+strings.ToLower(f))
+	}
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, f := range functions {
+		symbols, err := exec.CommandContext(t.Context(), "go", "tool", "nm", filepath.Join(dir, strings.ToLower(f))).Output()
 		commontest.OK(t, err)
 		for line := range strings.Lines(string(symbols)) {
 			fields := strings.Fields(line)
@@ -199,6 +214,7 @@ func linked(t *testing.T) map[string][]string {
 }
 
 func TestEachFunctionMayDoWhatItCallsAndNothingElse(t *testing.T) {
+	t.Parallel()
 	needs, has := linked(t), granted(t, expand(t))
 	var together []string
 	for f, needed := range needs {

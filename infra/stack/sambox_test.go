@@ -9,11 +9,13 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -39,23 +41,40 @@ const (
 	boxFunction = "BoxFunction512"
 	boxImage    = "dormouse-box:samlocal"
 	boxServer   = "/usr/local/bin/echo-server"
+	samRegion   = "us-east-1"
 )
+
+// The commands of events/README.md do what it says, as somebody types them in a clone.
+func TestTheCommandsOfTheReadmeUnderSAMLocal(t *testing.T) {
+	text, err := os.ReadFile(root("events", "README.md"))
+	commontest.OK(t, err)
+	_, block, _ := strings.Cut(string(text), "```sh\n")
+	block, _, _ = strings.Cut(block, "```")
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", block) //nolint:gosec // the commands are those of our own page
+	cmd.Dir = root()
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(tools(t).python)+":"+os.Getenv("PATH"), "AWS_DEFAULT_REGION="+samRegion, "SAM_CLI_TELEMETRY=0", "MAKEFLAGS=")
+	if os.Getenv("ENGINE_STARTED") != "" {
+		cmd.Env = append(cmd.Env, "SAM_SKIP_PULL_IMAGE=1")
+	}
+	var says bytes.Buffer
+	cmd.Stderr = &says
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, &says)
+	}
+	if n := strings.Count(string(out), "401"); n != 2 {
+		t.Errorf("%d of two invocations are refused with 401:\n%s\n%s", n, out, &says)
+	}
+}
 
 // The host runs here, and its box in the container of sam local invoke. The box dials out
 // to the host's relay, so the test shows that the function of the template, the runner and a
 // server work together.
 func TestAStdioServerAnswersThroughTheBoxFunctionUnderSAMLocal(t *testing.T) {
-	built(t)
 	buildBoxImage(t)
 	ends := make(chan fleet.Status, 8)
 	url := hostWithBoxesIn(t, func(event []byte, tenant string) {
-		stdout, stderr, err := samInvoke(t, boxFunction, event, map[string]string{}, "--tenant-id", tenant,
-			"Name=stack", "Image="+boxImage)
-		var end fleet.Status
-		if err != nil || json.Unmarshal(stdout, &end) != nil {
-			t.Errorf("the box function: %v\n%s%s", err, stdout, stderr)
-		}
-		ends <- end
+		ends <- invokeBox(t, event, tenant)
 	})
 	client := mcp.NewClient(&mcp.Implementation{Name: "samlocal", Version: "1"}, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -78,6 +97,32 @@ func TestAStdioServerAnswersThroughTheBoxFunctionUnderSAMLocal(t *testing.T) {
 			t.Fatal("the box function does not end, although its box is idle")
 		}
 	}
+}
+
+// invokeBox runs the function for boxes with sam local invoke, and returns its answer.
+func invokeBox(t *testing.T, event []byte, tenant string) (end fleet.Status) {
+	file := filepath.Join(t.TempDir(), "event.json")
+	if err := os.WriteFile(file, event, 0o600); err != nil {
+		t.Error(err)
+		return end
+	}
+	args := []string{"-m", "samcli", "local", "invoke", boxFunction, "--template", "boxes.yaml", "--event", file, "--no-memory-limit", "--tenant-id", tenant}
+	if os.Getenv("ENGINE_STARTED") != "" {
+		args = append(args, "--skip-pull-image")
+	}
+	arch := strings.Replace(runtime.GOARCH, "amd64", "x86_64", 1) // this machine's, so that nothing needs emulation
+	args = append(args, "--parameter-overrides", "Architecture="+arch, "Name=stack", "Image="+boxImage)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, tools(t).python, args...)
+	cmd.Env = append(os.Environ(), "AWS_DEFAULT_REGION="+samRegion, "SAM_CLI_TELEMETRY=0", "AWS_EC2_METADATA_DISABLED=true")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil || json.Unmarshal(out, &end) != nil {
+		t.Errorf("the box function: %v\n%s%s", err, out, &said)
+	}
+	return end
 }
 
 // buildBoxImage gives the engine an image with the runner, a server, and what SAM needs to
@@ -128,6 +173,29 @@ func buildBoxImage(t *testing.T) {
 	}
 }
 
+// listenForContainers returns a listener that containers reach, and its address for them.
+// This is the address of the engine's bridge on this machine. If containers run in a virtual
+// machine, it is the address at which they reach this machine.
+func listenForContainers(t *testing.T) (l net.Listener, address string) {
+	t.Helper()
+	host, on := "host.docker.internal", "127.0.0.1"
+	name := run(t, "docker", "network", "inspect", "bridge", "--format", `{{index .Options "com.docker.network.bridge.name"}}`)
+	if bridge, err := net.InterfaceByName(strings.TrimSpace(string(name))); err == nil {
+		addresses, err := bridge.Addrs()
+		if err != nil || len(addresses) == 0 {
+			t.Fatalf("the bridge %s has no address, %v", name, err)
+		}
+		host, _, _ = strings.Cut(addresses[0].String(), "/")
+		on = host
+	}
+	var c net.ListenConfig
+	l, err := c.Listen(t.Context(), "tcp", net.JoinHostPort(on, "0"))
+	commontest.OK(t, err)
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	commontest.OK(t, err)
+	return l, net.JoinHostPort(host, port)
+}
+
 // hostWithBoxesIn serves one server whose boxes are invocations, and returns its URL.
 func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) string {
 	t.Helper()
@@ -149,7 +217,7 @@ func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) str
 	boxes, err := lambda.New(lambda.Config{
 		Region: samRegion, Endpoint: api.URL, Sizes: []lambda.Size{{MemoryMB: 512, Function: boxFunction}},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{AccessKeyID: samKey, SecretAccessKey: samSecret}, nil
+			return aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}, nil
 		}),
 	})
 	commontest.OK(t, err)

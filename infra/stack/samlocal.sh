@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sends every file of events/ through sam local invoke. engine.sh gives it a Docker
+# Runs the functions in the containers of sam local invoke. engine.sh gives it a Docker
 # engine; in one that was just started there is no image, and no way to fetch one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -17,4 +17,4 @@ if [ -n "${ENGINE_STARTED:-}" ]; then
     - "public.ecr.aws/lambda/provided:al2023-rapid-$arch" >/dev/null
   rm -rf "$files"
 fi
-exec go test -count=1 -tags samlocal -run '^Test.*UnderSAMLocal$' -parallel 3 -timeout 10m ./infra/stack
+exec go test -count=1 -tags samlocal -run '^Test.*UnderSAMLocal$' -timeout 10m ./infra/stack

@@ -584,13 +584,13 @@ func (e inEmulator) Invoke(ctx context.Context, function string, payload []byte)
 	if err != nil {
 		return nil, err
 	}
-	got, err := emulated(ctx, e.endpoint, function, payload, nil)
-	if err != nil || got.status != http.StatusOK || got.failed {
-		return nil, errors.Join(err, fmt.Errorf("%s is answered with %+v", function, got))
+	answer, err := emulated(ctx, e.endpoint, function, payload)
+	if err != nil {
+		return nil, err
 	}
 	var whole string // the answer that a function streams
-	if err := json.Unmarshal([]byte(got.body), &whole); err != nil {
-		return nil, errors.Join(err, fmt.Errorf("%s answers %s", function, got.body))
+	if err := json.Unmarshal([]byte(answer), &whole); err != nil {
+		return nil, fmt.Errorf("%s answers %s: %w", function, answer, err)
 	}
 	return &lambda.Invocation{Body: io.NopCloser(strings.NewReader(whole))}, nil
 }

@@ -16,8 +16,6 @@ JSON; it prints what came of each as a line of JSON:
   firewall GROUP    the VPC of a security group
   lose TABLE   deletes a table
   push REPOSITORY TAG    an image, which has nothing
-  boxes IMAGE  the stack of boxes as functions, and then it is deleted
-  secret NAME VALUE
   left         what is there, by service
 """
 
@@ -174,26 +172,6 @@ def push(repository, tag):
     client("ecr").put_image(repositoryName=repository, imageTag=tag, imageManifest="{}")
 
 
-def boxes(image):
-    cloudformation, name = client("cloudformation"), STACK + "-boxes"
-    with open("boxes.yaml", encoding="utf-8") as file:
-        values = {"Name": STACK, "Image": image, "Architecture": "x86_64"}
-        cloudformation.create_stack(StackName=name, TemplateBody=file.read(), Capabilities=["CAPABILITY_IAM"], OnFailure="DO_NOTHING",
-                                    Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in values.items()])
-    while (status := cloudformation.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"]).endswith("IN_PROGRESS"):
-        time.sleep(0.1)
-    failed = [e.get("ResourceStatusReason", "") for e in cloudformation.describe_stack_events(StackName=name)["StackEvents"] if "FAILED" in e["ResourceStatus"]]
-    made = functions()
-    cloudformation.delete_stack(StackName=name)
-    while any(s["StackName"] == name and s["StackStatus"] != "DELETE_COMPLETE" for s in cloudformation.list_stacks()["StackSummaries"]):
-        time.sleep(0.1)
-    return {"status": status, "failed": failed, "functions": [name for name in made if "-box-" in name]}
-
-
-def secret(name, value):
-    client("secretsmanager").create_secret(Name=name, SecretString=value)
-
-
 def tasks():
     ecs, all_ = client("ecs"), []
     for cluster in pages("ecs", "list_clusters", "clusterArns"):
@@ -225,7 +203,7 @@ def left():
 steps = {
     "create": functools.partial(change, "create"), "update": functools.partial(change, "update"), "delete": delete,
     "functions": functions, "policies": policies, "schedules": lambda: [s["Name"] for s in pages("scheduler", "list_schedules", "Schedules")], "tasks": tasks, "credentials": credentials, "zone": zone, "left": left,
-    "code": program, "settings": settings, "network": network, "firewall": firewall, "push": push, "boxes": boxes, "secret": secret, "lose": lambda table: client("dynamodb").delete_table(TableName=table) and None,
+    "code": program, "settings": settings, "network": network, "firewall": firewall, "push": push, "lose": lambda table: client("dynamodb").delete_table(TableName=table) and None,
 }
 for line in sys.stdin:
     step, *arguments = json.loads(line)

@@ -1,4 +1,0 @@
-// Command nothing ends at once.
-package main
-
-func main() {}
