@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,8 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
-
-const maxAnswer = 64 << 10
 
 // APIConfig describes the part of Lambda that functions and other services call. All fields but
 // Tenants and Ended are required.
@@ -30,8 +27,8 @@ type APIConfig struct {
 	RetryWait time.Duration
 	Tries     int           // how often the API tries an event whose function fails
 	EventAge  time.Duration // how long the API keeps trying an event
-	// Ended is called after each invocation, unless Ended is nil. It gets at most 64 KiB
-	// of the answer. failed is nil if the function did not fail.
+	// Ended is called after each invocation, unless Ended is nil. failed is nil if the
+	// function did not fail.
 	Ended  func(payload, answer []byte, failed error)
 	Logger *slog.Logger
 }
@@ -40,19 +37,10 @@ type APIConfig struct {
 //
 //	POST /2015-03-31/functions/<name or ARN>/invocations
 //
-// It serves only X-Amz-Invocation-Type Event, because no caller here waits for an answer.
-// It answers 202 at once and handles the event in the background: once, or up to
-// [APIConfig].Tries times if the function fails.
-//
-// Errors are those of the AWS SDK: ResourceNotFoundException 404,
-// and InvalidRequestContentException 400 (the payload is not JSON).
-// InvalidParameterValueException 400 means another invocation type, or a missing tenant for
-// a function with tenants. ServiceException 500
-// means that the API is closing. A function with tenants refuses an event with
-// TooManyRequestsException 429 if its environments are all in use. API verifies no
+// It serves only X-Amz-Invocation-Type Event: it answers 202 at once and handles the event in
+// the background, up to [APIConfig].Tries times if the function fails. Errors are those of AWS.
+// A function with tenants refuses an event if its environments are all in use. API verifies no
 // signature: its server must authenticate the caller.
-//
-// Versions, aliases, destinations, dead letters and the limit of a payload are not imitated.
 type API struct {
 	cfg APIConfig
 	// ctx is the context of all events. It ends when Close must not wait any longer.
@@ -65,8 +53,6 @@ type API struct {
 	work   sync.WaitGroup // events under way
 }
 
-var _ http.Handler = (*API)(nil)
-
 // NewAPI returns an API without events. It must be closed.
 func NewAPI(cfg APIConfig) *API {
 	a := &API{cfg: cfg, quit: make(chan struct{})}
@@ -76,18 +62,14 @@ func NewAPI(cfg APIConfig) *API {
 
 // ServeHTTP implements [http.Handler].
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	name, ok := invokedFunction(r)
-	switch {
-	case !ok:
-		aws.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
-		return
-	case !slices.Contains(a.cfg.Pool.Names(), name):
-		aws.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Function not found: "+aws.FunctionARN(name))
-		return
-	}
+	rest, _ := strings.CutPrefix(r.URL.Path, "/2015-03-31/functions/")
+	name, _ := strings.CutSuffix(rest, "/invocations")
+	name, _, _ = strings.Cut(strings.TrimPrefix(name, aws.FunctionARN("")), ":") // without a version
 	tenant := r.Header.Get("X-Amz-Tenant-Id")
 	payload, err := io.ReadAll(r.Body)
 	switch {
+	case a.cfg.Pool.functions[name] == nil:
+		aws.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Function not found: "+aws.FunctionARN(name))
 	case err != nil || !json.Valid(payload):
 		aws.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json")
 	case r.Header.Get("X-Amz-Invocation-Type") != "Event":
@@ -105,15 +87,6 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// invokedFunction returns the name of the function in the path. A function has one version
-// here, so the version after a colon says nothing.
-func invokedFunction(r *http.Request) (name string, ok bool) {
-	rest, ok := strings.CutPrefix(r.URL.Path, "/2015-03-31/functions/")
-	name, end := strings.CutSuffix(rest, "/invocations")
-	name, _, _ = strings.Cut(strings.TrimPrefix(name, aws.FunctionARN("")), ":")
-	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
-}
-
 type event struct {
 	function, tenant string
 	payload          []byte
@@ -121,36 +94,22 @@ type event struct {
 
 // call invokes a function and reads its answer to the end. failed is the failure of the
 // function.
-func (a *API) call(e event) (failed *FunctionError, err error) {
+func (a *API) call(e event) (failed, err error) {
 	inv, err := a.cfg.Pool.InvokeFor(a.ctx, e.function, e.tenant, e.payload)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = inv.Body.Close() }()
-	failed = inv.Failed
-	answer, err := io.ReadAll(io.LimitReader(inv.Body, maxAnswer))
-	if err == nil {
-		_, err = io.Copy(io.Discard, inv.Body)
-	}
-	if errors.As(err, &failed) {
-		err = nil
-	}
+	answer, broken := io.ReadAll(inv.Body)
+	failed = errors.Join(inv.Failed, broken)
 	if a.cfg.Ended != nil {
-		ended := err
-		if failed != nil {
-			ended = failed
-		}
-		a.cfg.Ended(e.payload, answer, ended)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the answer of function %s: %w", e.function, err)
+		a.cfg.Ended(e.payload, answer, failed)
 	}
 	return failed, nil
 }
 
 // Send invokes a function asynchronously, like a request of type Event. It closes done
 // when the event was handled, or after the last try has failed. The error is [ErrClosed].
-// Send keeps payload, which must be JSON.
 func (a *API) Send(function string, payload []byte) (done <-chan struct{}, err error) {
 	return a.send(event{function: function, payload: payload})
 }
@@ -175,21 +134,20 @@ func (a *API) send(e event) (done <-chan struct{}, err error) {
 // returns the last try's error.
 func (a *API) handle(e event) error {
 	until := time.Now().Add(a.cfg.EventAge)
-	busy := a.cfg.RetryWait / 60
+	throttled := a.cfg.RetryWait / 60
 	for tries := 0; ; {
 		failed, err := a.call(e)
 		var wait time.Duration
 		switch {
 		case errors.Is(err, ErrThrottled):
-			wait = busy
-			busy = min(2*busy, 5*a.cfg.RetryWait)
+			wait = throttled
+			throttled = min(2*throttled, 5*a.cfg.RetryWait)
 		case err != nil:
 			return err
 		case failed == nil:
 			return nil
 		default:
-			tries++
-			if tries == a.cfg.Tries {
+			if tries++; tries == a.cfg.Tries {
 				return failed
 			}
 			wait, err = time.Duration(tries)*a.cfg.RetryWait, failed

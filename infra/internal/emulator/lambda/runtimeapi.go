@@ -2,7 +2,6 @@ package lambda
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,29 +9,15 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-const (
-	firstChunk      = 32 << 10 // most bytes of an answer in the first read
-	maxReport       = 1 << 20  // bytes of an error report
-	maxErrorTrailer = 64 << 10
-	// deathWait is how long the reader of a broken answer waits for the end of its
-	// process.
-	deathWait = time.Second
-)
-
-// newRuntimeAPI serves the HTTP API from which a function's process gets its work: the calls of
+// runtimeAPI serves the HTTP API from which a function's process gets its work: the calls of
 // version 2018-06-01 of the Lambda Runtime API that our functions make.
-//
-//	GET  /<instance>/2018-06-01/runtime/invocation/next
-//	POST /<instance>/2018-06-01/runtime/invocation/<id>/response
-//	POST /<instance>/2018-06-01/runtime/invocation/<id>/error
-func newRuntimeAPI(instances *sync.Map) http.Handler {
+func (p *Pool) runtimeAPI() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, call := range map[string]func(http.ResponseWriter, *http.Request, *instance){
 		"GET /{instance}/2018-06-01/runtime/invocation/next":           next,
@@ -40,9 +25,9 @@ func newRuntimeAPI(instances *sync.Map) http.Handler {
 		"POST /{instance}/2018-06-01/runtime/invocation/{id}/error":    failed,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			i, ok := instances.Load(r.PathValue("instance"))
+			i, ok := p.instances.Load(r.PathValue("instance"))
 			if !ok {
-				refuseCall(w, http.StatusForbidden, "UnknownInstance", "no such instance")
+				w.WriteHeader(http.StatusForbidden)
 				return
 			}
 			call(w, r, i.(*instance))
@@ -51,15 +36,9 @@ func newRuntimeAPI(instances *sync.Map) http.Handler {
 	return mux
 }
 
-func refuseCall(w http.ResponseWriter, status int, kind, message string) {
-	text, _ := json.Marshal(map[string]string{"errorType": kind, "errorMessage": message}) // strings always encode
-	awsapi.JSON(w, status, text)
-}
-
 func accept(w http.ResponseWriter) { awsapi.JSON(w, http.StatusAccepted, []byte(`{"status":"OK"}`)) }
 
 func next(w http.ResponseWriter, r *http.Request, i *instance) {
-	<-i.spawned
 	inv := i.fn.next(i, r.Context().Done())
 	if inv == nil {
 		return
@@ -73,50 +52,33 @@ func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	awsapi.JSON(w, http.StatusOK, inv.payload)
 }
 
-// answered finds the invocation that a request answers, or refuses the request.
-func answered(w http.ResponseWriter, r *http.Request, i *instance) *invocation {
-	inv := i.fn.take(i, r.PathValue("id"))
-	if inv == nil {
-		refuseCall(w, http.StatusBadRequest, "InvalidRequestID", "no invocation of that id waits for an answer")
-	}
-	return inv
-}
-
 // failed handles the error with which an invocation has ended.
 func failed(w http.ResponseWriter, r *http.Request, i *instance) {
-	inv := answered(w, r, i)
+	inv := i.fn.take(i, r.PathValue("id"))
 	if inv == nil {
+		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	report := readReport(r.Body)
-	report.Function, report.RequestID = i.fn.Name, inv.id
-	i.fn.complete(inv)
-	inv.fail(report)
-	accept(w)
-}
-
-// readReport reads an error in the form of the runtime clients.
-func readReport(from io.Reader) *FunctionError {
-	raw, err := io.ReadAll(io.LimitReader(from, maxReport))
 	var report struct {
 		Type    string `json:"errorType"`
 		Message string `json:"errorMessage"`
 	}
-	if err != nil || json.Unmarshal(raw, &report) != nil || report.Type == "" {
-		return &FunctionError{Type: "Runtime.Unknown", Message: "the function reported an error without saying which"}
-	}
-	return &FunctionError{Type: report.Type, Message: report.Message}
+	err := json.NewDecoder(r.Body).Decode(&report)
+	i.fn.complete(inv)
+	inv.fail(errors.Join(fmt.Errorf("function %s: %s: %s", i.fn.Name, report.Type, report.Message), err))
+	accept(w)
 }
 
 // response passes an answer on while the process writes it. The caller gets the Invocation
 // with the first bytes.
 func response(w http.ResponseWriter, r *http.Request, i *instance) {
-	inv := answered(w, r, i)
+	inv := i.fn.take(i, r.PathValue("id"))
 	if inv == nil {
+		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	first := make([]byte, firstChunk)
-	n, err := readSome(r.Body, first)
+	first := make([]byte, 32<<10)
+	n, err := io.ReadAtLeast(r.Body, first, 1)
 	pipe, to := io.Pipe()
 	answer := &Invocation{Body: answerBody{io.MultiReader(bytes.NewReader(first[:n]), pipe), pipe}}
 	if n > 0 {
@@ -125,24 +87,28 @@ func response(w http.ResponseWriter, r *http.Request, i *instance) {
 		} else {
 			_ = pipe.Close()
 		}
-		if err == nil {
-			if _, err = io.Copy(untilClosed{to}, r.Body); err == nil {
-				err = io.EOF
-			}
-		}
+		_, err = io.Copy(untilClosed{to}, r.Body)
 	}
-	failure := ending(i, inv, r, err)
+	var failure error
+	switch kind := r.Trailer.Get("Lambda-Runtime-Function-Error-Type"); {
+	case err != nil && !errors.Is(err, io.EOF): // the process ends, or has cut the connection
+		i.fn.mu.Lock()
+		if i.state != stopping {
+			i.fn.kill(i, "its answer broke off")
+		}
+		i.fn.mu.Unlock()
+		<-i.dead
+		failure = i.failure
+	case kind != "":
+		failure = fmt.Errorf("function %s: %s", i.fn.Name, kind)
+	}
 	i.fn.complete(inv)
 	if n == 0 && inv.claim() {
 		answer.Failed = failure
 		inv.result <- result{answer: answer}
 	}
-	if failure != nil && n > 0 {
-		_ = to.CloseWithError(failure)
-	} else {
-		_ = to.Close()
-	}
-	if errors.Is(err, io.EOF) {
+	_ = to.CloseWithError(failure) // io.EOF for nil
+	if failure == nil {
 		accept(w)
 	}
 }
@@ -162,51 +128,6 @@ func (u untilClosed) Write(p []byte) (int, error) {
 		return n, err
 	}
 	return len(p), nil
-}
-
-// readSome reads until it has at least one byte or an error.
-func readSome(from io.Reader, buf []byte) (int, error) {
-	for {
-		if n, err := from.Read(buf); n > 0 || err != nil {
-			return n, err
-		}
-	}
-}
-
-// ending returns why an answer ended, or nil if it is complete. The reason is the error
-// that the function reported in the trailers, or else the failure of the process.
-func ending(i *instance, inv *invocation, r *http.Request, err error) *FunctionError {
-	if errors.Is(err, io.EOF) {
-		return trailerError(r.Trailer, inv)
-	}
-	patience := time.NewTimer(deathWait)
-	defer patience.Stop()
-	select {
-	case <-i.dead:
-	case <-patience.C:
-		i.fn.truncated(inv)
-		<-i.dead
-	}
-	return i.failure(inv)
-}
-
-// trailerError reads the trailers with which a function reports an error after the
-// first byte: the error's type, and the report in base64.
-func trailerError(trailer http.Header, inv *invocation) *FunctionError {
-	kind := trailer.Get("Lambda-Runtime-Function-Error-Type")
-	if kind == "" {
-		return nil
-	}
-	e := &FunctionError{Function: inv.fn.Name, RequestID: inv.id, Type: kind}
-	if coded := trailer.Get("Lambda-Runtime-Function-Error-Body"); len(coded) <= maxErrorTrailer {
-		var report struct {
-			Message string `json:"errorMessage"`
-		}
-		if raw, err := base64.StdEncoding.DecodeString(coded); err == nil && json.Unmarshal(raw, &report) == nil {
-			e.Message = report.Message
-		}
-	}
-	return e
 }
 
 // NewTraceID returns a trace header in X-Ray's form.
