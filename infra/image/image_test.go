@@ -259,38 +259,29 @@ func TestTheImageHasTheServersOfTheServersFile(t *testing.T) {
 	}
 }
 
-func TestTheSameFilesGiveTheSameDigest(t *testing.T) {
+func TestTheSameFilesGiveTheSameDigestAndWhatCannotBeMadeIsRefused(t *testing.T) {
 	r := newRig(t)
 	var made []string
-	for _, tag := range []string{"1", "2", "3"} {
-		if tag == "3" {
-			r.write("runner", "another")
-		}
-		reference, err := r.push(tag, "linux/arm64", "secret")
+	for _, runner := range []string{"one", "one", "another"} {
+		r.write("runner", runner)
+		reference, err := r.push("1", "linux/arm64", "secret")
 		commontest.OK(t, err)
 		made = append(made, reference)
 	}
 	if made[0] != made[1] || made[2] == made[0] {
 		t.Errorf("two images of the same files and one of another: %q", made)
 	}
-}
-
-func TestOnlyThePasswordOpensTheRegistry(t *testing.T) {
-	r := newRig(t)
-	for _, password := range []string{"", "wrong"} {
-		if made, err := r.push("1", "linux/arm64", password); err == nil || made != "" {
-			t.Errorf("with the password %q it pushed %q", password, made)
+	for what, c := range map[string][2]string{ // platform, password
+		"without a password":                         {"linux/arm64", ""},
+		"with a wrong one":                           {"linux/arm64", "wrong"},
+		"for a platform that the base does not have": {"linux/riscv64", "secret"},
+	} {
+		if made, err := r.push("2", c[0], c[1]); err == nil || made != "" {
+			t.Errorf("%s it pushed %q", what, made)
 		}
 	}
-}
-
-func TestWhatCannotBeMadeIsRefused(t *testing.T) {
-	r := newRig(t)
-	if made, err := r.push("1", "linux/riscv64", "secret"); err == nil {
-		t.Errorf("for a platform that the base does not have it pushed %q", made)
-	}
 	commontest.OK(t, os.Remove(r.runner))
-	if made, err := r.push("1", "linux/arm64", "secret"); err == nil {
+	if made, err := r.push("2", "linux/arm64", "secret"); err == nil {
 		t.Errorf("without a runner it pushed %q", made)
 	}
 }
