@@ -17,13 +17,16 @@ import (
 const boxPlace = `{"region":"eu-west-1","cluster":"c","subnets":["s"],"securityGroups":["g"],"publicIp":true,"spot":false,"executionRole":"arn:aws:iam::1:role/e",` +
 	`"family":"f","image":"i","runner":"%s","cpus":0.25,"memoryMb":512,"arch":"arm64"}`
 
+// onAWS sets what a function finds on AWS, with the services at an endpoint; "" for AWS's own.
+func onAWS(t *testing.T, endpoint string) {
+	t.Helper()
+	for name, value := range map[string]string{EnvLocal: "", envEndpoint: endpoint, envRegion: "eu-west-1", envDomain: "", envKey: "KEY", envSecret: "secret"} {
+		t.Setenv(name, value)
+	}
+}
+
 func TestABoxGetsItsRunnerFromTheBucketOfTheStack(t *testing.T) {
-	t.Setenv(envRegion, "eu-west-1")
-	t.Setenv(envDomain, "")
-	t.Setenv(envEndpoint, "")
-	t.Setenv(EnvLocal, "")
-	t.Setenv(envKey, "KEY")
-	t.Setenv(envSecret, "secret")
+	onAWS(t, "")
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{}}`), "servers.json", nil)
 	commontest.OK(t, err)
 	sum := strings.Repeat("0", 64)
@@ -54,12 +57,7 @@ func TestOnlyRegistriesOfECRGetALogin(t *testing.T) {
 		}
 	}))
 	defer ecr.Close()
-	t.Setenv(envRegion, "eu-west-1")
-	t.Setenv(envDomain, "")
-	t.Setenv(EnvLocal, "")
-	t.Setenv(envEndpoint, ecr.URL)
-	t.Setenv(envKey, "KEY")
-	t.Setenv(envSecret, "secret")
+	onAWS(t, ecr.URL)
 	for registry, region := range map[string]string{
 		"123456789012.dkr.ecr.eu-west-1.amazonaws.com": "eu-west-1", "123456789012.dkr.ecr.us-east-2.amazonaws.com": "us-east-2",
 		"public.ecr.aws": "", "registry-1.docker.io": "", "dkr.ecr.eu-west-1.amazonaws.com.evil.example": "", "a.b.dkr.ecr.eu-west-1.amazonaws.com": "",

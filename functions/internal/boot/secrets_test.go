@@ -80,9 +80,7 @@ func resolves(t *testing.T, s *secretsService, env map[string]string) (map[strin
 	t.Helper()
 	at := httptest.NewServer(s)
 	defer at.Close()
-	for name, value := range map[string]string{EnvLocal: "", envEndpoint: at.URL, envRegion: "eu-west-1", envKey: "key", envSecret: "secret"} {
-		t.Setenv(name, value)
-	}
+	onAWS(t, at.URL)
 	text, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"a": map[string]any{"command": "x", "env": env}}})
 	commontest.OK(t, err)
 	servers, _, err := serversfile.Parse(text, "servers.json", nil)

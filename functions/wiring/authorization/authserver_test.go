@@ -63,11 +63,11 @@ func TestASignInIsKeptForServersThatExchangeIt(t *testing.T) {
 	// The pages are served, and clients are told in JSON what is not here.
 	h, err := authorization.Handler(f)
 	commontest.OK(t, err)
-	for path, want := range map[string]int{"/.well-known/oauth-authorization-server": 200, "/connect": 400, "/deals/mcp": 404} {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://mcp.example.com"+path, nil)
+	for path, want := range map[string]string{
+		"/.well-known/oauth-authorization-server": "200 application/json", "/connect": "404 text/html; charset=utf-8", "/deals/mcp": "404 application/json",
+	} {
 		w := httptest.NewRecorder()
-		if h.ServeHTTP(w, r); w.Code != want || want == 404 && (!json.Valid(w.Body.Bytes()) || w.Header().Get("Access-Control-Allow-Origin") != "*") {
-			t.Errorf("%s: %d %s", path, w.Code, w.Body)
-		}
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://mcp.example.com"+path, nil))
+		commontest.EqualIn(t, path, want, fmt.Sprint(w.Code, " ", w.Header().Get("Content-Type")))
 	}
 }

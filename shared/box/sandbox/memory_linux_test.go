@@ -76,7 +76,7 @@ children = []
 for _ in range(4):
     pid = os.fork()
     if pid == 0:
-        time.sleep(1.5)
+        time.sleep(0.7)
         os._exit(0)
     children.append(pid)
 for pid in children:
