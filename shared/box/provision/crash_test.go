@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -117,24 +115,6 @@ func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestLockIsNotInheritedByPrograms(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(t.Context(), file, unix.LOCK_EX, func() {})
-	commontest.OK(t, err)
-	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "echo; sleep 600")
-	out, err := cmd.StdoutPipe()
-	commontest.OK(t, err)
-	commontest.OK(t, cmd.Start())
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	unlock()
-	again, err := lock(t.Context(), file, unix.LOCK_EX, func() { t.Error("the lock is held by a program that was started under it") })
-	commontest.OK(t, err)
-	again()
 }
 
 func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {

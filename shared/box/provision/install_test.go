@@ -440,17 +440,6 @@ func TestPathOfAPythonGetsTheDependencies(t *testing.T) {
 	}
 }
 
-func TestNodeModulesOfTheProjectAreUsedWithoutALock(t *testing.T) {
-	r := newRig(t)
-	l := r.stage(r.node(map[string]string{"host/package.json": "{}", "host/node_modules/m/i.js": "its own"}))
-	if r.count("npm") != 0 {
-		t.Error(r.log())
-	}
-	if data, err := os.ReadFile(filepath.Join(l.Workspace, "node_modules/m/i.js")); string(data) != "its own" {
-		t.Error(err)
-	}
-}
-
 func TestNodeModulesThatTheProcessMadeStay(t *testing.T) {
 	r := newRig(t)
 	s := r.node(map[string]string{"host/package.json": "{}"})
