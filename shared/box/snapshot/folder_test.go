@@ -133,37 +133,6 @@ func TestStoreGivesWhatWasPutLast(t *testing.T) {
 	}
 }
 
-func TestStaleRunnerDoesNotReplaceANewerSnapshot(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	f := NewFolder(dir)
-	must(t, f.Put(t.Context(), "key", 3, text("three")))
-	begun, goOn := make(chan struct{}), make(chan struct{})
-	late := make(chan error)
-	go func() {
-		late <- f.Put(t.Context(), "key", 3, func(w io.Writer) error {
-			close(begun)
-			<-goOn
-			return text("three, late")(w)
-		})
-	}()
-	<-begun
-	must(t, NewFolder(dir).Put(t.Context(), "key", 4, text("four")))
-	close(goOn)
-	if err := <-late; !errors.Is(err, ErrStale) {
-		t.Errorf("got %v", err)
-	}
-	if err := f.Delete(t.Context(), "key", 3); err != nil {
-		t.Error(err)
-	}
-	if g := got(t, f, "key"); g != "four" {
-		t.Error(g)
-	}
-	if n := holds(t, dir); n != 2 {
-		t.Errorf("%d files for one snapshot", n)
-	}
-}
-
 func TestFailedSaveLeavesTheSnapshotBefore(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("no room")
