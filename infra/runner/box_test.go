@@ -30,7 +30,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	b := newBox(s, setup{work: t.TempDir(), cache: t.TempDir(), env: ownEnvironment(), own: ownEnvironment()}, log)
 	b.link = runner.New(runner.Config{
-		Box: "t/x", Gen: 1, Executor: b, Log: log,
+		Box: "t/x", Gen: 1, Executor: b, Log: log, Flush: time.Millisecond,
 		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {
 			return nil, errors.New("nobody is there")
 		},

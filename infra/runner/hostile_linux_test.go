@@ -4,11 +4,9 @@ import (
 	"archive/tar"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -18,10 +16,6 @@ import (
 
 // These tests install hostile packages. They do harm in install scripts and builds, by
 // links in their tarballs, and by the names of their files.
-
-// hostileRounds names the environment variable for a longer test run. It says how many
-// packages with random names are installed besides the fixed ones.
-const hostileRounds = "DORMOUSE_HOSTILE_ROUNDS"
 
 // canary is the data that a package must neither read nor change.
 type canary struct {
@@ -302,36 +296,6 @@ func hostileTarballs(t *testing.T, i *installs, c canary, n *count) {
 	for _, name := range []string{"links", "links2", "links3"} {
 		l, err := i.stage(npx(name, offline))
 		n.judge(t, i, c, before, l, err)
-	}
-	rounds, _ := strconv.Atoi(os.Getenv(hostileRounds)) // none is none
-	seed := rand.Uint64()
-	by := rand.New(rand.NewPCG(seed, 1))
-	for k := range rounds {
-		parts := []string{"..", "package", "outside", "new", "up", "folder", ".", "node_modules", ".bin", "everybodys", ""}
-		path := func() string {
-			var p []string
-			for range 1 + by.IntN(8) {
-				p = append(p, parts[by.IntN(len(parts))])
-			}
-			return strings.Join(p, "/")
-		}
-		some := []tar.Header{program}
-		for range 1 + by.IntN(12) {
-			switch name := "package/" + path(); by.IntN(4) {
-			case 0:
-				some = append(some, link(name, path(), tar.TypeSymlink))
-			case 1:
-				some = append(some, link(name, c.dir+"/"+path(), tar.TypeLink))
-			default:
-				some = append(some, file(path(), "x"), file(name, "x"))
-			}
-		}
-		name := fmt.Sprintf("chance%d", k)
-		from.publish(name, "1.0.0", map[string]any{"bin": map[string]string{name: "cli.js", path(): path()}}, some...)
-		l, err := i.stage(npx(name, offline))
-		if n.judge(t, i, c, before, l, err); t.Failed() {
-			t.Fatalf("seed %d, round %d", seed, k)
-		}
 	}
 }
 

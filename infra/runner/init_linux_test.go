@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -63,36 +62,24 @@ func first(t *testing.T, script string) *exec.Cmd {
 	return cmd
 }
 
-func exitCodeOf(t *testing.T, err error) int {
-	t.Helper()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return exit.ExitCode()
-}
-
 func TestFirstProcessExitsAsTheRunnerDoes(t *testing.T) {
-	if code := exitCodeOf(t, first(t, "exit 3").Run()); code != 3 {
-		t.Errorf("exit code %d", code)
-	}
-	if code := exitCodeOf(t, first(t, "kill -9 $$").Run()); code != 128+9 {
-		t.Errorf("exit code %d after SIGKILL", code)
-	}
-}
-
-func TestFirstProcessReapsOrphans(t *testing.T) {
-	// The inner shell leaves a child behind. When the child ends, it stays a zombie until
-	// the first process has reaped it.
-	const script = `orphan=$(sh -c 'sleep 0.1 >/dev/null & echo $!')
+	for script, want := range map[string]int{
+		"exit 3":     3,
+		"kill -9 $$": 128 + 9,
+		// The inner shell leaves a child behind. When the child ends, it stays a zombie until
+		// the first process has reaped it.
+		`orphan=$(sh -c 'sleep 0.1 >/dev/null & echo $!')
 		n=0
 		while [ -e /proc/$orphan ]; do
 			n=$((n+1)); [ $n -gt 200 ] && exit 9
 			sleep 0.05
 		done
-		exit 4`
-	if code := exitCodeOf(t, first(t, script).Run()); code != 4 {
-		t.Errorf("exit code %d", code)
+		exit 4`: 4,
+	} {
+		cmd := first(t, script)
+		if _ = cmd.Run(); cmd.ProcessState.ExitCode() != want {
+			t.Errorf("%s: %s", script, cmd.ProcessState)
+		}
 	}
 }
 
@@ -109,7 +96,7 @@ func TestFirstProcessPassesSignalsOn(t *testing.T) {
 	}
 	commontest.OK(t, cmd.Process.Signal(syscall.SIGTERM))
 	_, _ = io.Copy(io.Discard, out)
-	if code := exitCodeOf(t, cmd.Wait()); code != 5 {
-		t.Errorf("exit code %d", code)
+	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
+		t.Error(cmd.ProcessState)
 	}
 }

@@ -42,21 +42,18 @@ type lambdaStandIn struct {
 	*httptest.Server
 	work    chan []byte
 	ends    chan fleet.Status
-	life    time.Duration
 	mu      sync.Mutex
 	current string
 	held    bool
 	raw     bytes.Buffer // all that was ever in a response
-	forged  []string
 }
 
 func newLambdaStandIn(t *testing.T) *lambdaStandIn {
-	l := &lambdaStandIn{work: make(chan []byte, 10), ends: make(chan fleet.Status, 10), life: 15 * time.Minute}
+	l := &lambdaStandIn{work: make(chan []byte, 10), ends: make(chan fleet.Status, 10)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /2018-06-01/runtime/invocation/next", l.next)
 	mux.HandleFunc("POST /2018-06-01/runtime/invocation/{id}/response", l.response)
-	mux.HandleFunc("POST /2018-06-01/runtime/invocation/{id}/error", l.forge)
-	mux.HandleFunc("POST /2018-06-01/runtime/init/error", l.forge)
+	mux.HandleFunc("POST /2018-06-01/runtime/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	l.Server = httptest.NewServer(mux)
 	t.Cleanup(l.CloseClientConnections)
 	return l
@@ -76,7 +73,7 @@ func (l *lambdaStandIn) next(w http.ResponseWriter, r *http.Request) {
 		l.current = "request-1"
 		l.mu.Unlock()
 		w.Header().Set("Lambda-Runtime-Aws-Request-Id", "request-1")
-		w.Header().Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(time.Now().Add(l.life).UnixMilli(), 10))
+		w.Header().Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(time.Now().Add(15*time.Minute).UnixMilli(), 10))
 		_, _ = w.Write(event)
 	case <-r.Context().Done():
 	}
@@ -86,7 +83,7 @@ func (l *lambdaStandIn) response(w http.ResponseWriter, r *http.Request) {
 	l.mu.Lock()
 	if l.held || l.current != r.PathValue("id") {
 		l.mu.Unlock()
-		l.forge(w, r)
+		w.WriteHeader(http.StatusForbidden)
 		return
 	}
 	l.held = true
@@ -104,13 +101,6 @@ func (l *lambdaStandIn) response(w http.ResponseWriter, r *http.Request) {
 	l.ends <- end
 }
 
-func (l *lambdaStandIn) forge(w http.ResponseWriter, r *http.Request) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forged = append(l.forged, r.URL.Path)
-	w.WriteHeader(http.StatusForbidden)
-}
-
 // relayStandIn is a host with one box. It gives each runner its launch, and delivers calls.
 type relayStandIn struct {
 	*httptest.Server
@@ -120,8 +110,6 @@ type relayStandIn struct {
 	tokens  []string // that were not used
 	calls   []string // ids that were not delivered
 	results map[string]string
-	hellos  int
-	byes    int
 }
 
 func newRelayStandIn(t *testing.T, launch map[string]string) *relayStandIn {
@@ -161,7 +149,6 @@ func (h *relayStandIn) answer(f frame.Frame) []frame.Frame {
 	defer h.mu.Unlock()
 	switch f := f.(type) {
 	case frame.Hello:
-		h.hellos++
 		at := slices.Index(h.tokens, f.Token)
 		if f.Token != "" && at < 0 {
 			return []frame.Frame{frame.Fenced{Link: f.Link}}
@@ -195,7 +182,6 @@ func (h *relayStandIn) answer(f frame.Frame) []frame.Frame {
 		}
 		return []frame.Frame{frame.Ack{Session: f.Session, Seq: f.Seq}}
 	case frame.Bye:
-		h.byes++
 		return []frame.Frame{frame.ByeOK{Link: f.Link}}
 	}
 	return nil
@@ -302,32 +288,20 @@ func attack() loot {
 	return l
 }
 
-// runnerWith returns a runner with a credential and more variables.
-func runnerWith(t *testing.T, more ...string) *exec.Cmd {
+// newFunction starts a runner as Lambda does, with a credential. It ends with the test.
+func newFunction(t *testing.T, l *lambdaStandIn) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append([]string{
+	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "DORMOUSE_CACHE=" + t.TempDir(), "GORACE=atexit_sleep_ms=0", "AWS_SECRET_ACCESS_KEY=" + credential,
-	}, more...)
-	return cmd
-}
-
-// start starts a runner, and stops it with the test.
-func start(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
+		"AWS_LAMBDA_RUNTIME_API=" + strings.TrimPrefix(l.URL, "http://"),
+	}
+	cmd.Stderr = t.Output()
 	commontest.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 	})
-}
-
-// newFunction starts a runner as Lambda does, and returns its process.
-func newFunction(t *testing.T, l *lambdaStandIn) *exec.Cmd {
-	t.Helper()
-	cmd := runnerWith(t, "AWS_LAMBDA_RUNTIME_API="+strings.TrimPrefix(l.URL, "http://"))
-	cmd.Stderr = t.Output()
-	start(t, cmd)
 	return cmd
 }
 
@@ -341,9 +315,9 @@ func invitation(t *testing.T, relay *relayStandIn, token string) []byte {
 	return event
 }
 
-func launchOf(api string, tool, idle time.Duration) map[string]string {
+func launchOf(api string) map[string]string {
 	s := serversfile.Server{
-		Name: "hostile", Command: os.Args[0], Idle: idle, StartupTimeout: time.Minute, ToolTimeout: tool, AnswerTimeout: time.Minute,
+		Name: "hostile", Command: os.Args[0], Idle: time.Second, StartupTimeout: time.Minute, ToolTimeout: time.Minute, AnswerTimeout: time.Minute,
 		Box: serversfile.Box{Snapshot: serversfile.SnapshotSession},
 		Env: map[string]string{invitedRole: "server", "SECRET": serverSecret, "RUNNER_TEST_API": strings.TrimPrefix(api, "http://")},
 	}
@@ -372,7 +346,7 @@ func below(t *testing.T, pid int) []int {
 
 func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 	l := newLambdaStandIn(t)
-	relay := newRelayStandIn(t, launchOf(l.URL, time.Minute, time.Second))
+	relay := newRelayStandIn(t, launchOf(l.URL))
 	function := newFunction(t, l)
 	for _, token := range []string{"one", "two"} {
 		relay.mu.Lock()
@@ -425,36 +399,5 @@ func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 	}
 	if environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(function.Process.Pid), "environ")); err == nil && bytes.Contains(environ, []byte(serverSecret)) {
 		t.Error("the environment of the function has the server's secret")
-	}
-}
-
-// An event that comes twice brings a second runner, which the host fences.
-func TestASecondRunnerOfOneInvitationEndsAtOnce(t *testing.T) {
-	l := newLambdaStandIn(t)
-	relay := newRelayStandIn(t, launchOf(l.URL, time.Minute, time.Second))
-	newFunction(t, l)
-	l.work <- invitation(t, relay, "used")
-	end := l.end(t)
-	relay.mu.Lock()
-	defer relay.mu.Unlock()
-	if end.ExitCode != exitFenced || relay.hellos != 1 {
-		t.Errorf("the runner ended with %+v after %d hellos, want exit code %d after 1", end, relay.hellos, exitFenced)
-	}
-}
-
-func TestABoxDrainsBeforeItsFunctionEnds(t *testing.T) {
-	l := newLambdaStandIn(t)
-	l.life = 14 * time.Second // the runner drains after half of it
-	relay := newRelayStandIn(t, launchOf(l.URL, 2*time.Second, time.Minute))
-	newFunction(t, l)
-	relay.mu.Lock()
-	relay.tokens, relay.calls = []string{"a"}, []string{"first"}
-	relay.mu.Unlock()
-	begun := time.Now()
-	l.work <- invitation(t, relay, "a")
-	relay.result("first")
-	end := l.end(t)
-	if took := time.Since(begun); end.ExitCode != 0 || took >= l.life {
-		t.Errorf("%+v after %s", end, took)
 	}
 }

@@ -29,7 +29,7 @@ func kept(t *testing.T, folder string) (names []string, bytes int64) {
 }
 
 func TestLogOfAProcessKeepsTheEndAndStaysSmall(t *testing.T) {
-	l := &logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
+	l, _ := newLogs(t)
 	w := l.open("session-1")
 	line := strings.Repeat("x", 99) + "\n"
 	for range 5000 { // about 8 times what is kept
@@ -54,37 +54,47 @@ func TestLogOfAProcessKeepsTheEndAndStaysSmall(t *testing.T) {
 	}
 }
 
-func TestLogsOfTheNewestProcessesAreKept(t *testing.T) {
-	l := &logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
-	for n := range maxLogs + 5 {
-		w := l.open("s")
-		if _, err := w.Write([]byte("x\n")); err != nil {
-			t.Fatal(err)
-		}
-		commontest.OK(t, w.Close())
-		if n == 10 {
-			names, _ := kept(t, l.folder)
-			old := time.Now().Add(-maxLogAge - time.Hour)
-			commontest.OK(t, os.Chtimes(filepath.Join(l.folder, names[0]), old, old))
-			l.prune()
-			if after, _ := kept(t, l.folder); len(after) != len(names)-1 {
-				t.Errorf("%d files after one of %d became too old", len(after), len(names))
-			}
-		}
-	}
-	if names, _ := kept(t, l.folder); len(names) < maxLogs+1 || len(names) > maxLogs+pruneEach { // and whose they are
-		t.Errorf("%d files are kept, want %d", len(names), maxLogs)
-	}
-}
-
-func TestLogFileLiesInItsFolderWhateverTheSessionIsCalled(t *testing.T) {
-	for _, session := range []string{"", "..", "../../etc/passwd", "a/b", "a.b", strings.Repeat("x", 300), "ü"} {
-		l := &logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
+// newLogs returns the logs of a server, and a function that writes the log of one process.
+func newLogs(t *testing.T) (l *logFiles, process func(session string)) {
+	t.Helper()
+	l = &logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
+	return l, func(session string) {
+		t.Helper()
 		w := l.open(session)
 		if _, err := w.Write([]byte("x\n")); err != nil {
 			t.Fatal(err)
 		}
 		commontest.OK(t, w.Close())
+	}
+}
+
+func TestLogsOfTheNewestProcessesAreKept(t *testing.T) {
+	l, process := newLogs(t)
+	process("s")
+	process("s")
+	names, _ := kept(t, l.folder)
+	old := time.Now().Add(-maxLogAge - time.Hour)
+	for _, name := range []string{names[0], filepath.Base(served(l.folder, "s"))} {
+		commontest.OK(t, os.Chtimes(filepath.Join(l.folder, name), old, old))
+	}
+	l.prune()
+	if after, _ := kept(t, l.folder); len(after) != len(names)-1 { // whose they are stays with the other
+		t.Errorf("%q are kept after one of %q became too old", after, names)
+	}
+	for n := range 2 * maxLogs {
+		process(fmt.Sprintf("s%d", n))
+	}
+	l.prune() // as a process does that begins
+	process("the last")
+	if names, _ := kept(t, l.folder); len(names) != 2*maxLogs { // and whose they are
+		t.Errorf("%d files are kept of %d logs", len(names), maxLogs)
+	}
+}
+
+func TestLogFileLiesInItsFolderWhateverTheSessionIsCalled(t *testing.T) {
+	for _, session := range []string{"", "..", "../../etc/passwd", "a/b", "a.b", strings.Repeat("x", 300), "ü"} {
+		l, process := newLogs(t)
+		process(session)
 		if names, _ := kept(t, l.folder); len(names) != 2 || len(names[1]) != 32+len(sharedEnding) || names[0][:33] != names[1][:33] {
 			t.Errorf("%q becomes %q", session, names)
 		}
@@ -132,42 +142,4 @@ func TestWhoSharesAProcessIsNotedOnceAndStaysSmall(t *testing.T) {
 	}
 	var none *sharing
 	none.note("shared", "s1")
-}
-
-func TestWhoseALogIsStaysAsLongAsTheLog(t *testing.T) {
-	l := &logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
-	w := l.open("s")
-	if _, err := w.Write([]byte("x\n")); err != nil {
-		t.Fatal(err)
-	}
-	old := time.Now().Add(-maxLogAge - time.Hour)
-	of := served(l.folder, "s")
-	commontest.OK(t, os.Chtimes(of, old, old))
-	l.prune()
-	if _, err := os.Stat(of); err != nil {
-		t.Error(err)
-	}
-	names, _ := kept(t, l.folder)
-	commontest.OK(t, os.Remove(filepath.Join(l.folder, names[0])))
-	l.prune()
-	if names, _ := kept(t, l.folder); len(names) != 0 {
-		t.Errorf("%q stay without a log", names)
-	}
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestWhoseLogsWereIsForgottenWithThem(t *testing.T) {
-	l := &logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
-	for n := range 2*maxLogs + 1 { // the last of which prunes
-		w := l.open(fmt.Sprintf("s%d", n))
-		if _, err := w.Write([]byte("x\n")); err != nil {
-			t.Fatal(err)
-		}
-		commontest.OK(t, w.Close())
-	}
-	if names, _ := kept(t, l.folder); len(names) != 2*maxLogs {
-		t.Errorf("%d files are kept of %d logs", len(names), maxLogs)
-	}
 }

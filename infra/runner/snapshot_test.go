@@ -24,8 +24,6 @@ func TestWhereSnapshotsAreKept(t *testing.T) {
 		{"folder:/x", "0s", false, false, 0},
 		{"folder:/x", "week", false, false, 0},
 		{"folder:x", "", false, false, 0},
-		{"folder:", "", false, false, 0},
-		{"/x", "", false, false, 0},
 		{"s3:x", "", false, false, 0},
 	} {
 		k, err := newKeeping(c.store, c.age)

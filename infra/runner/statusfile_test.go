@@ -28,8 +28,13 @@ func TestStatusFileShowsHowEachProcessIs(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "x")
 	b := newStatusFile(folder, "task", slog.New(slog.DiscardHandler))
+	b.show(box.ProcessStatus{Process: "a", State: box.Staging, Detail: "one"})
+	since := shown(t, folder)[0].Since
+	b.show(box.ProcessStatus{Process: "a", State: box.Staging, Detail: "two"})
+	if n := shown(t, folder)[0]; !n.Since.Equal(since) || n.Detail != "two" || time.Since(since) > time.Minute {
+		t.Errorf("%+v, it was since %s", n, since)
+	}
 	for _, s := range []box.ProcessStatus{
-		{Process: "a", State: box.Staging, Detail: "installing"},
 		{Process: "a", State: box.Started, PID: 1},
 		{Process: "a", State: box.Exited, PID: 1, Phase: box.PhaseMCPInit, Detail: "refused"},
 		{Process: "b", State: box.Exited, Phase: box.PhaseDepInstall},
@@ -44,18 +49,6 @@ func TestStatusFileShowsHowEachProcessIs(t *testing.T) {
 	b.remove()
 	if left, _ := os.ReadDir(folder); len(left) != 0 {
 		t.Errorf("left: %v", left)
-	}
-}
-
-func TestStatusFileSaysSinceWhenAProcessIsAsItIs(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	b := newStatusFile(folder, "task", slog.New(slog.DiscardHandler))
-	b.show(box.ProcessStatus{Process: "a", State: box.Staging, Detail: "one"})
-	since := shown(t, folder)[0].Since
-	b.show(box.ProcessStatus{Process: "a", State: box.Staging, Detail: "two"})
-	if n := shown(t, folder)[0]; !n.Since.Equal(since) || n.Detail != "two" || time.Since(since) > time.Minute {
-		t.Errorf("%+v, it was since %s", n, since)
 	}
 }
 
