@@ -57,49 +57,29 @@ func TestAnAnswerWhosePutWasNotConfirmedReachesTheBoxWhenItIsSentAgain(t *testin
 	}
 }
 
-func TestAnAnswerForABoxThatSleepsIsNotKept(t *testing.T) {
-	_, store, id := listening(t)
-	counting := storagetest.NewCounting(store)
-	var got []string
-	h := sessions.New(counting, asking{got: &got}, sessions.Limits{})
-	answer(t, h, id, `{"jsonrpc":"2.0","id":"q-1","result":{}}`)
-	if n := counting.Counts(); n.Writes != 0 || len(got) != 0 {
-		t.Errorf("%d writes, the box heard %q; nobody is there to take the answer", n.Writes, got)
-	}
-}
-
-// waking is a backend that notes the messages that are to wake a box.
-type waking struct {
-	nobody
-	got *[]string
-}
-
-func (w waking) Deliver(_ context.Context, d sessions.Delivery, _ storage.Box) (sessions.Tracker, error) {
-	if d.Wakes {
-		*w.got = append(*w.got, string(d.Raw))
-	}
-	return nil, nil
-}
-
 func TestAnAnswerWakesABoxThatSleepsWithTheMemoryOfItsProcess(t *testing.T) {
 	_, store, id := listening(t)
-	var got []string
-	h, c := sessions.New(store, waking{got: &got}, sessions.Limits{}), someone
+	b, c := newTook(), someone
+	h := sessions.New(store, b, sessions.Limits{})
 	c.Server.Remembers = true
 	for _, raw := range []string{`{"jsonrpc":"2.0","id":"q-1","result":{"a":1}}`, `{"jsonrpc":"2.0","id":"q-1","result":{"a":2}}`} {
 		_, err := h.Accept(t.Context(), c, id, []wire.Message{parsed(t, raw)}, false)
 		commontest.OK(t, err)
 	}
-	if len(got) != 2 || got[0] != got[1] || !strings.Contains(got[0], `"a":1`) {
-		t.Errorf("the box is woken for %q; want the first answer, again when it was repeated", got)
+	for _, d := range *b.deliveries {
+		if !d.Wakes || !strings.Contains(string(d.Raw), `"a":1`) {
+			t.Errorf("%s, and it wakes the box: %t; want the first answer", d.Raw, d.Wakes)
+		}
 	}
+	commontest.EqualIn(t, "deliveries, also of the repeated answer", 2, len(*b.deliveries))
 }
 
 func TestAnAnswerToWhatWasNeverAskedIsNotKept(t *testing.T) {
 	_, store, id := listening(t)
-	awake(t, store)
 	counting := storagetest.NewCounting(store)
 	h := sessions.New(counting, asking{got: new([]string)}, sessions.Limits{})
+	answer(t, h, id, `{"jsonrpc":"2.0","id":"q-1","result":{}}`) // of a box that sleeps
+	awake(t, store)
 	for _, other := range []string{
 		`7`, `"x"`, `"mine-1"`, `"q-` + strings.Repeat("x", 63) + `"`, `"` + storage.QuestionID(storage.NewStreamID(), 1, 0) + `"`,
 	} {
@@ -107,54 +87,6 @@ func TestAnAnswerToWhatWasNeverAskedIsNotKept(t *testing.T) {
 	}
 	if n := counting.Counts(); n.Writes != 0 {
 		t.Errorf("%v", n.Calls)
-	}
-}
-
-func TestAnAnswerToASuspendedCallIsTakenWhileTheBoxSleeps(t *testing.T) {
-	_, store, id := listening(t)
-	counting := storagetest.NewCounting(store)
-	var got []string
-	h := sessions.New(counting, asking{got: &got}, sessions.Limits{})
-	stream := storage.NewStreamID()
-	question := storage.QuestionID(stream, 1, 1)
-	item := storage.Item{Box: storage.BoxFor("t", "s"), ID: stream, Address: storage.Address{Session: id}}.
-		Suspend([]storage.Question{{ID: question}}, nil, 1, time.Now(), time.Hour)
-	if _, err := store.PutItem(t.Context(), item); err != nil {
-		t.Fatal(err)
-	}
-	raw := `{"jsonrpc":"2.0","id":"` + question + `","result":{}}`
-	answer(t, h, id, raw)
-	if n := counting.Counts(); n.Calls["PutAnswer"] != 1 || len(got) != 1 || got[0] != raw {
-		t.Errorf("calls %v, the backend heard %q", n.Calls, got)
-	}
-}
-
-// A client may see the first question of a round before the item of the round is
-// suspended.
-func TestAnAnswerThatComesBeforeTheSuspensionIsKept(t *testing.T) {
-	for _, name := range []string{"with an item", "within the first second, without an item"} {
-		t.Run(name, func(t *testing.T) {
-			_, store, id := listening(t)
-			box, stream := storage.BoxFor("t", "s"), storage.NewStreamID()
-			awake(t, store)
-			now := time.Now()
-			commontest.OK(t, store.Append(t.Context(), storage.Batch{Session: id, Stream: stream, First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{}`)}, Expires: now.Add(time.Hour)}))
-			if name == "with an item" {
-				it := storage.Item{Box: box, ID: stream, State: storage.Taken, Gen: 1, Address: storage.Address{Session: id, Stream: stream, Box: box}, Created: now, NotAfter: now.Add(time.Hour)}
-				if _, err := store.PutItem(t.Context(), it); err != nil {
-					t.Fatal(err)
-				}
-			}
-			h := sessions.New(store, asking{got: new([]string)}, sessions.Limits{})
-			asked, later := storage.QuestionID(stream, 1, 0), storage.QuestionID(stream, 2, 0)
-			for _, question := range []string{asked, later} {
-				answer(t, h, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{}}`, question))
-			}
-			kept, err := store.Answers(t.Context(), id, []string{asked, later})
-			if err != nil || len(kept) != 1 || kept[0].Question != asked {
-				t.Errorf("kept %+v, %v; want the answer to %s alone", kept, err, asked)
-			}
-		})
 	}
 }
 
@@ -183,9 +115,26 @@ func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
 
 func answer(t *testing.T, h *sessions.Manager, id storage.ID, raw string) {
 	t.Helper()
-	begun := time.Now()
-	call, err := accept(t, h, id, raw)
-	if err != nil || call != nil {
-		t.Fatalf("after %s: call %v, %v; want nothing to wait for", time.Since(begun), call, err)
+	if call, err := accept(t, h, id, raw); err != nil || call != nil {
+		t.Fatalf("call %v, %v; want nothing to wait for", call, err)
+	}
+}
+
+func TestAnAnswerToASuspendedCallIsTakenWhileTheBoxSleeps(t *testing.T) {
+	_, store, id := listening(t)
+	counting := storagetest.NewCounting(store)
+	var got []string
+	h := sessions.New(counting, asking{got: &got}, sessions.Limits{})
+	stream := storage.NewStreamID()
+	question := storage.QuestionID(stream, 1, 1)
+	item := storage.Item{Box: storage.BoxFor("t", "s"), ID: stream, Address: storage.Address{Session: id}}.
+		Suspend([]storage.Question{{ID: question}}, nil, 1, time.Now(), time.Hour)
+	if _, err := store.PutItem(t.Context(), item); err != nil {
+		t.Fatal(err)
+	}
+	raw := `{"jsonrpc":"2.0","id":"` + question + `","result":{}}`
+	answer(t, h, id, raw)
+	if n := counting.Counts(); n.Calls["PutAnswer"] != 1 || len(got) != 1 || got[0] != raw {
+		t.Errorf("calls %v, the backend heard %q", n.Calls, got)
 	}
 }

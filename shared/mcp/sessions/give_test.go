@@ -11,7 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// A session that is given away is found by its new principal only, with those of a group.
 func TestAGivenSessionIsOfItsNewPrincipal(t *testing.T) {
 	store := storagetest.NewMemory()
 	h := sessions.New(store, nobody{}, sessions.Limits{})

@@ -28,7 +28,6 @@ func (nobody) End(context.Context, storage.Session, storage.Box) error   { retur
 
 var someone = sessions.Caller{Server: sessions.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: storage.HTTP}
 
-// parsed returns a client's message.
 func parsed(t *testing.T, raw string) wire.Message {
 	t.Helper()
 	m, err := wire.Parse([]byte(raw))
@@ -36,13 +35,11 @@ func parsed(t *testing.T, raw string) wire.Message {
 	return m
 }
 
-// accept has a host take a message of the client someone.
 func accept(t *testing.T, h *sessions.Manager, id storage.ID, raw string) (*sessions.Call, error) {
 	t.Helper()
 	return h.Accept(t.Context(), someone, id, []wire.Message{parsed(t, raw)}, false)
 }
 
-// awake makes the box of the server s awake.
 func awake(t *testing.T, store storage.Store) {
 	t.Helper()
 	commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("t", "s"), State: storage.Awake, Gen: 1}))
@@ -107,22 +104,6 @@ func TestAListenerGetsWhatNobodyHasReported(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got, _ := get(t, h, id, "", time.Second); got != "" {
 			t.Errorf("another client got %q after all was reported", got)
-		}
-	})
-}
-
-func TestAStandbyThatBecomesThePrimaryRepeatsNothingThatWasReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, store, id := listening(t)
-		_, cursor := get(t, h, id, "", time.Second)
-		time.Sleep(time.Minute)
-		go func() { _, _ = get(t, h, id, cursor, 20*time.Second) }() // reports 3 and becomes the primary
-		synctest.Wait()
-		_, standby := get(t, h, id, "", time.Second)
-		time.Sleep(time.Minute)
-		push(t, store, id, 4, "4")
-		if got, _ := get(t, h, id, standby, time.Second); got != "4" {
-			t.Errorf("got %q, want the new event only", got)
 		}
 	})
 }

@@ -31,7 +31,6 @@ func newLister(t *testing.T) *lister {
 	return &lister{sessions.New(store, b, sessions.Limits{}), store, 1, b}
 }
 
-// legacy opens a session of a client with these capabilities.
 func (l *lister) legacy(t *testing.T, c sessions.Caller, capabilities string) storage.ID {
 	t.Helper()
 	m := parsed(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"c"}}}`)
@@ -57,7 +56,6 @@ func (l *lister) ask(t *testing.T, c sessions.Caller, id storage.ID, raw string)
 	return string(events[0].Raw), nil
 }
 
-// answers answers a delivery as the box would.
 func (l *lister) answers(t *testing.T, d *sessions.Delivery, result string) {
 	t.Helper()
 	if d == nil {
@@ -88,9 +86,7 @@ const askTools = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
 
 func TestListIsAnsweredFromTheRecordInBothEras(t *testing.T) {
 	l := newLister(t)
-	id := l.legacy(t, httpCaller(), superset)
-	_, d := l.ask(t, httpCaller(), id, askTools)
-	l.answers(t, d, `"result":`+toolList)
+	id := l.lists(t, superset)
 
 	l.store.Reset()
 	if got, _ := l.ask(t, httpCaller(), id, `{"jsonrpc":"2.0","id":"x","method":"tools/list","params":{"_meta":{"progressToken":1}}}`); got != `{"jsonrpc":"2.0","id":"x","result":`+toolList+`}` {
@@ -129,17 +125,13 @@ func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
 		"another configuration": {other(func(c *sessions.Caller) { c.Server.Digest = "d2" }), `{}`, askTools},
 		"lists not kept":        {other(func(c *sessions.Caller) { c.Server.OwnLists = true }), `{}`, askTools},
 		"record off":            {other(func(c *sessions.Caller) { c.Server.Record = false }), `{}`, askTools},
-		"other capabilities":    {httpCaller(), `{"roots":{}}`, askTools},
-		"finer capabilities":    {httpCaller(), `{"sampling":{"tools":{}}}`, askTools},
-		"unknown capabilities":  {httpCaller(), `{"extensions":{"x":{}}}`, askTools},
 		"another list":          {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"prompts/list"}`},
 		"a page":                {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"2"}}`},
 		"params nobody knows":   {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"tag":"x"}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLister(t)
-			_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools)
-			l.answers(t, d, `"result":`+toolList)
+			l.lists(t, `{}`)
 			if got, d := l.ask(t, c.caller, l.legacy(t, c.caller, c.capabilities), c.request); d == nil {
 				t.Errorf("%s: answered with %s", name, got)
 			}
@@ -166,8 +158,7 @@ func TestListsAreKeptForClientsWithTheSameAbilities(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLister(t)
-			_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.first), askTools)
-			l.answers(t, d, `"result":`+toolList)
+			l.lists(t, c.first)
 			if _, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.second), askTools); (d == nil) != c.same {
 				t.Errorf("%s: the second client is answered from the record: %t", name, d == nil)
 			}
@@ -175,35 +166,10 @@ func TestListsAreKeptForClientsWithTheSameAbilities(t *testing.T) {
 	}
 }
 
-// With OwnLists the record keeps only the handshake.
-func TestListsAloneMayBeKeptOutOfTheRecord(t *testing.T) {
-	c := httpCaller()
-	c.Server.OwnLists = true
-	l := newLister(t)
-	id := l.legacy(t, c, `{}`)
-	for range 2 {
-		_, d := l.ask(t, c, id, askTools)
-		if d == nil {
-			t.Fatal("a list is answered without its server")
-		}
-		if d.List != "" {
-			t.Errorf("its answer would be kept as %q", d.List)
-		}
-	}
-	commontest.OK(t, l.store.SaveHandshake(t.Context(), storage.Handshake{
-		Digest: storage.RecordFor(c.Tenant, c.Server.Digest), Version: wire.V20251125, Result: json.RawMessage(`{"capabilities":{}}`),
-	}))
-	if result, call, err := l.Greeting(t.Context(), c, sessions.Client{Init: json.RawMessage(`{}`)}); err != nil || call != nil || result == nil {
-		t.Errorf("the handshake is %s, %v, %v", result, call, err)
-	}
-}
-
 func TestNothingIsAnsweredFromARecordThatHasExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLister(t)
-		id := l.legacy(t, httpCaller(), `{}`)
-		_, d := l.ask(t, httpCaller(), id, askTools)
-		l.answers(t, d, `"result":`+toolList)
+		l.lists(t, `{}`)
 		time.Sleep(storage.HandshakeLife + time.Second)
 		if got, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools); d == nil {
 			t.Errorf("answered with %s", got)
@@ -306,8 +272,7 @@ func TestRecordSaysWhatTheOwnProcessOfASessionWouldSay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLister(t)
 			l.announcing(t, c.announces)
-			_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools)
-			l.answers(t, d, `"result":`+toolList)
+			l.lists(t, `{}`)
 			id := l.legacy(t, httpCaller(), `{}`)
 			if c.called {
 				l.ask(t, httpCaller(), id, call)
@@ -317,21 +282,6 @@ func TestRecordSaysWhatTheOwnProcessOfASessionWouldSay(t *testing.T) {
 				t.Errorf("%s: the box was asked: %t", name, d != nil)
 			}
 		})
-	}
-}
-
-func TestProcessThatHasWorkedIsAskedItselfWhileItRuns(t *testing.T) {
-	l := newLister(t)
-	l.announcing(t, "true")
-	id := l.legacy(t, httpCaller(), `{}`)
-	l.ask(t, httpCaller(), id, `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"x"}}`)
-	_, d := l.ask(t, httpCaller(), id, askTools)
-	l.answers(t, d, `"result":`+toolList)
-	for state, asked := range map[storage.BoxState]bool{storage.Awake: true, storage.Asleep: false} {
-		l.box(t, func(b *storage.Box) { b.State, b.Gen = state, 1 })
-		if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != asked {
-			t.Errorf("box %q: it was asked: %t", state, d != nil)
-		}
 	}
 }
 
@@ -429,7 +379,7 @@ func TestHandshakeOfOneTenantIsNoOthers(t *testing.T) {
 		t.Run(tenant, func(t *testing.T) {
 			*l.deliveries = nil
 			c := modernCaller
-			c.Tenant = tenant
+			c.Tenant, c.Server.OwnLists = tenant, true // which is of lists only
 			if _, _, err := l.Greeting(t.Context(), c, modernClient); err != nil {
 				t.Fatal(err)
 			}
@@ -439,5 +389,20 @@ func TestHandshakeOfOneTenantIsNoOthers(t *testing.T) {
 				t.Errorf("tenant %s: its box was asked %d times, want %d", tenant, n, asked)
 			}
 		})
+	}
+}
+
+func TestProcessThatHasWorkedIsAskedItselfWhileItRuns(t *testing.T) {
+	l := newLister(t)
+	l.announcing(t, "true")
+	id := l.legacy(t, httpCaller(), `{}`)
+	l.ask(t, httpCaller(), id, `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"x"}}`)
+	_, d := l.ask(t, httpCaller(), id, askTools)
+	l.answers(t, d, `"result":`+toolList)
+	for state, asked := range map[storage.BoxState]bool{storage.Awake: true, storage.Asleep: false} {
+		l.box(t, func(b *storage.Box) { b.State, b.Gen = state, 1 })
+		if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != asked {
+			t.Errorf("box %q: it was asked: %t", state, d != nil)
+		}
 	}
 }

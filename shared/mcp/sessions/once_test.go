@@ -69,9 +69,7 @@ func TestARepeatIsDeliveredOnlyIfItsFirstCallWasCertainlyNotExecuted(t *testing.
 					delivered++
 				}
 			}
-			if delivered != row.delivered {
-				t.Errorf("delivered %d times, want %d", delivered, row.delivered)
-			}
+			commontest.EqualIn(t, "delivered", row.delivered, delivered)
 		})
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// No client waits for an install: it is answered at once, and hears of the lists later.
 func TestServerThatIsBeingPreparedAnswersAtOnce(t *testing.T) {
 	l, since := newLister(t), time.Now()
 	c := httpCaller()

@@ -3,49 +3,12 @@ package sessions_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
-
-func TestAStreamThatHasEndedAndIsGoneEndsAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, store, id := listening(t)
-		stream := storage.NewStreamID()
-		for i, raw := range []string{"1", "2"} {
-			err := store.Append(t.Context(), storage.Batch{
-				Session: id, Stream: stream, First: storage.Index(i + 1), Gen: 1, Seq: int64(i + 1), Final: i == 1,
-				Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
-			})
-			commontest.OK(t, err)
-		}
-		for _, c := range []struct {
-			after storage.Index
-			age   time.Duration
-			got   string
-		}{{1, 0, "2"}, {2, 0, ""}, {9, 0, ""}, {0, 2 * time.Hour, ""}, {1, 0, ""}, {2, 0, ""}} {
-			time.Sleep(c.age)
-			begun := time.Now()
-			call, err := h.Resume(t.Context(), someone, id, storage.EventID{Stream: stream, Index: c.after}.String())
-			commontest.OK(t, err)
-			got := next(t, call, 25*time.Second)
-			if got != c.got || !call.Done() || time.Since(begun) > 0 {
-				t.Errorf("after %d: got %q, done %t after %s; want %q and the end at once", c.after, got, call.Done(), time.Since(begun), c.got)
-			}
-		}
-	})
-}
-
-func TestAStreamOfWhichNothingIsThereEndsAtOnce(t *testing.T) {
-	h, _, id := listening(t)
-	call, err := h.Resume(t.Context(), someone, id, "7/"+string(storage.NewStreamID()))
-	if err != nil || !call.Done() {
-		t.Errorf("done %t, %v", call != nil && call.Done(), err)
-	}
-}
 
 // endsMeanwhile executes nothing any more. Its one call ends just before it is asked for it.
 type endsMeanwhile struct {

@@ -29,7 +29,6 @@ func response(id, result string) string {
 	return `{"jsonrpc":"2.0","id":` + id + `,"result":` + result + `}`
 }
 
-// stored returns the last event of a delivery's stream.
 func (l *lister) stored(t *testing.T, d *sessions.Delivery) string {
 	t.Helper()
 	page, err := l.store.Read(t.Context(), d.Session, d.Stream, 0, 10)
@@ -75,9 +74,7 @@ func TestACallerSeesItsToolsOnly(t *testing.T) {
 			t.Errorf("some %t: a client without a session: %+v %v", some, events, err)
 		}
 	}
-	if costs[true] != costs[false] {
-		t.Errorf("it costs %v reads and writes, without rules %v", costs[true], costs[false])
-	}
+	commontest.EqualIn(t, "it costs", costs[false], costs[true])
 }
 
 func ptr(c sessions.Caller) *sessions.Caller { return &c }
@@ -127,10 +124,10 @@ func TestACallerIsPushedItsToolsOnly(t *testing.T) {
 	for range 2 {
 		commontest.OK(t, out.Append(t.Context(), a, b))
 	}
-	for _, got := range g.arrived("c1") {
+	for _, got := range g.got["c1"] {
 		commontest.EqualIn(t, "the connection got", response("7", visibleList), got)
 	}
-	if len(g.arrived("c1")) == 0 {
+	if len(g.got["c1"]) == 0 {
 		t.Error("the connection got nothing")
 	}
 	a = storage.Address{Session: s.ID, Stream: storage.NewStreamID(), LegacySSE: true, Shown: shown}

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -13,46 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
-
-func TestConnectOpensASessionThatWaitsForInitialize(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := storagetest.NewMemory()
-		h := sessions.New(store, nobody{}, sessions.Limits{}).With(sessions.Parts{Clients: newGateway("c1")})
-		s := connect(t, h, "c1", "")
-		if s.State != storage.Opened || s.Owes() {
-			t.Errorf("state %s, owes %v", s.State, s.Owes())
-		}
-		c, err := h.Connection(t.Context(), "c1")
-		if err != nil || c.Session != s.ID || c.Principal != "p" {
-			t.Errorf("connection %+v, %v", c, err)
-		}
-		time.Sleep(time.Minute)
-		if _, _, err := h.Load(t.Context(), wsCaller("c1"), s.ID); !errors.Is(err, storage.NotFound) {
-			t.Errorf("after a minute without initialize: %v", err)
-		}
-	})
-}
-
-func TestConnectRefusesASessionOfAnother(t *testing.T) {
-	store, g := storagetest.NewMemory(), newGateway()
-	h := wsHost(store, g)
-	s := connect(t, h, "c1", "")
-	for name, change := range map[string]func(*sessions.Caller){
-		"principal": func(c *sessions.Caller) { c.Principal = "q" },
-		"tenant":    func(c *sessions.Caller) { c.Tenant = "u" },
-		"server":    func(c *sessions.Caller) { c.Server.Name = "r" },
-		"transport": func(c *sessions.Caller) { c.Transport = storage.HTTP },
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := wsCaller("c2")
-			change(&c)
-			if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]storage.EventID{"": nil}); !errors.Is(err, storage.NotFound) {
-				t.Errorf("another %s: %v", name, err)
-			}
-		})
-	}
-	commontest.Same(t, []string{"c1"}, record(t, store, s.ID).Conns)
-}
 
 func TestConnectKeepsEightConnections(t *testing.T) {
 	store := storagetest.NewMemory()
@@ -65,19 +23,6 @@ func TestConnectKeepsEightConnections(t *testing.T) {
 	if len(got) != 8 || got[0] != "c3" || got[7] != "c10" {
 		t.Errorf("connections %v", got)
 	}
-}
-
-func TestConnectWithEventIDsClosesTheOtherConnections(t *testing.T) {
-	store, g := storagetest.NewMemory(), newGateway("c1", "c2")
-	h := wsHost(store, g)
-	s := connect(t, h, "c1", "")
-	connect(t, h, "c2", s.ID)
-	if len(g.closings) != 0 {
-		t.Errorf("without event ids %v were closed", g.closings)
-	}
-	s = connect(t, h, "c3", s.ID, storage.EventID{Index: 0})
-	commontest.Same(t, []string{"c1", "c2"}, g.closings)
-	commontest.Same(t, []string{"c3"}, s.Conns)
 }
 
 func TestConnectRefusesWhatIsNoCursor(t *testing.T) {
@@ -109,23 +54,7 @@ func TestAnEventIDOfAnotherSessionReplaysNothing(t *testing.T) {
 	commontest.OK(t, (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)))
 	connect(t, h, "c3", mine.ID, storage.EventID{Stream: a.Stream})
 	commontest.OK(t, h.Push(t.Context(), mine.ID))
-	if got := g.arrived("c3"); len(got) != 0 {
-		t.Errorf("got %q", got)
-	}
-}
-
-func TestDisconnectForgetsTheConnectionAndNothingElse(t *testing.T) {
-	store, g := storagetest.NewMemory(), newGateway()
-	h := wsHost(store, g)
-	s := connect(t, h, "c1", "")
-	connect(t, h, "c2", s.ID)
-	for range 2 { // it may be called twice
-		commontest.OK(t, h.Disconnect(t.Context(), "c1"))
-	}
-	commontest.Same(t, []string{"c2"}, record(t, store, s.ID).Conns)
-	if _, err := h.Connection(t.Context(), "c1"); !errors.Is(err, storage.NotFound) {
-		t.Errorf("the record: %v", err)
-	}
+	commontest.Equal(t, 0, len(g.got["c3"]))
 }
 
 func TestInitializeOfAnOpenedSessionIsTakenOnceAndItsRepeatToo(t *testing.T) {
@@ -148,22 +77,6 @@ func TestInitializeOfAnOpenedSessionIsTakenOnceAndItsRepeatToo(t *testing.T) {
 	}
 }
 
-func TestAnSSESessionGoesOnWithoutInitialize(t *testing.T) {
-	store := storagetest.NewMemory()
-	h := sessions.New(store, nobody{}, sessions.Limits{})
-	c := wsCaller("")
-	c.Transport = storage.SSE
-	s, err := h.Open(t.Context(), c)
-	commontest.OK(t, err)
-	m := parsed(t, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
-	if _, err := h.Accept(t.Context(), c, s.ID, []wire.Message{m}, false); err != nil {
-		t.Fatal(err)
-	}
-	if got := record(t, store, s.ID); got.State != storage.Ready || got.Version != wire.V20241105 || len(got.Init) == 0 {
-		t.Errorf("state %s, version %s, init %s", got.State, got.Version, got.Init)
-	}
-}
-
 func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 	store, g := storagetest.NewMemory(), newGateway("c1")
 	h := wsHost(store, g)
@@ -181,7 +94,8 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 		"extensions of either": {
 			`{"extensions":{"a/b":{}}}`, `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"extensions":{"c/d":{}}}}}`, storage.Created, storage.QuitNone, false,
 		},
-		"error": {`{}`, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}`, storage.Ended, storage.QuitNoInit, false},
+		"error":     {`{}`, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}`, storage.Ended, storage.QuitNoInit, false},
+		"cancelled": {`{}`, `{"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"no"}}`, storage.Ended, storage.QuitCanceled, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := connect(t, h, "c1", "")
@@ -200,4 +114,25 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestConnectRefusesASessionOfAnother(t *testing.T) {
+	store, g := storagetest.NewMemory(), newGateway()
+	h := wsHost(store, g)
+	s := connect(t, h, "c1", "")
+	for name, change := range map[string]func(*sessions.Caller){
+		"principal": func(c *sessions.Caller) { c.Principal = "q" },
+		"tenant":    func(c *sessions.Caller) { c.Tenant = "u" },
+		"server":    func(c *sessions.Caller) { c.Server.Name = "r" },
+		"transport": func(c *sessions.Caller) { c.Transport = storage.HTTP },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := wsCaller("c2")
+			change(&c)
+			if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]storage.EventID{"": nil}); !errors.Is(err, storage.NotFound) {
+				t.Errorf("another %s: %v", name, err)
+			}
+		})
+	}
+	commontest.Same(t, []string{"c1"}, record(t, store, s.ID).Conns)
 }

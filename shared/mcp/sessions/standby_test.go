@@ -10,7 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // keepAlive is how often an endpoint calls Next while no events come.
@@ -28,7 +27,6 @@ func open(t *testing.T, h *sessions.Manager, id storage.ID, last string) *sessio
 	return call
 }
 
-// next returns the events that come within a time, as one string.
 func next(t *testing.T, call *sessions.Call, within time.Duration) (got string) {
 	t.Helper()
 	events, err := call.Next(t.Context(), time.Now().Add(within))
@@ -53,27 +51,6 @@ func change(t *testing.T, store storage.Store, id storage.ID, f func(*storage.Se
 	commontest.OK(t, store.Save(t.Context(), s))
 }
 
-func TestOfTooManyStandbysTheOldestIsSentAwayForLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, store, id := listening(t)
-		h := sessions.New(store, nobody{}, sessions.Limits{Standby: 3, Hold: time.Hour})
-		var calls []*sessions.Call
-		for range 6 { // a primary, 3 standbys, 2 too many
-			calls = append(calls, open(t, h, id, ""))
-			time.Sleep(time.Second)
-		}
-		same(t, "places", len(record(t, store, id).Standby), 3)
-		for i, call := range calls {
-			next(t, call, keepAlive)
-			retry, closed := call.Close()
-			want := i == 1 || i == 2
-			if closed != want || call.Done() != want || want && (retry != time.Minute || call.Retry() != time.Minute) {
-				t.Errorf("GET %d: done %t, closed %t, retry %s", i, call.Done(), closed, retry)
-			}
-		}
-	})
-}
-
 func TestAStandbyLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
@@ -87,55 +64,6 @@ func TestAStandbyLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
 		change(t, store, id, func(s *storage.Session) { s.Standby[0].Until = time.Now().Add(-time.Second) })
 		open(t, h, id, "")
 		same(t, "places after one has expired", len(record(t, store, id).Standby), 1)
-	})
-}
-
-func TestTheOldestStandbyTakesALeaseThatIsFree(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, store, id := listening(t)
-		short := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Minute})
-		long := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour})
-		open(t, short, id, "") // its client then dies
-		first, second := open(t, long, id, ""), open(t, long, id, "")
-		begun := time.Now()
-		got := make(chan string, 2)
-		for _, call := range []*sessions.Call{first, second} {
-			go func() { got <- next(t, call, 10*time.Minute) }()
-		}
-		same(t, "what the next one gets", <-got, "123")
-		if took := time.Since(begun); took > 2*time.Minute {
-			t.Errorf("that took %s", took)
-		}
-		same(t, "what the other one gets", <-got, "")
-		if first.ID(storage.Event{}).Nonce[:10] != record(t, store, id).Primary.Nonce {
-			t.Error("it was not the one that had waited longest")
-		}
-		same(t, "places", len(record(t, store, id).Standby), 1)
-	})
-}
-
-// Some clients open their stream anew without the id of an event (modelcontextprotocol/inspector#723).
-// They must not wait until the response that was cut would have ended.
-func TestAPlaceIsFreeSoonAfterItsClientHasGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, store, id := listening(t)
-		h := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour})
-		first := open(t, h, id, "")
-		connection, cut := context.WithCancel(t.Context())
-		gone := make(chan error)
-		go func() {
-			_, err := first.Next(connection, time.Now().Add(time.Hour))
-			gone <- err
-		}()
-		waiting := open(t, h, id, "")
-		time.Sleep(time.Minute)
-		same(t, "what a standby gets while the first is there", next(t, waiting, keepAlive), "")
-		cut()
-		if err := <-gone; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		same(t, "what the standby gets at once", next(t, waiting, keepAlive), "") // and then it looks
-		same(t, "what it gets then", next(t, waiting, keepAlive), "123")
 	})
 }
 
@@ -201,23 +129,6 @@ func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
 	}
 }
 
-func TestALookThatFailsEndsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, store, id := listening(t)
-		faulty := storagetest.NewFaulty(store, 1, storagetest.Faults{})
-		h := sessions.New(faulty, nobody{}, sessions.Limits{Hold: time.Hour})
-		call := open(t, h, id, "")
-		faulty.Set("Load", storagetest.Faults{Lost: 1})
-		for range 3 {
-			next(t, call, keepAlive)
-		}
-		push(t, store, id, 4, "4")
-		if got := next(t, call, keepAlive); call.Done() || got != "4" {
-			t.Errorf("done %t, got %q", call.Done(), got)
-		}
-	})
-}
-
 func TestALeaseIsKeptForItsClientUntilItIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, id := listening(t)
@@ -230,53 +141,6 @@ func TestALeaseIsKeptForItsClientUntilItIsBack(t *testing.T) {
 		other, err := h.Listen(t.Context(), someone, id, "")
 		commontest.OK(t, err)
 		same(t, "what another one gets after the report", next(t, other, time.Second), "")
-	})
-}
-
-func TestWhatIsReportedOnOneListenerIsNotToldToAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, store, id := listening(t)
-		one, cursor := get(t, h, id, "", 25*time.Second)
-		push(t, store, id, 4, "4")
-		time.Sleep(2 * time.Second)
-		two, newer := get(t, h, id, cursor, 25*time.Second)
-		time.Sleep(time.Minute)
-		_, _ = get(t, h, id, newer, 25*time.Second) // reports 4
-		time.Sleep(time.Minute)
-		three, _ := get(t, h, id, cursor, 25*time.Second) // like another client that had 3
-		if one != "123" || two != "4" || three != "" {
-			t.Errorf("got %q, %q, %q", one, two, three)
-		}
-	})
-}
-
-func TestWhatAListenInVainCosts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, store, id := listening(t)
-		counting := storagetest.NewCounting(store)
-		h := sessions.New(counting, nobody{}, sessions.Limits{})
-		_, cursor := get(t, h, id, "", 25*time.Second)
-		for _, c := range []struct {
-			name          string
-			last          string
-			reads, writes int
-		}{
-			{"that reports something", cursor, 3, 1}, // the reads are the session, the tail for the report, and a look
-			{"that reports nothing", "", 2, 1},       // reads: the session, a look
-			{"behind another", "", 2, 1},             // the same
-		} {
-			time.Sleep(time.Minute)
-			if c.name == "behind another" {
-				open(t, h, id, "")
-			}
-			counting.Reset()
-			call := open(t, h, id, c.last)
-			next(t, call, keepAlive)
-			next(t, call, 25*time.Second-keepAlive)
-			if n := counting.Counts(); n.Reads != c.reads || n.Writes != c.writes {
-				t.Errorf("%s: %d reads and %d writes, want %d and %d: %v", c.name, n.Reads, n.Writes, c.reads, c.writes, n.Calls)
-			}
-		}
 	})
 }
 
@@ -326,5 +190,26 @@ func TestAPlaceOfAnEarlierRunIsFree(t *testing.T) {
 		commontest.OK(t, err)
 		same(t, "what the next one gets at once", next(t, call, 0), "123")
 		same(t, "what another one gets: a place of this run is kept", next(t, open(t, anew, id, ""), time.Minute), "")
+	})
+}
+
+func TestOfTooManyStandbysTheOldestIsSentAwayForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := sessions.New(store, nobody{}, sessions.Limits{Standby: 3, Hold: time.Hour})
+		var calls []*sessions.Call
+		for range 6 { // a primary, 3 standbys, 2 too many
+			calls = append(calls, open(t, h, id, ""))
+			time.Sleep(time.Second)
+		}
+		same(t, "places", len(record(t, store, id).Standby), 3)
+		for i, call := range calls {
+			next(t, call, keepAlive)
+			retry, closed := call.Close()
+			want := i == 1 || i == 2
+			if closed != want || call.Done() != want || want && (retry != time.Minute || call.Retry() != time.Minute) {
+				t.Errorf("GET %d: done %t, closed %t, retry %s", i, call.Done(), closed, retry)
+			}
+		}
 	})
 }

@@ -95,16 +95,6 @@ func TestProcessOfAnUnknownKindEndsTheListsOfEarlierGenerations(t *testing.T) {
 	}
 }
 
-func TestStartThatIsNoNewsTakesOneRead(t *testing.T) {
-	l := newLister(t)
-	l.starts(t, "s", 1, "plain", false, `{}`)
-	l.store.Reset()
-	l.starts(t, "s", 1, "plain", false, `{}`)
-	if n := l.store.Counts(); n.Reads != 1 || n.Writes != 0 {
-		t.Errorf("it took %v", n.Calls)
-	}
-}
-
 // Each session that was there hears once of lists that a process of another session has
 // found to be others.
 func TestSessionsHearOnceThatAProcessListsOtherwise(t *testing.T) {

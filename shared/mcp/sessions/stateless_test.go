@@ -78,33 +78,6 @@ func TestPinnedIDIsOfTenantPrincipalServerAndKind(t *testing.T) {
 	}
 }
 
-// A notification reaches the process of its own kind of client. It wakes nothing.
-func TestNotificationOfAModernClientReachesItsProcess(t *testing.T) {
-	store, b := storagetest.NewMemory(), newTook()
-	h := sessions.New(store, b, sessions.Limits{})
-	m := parsed(t, `{"jsonrpc":"2.0","method":"notifications/com.example/x","params":{"n":1.50}}`)
-	other := modernCaller
-	other.Kind = "k2"
-	tell := func(c sessions.Caller, want int) {
-		t.Helper()
-		if err := h.Notify(t.Context(), c, m); err != nil || len(*b.deliveries) != want {
-			t.Errorf("%v, and there are %d deliveries, want %d", err, len(*b.deliveries), want)
-		}
-	}
-	tell(modernCaller, 0) // it has no session
-	send(t, h, modernCaller, modernClient)
-	tell(modernCaller, 1) // its box sleeps
-	box, err := store.Box(t.Context(), storage.BoxFor("t", "s"))
-	commontest.OK(t, err)
-	box.State = storage.Awake
-	commontest.OK(t, store.SaveBox(t.Context(), box))
-	tell(other, 1)
-	tell(modernCaller, 2)
-	if d := (*b.deliveries)[1]; string(d.Raw) != string(m.Raw) || d.Session != sessions.PinnedID(modernCaller) || len(d.Requests) != 0 {
-		t.Errorf("the process gets %s for %s", d.Raw, d.Session)
-	}
-}
-
 func TestBudgetOfAModernCall(t *testing.T) {
 	store := storagetest.NewCounting(storagetest.NewMemory())
 	b := newTook()
@@ -158,30 +131,11 @@ func TestModernRequestsOfOnePrincipalShareASession(t *testing.T) {
 		}
 		streams[d.Stream] = true
 	}
-	if len(streams) != 8 {
-		t.Errorf("%d streams", len(streams))
-	}
+	commontest.EqualIn(t, "streams", 8, len(streams))
 	s := pinned(t, store, modernCaller)
 	if s.State != storage.Ready || s.Transport != storage.Modern || string(s.Init) != string(modernClient.Init) {
 		t.Errorf("got %+v", s)
 	}
-}
-
-func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
-	store := storagetest.NewMemory()
-	took := newTook()
-	h := sessions.New(store, took, sessions.Limits{})
-	for _, digest := range []string{"d1", "d1", "d2", "d2"} {
-		record := storage.Handshake{Digest: storage.RecordFor("t", digest), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"` + digest + `"}}`)}
-		commontest.OK(t, store.SaveHandshake(t.Context(), record))
-		c := modernCaller
-		c.Server.Digest = digest
-		_, server := send(t, h, c, modernClient)
-		if s := pinned(t, store, c); s.Digest != digest || string(server) != `{"name":"`+digest+`"}` {
-			t.Errorf("digest %s, server %s; want %s", s.Digest, server, digest)
-		}
-	}
-	commontest.Same(t, []bool{false, false, true, false}, took.moved())
 }
 
 // moved returns which deliveries are the first with another configuration of the server.
@@ -195,25 +149,30 @@ func (b took) moved() (all []bool) {
 // A session follows a new configuration of its server. It uses the handshake record of
 // that configuration, and its first delivery says that the session has moved.
 func TestSessionFollowsTheServersConfiguration(t *testing.T) {
-	store, took := storagetest.NewMemory(), newTook()
-	h := sessions.New(store, took, sessions.Limits{})
-	c := modernCaller
-	c.Transport = storage.HTTP
-	commontest.OK(t, store.Create(t.Context(), storage.Session{
-		ID: "s1", Server: "s", Digest: "d1", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Version: wire.V20251125, Expires: time.Now().Add(time.Hour),
-	}))
-	for _, digest := range []string{"d1", "d2", "d2", "d1"} {
-		c.Server.Digest = digest
-		m := parsed(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
-		if _, err := h.Accept(t.Context(), c, "s1", []wire.Message{m}, false); err != nil {
-			t.Fatal(err)
-		}
-		d := (*took.deliveries)[len(*took.deliveries)-1]
-		if s := record(t, store, "s1"); s.Digest != digest || d.Digest != storage.RecordFor("t", digest) {
-			t.Errorf("digest %s, record %s; want %s", s.Digest, d.Digest, digest)
-		}
+	for _, over := range []storage.Transport{storage.HTTP, storage.Modern} {
+		t.Run(string(over), func(t *testing.T) {
+			l, c := newLister(t), modernCaller
+			c.Transport = over
+			id := sessions.PinnedID(c)
+			if over == storage.HTTP {
+				id = l.legacy(t, c, `{}`)
+				*l.deliveries = nil
+			}
+			for _, digest := range []string{"d1", "d2", "d2", "d1"} {
+				c.Server.Digest = digest
+				if over == storage.HTTP {
+					l.ask(t, c, id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+				} else {
+					send(t, l.Manager, c, modernClient)
+				}
+				d := (*l.deliveries)[len(*l.deliveries)-1]
+				if s := record(t, l.store, id); s.Digest != digest || d.Digest != storage.RecordFor("t", digest) {
+					t.Errorf("digest %s, record %s; want %s", s.Digest, d.Digest, digest)
+				}
+			}
+			commontest.Same(t, []bool{false, true, false, true}, l.moved())
+		})
 	}
-	commontest.Same(t, []bool{false, true, false, true}, took.moved())
 }
 
 func TestPinnedSessionBeginsAnewWhenItIsOver(t *testing.T) {
@@ -268,31 +227,49 @@ func TestPinnedSessionLivesWhileItIsUsed(t *testing.T) {
 	})
 }
 
-func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
-	store := storagetest.NewMemory()
-	b := newTook()
+func TestSubscriptionsOfAListenerAreBounded(t *testing.T) {
+	h := sessions.New(storagetest.NewMemory(), newTook(), sessions.Limits{})
+	long := strings.Repeat("u", 50<<10)
+	for name, c := range map[string]struct {
+		uris []string
+		want storage.Code
+	}{
+		"100 KiB":       {[]string{"a:" + long, "b:" + long}, ""},
+		"150 KiB":       {[]string{"a:" + long, "b:" + long, "c:" + long}, storage.Busy},
+		"501 resources": {make([]string, 501), storage.Busy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			caller := modernCaller
+			caller.Principal = name
+			_, err := h.Subscribe(t.Context(), caller, modernClient, c.uris)
+			commontest.Equal(t, c.want, storage.CodeOf(err))
+		})
+	}
+}
+
+// A notification reaches the process of its own kind of client. It wakes nothing.
+func TestNotificationOfAModernClientReachesItsProcess(t *testing.T) {
+	store, b := storagetest.NewMemory(), newTook()
 	h := sessions.New(store, b, sessions.Limits{})
-	subscribe := func(uris ...string) error {
-		_, err := h.Subscribe(t.Context(), modernCaller, modernClient, uris)
-		return err
-	}
-	for range 2 {
-		commontest.OK(t, subscribe("a"))
-	}
-	awake(t, store)
-	for left := 1; left >= 0; left-- {
-		commontest.OK(t, h.Unsubscribe(t.Context(), modernCaller, []string{"a"}))
-		if s := pinned(t, store, modernCaller); len(s.Subscribed) != left {
-			t.Errorf("subscribed to %v", s.Subscribed)
+	m := parsed(t, `{"jsonrpc":"2.0","method":"notifications/com.example/x","params":{"n":1.50}}`)
+	other := modernCaller
+	other.Kind = "k2"
+	tell := func(c sessions.Caller, want int) {
+		t.Helper()
+		if err := h.Notify(t.Context(), c, m); err != nil || len(*b.deliveries) != want {
+			t.Errorf("%v, and there are %d deliveries, want %d", err, len(*b.deliveries), want)
 		}
 	}
-	commontest.EqualIn(t, "deliveries, want two subscriptions and one end", 3, len(*b.deliveries))
-	if err := subscribe(make([]string, 501)...); !errors.Is(err, storage.Busy) {
-		t.Errorf("501 resources: %v", err)
-	}
-	long := strings.Repeat("u", 50<<10)
-	commontest.OK(t, subscribe("a:"+long, "b:"+long))
-	if err := subscribe("c:" + long); !errors.Is(err, storage.Busy) {
-		t.Errorf("URIs of 150 KiB: %v", err)
+	tell(modernCaller, 0) // it has no session
+	send(t, h, modernCaller, modernClient)
+	tell(modernCaller, 1) // its box sleeps
+	box, err := store.Box(t.Context(), storage.BoxFor("t", "s"))
+	commontest.OK(t, err)
+	box.State = storage.Awake
+	commontest.OK(t, store.SaveBox(t.Context(), box))
+	tell(other, 1)
+	tell(modernCaller, 2)
+	if d := (*b.deliveries)[1]; string(d.Raw) != string(m.Raw) || d.Session != sessions.PinnedID(modernCaller) || len(d.Requests) != 0 {
+		t.Errorf("the process gets %s for %s", d.Raw, d.Session)
 	}
 }

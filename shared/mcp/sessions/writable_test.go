@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -56,34 +55,5 @@ func TestNothingIsExecutedWhoseAnswerCouldNotBeStored(t *testing.T) {
 	disk.full = false
 	if err := send(call); err != nil || delivered() != 3 {
 		t.Errorf("with room again: %v, %d messages", err, delivered())
-	}
-}
-
-// waited counts the saves of sessions that wait for the disk.
-type waited struct {
-	storage.Store
-	saves int
-}
-
-func (w *waited) Save(ctx context.Context, s storage.Session) error {
-	if !storage.IsLazy(ctx) {
-		w.saves++
-	}
-	return w.Store.Save(ctx, s)
-}
-
-// To open a session, say that it is initialized and make its first call waits for the disk
-// three times: once here, and for Create and the call's end.
-func TestAFirstCallDoesNotWaitForTheRecordOfItsSession(t *testing.T) {
-	store := &waited{Store: storagetest.NewMemory()}
-	h := sessions.New(store, newTook(), sessions.Limits{})
-	s, _, err := h.Initialize(t.Context(), someone, "", parsed(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c"}}}`))
-	commontest.OK(t, err)
-	for _, message := range []string{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}`} {
-		_, err = accept(t, h, s.ID, message)
-		commontest.OK(t, err)
-	}
-	if served := record(t, store, s.ID).Served; store.saves != 1 || !served {
-		t.Errorf("%d saves wait, want 1; served %t", store.saves, served)
 	}
 }
