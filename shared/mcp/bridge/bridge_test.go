@@ -4,13 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -90,13 +86,10 @@ func TestResultKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-func TestSealerSecretMustBeLong(t *testing.T) {
-	if _, err := bridge.NewSealer(make([]byte, 31)); !errors.Is(err, storage.Invalid) {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestSealedIsReadByItsSecretOnly(t *testing.T) {
+	if _, err := bridge.NewSealer(make([]byte, 31)); !errors.Is(err, storage.Invalid) {
+		t.Errorf("with a short secret: %v", err)
+	}
 	sealer := func(secret string) *storage.Sealer {
 		s, err := bridge.NewSealer([]byte(strings.Repeat(secret, 32)))
 		commontest.OK(t, err)
@@ -167,144 +160,6 @@ func TestStateIsHeldToCallerTimeAndRequest(t *testing.T) {
 	if _, err := r.Resume([]byte("{"), "s", now); err == nil {
 		t.Error("a call is resumed with what is no state")
 	}
-}
-
-// script is a server that sends random events of one call. It knows which of its questions
-// were answered.
-type script struct {
-	events   []storage.Event
-	answered map[string]bool
-}
-
-// TestRoundsAlwaysEnd plays random calls to their end, over any number of rounds. The
-// clients leave out answers, and sometimes repeat a round. Each response must have
-// exactly the progress since the round before. At the end every question is answered, and
-// the last response is the server's.
-func TestRoundsAlwaysEnd(t *testing.T) {
-	for seed := range uint64(300) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { playRounds(t, rand.New(rand.NewPCG(seed, 1))) })
-	}
-}
-
-func playRounds(t *testing.T, rnd *rand.Rand) {
-	s := &script{answered: map[string]bool{}}
-	progress, total := 0, 3+rnd.IntN(12)
-	say := func(raw string, final bool) {
-		s.events = append(s.events, storage.Event{Index: storage.Index(len(s.events) + 1), Raw: []byte(raw), Final: final})
-	}
-	questions := 0
-	// step lets the server send another event. It returns false when the server waits for an
-	// answer or has ended.
-	step := func() bool {
-		open := 0
-		for i := range questions {
-			if !s.answered[fmt.Sprint("q", i)] {
-				open++
-			}
-		}
-		switch {
-		case len(s.events) > 0 && s.events[len(s.events)-1].Final:
-			return false
-		case len(s.events) >= total && open == 0:
-			say(`{"jsonrpc":"2.0","id":"stream","result":{"n":`+fmt.Sprint(questions)+`}}`, true)
-		case open > 0 && rnd.IntN(2) == 0, len(s.events) >= total:
-			return false
-		case rnd.IntN(2) == 0:
-			progress++
-			say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":%d}}`, progress), false)
-		default:
-			say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create","params":{"message":"m","requestedSchema":{"properties":{"f%d":{}}}}}`, questions, rnd.IntN(3)), false)
-			questions++
-		}
-		return true
-	}
-	state, inputs := bridge.State{}, ""
-	for round := 0; ; round++ {
-		if round > 200 {
-			t.Fatal("it does not end")
-		}
-		params := `{"name":"n",` + meta(`,"progressToken":1`) + `}`
-		if inputs != "" {
-			params = `{"name":"n","inputResponses":{` + inputs + `},"requestState":"sealed",` + meta(`,"progressToken":1`) + `}`
-		}
-		turn := bridge.NewTurn(request(t, "tools/call", params), "stream", nil, state)
-		answers, err := turn.Answers()
-		commontest.OK(t, err)
-		for _, a := range answers {
-			s.answered[a.Question] = true
-		}
-		told, upTo, reply := drain(t, turn, s, state.From, step)
-		if diff := cmp.Diff(s.progress(state.Seen, upTo), told); diff != "" {
-			t.Fatal(diff)
-		}
-		if reply != nil {
-			if reply.Code != 0 || !bytes.Contains(reply.Raw, fmt.Appendf(nil, `"n":%d`, questions)) {
-				t.Fatalf("ended with %s", reply.Raw)
-			}
-			break
-		}
-		next := turn.State()
-		inputs = answersTo(t, rnd, turn.Required("sealed"))
-		if rnd.IntN(5) > 0 || state.Stream == "" { // otherwise the client repeats the previous round
-			state = next
-		}
-	}
-	for i := range questions {
-		if !s.answered[fmt.Sprint("q", i)] {
-			t.Errorf("q%d was not answered", i)
-		}
-	}
-}
-
-// progress returns the server's progress after one index up to another.
-func (s *script) progress(after, upTo storage.Index) []string {
-	var all []string
-	for _, e := range s.events {
-		if e.Index > after && e.Index <= upTo && bytes.Contains(e.Raw, []byte("notifications/progress")) {
-			all = append(all, string(e.Raw))
-		}
-	}
-	return all
-}
-
-// drain gives a turn the events after from. When there are no more, it lets the server go
-// on, until the turn asks the client or has the client's answer. It returns the
-// notifications to the client, and the index of the last event.
-func drain(t *testing.T, turn *bridge.Turn, s *script, from storage.Index, step func() bool) (told []string, upTo storage.Index, reply *bridge.Response) {
-	for upTo = from; ; upTo++ {
-		for int(upTo) >= len(s.events) {
-			if step() {
-				continue
-			}
-			if !turn.Asks() {
-				t.Fatal("the server waits, and the client is not asked")
-			}
-			return told, upTo, nil
-		}
-		got := turn.Take(s.events[upTo])
-		switch {
-		case got.Answer != nil:
-			t.Fatalf("answered in the client's place: %s", got.Answer.Raw)
-		case got.Notify != nil:
-			told = append(told, string(got.Notify))
-		case got.Reply != nil:
-			return told, upTo, got.Reply
-		}
-	}
-}
-
-func answersTo(t *testing.T, rnd *rand.Rand, required []byte) string {
-	var asked map[string]json.RawMessage
-	if err := json.Unmarshal(wire.Lookup(required, "result", "inputRequests"), &asked); err != nil || len(asked) == 0 {
-		t.Fatalf("nothing is asked: %s", required)
-	}
-	parts := []string{`"unknown":{"x":1}`}
-	for key := range asked {
-		if rnd.IntN(4) > 0 {
-			parts = append(parts, `"`+key+`":{"action":"accept"}`)
-		}
-	}
-	return strings.Join(parts, ",")
 }
 
 func FuzzReadRequestAndForward(f *testing.F) {

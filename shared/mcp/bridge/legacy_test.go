@@ -70,9 +70,7 @@ func TestAnOlderClientIsToldItsOwnVersion(t *testing.T) {
 			t.Errorf("asked for %s, named %s:\n%s", tt.asked, tt.named, diff)
 		}
 	}
-	if got := bridge.ReadLegacy(json.RawMessage(plainClient)).Initialized(json.RawMessage(`{}`)); string(got) != `{}` {
-		t.Errorf("a result without a version became %s", got)
-	}
+	commontest.EqualIn(t, "a result without a version became", `{}`, string(bridge.ReadLegacy(json.RawMessage(plainClient)).Initialized(json.RawMessage(`{}`))))
 }
 
 func TestInitializeIsAnsweredFromDiscover(t *testing.T) {
@@ -137,9 +135,7 @@ func TestProbeTellsTheEra(t *testing.T) {
 		`"error":{"code":-32601,"message":"v"}`:                                     bridge.LegacyOnly,
 		`"error":{"code":-32602,"message":"not initialized"}`:                       bridge.LegacyOnly,
 	} {
-		if got := bridge.ReadProbe(message(t, `{"jsonrpc":"2.0","id":1,`+raw+`}`)); got != want {
-			t.Errorf("%s: %s, want %s", raw, got, want)
-		}
+		commontest.EqualIn(t, raw, want, bridge.ReadProbe(message(t, `{"jsonrpc":"2.0","id":1,`+raw+`}`)))
 	}
 }
 
@@ -214,9 +210,7 @@ func TestInputsBecomeQuestions(t *testing.T) {
 		`{"jsonrpc":"2.0","id":"` + stream + `.2.5","method":"elicitation/create","params":{"mode":"form","message":"<?>"}}`,
 		`{"jsonrpc":"2.0","id":"` + stream + `.2.6","method":"roots/list"}`,
 	} {
-		if string(raws[i]) != want {
-			t.Errorf("%s", raws[i])
-		}
+		commontest.Equal(t, want, string(raws[i]))
 	}
 	url := bridge.Input{Key: "u", Method: wire.MethodElicit, Params: json.RawMessage(`{"mode":"url","url":"https://x"}`)}
 	if _, _, fault := l.Ask(stream, 1, 1, 0, []bridge.Input{url}); fault == nil || !strings.Contains(fault.Message, "elicitation.url") {

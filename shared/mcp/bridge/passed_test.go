@@ -126,10 +126,3 @@ func TestInputThatAClientHasNotDeclaredIsNotPassedOn(t *testing.T) {
 		t.Errorf("nonsense is answered with %v", step.Reply)
 	}
 }
-
-func TestAnotherStateThanTheServersIsNotForwarded(t *testing.T) {
-	r := request(t, "tools/call", `{"name":"n","inputResponses":{"a":{}},"requestState":"s",`+meta(``)+`}`)
-	if diff := cmp.Diff(`{"name":"n",`+meta(``)+`}`, string(r.Forward())); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}

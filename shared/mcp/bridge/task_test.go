@@ -66,14 +66,6 @@ func TestTaskSaysWhatBecameOfItsCall(t *testing.T) {
 	}
 }
 
-func TestTaskIsToldWhenItIsMade(t *testing.T) {
-	task := taskAfter("")
-	task.Server = json.RawMessage(`{"name":"srv"}`)
-	const want = `{"resultType":"task","taskId":"name","status":"working","createdAt":"2026-11-21T09:00:00.250Z","lastUpdatedAt":"2026-11-21T09:00:00.250Z",` +
-		`"ttlMs":3600000,"pollIntervalMs":1000,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}}`
-	commontest.Same(t, want, string(task.Created(made(), time.Second)))
-}
-
 func TestTaskRefusesWhatItsClientCannotBeAsked(t *testing.T) {
 	events := []string{
 		`"id":"q1","method":"elicitation/create","params":{"mode":"url","url":"https://x"}`,
@@ -96,23 +88,6 @@ func TestTaskRefusesWhatItsClientCannotBeAsked(t *testing.T) {
 	}
 }
 
-func TestTaskSignChangesWithWhatItsClientHasToDo(t *testing.T) {
-	const q1, q2 = `"id":"q1","method":"roots/list"`, `"id":"q2","method":"roots/list"`
-	signs := map[string]bool{}
-	for _, task := range []*bridge.Task{
-		taskAfter("a"), taskAfter("a", q1), taskAfter("a", q1, q2), taskAfter("a", `"id":"`+string(taskStream)+`","result":{}`),
-	} {
-		signs[task.Sign(nil)] = true
-	}
-	if len(signs) != 4 {
-		t.Errorf("got %v", signs)
-	}
-	quiet := taskAfter("a", `"method":"notifications/progress","params":{"progress":1,"message":"half"}`)
-	if quiet.Sign(nil) != taskAfter("a").Sign(nil) {
-		t.Error("progress is news")
-	}
-}
-
 func TestTaskRefIsReadAsItWasWritten(t *testing.T) {
 	for _, abilities := range []string{"", "abcdef"} {
 		ref := bridge.TaskRef{Session: "s", Stream: taskStream, Made: made().Local(), Abilities: abilities}
@@ -124,21 +99,6 @@ func TestTaskRefIsReadAsItWasWritten(t *testing.T) {
 	for _, plain := range []string{"", "task", "task s x 1 a", "task s " + string(taskStream) + " ! a", string(state.Encode())} {
 		if ref, ok := bridge.ReadTaskRef([]byte(plain)); ok {
 			t.Errorf("%q is read as %+v", plain, ref)
-		}
-	}
-}
-
-func TestAbilitiesAreThoseARequestDeclares(t *testing.T) {
-	for capabilities, want := range map[string]string{
-		`{}`:                            "",
-		`{"elicitation":{}}`:            "e",
-		`{"elicitation":{"url":{}}}`:    "f",
-		`{"roots":{},"sampling":{}}`:    "ab",
-		`{"sampling":{"tools":{}}}`:     "bd",
-		`{"sampling":true,"unknown":1}`: "",
-	} {
-		if got := (bridge.Request{Capabilities: json.RawMessage(capabilities)}).Abilities(); got != want {
-			t.Errorf("%s: got %q, want %q", capabilities, got, want)
 		}
 	}
 }

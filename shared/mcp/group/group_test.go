@@ -81,9 +81,7 @@ func TestMessagesOfAMember(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := string(group.View{Member: "m"}.Message([]byte(tt[0]))); got != tt[1] {
-				t.Errorf("%s:\n got %s\nwant %s", name, got, tt[1])
-			}
+			commontest.EqualIn(t, name, tt[1], string(group.View{Member: "m"}.Message([]byte(tt[0]))))
 		})
 	}
 }
