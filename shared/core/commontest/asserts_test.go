@@ -24,7 +24,6 @@ func (h *heard) Fatalf(f string, args ...any) {
 	h.said = append(h.said, "fatal: "+fmt.Sprintf(f, args...))
 }
 
-// Each helper fails once for what is wrong, and says nothing of what is right.
 func TestHelpersFailForWhatIsWrongOnly(t *testing.T) {
 	no := errors.New("no")
 	for name, c := range map[string]struct {

@@ -145,7 +145,6 @@ func TestDecodeRefusesAHeaderOfMillionsOfValues(t *testing.T) {
 	}
 }
 
-// A header of millions of brackets is refused as any other that is no JSON.
 func TestDecodeRefusesAHeaderOfAnyDepth(t *testing.T) {
 	for _, open := range []string{`[`, `{"a":`} {
 		for _, begin := range []string{`{"v":1,"t":"pull","x":`, `{"t":"pull","v":1,"x":`} {

@@ -31,25 +31,6 @@ func TestOtherIDsSuspendNothing(t *testing.T) {
 	}
 }
 
-func TestAnItemIsSuspendedOnceARoundAndKeepsItsAddress(t *testing.T) {
-	now := time.Now()
-	taken := storage.Item{
-		Box: "b", ID: "d", State: storage.Taken, Gen: 4, Address: storage.Address{Session: "s", Stream: "d"}, Raw: []byte("old"),
-	}
-	questions := []storage.Question{{ID: "d.1.1", Key: "who", Method: "elicitation/create"}}
-	asks := taken.Suspend(questions, []byte("again"), 7, now, time.Hour)
-	want := taken
-	want.State, want.Round, want.Questions, want.Raw, want.Base = storage.Suspended, 1, questions, []byte("again"), 7
-	want.Created, want.NotAfter = now, now.Add(time.Hour)
-	commontest.SameIn(t, "suspended", want, asks)
-	if !asks.Asks("d.1.1") || asks.Asks("d.1.2") || taken.Asks("d.1.1") {
-		t.Error("it does not know what it asks")
-	}
-	again := asks.Resume([]byte("answered"), now, now.Add(time.Minute))
-	want.State, want.Gen, want.Questions, want.Raw, want.NotAfter = storage.Waiting, 0, nil, []byte("answered"), now.Add(time.Minute)
-	commontest.SameIn(t, "resumed", want, again)
-}
-
 func TestAQuestionStaysOpenForADayAtMost(t *testing.T) {
 	now := time.Now()
 	it := storage.Item{}.Suspend(nil, nil, 1, now, 365*24*time.Hour)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
@@ -13,9 +14,7 @@ func TestPageLoadsAndRunsNothing(t *testing.T) {
 	webpage.Write(w, 403, webpage.Page{Title: `<b onclick="x">`, Body: webpage.Text(`"<script>'&`)})
 	body, policy := w.Body.String(), w.Header().Get("Content-Security-Policy")
 	for _, want := range []string{"default-src 'none'", "form-action 'none'", "frame-ancestors 'none'", "base-uri 'none'"} {
-		if !strings.Contains(policy, want) {
-			t.Errorf("the policy %s lacks %s", policy, want)
-		}
+		commontest.Contains(t, "the policy", want, policy)
 	}
 	if w.Code != 403 || w.Header().Get("Cache-Control") != "no-store" || !strings.Contains(body, "&lt;b onclick=&#34;x&#34;&gt;") ||
 		!strings.Contains(body, "<p>&#34;&lt;script&gt;&#39;&amp;</p>") || strings.Contains(body, "<script") || strings.Contains(webpage.Style(), "url(") {

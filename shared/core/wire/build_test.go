@@ -10,44 +10,21 @@ import (
 
 func TestBuiltMessages(t *testing.T) {
 	const big = `9007199254740993`
-	versions := map[string]any{"supported": []string{wire.V20260728}}
-	tests := []struct {
-		name string
-		got  []byte
-		want string
-	}{
-		{
-			"error", wire.ErrorResponse(token(big), &wire.Error{Code: wire.CodeParse, Message: `a "<b>"`}),
-			`{"jsonrpc":"2.0","id":9007199254740993,"error":{"code":-32700,"message":"a \"<b>\""}}`,
-		},
-		{
-			"error with data", wire.ErrorResponse(token(`"x"`), &wire.Error{Code: wire.CodeUnsupportedVersion, Message: "m", Data: versions}),
-			`{"jsonrpc":"2.0","id":"x","error":{"code":-32022,"message":"m","data":{"supported":["2026-07-28"]}}}`,
-		},
-		{
-			"error with raw data", wire.ErrorResponse(nil, &wire.Error{Message: "m", Data: json.RawMessage(big)}),
-			`{"jsonrpc":"2.0","id":null,"error":{"code":0,"message":"m","data":9007199254740993}}`,
-		},
-		{
-			"error with data that has no json", wire.ErrorResponse(nil, &wire.Error{Message: "m\xff", Data: make(chan int)}),
-			`{"jsonrpc":"2.0","id":null,"error":{"code":0,"message":"m\ufffd"}}`,
-		},
-		{"result", wire.ResultResponse(token(big), token(`{"a": 1e2}`)), `{"jsonrpc":"2.0","id":9007199254740993,"result":{"a": 1e2}}`},
-		{"empty result", wire.ResultResponse(token(`1`), nil), `{"jsonrpc":"2.0","id":1,"result":{}}`},
-		{"request", wire.NewRequest(token(`"a"`), "m", token(`{"b":1}`)), `{"jsonrpc":"2.0","id":"a","method":"m","params":{"b":1}}`},
-		{"request without params", wire.NewRequest(token(`2`), wire.MethodPing, nil), `{"jsonrpc":"2.0","id":2,"method":"ping"}`},
-		{
-			"notification", wire.NewNotification(wire.NotifyCancelled, token(`{"requestId":3}`)),
-			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`,
-		},
-		{"notification without params", wire.NewNotification("é\n", nil), `{"jsonrpc":"2.0","method":"é\n"}`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			commontest.SameIn(t, "bytes differ", tt.want, string(tt.got))
-			if _, err := wire.Parse(tt.got); err != nil {
-				t.Errorf("what was built does not parse: %v", err)
-			}
+	for want, got := range map[string][]byte{
+		`{"jsonrpc":"2.0","id":9007199254740993,"error":{"code":-32700,"message":"a \"<b>\""}}`: wire.ErrorResponse(token(big), &wire.Error{Code: wire.CodeParse, Message: `a "<b>"`}),
+		`{"jsonrpc":"2.0","id":null,"error":{"code":0,"message":"m","data":9007199254740993}}`:  wire.ErrorResponse(nil, &wire.Error{Message: "m", Data: json.RawMessage(big)}),
+		// Data that has no JSON is left out.
+		`{"jsonrpc":"2.0","id":null,"error":{"code":0,"message":"m\ufffd"}}`: wire.ErrorResponse(nil, &wire.Error{Message: "m\xff", Data: make(chan int)}),
+		`{"jsonrpc":"2.0","id":9007199254740993,"result":{"a": 1e2}}`:        wire.ResultResponse(token(big), token(`{"a": 1e2}`)),
+		`{"jsonrpc":"2.0","id":1,"result":{}}`:                               wire.ResultResponse(token(`1`), nil),
+		`{"jsonrpc":"2.0","id":"a","method":"m","params":{"b":1}}`:           wire.NewRequest(token(`"a"`), "m", token(`{"b":1}`)),
+		`{"jsonrpc":"2.0","id":2,"method":"ping"}`:                           wire.NewRequest(token(`2`), wire.MethodPing, nil),
+		`{"jsonrpc":"2.0","method":"é\n"}`:                                   wire.NewNotification("é\n", nil),
+	} {
+		t.Run(want, func(t *testing.T) {
+			commontest.Equal(t, want, string(got))
+			_, err := wire.Parse(got)
+			commontest.Check(t, err)
 		})
 	}
 }

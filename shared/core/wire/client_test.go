@@ -20,9 +20,7 @@ func TestClientNameIsShortAndControlsNoTerminal(t *testing.T) {
 	} {
 		init, err := json.Marshal(map[string]any{"clientInfo": map[string]any{"name": name}})
 		commontest.OK(t, err)
-		if got := wire.ClientName(init); got != want {
-			t.Errorf("%.40q is told as %q, want %q", name, got, want)
-		}
+		commontest.EqualIn(t, name, want, wire.ClientName(init))
 	}
 	for _, init := range []string{"", "{}", `{"clientInfo":{"name":5}}`} {
 		if got := wire.ClientName([]byte(init)); got != "" {

@@ -22,6 +22,29 @@ import (
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","id":1,"\u0049d":2,"method":"m"}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`,
+		`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`,
+		`{"jsonrpc":"2.0","id":-1.50e+3,"method":"ping"}`,
+		`{"jsonrpc":"2.0","id":"\u0061\"","method":"ping"}`,
+		`{"json\u0072pc":"2.0","\u0069d":"a","method":"tools\/list"}`,
+		"{ \"params\" :\t[ 1 ] ,\r\n\"method\": \"m\" , \"jsonrpc\" : \"2.0\" }",
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		`{"jsonrpc":"2.0","id":"a","result":{}}`,
+		`{"jsonrpc":"2.0","id":0,"result":null}`,
+		`{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"no"}}`,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}`,
+		`{"jsonrpc":"2.0","error":{"code":-32700,"message":"no"}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","x":{"params":1},"y":2}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"id":1,"ID":2,"a":1,"a":2}}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"mine/do","params":{"Name":"x","Level":1}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{"_meta":{},"_Meta":{},"a":1,"A":2}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":["progressToken"],"x":{"_meta":{"a":1,"a":1}}}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","params":[{"id":1,"id":2}]}`,
+		`{"jsonrpc":"2.0","id":{},"method":"m"}`,
+		`{"jsonrpc":"2.0","id":false,"error":{}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","params":false}`,
+		`{"jsonrpc":"2.0","method":"a","x":1,"y":2,"\u0078":3}`,
+		manyMembers(64), manyMembers(65),
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","Name":"b"}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1,"\u212a":2,"k":3,"a\u0000":1,"a\u0000b":2}}}`,
 		`{"jsonrpc":"2.0","method":"m","params":{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1,"8":1,"9":1,"10":1,"11":1,"12":1,"13":1,"14":1,"15":1,"16":1,"17":1,"17":1}}`,
@@ -89,6 +112,17 @@ func FuzzBatch(f *testing.F) {
 // FuzzJSON compares the functions on raw values with encoding/json. On invalid JSON, those
 // that need valid JSON must at least not fail.
 func FuzzJSON(f *testing.F) {
+	const tree = ` { "a" : {"b":[1,{"c":2}], "q\"}": "x\\" , "u\u006e":null},"n":-1.5e3,` +
+		`"s":"]}\"","a.b":true,"d":1,"d":{"e":2},"":0}  `
+	for _, path := range [][2]string{{"a", "b"}, {"a", `q"}`}, {"a", "un"}, {"a", "x"}, {"a.b", ""}, {"d", "e"}, {"s", "x"}, {"A", "b"}, {"", ""}} {
+		f.Add([]byte(tree), path[0], path[1])
+	}
+	for _, raw := range []string{
+		"", "[]", "1", `"\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"`, `"`, `"a" `, `"a"b"`, "{\r}",
+		"{\n  \"a b\": [1,\r\n\t9007199254740993 ],\n \"s\":\"\\n \\\" <&>\u2028\"}\n",
+	} {
+		f.Add([]byte(raw), "s", "")
+	}
 	f.Add([]byte(`{"params":{"_meta":{"a":1},"_meta":{"b" : "\u0062"}}}`), "params", "_meta")
 	f.Add([]byte("{\r\n\"\\u0061\": {\"b\":[\"\\\\\",\"\\\"\"]\n}}"), "a", "b")
 	f.Add([]byte(`"\ud800"`), "", "")

@@ -48,8 +48,6 @@ func TestElementsAreReplaced(t *testing.T) {
 
 func TestValid(t *testing.T) {
 	for raw, want := range map[string]bool{`{"a":[1]}`: true, ` 1 `: true, ``: false, `{} {}`: false, `{"a"}`: false, "\"\xff\"": false} {
-		if wire.Valid([]byte(raw)) != want {
-			t.Errorf("%q is not %t", raw, want)
-		}
+		commontest.EqualIn(t, raw, want, wire.Valid([]byte(raw)))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -41,9 +42,7 @@ func TestPagesOfAListAreFollowedToItsEndAndNoFurther(t *testing.T) {
 					break
 				}
 			}
-			if n != c.pages {
-				t.Errorf("%s: %d pages were read, want %d", name, n, c.pages)
-			}
+			commontest.EqualIn(t, name, c.pages, n)
 		})
 	}
 }

@@ -37,13 +37,6 @@ func TestAppendSSE(t *testing.T) {
 	}
 }
 
-func TestAppendComment(t *testing.T) {
-	got := wire.AppendComment(wire.AppendComment(nil, "keep-alive"), "a\nb")
-	if want := ": keep-alive\n: ab\n"; string(got) != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestSSEReaderReadsLikeAnEventSource(t *testing.T) {
 	tests := []struct {
 		name, stream string
@@ -115,31 +108,8 @@ func TestSSEReaderRefusesWhatIsOverItsLimit(t *testing.T) {
 	}
 }
 
-func TestSSEReaderKeepsItsError(t *testing.T) {
-	broken := errors.New("cable cut")
-	streams := map[string]struct {
-		src  io.Reader
-		want error
-	}{
-		"too large": {strings.NewReader("data: 123456789\n\ndata: x\n\n"), wire.ErrEventTooLarge},
-		"broken":    {io.MultiReader(strings.NewReader("data: x\n"), iotest.ErrReader(broken)), broken},
-		"end":       {strings.NewReader(""), io.EOF},
-	}
-	for name, s := range streams {
-		t.Run(name, func(t *testing.T) {
-			r := wire.NewSSEReader(s.src, 8)
-			for range 3 {
-				if _, err := r.Next(); !errors.Is(err, s.want) {
-					t.Errorf("%s: got %v, want %v", name, err, s.want)
-				}
-			}
-		})
-	}
-}
-
 func data(s string) wire.SSE { return wire.SSE{Data: []byte(s), HasData: true} }
 
-// readAll reads events up to the error that ends the stream.
 func readAll(src io.Reader, maxEvent int) (events []wire.SSE, err error) {
 	r := wire.NewSSEReader(src, maxEvent)
 	for {
