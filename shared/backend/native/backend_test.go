@@ -7,7 +7,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -75,9 +74,7 @@ func TestModernClientMeetsAModernServer(t *testing.T) {
 	w := memory(t)
 	discover := w.modern("server/discover", "", "", `{}`).last(t)
 	for _, want := range []string{`"id":9007199254740993`, `"name":"demo"`, `"2026-07-28"`, `"cacheScope":"private"`} {
-		if !strings.Contains(discover, want) {
-			t.Errorf("%s is missing: %s", want, discover)
-		}
+		commontest.Contains(t, "is missing", want, discover)
 	}
 	list := w.modern("tools/list", "", "", `{}`).last(t)
 	if got := string(wire.Lookup([]byte(list), "result", "cacheScope")); got != `"private"` {
@@ -168,9 +165,7 @@ func TestBatchIsExecutedAtOnceAndEndsTogether(t *testing.T) {
 func TestLogMessagesComeForTheLevelThatWasSet(t *testing.T) {
 	w := memory(t)
 	c := w.legacy(`{}`)
-	if got := c.tool("log", `{}`).messages(t); len(got) != 1 {
-		t.Errorf("got %q", got)
-	}
+	commontest.Equal(t, 1, len(c.tool("log", `{}`).messages(t)))
 	c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"debug"}}`)
 	if got := c.tool("log", `{}`).messages(t); len(got) != 2 || !strings.Contains(got[0], `"seen"`) {
 		t.Errorf("got %q", got)
@@ -178,8 +173,7 @@ func TestLogMessagesComeForTheLevelThatWasSet(t *testing.T) {
 }
 
 func TestLongCallIsHeldByTheFunctionThatExecutesIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		c := w.legacy(`{}`)
 		begun := time.Now()
 		a := c.post(toolCall("1", "steps", `{"n":60,"millis":5000}`, `,"_meta":{"progressToken":"p"}`))
@@ -193,8 +187,7 @@ func TestLongCallIsHeldByTheFunctionThatExecutesIt(t *testing.T) {
 }
 
 func TestClientThatWasCutGetsTheRestFromAnotherFunction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		c := w.legacy(`{}`)
 		first := make(chan answer)
 		go func() {
@@ -233,9 +226,7 @@ func TestToolSaysWhatItThinksOfTasks(t *testing.T) {
 				return text(""), nil, nil
 			})
 		}
-		if len(own.Meta) != 1 {
-			t.Error("the author's tool was changed")
-		}
+		commontest.EqualIn(t, "the author's tool was changed", 1, len(own.Meta))
 		return server, nil
 	}
 	for era, list := range map[string]string{

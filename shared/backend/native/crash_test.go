@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -58,8 +57,7 @@ func (c legacy) lives(t *testing.T, first answer) string {
 			}
 		}
 		c.work()
-		b, _ := c.backend()
-		commontest.Check(t, b.Sweep(t.Context()))
+		c.sweep()
 		c.work()
 		for _, a := range c.due() {
 			time.Sleep(time.Until(a.At))
@@ -84,15 +82,14 @@ func TestEveryCallEndsWhereverItsFunctionDies(t *testing.T) {
 		for n := 1; n <= 7; n++ {
 			for _, after := range []bool{false, true} {
 				t.Run(fmt.Sprint(name, n, after), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { dies(t, call, n, after) })
+					inTime(t, func(t *testing.T, w *world) { w.dies(t, call, n, after) })
 				})
 			}
 		}
 	}
 }
 
-func dies(t *testing.T, call string, n int, after bool) {
-	w := memory(t)
+func (w *world) dies(t *testing.T, call string, n int, after bool) {
 	c := w.legacy(everything)
 	store := w.open()
 	w.open = func() storage.Store { return mortal(store, n, after) }
@@ -114,8 +111,7 @@ func dies(t *testing.T, call string, n int, after bool) {
 func (w *world) settled() {
 	w.t.Helper()
 	time.Sleep(time.Hour)
-	b, _ := w.backend()
-	commontest.Check(w.t, b.Sweep(context.Background()))
+	w.sweep()
 	w.empty()
 }
 
@@ -125,8 +121,7 @@ func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprint(n, after), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := memory(t)
+				inTime(t, func(t *testing.T, w *world) {
 					c := w.legacy(everything)
 					store := w.open()
 					first := c.tool("ask", `{"text":"form"}`)
@@ -153,8 +148,7 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 		for n := 1; n <= 3; n++ {
 			for _, after := range []bool{false, true} {
 				t.Run(fmt.Sprint(name, n, after), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						w := memory(t)
+					inTime(t, func(t *testing.T, w *world) {
 						c := w.legacy(everything)
 						store := w.open()
 						first := c.post(call)
@@ -165,8 +159,7 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 							c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 						}
 						time.Sleep(time.Minute)
-						b, _ := w.backend()
-						commontest.Check(t, b.Sweep(t.Context()))
+						w.sweep()
 						commontest.Contains(t, "", `"error"`, c.poll(first.lastID(t)).body)
 						w.empty()
 					})
@@ -181,8 +174,7 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
 	for name, c := range map[string]struct{ steps, millis int }{"sends much": {400, 5}, "is silent": {2, 90_000}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := memory(t)
+			inTime(t, func(t *testing.T, w *world) {
 				w.posting = 200 * time.Millisecond
 				s := w.socket()
 				s.send(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
@@ -192,8 +184,7 @@ func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
 				var swept sync.WaitGroup
 				swept.Go(func() {
 					for ctx.Err() == nil {
-						b, _ := w.backend()
-						commontest.Check(t, b.Sweep(t.Context()))
+						w.sweep()
 						time.Sleep(time.Second)
 					}
 				})

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
@@ -63,8 +62,8 @@ func (f *far) Forward(_ context.Context, _ native.Request, name string, response
 // call. That function leaves out the repeated events, and nothing else. The log of the
 // call also has questions that were not on the stream.
 func TestFunctionThatGoesOnLeavesOutWhatIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, elsewhere := memory(t), &far{}
+	inTime(t, func(t *testing.T, w *world) {
+		elsewhere := &far{}
 		w.hosted = native.Hosted{Remote: elsewhere}
 		c := w.legacy(everything)
 		store := w.open()

@@ -1,10 +1,11 @@
 package native_test
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -188,61 +189,29 @@ func TestNothingSaidAtOnceByManyFunctionsIsLost(t *testing.T) {
 func TestAModernClientThatListensHearsWhatAnotherFunctionSays(t *testing.T) {
 	w := memory(t)
 	w.hosted.Make = news
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	body := `{"jsonrpc":"2.0","id":5,"method":"subscriptions/listen","params":{"notifications":{"resourcesListChanged":true,"resourceSubscriptions":["note://1"]},` +
 		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"new","version":"2"}}}}`
-	r := request("POST", body, "MCP-Protocol-Version", wire.V20260728, "Mcp-Method", "subscriptions/listen").WithContext(ctx)
-	out := &feed{header: http.Header{}, lines: make(chan string, 100)}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		native.Handler(transport.New(w.options())).ServeHTTP(out, r)
-	}()
-	out.until(ctx, t, "acknowledged")
-	c := w.legacy("{}")
-	c.done("touch")
-	out.until(ctx, t, "resources/updated")
-	c.done("grow")
-	out.until(ctx, t, "resources/list_changed")
-	cancel()
-	<-ended
-}
-
-// feed is a response that the test reads while it is written.
-type feed struct {
-	header http.Header
-	part   bytes.Buffer
-	lines  chan string
-}
-
-func (f *feed) Header() http.Header { return f.header }
-func (f *feed) WriteHeader(int)     {}
-func (f *feed) Flush()              {}
-
-func (f *feed) Write(p []byte) (int, error) {
-	f.part.Write(p)
-	for {
-		line, err := f.part.ReadString('\n')
-		if err != nil {
-			f.part.WriteString(line)
-			return len(p), nil
-		}
-		f.lines <- line
-	}
-}
-
-// until waits for a line that contains a word.
-func (f *feed) until(ctx context.Context, t *testing.T, word string) {
-	t.Helper()
-	for {
-		select {
-		case line := <-f.lines:
-			if strings.Contains(line, word) {
+	server := httptest.NewServer(native.Handler(transport.New(w.options())))
+	defer server.Close()
+	r := request("POST", body, "MCP-Protocol-Version", wire.V20260728, "Mcp-Method", "subscriptions/listen")
+	r.RequestURI, r.URL.Host = "", server.Listener.Addr().String()
+	response, err := http.DefaultClient.Do(r)
+	commontest.OK(t, err)
+	defer func() { _ = response.Body.Close() }()
+	lines := bufio.NewScanner(response.Body)
+	hears := func(word string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), word) {
 				return
 			}
-		case <-ctx.Done():
-			t.Fatalf("%q did not come", word)
 		}
+		t.Fatalf("the response ended before %q: %v", word, lines.Err())
 	}
+	hears("acknowledged")
+	c := w.legacy("{}")
+	c.done("touch")
+	hears("resources/updated")
+	c.done("grow")
+	hears("resources/list_changed")
 }

@@ -2,11 +2,9 @@ package native_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -78,22 +76,6 @@ func (w *world) empty() {
 	}
 }
 
-func TestDeclinedQuestionReachesTheServer(t *testing.T) {
-	w := memory(t)
-	w.limits.Hold = 1
-	c := w.legacy(everything)
-	for answer, want := range map[string]string{
-		`"result":{"action":"decline"}`:             "decline <nil> kept",
-		`"error":{"code":-32601,"message":"no"}`:    "cancel <nil> kept",
-		`"result":{"action":"accept","content":{}}`: "accept <nil> kept",
-	} {
-		first := c.tool("ask", `{"text":"form"}`)
-		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,%s}`, asked(t, first.messages(t))["elicitation/create"], answer))
-		w.work()
-		commontest.Equal(t, want, textOf(t, c.poll(first.lastID(t)).last(t)))
-	}
-}
-
 func TestClientThatCannotBeAskedIsNotAsked(t *testing.T) {
 	w := memory(t)
 	if got := w.legacy(`{}`).tool("ask", `{"text":"form"}`).last(t); !strings.Contains(got, `"code":-32603`) || !strings.Contains(got, "elicitation") {
@@ -106,8 +88,7 @@ func TestClientThatCannotBeAskedIsNotAsked(t *testing.T) {
 }
 
 func TestModernClientIsAskedAndCallsAgainAnHourLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		first := []byte(w.modernTool("ask", `{"text":"form,roots"}`, "").last(t))
 		if got := wire.Lookup(first, "result", "resultType"); string(got) != `"input_required"` {
 			t.Fatalf("got %s", first)
@@ -132,15 +113,11 @@ func TestModernClientIsAskedAndCallsAgainAnHourLater(t *testing.T) {
 }
 
 func TestHumanMayThinkForAnHourAndNothingRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		c := w.legacy(everything)
 		first := c.tool("ask", `{"text":"form"}`)
 		time.Sleep(time.Hour)
-		b, _ := w.backend()
-		if err := b.Sweep(t.Context()); err != nil { // nothing is due
-			t.Error(err)
-		}
+		w.sweep() // nothing is due
 		commontest.EqualIn(t, "invocations", 0, len(w.invoked))
 		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"decline"}}`, asked(t, first.messages(t))["elicitation/create"]))
 		w.work()
@@ -149,36 +126,18 @@ func TestHumanMayThinkForAnHourAndNothingRuns(t *testing.T) {
 }
 
 func TestQuestionThatNobodyAnswersEndsTheCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		c := w.legacy(everything)
 		first := c.tool("ask", `{"text":"form"}`)
 		time.Sleep(w.hosted.AnswerTimeout + time.Second)
-		b, _ := w.backend()
-		commontest.Check(t, b.Sweep(t.Context()))
+		w.sweep()
 		commontest.Contains(t, "", "answer_timeout_sec", c.poll(first.lastID(t)).last(t))
 		w.empty()
 	})
 }
 
-func TestAnswerWhoseInvocationIsLostIsFoundByTheSweep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
-		c := w.legacy(everything)
-		first := c.tool("ask", `{"text":"form"}`)
-		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"decline"}}`, asked(t, first.messages(t))["elicitation/create"]))
-		w.invoked = nil
-		time.Sleep(time.Minute)
-		b, _ := w.backend()
-		commontest.Check(t, b.Sweep(t.Context()))
-		w.work()
-		commontest.Equal(t, "decline <nil> kept", textOf(t, c.poll(first.lastID(t)).last(t)))
-	})
-}
-
 func TestJobPausesAndFinishesByAlarm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		c := w.legacy(`{}`)
 		first := c.post(toolCall("1", "job", `{}`, `,"_meta":{"progressToken":"p"}`))
 		if got := first.messages(t); len(got) != 1 || !strings.Contains(got[0], "progress") {
@@ -206,22 +165,6 @@ func TestJobPausesAndFinishesByAlarm(t *testing.T) {
 	})
 }
 
-func TestPauseWhoseAlarmIsLostGoesOnBySweep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
-		c := w.legacy(`{}`)
-		first := c.post(toolCall("1", "job", `{}`, `,"_meta":{"progressToken":"p"}`))
-		for range 2 {
-			w.due()
-			time.Sleep(time.Hour + time.Minute)
-			b, _ := w.backend()
-			commontest.Check(t, b.Sweep(t.Context()))
-			w.work()
-		}
-		commontest.Equal(t, "finished", textOf(t, c.poll(first.lastID(t)).last(t)))
-	})
-}
-
 func TestCancelEndsWhatIsExecutedAndWhatWaits(t *testing.T) {
 	for name, call := range map[string]string{
 		"executed": toolCall("1", "steps", `{"n":1000,"millis":1000}`, `,"_meta":{"progressToken":"p"}`),
@@ -229,8 +172,7 @@ func TestCancelEndsWhatIsExecutedAndWhatWaits(t *testing.T) {
 		"pauses":   toolCall("1", "job", `{}`, ""),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := memory(t)
+			inTime(t, func(t *testing.T, w *world) {
 				c := w.legacy(everything)
 				begun := time.Now()
 				first := make(chan answer, 1)
@@ -257,8 +199,7 @@ func TestCancelEndsWhatIsExecutedAndWhatWaits(t *testing.T) {
 // A cancel in another function also ends a request that began less than a second ago, and
 // so has left no trace yet.
 func TestCancelWithinTheFirstSecondEndsWhatAnotherFunctionExecutes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		c := w.legacy(everything)
 		begun := time.Now()
 		first := make(chan answer, 1)
@@ -277,8 +218,8 @@ func TestCancelWithinTheFirstSecondEndsWhatAnotherFunctionExecutes(t *testing.T)
 
 // A cancel that comes too late is accepted, and its client does not wait long.
 func TestCancelOfWhatIsOverIsTaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := memory(t).legacy(everything)
+	inTime(t, func(t *testing.T, w *world) {
+		c := w.legacy(everything)
 		got := c.tool("echo", `{"text":"done"}`)
 		begun := time.Now()
 		if a := c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.status != 202 {
@@ -292,11 +233,10 @@ func TestCancelOfWhatIsOverIsTaken(t *testing.T) {
 }
 
 func TestModernClientThatGoesCancels(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		begun := time.Now()
-		ctx, cancel := contextFor(3 * time.Second)
-		defer cancel()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(3*time.Second, cancel)
 		meta := `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
 		r := request("POST", toolCall("1", "steps", `{"n":100,"millis":1000}`, meta),
 			"MCP-Protocol-Version", wire.V20260728, "Mcp-Method", "tools/call", "Mcp-Name", "steps").WithContext(ctx)
@@ -311,8 +251,7 @@ func TestModernClientThatGoesCancels(t *testing.T) {
 // A cancel in another process may write the end of a call before the call's item exists.
 // The call must not go on after its pause.
 func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		c := w.legacy(`{}`)
 		c.tool("job", `{}`)
 		store := w.open()
@@ -325,9 +264,7 @@ func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
 		for _, a := range w.due() {
 			w.handle(a)
 		}
-		if n := len(w.due()); n != 0 {
-			t.Errorf("it was executed, and pauses again: %d alarms", n)
-		}
+		commontest.EqualIn(t, "it was executed, and pauses again", 0, len(w.due()))
 		w.empty()
 	})
 }
@@ -345,48 +282,30 @@ func TestServerThatAsksForTooMuchAtATimeGetsNoAnswer(t *testing.T) {
 		})
 		return server, nil
 	}
-	if got := w.legacy(everything).tool("much", `{}`).last(t); !strings.Contains(got, "too much at a time") {
-		t.Errorf("got %.200s", got)
-	}
+	commontest.Contains(t, "", "too much at a time", w.legacy(everything).tool("much", `{}`).last(t))
 	w.empty()
 }
 
 func TestDeleteEndsTheCallsOfASession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		c := w.legacy(everything)
 		c.tool("ask", `{"text":"form"}`)
 		c.tool("job", `{}`)
-		if a := c.do(c.request("DELETE", "")); a.status != 204 {
-			t.Errorf("got %d", a.status)
-		}
+		commontest.Equal(t, 204, c.do(c.request("DELETE", "")).status)
 		w.empty()
 		commontest.EqualIn(t, "alarms are left", 0, len(w.due()))
 	})
 }
 
-func TestFunctionThatDiedEndsItsCallOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
-		c := w.legacy(everything)
-		box, stream := storage.BoxFor("acme", "demo"), storage.NewStreamID()
-		_, err := w.open().PutItem(t.Context(), storage.Item{
-			Box: box, ID: stream, State: storage.Taken, Gen: 7, NotAfter: time.Now().Add(30 * time.Second), Created: time.Now(),
-			Address: storage.Address{Session: storage.ID(c.id), Stream: stream, Box: box, Requests: []json.RawMessage{json.RawMessage("1")}},
-		})
-		commontest.OK(t, err)
-		a := c.poll("0.00000000000/" + string(stream))
-		for range 5 { // the client comes back
-			if strings.Contains(a.body, "error") {
-				break
-			}
-			a = c.poll(a.lastID(t))
-		}
-		commontest.Contains(t, "", `"phase":"runtime"`, a.last(t))
-		b, _ := w.backend()
-		commontest.Check(t, b.Sweep(t.Context()))
-		w.empty()
-	})
+func TestAWebSocketClientIsToldWhatItsServerSaysOutsideOfRequests(t *testing.T) {
+	w := memory(t)
+	w.hosted.Make = news
+	s := &spent{}
+	socketing(w, legacy{}, s)
+	w.posts()
+	s.conn.send(t, toolCall("1", "say", "{}", ""))
+	w.work()
+	commontest.Contains(t, "the connection got", `"data":"hello"`, strings.Join(w.posts(), "\n"))
 }
 
 func TestWebSocketAndEventStreamAreExecutedApart(t *testing.T) {
@@ -396,9 +315,7 @@ func TestWebSocketAndEventStreamAreExecutedApart(t *testing.T) {
 	s.send(t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	w.posts()
 	s.send(t, toolCall("1", "ask", `{"text":"form"}`, ""))
-	if got := w.posts(); len(got) != 0 {
-		t.Errorf("the function waited: %q", got)
-	}
+	commontest.EqualIn(t, "the function waited", 0, len(w.posts()))
 	w.work()
 	questions := asked(t, w.posts())
 	s.send(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, questions["elicitation/create"], results()["elicitation/create"]))

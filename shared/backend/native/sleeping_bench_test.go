@@ -4,10 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,63 +13,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
-	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
-// BenchmarkSleeping compares two requests, in process, on SQLite, in turns. One goes to a
-// sleeping stdio server and is answered from its handshake record. The other is a
-// tools/call of a native server. The benchmark reports the median of each, and the ratio
-// of the first to the second. It fails if the box gets a message. Run it with `make
+// BenchmarkSleeping compares requests that a sleeping stdio server's handshake record answers
+// with a tools/call of a native server. It fails if the box gets a message. Run it with `make
 // bench-native`.
 func BenchmarkSleeping(b *testing.B) {
-	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
-	commontest.OK(b, err)
-	b.Cleanup(func() { _ = store.Close() })
+	store := onDisk(b)
 	w := newWorld(b, func() storage.Store { return store })
 	w.hosted.Make = bench
-	called := native.Handler(transport.New(w.options()))
 	asleep := sleeping(b, w, store)
-	id, mine := opened(b, called), opened(b, asleep)
+	mine := opened(b, asleep)
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
-	steps := []struct {
-		name, want string
-		h          http.Handler
-		body       string
-		headers    []string
-	}{
-		{"call", `"text":"hello"`, called, toolCall("7", "echo", `{"text":"hello"}`, ""), []string{wire.HeaderSessionID, id, wire.HeaderProtocolVersion, wire.V20251125}},
+	inTurns(b, []step{
+		echoStep(b, "call", native.Handler(transport.New(w.options()))),
 		{"discover", `"supportedVersions"`, asleep, `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{` + meta + `}}`, []string{wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, wire.MethodDiscover}},
 		{"initialize", `"serverInfo"`, asleep, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`, nil},
 		{"list", `"inputSchema"`, asleep, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, []string{wire.HeaderSessionID, mine, wire.HeaderProtocolVersion, wire.V20251125}},
-	}
-	took := make([][]time.Duration, len(steps))
-	turn := func() {
-		for i, s := range steps {
-			rec, begun := httptest.NewRecorder(), time.Now()
-			s.h.ServeHTTP(rec, request("POST", s.body, s.headers...))
-			took[i] = append(took[i], time.Since(begun))
-			if !strings.Contains(rec.Body.String(), s.want) {
-				b.Fatalf("%s: got %d %s", s.name, rec.Code, rec.Body)
-			}
-		}
-	}
-	for range 200 { // warm
-		turn()
-	}
-	clear(took)
-	for b.Loop() {
-		turn()
-	}
-	p50 := func(i int) float64 {
-		slices.Sort(took[i])
-		return float64(took[i][len(took[i])/2]) / float64(time.Microsecond)
-	}
-	for i, s := range steps {
-		b.ReportMetric(p50(i), s.name+"-p50-µs")
-		if i > 0 {
-			b.ReportMetric(p50(i)/p50(0), s.name+"-ratio")
-		}
-	}
+	})
 }
 
 // sleeping serves a stdio server whose answers are all in its handshake record.

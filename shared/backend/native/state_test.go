@@ -56,9 +56,7 @@ func TestTwentyColdMessagesAtOnceInitializeOnceAndLoseNoWrite(t *testing.T) {
 			messages.Go(func() {
 				state := stateOf(again(), s, OfSession)
 				err := state.Once(t.Context(), "init", func(ctx context.Context) error {
-					if doing.Add(1) != 1 {
-						t.Error("two initialize at once")
-					}
+					commontest.EqualIn(t, "two initialize at once", 1, doing.Add(1))
 					defer doing.Add(-1)
 					inits.Add(1)
 					_, err := Update(ctx, state, "count", func(n int) (int, error) { return n + 100, nil })
@@ -92,9 +90,7 @@ func TestWhatFailsOnceIsDoneByTheNext(t *testing.T) {
 	for range 3 {
 		commontest.OK(t, state.Once(t.Context(), "init", func(context.Context) error { done++; return nil }))
 	}
-	if done != 1 {
-		t.Errorf("done %d times, want once", done)
-	}
+	commontest.EqualIn(t, "done", 1, done)
 }
 
 // unanswered is a store on which one SaveValue, the first one after the time by, succeeds
@@ -160,9 +156,7 @@ func TestWhoTakesLongKeepsItsLease(t *testing.T) {
 			})
 		}
 		both.Wait()
-		if done.Load() != 1 {
-			t.Errorf("done %d times, want once", done.Load())
-		}
+		commontest.EqualIn(t, "done", 1, done.Load())
 	})
 }
 

@@ -72,8 +72,7 @@ func asksAndWorks(_ context.Context, s native.Session) (*mcp.Server, error) {
 // A client answers, or asks for the state of its task. The function that takes that
 // message does not wait for the round that then begins.
 func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		w.hosted.Make = asksAndWorks
 		name, key := w.task("slow")
 		begun := time.Now()
@@ -90,8 +89,7 @@ func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
 // The function that stored the answer to a task has died. The sweep does not execute the
 // next round itself, because it does not have the servers.
 func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
+	inTime(t, func(t *testing.T, w *world) {
 		name, key := w.task("ask")
 		raw := `{"jsonrpc":"2.0","id":"` + key + `","result":` + results()["elicitation/create"] + `}`
 		id := sessions.PinnedID(sessions.Caller{Tenant: "acme", Principal: "ada", Server: sessions.Server{Name: "demo"}})
@@ -100,8 +98,7 @@ func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
 		}
 		hosted := w.hosted
 		w.hosted.Make = nil
-		b, _ := w.backend()
-		commontest.Check(t, b.Sweep(t.Context()))
+		w.sweep()
 		synctest.Wait()
 		w.hosted = hosted
 		w.work()

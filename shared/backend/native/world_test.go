@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -61,6 +62,12 @@ func newWorld(t testing.TB, open func() storage.Store) *world {
 func memory(t testing.TB) *world {
 	store := storagetest.NewMemory()
 	return newWorld(t, func() storage.Store { return store })
+}
+
+// inTime runs a test in virtual time, on a store in memory.
+func inTime(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, memory(t)) })
 }
 
 // onEachStore runs a test over the stores of one machine; SQLite is opened anew for
@@ -156,6 +163,12 @@ func (w *world) handle(a native.Alarm) {
 	w.t.Helper()
 	b, _ := w.backend()
 	commontest.Check(w.t, b.Handle(context.Background(), a))
+}
+
+func (w *world) sweep() {
+	w.t.Helper()
+	b, _ := w.backend()
+	commontest.Check(w.t, b.Sweep(context.Background()))
 }
 
 // Schedule implements native.Scheduler.
@@ -429,16 +442,6 @@ func ask(_ context.Context, r *mcp.CallToolRequest, in words) (*mcp.CallToolResu
 		}
 	}
 	return text(strings.Join(got, "; ") + " " + r.Params.RequestState), nil
-}
-
-// contextFor returns the context of a client that disconnects after a time.
-func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	timer := time.AfterFunc(d, cancel)
-	return ctx, func() {
-		timer.Stop()
-		cancel()
-	}
 }
 
 // socket is one connection of the WebSocket API.

@@ -74,7 +74,6 @@ func TestAServerThatSendsWhileItsClientIsAskedIsLeft(t *testing.T) {
 	}
 }
 
-// A conversation that already holds much is not kept.
 func TestAConversationThatHoldsMuchIsNotKept(t *testing.T) {
 	c, closed := New(), false
 	talk := &conversation{stop: func() { closed = true }, flow: &flow{}}

@@ -40,6 +40,7 @@ func TestAnswerOfARemoteServerInAnOddFormIsTaken(t *testing.T) {
 		"no version":        `{"id":%s,` + result + `}`,
 		"text before it":    `warning: {"jsonrpc":"2.0","id":%s,` + result + `}`,
 		"two":               `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":null}{"jsonrpc":"2.0","id":%s,` + result + `}`,
+		"a batch":           `[{"jsonrpc":"2.0","method":"notifications/tools/list_changed"},{"jsonrpc":"2.0","id":%s,` + result + `}]`,
 		"several lines":     "{\n\"jsonrpc\":\"2.0\",\n\"id\":%s,\n" + result + "\n}",
 	} {
 		for _, sse := range []bool{true, false} {

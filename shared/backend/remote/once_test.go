@@ -13,7 +13,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // pay is what docs/safe-calls.md says of the Go SDK.
@@ -53,35 +52,4 @@ func TestTheGoClientOfThePageCallsOnce(t *testing.T) {
 			t.Error("the page has no block of Go")
 		}
 	})
-}
-
-func TestAKeyCostsARemoteCallOneWriteAndARepeatOneRead(t *testing.T) {
-	server := mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(context.Context, *mcp.CallToolRequest, map[string]any) (*mcp.CallToolResult, any, error) {
-		return nil, nil, nil
-	})
-	store := storagetest.NewCounting(storagetest.NewMemory())
-	s := newWorld(t, store, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)).
-		connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil))
-	costs := func(call func() error) (reads, writes int) {
-		store.Reset()
-		commontest.OK(t, call())
-		return store.Counts().Reads, store.Counts().Writes
-	}
-	unkeyed := func() error {
-		_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "pay", Arguments: map[string]any{}})
-		return err
-	}
-	keyed := func() error {
-		_, err := pay(t.Context(), s, "k", map[string]any{})
-		return err
-	}
-	commontest.OK(t, unkeyed()) // it opens the session at the server
-	reads, writes := costs(unkeyed)
-	if r, w := costs(keyed); r != reads || w != writes+1 {
-		t.Errorf("with a key %d reads and %d writes, without %d and %d", r, w, reads, writes)
-	}
-	if r, w := costs(keyed); r > reads+1 || w > writes {
-		t.Errorf("a repeat %d reads and %d writes, a call without a key %d and %d", r, w, reads, writes)
-	}
 }

@@ -223,13 +223,17 @@ func TestStreamThatEndsIsResumed(t *testing.T) {
 		}
 		relayed(t, rw, r, whole.URL, 2)
 	}))
-	c := plain(w)
+	told := make(chan float64, 9)
+	c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { told <- r.Params.Progress },
+	}))
 	p := &mcp.CallToolParams{Name: "progress", Arguments: map[string]any{}}
 	p.SetProgressToken("p1")
 	r, err := c.CallTool(t.Context(), p)
 	if got := text(t, r, err); got != "done" || resumed.Load() == 0 {
 		t.Errorf("%s, resumed %d times", got, resumed.Load())
 	}
+	commontest.Same(t, []float64{1, 2, 3}, []float64{<-told, <-told, <-told})
 }
 
 // inMemory is a server in virtual time. Its handler answers at once.
@@ -345,44 +349,4 @@ func TestCallThatIsCancelledIsCancelledThere(t *testing.T) {
 		t.Error("it was not cancelled")
 	}
 	<-cancelled
-}
-
-// Servers lay out their JSON as they like, over several lines too (profullstack/sh1pt#705).
-func TestMessagesComeHoweverTheyAreLaidOut(t *testing.T) {
-	messages := func(r *http.Request) (notice, reply string) {
-		body, _ := io.ReadAll(r.Body)
-		notice = "{\n \"jsonrpc\": \"2.0\",\n \"method\": \"notifications/progress\",\n \"params\": {\n  \"progress\": 7,\n  \"progressToken\": " +
-			string(wire.Lookup(body, "params", "_meta", "progressToken")) + "\n }\n}"
-		reply = "{\n \"jsonrpc\": \"2.0\",\n \"id\": " + string(wire.Lookup(body, "id")) +
-			",\r\n \"result\": {\"content\": [\n  {\"type\": \"text\", \"text\": \"a\\nb\"}\n ]}\n}"
-		return notice, reply
-	}
-	event := func(data string) string { return string(wire.AppendSSE(nil, wire.SSE{Data: []byte(data)})) }
-	for name, fault := range map[string]http.HandlerFunc{
-		"JSON": func(w http.ResponseWriter, r *http.Request) {
-			notice, reply := messages(r)
-			w.Header().Set("Content-Type", wire.MediaJSON)
-			_, _ = io.WriteString(w, "["+notice+",\n"+reply+"]")
-		},
-		"events": func(w http.ResponseWriter, r *http.Request) {
-			notice, reply := messages(r)
-			w.Header().Set("Content-Type", wire.MediaSSE)
-			_, _ = io.WriteString(w, event(notice)+event(reply))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			up := &faulty{Handler: streamable(), fault: fault}
-			w := newWorld(t, storagetest.NewMemory(), up)
-			told := make(chan float64, 1)
-			c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, &mcp.ClientOptions{
-				ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { told <- r.Params.Progress },
-			}))
-			up.n.Store(1)
-			r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count", Meta: mcp.Meta{"progressToken": "p"}})
-			if got := text(t, r, err); got != "a\nb" || up.seen.Load() != 1 {
-				t.Errorf("%q, after %d calls", got, up.seen.Load())
-			}
-			commontest.EqualIn(t, "the client was told of progress", 7, <-told)
-		})
-	}
 }

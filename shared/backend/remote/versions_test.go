@@ -95,15 +95,7 @@ func TestServersOfEveryVersionAreReached(t *testing.T) {
 	for version, upstream := range upstreams() {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t, storagetest.NewMemory(), upstream)
-			var mu sync.Mutex
-			steps := 0
-			c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "old", Version: "1"}, &mcp.ClientOptions{
-				ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
-					mu.Lock()
-					defer mu.Unlock()
-					steps++
-				},
-			}))
+			c := plain(w)
 			commontest.EqualIn(t, "instructions", "count", c.InitializeResult().Instructions)
 			tools, err := c.ListTools(t.Context(), nil)
 			if err != nil || len(tools.Tools) != 3 {

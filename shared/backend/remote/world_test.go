@@ -115,7 +115,6 @@ func post(t *testing.T, url, message string, headers ...string) *http.Request {
 	return r
 }
 
-// connect connects a client of go-sdk to the endpoint.
 func (w *world) connect(client *mcp.Client) *mcp.ClientSession {
 	w.t.Helper()
 	s, err := client.Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
