@@ -52,19 +52,11 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 		Servers: func() *serversfile.File { return file },
 		Acts: api.Acts{
 			End: func(ctx context.Context, id storage.ID) error {
-				s, _, err := p.store.Load(ctx, id, "")
-				s.State, s.Quit = storage.Ended, storage.QuitService
-				if err == nil {
-					err = p.store.Save(ctx, s)
-				}
+				_, err := p.change(ctx, id, func(s *storage.Session) { s.State, s.Quit = storage.Ended, storage.QuitService })
 				return err
 			},
 			Give: func(ctx context.Context, id storage.ID, principal string) ([]storage.Session, error) {
-				s, _, err := p.store.Load(ctx, id, "")
-				s.Principal = principal
-				if err == nil {
-					err = p.store.Save(ctx, s)
-				}
+				s, err := p.change(ctx, id, func(s *storage.Session) { s.Principal = principal })
 				return []storage.Session{s}, err
 			},
 			Halt: func(_ context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (bool, error) {
@@ -81,6 +73,14 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 	p.url = s.URL
 	p.fill(file)
 	return p
+}
+
+func (p *place) change(ctx context.Context, id storage.ID, f func(*storage.Session)) (storage.Session, error) {
+	s, _, err := p.store.Load(ctx, id, "")
+	if f(&s); err == nil {
+		err = p.store.Save(ctx, s)
+	}
+	return s, err
 }
 
 // fill stores two sessions of acme and one of another tenant, their boxes, and a list of
@@ -104,7 +104,6 @@ func (p *place) fill(file *serversfile.File) {
 	}))
 }
 
-// ask sends a request with a key, and decodes the answer.
 func (p *place) ask(as, method, path, body string, into any) (status int, text string) {
 	p.t.Helper()
 	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, strings.NewReader(body))
@@ -127,6 +126,23 @@ func code(text string) string {
 	var f api.Failure
 	_ = json.Unmarshal([]byte(text), &f)
 	return f.Error.Code
+}
+
+// gets checks the status of an answer, and fails the code of a refusal.
+func (p *place) gets(want int, as, route, body string) {
+	p.t.Helper()
+	method, path, _ := strings.Cut(route, " ")
+	if status, text := p.ask(as, method, "/api/v1/"+path, body, nil); status != want {
+		p.t.Errorf("%s as %q: %d %s, want %d", route, as, status, text, want)
+	}
+}
+
+func (p *place) fails(want, as, route, body string) {
+	p.t.Helper()
+	method, path, _ := strings.Cut(route, " ")
+	if _, text := p.ask(as, method, "/api/v1/"+path, body, nil); code(text) != want {
+		p.t.Errorf("%s as %q: %s, want %s", route, as, text, want)
+	}
 }
 
 func TestEachRouteNeedsTheRoleOfItsTable(t *testing.T) {
@@ -167,14 +183,11 @@ func TestServersHaveStateToolsAndSessionsOfTheCallersTenant(t *testing.T) {
 	}
 	for path, want := range map[string]string{"two": "not_found", "oen": "not_found", "bad": "unavailable"} {
 		t.Run(path, func(t *testing.T) {
-			if _, text := p.ask("viewer", "GET", "/api/v1/servers/"+path+"/tools", "", nil); code(text) != want {
-				t.Errorf("%s: %s", path, text)
-			}
+			p.fails(want, "viewer", "GET servers/"+path+"/tools", "")
 		})
 	}
 }
 
-// A machine with many sessions reads as much of them as one with a few thousand.
 func TestAMachineWithManySessionsCountsSome(t *testing.T) {
 	var counted *storagetest.Counting
 	p := newPlace(t, func(o *api.Options) {
@@ -236,29 +249,18 @@ func TestCallerSeesAndTouchesNothingOfOthers(t *testing.T) {
 		}
 	}
 	for _, as := range []string{"narrow", "stranger"} {
-		for _, route := range []string{"DELETE /api/v1/sessions/aaaa1", "POST /api/v1/sessions/aaaa1/stop", "POST /api/v1/sessions/aaaa1/give", "DELETE /api/v1/sessions/aaaa"} {
-			method, path, _ := strings.Cut(route, " ")
-			if _, text := p.ask(as, method, path, "", nil); code(text) != "not_found" {
-				t.Errorf("%s as %s: %s", route, as, text)
-			}
+		for _, route := range []string{"DELETE sessions/aaaa1", "POST sessions/aaaa1/stop", "POST sessions/aaaa1/give", "DELETE sessions/aaaa"} {
+			p.fails("not_found", as, route, "")
 		}
 	}
 	if _, text := p.ask("narrow", "POST", "/api/v1/servers/one/stop", "", nil); code(text) != "not_found" || len(p.halted) > 0 {
 		t.Errorf("%s, %v", text, p.halted)
 	}
-	if _, text := p.ask("narrow", "POST", "/api/v1/keys", `{"principal":"x","servers":["*"]}`, nil); code(text) != "forbidden" {
-		t.Errorf("a key for more than one's own: %s", text)
-	}
-	if _, text := p.ask("operator", "POST", "/api/v1/keys", `{"principal":"x","tenant":"other","servers":["one"]}`, nil); code(text) != "forbidden" {
-		t.Errorf("a key of another tenant: %s", text)
-	}
+	p.fails("forbidden", "narrow", "POST keys", `{"principal":"x","servers":["*"]}`)
+	p.fails("forbidden", "operator", "POST keys", `{"principal":"x","tenant":"other","servers":["one"]}`)
 	id := strings.Split(p.keys["operator"], "_")[1]
-	for _, route := range []string{"DELETE /api/v1/keys/" + id, "POST /api/v1/keys/" + id + "/rotate"} {
-		method, path, _ := strings.Cut(route, " ")
-		if _, text := p.ask("stranger", method, path, "", nil); code(text) != "not_found" {
-			t.Errorf("%s: %s", route, text)
-		}
-	}
+	p.fails("not_found", "stranger", "DELETE keys/"+id, "")
+	p.fails("not_found", "stranger", "POST keys/"+id+"/rotate", "")
 }
 
 func TestStopTellsTheBoxesOfTheCaller(t *testing.T) {
@@ -281,12 +283,8 @@ func TestStopTellsTheBoxesOfTheCaller(t *testing.T) {
 		}
 	}
 	p := newPlace(t)
-	if _, text := p.ask("operator", "POST", "/api/v1/sessions/aaa/stop", "", nil); code(text) != "invalid" {
-		t.Errorf("a name of two sessions: %s", text)
-	}
-	if _, text := p.ask("operator", "POST", "/api/v1/stop", `{"when":1}`, nil); code(text) != "invalid" {
-		t.Errorf("a body of another kind: %s", text)
-	}
+	p.fails("invalid", "operator", "POST sessions/aaa/stop", "")
+	p.fails("invalid", "operator", "POST stop", `{"when":1}`)
 }
 
 // A session that is given away loses its process, which may have secrets of the principal
@@ -347,14 +345,9 @@ func TestKeysAreMadeRotatedAndRevoked(t *testing.T) {
 func TestWhatAPlaceDoesNotHaveIsSaid(t *testing.T) {
 	p := newPlace(t, func(o *api.Options) { o.Halt, o.End, o.Give, o.Servers = nil, nil, nil, nil })
 	for _, route := range []string{"GET servers", "GET logs", "GET bill", "GET calls", "GET series", "GET metrics", "POST stop", "POST sessions/aaaa1/stop", "POST sessions/aaaa1/give", "DELETE sessions/aaaa1"} {
-		method, path, _ := strings.Cut(route, " ")
-		if status, text := p.ask("operator", method, "/api/v1/"+path, "", nil); status != http.StatusNotImplemented || code(text) != "not_here" {
-			t.Errorf("%s: %d %s", route, status, text)
-		}
+		p.fails("not_here", "operator", route, "")
 	}
-	if status, text := p.ask("operator", "GET", "/api/v1/nothing", "", nil); status != http.StatusNotFound || code(text) != "not_found" {
-		t.Errorf("a route that is not there: %d %s", status, text)
-	}
+	p.fails("not_found", "operator", "GET nothing", "")
 }
 
 func TestOutputAndUseAreOfTheCallersTenantAndServers(t *testing.T) {
@@ -398,9 +391,7 @@ func TestOutputAndUseAreOfTheCallersTenantAndServers(t *testing.T) {
 			}
 		})
 	}
-	if _, text := p.ask("viewer", "GET", "/api/v1/bill?since=soon", "", nil); code(text) != "invalid" {
-		t.Errorf("%s", text)
-	}
+	p.fails("invalid", "viewer", "GET bill?since=soon", "")
 }
 
 func TestWebPagesAreRefused(t *testing.T) {
@@ -432,9 +423,7 @@ func TestOwnerOfAMachineSeesAllTenants(t *testing.T) {
 	if p.ask("owner", "GET", "/api/v1/sessions", "", &page); len(page.Sessions) != 3 {
 		t.Errorf("%+v", page)
 	}
-	if status, _ := p.ask("wrong", "GET", "/api/v1/sessions", "", nil); status != http.StatusUnauthorized {
-		t.Errorf("a wrong secret: %d", status)
-	}
+	p.gets(http.StatusUnauthorized, "wrong", "GET sessions", "")
 }
 
 // A box stays up for a while after its process has failed. Its server must not look like
@@ -486,13 +475,9 @@ func TestReloadIsForKeysOfAllServers(t *testing.T) {
 		t.Errorf("%d %s", status, text)
 	}
 	for _, as := range []string{"viewer", "narrow"} {
-		if status, text := p.ask(as, "POST", "/api/v1/reload", "", nil); status != http.StatusForbidden {
-			t.Errorf("as %s: %d %s", as, status, text)
-		}
+		p.gets(http.StatusForbidden, as, "POST reload", "")
 	}
-	if status, text := newPlace(t).ask("operator", "POST", "/api/v1/reload", "", nil); status != http.StatusNotImplemented || code(text) != "not_here" {
-		t.Errorf("on a stack: %d %s", status, text)
-	}
+	newPlace(t).fails("not_here", "operator", "POST reload", "")
 }
 
 // What was said before a stop or a reload may be old. Whoever only puts boxes to sleep keeps
@@ -581,9 +566,7 @@ func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
 	}
 	const file = `{"mcpServers":{"one":{"command":"a"},"three":{"command":"c"}}}`
 	for _, as := range []string{"user", "viewer", "narrow", "operator", "stranger"} {
-		if status, text := p.ask(as, "PUT", "/api/v1/servers", push(file), nil); status != http.StatusForbidden {
-			t.Errorf("as %s: %d %s", as, status, text)
-		}
+		p.gets(http.StatusForbidden, as, "PUT servers", push(file))
 	}
 	var got api.Pushed
 	if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(file), &got); status != http.StatusOK || got.Version != 1 {
@@ -608,9 +591,7 @@ func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
 	if status, text := p.ask("owner", "PUT", "/api/v1/servers", `{"name":"servers.json","withdraw":true}`, &got); status != http.StatusOK || got.Version != 2 {
 		t.Errorf("withdrawn: %d %s", status, text)
 	}
-	if status, text := newPlace(t).ask("owner", "PUT", "/api/v1/servers", push(file), nil); status != http.StatusNotImplemented || code(text) != "not_here" {
-		t.Errorf("on a machine: %d %s", status, text)
-	}
+	newPlace(t).fails("not_here", "owner", "PUT servers", push(file))
 }
 
 func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
@@ -631,10 +612,7 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 			return err
 		}
 	})
-	path := "/api/v1/calls?server=two&tool=add&principal=ada&failed=true&since=2h&after=7&limit=5"
-	if status, text := p.ask("narrow", "GET", path, "", nil); status != http.StatusOK {
-		t.Fatal(text)
-	}
+	p.gets(http.StatusOK, "narrow", "GET calls?server=two&tool=add&principal=ada&failed=true&since=2h&after=7&limit=5", "")
 	if age := time.Since(asked.Since); age < 2*time.Hour || age > 3*time.Hour {
 		t.Errorf("calls since %v", asked.Since)
 	}
@@ -645,9 +623,7 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 		t.Errorf("viewer asks %+v", asked)
 	}
 	for _, wrong := range []string{"calls?limit=0", "calls?since=soon", "series?since=-1h"} {
-		if _, text := p.ask("viewer", "GET", "/api/v1/"+wrong, "", nil); code(text) != "invalid" {
-			t.Errorf("%s: %s", wrong, text)
-		}
+		p.fails("invalid", "viewer", "GET "+wrong, "")
 	}
 	var list struct{ Servers []api.Server }
 	if p.ask("viewer", "GET", "/api/v1/servers", "", &list); *list.Servers[0].Calls != 5 || *list.Servers[0].FailedCalls != 1 || *list.Servers[1].Calls != 0 {
@@ -666,9 +642,7 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 	if p.ask("owner", "GET", "/api/v1/calls", "", nil); asked.Tenant != "default" {
 		t.Errorf("the owner's key reads the calls of tenant %q", asked.Tenant)
 	}
-	if status, _ := p.ask("user", "GET", "/api/v1/calls", "", nil); status != http.StatusForbidden {
-		t.Errorf("a user reads calls: %d", status)
-	}
+	p.gets(http.StatusForbidden, "user", "GET calls", "")
 }
 
 // A machine has a box that sleeps, although its runner is still there, and a process

@@ -80,16 +80,6 @@ func TestWhoSeesAllTenantsMayAskForOne(t *testing.T) {
 	}
 }
 
-func TestInfoSaysTheRole(t *testing.T) {
-	p := newPlace(t)
-	for _, as := range []string{"viewer", "operator"} {
-		var info api.Info
-		if p.ask(as, "GET", "/api/v1/", "", &info); info.Role != as || info.Tenant != "acme" {
-			t.Errorf("%s: %+v", as, info)
-		}
-	}
-}
-
 func TestSettingsHaveNoValueOfAVariable(t *testing.T) {
 	p := newPlace(t, func(o *api.Options) {
 		o.Hide = func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") }
@@ -98,9 +88,7 @@ func TestSettingsHaveNoValueOfAVariable(t *testing.T) {
 	if status, text := p.ask("operator", "GET", "/api/v1/servers/one/settings", "", &got); status != http.StatusOK || got.Command != "a" || got.StartupSeconds == 0 {
 		t.Errorf("%d %s", status, text)
 	}
-	if _, text := p.ask("narrow", "GET", "/api/v1/servers/one/settings", "", nil); code(text) != "not_found" {
-		t.Errorf("of a server of others: %s", text)
-	}
+	p.fails("not_found", "narrow", "GET servers/one/settings", "")
 }
 
 func TestSeriesAreMergedIntoLongerSteps(t *testing.T) {
@@ -124,13 +112,9 @@ func TestSeriesAreMergedIntoLongerSteps(t *testing.T) {
 		if _, text := p.ask("viewer", "GET", "/api/v1/series?"+query, "", &s); len(s.Bounds) != 1 {
 			t.Fatal(text)
 		}
-		if got := seriesText(s, begin); got != want {
-			t.Errorf("%s:\n got %s\nwant %s", query, got, want)
-		}
+		commontest.EqualIn(t, query, want, seriesText(s, begin))
 	}
-	if _, text := p.ask("viewer", "GET", "/api/v1/series?step=soon", "", nil); code(text) != "invalid" {
-		t.Error(text)
-	}
+	p.fails("invalid", "viewer", "GET series?step=soon", "")
 }
 
 // One tenant calls every ten minutes for a day, with boxes that stay awake for five minutes.
@@ -222,9 +206,7 @@ func TestPeopleAndStartsAreOfTheCallersTenantAndServers(t *testing.T) {
 	}
 	people.Since = time.Time{}
 	commontest.Same(t, api.PeopleQuery{Tenant: "acme", Servers: []string{"two"}}, people)
-	if _, text := p.ask("narrow", "GET", "/api/v1/servers/one/starts", "", nil); code(text) != "not_found" {
-		t.Error(text)
-	}
+	p.fails("not_found", "narrow", "GET servers/one/starts", "")
 	if p.ask("viewer", "GET", "/api/v1/servers/one/starts", "", nil); starts != (api.StartQuery{Tenant: "acme", Server: "one", Limit: 20}) {
 		t.Errorf("%+v", starts)
 	}
@@ -270,9 +252,7 @@ func TestChangesAreToldToThoseWhoSeeThem(t *testing.T) {
 }
 
 func TestEntryIsForTheUserOfTheMachineOnly(t *testing.T) {
-	if status, text := newPlace(t).ask("operator", "POST", "/api/v1/entry", "", nil); status != http.StatusNotImplemented || code(text) != "not_here" {
-		t.Errorf("with a key: %d %s", status, text)
-	}
+	newPlace(t).fails("not_here", "operator", "POST entry", "")
 	p := newPlace(t, func(o *api.Options) {
 		o.Caller = func(*http.Request, apikey.Right) (api.Caller, error) { return api.Machine("me"), nil }
 		o.Entry = func(context.Context) (api.Entry, error) { return api.Entry{URL: "http://here/", Seconds: 60}, nil }

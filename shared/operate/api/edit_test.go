@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -43,59 +43,45 @@ func TestOnlyTheUserOfTheMachineEdits(t *testing.T) {
 	var told []string
 	p := newPlace(t, edited(&told))
 	orders := map[string]string{
-		"/api/v1/servers":            `{"name":"new","what":"npx -y x","env":["A=1"]}`,
-		"/api/v1/servers/one/switch": `{"on":false}`,
-		"/api/v1/servers/one/value":  `{"name":"A","value":"secret"}`,
+		"POST servers":            `{"name":"new","what":"npx -y x","env":["A=1"]}`,
+		"POST servers/one/switch": `{"on":false}`,
+		"POST servers/one/value":  `{"name":"A","value":"secret"}`,
 	}
-	for path, body := range orders {
-		for _, who := range []string{"", "user", "viewer", "narrow", "operator", "owner"} {
-			if status, text := p.ask(who, "POST", path, body, nil); status != http.StatusForbidden && (who != "" || status != http.StatusUnauthorized) {
-				t.Errorf("%s by %q: %d %s", path, who, status, text)
-			}
+	for route, body := range orders {
+		p.gets(http.StatusUnauthorized, "", route, body)
+		for _, who := range []string{"user", "viewer", "narrow", "operator", "owner"} {
+			p.gets(http.StatusForbidden, who, route, body)
 		}
 	}
 	if told != nil {
 		t.Error("edited:", told)
 	}
-	var o api.Options
-	edited(&told)(&o)
-	o.Store, o.Caller = p.store, func(*http.Request, apikey.Right) (api.Caller, error) { return api.Machine("the user"), nil }
-	machine := httptest.NewServer(api.New(o))
-	defer machine.Close()
-	p.url = machine.URL
-	for path, body := range orders {
-		if status, text := p.ask("", "POST", path, body, nil); status != http.StatusOK {
-			t.Errorf("%s by the user: %d %s", path, status, text)
-		}
+	user := newPlace(t, edited(&told), func(o *api.Options) {
+		o.Caller = func(*http.Request, apikey.Right) (api.Caller, error) { return api.Machine("the user"), nil }
+	})
+	for route, body := range orders {
+		user.gets(http.StatusOK, "", route, body)
 	}
-	if len(told) != 3 {
-		t.Error("edited:", told)
-	}
-	if status, text := p.ask("", "POST", "/api/v1/servers", `{"name":"bad","what":"x"}`, nil); status != http.StatusBadRequest || !strings.Contains(text, "it did not start") {
+	commontest.EqualIn(t, "edited", 3, len(told))
+	if status, text := user.ask("", "POST", "/api/v1/servers", `{"name":"bad","what":"x"}`, nil); status != http.StatusBadRequest || !strings.Contains(text, "it did not start") {
 		t.Errorf("a server that does not start: %d %s", status, text)
 	}
 	var info api.Info
-	if p.ask("", "GET", "/api/v1/", "", &info); !info.Edits {
+	if user.ask("", "GET", "/api/v1/", "", &info); !info.Edits {
 		t.Error("the user is not told that they may edit")
 	}
 }
 
 func TestAStackIsNotEditedHere(t *testing.T) {
-	if status, text := newPlace(t).ask("owner", "POST", "/api/v1/servers", `{}`, nil); status != http.StatusNotImplemented {
-		t.Errorf("%d %s", status, text)
-	}
+	newPlace(t).gets(http.StatusNotImplemented, "owner", "POST servers", `{}`)
 }
 
 func TestLimitsAreSetByTheOwner(t *testing.T) {
 	p := newPlace(t)
 	for who, want := range map[string]int{"viewer": 403, "operator": 403, "stranger": 403, "owner": 200} {
-		if status, text := p.ask(who, "POST", "/api/v1/quotas/acme", `{"principal":"60/m","boxes":3}`, nil); status != want {
-			t.Errorf("%s: %d %s, want %d", who, status, text, want)
-		}
+		p.gets(want, who, "POST quotas/acme", `{"principal":"60/m","boxes":3}`)
 	}
-	if status, text := p.ask("owner", "POST", "/api/v1/quotas/acme", `{"month_usd":"twenty"}`, nil); status != http.StatusBadRequest {
-		t.Errorf("a limit that is none: %d %s", status, text)
-	}
+	p.gets(http.StatusBadRequest, "owner", "POST quotas/acme", `{"month_usd":"twenty"}`)
 	var list struct{ Quotas []api.Quota }
 	if status, text := p.ask("viewer", "GET", "/api/v1/quotas", "", &list); status != http.StatusOK || len(list.Quotas) != 1 || list.Quotas[0].Tenant != "acme" || list.Quotas[0].Limits.Boxes != 3 {
 		t.Errorf("of its own tenant: %d %s", status, text)
@@ -110,13 +96,10 @@ func TestVitalsAreShownToTheOwnersTenant(t *testing.T) {
 	var told []string
 	p := newPlace(t, edited(&told))
 	for who, want := range map[string]int{"viewer": 501, "owner": 200, "narrow": 501} {
-		if status, text := p.ask(who, "GET", "/api/v1/machine", "", nil); status != want {
-			t.Errorf("%s: %d %s, want %d", who, status, text, want)
-		}
+		p.gets(want, who, "GET machine", "")
 	}
 }
 
-// Each client's entry has the key, so that nobody puts it in by hand.
 func TestClientsGetTheirEntryWithTheKey(t *testing.T) {
 	var told []string
 	p := newPlace(t, edited(&told))
@@ -129,7 +112,5 @@ func TestClientsGetTheirEntryWithTheKey(t *testing.T) {
 			t.Errorf("%s: %v", c.Name, c.Ways)
 		}
 	}
-	if status, text := p.ask("narrow", "POST", "/api/v1/servers/one/clients", `{}`, nil); status != http.StatusNotFound {
-		t.Errorf("a server that the key is not for: %d %s", status, text)
-	}
+	p.gets(http.StatusNotFound, "narrow", "POST servers/one/clients", `{}`)
 }

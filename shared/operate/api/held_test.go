@@ -49,13 +49,9 @@ func TestHeldToolsAreShownAndTaken(t *testing.T) {
 	}
 	order := fmt.Sprintf(`{"tools":{"add":%q}}`, state.Held[0].Hash)
 	for as, want := range map[string]int{"": http.StatusUnauthorized, "user": http.StatusForbidden, "viewer": http.StatusForbidden, "operator": http.StatusForbidden, "narrow": http.StatusNotFound} {
-		if status, text := p.ask(as, "POST", "/api/v1/servers/one/accept", order, nil); status != want {
-			t.Errorf("%s: %d %s", as, status, text)
-		}
+		p.gets(want, as, "POST servers/one/accept", order)
 	}
-	if status, text := p.ask("owner", "POST", "/api/v1/servers/one/accept", `{"tools":{"add":"another"}}`, nil); status != http.StatusConflict {
-		t.Error(status, text)
-	}
+	p.gets(http.StatusConflict, "owner", "POST servers/one/accept", `{"tools":{"add":"another"}}`)
 	var taken api.Accepted
 	if status, text := p.ask("owner", "POST", "/api/v1/servers/one/accept", order, &taken); status != http.StatusOK || len(taken.Tools) != 1 || len(relisted) == 0 {
 		t.Error(status, text, relisted)
@@ -63,7 +59,5 @@ func TestHeldToolsAreShownAndTaken(t *testing.T) {
 	if status, text := p.ask("viewer", "GET", "/api/v1/servers/one/held", "", &state); status != http.StatusOK || state.Tools != 2 || len(state.Held) != 1 {
 		t.Error(status, text)
 	}
-	if status, text := p.ask("viewer", "GET", "/api/v1/servers/two/held", "", nil); status != http.StatusNotFound {
-		t.Error(status, text)
-	}
+	p.gets(http.StatusNotFound, "viewer", "GET servers/two/held", "")
 }

@@ -47,7 +47,6 @@ func deployed(t *testing.T, file string) *deployment {
 	return d
 }
 
-// call observes a whole call of a tenant.
 func (d *deployment) call(tenant, server string, stream storage.StreamID, arguments, result string) {
 	d.tell(&observe.Event{
 		Kind: observe.Request, Account: storage.Account{Tenant: tenant, Principal: "ada", Server: server, Session: "s"}, Tool: "pay", Outcome: observe.Done,
@@ -59,7 +58,6 @@ func (d *deployment) tell(e *observe.Event) {
 	d.keeper.Before(func(_ context.Context, e *observe.Event) { d.seen = append(d.seen, e) })(d.t.Context(), e)
 }
 
-// read returns what a reader finds in all lines.
 func (d *deployment) read(q bodies.Query) []bodies.Body {
 	d.t.Helper()
 	q.Limit = max(q.Limit, 10)
@@ -148,7 +146,6 @@ func TestSecretsAreHiddenInEveryForm(t *testing.T) {
 	}
 }
 
-// What is no secret stays as it was said, also numbers, repeated members and their order.
 func TestOtherBodiesStayAsTheyAre(t *testing.T) {
 	d := deployed(t, `{"mcpServers": {"one": {"command": "a", "env": {"TOKEN": "secret-of-one"}}}, "x-dormouse": {"audit": {"bodies": "auditor"}}}`)
 	const arguments, result = `{"b":1.50,"a":[true,null,"<é>"],"b":12345678901234567890}`, `{"content":[{"type":"text","text":"{\"x\": 1}  dGhpcyBpcyBmaW5l"}]}`
@@ -218,9 +215,7 @@ func TestOnlyTheirRoleReadsBodies(t *testing.T) {
 			_ = json.Unmarshal([]byte(line), &l)
 			other.Add(l)
 		}
-		if all := other.Bodies(); len(all) != 0 {
-			t.Errorf("another deployment reads %+v", all)
-		}
+		commontest.EqualIn(t, "another deployment reads", 0, len(other.Bodies()))
 	}
 }
 
@@ -295,7 +290,6 @@ func text(s string) string {
 	return string(out)
 }
 
-// answer returns a response with a result.
 func answer(result string) json.RawMessage {
 	if result == "" {
 		return nil
