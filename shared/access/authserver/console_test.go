@@ -13,37 +13,29 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
-// withRoles is a site whose console has operators and viewers.
 func withRoles(t *testing.T) *site {
 	t.Helper()
-	return newSite(t, storetest.SQLite, func(c *authserver.Config) {
+	return newSite(t, func(c *authserver.Config) {
 		c.Roles = map[string]resourceserver.Rule{"operator": {Groups: []string{"sre"}}, "viewer": {Groups: []string{"eng"}, Emails: []string{"vic@localhost"}}}
 		c.Claims = []string{"groups", "email"}
 	})
 }
 
-func forConsole(challenge string, changes ...string) url.Values {
-	return with(request(resourceserver.ConsoleClient, challenge), append([]string{"redirect_uri", at + "/console/home", "resource", at + "/console/", "scope", ""}, changes...)...)
+func forConsole(changes ...string) url.Values {
+	return with(request(resourceserver.ConsoleClient), append([]string{"redirect_uri", at + "/console/home", "resource", at + "/console/", "scope", ""}, changes...)...)
 }
 
 // entersConsole has a user sign in to the console and returns the access token, or the
 // error that the page gets.
 func (s *site) entersConsole(name, groups string) (access, refused string) {
 	s.t.Helper()
-	verifier, challenge := pkce()
-	q := s.browser().signIn(at+"/authorize?"+forConsole(challenge).Encode(), name, groups)
+	q := s.browser().signIn(ask(forConsole()), name, groups)
 	if q.Get("error") != "" {
 		return "", q.Get("error") + " " + q.Get("error_description")
 	}
-	status, got := s.token(url.Values{
-		"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {at + "/console/home"}, "client_id": {resourceserver.ConsoleClient}, "code_verifier": {verifier},
-	})
-	if status != http.StatusOK {
-		s.t.Fatal(status, got)
-	}
+	got := s.granted(redeeming(resourceserver.ConsoleClient, q.Get("code"), "redirect_uri", at+"/console/home"))
 	return got["access_token"].(string), ""
 }
 
@@ -94,7 +86,7 @@ func TestAUserOfManyGroupsThatTheRulesNameIsRefusedByTheConsole(t *testing.T) {
 	for i := range names {
 		names[i] = strings.Repeat(string(rune('a'+i)), 60)
 	}
-	s := newSite(t, storetest.SQLite, func(c *authserver.Config) { c.Roles = map[string]resourceserver.Rule{"viewer": {Groups: names}} })
+	s := newSite(t, func(c *authserver.Config) { c.Roles = map[string]resourceserver.Rule{"viewer": {Groups: names}} })
 	if _, refused := s.entersConsole("ada", strings.Join(names[:3], ",")); refused != "" {
 		t.Error(refused)
 	}
@@ -107,29 +99,26 @@ func TestAUserOfManyGroupsThatTheRulesNameIsRefusedByTheConsole(t *testing.T) {
 // console gets such a token, and it gets no token for anything else.
 func TestOnlyTheConsoleGetsTokensForTheConsole(t *testing.T) {
 	s := withRoles(t)
-	_, challenge := pkce()
 	client := s.register(callback)
 	for name, q := range map[string]url.Values{
-		"another client":              request(client, challenge, "resource", at+"/console/"),
-		"another client, its address": request(client, challenge, "resource", at+"/console/home"),
-		"the console, for a server":   forConsole(challenge, "resource", at+"/files/mcp"),
-		"the console, for nothing":    forConsole(challenge, "resource", ""),
+		"another client":              request(client, "resource", at+"/console/"),
+		"another client, its address": request(client, "resource", at+"/console/home"),
+		"the console, for a server":   forConsole("resource", at+"/files/mcp"),
+		"the console, for nothing":    forConsole("resource", ""),
 	} {
 		t.Run(name, func(t *testing.T) {
-			to, err := url.Parse(s.browser().begin(at + "/authorize?" + q.Encode()))
+			to, err := url.Parse(s.browser().begin(ask(q)))
 			if err != nil || to.Query().Get("error") != "invalid_target" || to.Query().Get("code") != "" {
 				t.Errorf("%s: sent to %v, %v", name, to, err)
 			}
 		})
 	}
 	for name, q := range map[string]url.Values{
-		"another address": forConsole(challenge, "redirect_uri", callback),
-		"another host":    forConsole(challenge, "redirect_uri", "https://evil.example/console/home"),
+		"another address": forConsole("redirect_uri", callback),
+		"another host":    forConsole("redirect_uri", "https://evil.example/console/home"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if res := s.browser().open(http.MethodGet, at+"/authorize?"+q.Encode(), nil); res.StatusCode != http.StatusBadRequest || res.Header.Get("Location") != "" {
-				t.Errorf("%s: %s %v", name, res.Status, res.Header)
-			}
+			s.wantPage(name, s.get(ask(q)))
 		})
 	}
 	// A token for a server is not valid for the console.
@@ -140,8 +129,8 @@ func TestOnlyTheConsoleGetsTokensForTheConsole(t *testing.T) {
 	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"*"}, Role: storage.RoleOperator})
 	commontest.OK(t, err)
 	s.refusedWith(t, url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/console/"}}, "invalid_target")
-	without := newSite(t, storetest.SQLite, nil)
-	if res := without.browser().open(http.MethodGet, at+"/authorize?"+forConsole(challenge).Encode(), nil); res.StatusCode != http.StatusBadRequest {
+	without := newSite(t, nil)
+	if res := without.get(ask(forConsole())); res.StatusCode != http.StatusBadRequest {
 		t.Errorf("without roles: %s", res.Status)
 	}
 }

@@ -66,7 +66,7 @@ func (s *sim) send(c *simCode, f url.Values) {
 	if s.random.IntN(2) == 0 {
 		s.in, s.armed = 1+s.random.IntN(6), true
 	}
-	w := &sending{ResponseRecorder: httptest.NewRecorder()}
+	w := httptest.NewRecorder()
 	func() {
 		defer func() {
 			if r := recover(); r != nil && r != http.ErrAbortHandler { //nolint:errorlint // a panic's value
@@ -90,12 +90,9 @@ func (s *sim) send(c *simCode, f url.Values) {
 	if s.random.IntN(4) == 0 {
 		return // lost on its way to the client
 	}
-	got := answer(s.t, replied(w.ResponseRecorder))
+	got := answer(s.t, replied(w))
 	c.access, c.refresh = append(c.access, got["access_token"].(string)), got["refresh_token"].(string)
 }
-
-// sending is a response whose bytes leave the function as soon as they are written.
-type sending struct{ *httptest.ResponseRecorder }
 
 // grants counts the grants that a code became: all grants of its client, which has no
 // other code.
@@ -146,7 +143,7 @@ func crash(t *testing.T, open storetest.Open, first, last uint64) {
 			synctest.Test(t, func(t *testing.T) {
 				faults := &crashing{random: rand.New(rand.NewPCG(seed, 50))} //nolint:gosec // a simulation
 				failing := func(t testing.TB) storage.Store { return intercept.New(open(t), faults.around) }
-				s := &sim{site: newSite(t, failing, nil), crashing: faults}
+				s := &sim{site: newSiteOn(t, failing, nil), crashing: faults}
 				for range 3 {
 					s.codes = append(s.codes, &simCode{grant: s.code(), until: time.Now().Add(59 * time.Second)})
 				}

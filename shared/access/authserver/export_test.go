@@ -2,10 +2,8 @@ package authserver
 
 import "net/http"
 
-// CheckAddress is checkAddress.
 func CheckAddress(address string) error { return checkAddress(address) }
 
-// NewPublicClient is newPublicClient.
 func NewPublicClient() *http.Client { return newPublicClient() }
 
 // NewGitHub returns a sign-in at a server like GitHub.

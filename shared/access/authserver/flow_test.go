@@ -2,6 +2,7 @@ package authserver_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -12,382 +13,292 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
 func TestMetadataNamesThePublicURL(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		res := s.do(http.MethodGet, "/.well-known/oauth-authorization-server", nil, http.Header{"X-Forwarded-Host": {"evil.example"}, "X-Forwarded-Proto": {"https"}})
-		want := map[string]any{
-			"issuer": at, "authorization_endpoint": at + "/authorize", "token_endpoint": at + "/token", "registration_endpoint": at + "/register",
-			"revocation_endpoint": at + "/revoke", "response_types_supported": []any{"code"}, "response_modes_supported": []any{"query"},
-			"grant_types_supported":                          []any{"authorization_code", "refresh_token", "client_credentials"},
-			"code_challenge_methods_supported":               []any{"S256"},
-			"token_endpoint_auth_methods_supported":          []any{"none", "client_secret_post", "client_secret_basic"},
-			"revocation_endpoint_auth_methods_supported":     []any{"none", "client_secret_post", "client_secret_basic"},
-			"scopes_supported":                               []any{"mcp"},
-			"authorization_response_iss_parameter_supported": true, "client_id_metadata_document_supported": true,
-		}
-		commontest.Same(t, want, answer(t, res))
-		if res.Header.Get("Cache-Control") != "public, max-age=300" || res.Header.Get("Access-Control-Allow-Origin") != "*" {
-			t.Error(res.Header)
-		}
-	})
+	s := newSite(t, nil)
+	res := s.do(http.MethodGet, "/.well-known/oauth-authorization-server", nil, http.Header{"X-Forwarded-Host": {"evil.example"}, "X-Forwarded-Proto": {"https"}})
+	want := map[string]any{
+		"issuer": at, "authorization_endpoint": at + "/authorize", "token_endpoint": at + "/token", "registration_endpoint": at + "/register",
+		"revocation_endpoint": at + "/revoke", "response_types_supported": []any{"code"}, "response_modes_supported": []any{"query"},
+		"grant_types_supported":                          []any{"authorization_code", "refresh_token", "client_credentials"},
+		"code_challenge_methods_supported":               []any{"S256"},
+		"token_endpoint_auth_methods_supported":          []any{"none", "client_secret_post", "client_secret_basic"},
+		"revocation_endpoint_auth_methods_supported":     []any{"none", "client_secret_post", "client_secret_basic"},
+		"scopes_supported":                               []any{"mcp"},
+		"authorization_response_iss_parameter_supported": true, "client_id_metadata_document_supported": true,
+	}
+	commontest.Same(t, want, answer(t, res))
+	if res.Header.Get("Cache-Control") != "public, max-age=300" || res.Header.Get("Access-Control-Allow-Origin") != "*" {
+		t.Error(res.Header)
+	}
 }
 
 // A page whose domain name leads to this machine must not read our pages (DNS rebinding).
 func TestAForeignHostIsRefusedOnLoopback(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		for _, host := range []string{"evil.example:8787", "evil.example", "127.0.0.1:9", ""} {
-			r := s.do(http.MethodGet, "http://"+host+"/authorize?client_id=x", nil, nil)
-			if r.StatusCode != http.StatusForbidden {
-				t.Errorf("%q: %s", host, r.Status)
-			}
+	s := newSite(t, nil)
+	for _, host := range []string{"evil.example:8787", "evil.example", "127.0.0.1:9", ""} {
+		r := s.do(http.MethodGet, "http://"+host+"/authorize?client_id=x", nil, nil)
+		if r.StatusCode != http.StatusForbidden {
+			t.Errorf("%q: %s", host, r.Status)
 		}
-	})
+	}
 }
 
 func TestPagesOfOtherOriginsMayUseOnlyWhatIsForClients(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		for path, public := range map[string]bool{
-			"/.well-known/oauth-authorization-server": true, "/token": true, "/register": true, "/revoke": true, "/authorize": false, "/callback": false, "/login": false,
-		} {
-			origin := http.Header{"Origin": {"https://app.example"}, "Access-Control-Request-Headers": {"mcp-protocol-version"}}
-			pre := s.do(http.MethodOptions, at+path, nil, origin)
-			if got := pre.StatusCode == http.StatusNoContent && strings.Contains(pre.Header.Get("Access-Control-Allow-Headers"), "MCP-Protocol-Version"); got != public {
-				t.Errorf("preflight of %s: %s %v", path, pre.Status, pre.Header)
-			}
-			if got := s.do(http.MethodGet, at+path, nil, origin).Header.Get("Access-Control-Allow-Origin"); (got == "*") != public {
-				t.Errorf("%s: Access-Control-Allow-Origin is %q", path, got)
-			}
+	s := newSite(t, nil)
+	for path, public := range map[string]bool{
+		"/.well-known/oauth-authorization-server": true, "/token": true, "/register": true, "/revoke": true, "/authorize": false, "/callback": false, "/login": false,
+	} {
+		origin := http.Header{"Origin": {"https://app.example"}, "Access-Control-Request-Headers": {"mcp-protocol-version"}}
+		pre := s.do(http.MethodOptions, at+path, nil, origin)
+		if got := pre.StatusCode == http.StatusNoContent && strings.Contains(pre.Header.Get("Access-Control-Allow-Headers"), "MCP-Protocol-Version"); got != public {
+			t.Errorf("preflight of %s: %s %v", path, pre.Status, pre.Header)
 		}
-	})
+		if got := s.do(http.MethodGet, at+path, nil, origin).Header.Get("Access-Control-Allow-Origin"); (got == "*") != public {
+			t.Errorf("%s: Access-Control-Allow-Origin is %q", path, got)
+		}
+	}
 }
 
 // One write makes the grant before the tokens are sent, and one keeps it afterwards.
 func TestTheWholeFlowCostsTwoWrites(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		g := s.code("scope", "mcp openid offline_access files:write unknown")
-		if c := s.store.Counts(); c.Writes != 0 || c.Reads != 0 {
-			t.Errorf("before the code is redeemed: %+v", c)
-		}
-		status, got := s.token(g.form)
-		if status != http.StatusOK || got["token_type"] != "Bearer" || got["expires_in"] != 3600.0 || got["scope"] != "mcp files:write" {
-			t.Fatal(status, got)
-		}
-		if c := s.store.Counts(); c.Writes != 2 || c.Reads != 0 {
-			t.Errorf("%+v, want two writes", c)
-		}
-		who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files")
-		if err != nil || who.Tenant != "default" || who.Principal != "dev:ada" || !slices.Equal(who.Scopes, []string{"mcp", "files:write"}) {
-			t.Errorf("%+v, %v", who, err)
-		}
-		var props map[string]any
-		commontest.OK(t, json.Unmarshal(who.Props, &props))
-		commontest.Same(t, map[string]any{"email": "ada@localhost", "scope": "mcp files:write", "client_id": g.client}, props)
-	})
-}
-
-func TestTokenOfAnotherServerIsRefused(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		_, access, _ := s.tokens()
-		for server, want := range map[string]bool{"files": true, "other": false, "closed": false, "": false} {
-			if got := s.good(access, server); got != want {
-				t.Errorf("%q: %v", server, got)
-			}
-		}
-	})
+	s := newSite(t, nil)
+	g := s.code("scope", "mcp openid offline_access files:write unknown")
+	if c := s.store.Counts(); c.Writes != 0 || c.Reads != 0 {
+		t.Errorf("before the code is redeemed: %+v", c)
+	}
+	status, got := s.token(g.form)
+	if status != http.StatusOK || got["token_type"] != "Bearer" || got["expires_in"] != 3600.0 || got["scope"] != "mcp files:write" {
+		t.Fatal(status, got)
+	}
+	if c := s.store.Counts(); c.Writes != 2 || c.Reads != 0 {
+		t.Errorf("%+v, want two writes", c)
+	}
+	who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files")
+	if err != nil || who.Tenant != "default" || who.Principal != "dev:ada" || !slices.Equal(who.Scopes, []string{"mcp", "files:write"}) {
+		t.Errorf("%+v, %v", who, err)
+	}
+	for server, want := range map[string]bool{"files": true, "other": false, "closed": false, "": false} {
+		commontest.EqualIn(t, "the token is good for "+server, want, s.good(got["access_token"].(string), server))
+	}
+	var props map[string]any
+	commontest.OK(t, json.Unmarshal(who.Props, &props))
+	commontest.Same(t, map[string]any{"email": "ada@localhost", "scope": "mcp files:write", "client_id": g.client}, props)
 }
 
 func TestNoTokenAndNoCodeIsLogged(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		g := s.code()
-		_, got := s.token(g.form)
-		refresh := got["refresh_token"].(string)
-		s.token(refreshing(g.client, refresh))
-		s.do(http.MethodPost, at+"/revoke", url.Values{"token": {refresh}}, nil)
-		s.token(with(g.form, "code", "x"))
-		for what, secret := range map[string]string{"code": g.code, "access token": got["access_token"].(string), "refresh token": refresh, "verifier": g.verifier} {
-			if strings.Contains(s.log.String(), secret) {
-				t.Errorf("the log has the %s", what)
-			}
+	s := newSite(t, nil)
+	g := s.code()
+	_, got := s.token(g.form)
+	refresh := got["refresh_token"].(string)
+	s.token(refreshing(g.client, refresh))
+	s.do(http.MethodPost, at+"/revoke", url.Values{"token": {refresh}}, nil)
+	s.token(with(g.form, "code", "x"))
+	for what, secret := range map[string]string{"code": g.code, "access token": got["access_token"].(string), "refresh token": refresh, "verifier": verifier} {
+		if strings.Contains(s.log.String(), secret) {
+			t.Errorf("the log has the %s", what)
 		}
-		if !strings.Contains(s.log.String(), `"path":"/token"`) {
-			t.Error("nothing is logged:", s.log)
-		}
-	})
+	}
+	if !strings.Contains(s.log.String(), `"path":"/token"`) {
+		t.Error("nothing is logged:", s.log)
+	}
 }
 
 func TestWithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		client := s.register(callback)
-		verifier, challenge := pkce()
-		for _, changes := range [][]string{{"code_challenge", ""}, {"code_challenge_method", "plain"}, {"code_challenge_method", ""}, {"code_challenge", verifier[:20]}, {"code_challenge", challenge + "A"}} {
-			res := s.browser().open(http.MethodGet, at+"/authorize?"+request(client, challenge, changes...).Encode(), nil)
-			to, err := url.Parse(res.Header.Get("Location"))
-			if err != nil || to.Query().Get("error") != "invalid_request" {
-				t.Errorf("%q: %s %s", changes, res.Status, to)
-			}
-		}
-		g := s.code()
-		other, _ := pkce()
-		for _, wrong := range []string{"", other, g.verifier + "A", g.verifier[1:], strings.Repeat("a", 129)} {
-			s.refusedWith(t, with(g.form, "code_verifier", wrong), "invalid_grant")
-		}
-		if status, got := s.token(g.form); status != http.StatusOK {
-			t.Error("a wrong verifier has used up the code:", status, got)
-		}
-	})
+	s := newSite(t, nil)
+	client := s.register(callback)
+	for _, changes := range [][]string{{"code_challenge", ""}, {"code_challenge_method", "plain"}, {"code_challenge_method", ""}, {"code_challenge", verifier[:20]}, {"code_challenge", challenge + "A"}} {
+		commontest.EqualIn(t, fmt.Sprint(changes), "invalid_request", s.refusal(request(client, changes...)))
+	}
+	g := s.code()
+	for _, wrong := range []string{"", challenge, verifier + "A", verifier[1:], strings.Repeat("a", 129)} {
+		s.refusedWith(t, with(g.form, "code_verifier", wrong), "invalid_grant")
+	}
+	s.granted(g.form) // a wrong verifier has used up the code
 }
 
 func TestACodeIsBoundToClientAddressAndResource(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		g, other := s.code(), s.register(callback)
-		s.refusedWith(t, with(g.form, "client_id", other), "invalid_grant")
-		s.refusedWith(t, with(g.form, "redirect_uri", callback+"2"), "invalid_grant")
-		s.refusedWith(t, with(g.form, "redirect_uri", ""), "invalid_grant")
-		s.refusedWith(t, with(g.form, "redirect_uri", "http://127.0.0.1:5001/cb"), "invalid_grant")
-		s.refusedWith(t, with(g.form, "resource", at+"/other/mcp"), "invalid_target")
-		s.refusedWith(t, with(g.form, "resource", at+"/files"), "invalid_target")
-		s.refusedWith(t, with(g.form, "code", g.code[:len(g.code)-1]), "invalid_grant")
-		s.refusedWith(t, with(g.form, "code", ""), "invalid_grant")
-		if status, got := s.token(with(g.form, "resource", at+"/files/sse/")); status != http.StatusOK {
-			t.Error("another form of the same resource:", status, got)
-		}
-	})
+	s := newSite(t, nil)
+	g, other := s.code(), s.register(callback)
+	s.refusedWith(t, with(g.form, "client_id", other), "invalid_grant")
+	s.refusedWith(t, with(g.form, "redirect_uri", callback+"2"), "invalid_grant")
+	s.refusedWith(t, with(g.form, "redirect_uri", ""), "invalid_grant")
+	s.refusedWith(t, with(g.form, "redirect_uri", "http://127.0.0.1:5001/cb"), "invalid_grant")
+	s.refusedWith(t, with(g.form, "resource", at+"/other/mcp"), "invalid_target")
+	s.refusedWith(t, with(g.form, "resource", at+"/files"), "invalid_target")
+	s.refusedWith(t, with(g.form, "code", g.code[:len(g.code)-1]), "invalid_grant")
+	s.refusedWith(t, with(g.form, "code", ""), "invalid_grant")
+	s.granted(with(g.form, "resource", at+"/files/sse/")) // another form of the same resource
 }
 
 func TestTheIssuerIsInEveryRedirect(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		client := s.register(callback)
-		_, challenge := pkce()
-		ok := s.browser().signIn(at+"/authorize?"+request(client, challenge).Encode(), "ada", "")
-		refused := s.browser().signIn(at+"/authorize?"+request(client, challenge, "resource", at+"/closed/mcp").Encode(), "ada", "")
-		wrong := s.browser().open(http.MethodGet, at+"/authorize?"+request(client, challenge, "response_type", "token").Encode(), nil)
-		u, err := url.Parse(wrong.Header.Get("Location"))
-		commontest.OK(t, err)
-		for name, q := range map[string]url.Values{"success": ok, "access_denied": refused, "unsupported_response_type": u.Query()} {
-			if q.Get("iss") != at || q.Get("state") != "s&t=1" || name != "success" && (q.Get("error") != name || q.Get("code") != "") {
-				t.Errorf("%s: %v", name, q)
-			}
+	s := newSite(t, nil)
+	client := s.register(callback)
+	ok := s.browser().signIn(ask(request(client)), "ada", "")
+	refused := s.browser().signIn(ask(request(client, "resource", at+"/closed/mcp")), "ada", "")
+	wrong := s.get(ask(request(client, "response_type", "token")))
+	u, err := url.Parse(wrong.Header.Get("Location"))
+	commontest.OK(t, err)
+	for name, q := range map[string]url.Values{"success": ok, "access_denied": refused, "unsupported_response_type": u.Query()} {
+		if q.Get("iss") != at || q.Get("state") != "s&t=1" || name != "success" && (q.Get("error") != name || q.Get("code") != "") {
+			t.Errorf("%s: %v", name, q)
 		}
-	})
+	}
 }
 
 func TestResources(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, nil)
-		client := s.register(callback)
-		verifier, challenge := pkce()
-		for _, wrong := range []string{at + "/files", at + "/#a", at + "//", "https://127.0.0.1:8787", at + "/nothing/mcp", "https://evil.example/files/mcp", "files", at + "/files/mcp#a"} {
-			q := request(client, challenge, "resource", wrong)
-			to, err := url.Parse(s.browser().open(http.MethodGet, at+"/authorize?"+q.Encode(), nil).Header.Get("Location"))
-			if err != nil || to.Query().Get("error") != "invalid_target" {
-				t.Errorf("%s: %s", wrong, to)
-			}
+	s := newSite(t, nil)
+	client := s.register(callback)
+	for _, wrong := range []string{at + "/files", at + "/#a", at + "//", "https://127.0.0.1:8787", at + "/nothing/mcp", "https://evil.example/files/mcp", "files", at + "/files/mcp#a"} {
+		commontest.EqualIn(t, wrong, "invalid_target", s.refusal(request(client, "resource", wrong)))
+	}
+	two := request(client)
+	two.Add("resource", at+"/other/mcp")
+	commontest.Contains(t, "two resources", "invalid_target", s.get(ask(two)).Header.Get("Location"))
+	// Without a resource the page asks, and the token is for the chosen server.
+	b := s.browser()
+	res := b.get(ask(request(client, "resource", "")))
+	page := text(t, res)
+	if !strings.Contains(page, "<option>files</option><option>other</option>") {
+		t.Fatal(page)
+	}
+	f := fields(page)
+	f.Set("answer", "allow")
+	for _, wrong := range []string{"", "nothing"} {
+		f.Set("server", wrong)
+		if got := b.open(http.MethodPost, at+"/authorize", f); got.StatusCode != http.StatusBadRequest {
+			t.Errorf("server %q: %s", wrong, got.Status)
 		}
-		two := request(client, challenge)
-		two.Add("resource", at+"/other/mcp")
-		commontest.Contains(t, "two resources", "invalid_target", s.browser().open(http.MethodGet, at+"/authorize?"+two.Encode(), nil).Header.Get("Location"))
-		// Without a resource the page asks, and the token is for the chosen server.
-		b := s.browser()
-		res := b.open(http.MethodGet, at+"/authorize?"+request(client, challenge, "resource", "").Encode(), nil)
-		page := text(t, res)
-		if !strings.Contains(page, "<option>files</option><option>other</option>") {
-			t.Fatal(page)
+	}
+	q := b.signIn(ask(request(client, "resource", "")), "ada", "")
+	status, got := s.token(redeeming(client, q.Get("code")))
+	if status != http.StatusOK || !s.good(got["access_token"].(string), "files") {
+		t.Fatal(status, got)
+	}
+	if status, refused := s.token(with(refreshing(client, got["refresh_token"].(string)), "resource", at+"/other/mcp")); refused["error"] != "invalid_target" {
+		t.Error("refresh for another resource:", status, refused)
+	}
+	s.granted(refreshing(client, got["refresh_token"].(string))) // refresh without a resource
+	// The public URL alone says as much, with every kind of request.
+	for _, origin := range []string{at, at + "/", strings.ToUpper(at[:4]) + at[4:], at + "/?x=y"} {
+		if got := text(t, s.get(ask(request(client, "resource", origin)))); !strings.Contains(got, "<option>files</option><option>other</option>") {
+			t.Errorf("%s: %s", origin, got)
 		}
-		f := fields(page)
-		f.Set("answer", "allow")
-		for _, wrong := range []string{"", "nothing"} {
-			f.Set("server", wrong)
-			if got := b.open(http.MethodPost, at+"/authorize", f); got.StatusCode != http.StatusBadRequest {
-				t.Errorf("server %q: %s", wrong, got.Status)
-			}
-		}
-		q := b.signIn(at+"/authorize?"+request(client, challenge, "resource", "").Encode(), "ada", "")
-		status, got := s.token(url.Values{
-			"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {client}, "code_verifier": {verifier},
-		})
+		g := s.code("resource", origin)
+		g.form.Set("resource", origin)
+		status, got := s.token(g.form)
 		if status != http.StatusOK || !s.good(got["access_token"].(string), "files") {
-			t.Fatal(status, got)
+			t.Fatal(origin, status, got)
 		}
-		if status, refused := s.token(with(refreshing(client, got["refresh_token"].(string)), "resource", at+"/other/mcp")); refused["error"] != "invalid_target" {
-			t.Error("refresh for another resource:", status, refused)
+		s.granted(with(refreshing(g.client, got["refresh_token"].(string)), "resource", origin))
+	}
+	// If there is only one server, a request need not name it.
+	one := newSite(t, nil)
+	one.config.Servers, one.config.Allow, one.config.Scopes = []string{"files"}, nil, nil
+	for _, resource := range []string{"", at + "/"} {
+		_, access, _ := one.tokens("resource", resource)
+		if !one.good(access, "files") {
+			t.Errorf("the token of the only server is not good: %q", resource)
 		}
-		if status, got := s.token(refreshing(client, got["refresh_token"].(string))); status != http.StatusOK {
-			t.Error("refresh without a resource:", status, got)
-		}
-		// The public URL alone says as much, with every kind of request.
-		for _, origin := range []string{at, at + "/", strings.ToUpper(at[:4]) + at[4:], at + "/?x=y"} {
-			if got := text(t, s.browser().open(http.MethodGet, at+"/authorize?"+request(client, challenge, "resource", origin).Encode(), nil)); !strings.Contains(got, "<option>files</option><option>other</option>") {
-				t.Errorf("%s: %s", origin, got)
-			}
-			g := s.code("resource", origin)
-			g.form.Set("resource", origin)
-			status, got := s.token(g.form)
-			if status != http.StatusOK || !s.good(got["access_token"].(string), "files") {
-				t.Fatal(origin, status, got)
-			}
-			if status, got := s.token(with(refreshing(g.client, got["refresh_token"].(string)), "resource", origin)); status != http.StatusOK {
-				t.Error(origin, status, got)
-			}
-		}
-		// If there is only one server, a request need not name it.
-		one := newSite(t, open, nil)
-		one.config.Servers, one.config.Allow, one.config.Scopes = []string{"files"}, nil, nil
-		for _, resource := range []string{"", at + "/"} {
-			_, access, _ := one.tokens("resource", resource)
-			if !one.good(access, "files") {
-				t.Errorf("the token of the only server is not good: %q", resource)
-			}
-		}
-	})
+	}
 }
 
 func TestUnknownScopesAreDropped(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		for asked, want := range map[string]string{
-			"": "mcp", "mcp": "mcp", "openid profile": "mcp", "files:write": "mcp files:write", "mcp files:write mcp": "mcp files:write", "FILES:WRITE": "mcp",
-		} {
-			_, got := s.token(s.code("scope", asked).form)
-			if got["scope"] != want {
-				t.Errorf("%q: %v", asked, got["scope"])
-			}
+	s := newSite(t, nil)
+	for asked, want := range map[string]string{
+		"": "mcp", "mcp": "mcp", "openid profile": "mcp", "files:write": "mcp files:write", "mcp files:write mcp": "mcp files:write", "FILES:WRITE": "mcp",
+	} {
+		_, got := s.token(s.code("scope", asked).form)
+		if got["scope"] != want {
+			t.Errorf("%q: %v", asked, got["scope"])
 		}
-	})
+	}
 }
 
 func TestWaysToAuthenticate(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		basic := func(id, secret string) http.Header {
-			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at, nil)
-			r.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret))
-			return r.Header
+	s := newSite(t, nil)
+	basic := func(id, secret string) http.Header {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at, nil)
+		r.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret))
+		return r.Header
+	}
+	g := s.code()
+	for name, wrong := range map[string]struct {
+		form   url.Values
+		header http.Header
+	}{
+		"a secret that the client has not": {with(g.form, "client_id", ""), basic(g.client, "x")},
+		"two ids":                          {g.form, basic("x", "")},
+		"no id":                            {with(g.form, "client_id", ""), nil},
+		"another scheme":                   {g.form, http.Header{"Authorization": {"Bearer x"}}},
+	} {
+		if res := s.do(http.MethodPost, at+"/token", wrong.form, wrong.header); res.StatusCode < 400 || res.StatusCode >= 500 {
+			t.Errorf("%s: %s", name, res.Status)
 		}
-		g := s.code()
-		for name, wrong := range map[string]struct {
-			form   url.Values
-			header http.Header
-		}{
-			"a secret that the client has not": {with(g.form, "client_id", ""), basic(g.client, "x")},
-			"two ids":                          {g.form, basic("x", "")},
-			"no id":                            {with(g.form, "client_id", ""), nil},
-			"another scheme":                   {g.form, http.Header{"Authorization": {"Bearer x"}}},
-		} {
-			if res := s.do(http.MethodPost, at+"/token", wrong.form, wrong.header); res.StatusCode < 400 || res.StatusCode >= 500 {
-				t.Errorf("%s: %s", name, res.Status)
+	}
+	if res := s.do(http.MethodPost, at+"/token", with(g.form, "client_id", ""), basic(g.client, "")); res.StatusCode != http.StatusOK {
+		t.Error("Basic with an empty password:", res.Status, text(t, res))
+	}
+	for _, method := range []string{"client_secret_post", "client_secret_basic"} {
+		doc := answer(t, s.json("/register", map[string]any{"redirect_uris": []string{callback}, "token_endpoint_auth_method": method}))
+		id, secret := doc["client_id"].(string), doc["client_secret"].(string)
+		q := s.browser().signIn(ask(request(id)), "ada", "")
+		f := url.Values{"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "code_verifier": {verifier}}
+		s.refusedWith(t, with(f, "client_id", id), "invalid_client")
+		s.refusedWith(t, with(f, "client_id", id, "client_secret", "x"+secret), "invalid_client")
+		if method == "client_secret_basic" {
+			if res := s.do(http.MethodPost, at+"/token", f, basic(id, secret)); res.StatusCode != http.StatusOK {
+				t.Error(method, res.Status, text(t, res))
 			}
+			continue
 		}
-		if res := s.do(http.MethodPost, at+"/token", with(g.form, "client_id", ""), basic(g.client, "")); res.StatusCode != http.StatusOK {
-			t.Error("Basic with an empty password:", res.Status, text(t, res))
-		}
-		for _, method := range []string{"client_secret_post", "client_secret_basic"} {
-			doc := answer(t, s.json("/register", map[string]any{"redirect_uris": []string{callback}, "token_endpoint_auth_method": method}))
-			id, secret := doc["client_id"].(string), doc["client_secret"].(string)
-			verifier, challenge := pkce()
-			q := s.browser().signIn(at+"/authorize?"+request(id, challenge).Encode(), "ada", "")
-			f := url.Values{"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "code_verifier": {verifier}}
-			s.refusedWith(t, with(f, "client_id", id), "invalid_client")
-			s.refusedWith(t, with(f, "client_id", id, "client_secret", "x"+secret), "invalid_client")
-			if method == "client_secret_basic" {
-				if res := s.do(http.MethodPost, at+"/token", f, basic(id, secret)); res.StatusCode != http.StatusOK {
-					t.Error(method, res.Status, text(t, res))
-				}
-				continue
-			}
-			if status, got := s.token(with(f, "client_id", id, "client_secret", secret)); status != http.StatusOK {
-				t.Error(method, status, got)
-			}
-		}
-	})
+		s.granted(with(f, "client_id", id, "client_secret", secret))
+	}
 }
 
-// A token for the address of several servers is for these, and the user sees
-// which they are.
 func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s := newSite(t, open, func(c *authserver.Config) {
-			c.Groups = map[string][]string{"/mcp": {"files", "other", "closed"}, "/g/dev/mcp": {"other", "unserved"}, "/g/none/mcp": {"unserved"}}
-			c.Claims = []string{"about"}
-			c.Login = fixed{"sub": "ada", "groups": []any{"staff"}, "about": strings.Repeat("a", 1900)}
-		})
-		client := s.register(callback)
-		_, challenge := pkce()
-		page := func(resource string) string {
-			return text(t, s.browser().open(http.MethodGet, at+"/authorize?"+request(client, challenge, "resource", resource, "scope", "mcp files:write").Encode(), nil))
-		}
-		for resource, want := range map[string]string{
-			at + "/mcp": "files, other, closed. It can", at + "/mcp/": "files, other, closed. It can", at + "/mcp?names=plain": "files, other, closed. It can", at + "/g/dev/mcp": "<dd>Use these servers: other. It can",
-		} {
-			if got := page(resource); !strings.Contains(got, want) || !strings.Contains(got, "several servers") || strings.Contains(got, "files:write") == strings.Contains(resource, "dev") {
-				t.Errorf("%s: %s", resource, got)
-			}
-		}
-		for _, wrong := range []string{at + "/g/none/mcp", at + "/g/dev", at + "/g/mcp", at + "/mcp#a", "https://evil.example/mcp", at + "/g/dev/mcp/x"} {
-			q := request(client, challenge, "resource", wrong)
-			to, err := url.Parse(s.browser().open(http.MethodGet, at+"/authorize?"+q.Encode(), nil).Header.Get("Location"))
-			if err != nil || to.Query().Get("error") != "invalid_target" {
-				t.Errorf("%s: %s", wrong, to)
-			}
-		}
-		commontest.Contains(t, "without a resource", `<option>closed</option><option value="/g/dev/mcp">all servers at /g/dev/mcp</option><option value="/mcp">`, page(""))
-		g := s.code("resource", at+"/mcp")
-		g.form.Set("resource", at+"/mcp")
-		s.refusedWith(t, with(g.form, "resource", at+"/files/mcp"), "invalid_target")
-		status, got := s.token(g.form)
-		if status != http.StatusOK {
-			t.Fatal(status, got)
-		}
-		access, refresh := got["access_token"].(string), got["refresh_token"].(string)
-		if s.good(access, "files") || len(access) > 4096 {
-			t.Errorf("a token of %d characters for the group is good for a server alone: %t", len(access), s.good(access, "files"))
-		}
-		members := func(token string) []string {
-			all, err := s.issued().VerifyGroup(t.Context(), token, "/mcp", []string{"files", "other", "closed"})
-			commontest.OK(t, err)
-			return slices.Sorted(maps.Keys(all))
-		}
-		if got := members(access); !slices.Equal(got, []string{"files", "other"}) {
-			t.Errorf("the token is good for %q", got)
-		}
-		// The current rules apply, also to tokens that were issued earlier.
-		s.config.Allow = map[string]resourceserver.Rule{"closed": {Groups: []string{"admins"}}, "files": {Groups: []string{"admins"}}, "*": {Everyone: true}}
-		if got := members(access); !slices.Equal(got, []string{"other"}) {
-			t.Errorf("after a change of the rules the token is good for %q", got)
-		}
-		s.config.Allow = map[string]resourceserver.Rule{"*": {Groups: []string{"admins"}}}
-		s.refusedWith(t, refreshing(g.client, refresh), "invalid_grant")
+	s := newSite(t, func(c *authserver.Config) {
+		c.Groups = map[string][]string{"/mcp": {"files", "other", "closed"}, "/g/dev/mcp": {"other", "unserved"}, "/g/none/mcp": {"unserved"}}
+		c.Claims = []string{"about"}
+		c.Login = fixed{"sub": "ada", "groups": []any{"staff"}, "about": strings.Repeat("a", 1900)}
 	})
-}
-
-// Stores refuse keys that are empty, long or not text. The broker makes no such key from
-// what callers send.
-func TestOddTextsAreNoFaultOfTheStore(t *testing.T) {
-	one(t, func(t *testing.T, s *site) {
-		client := s.register(callback)
-		long, handle := strings.Repeat("a", 3000), strings.Repeat("a", 26)
-		for _, odd := range []string{
-			"", "x", "\x00", "\xff\xfe", "é", long, "dr_", "dr__", "dr__x", "dr_" + handle + "_x", "dr_" + long + "_x", "dr_" + handle + "_" + long, "dr_\x00_x", "dr_" + handle[1:] + "é_x",
-			"dm_", "dm__x", "dm_aaaaaaaa_" + long, "dm_" + long + "_x", "dm_é_x", "da_", "da_" + long, "da_\xff", "a.b.c", long + "." + long + "." + long,
-		} {
-			for _, id := range []string{client, odd} {
-				for _, kind := range []string{"authorization_code", "refresh_token", "client_credentials", "urn:ietf:params:oauth:grant-type:jwt-bearer"} {
-					f := url.Values{
-						"grant_type": {kind}, "client_id": {id}, "client_secret": {odd}, "code": {odd}, "refresh_token": {odd}, "token": {odd}, "assertion": {odd}, "code_verifier": {odd},
-						"redirect_uri": {odd}, "resource": {odd},
-					}
-					for _, path := range authserver.Paths() {
-						for _, res := range []*reply{s.do(http.MethodPost, at+path, f, nil), s.do(http.MethodGet, at+path+"?"+f.Encode(), nil, http.Header{"Cookie": {f.Encode()}})} {
-							if res.StatusCode >= http.StatusInternalServerError {
-								t.Errorf("%s with %.40q as %s: %s %s", path, odd, kind, res.Status, text(t, res))
-							}
-						}
-					}
-				}
-			}
+	client := s.register(callback)
+	page := func(resource string) string {
+		return text(t, s.get(ask(request(client, "resource", resource, "scope", "mcp files:write"))))
+	}
+	for resource, want := range map[string]string{
+		at + "/mcp": "files, other, closed. It can", at + "/mcp/": "files, other, closed. It can", at + "/mcp?names=plain": "files, other, closed. It can", at + "/g/dev/mcp": "<dd>Use these servers: other. It can",
+	} {
+		if got := page(resource); !strings.Contains(got, want) || !strings.Contains(got, "several servers") || strings.Contains(got, "files:write") == strings.Contains(resource, "dev") {
+			t.Errorf("%s: %s", resource, got)
 		}
-		if s.store.Counts().Reads == 0 {
-			t.Error("nothing reached the store")
-		}
-	})
+	}
+	for _, wrong := range []string{at + "/g/none/mcp", at + "/g/dev", at + "/g/mcp", at + "/mcp#a", "https://evil.example/mcp", at + "/g/dev/mcp/x"} {
+		commontest.EqualIn(t, wrong, "invalid_target", s.refusal(request(client, "resource", wrong)))
+	}
+	commontest.Contains(t, "without a resource", `<option>closed</option><option value="/g/dev/mcp">all servers at /g/dev/mcp</option><option value="/mcp">`, page(""))
+	g := s.code("resource", at+"/mcp")
+	g.form.Set("resource", at+"/mcp")
+	s.refusedWith(t, with(g.form, "resource", at+"/files/mcp"), "invalid_target")
+	got := s.granted(g.form)
+	access, refresh := got["access_token"].(string), got["refresh_token"].(string)
+	if s.good(access, "files") || len(access) > 4096 || len(refresh) > 100 {
+		t.Errorf("a token of %d characters for the group is good for a server alone: %t", len(access), s.good(access, "files"))
+	}
+	members := func(token string) []string {
+		all, err := s.issued().VerifyGroup(t.Context(), token, "/mcp", []string{"files", "other", "closed"})
+		commontest.OK(t, err)
+		return slices.Sorted(maps.Keys(all))
+	}
+	if got := members(access); !slices.Equal(got, []string{"files", "other"}) {
+		t.Errorf("the token is good for %q", got)
+	}
+	// The current rules apply, also to tokens that were issued earlier.
+	s.config.Allow = map[string]resourceserver.Rule{"closed": {Groups: []string{"admins"}}, "files": {Groups: []string{"admins"}}, "*": {Everyone: true}}
+	if got := members(access); !slices.Equal(got, []string{"other"}) {
+		t.Errorf("after a change of the rules the token is good for %q", got)
+	}
+	s.config.Allow = map[string]resourceserver.Rule{"*": {Groups: []string{"admins"}}}
+	s.refusedWith(t, refreshing(g.client, refresh), "invalid_grant")
 }

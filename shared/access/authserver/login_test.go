@@ -8,7 +8,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
 // fixed is a sign-in that gives everybody the same claims, and shows no page.
@@ -35,7 +34,7 @@ func anys(texts []string) []any {
 // The sign-in that takes any name is for the user of this machine. Whoever reaches the
 // endpoint from elsewhere gets neither its page nor a name.
 func TestTheSignInWithAnyNameIsForThisMachineOnly(t *testing.T) {
-	s := newSite(t, storetest.SQLite, nil)
+	s := newSite(t, nil)
 	s.peer = "192.0.2.7:40000"
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		if got := s.do(method, at+"/login?state=x", url.Values{"name": {"boss"}, "groups": {"admins"}}, nil); got.StatusCode != http.StatusBadRequest {
@@ -64,7 +63,7 @@ func TestIssuersWithOneNameAreRefused(t *testing.T) {
 		"the issuer of the sign-in": {[]resourceserver.Enterprise{{Issuer: "https://login.example.com/staff"}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, storetest.SQLite, func(c *authserver.Config) {
+			s := newSite(t, func(c *authserver.Config) {
 				c.PublicURL, c.Issuer, c.Name, c.ClientID, c.Login = "https://mcp.example.com", "https://login.example.com/staff", "", "us", fixed{"sub": "ada"}
 			})
 			s.config.Enterprise = test.enterprise

@@ -21,7 +21,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
 // idp is an OpenID Connect provider, and a server like GitHub. It signs in every user.
@@ -70,7 +69,6 @@ func (i *idp) sign(c jwt.MapClaims, header map[string]any) string {
 	return text
 }
 
-// ServeHTTP serves the provider.
 func (i *idp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -126,9 +124,9 @@ func (i *idp) login(changes ...string) func(*url.URL) string {
 	}
 }
 
-func (i *idp) site(t *testing.T, open storetest.Open, change func(*authserver.Config)) *site {
+func (i *idp) site(t *testing.T, change func(*authserver.Config)) *site {
 	t.Helper()
-	return newSite(t, open, func(c *authserver.Config) {
+	return newSite(t, func(c *authserver.Config) {
 		c.Issuer, c.ClientID, c.ClientSecret, c.Name = i.url, "us", "pw", "corp"
 		if change != nil {
 			change(c)
@@ -140,111 +138,97 @@ func (i *idp) site(t *testing.T, open storetest.Open, change func(*authserver.Co
 func (i *idp) arrival(t *testing.T, s *site) map[string]any {
 	t.Helper()
 	client := s.register(callback)
-	verifier, challenge := pkce()
 	b := s.browser()
 	b.outside = i.login()
-	q := b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", "")
-	status, got := s.token(url.Values{"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {client}, "code_verifier": {verifier}})
-	if status != http.StatusOK {
-		t.Fatal(q, status, got)
-	}
+	q := b.signIn(ask(request(client)), "", "")
+	got := s.granted(redeeming(client, q.Get("code")))
 	return got
 }
 
 func TestUsersSignInAtAProvider(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		i := newIDP(t)
-		s := i.site(t, open, nil)
-		got := i.arrival(t, s)
-		who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files")
-		if err != nil || who.Principal != "corp:u1" || !strings.Contains(string(who.Props), `"email":"ada@example.com"`) {
-			t.Errorf("%+v %s, %v", who, who.Props, err)
-		}
-		if i.last.Get("scope") != "openid profile email" || i.last.Get("client_id") != "us" || i.last.Get("code_challenge_method") != "S256" || i.last.Get("nonce") == "" {
-			t.Error(i.last)
-		}
-		if strings.Contains(s.log.String(), "theirs") {
-			t.Error("the provider's token is in the log")
-		}
-	})
+	i := newIDP(t)
+	s := i.site(t, nil)
+	got := i.arrival(t, s)
+	who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files")
+	if err != nil || who.Principal != "corp:u1" || !strings.Contains(string(who.Props), `"email":"ada@example.com"`) {
+		t.Errorf("%+v %s, %v", who, who.Props, err)
+	}
+	if i.last.Get("scope") != "openid profile email" || i.last.Get("client_id") != "us" || i.last.Get("code_challenge_method") != "S256" || i.last.Get("nonce") == "" {
+		t.Error(i.last)
+	}
+	if strings.Contains(s.log.String(), "theirs") {
+		t.Error("the provider's token is in the log")
+	}
 }
 
 func TestAnswersOfTheProviderThatAreNotGood(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		i := newIDP(t)
-		other, err := rsa.GenerateKey(rand.Reader, 2048)
-		commontest.OK(t, err)
-		s := i.site(t, open, nil)
-		client := s.register(callback)
-		_, challenge := pkce()
-		refused := func(name string, outside func(*url.URL) string) {
-			t.Helper()
-			b := s.browser()
-			b.outside = outside
-			if q := b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", ""); q.Get("error") != "access_denied" || q.Get("code") != "" || q.Get("iss") != at {
-				t.Errorf("%s: %v", name, q)
-			}
-		}
-		refused("another issuer", i.login("iss", "https://evil.example"))
-		refused("an error", i.login("error", "access_denied", "code", ""))
-		refused("no code", i.login("code", ""))
-		i.used["used"] = true
-		refused("a used code", i.login("code", "used"))
-		for name, changes := range map[string]map[string]any{
-			"issuer of the ID token": {"iss": "https://evil.example"}, "audience": {"aud": "others"}, "nonce": {"nonce": "x"}, "no nonce": {"nonce": nil}, "expired": {"exp": time.Now().Unix() - 600},
-			"no subject": {"sub": nil},
-		} {
-			i.claims = func(nonce string) (jwt.MapClaims, map[string]any) { return i.id(nonce, changes), nil }
-			refused(name, i.login())
-		}
-		i.claims = func(nonce string) (jwt.MapClaims, map[string]any) {
-			return i.id(nonce, nil), map[string]any{"alg": "none"}
-		}
-		refused("alg none", i.login())
-		i.claims = func(nonce string) (jwt.MapClaims, map[string]any) { return i.id(nonce, nil), nil }
-		own := i.key
-		i.key = other
-		s.broker()
+	i := newIDP(t)
+	other, err := rsa.GenerateKey(rand.Reader, 2048)
+	commontest.OK(t, err)
+	s := i.site(t, nil)
+	client := s.register(callback)
+	refused := func(name string, outside func(*url.URL) string) {
+		t.Helper()
 		b := s.browser()
-		b.outside = i.login()
-		if q := b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", ""); q.Get("code") == "" {
-			t.Error("the key that the provider publishes now:", q)
+		b.outside = outside
+		if q := b.signIn(ask(request(client)), "", ""); q.Get("error") != "access_denied" || q.Get("code") != "" || q.Get("iss") != at {
+			t.Errorf("%s: %v", name, q)
 		}
-		i.key = own
-	})
+	}
+	refused("another issuer", i.login("iss", "https://evil.example"))
+	refused("an error", i.login("error", "access_denied", "code", ""))
+	refused("no code", i.login("code", ""))
+	i.used["used"] = true
+	refused("a used code", i.login("code", "used"))
+	for name, changes := range map[string]map[string]any{
+		"issuer of the ID token": {"iss": "https://evil.example"}, "audience": {"aud": "others"}, "nonce": {"nonce": "x"}, "no nonce": {"nonce": nil}, "expired": {"exp": time.Now().Unix() - 600},
+		"no subject": {"sub": nil},
+	} {
+		i.claims = func(nonce string) (jwt.MapClaims, map[string]any) { return i.id(nonce, changes), nil }
+		refused(name, i.login())
+	}
+	i.claims = func(nonce string) (jwt.MapClaims, map[string]any) {
+		return i.id(nonce, nil), map[string]any{"alg": "none"}
+	}
+	refused("alg none", i.login())
+	i.claims = func(nonce string) (jwt.MapClaims, map[string]any) { return i.id(nonce, nil), nil }
+	own := i.key
+	i.key = other
+	s.broker()
+	b := s.browser()
+	b.outside = i.login()
+	if q := b.signIn(ask(request(client)), "", ""); q.Get("code") == "" {
+		t.Error("the key that the provider publishes now:", q)
+	}
+	i.key = own
 }
 
 func TestClaimsThatTheIDTokenLacksAreAskedFor(t *testing.T) {
 	i := newIDP(t)
 	i.info = map[string]any{"sub": "u1", "groups": []string{"admins"}, "email": "other@example.com"}
-	s := i.site(t, storetest.SQLite, func(c *authserver.Config) { c.Claims = []string{"groups", "email"} })
+	s := i.site(t, func(c *authserver.Config) { c.Claims = []string{"groups", "email"} })
 	client := s.register(callback)
-	_, challenge := pkce()
 	b := s.browser()
 	b.outside = i.login()
-	target := at + "/authorize?" + request(client, challenge, "resource", at+"/closed/mcp").Encode()
+	target := ask(request(client, "resource", at+"/closed/mcp"))
 	if q := b.signIn(target, "", ""); q.Get("code") == "" {
 		t.Error("a group of the user endpoint:", q)
 	}
 	i.info = map[string]any{"sub": "u2", "groups": []string{"admins"}}
-	if q := b.signIn(target, "", ""); q.Get("error") != "access_denied" {
-		t.Error("the user endpoint speaks of another user:", q)
-	}
+	commontest.EqualIn(t, "the user endpoint speaks of another user", "access_denied", b.signIn(target, "", "").Get("error"))
 }
 
 func TestUsersSignInAtGitHub(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		i := newIDP(t)
-		s := i.site(t, open, func(c *authserver.Config) {
-			c.Issuer, c.Name = "https://github.com", "github"
-			c.Login = authserver.NewGitHub(*c, i.url)
-			c.Allow = map[string]resourceserver.Rule{"*": {Emails: []string{"*@example.com"}}}
-		})
-		got := i.arrival(t, s)
-		if who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files"); err != nil || who.Principal != "github:42" {
-			t.Errorf("%+v, %v", who, err)
-		}
+	i := newIDP(t)
+	s := i.site(t, func(c *authserver.Config) {
+		c.Issuer, c.Name = "https://github.com", "github"
+		c.Login = authserver.NewGitHub(*c, i.url)
+		c.Allow = map[string]resourceserver.Rule{"*": {Emails: []string{"*@example.com"}}}
 	})
+	got := i.arrival(t, s)
+	if who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files"); err != nil || who.Principal != "github:42" {
+		t.Errorf("%+v, %v", who, err)
+	}
 }
 
 func (i *idp) jag(client string, changes map[string]any, header map[string]any) string {
@@ -262,56 +246,50 @@ func (i *idp) jag(client string, changes map[string]any, header map[string]any) 
 }
 
 func TestAssertionsAreExchangedOnce(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		i := newIDP(t)
-		s := i.site(t, open, func(c *authserver.Config) { c.Enterprise = []resourceserver.Enterprise{{Issuer: i.url}} })
-		client := s.register(callback)
-		exchange := func(assertion string) url.Values {
-			return url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:jwt-bearer"}, "assertion": {assertion}, "client_id": {client}}
-		}
-		good := i.jag(client, map[string]any{"scope": "files:write"}, nil)
-		status, got := s.token(exchange(good))
-		if status != http.StatusOK || got["refresh_token"] != nil || got["scope"] != "mcp files:write" {
-			t.Fatal(status, got)
-		}
-		if who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files"); err != nil || who.Principal != "corp:u1" {
-			t.Errorf("%+v, %v", who, err)
-		}
-		s.refusedWith(t, exchange(good), "invalid_grant")
-		if status, got := s.token(exchange(i.jag(client, map[string]any{"aud": []string{at}}, nil))); status != http.StatusOK {
-			t.Error("an audience in a list:", status, got)
-		}
-		for name, changes := range map[string]map[string]any{
-			"aud": {"aud": "https://evil.example"}, "two auds": {"aud": []string{at, "https://evil.example"}}, "no aud": {"aud": nil}, "resource": {"resource": "https://evil.example/files/mcp"},
-			"no resource": {"resource": nil}, "client": {"client_id": "other"}, "no client": {"client_id": nil}, "iss": {"iss": "https://evil.example"}, "old": {"exp": time.Now().Unix() - 120},
-			"for long": {"exp": time.Now().Unix() + 3600}, "no iat": {"iat": nil}, "no exp": {"exp": nil}, "cnf": {"cnf": map[string]any{"jkt": "x"}}, "details": {"authorization_details": []any{map[string]any{"type": "x"}}}, "no jti": {"jti": nil},
-			"no sub": {"sub": nil},
-		} {
-			t.Run(name, func(t *testing.T) { s.refusedWith(t, exchange(i.jag(client, changes, nil)), "invalid_grant") })
-		}
-		for _, typ := range []string{"JWT", "at+jwt", ""} {
-			s.refusedWith(t, exchange(i.jag(client, nil, map[string]any{"typ": typ})), "invalid_grant")
-		}
-		s.refusedWith(t, exchange("x"), "invalid_grant")
-		s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "resource", at+"/other/mcp"), "invalid_grant")
-		s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "client_id", ""), "invalid_client")
-		// If many requests use one assertion, one request succeeds.
-		one := i.jag(client, nil, nil)
-		var all sync.WaitGroup
-		won := make(chan bool, 50)
-		for range 50 {
-			all.Go(func() {
-				if s.do(http.MethodPost, at+"/token", exchange(one), nil).StatusCode == http.StatusOK {
-					won <- true
-				}
-			})
-		}
-		all.Wait()
-		if len(won) != 1 {
-			t.Errorf("%d have won", len(won))
-		}
-		// Without an issuer of assertions, the broker does not support this grant type.
-		s.config.Enterprise = nil
-		s.refusedWith(t, exchange(i.jag(client, nil, nil)), "unsupported_grant_type")
-	})
+	i := newIDP(t)
+	s := i.site(t, func(c *authserver.Config) { c.Enterprise = []resourceserver.Enterprise{{Issuer: i.url}} })
+	client := s.register(callback)
+	exchange := func(assertion string) url.Values {
+		return url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:jwt-bearer"}, "assertion": {assertion}, "client_id": {client}}
+	}
+	good := i.jag(client, map[string]any{"scope": "files:write"}, nil)
+	status, got := s.token(exchange(good))
+	if status != http.StatusOK || got["refresh_token"] != nil || got["scope"] != "mcp files:write" {
+		t.Fatal(status, got)
+	}
+	if who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files"); err != nil || who.Principal != "corp:u1" {
+		t.Errorf("%+v, %v", who, err)
+	}
+	s.refusedWith(t, exchange(good), "invalid_grant")
+	s.granted(exchange(i.jag(client, map[string]any{"aud": []string{at}}, nil))) // an audience in a list
+	for name, changes := range map[string]map[string]any{
+		"aud": {"aud": "https://evil.example"}, "two auds": {"aud": []string{at, "https://evil.example"}}, "no aud": {"aud": nil}, "resource": {"resource": "https://evil.example/files/mcp"},
+		"no resource": {"resource": nil}, "client": {"client_id": "other"}, "no client": {"client_id": nil}, "iss": {"iss": "https://evil.example"}, "old": {"exp": time.Now().Unix() - 120},
+		"for long": {"exp": time.Now().Unix() + 3600}, "no iat": {"iat": nil}, "no exp": {"exp": nil}, "cnf": {"cnf": map[string]any{"jkt": "x"}}, "details": {"authorization_details": []any{map[string]any{"type": "x"}}}, "no jti": {"jti": nil},
+		"no sub": {"sub": nil},
+	} {
+		t.Run(name, func(t *testing.T) { s.refusedWith(t, exchange(i.jag(client, changes, nil)), "invalid_grant") })
+	}
+	for _, typ := range []string{"JWT", "at+jwt", ""} {
+		s.refusedWith(t, exchange(i.jag(client, nil, map[string]any{"typ": typ})), "invalid_grant")
+	}
+	s.refusedWith(t, exchange("x"), "invalid_grant")
+	s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "resource", at+"/other/mcp"), "invalid_grant")
+	s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "client_id", ""), "invalid_client")
+	// If many requests use one assertion, one request succeeds.
+	one := i.jag(client, nil, nil)
+	var all sync.WaitGroup
+	won := make(chan bool, 50)
+	for range 50 {
+		all.Go(func() {
+			if s.do(http.MethodPost, at+"/token", exchange(one), nil).StatusCode == http.StatusOK {
+				won <- true
+			}
+		})
+	}
+	all.Wait()
+	commontest.EqualIn(t, "have won", 1, len(won))
+	// Without an issuer of assertions, the broker does not support this grant type.
+	s.config.Enterprise = nil
+	s.refusedWith(t, exchange(i.jag(client, nil, nil)), "unsupported_grant_type")
 }

@@ -2,9 +2,6 @@ package authserver_test
 
 import (
 	"cmp"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"html"
 	"io"
@@ -18,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
@@ -50,7 +48,12 @@ type site struct {
 
 func secret(b byte) []byte { return []byte(strings.Repeat(string(rune('a'+b)), 32)) }
 
-func newSite(t *testing.T, open storetest.Open, change func(*authserver.Config)) *site {
+func newSite(t *testing.T, change func(*authserver.Config)) *site {
+	t.Helper()
+	return newSiteOn(t, storetest.SQLite, change)
+}
+
+func newSiteOn(t *testing.T, open storetest.Open, change func(*authserver.Config)) *site {
 	t.Helper()
 	s := &site{t: t, store: storagetest.NewCounting(open(t)), log: &commontest.Lines{}}
 	s.config = authserver.Config{
@@ -69,21 +72,15 @@ func newSite(t *testing.T, open storetest.Open, change func(*authserver.Config))
 	return s
 }
 
-// one, each and inTime run a test with a site whose store is that of the function of storetest
-// with their name.
-func one(t *testing.T, test func(t *testing.T, s *site)) {
-	t.Helper()
-	storetest.One(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open, nil)) })
-}
-
+// each runs a test on each driver of the store, and inTime in virtual time.
 func each(t *testing.T, test func(t *testing.T, s *site)) {
 	t.Helper()
-	storetest.Each(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open, nil)) })
+	storetest.Each(t, func(t *testing.T, open storetest.Open) { test(t, newSiteOn(t, open, nil)) })
 }
 
 func inTime(t *testing.T, test func(t *testing.T, s *site)) {
 	t.Helper()
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open, nil)) })
+	synctest.Test(t, func(t *testing.T) { test(t, newSite(t, nil)) })
 }
 
 func (s *site) broker() *authserver.Server {
@@ -167,7 +164,6 @@ func text(t *testing.T, res *reply) string {
 	return string(all)
 }
 
-// register registers a client for redirect URIs and returns its id.
 func (s *site) register(uris ...string) string {
 	s.t.Helper()
 	res := s.json("/register", map[string]any{"client_name": "Test client", "redirect_uris": uris, "token_endpoint_auth_method": "none"})
@@ -213,12 +209,10 @@ func (b *browser) open(method, target string, f url.Values) *reply {
 	b.t.Helper()
 	u, err := url.Parse(target)
 	commontest.OK(b.t, err)
-	h := http.Header{}
+	h, separator := http.Header{}, ""
 	for _, c := range b.jar.Cookies(u) {
-		h.Add("Cookie", c.Name+"="+c.Value)
-	}
-	if len(h["Cookie"]) > 1 {
-		h["Cookie"] = []string{strings.Join(h["Cookie"], "; ")}
+		h.Set("Cookie", h.Get("Cookie")+separator+c.Name+"="+c.Value)
+		separator = "; "
 	}
 	if f != nil {
 		h.Set("Origin", b.config.PublicURL)
@@ -226,6 +220,32 @@ func (b *browser) open(method, target string, f url.Values) *reply {
 	res := b.do(method, target, f, h)
 	b.jar.SetCookies(u, res.cookies)
 	return res
+}
+
+func (b *browser) get(target string) *reply {
+	b.t.Helper()
+	return b.open(http.MethodGet, target, nil)
+}
+
+func (s *site) get(target string) *reply {
+	s.t.Helper()
+	return s.browser().get(target)
+}
+
+// refusal returns the error with which an authorization request is sent back to the client.
+func (s *site) refusal(q url.Values) string {
+	s.t.Helper()
+	to, err := url.Parse(s.get(ask(q)).Header.Get("Location"))
+	commontest.OK(s.t, err)
+	return to.Query().Get("error")
+}
+
+// wantPage checks that a request is refused with a page, and leads nowhere.
+func (s *site) wantPage(what string, res *reply) {
+	s.t.Helper()
+	if res.StatusCode != http.StatusBadRequest || res.Header.Get("Location") != "" {
+		s.t.Errorf("%s: %s %v", what, res.Status, res.Header)
+	}
 }
 
 // fields returns the hidden fields of the form in a page.
@@ -240,7 +260,7 @@ func fields(page string) url.Values {
 // begin opens an authorization request, agrees, and returns where the sign-in is.
 func (b *browser) begin(target string) string {
 	b.t.Helper()
-	res := b.open(http.MethodGet, target, nil)
+	res := b.get(target)
 	if res.StatusCode == http.StatusOK {
 		f := fields(text(b.t, res))
 		f.Set("answer", "allow")
@@ -259,7 +279,7 @@ func (b *browser) signIn(target, name, groups string) url.Values {
 	b.t.Helper()
 	to := b.begin(target)
 	if strings.HasPrefix(to, b.config.PublicURL+"/login") {
-		f := fields(text(b.t, b.open(http.MethodGet, to, nil)))
+		f := fields(text(b.t, b.get(to)))
 		f.Set("name", name)
 		f.Set("groups", groups)
 		to = b.open(http.MethodPost, b.config.PublicURL+"/login", f).Header.Get("Location")
@@ -269,7 +289,7 @@ func (b *browser) signIn(target, name, groups string) url.Values {
 		to = b.outside(u)
 	}
 	if strings.HasPrefix(to, b.config.PublicURL+"/callback") {
-		res := b.open(http.MethodGet, to, nil)
+		res := b.get(to)
 		if to = res.Header.Get("Location"); to == "" {
 			b.t.Fatal(res.Status, text(b.t, res))
 		}
@@ -279,17 +299,17 @@ func (b *browser) signIn(target, name, groups string) url.Values {
 	return u.Query()
 }
 
-func pkce() (verifier, challenge string) {
-	raw := make([]byte, 32)
-	_, _ = rand.Read(raw)
-	verifier = base64.RawURLEncoding.EncodeToString(raw)
-	sum := sha256.Sum256([]byte(verifier))
-	return verifier, base64.RawURLEncoding.EncodeToString(sum[:])
-}
+// verifier is the proof of possession of all requests, and challenge its hash.
+const (
+	verifier  = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
+	challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+)
+
+func ask(q url.Values) string { return at + "/authorize?" + q.Encode() }
 
 // request returns the query of an authorization request for the server files, with
 // changes; an empty value removes a parameter.
-func request(client, challenge string, changes ...string) url.Values {
+func request(client string, changes ...string) url.Values {
 	q := url.Values{
 		"response_type": {"code"}, "client_id": {client}, "redirect_uri": {callback}, "state": {"s&t=1"}, "code_challenge": {challenge},
 		"code_challenge_method": {"S256"}, "resource": {at + "/files/mcp"}, "scope": {"mcp"},
@@ -310,25 +330,27 @@ func with(q url.Values, changes ...string) url.Values {
 
 // grant is the result of a whole sign-in.
 type grant struct {
-	client, code, verifier string
-	form                   url.Values // the request that redeems the code
+	client, code string
+	form         url.Values // the request that redeems the code
 }
 
 // code signs ada in with a new browser, and returns the code.
 func (s *site) code(changes ...string) grant {
 	s.t.Helper()
 	client := s.register(callback)
-	verifier, challenge := pkce()
-	q := s.browser().signIn(at+"/authorize?"+request(client, challenge, changes...).Encode(), "ada", "eng")
+	q := s.browser().signIn(ask(request(client, changes...)), "ada", "eng")
 	if q.Get("code") == "" {
 		s.t.Fatal(q)
 	}
-	return grant{client, q.Get("code"), verifier, url.Values{
-		"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {client}, "code_verifier": {verifier}, "resource": {at + "/files/mcp"},
-	}}
+	return grant{client, q.Get("code"), redeeming(client, q.Get("code"), "resource", at+"/files/mcp")}
 }
 
-// token posts to /token and returns status and answer.
+func redeeming(client, code string, changes ...string) url.Values {
+	return with(url.Values{
+		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {callback}, "client_id": {client}, "code_verifier": {verifier},
+	}, changes...)
+}
+
 func (s *site) token(f url.Values) (int, map[string]any) {
 	s.t.Helper()
 	res := s.do(http.MethodPost, at+"/token", f, nil)
@@ -336,18 +358,23 @@ func (s *site) token(f url.Values) (int, map[string]any) {
 	return res.StatusCode, answer(s.t, res)
 }
 
-// tokens signs ada in and returns the client, the access token and the refresh token.
-func (s *site) tokens(changes ...string) (client, access, refresh string) {
+// granted posts to /token and returns the answer, which has to have tokens.
+func (s *site) granted(f url.Values) map[string]any {
 	s.t.Helper()
-	g := s.code(changes...)
-	status, got := s.token(g.form)
+	status, got := s.token(f)
 	if status != http.StatusOK {
 		s.t.Fatal(status, got)
 	}
+	return got
+}
+
+func (s *site) tokens(changes ...string) (client, access, refresh string) {
+	s.t.Helper()
+	g := s.code(changes...)
+	got := s.granted(g.form)
 	return g.client, got["access_token"].(string), got["refresh_token"].(string)
 }
 
-// refusedWith checks that a request to /token is refused with an error.
 func (s *site) refusedWith(t *testing.T, f url.Values, code string) {
 	t.Helper()
 	if status, got := s.token(f); status != http.StatusBadRequest && status != http.StatusUnauthorized || got["error"] != code {

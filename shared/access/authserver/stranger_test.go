@@ -11,50 +11,38 @@ import (
 	"testing/synctest"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
-// A stranger names URLs, of hosts that answer and of hosts that do not. Nothing is stored
-// until a user has signed in.
+// A stranger names URLs, of hosts that answer and of hosts that do not, and registers clients.
+// Nothing is stored until a user has signed in.
 func TestStrangersStoreNothing(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s, w := documented(t, open)
-		w.answer = func(r *http.Request) (int, http.Header, string, error) {
-			if strings.HasPrefix(r.URL.Host, "10.") {
-				return 0, nil, "", errors.New("not reached")
-			}
-			return http.StatusOK, http.Header{}, doc(r.URL.String(), nil), nil
+	s, w := documented(t)
+	w.answer = func(r *http.Request) (int, http.Header, string, error) {
+		if strings.HasPrefix(r.URL.Host, "10.") {
+			return 0, nil, "", errors.New("not reached")
 		}
-		_, challenge := pkce()
-		for i := range 20 {
-			for _, host := range []string{"10.0.0.1", "client.example"} {
-				s.browser().open(http.MethodGet, at+"/authorize?"+request(fmt.Sprintf("https://%s/%d.json", host, i), challenge).Encode(), nil)
-			}
+		return http.StatusOK, http.Header{}, doc(r.URL.String(), nil), nil
+	}
+	for i := range 20 {
+		for _, host := range []string{"10.0.0.1", "client.example"} {
+			s.get(ask(request(fmt.Sprintf("https://%s/%d.json", host, i))))
 		}
-		commontest.EqualIn(t, "writes", 0, s.store.Counts().Writes)
-	})
+	}
+	s.register(cursor()...)
+	commontest.EqualIn(t, "writes", 0, s.store.Counts().Writes)
 }
 
-// A document for which a user has signed in is stored once, so a new instance need not
-// fetch it.
 func TestDocumentOfAClientInUseIsStored(t *testing.T) {
-	storetest.One(t, func(t *testing.T, open storetest.Open) {
-		s, w := documented(t, open)
-		w.answer = func(r *http.Request) (int, http.Header, string, error) {
-			return http.StatusOK, http.Header{}, doc(r.URL.String(), nil), nil
-		}
-		signIn := func() {
-			g := s.code("client_id", clientURL)
-			if status, got := s.token(with(g.form, "client_id", clientURL)); status != http.StatusOK {
-				t.Fatal(status, got)
-			}
-		}
-		signIn()
-		signIn()
-		s.warm, s.made = false, nil
-		signIn()
-		commontest.EqualIn(t, "requests for it", 1, w.asked.Load())
-	})
+	s, w := documented(t)
+	signIn := func() {
+		g := s.code("client_id", clientURL)
+		s.granted(with(g.form, "client_id", clientURL))
+	}
+	signIn()
+	signIn()
+	s.warm, s.made = false, nil
+	signIn()
+	commontest.EqualIn(t, "requests for it", 1, w.asked.Load())
 }
 
 // Fetches that strangers cause are few at a time, for one host and for all. Further
@@ -72,7 +60,7 @@ func TestFetchesAtATimeAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, w := documented(t, storetest.SQLite)
+				s, w := documented(t)
 				var now, most atomic.Int32
 				gate := make(chan struct{})
 				w.answer = func(r *http.Request) (int, http.Header, string, error) {
@@ -84,7 +72,6 @@ func TestFetchesAtATimeAreBounded(t *testing.T) {
 					return http.StatusOK, http.Header{}, doc(r.URL.String(), nil), nil
 				}
 				s.broker()
-				_, challenge := pkce()
 				var all sync.WaitGroup
 				for i := range 40 {
 					id := test.id
@@ -92,16 +79,14 @@ func TestFetchesAtATimeAreBounded(t *testing.T) {
 						id = fmt.Sprintf(id, i)
 					}
 					all.Go(func() {
-						res := s.browser().open(http.MethodGet, at+"/authorize?"+request(id, challenge).Encode(), nil)
+						res := s.get(ask(request(id)))
 						if res.StatusCode != http.StatusOK {
 							t.Error(res.Status)
 						}
 					})
 				}
 				synctest.Wait()
-				if got := now.Load(); got != test.most {
-					t.Errorf("%d fetches at a time, want %d", got, test.most)
-				}
+				commontest.EqualIn(t, "fetches at a time", test.most, now.Load())
 				close(gate)
 				all.Wait()
 				if most.Load() > test.most || w.asked.Load() > test.all {

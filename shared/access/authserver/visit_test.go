@@ -16,10 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
-// asked returns a request of the browser for a page of this endpoint.
 func (b *browser) asked(page string) *http.Request {
 	b.t.Helper()
 	r := httptest.NewRequestWithContext(b.t.Context(), http.MethodGet, at+page, nil)
@@ -27,6 +25,13 @@ func (b *browser) asked(page string) *http.Request {
 		r.AddCookie(c)
 	}
 	return r
+}
+
+func (b *browser) unknown(when, page, server string) {
+	b.t.Helper()
+	if who, known := b.broker().Visitor(b.asked(page), server); known {
+		b.t.Errorf("%s the visitor is %+v", when, who)
+	}
 }
 
 // visits has the user of the browser sign in for a page about a server, and returns the
@@ -43,46 +48,36 @@ func (b *browser) visits(server, page, name string) string {
 		commontest.OK(b.t, err)
 		to = b.outside(u)
 	} else {
-		f := fields(text(b.t, b.open(http.MethodGet, to, nil)))
+		f := fields(text(b.t, b.get(to)))
 		f.Set("name", name)
 		to = b.open(http.MethodPost, at+"/login", f).Header.Get("Location")
 	}
-	return b.open(http.MethodGet, to, nil).Header.Get("Location")
+	return b.get(to).Header.Get("Location")
 }
 
 func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, storetest.SQLite, nil)
+		s := newSite(t, nil)
 		b := s.browser()
 		const page = "/connect?server=files&e=x%26y"
-		if who, known := s.broker().Visitor(b.asked(page), "files"); known {
-			t.Errorf("before the sign-in the visitor is %+v", who)
-		}
+		b.unknown("before the sign-in", page, "files")
 		commontest.EqualIn(t, "sent to", at+page, b.visits("files", page, "ada"))
 		who, known := s.broker().Visitor(b.asked(page), "files")
 		if diff := cmp.Diff(storage.Identity{Tenant: "default", Principal: "dev:ada"}, who); diff != "" || !known {
 			t.Error(known, diff)
 		}
-		if who, known := s.broker().Visitor(b.asked(page), "other"); known {
-			t.Errorf("for another server the visitor is %+v", who)
-		}
-		if who, known := s.broker().Visitor(s.browser().asked(page), "files"); known {
-			t.Errorf("in another browser the visitor is %+v", who)
-		}
-		if n := s.store.Counts(); n.Writes != 0 {
-			t.Errorf("%d writes: a visit is no grant", n.Writes)
-		}
+		b.unknown("for another server", page, "other")
+		s.browser().unknown("in another browser", page, "files")
+		commontest.EqualIn(t, "writes", 0, s.store.Counts().Writes)
 		time.Sleep(15*time.Minute + time.Second)
-		if who, known := s.broker().Visitor(b.asked(page), "files"); known {
-			t.Errorf("after a quarter of an hour the visitor is %+v", who)
-		}
+		b.unknown("after a quarter of an hour", page, "files")
 	})
 }
 
 // Otherwise a link to this endpoint could send a user who has just signed in to a foreign
 // page.
 func TestAVisitLeadsToPagesOfThisEndpointOnly(t *testing.T) {
-	s := newSite(t, storetest.SQLite, nil)
+	s := newSite(t, nil)
 	b := s.browser()
 	for server, pages := range map[string][]string{
 		"files": {"", "connect", "https://evil.example/", "//evil.example/", `/\evil.example/`, `/a\b`}, "none": {"/connect"}, "": {"/connect"},
@@ -96,16 +91,11 @@ func TestAVisitLeadsToPagesOfThisEndpointOnly(t *testing.T) {
 	}
 }
 
-// A user whom the server's rules do not admit gets a page that says so, and is no visitor.
 func TestAVisitorWhomNoRuleAdmitsIsRefused(t *testing.T) {
-	s := newSite(t, storetest.SQLite, nil)
+	s := newSite(t, nil)
 	b := s.browser()
-	if to := b.visits("closed", "/connect?server=closed", "ada"); to != "" {
-		t.Errorf("sent to %q", to)
-	}
-	if who, known := s.broker().Visitor(b.asked("/connect"), "closed"); known {
-		t.Errorf("the visitor is %+v", who)
-	}
+	commontest.EqualIn(t, "sent to", "", b.visits("closed", "/connect?server=closed", "ada"))
+	b.unknown("after a refusal", "/connect", "closed")
 }
 
 // The broker passes on a provider's token under the principal of the user, whether the user
@@ -113,17 +103,16 @@ func TestAVisitorWhomNoRuleAdmitsIsRefused(t *testing.T) {
 func TestTheTokenOfTheProviderIsHandedOn(t *testing.T) {
 	i := newIDP(t)
 	var got []string
-	s := i.site(t, storetest.SQLite, func(c *authserver.Config) {
+	s := i.site(t, func(c *authserver.Config) {
 		c.SignedIn = func(_ context.Context, who storage.Identity, server string, token authserver.Token) error {
 			got = append(got, strings.Join([]string{who.Tenant, who.Principal, server, token.Access, token.Refresh}, " "))
 			return storage.Errorf(storage.Unavailable, "the store is down").Because(errors.New("test"))
 		}
 	})
 	client := s.register(callback)
-	_, challenge := pkce()
 	b := s.browser()
 	b.outside = i.login()
-	if q := b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", ""); q.Get("code") == "" {
+	if q := b.signIn(ask(request(client)), "", ""); q.Get("code") == "" {
 		t.Fatal(q)
 	}
 	b = s.browser()
@@ -131,7 +120,7 @@ func TestTheTokenOfTheProviderIsHandedOn(t *testing.T) {
 	commontest.EqualIn(t, "sent to", at+"/connect", b.visits("other", "/connect", ""))
 	b = s.browser()
 	b.outside = i.login("error", "access_denied", "code", "")
-	b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", "")
+	b.signIn(ask(request(client)), "", "")
 	commontest.Same(t, []string{"default corp:u1 files theirs ", "default corp:u1 other theirs "}, got)
 	if strings.Contains(s.log.String(), "theirs") || !strings.Contains(s.log.String(), "was not kept") {
 		t.Error(s.log.String())
