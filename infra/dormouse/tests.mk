@@ -3,7 +3,7 @@
 # What check leaves out: packages that need an emulator or a package index, and tests in
 # other packages that need one.
 EMULATED_PACKAGES := shared/store/dynamostore infra/stack infra/runner shared/box/provision
-EMULATED_TESTS    := OnDynamoDB$$|ForTheBill$$|CostsAtMostThis$$|CostAtMostThis$$
+EMULATED_TESTS    := OnDynamoDB$$|ForTheBill$$|CostAtMostThis$$
 LEFT_OUT := shared/store/dynamostore,_which_needs_DynamoDB_Local_(make_test) infra/stack,_which_needs_SAM_and_cfn-lint_(make_test) \
   infra/runner_and_shared/box/provision,_which_install_packages_with_npm_and_pip_(make_test) \
   tests_of_costs_on_DynamoDB_(make_test) the_race_detector_(make_test_RACE=yes) \
@@ -17,7 +17,7 @@ test-short: need-go
 WORLDS ?= 1000
 .PHONY: worlds
 worlds: need-go ## Simulate WORLDS (1000) worlds of each kind, and cut at every frame
-	@go test -count=1 -timeout 120m -run '^Test(Simulation|SimulationOfSockets|SimulationOfRepeats|SimulationOfAPlaceThatDoesNotList|PushOnce|PauseAnything|Clocks|Operators|Neighbours|CutAtEveryFrame)$$' ./shared/backend/relay -sim.seeds $(WORLDS) -neighbours $(WORLDS)
+	@go test -count=1 -timeout 120m -run '^Test(Simulation|SimulationOfSockets|SimulationOfRepeats|SimulationOfAPlaceThatDoesNotList|PushOnce|PauseAnything|Clocks|Operators|CutAtEveryFrame)$$' ./shared/backend/relay -sim.seeds $(WORLDS)
 
 # What takes hours: the long forms of what .ci/run has, and what finds something only in
 # the long run.

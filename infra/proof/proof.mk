@@ -68,7 +68,6 @@ bench-cost: need-go ## Print what each operation, silence and a month of calls c
 
 .PHONY: docs
 docs: need-go ## Write the tables of docs/costs.md anew
-	@go test -count=1 -run '^TestCostsInTheDocumentsAreThose$$' ./shared/backend/relay -update
 	@go test -count=1 -run '^TestCostOfNativeServers$$' ./shared/backend/native -update
 	@go test -count=1 -run '^TestAStackAtRestCostsAtMostFiveCents$$' ./infra/stack -update
 

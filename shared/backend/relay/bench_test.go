@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -88,22 +87,5 @@ func BenchmarkDecode(b *testing.B) {
 				}
 			}
 		})
-	}
-}
-
-// BenchmarkCut splits a message of 4 MiB into frames, and joins it again.
-func BenchmarkCut(b *testing.B) {
-	encoded := frame.Encode(frame.Events{Sender: frame.Sender{Box: "local/echo", Gen: 3}, Payload: bytes.Repeat([]byte("x"), 4<<20)})
-	b.SetBytes(int64(len(encoded)))
-	b.ReportAllocs()
-	for b.Loop() {
-		var join frame.Assembler
-		for _, piece := range frame.Cut(encoded, "local/echo", "f") {
-			f, err := frame.Decode(piece)
-			commontest.OK(b, err)
-			if _, _, err := join.Add(f.(frame.Part)); err != nil {
-				b.Fatal(err)
-			}
-		}
 	}
 }

@@ -4,9 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
-	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -23,28 +25,25 @@ import (
 )
 
 // counted is a host, a relay function and a runner whose costs are counted: round trips to
-// the store, and messages of the relay. All three are real, on a network without faults.
-// Reads that wait are counted apart. docs/costs.md has the figures.
+// the store, and messages of the relay. All three are real. Reads that wait are counted
+// apart. docs/costs.md has the figures. counted is also the box, which has one process.
 type counted struct {
-	healthy
-	unasked
+	line
 	store *storagetest.Counting
 	host  *sessions.Manager
-	relay *relayserver.Handler
 
-	mu     sync.Mutex
-	up     frames // of the runner
-	down   frames // answers and posts
-	conn   *countedConn
-	runner *runner.Runner
-	life   sync.WaitGroup
-	work   sync.WaitGroup
-	busy   int
-	idle   time.Time
-	posted int    // messages to the client
-	ticket string // of the newest request
-
-	runnerLog *slog.Logger // of the runner, nil for none
+	mu       sync.Mutex
+	up, down frames               // from the runner and to it
+	set      func(*runner.Config) // nil: the defaults
+	runner   *runner.Runner
+	life     sync.WaitGroup // of runners
+	starts   int
+	ended    error // the last of them
+	busy     int
+	idle     time.Time
+	ticket   string         // of the newest request
+	executed map[string]int // calls by label
+	asked    map[storage.ID]map[string]chan []byte
 }
 
 type frames = map[frame.Type]int
@@ -55,14 +54,16 @@ type costs struct {
 }
 
 func countedOn(t *testing.T, store storage.Store, change ...func(*relayserver.Config)) *counted {
-	c := &counted{store: storagetest.NewCounting(store), idle: time.Now()}
-	config := hostOver(t, c.store, c, c)
-	config.Clients = clientsOf{c}
+	c := &counted{store: storagetest.NewCounting(store), idle: time.Now(), executed: map[string]int{}, asked: map[storage.ID]map[string]chan []byte{}}
+	config := relayserver.Config{
+		Store: c.store, Sealer: newSealer(t), Poster: c, Fleet: c, Clients: readers{},
+		Launch: func(storage.Box) (map[string]string, error) { return map[string]string{}, nil },
+	}
 	for _, f := range change {
 		f(&config)
 	}
 	c.host = sessions.New(c.store, relayserver.NewBackend(config), sessions.Limits{})
-	c.relay = relayserver.NewHandler(config)
+	c.relay, c.fate = relayserver.NewHandler(config), c.count
 	c.reset()
 	return c
 }
@@ -81,7 +82,7 @@ func (c *counted) costs() costs {
 	return costs{Reads: n.Reads, Writes: n.Writes, Up: maps.Clone(c.up), Down: maps.Clone(c.down)}
 }
 
-func (c *counted) count(down bool, data []byte) {
+func (c *counted) count(down bool, data []byte) fate {
 	f, err := frametest.Decode(data)
 	if err != nil {
 		panic(err)
@@ -93,75 +94,83 @@ func (c *counted) count(down bool, data []byte) {
 	} else {
 		c.up[f.Type]++
 	}
+	return arrives
 }
 
-type countedConn struct {
-	*inbound
-	c *counted
-}
-
-func (k *countedConn) Send(data []byte) error {
-	k.c.count(false, data)
-	k.c.work.Go(func() {
-		reply, err := k.c.relay.Frame(context.Background(), "the-connection", data)
-		if err != nil {
-			panic(err)
-		}
-		if reply != nil {
-			k.c.count(true, reply)
-			k.in <- reply
-		}
-	})
-	return nil
-}
-
-// Post implements relay.Poster.
-func (c *counted) Post(_ context.Context, _ string, data []byte) error {
-	c.count(true, data)
-	c.conn.in <- data
-	return nil
-}
-
-// Run implements fleet.Fleet.
+// Run implements fleet.Fleet. It starts a runner.
 func (c *counted) Run(ctx context.Context, t fleet.Task) (string, error) {
-	c.conn = &countedConn{newInbound(), c}
-	config, err := runnerOf(t, c, func(context.Context, string, http.Header) (runner.Conn, error) { return c.conn, nil })
-	if err != nil {
-		return "", err
+	gen, err := strconv.ParseInt(t.Env[frame.EnvGeneration], 10, 64)
+	config := runner.Config{
+		Box: storage.BoxID(t.Box), Gen: storage.Generation(gen), Token: t.Env[frame.EnvToken], Pass: t.Env[frame.EnvPass], Task: "task",
+		Executor: c, Dial: c.dial,
 	}
-	config.Log = c.runnerLog
-	c.runner = runner.New(config)
-	own := context.WithoutCancel(ctx)
-	c.life.Go(func() { _ = c.runner.Run(own) })
-	return "task", nil
+	if c.set != nil {
+		c.set(&config)
+	}
+	c.starts++
+	r, own := runner.New(config), context.WithoutCancel(ctx)
+	c.runner = r
+	c.life.Go(func() { c.ended = r.Run(own) })
+	return "task", err
 }
 
-// Deliver implements relay.Executor. With {"sleep": ms, "progress": n} in the params it
-// waits and sends progress before it answers.
+// No box is lost.
+func (*counted) Stop(context.Context, string, string) error    { return nil }
+func (*counted) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
+func (*counted) Traits(string) fleet.Traits                    { return fleet.Traits{Lists: true} }
+
+// quiet waits until the box sleeps and nothing is under way.
+func (c *counted) quiet() {
+	c.life.Wait()
+	c.work.Wait()
+}
+
+// does is what a call has the box do before it answers. Without a label the answer is {}.
+type does struct {
+	Label           string
+	Sleep           int  // milliseconds, before each message
+	Progress        int  // messages
+	Ask             bool // the client
+	Argument, Bytes int  // bytes of padding, in the call and in its result
+	Pad             string
+}
+
+// done is the result of a call with a label.
+type done struct {
+	Label    string
+	Argument int // bytes that arrived
+	Answer   string
+	Pad      string
+}
+
+// padding returns a text of n bytes, with characters of every length.
+func padding(n int) string { return strings.Repeat("aé€😀", n/10) }
+
+// Deliver implements runner.Executor.
 func (c *counted) Deliver(d runner.Delivery) {
 	m, err := wire.Parse(d.Raw)
 	if err != nil || m.Kind != wire.Request {
 		return
 	}
+	var do does
+	_ = json.Unmarshal(m.Params, &do)
 	c.mu.Lock()
 	c.busy++
 	c.ticket = d.Ticket
+	c.executed[do.Label]++
 	c.mu.Unlock()
 	c.work.Go(func() {
 		result := "{}"
-		if m.Method == wire.MethodInitialize {
+		switch {
+		case m.Method == wire.MethodInitialize:
 			result = handshake
-			c.runner.Status(runner.StatusReport{
-				Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Handshake: json.RawMessage(handshake),
-			})
+			c.runner.Status(runner.StatusReport{Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Handshake: json.RawMessage(handshake)})
+		case do.Label != "":
+			c.say(d, storage.Standalone, `{"jsonrpc":"2.0","method":"notifications/message","params":{"label":%q}}`, do.Label)
+			result = c.execute(d, do)
+		default:
+			c.execute(d, do)
 		}
-		var do struct{ Sleep, Progress int }
-		_ = json.Unmarshal(m.Params, &do)
-		for range do.Progress {
-			c.runner.Event(runner.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: []byte(`{"progress":1}`)})
-			time.Sleep(10 * time.Millisecond)
-		}
-		time.Sleep(time.Duration(do.Sleep) * time.Millisecond)
 		c.mu.Lock()
 		c.busy--
 		c.idle = time.Now()
@@ -172,6 +181,69 @@ func (c *counted) Deliver(d runner.Delivery) {
 	})
 }
 
+func (c *counted) say(d runner.Delivery, stream storage.StreamID, format string, args ...any) {
+	c.runner.Event(runner.Event{Session: d.Session, Stream: stream, Ticket: d.Ticket, Raw: fmt.Appendf(nil, format, args...)})
+}
+
+// execute does what a call asks for, and returns its result.
+func (c *counted) execute(d runner.Delivery, do does) string {
+	for n := range do.Progress {
+		c.say(d, d.ID, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"n":%d}}`, n+1)
+		time.Sleep(10 * time.Millisecond)
+	}
+	r := done{Label: do.Label, Argument: len(do.Pad), Pad: padding(do.Bytes)}
+	if do.Ask {
+		r.Answer = string(c.ask(d, "q-"+do.Label))
+	}
+	time.Sleep(time.Duration(do.Sleep) * time.Millisecond)
+	result, _ := json.Marshal(r)
+	return string(result)
+}
+
+// ask asks the client, and waits for the answer.
+func (c *counted) ask(d runner.Delivery, question string) []byte {
+	heard := make(chan []byte, 100) // an answer may come again
+	c.mu.Lock()
+	if c.asked[d.Session] == nil {
+		c.asked[d.Session] = map[string]chan []byte{}
+	}
+	c.asked[d.Session][question] = heard
+	c.mu.Unlock()
+	c.say(d, d.ID, `{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, question)
+	answer := <-heard
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.asked[d.Session], question)
+	return answer
+}
+
+// Answer implements runner.Executor.
+func (c *counted) Answer(id storage.ID, question string, raw []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if heard := c.asked[id][question]; heard != nil {
+		heard <- slices.Clone(raw)
+	}
+}
+
+// Questions implements runner.Executor.
+func (c *counted) Questions() map[storage.ID][]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	open := map[storage.ID][]string{}
+	for id, questions := range c.asked {
+		if len(questions) > 0 {
+			open[id] = slices.Sorted(maps.Keys(questions))
+		}
+	}
+	return open
+}
+
+// A client of this world stops nothing, and cancels nothing.
+func (*counted) CloseStream(storage.ID, storage.StreamID) {}
+func (*counted) Halt(storage.ID, string, time.Duration)   {}
+func (*counted) StopSession(storage.ID)                   {}
+
 // lists reports what a fresh process of a session lists.
 func (c *counted) lists(id storage.ID) {
 	c.mu.Lock()
@@ -181,17 +253,28 @@ func (c *counted) lists(id storage.ID) {
 	time.Sleep(time.Second)
 }
 
+// IdleSince implements runner.Executor.
 func (c *counted) IdleSince() (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.idle, c.busy == 0
 }
 
-// end waits for the end of everything in this world.
-func (c *counted) end() {
-	time.Sleep(10 * time.Minute)
-	c.life.Wait()
-	c.work.Wait()
+// # Clients
+
+// open opens a session.
+func (c *counted) open(t *testing.T) storage.ID {
+	t.Helper()
+	id := initialize(t, c.host)
+	c.send(t, id, initialized)
+	return id
+}
+
+func (c *counted) accept(t *testing.T, id storage.ID, raw string) *sessions.Call {
+	t.Helper()
+	call, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, raw)}, false)
+	commontest.OK(t, err)
+	return call
 }
 
 func (c *counted) send(t *testing.T, id storage.ID, raw string) {
@@ -201,4 +284,75 @@ func (c *counted) send(t *testing.T, id storage.ID, raw string) {
 
 func callWith(params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":%s}`, params)
+}
+
+// call makes a call with a label, answers its question, and checks all that comes: progress
+// in order, the question, and the result at the end.
+func (c *counted) call(t *testing.T, id storage.ID, do does) (r done) {
+	t.Helper()
+	do.Pad = padding(do.Argument)
+	params, err := json.Marshal(do)
+	commontest.OK(t, err)
+	call := c.accept(t, id, callWith(string(params)))
+	var events []storage.Event
+	for until := time.Now().Add(20 * time.Minute); !call.Done() && time.Now().Before(until); {
+		more, err := call.Next(t.Context(), time.Now().Add(time.Minute))
+		commontest.OK(t, err)
+		for _, e := range more {
+			if m := parse(t, string(e.Raw)); m.Kind == wire.Request {
+				c.accept(t, id, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"heard":true}}`)
+			}
+		}
+		events = append(events, more...)
+	}
+	progress := 0
+	for i, e := range events {
+		last := i == len(events)-1
+		if e.Index != storage.Index(i+1) || e.Final != last {
+			t.Errorf("event %d of call %s has index %d, final %v: %.80s", i+1, do.Label, e.Index, e.Final, e.Raw)
+		}
+		if n := wire.Lookup(e.Raw, "params", "n"); n != nil {
+			progress++
+			commontest.EqualIn(t, "progress of call "+do.Label, strconv.Itoa(progress), string(n))
+		}
+		if last && json.Unmarshal(wire.Lookup(e.Raw, "result"), &r) != nil {
+			t.Errorf("call %s ended in %.200s", do.Label, e.Raw)
+		}
+	}
+	if progress != do.Progress || r.Label != do.Label || r.Argument != len(do.Pad) || r.Pad != padding(do.Bytes) || do.Ask != (r.Answer != "") {
+		t.Errorf("call %s: %d of %d times progress, result %.200q", do.Label, progress, do.Progress, fmt.Sprint(r))
+	}
+	return r
+}
+
+// readers are WebSocket clients that take everything.
+type readers struct{}
+
+func (readers) Post(context.Context, string, []byte) error { return nil }
+func (readers) Close(context.Context, string) error        { return nil }
+
+// overSocket opens a session over a connection and lets the box wake for it.
+func (c *counted) overSocket(t *testing.T, conn string) (sessions.Caller, storage.ID) {
+	t.Helper()
+	caller, id := c.connect(t, conn, "")
+	if _, _, err := c.host.Initialize(t.Context(), caller, id, parse(t, initializing)); err != nil {
+		t.Fatal(err)
+	}
+	c.message(t, caller, id, initialized)
+	c.message(t, caller, id, callWith(`{}`))
+	time.Sleep(time.Minute) // a connection that is younger may still come up
+	return caller, id
+}
+
+// message does with a message what the socket function does. That also reads the record of
+// its connection, if the process has not read it before.
+func (c *counted) message(t *testing.T, caller sessions.Caller, id storage.ID, raw string) {
+	t.Helper()
+	_, err := c.host.Connection(t.Context(), caller.Conn)
+	commontest.OK(t, err)
+	call, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, raw)}, false)
+	if err == nil && call != nil {
+		_, err = call.Next(t.Context(), time.Now())
+	}
+	commontest.OK(t, err)
 }

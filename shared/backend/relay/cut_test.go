@@ -2,179 +2,208 @@ package relay_test
 
 import (
 	"flag"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// conversation returns the calls of three clients at once: quick calls and slow ones,
-// some with progress, with a question or with long messages both ways, and several of
-// one session in flight.
-func conversation() [][][]cutCall {
-	long := cutPad(125_000)
-	return [][][]cutCall{
+// conversation returns the calls of three clients at once: quick calls and slow ones, with
+// progress, with a question or with long messages both ways, several of a session in flight.
+func conversation() [][][]does {
+	return [][][]does{
 		{ // a session: its calls run one after the other; sessions run side by side
-			{{Label: "a1"}, {Label: "a2", Wait: 400, Progress: 1}},
-			{{Label: "a4", Wait: 1500}, {Label: "a5", Wait: 10, Ask: true}},
+			{{Label: "a1"}, {Label: "a2", Sleep: 400, Progress: 1}},
+			{{Label: "a4", Sleep: 1500}, {Label: "a5", Sleep: 10, Ask: true}},
 		},
 		{
-			{{Label: "b1", Pad: long, Wait: 20}, {Label: "b2"}, {Label: "b3", Wait: 2500}},
-			{{Label: "b4", Wait: 300, Ask: true}},
+			{{Label: "b1", Argument: 125_000, Sleep: 20}, {Label: "b2"}, {Label: "b3", Sleep: 2500}},
+			{{Label: "b4", Sleep: 300, Ask: true}},
 		},
 		{
-			{{Label: "c1", Result: 125_000}, {Label: "c2", Wait: 5, Progress: 2}},
+			{{Label: "c1", Bytes: 125_000}, {Label: "c2", Sleep: 5, Progress: 2}},
 		},
 	}
 }
 
+// steady returns a world in which each message takes some time, and the same each time.
+func steady(t *testing.T) *counted {
+	c := countedOn(t, storagetest.NewMemory())
+	c.takes = 15 * time.Millisecond
+	onRecord(t, c.store, "t", handshake)
+	return c
+}
+
 // hold makes the clients do all their calls, and waits until the box sleeps. It checks the
 // promises that hold wherever the connection is cut.
-func (w *cutWorld) hold(talk [][][]cutCall) {
+func (c *counted) hold(t *testing.T) {
 	var all sync.WaitGroup
-	counts := make([]map[int]string, len(talk))
-	ids := make([]storage.ID, len(talk))
-	calls := 0
-	var mu sync.Mutex
-	for s, lanes := range talk {
-		ids[s], counts[s] = w.open(), map[int]string{}
-		for n, lane := range lanes {
-			calls += len(lane)
+	labels := map[storage.ID][]string{}
+	for _, lanes := range conversation() {
+		id := c.open(t)
+		for _, lane := range lanes {
+			for _, do := range lane {
+				labels[id] = append(labels[id], do.Label)
+			}
 			all.Go(func() {
-				for i, c := range lane {
-					r := w.call(ids[s], 100*n+i, c)
-					mu.Lock()
-					if other, ok := counts[s][r.Count]; ok {
-						w.t.Errorf("calls %s and %s both counted to %d", c.Label, other, r.Count)
-					}
-					counts[s][r.Count] = c.Label
-					mu.Unlock()
+				for _, do := range lane {
+					c.call(t, id, do)
 				}
 			})
 		}
 	}
 	all.Wait()
-	w.close()
-	w.settled(calls)
-	for s := range talk {
-		w.noted(ids[s], len(counts[s]))
+	c.quiet()
+	if c.starts != 1 || c.ended != nil {
+		t.Errorf("%d runners were started, the last ended with %v", c.starts, c.ended)
 	}
-}
-
-// settled checks the box: it had one process from the first call to its clean sleep, and
-// executed each call once. Nothing is left in the store.
-func (w *cutWorld) settled(calls int) {
-	w.t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.started != 1 || w.runErr != nil {
-		w.t.Errorf("%d runners were started, the last ended with %v", w.started, w.runErr)
+	for id, labels := range labels {
+		c.noted(t, id, labels)
 	}
-	total := 0
-	for label, times := range w.box.executed {
-		if total += times; times != 1 {
-			w.t.Errorf("call %s was executed %d times", label, times)
-		}
-	}
-	if total != calls || w.box.closed != 0 {
-		w.t.Errorf("%d of %d calls were executed, %d streams were ended by the host", total, calls, w.box.closed)
-	}
-	b, err := w.memory.Box(w.t.Context(), cutBoxID)
+	b, err := c.store.Box(t.Context(), "t/s")
 	if err != nil || b.State != storage.Asleep || b.Lost != 0 {
-		w.t.Errorf("the box is %q, lost %d: %v", b.State, b.Lost, err)
+		t.Errorf("the box is %q, lost %d: %v", b.State, b.Lost, err)
 	}
-	if items, err := w.memory.Items(w.t.Context(), cutBoxID); err != nil || len(items) > 0 {
-		w.t.Errorf("%d items are left: %v", len(items), err)
-	}
-}
-
-// noted checks the standalone stream of a session: it has each notification that the process
-// counted, once, in order, at the next index.
-func (w *cutWorld) noted(id storage.ID, calls int) {
-	w.t.Helper()
-	page, err := w.memory.Read(w.t.Context(), id, storage.Standalone, 0, 1000)
-	if err != nil || page.Gap || len(page.Events) != calls {
-		w.t.Errorf("%d standalone events of %d, gap %v: %v", len(page.Events), calls, page.Gap, err)
-	}
-	seen := map[string]bool{}
-	for i, e := range page.Events {
-		if e.Index != storage.Index(i+1) || seen[string(e.Raw)] || !strings.Contains(string(e.Raw), `"counted"`) {
-			w.t.Errorf("standalone event %d has index %d: %s", i+1, e.Index, e.Raw)
-		}
-		seen[string(e.Raw)] = true
+	if items, err := c.store.Items(t.Context(), "t/s"); err != nil || len(items) > 0 {
+		t.Errorf("%d items are left: %v", len(items), err)
 	}
 }
 
-var cutAll = flag.Bool("cut.all", false, "cut each frame in its head, middle and end")
-
-// cutsOf returns the places at which a frame is cut: the boundary before it and one place
-// inside. With -cut.all it returns all places.
-func cutsOf(frame int) []cutAt {
-	inside := []cutAt{inHead, inMiddle, beforeLast}
-	if !*cutAll {
-		inside = inside[frame%3:][:1]
-	}
-	return append([]cutAt{before}, inside...)
-}
-
-// TestCutAtEveryFrame cuts the runner's connection once, at each frame of the
-// conversation, in both directions: at the boundary before it, and inside. A long frame is
-// cut at each of its writes. With the race detector or -short most frames are left out.
-func TestCutAtEveryFrame(t *testing.T) {
-	frames := framesWithoutCuts(t)
-	step := 10 / fewer(10)
-	var mu sync.Mutex
-	var runs, cuts int
-	t.Run("cut", func(t *testing.T) {
-		for _, way := range []way{upward, downward} {
-			for n := range frames[way] {
-				if !*cutAll && n%step != 0 {
-					continue
-				}
-				for _, at := range cutsOf(n) {
-					point := cutPoint{way: way, frame: n, at: at}
-					t.Run(point.String(), func(t *testing.T) {
-						t.Parallel()
-						var was bool
-						synctest.Test(t, func(t *testing.T) {
-							w := newCutWorld(t, point, uint64(n))
-							w.hold(conversation())
-							was = w.wire.cut
-						})
-						mu.Lock()
-						defer mu.Unlock()
-						runs++
-						if was {
-							cuts++
-						}
-					})
-				}
-			}
-		}
-	})
-	// Each run draws its times anew, so the last frames of one run may not exist in
-	// another.
-	if cuts < runs*9/10 {
-		t.Errorf("the connection was cut in %d of %d runs", cuts, runs)
-	}
-	t.Logf("%d frames up, %d down, %d runs, %d cuts", frames[upward], frames[downward], runs, cuts)
-}
-
-// framesWithoutCuts counts the frames of a run in which nothing is cut.
-func framesWithoutCuts(t *testing.T) (frames [2]int) {
+// noted checks that each call of a session was executed once, and that the standalone stream
+// has the notification of each once, at the next index.
+func (c *counted) noted(t *testing.T, id storage.ID, labels []string) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := newCutWorld(t, cutPoint{frame: -1}, 0)
-		w.hold(conversation())
-		frames = w.wire.frames
-	})
-	if t.Failed() {
-		t.FailNow()
+	page, err := c.store.Read(t.Context(), id, storage.Standalone, 0, 1000)
+	commontest.OK(t, err)
+	var all strings.Builder
+	for i, e := range page.Events {
+		commontest.EqualIn(t, "index of a standalone event", storage.Index(i+1), e.Index)
+		all.Write(e.Raw)
 	}
-	if frames[upward] < 20 || frames[downward] < 20 {
+	for _, label := range labels {
+		if n := strings.Count(all.String(), fmt.Sprintf("%q", label)); n != 1 || c.executed[label] != 1 {
+			t.Errorf("call %s was executed %d times, and is noted %d times", label, c.executed[label], n)
+		}
+	}
+	commontest.EqualIn(t, "standalone events", len(labels), len(page.Events))
+}
+
+var cutAll = flag.Bool("cut.all", false, "cut at each frame, with -short and with the race detector too")
+
+// TestCutAtEveryFrame cuts the runner's connection once, at each frame of the conversation, in
+// both directions: before it, so that it is lost, and behind it. With the race detector or
+// -short most frames are left out.
+func TestCutAtEveryFrame(t *testing.T) {
+	var frames map[bool]int
+	synctest.Test(t, func(t *testing.T) {
+		frames = steady(t).cutAt(t, false, -1, arrives)
+	})
+	if t.Failed() || frames[false] < 20 || frames[true] < 20 {
 		t.Fatalf("a conversation of %v frames proves little", frames)
 	}
-	return frames
+	step := 1
+	if (raceDetector || testing.Short()) && !*cutAll {
+		step = 10
+	}
+	for down, n := range frames {
+		for at := 0; at < n; at += step {
+			for how, met := range map[string]fate{"before": cutBefore, "behind": cutAfter} {
+				t.Run(fmt.Sprintf("down %t/%d/%s", down, at, how), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) { steady(t).cutAt(t, down, at, met) })
+				})
+			}
+		}
+	}
+}
+
+// cutAt holds the conversation with a cut at a frame of one direction, and counts the frames.
+func (c *counted) cutAt(t *testing.T, down bool, at int, met fate) map[bool]int {
+	var mu sync.Mutex
+	passed := map[bool]int{}
+	c.fate = func(way bool, _ []byte) fate {
+		mu.Lock()
+		defer mu.Unlock()
+		passed[way]++
+		if way == down && passed[way] == at+1 {
+			return met
+		}
+		return arrives
+	}
+	c.hold(t)
+	return passed
+}
+
+func TestFourMebibyteArgumentAndFiveMebibyteResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := steady(t)
+		id, begun := c.open(t), time.Now()
+		c.call(t, id, does{Label: "long", Argument: 4 << 20, Bytes: 5 << 20})
+		if took := time.Since(begun); took > 20*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		c.call(t, id, does{Label: "as long as may be", Bytes: frame.MaxMessage - 1000})
+		params := `{"pad":"` + padding(frame.MaxMessage) + `"}`
+		_, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, callWith(params))}, false)
+		commontest.EqualIn(t, "a message that is too long is", storage.TooLarge, storage.CodeOf(err))
+		c.quiet()
+	})
+}
+
+// The box stays awake for longer than a connection may be open. Quick calls run from well
+// before a renewal to well after the old connection was closed, and one is in flight
+// throughout.
+func TestCallsDoNotFeelARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := steady(t)
+		c.set = func(r *runner.Config) { r.Idle = 3 * time.Hour }
+		id := c.open(t)
+		c.call(t, id, does{Label: "wakes the box"})
+		begun := time.Now()
+		times := map[time.Duration]int{}
+		var mu sync.Mutex
+		for renewal := range 2 {
+			time.Sleep(110*time.Minute - 5*time.Second - time.Since(begun)%(110*time.Minute))
+			c.work.Go(func() { c.call(t, id, does{Label: fmt.Sprint("slow", renewal), Sleep: 20_050}) }) // ends between two quick ones
+			time.Sleep(time.Second)
+			for n := range 250 {
+				c.work.Go(func() {
+					sent := time.Now()
+					c.call(t, id, does{Label: fmt.Sprint("quick", renewal, n)})
+					mu.Lock()
+					defer mu.Unlock()
+					times[time.Since(sent)]++
+				})
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		if len(times) != 1 || c.opened != 3 {
+			t.Errorf("%d connections, quick calls took %v", c.opened, times)
+		}
+		c.quiet()
+	})
+}
+
+func TestFramesOfADayOfABoxThatIsAwakeAndIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := steady(t)
+		c.set = func(r *runner.Config) { r.Idle = 30 * time.Hour }
+		c.call(t, c.open(t), does{Label: "wakes the box"})
+		time.Sleep(time.Second)
+		c.reset()
+		time.Sleep(24 * time.Hour)
+		got := c.costs()
+		// There is a hello every five minutes: a ping, or one of 13 renewals.
+		commontest.SameIn(t, "messages of a day", []frames{{frame.TypeHello: 288}, {frame.TypeWelcome: 288}}, []frames{got.Up, got.Down})
+		c.quiet()
+	})
 }

@@ -129,9 +129,6 @@ func (x *simBox) session(d runner.Delivery) *simSession {
 			x.runner.Status(runner.StatusReport{Session: d.Session, Process: x.p.name, Phase: frame.PhaseFull})
 		})
 	}
-	if d.Session.Box() > 0 {
-		x.w.tally.add("sessions beyond the first box of a server", 1)
-	}
 	x.w.wg.Go(func() {
 		version, _ := wire.String(wire.Lookup(d.Init, "protocolVersion"))
 		x.runner.Status(runner.StatusReport{
@@ -256,7 +253,7 @@ func (x *simBox) ask(a *actor, c *simCall, label string, n int) bool {
 		// A WebSocket connection may be lost together with the question, and with the
 		// notification that its request was accepted. No answer comes then.
 		overSocket := slices.ContainsFunc(x.w.sockets, func(s *simSocket) bool { return s.name == c.s.label })
-		if x.w.none() && !overSocket && !x.w.ledger.isEnded(c.s.label) {
+		if x.w.none() && !overSocket && !x.w.ledger.ended.has(c.s.label) {
 			x.w.breaks("question %s was not answered within %s", question, simAnswer)
 		}
 		return true
@@ -343,7 +340,7 @@ func (x *simBox) CloseStream(_ storage.ID, stream storage.StreamID) {
 	x.mu.Lock()
 	c := x.calls[stream]
 	x.mu.Unlock()
-	x.w.ledger.closes(stream)
+	x.w.ledger.closed.add(stream)
 	if c != nil {
 		x.over(c)
 	}

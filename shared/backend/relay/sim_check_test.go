@@ -157,7 +157,7 @@ func (w *world) checkSpoken(log map[simStreamKey]*simStream) {
 	}
 	for id, speakers := range w.ledger.spoken {
 		for who, spoken := range speakers {
-			if !slept[who.by] || w.ledger.closed[who.stream] {
+			if !slept[who.by] || w.ledger.closed.has(who.stream) {
 				continue
 			}
 			due := 0
@@ -193,7 +193,7 @@ func (w *world) checkClient(c *simClient, log map[simStreamKey]*simStream) {
 		w.checkRequest(r, log)
 	}
 	common := log[simStreamKey{c.id, storage.Standalone}]
-	if common != nil && c.hears && !w.ledger.isEnded(c.name) && c.heard != storage.Index(len(common.events)) {
+	if common != nil && c.hears && !w.ledger.ended.has(c.name) && c.heard != storage.Index(len(common.events)) {
 		w.breaks("the listener of %s heard %d of %d events", c.name, c.heard, len(common.events))
 	}
 }
@@ -233,7 +233,7 @@ func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 	if r.accepted && !slices.Equal(responses, ids) {
 		w.breaks("%s has requests %v and responses %v", r.label, ids, responses)
 	}
-	if r.last != "" && !r.done && !w.ledger.isEnded(r.c.name) && !isInit(r.label) {
+	if r.last != "" && !r.done && !w.ledger.ended.has(r.c.name) && !isInit(r.label) {
 		w.breaks("the client of %s never saw its end", r.label)
 	}
 	for i, e := range r.seen {

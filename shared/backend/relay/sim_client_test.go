@@ -165,12 +165,9 @@ func (c *simClient) initialized() bool {
 func (c *simClient) tell(what string, raw []byte) error {
 	rng := c.w.random("tell " + what)
 	for n := 1; ; n++ {
-		err := unavailable("the function died")
-		c.w.function(fmt.Sprintf("%s#%d", what, n), simFunction, func(ctx context.Context, a *actor) {
-			_, got := c.w.host().Accept(ctx, c.caller, c.id, []wire.Message{simMessage(raw)}, false)
-			if a.tell("%s: %v", what, got); ctx.Err() == nil && a.step(ctx) == nil {
-				err = got
-			}
+		err := c.w.attempt(fmt.Sprintf("%s#%d", what, n), simFunction, func(ctx context.Context) error {
+			_, err := c.w.host().Accept(ctx, c.caller, c.id, []wire.Message{simMessage(raw)}, false)
+			return err
 		})
 		if err == nil || errors.Is(err, storage.NotFound) {
 			return err
@@ -256,7 +253,7 @@ func (c *simClient) send(under *sync.WaitGroup, r *simRequest) {
 
 // end sends DELETE. Requests that are open then may end in an error.
 func (c *simClient) end() {
-	c.w.ledger.ends(c.name)
+	c.w.ledger.ended.add(c.name)
 	c.mu.Lock()
 	for _, r := range c.requests {
 		r.mu.Lock()
@@ -265,12 +262,8 @@ func (c *simClient) end() {
 	}
 	c.mu.Unlock()
 	for n := 1; ; n++ {
-		err := unavailable("the function died")
-		c.w.function(fmt.Sprintf("%s.delete%d", c.name, n), simFunction, func(ctx context.Context, a *actor) {
-			got := c.w.host().End(ctx, c.caller, c.id)
-			if a.tell("delete: %v", got); ctx.Err() == nil && a.step(ctx) == nil {
-				err = got
-			}
+		err := c.w.attempt(fmt.Sprintf("%s.delete%d", c.name, n), simFunction, func(ctx context.Context) error {
+			return c.w.host().End(ctx, c.caller, c.id)
 		})
 		if err == nil || errors.Is(err, storage.NotFound) || nap(c.w.ctx, draw(c.a.rng, 5*time.Second)) != nil {
 			return

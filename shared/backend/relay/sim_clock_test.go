@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -37,11 +36,6 @@ func newSimClock(w *world) *simClock {
 	c := &simClock{w: w, drift: rng.IntN(2) == 0, jump: []time.Duration{-24 * time.Hour, -time.Hour, time.Hour, 24 * time.Hour}[rng.IntN(4)]}
 	c.from = draw(rng, w.trouble)
 	c.to = c.from + 10*time.Minute
-	if c.drift {
-		w.tally.add("worlds whose clocks differ by up to a minute", 1)
-	} else {
-		w.tally.add(fmt.Sprintf("worlds whose clocks are set by %s", c.jump), 1)
-	}
 	return c
 }
 

@@ -102,7 +102,6 @@ func (f *simFleet) start(t fleet.Task) *simProc {
 	}}
 	if t.Place == blindPlace {
 		p.status.ID = blindPlace + "/" + t.ClientToken
-		f.w.tally.add("tasks that no list has", 1)
 	}
 	p.guard = simGuard{p: p, panicked: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancelCause(f.w.ctx)
@@ -219,7 +218,6 @@ func (p *simProc) refused(data []byte) {
 			p.w.breaks("runner %s goes on %s after it was fenced", p.name, fencedWithin)
 			return
 		}
-		p.w.tally.add("fences after which the runner ended within a second", 1)
 	})
 }
 
@@ -352,7 +350,6 @@ func (f *simFleet) Stop(_ context.Context, id, _ string) error {
 	}
 	for _, p := range f.running() {
 		if p.status.ID == id && !p.blind() {
-			f.w.tally.add("runners stopped that no record knew", 1)
 			p.terminate()
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -326,7 +327,8 @@ func (g *simGateway) Post(ctx context.Context, conn string, data []byte) error {
 	return a.step(ctx)
 }
 
-// describe returns the line about a frame for the story.
+// describe returns the line about a frame for the story: its header, with names for ids and
+// without tickets.
 func describe(w *world, data []byte) string {
 	if !*simTrace {
 		return ""
@@ -335,39 +337,20 @@ func describe(w *world, data []byte) string {
 	if err != nil {
 		return string(data)
 	}
-	s := string(f.Type)
-	add := func(format string, args ...any) { s += " " + fmt.Sprintf(format, args...) }
-	if f.Gen != 0 {
-		add("gen %d", f.Gen)
+	if parts, ok := frame.Split(f.Payload, f.Lens); ok && len(parts) == 2 {
+		w.ledger.learns(f.ID, parts[1])
 	}
-	if f.Link != 0 {
-		add("link %d", f.Link)
-	}
-	if f.N != 0 {
-		add("n %d", f.N)
-	}
-	if f.ID != "" {
-		if parts, ok := frame.Split(f.Payload, f.Lens); ok && len(parts) == 2 {
-			w.ledger.learns(f.ID, parts[1])
-		}
-		add("%s", w.name(f.ID))
-	}
-	for _, id := range f.IDs {
-		add("%s", w.name(id))
-	}
-	if f.Seq != 0 {
-		add("seq %d of %s", f.Seq, w.ledger.owner(f.Session))
+	text := fmt.Sprintf("%s gen %d link %d n %d seq %d of %s next %d fenced %t", f.Type, f.Gen, f.Link, f.N, f.Seq, w.ledger.owner(f.Session), f.Next, f.Fenced)
+	for _, id := range slices.Concat(f.IDs, f.Closed, []storage.StreamID{f.ID}) {
+		text += " " + w.name(id)
 	}
 	for _, it := range f.Items {
-		add("[%s %d+%d final %v]", w.name(it.Stream), it.First, len(it.Lens), it.Final)
+		text += fmt.Sprintf(" [%s %d+%d final %t]", w.name(it.Stream), it.First, len(it.Lens), it.Final)
 	}
 	for _, t := range f.Tickets {
 		if t, err := w.config.Sealer.Open(t); err == nil {
-			add("taken %s", w.name(t.Stream))
+			text += " taken " + w.name(t.Stream)
 		}
 	}
-	if f.Next != 0 || f.Fenced || len(f.Closed) > 0 {
-		add("next %d fenced %v closed %d", f.Next, f.Fenced, len(f.Closed))
-	}
-	return s
+	return text
 }

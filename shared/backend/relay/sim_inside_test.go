@@ -74,7 +74,6 @@ func (in *simInside) crashAtRandom() {
 			p.silent.Store(true)
 			p.kill()
 		}
-		in.w.tally.add("kills of the program", 1)
 		in.w.function("start at "+time.Now().String(), time.Minute, func(ctx context.Context, a *actor) {
 			if err := relayserver.NewSweeper(in.w.config).Sweep(ctx); err != nil {
 				a.tell("sweep: %v", err)

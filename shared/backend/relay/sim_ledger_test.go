@@ -16,14 +16,25 @@ import (
 type ledger struct {
 	mu     sync.Mutex
 	owners map[storage.ID]string       // the client of each session
-	ended  map[string]bool             // clients that have ended their session
+	ended  set[string]                 // clients that have ended their session
 	labels map[storage.StreamID]string // of the first message of a delivery
 	byID   map[simRound]string         // which process executed a delivery
 	runs   map[string]execution        // by label of the message
 	spoken map[storage.ID]map[speaker][]utterance
-	closed map[storage.StreamID]bool // CloseStream was said
-	open   map[storage.StreamID]bool // the stream is in a batch that no relay function has handled completely
-	told   map[storage.StreamID]bool // the client was told that the request will not be executed any more
+	closed set[storage.StreamID] // CloseStream was said
+	open   set[storage.StreamID] // the stream is in a batch that no relay function has handled completely
+	told   set[storage.StreamID] // the client was told that the request will not be executed any more
+}
+
+// set is safe for concurrent use.
+type set[K comparable] struct{ m sync.Map }
+
+func (s *set[K]) add(k K)          { s.put(k, true) }
+func (s *set[K]) put(k K, in bool) { s.m.Store(k, in) }
+
+func (s *set[K]) has(k K) bool {
+	in, ok := s.m.Load(k)
+	return ok && in.(bool)
 }
 
 // simRound is one round of a delivery.
@@ -51,9 +62,8 @@ type utterance struct {
 
 func newLedger() *ledger {
 	return &ledger{
-		owners: map[storage.ID]string{}, ended: map[string]bool{}, labels: map[storage.StreamID]string{},
-		byID: map[simRound]string{}, runs: map[string]execution{},
-		spoken: map[storage.ID]map[speaker][]utterance{}, closed: map[storage.StreamID]bool{}, told: map[storage.StreamID]bool{}, open: map[storage.StreamID]bool{},
+		owners: map[storage.ID]string{}, labels: map[storage.StreamID]string{}, byID: map[simRound]string{}, runs: map[string]execution{},
+		spoken: map[storage.ID]map[speaker][]utterance{},
 	}
 }
 
@@ -106,7 +116,7 @@ func (l *ledger) executes(w *world, by, client string, d runner.Delivery, msgs [
 		w.breaks("delivery %s executed twice in round %d, by %s and by %s", labelOf(d.Raw), d.Round, old, by)
 	}
 	l.byID[round] = by
-	if l.told[d.ID] {
+	if l.told.has(d.ID) {
 		w.breaks("delivery %s is executed by %s after its client was told that it would not be", labelOf(d.Raw), by)
 	}
 	for _, m := range msgs {
@@ -141,46 +151,13 @@ func (l *ledger) says(id storage.ID, stream storage.StreamID, u utterance) {
 	l.spoken[id][key] = append(l.spoken[id][key], u)
 }
 
-func (l *ledger) closes(stream storage.StreamID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed[stream] = true
-}
-
 // handles records that a relay function begins to handle a frame, or has handled it.
 func (l *ledger) handles(message []byte, done bool) {
 	f, err := frametest.Decode(message)
 	if err != nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, it := range f.Items {
-		l.open[it.Stream] = !done
+		l.open.put(it.Stream, !done)
 	}
-}
-
-func (l *ledger) isOpen(stream storage.StreamID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.open[stream]
-}
-
-// tells records an end that promises that nothing more will be executed.
-func (l *ledger) tells(stream storage.StreamID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.told[stream] = true
-}
-
-func (l *ledger) ends(client string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ended[client] = true
-}
-
-func (l *ledger) isEnded(client string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ended[client]
 }

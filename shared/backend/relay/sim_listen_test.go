@@ -38,7 +38,7 @@ func (c *simClient) listen() {
 			if err != nil || a.step(ctx) != nil {
 				a.tell("%v", err)
 				gone = errors.Is(err, storage.NotFound)
-				if gone && !w.ledger.isEnded(c.name) {
+				if gone && !w.ledger.ended.has(c.name) {
 					w.breaks("the session of %s is lost to its listener: %v", c.name, err)
 				}
 				return

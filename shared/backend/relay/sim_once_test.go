@@ -173,7 +173,6 @@ func (k *simKeyed) try(n int) {
 
 // got records an answer, as the client gets it.
 func (k *simKeyed) got(raw []byte, id json.RawMessage) {
-	k.w.tally.add("answers to calls with a key", 1)
 	if got := wire.Lookup(raw, "id"); !wire.SameID(got, id) {
 		k.w.breaks("%s was sent with the id %s and answered with %s", k.label, id, raw)
 	}
@@ -185,7 +184,6 @@ func (k *simKeyed) got(raw []byte, id json.RawMessage) {
 	answer := wire.Lookup(raw, "result")
 	if answer == nil {
 		answer = wire.Lookup(raw, "error")
-		k.w.tally.add("of these, errors", 1)
 	}
 	k.answers = append(k.answers, string(answer))
 }
@@ -195,7 +193,6 @@ func (k *simKeyed) check() {
 	if k.w.ctx.Err() != nil {
 		return
 	}
-	k.w.tally.add("calls with a key", 1)
 	slices.Sort(k.answers)
 	if all := slices.Compact(slices.Clone(k.answers)); len(all) != 1 {
 		k.w.breaks("%s has %d answers: %.300q", k.label, len(all), all)

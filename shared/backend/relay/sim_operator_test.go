@@ -85,7 +85,6 @@ func (o *simOperator) change() {
 		o.version++
 		o.changed = time.Now()
 		o.mu.Unlock()
-		o.w.tally.add("changes of servers", 1)
 		o.w.tell("operator", "%s of all servers", o.current())
 		if a.rng.IntN(4) == 0 {
 			continue // the next ping asks
@@ -118,7 +117,6 @@ func (o *simOperator) halt() {
 			up, err := relayserver.NewBackend(o.w.config).Halt(ctx, storage.BoxID(p.task.Env[frame.EnvBox]), h)
 			f.tell("halt %+v: %t, %v", h, up, err)
 		})
-		o.w.tally.add("halts", 1)
 	}
 }
 
@@ -130,7 +128,6 @@ func (x *simBox) Halt(s storage.ID, by string, within time.Duration) {
 			if nap(c.ctx, within) != nil && c.ctx.Err() != nil {
 				return
 			}
-			x.w.tally.add("calls that were stopped", 1)
 			x.fail(c, "it was stopped by "+by+"; whether the call was executed is not known")
 		})
 	}
@@ -144,7 +141,6 @@ func (p *simProc) retiring() (context.Context, func()) {
 	}
 	ctx, cancel := context.WithCancelCause(p.ctx)
 	return ctx, func() {
-		p.w.tally.add("runners that retired", 1)
 		cancel(errRetired)
 	}
 }

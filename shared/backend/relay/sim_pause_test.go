@@ -45,7 +45,6 @@ func (c *simConn) standStill() {
 	from := now/window*window + draw(rng, time.Minute)
 	until := from + draw(rng, time.Minute)
 	if now >= from && now < until {
-		w.tally.add("frames held up by a runner that stands still", 1)
 		_ = nap(w.ctx, until-now)
 	}
 }
@@ -74,8 +73,6 @@ func (w *world) checkInvitations(log map[simStreamKey]*simStream) {
 			if e, ok := w.ledger.executed(r.label); ok && invites(r.broken) {
 				w.breaks("%s was executed by %s, and its client is told: %v", r.label, e.by, r.broken)
 			}
-			w.tally.add("requests", 1)
-			w.tallyOf(r.broken)
 		}
 	}
 	for _, s := range w.sockets {
@@ -83,8 +80,6 @@ func (w *world) checkInvitations(log map[simStreamKey]*simStream) {
 			if e, ok := w.ledger.executed(r.label); ok && invites(r.refused) {
 				w.breaks("%s was executed by %s, and its client is told: %v", r.label, e.by, r.refused)
 			}
-			w.tally.add("requests over sockets", 1)
-			w.tallyOf(r.refused)
 		}
 	}
 	for key, s := range log {
@@ -98,19 +93,5 @@ func (w *world) checkInvitations(log map[simStreamKey]*simStream) {
 		if ok && toRepeat(text) && len(s.events) == 1 && !isKeyed(label) { // with a key, a repeat of an execution that never was is executed
 			w.breaks("%s was executed by %s, and ends with: %s", label, e.by, text)
 		}
-		w.tally.add("ends written by functions", 1)
-		if strings.Contains(text, "is not known") {
-			w.tally.add("of these, outcome not known", 1)
-		}
-	}
-}
-
-func (w *world) tallyOf(err error) {
-	switch {
-	case err == nil:
-	case invites(err):
-		w.tally.add("refusals that invite to send it again", 1)
-	case errors.Is(err, storage.Unknown):
-		w.tally.add("refusals with an outcome that is not known", 1)
 	}
 }

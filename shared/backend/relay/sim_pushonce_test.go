@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,39 +25,6 @@ func TestPushOnce(t *testing.T) {
 		}
 		w.addSockets()
 	})
-}
-
-// tally counts what a test has tried and seen, by name.
-type tally struct {
-	mu    sync.Mutex
-	names []string
-	n     map[string]int
-}
-
-func newTally() *tally { return &tally{n: map[string]int{}} }
-
-// add adds n to the count with this name. A nil tally counts nothing.
-func (c *tally) add(name string, n int) {
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, ok := c.n[name]; !ok {
-		c.names = append(c.names, name)
-	}
-	c.n[name] += n
-}
-
-// String returns one line for each count.
-func (c *tally) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	text := "tried and counted:"
-	for _, name := range c.names {
-		text += fmt.Sprintf("\n%9d %s", c.n[name], name)
-	}
-	return text
 }
 
 // simBuffer is the buffer of a gateway for a client that does not read. A message that the
@@ -95,7 +61,6 @@ func (g *simPeers) room(ctx context.Context, conn string, size int) error {
 			return nil
 		}
 		if time.Since(begun) > simBufferPatience {
-			g.w.tally.add("posts for which there was no room", 1)
 			return storage.Errorf(storage.Unavailable, "simulated: the client does not read")
 		}
 		if nap(ctx, 50*time.Millisecond) != nil {

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"errors"
 	"hash/fnv"
 	"math/rand/v2"
 	"time"
@@ -151,6 +152,21 @@ func (w *world) function(name string, limit time.Duration, f func(ctx context.Co
 	f(ctx, a)
 }
 
+// errDied is what a caller has instead of an answer. It does not ask to send anything again.
+var errDied = errors.New("simulated: the function died")
+
+// attempt is function for one that returns an error, unless it dies.
+func (w *world) attempt(name string, limit time.Duration, f func(ctx context.Context) error) error {
+	err := errDied
+	w.function(name, limit, func(ctx context.Context, a *actor) {
+		got := f(ctx)
+		if a.tell("%v", got); ctx.Err() == nil && a.step(ctx) == nil {
+			err = got
+		}
+	})
+	return err
+}
+
 func actorOf(ctx context.Context) *actor { return ctx.Value(actorKey{}).(*actor) }
 
 // step is called before and after each effect that a function has on the world. After an
@@ -159,7 +175,6 @@ func (a *actor) step(ctx context.Context) error {
 	if a.w.pauses > 0 && a.chance(a.w.pauses) {
 		d := draw(a.rng, time.Minute)
 		a.tell("stands still for %s", d)
-		a.w.tally.add("pauses of functions", 1)
 		_ = nap(a.w.ctx, d)
 	}
 	if a.left == 0 && !a.dead {

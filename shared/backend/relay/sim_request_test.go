@@ -119,7 +119,7 @@ func (r *simRequest) failed(a *actor, err error) {
 
 // lost reports a session that was lost, which no fault may cause.
 func (r *simRequest) lost(err error) {
-	if errors.Is(err, storage.NotFound) && !r.c.w.ledger.isEnded(r.c.name) && !isInit(r.label) {
+	if errors.Is(err, storage.NotFound) && !r.c.w.ledger.ended.has(r.c.name) && !isInit(r.label) {
 		r.c.w.breaks("%s: the session of %s is lost: %v", r.label, r.c.name, err)
 	}
 }
@@ -179,7 +179,7 @@ func (r *simRequest) resume() {
 		r.mu.Lock()
 		last, done := r.last, r.done
 		r.mu.Unlock()
-		if done || last == "" || w.ledger.isEnded(r.c.name) {
+		if done || last == "" || w.ledger.ended.has(r.c.name) {
 			return
 		}
 		name := fmt.Sprintf("%s/poll%d", r.label, n)

@@ -195,27 +195,22 @@ func (s *simSocket) message(what string, raw []byte) (call *sessions.Call, reply
 	caller, id := s.caller, s.id
 	caller.Conn = s.conn
 	s.mu.Unlock()
-	err = errors.New("simulated: the function died")
 	s.w.afoot.Add(1)
 	defer s.w.afoot.Add(-1)
 	m := simMessage(raw)
-	s.w.function(what, gatewayFunction, func(ctx context.Context, a *actor) {
-		var got error
+	err = s.w.attempt(what, gatewayFunction, func(ctx context.Context) (err error) {
 		if m.Method == wire.MethodInitialize {
-			_, call, got = s.host().Initialize(ctx, caller, id, m)
+			_, call, err = s.host().Initialize(ctx, caller, id, m)
 		} else {
-			call, got = s.host().Accept(ctx, caller, id, []wire.Message{m}, false)
+			call, err = s.host().Accept(ctx, caller, id, []wire.Message{m}, false)
 		}
-		if got == nil && call != nil {
+		if err == nil && call != nil {
 			var events []storage.Event
-			if events, got = call.Next(ctx, time.Now()); got == nil && !call.Stored() {
+			if events, err = call.Next(ctx, time.Now()); err == nil && !call.Stored() {
 				reply = events[0].Raw
 			}
 		}
-		a.tell("%s: %v", what, got)
-		if ctx.Err() == nil && a.step(ctx) == nil {
-			err = got
-		}
+		return err
 	})
 	return call, reply, err
 }
@@ -267,14 +262,10 @@ func (s *simSocket) connect(resume storage.ID, withCursors bool) {
 		s.g.mu.Lock()
 		s.g.peers[conn] = &simPeer{owner: s}
 		s.g.mu.Unlock()
-		err := unavailable("the function died")
 		var got storage.Session
-		s.w.function(conn+"/connect", storage.ConnectTimeout, func(ctx context.Context, a *actor) {
-			rec, _, failed := s.host().Connect(ctx, caller, nil, resume, map[string][]storage.EventID{"": cursors})
-			a.tell("connect %v: %v", cursors, failed)
-			if ctx.Err() == nil && a.step(ctx) == nil {
-				got, err = rec, failed
-			}
+		err := s.w.attempt(conn+"/connect", storage.ConnectTimeout, func(ctx context.Context) (err error) {
+			got, _, err = s.host().Connect(ctx, caller, nil, resume, map[string][]storage.EventID{"": cursors})
+			return err
 		})
 		if err == nil {
 			s.joined(conn, got)
@@ -500,7 +491,7 @@ func (s *simSocket) checkSeen(stream *simStream, seen []storage.Index, whole boo
 				must = append(must, b.First+storage.Index(n))
 			}
 		}
-		if end := b.First + storage.Index(len(b.Events)) - 1; whole && last && b.Final && !slices.Contains(seen, end) && (b.Gen == 0 || !s.w.ledger.isOpen(stream.id)) {
+		if end := b.First + storage.Index(len(b.Events)) - 1; whole && last && b.Final && !slices.Contains(seen, end) && (b.Gen == 0 || !s.w.ledger.open.has(stream.id)) {
 			s.w.breaks("%s did not see the end of %s: %v", s.name, s.w.title(stream), seen)
 		}
 	}

@@ -59,7 +59,7 @@ func through[T any](ctx context.Context, what string, do func() (T, error)) (T, 
 
 // written does one write of the store for the function of ctx.
 func written[T any](ctx context.Context, what string, do func() (T, error)) (T, error) {
-	return through(ctx, what, func() (T, error) {
+	return through(ctx, what, func() (zero T, _ error) {
 		a := actorOf(ctx)
 		again := draw(a.rng, []time.Duration{100 * time.Millisecond, 5 * time.Second, 25 * time.Second}[a.rng.IntN(3)])
 		switch {
@@ -72,17 +72,17 @@ func written[T any](ctx context.Context, what string, do func() (T, error)) (T, 
 					_, _ = do()
 				}
 			})
-			var zero T
 			return zero, unavailable("the answer to " + what + " was lost")
 		case a.chance(a.w.twice):
 			a.tell("%s happens twice", what)
 			_, _ = do()
 			if err := nap(ctx, again); err != nil {
-				var zero T
 				return zero, err
 			}
 		}
-		return do()
+		v, err := do()
+		a.tell("%s: %v", what, storage.CodeOf(err))
+		return v, err
 	})
 }
 
@@ -101,22 +101,7 @@ func (s *simStore) Load(ctx context.Context, id storage.ID, box storage.BoxID) (
 }
 
 func (s *simStore) Save(ctx context.Context, v storage.Session) error {
-	return change(ctx, "Save", func() error {
-		err := s.w.memory.Save(ctx, shiftSession(v, skewOf(ctx)))
-		if *simTrace {
-			actorOf(ctx).tell("saves %s, owed %v, lease until %s: %v", s.w.ledger.owner(v.ID), s.w.owed(v), v.Pusher.Until.Sub(s.w.begun), storage.CodeOf(err))
-		}
-		return err
-	})
-}
-
-// owed describes the cursors in a session's record.
-func (w *world) owed(s storage.Session) []string {
-	var said []string
-	for _, c := range s.Pushed {
-		said = append(said, fmt.Sprintf("%s %d live %v final %v", w.name(c.Stream), c.Index, c.Live, c.Final))
-	}
-	return said
+	return change(ctx, "Save of "+s.w.ledger.owner(v.ID), func() error { return s.w.memory.Save(ctx, shiftSession(v, skewOf(ctx))) })
 }
 
 func (s *simStore) PutConnection(ctx context.Context, c storage.Connection) error {
@@ -136,26 +121,22 @@ func (s *simStore) SaveHandshake(ctx context.Context, v storage.Handshake) error
 }
 
 func (s *simStore) SaveValue(ctx context.Context, v storage.Value) (storage.Value, error) {
-	return written(ctx, "SaveValue", func() (storage.Value, error) {
-		saved, err := s.w.memory.SaveValue(ctx, v)
-		actorOf(ctx).tell("value of revision %d, %d bytes: %v", v.Rev, len(v.Data), storage.CodeOf(err))
-		return saved, err
-	})
+	return written(ctx, "SaveValue", func() (storage.Value, error) { return s.w.memory.SaveValue(ctx, v) })
 }
 
 func (s *simStore) Append(ctx context.Context, v storage.Batch) error {
+	what := fmt.Sprintf("Append of %d events to %s of %s at %d, generation %d, batch %d, final %v",
+		len(v.Events), s.w.name(v.Stream), s.w.ledger.owner(v.Session), v.First, v.Gen, v.Seq, v.Final)
 	wrote := false
-	return change(ctx, "Append", func() error {
+	return change(ctx, what, func() error {
 		err := s.w.memory.Append(ctx, v)
 		if errors.Is(err, storage.Duplicate) && wrote {
 			err = nil // a driver recognizes its own first try
 		}
 		wrote = wrote || err == nil
 		if last := v.Events[len(v.Events)-1]; err == nil && v.Final && v.Gen == 0 && saysOver(last) {
-			s.w.ledger.tells(v.Stream)
+			s.w.ledger.told.add(v.Stream)
 		}
-		actorOf(ctx).tell("appends %d events to %s of %s at %d, generation %d, batch %d, final %v: %v",
-			len(v.Events), s.w.name(v.Stream), s.w.ledger.owner(v.Session), v.First, v.Gen, v.Seq, v.Final, storage.CodeOf(err))
 		return err
 	})
 }
@@ -166,46 +147,28 @@ func (s *simStore) Box(ctx context.Context, id storage.BoxID) (storage.Box, erro
 }
 
 func (s *simStore) SaveBox(ctx context.Context, v storage.Box) error {
-	return change(ctx, "SaveBox", func() error {
-		err := s.w.memory.SaveBox(ctx, shiftBox(v, skewOf(ctx)))
-		actorOf(ctx).tell("box %s: %q, generation %d, lost %d, link %d, attempt %d: %v",
-			v.ID, v.State, v.Gen, v.Lost, v.Link, v.Attempt, storage.CodeOf(err))
-		return err
-	})
+	what := fmt.Sprintf("SaveBox %s: %q, generation %d, lost %d, link %d, attempt %d", v.ID, v.State, v.Gen, v.Lost, v.Link, v.Attempt)
+	return change(ctx, what, func() error { return s.w.memory.SaveBox(ctx, shiftBox(v, skewOf(ctx))) })
 }
 
 func (s *simStore) PutItem(ctx context.Context, v storage.Item) (bool, error) {
-	return written(ctx, "PutItem", func() (bool, error) {
-		put, err := s.w.memory.PutItem(ctx, shiftItem(v, skewOf(ctx)))
-		actorOf(ctx).tell("item %s: %s, generation %d; new %v", s.w.name(v.ID), v.State, v.Gen, put)
-		return put, err
-	})
+	return written(ctx, "PutItem of "+s.w.name(v.ID), func() (bool, error) { return s.w.memory.PutItem(ctx, shiftItem(v, skewOf(ctx))) })
 }
 
 func (s *simStore) Claim(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (storage.Item, error) {
-	return written(ctx, "Claim", func() (storage.Item, error) {
+	return written(ctx, "Claim of "+s.w.name(id), func() (storage.Item, error) {
 		v, err := s.w.memory.Claim(ctx, box, id, gen)
-		v = shiftItem(v, -skewOf(ctx))
-		actorOf(ctx).tell("claims item %s for generation %d: %v", s.w.name(id), gen, storage.CodeOf(err))
-		return v, err
+		return shiftItem(v, -skewOf(ctx)), err
 	})
 }
 
 func (s *simStore) Release(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (bool, error) {
-	return written(ctx, "Release", func() (bool, error) {
-		released, err := s.w.memory.Release(ctx, box, id, gen)
-		actorOf(ctx).tell("releases item %s of generation %d: %v", s.w.name(id), gen, released)
-		return released, err
-	})
+	return written(ctx, "Release of "+s.w.name(id), func() (bool, error) { return s.w.memory.Release(ctx, box, id, gen) })
 }
 
 func (s *simStore) SwapItem(ctx context.Context, was, v storage.Item) (bool, error) {
-	return written(ctx, "SwapItem", func() (bool, error) {
-		swapped, err := s.w.memory.SwapItem(ctx, was, shiftItem(v, skewOf(ctx)))
-		actorOf(ctx).tell("item %s: from %s, generation %d, round %d to %s, round %d: %v",
-			s.w.name(v.ID), was.State, was.Gen, was.Round, v.State, v.Round, swapped)
-		return swapped, err
-	})
+	what := fmt.Sprintf("SwapItem of %s: from %s, generation %d, round %d to %s, round %d", s.w.name(v.ID), was.State, was.Gen, was.Round, v.State, v.Round)
+	return written(ctx, what, func() (bool, error) { return s.w.memory.SwapItem(ctx, was, shiftItem(v, skewOf(ctx))) })
 }
 
 func (s *simStore) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
@@ -222,10 +185,7 @@ func (s *simStore) Items(ctx context.Context, box storage.BoxID) ([]storage.Item
 }
 
 func (s *simStore) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
-	return change(ctx, "DeleteItem", func() error {
-		actorOf(ctx).tell("deletes item %s if of generation %d", s.w.name(id), gen)
-		return s.w.memory.DeleteItem(ctx, box, id, gen)
-	})
+	return change(ctx, "DeleteItem of "+s.w.name(id), func() error { return s.w.memory.DeleteItem(ctx, box, id, gen) })
 }
 
 func (s *simStore) PutPart(ctx context.Context, v storage.Part) error {

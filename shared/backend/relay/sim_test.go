@@ -89,26 +89,16 @@ func TestSimulation(t *testing.T) {
 	simulate(t, worlds(1, found[:]), func(*world) {})
 }
 
-// simulate runs a world for each seed, in a test of its own, and counts what happens.
-// prepare changes a new world before it runs.
+// simulate runs a world for each seed, in a test of its own. prepare changes a new world
+// before it runs.
 func simulate(t *testing.T, seeds []uint64, prepare func(w *world)) {
-	count := newTally()
-	t.Cleanup(func() { t.Log(count) })
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, seed)
-				w.tally = count
 				prepare(w)
-				count.add("worlds", 1)
 				w.run()
-				count.add("messages executed", len(w.ledger.runs))
-				for _, s := range w.sockets {
-					count.add("clients of sockets", 1)
-					count.add("connections of sockets", s.conns)
-					count.add("events and answers that arrived on sockets", len(s.got))
-				}
 			})
 		})
 	}
@@ -142,7 +132,6 @@ type world struct {
 	slowly   bool          // clients of sockets read large amounts slowly
 	operator *simOperator  // changes servers, nil for nobody
 	clock    *simClock     // the clock of hosts and runners, nil for the true one
-	tally    *tally        // counts over all worlds of a test; nil counts nothing
 	most     int           // boxes that a server may have
 	chatty   int           // one in this many messages of a box belongs to no request
 	sleepy   chan struct{} // closed, and replaced by a new channel, when a runner says bye
