@@ -20,21 +20,36 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// asylum is a relayhost with a session s1 whose client can be asked. The box is awake in
-// generation 3, and has one call, on stream d.
+// asylum is a host and a relay function, with a session s1 whose client can be asked. The box is
+// awake in generation 3, and has one call, on stream. The asylum is also its fleet, and its
+// connection.
 type asylum struct {
-	noFleet
 	t      *testing.T
 	store  *storagetest.Counting
 	config relayserver.Config
 	host   *sessions.Manager
 	caller sessions.Caller
 	stream storage.StreamID
+	conn   string // over which frames of the runner come
 
-	mu     sync.Mutex
-	posts  []frametest.Frame
-	starts int
-	env    map[string]string // of the last runner that was started
+	mu      sync.Mutex
+	posts   []frametest.Frame
+	closed  bool // the connection is
+	can     fleet.Traits
+	tasks   []fleet.Status
+	fails   error // of the list of tasks
+	refuses error // of a start
+	starts  int
+	task    fleet.Task // the last that was started
+	stopped []string
+}
+
+// configOf is the configuration of a host without a fleet.
+func configOf(t *testing.T, store storage.Store) relayserver.Config {
+	t.Helper()
+	launch := func(storage.Box) (map[string]string, error) { return map[string]string{}, nil }
+	a := &asylum{closed: true, can: fleet.Traits{Lists: true}, refuses: errors.New("nothing is run here")}
+	return relayserver.Config{Store: store, Poster: a, Fleet: a, Sealer: sealerOf(t, 7), Launch: launch}
 }
 
 const (
@@ -44,10 +59,11 @@ const (
 
 func newAsylum(t *testing.T) *asylum {
 	t.Helper()
-	a := &asylum{t: t, store: storagetest.NewCounting(storagetest.NewMemory()), stream: storage.NewStreamID()}
+	a := &asylum{t: t, store: storagetest.NewCounting(storagetest.NewMemory()), stream: storage.NewStreamID(), conn: "c", can: fleet.Traits{Lists: true}}
+	a.tasks = []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running}}
 	a.config = configOf(t, a.store)
 	a.config.Poster, a.config.Fleet = a, a
-	a.host = sessions.New(a.store, relayserver.NewBackend(a.config), sessions.Limits{})
+	a.rehost()
 	a.caller = sessions.Caller{Server: sessions.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: storage.HTTP}
 	commontest.OK(t, errors.Join(
 		a.store.Create(t.Context(), storage.Session{
@@ -61,11 +77,19 @@ func newAsylum(t *testing.T) *asylum {
 	return a
 }
 
-// Post implements relay.Poster.
+func (a *asylum) backend() *relayserver.Backend { return relayserver.NewBackend(a.config) }
+
+// rehost makes a host of the configuration as it is now.
+func (a *asylum) rehost() { a.host = sessions.New(a.config.Store, a.backend(), sessions.Limits{}) }
+
+// Post implements storage.Poster.
 func (a *asylum) Post(_ context.Context, _ string, data []byte) error {
 	f, err := frametest.Decode(data)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.closed {
+		return storage.Closed
+	}
 	a.posts = append(a.posts, f)
 	return err
 }
@@ -75,14 +99,17 @@ func (a *asylum) Run(_ context.Context, t fleet.Task) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.starts++
-	a.env = t.Env
-	return "task-2", nil
+	a.task = t
+	return "task-2", a.refuses
 }
 
-// Tasks implements fleet.Fleet.
-func (a *asylum) Tasks(context.Context) ([]fleet.Status, error) {
-	return []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running}}, nil
+func (a *asylum) Stop(_ context.Context, id, _ string) error {
+	a.stopped = append(a.stopped, id)
+	return nil
 }
+
+func (a *asylum) Tasks(context.Context) ([]fleet.Status, error) { return a.tasks, a.fails }
+func (a *asylum) Traits(string) fleet.Traits                    { return a.can }
 
 // posted returns the posted frames of a type.
 func (a *asylum) posted(want frame.Type) []frametest.Frame {
@@ -104,7 +131,7 @@ func (a *asylum) request(params string) string {
 func (a *asylum) suspension(round int, first storage.Index, methods ...string) frametest.Frame {
 	again := a.request(`{"name":"n","requestState":"s` + string(rune('0'+round)) + `"}`)
 	asks := &frame.Asks{Round: round, Within: (6 * time.Hour).Milliseconds(), Len: len(again)}
-	item := frame.EventItem{Ticket: a.config.Sealer.Seal(a.address(), asylumGen), Stream: a.stream, First: first, Asks: asks}
+	item := frame.EventItem{Ticket: a.ticket(), Stream: a.stream, First: first, Asks: asks}
 	var payload []byte
 	for n, method := range methods {
 		id := storage.QuestionID(a.stream, round, n)
@@ -112,15 +139,39 @@ func (a *asylum) suspension(round int, first storage.Index, methods ...string) f
 		raw := wire.NewRequest(json.RawMessage(`"`+id+`"`), method, nil)
 		item.Lens, payload = append(item.Lens, len(raw)), append(payload, raw...)
 	}
-	return frametest.Frame{
-		Type: frame.TypeEvents, Box: asylumBox, Gen: asylumGen, Seq: int64(round), Session: "s1",
-		Items: []frame.EventItem{item}, Payload: append(payload, again...),
+	return a.from(frame.TypeEvents, func(f *frametest.Frame) {
+		f.Seq, f.Session, f.Items, f.Payload = int64(round), "s1", []frame.EventItem{item}, append(payload, again...)
+	})
+}
+
+// from returns a frame of the box's runner.
+func (a *asylum) from(kind frame.Type, change ...func(*frametest.Frame)) frametest.Frame {
+	f := frametest.Frame{Type: kind, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1, N: 1}
+	for _, c := range change {
+		c(&f)
 	}
+	return f
+}
+
+// ticket returns that of the call, and takes marks the call with it.
+func (a *asylum) ticket() string { return a.config.Sealer.Seal(a.address(), asylumGen) }
+
+func (a *asylum) takes() {
+	a.handle(a.from(frame.TypeTaken, func(f *frametest.Frame) { f.Tickets = []string{a.ticket()} }))
+}
+
+// ends has the runner send the end of the call.
+func (a *asylum) ends() {
+	end := wire.ResultResponse(json.RawMessage("77"), []byte("{}"))
+	a.handle(a.from(frame.TypeEvents, func(f *frametest.Frame) {
+		f.Seq, f.Session, f.Payload = 1, "s1", end
+		f.Items = []frame.EventItem{{Ticket: a.ticket(), Stream: a.stream, First: 1, Final: true, Lens: []int{len(end)}}}
+	}))
 }
 
 // say gives the relay function a frame of the runner, and returns the answer, if any.
 func (a *asylum) say(f frametest.Frame) (frametest.Frame, error) {
-	reply, err := relayserver.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
+	reply, err := relayserver.NewHandler(a.config).Frame(a.t.Context(), a.conn, frametest.Encode(f))
 	if err != nil || reply == nil {
 		return frametest.Frame{}, err
 	}
@@ -163,11 +214,10 @@ func (a *asylum) changes(change func(*storage.Box)) {
 // waits makes the call wait in the inbox.
 func (a *asylum) waits() {
 	a.t.Helper()
-	if _, err := a.store.PutItem(a.t.Context(), storage.Item{
+	_, err := a.store.PutItem(a.t.Context(), storage.Item{
 		Box: asylumBox, ID: a.stream, State: storage.Waiting, Address: a.address(), Raw: []byte(a.request("{}")), NotAfter: time.Now().Add(time.Hour), Created: time.Now(),
-	}); err != nil {
-		a.t.Fatal(err)
-	}
+	})
+	commontest.OK(a.t, err)
 }
 
 // tracks returns a Tracker of the call, over a store.
@@ -241,9 +291,7 @@ func (a *asylum) accept(raw string) error {
 // sleeps makes the box say bye.
 func (a *asylum) sleeps() {
 	a.t.Helper()
-	if reply := a.handle(frametest.Frame{Type: frame.TypeBye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1}); reply.Type != frame.TypeByeOK {
-		a.t.Fatalf("bye was answered with %s", reply.Type)
-	}
+	commontest.EqualIn(a.t, "bye was answered with", frame.TypeByeOK, a.handle(a.from(frame.TypeBye)).Type)
 }
 
 func (a *asylum) sweep() {

@@ -2,7 +2,6 @@ package relayserver_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -17,27 +16,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-var hostileFor = flag.Duration("hostile.for", 0, "TestHostileRunner sends mutated frames for so long; 0 is 20,000 of them")
-
 // TestHostileRunner sends frames of every type as the runner of a box of tenant m. It
 // mutates their tickets, generations, boxes, names and lengths, and recombines them. No
 // row of tenant a may change, and nothing may be posted to its runner. A frame without
 // a good ticket or the id of the runner may cost one read at most.
-//
-//	go test ./shared/backend/relayserver -run HostileRunner -hostile.for 10m -v
 func TestHostileRunner(t *testing.T) {
 	s := newSiege(t)
 	before := s.honest()
-	rng := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
-	if *hostileFor == 0 {
-		rng = rand.New(rand.NewPCG(1, 2))
-	}
+	rng := rand.New(rand.NewPCG(1, 2))
 	types := []frame.Type{
 		frame.TypeHello, frame.TypePull, frame.TypeTaken, frame.TypeAsk, frame.TypeReturn, frame.TypeEvents, frame.TypeStatus, frame.TypeBye, frame.TypePart, frame.TypeWhole,
 		frame.Get, frame.Put, frame.Done, frame.Forget, frame.TypeDeliver, "unknown",
 	}
-	count := map[string]int{}
-	for end, n := time.Now().Add(*hostileFor), 0; n < 20_000 || time.Now().Before(end); n++ {
+	for n := range 20_000 {
 		f := s.mutant(rng, types[n%len(types)])
 		data := frametest.Encode(f)
 		if rng.IntN(10) == 0 {
@@ -46,8 +37,6 @@ func TestHostileRunner(t *testing.T) {
 		s.store.Reset()
 		s.posts = nil
 		_, err := s.handle(data)
-		count[string(f.Type)]++
-		count["answered with "+string(storage.CodeOf(err))]++
 		if err != nil && storage.CodeOf(err) != storage.Invalid {
 			t.Fatalf("%s: %v\n%.500s", f.Type, err, data)
 		}
@@ -57,45 +46,38 @@ func TestHostileRunner(t *testing.T) {
 		if c := s.store.Counts(); !s.hasGood(f) && f.Runner != "runner-m" && c.Reads > 1 {
 			t.Fatalf("a frame without a ticket costs %d reads: %v\n%.500s", c.Reads, c.Calls, data)
 		}
-		if n%500 == 0 {
+		if n%500 == 499 {
 			if diff := cmp.Diff(before, s.honest()); diff != "" {
 				t.Fatalf("rows of another tenant have changed (-before +after):\n%s\nby about\n%.500s", diff, data)
 			}
 		}
 	}
-	if diff := cmp.Diff(before, s.honest()); diff != "" {
-		t.Errorf("rows of another tenant have changed (-before +after):\n%s", diff)
-	}
-	t.Logf("tried and counted: %v", count)
 }
 
 // honest returns everything that belongs to tenant a.
-func (s *siege) honest() map[string]any {
+func (s *siege) honest() (rows []any) {
 	s.t.Helper()
 	ctx := context.Background()
-	rows := map[string]any{}
-	keep := func(name string, v any, err error) {
-		rows[name] = []any{v, fmt.Sprint(err)}
-	}
+	keep := func(v any, err error) { rows = append(rows, v, fmt.Sprint(err)) }
 	b, err := s.memory.Box(ctx, honestBox)
-	keep("box", b, err)
+	keep(b, err)
 	items, err := s.memory.Items(ctx, honestBox)
-	keep("items", items, err)
+	keep(items, err)
 	for _, id := range []storage.ID{"a1", "a2"} {
 		v, _, err := s.memory.Load(ctx, id, "")
-		keep("session "+string(id), v, err)
+		keep(v, err)
 		for _, stream := range []storage.StreamID{storage.Standalone, storage.LegacySSE, "d1", "d2", "waits"} {
 			page, err := s.memory.Read(ctx, id, stream, 0, 100)
-			keep(fmt.Sprintf("stream %q of %s", stream, id), page, err)
+			keep(page, err)
 		}
 	}
 	for n := range frame.MaxTransfers {
 		parts, err := s.memory.Parts(ctx, honestBox, fmt.Sprint(n))
-		keep(fmt.Sprintf("parts %d", n), parts, err)
+		keep(parts, err)
 	}
 	for _, digest := range []string{"digest", "other"} {
 		h, err := s.memory.Handshake(ctx, digest+"-of-a", "2025-11-25")
-		keep("handshake "+digest, h, err)
+		keep(h, err)
 	}
 	return rows
 }

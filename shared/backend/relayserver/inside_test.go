@@ -246,7 +246,6 @@ func TestInsideAPanicInACallEndsTheBox(t *testing.T) {
 	})
 }
 
-// A server that is not to be inside has its box behind the relay.
 // answerTo delivers an answer of a client to a process that sleeps with its memory.
 func answerTo(t *testing.T, k *relayserver.Backend, b storage.Box) error {
 	t.Helper()
@@ -273,7 +272,7 @@ func TestAnAnswerWaitsForTheBoxThatItHasWoken(t *testing.T) {
 	for name, within := range map[string]time.Duration{"in time": 5 * time.Second, "too late": time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store, p := storagetest.NewMemory(), &posts{frames: map[string][]frame.Frame{}}
+				store, p := storagetest.NewMemory(), &posts{}
 				b := storage.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Owner: "another", Until: time.Now().Add(2 * time.Minute)}
 				commontest.OK(t, store.SaveBox(t.Context(), b))
 				c := configOf(t, store)
@@ -283,14 +282,15 @@ func TestAnAnswerWaitsForTheBoxThatItHasWoken(t *testing.T) {
 					_ = store.SaveBox(context.WithoutCancel(t.Context()), b)
 				})
 				err := answerTo(t, relayserver.NewBackend(c), b)
-				if late := within > 20*time.Second; late != errors.Is(err, storage.Unavailable) || late != (len(p.frames["c"]) == 0) {
-					t.Errorf("%v, %d frames", err, len(p.frames["c"]))
+				if late := within > 20*time.Second; late != errors.Is(err, storage.Unavailable) || late != (len(p.frames) == 0) {
+					t.Errorf("%v, %d frames", err, len(p.frames))
 				}
 			})
 		})
 	}
 }
 
+// A server that is not to be inside has its box behind the relay.
 func TestInsideLeavesOthersToTheRelay(t *testing.T) {
 	h := newHome(t)
 	_, err := h.host.Deliver(t.Context(), sessions.Delivery{
@@ -303,48 +303,38 @@ func TestInsideLeavesOthersToTheRelay(t *testing.T) {
 }
 
 // The ends of many calls in one session do not wait for each other, so that they share an
-// fsync.
+// fsync. If the session has one stream for all events, its batches are known by their order,
+// so none is taken for the repeat of a later one.
 func TestInsideEndsOfOneSessionAreWrittenTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHome(t)
-		h.call(0) // the box is awake
-		const calls = 16
-		h.takes, h.gate = time.Second, make(chan struct{})
-		var all sync.WaitGroup
-		for n := range calls {
-			all.Go(func() {
-				if m := h.call(1 + n); m.Error != nil {
-					t.Errorf("call %d ended with %s", n, m.Raw)
+	const calls = 16
+	for what, legacy := range map[string]bool{"a stream each": false, "one stream": true} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHome(t)
+				h.legacySSE = legacy
+				h.call(0) // the box is awake
+				h.takes, h.gate = time.Second, make(chan struct{})
+				var all sync.WaitGroup
+				for n := range calls {
+					all.Go(func() {
+						if m := h.call(1 + n); m.Error != nil {
+							t.Errorf("call %d ended with %s", n, m.Raw)
+						}
+					})
+				}
+				time.Sleep(1500 * time.Millisecond)
+				if n := h.appending.Load(); n < calls-1 && !legacy {
+					t.Errorf("%d ends are being written, want %d", n, calls)
+				}
+				close(h.gate)
+				all.Wait()
+				<-h.ended
+				page, err := h.store.Read(t.Context(), "one", storage.LegacySSE, 0, 2*calls)
+				commontest.OK(t, err)
+				if legacy {
+					commontest.EqualIn(t, "ends in the stream", 1+calls, len(page.Events))
 				}
 			})
-		}
-		time.Sleep(1500 * time.Millisecond)
-		if n := h.appending.Load(); n < calls-1 {
-			t.Errorf("%d ends are being written, want %d", n, calls)
-		}
-		close(h.gate)
-		all.Wait()
-		<-h.ended
-	})
-}
-
-// The batches of a session that has one stream for all events are known by their order, so none
-// is taken for the repeat of a later one.
-func TestInsideEndsAtOnceAllReachAStreamOfHTTPWithSSE(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHome(t)
-		h.legacySSE = true
-		h.call(0) // the box is awake
-		h.takes = time.Second
-		const calls = 16
-		var all sync.WaitGroup
-		for n := range calls {
-			all.Go(func() { h.call(1 + n) })
-		}
-		all.Wait()
-		<-h.ended
-		if page, err := h.store.Read(t.Context(), "one", storage.LegacySSE, 0, 2*calls); err != nil || len(page.Events) != 1+calls {
-			t.Errorf("%d ends are in the stream, want %d: %v", len(page.Events), 1+calls, err)
-		}
-	})
+		})
+	}
 }

@@ -1,7 +1,6 @@
 package relayserver_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,14 +17,18 @@ import (
 // late.
 func (a *asylum) ask(set ...func(*frametest.Frame)) (frametest.Frame, error) {
 	a.t.Helper()
-	f := frametest.Frame{
-		Type: frame.TypeAsk, Box: asylumBox, Gen: asylumGen, ID: a.stream, Ticket: a.config.Sealer.Seal(a.address(), asylumGen),
-		NotAfter: time.Now().Add(time.Minute).UnixMilli(),
-	}
-	for _, s := range set {
-		s(&f)
-	}
-	return a.say(f)
+	return a.say(a.from(frame.TypeAsk, append([]func(*frametest.Frame){func(f *frametest.Frame) {
+		f.ID, f.Ticket, f.NotAfter = a.stream, a.ticket(), time.Now().Add(time.Minute).UnixMilli()
+	}}, set...)...))
+}
+
+// may reports whether the runner may execute a call that is late.
+func (a *asylum) may(set ...func(*frametest.Frame)) bool {
+	a.t.Helper()
+	may, err := a.ask(set...)
+	commontest.OK(a.t, err)
+	commontest.EqualIn(a.t, "an ask is answered with", frame.TypeMay, may.Type)
+	return may.Refused == ""
 }
 
 // A runner stands still while a call is posted to it. It continues after the client was
@@ -48,57 +51,42 @@ func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
 			t.Fatalf("%d posts in %s", len(delivers), time.Since(begun))
 		}
 		late := delivers[len(delivers)-1]
-		may, err := a.ask(func(f *frametest.Frame) { f.ID, f.Ticket, f.NotAfter = late.ID, late.Ticket, late.NotAfter })
-		if err != nil || may.Type != frame.TypeMay || may.Refused == "" {
-			t.Errorf("the runner that goes on may execute it: %+v, %v", may, err)
+		if a.may(func(f *frametest.Frame) { f.ID, f.Ticket, f.NotAfter = late.ID, late.Ticket, late.NotAfter }) {
+			t.Error("the runner that goes on may execute it")
 		}
-		if _, err := a.store.Item(t.Context(), asylumBox, late.ID); !errors.Is(err, storage.NotFound) {
-			t.Errorf("its item is left behind: %v", err)
-		}
+		a.stream = late.ID
+		a.gone()
 	})
 }
 
 func TestALateDeliverOfALivingCallMayBeExecuted(t *testing.T) {
 	a := newAsylum(t)
 	for range 2 { // the first answer was lost
-		if may, err := a.ask(); err != nil || may.Type != frame.TypeMay || may.Refused != "" {
-			t.Errorf("%+v, %v", may, err)
-		}
+		commontest.EqualIn(t, "it may be executed", true, a.may())
 	}
-	if it, err := a.store.Item(t.Context(), asylumBox, a.stream); err != nil || it.State != storage.Taken || it.Gen != asylumGen {
-		t.Errorf("nothing says who owes the end: %+v, %v", it, err)
+	if it := a.item(); it.State != storage.Taken || it.Gen != asylumGen {
+		t.Errorf("nothing says who owes the end: %+v", it)
 	}
-	if may, err := a.ask(func(f *frametest.Frame) { f.Round = 1 }); err != nil || may.Refused == "" {
-		t.Errorf("another round may be executed: %+v, %v", may, err)
-	}
+	commontest.EqualIn(t, "another round may be executed", false, a.may(func(f *frametest.Frame) { f.Round = 1 }))
 }
 
 func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
-	past := func(f *frametest.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
 	a := newAsylum(t)
-	if may, err := a.ask(past); err != nil || may.Refused == "" {
-		t.Errorf("one that is not valid any more: %+v, %v", may, err)
-	}
+	past := func(f *frametest.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
+	commontest.EqualIn(t, "one that is not valid any more may be executed", false, a.may(past))
 	for name, set := range map[string]func(*frametest.Frame){
 		"another stream":     func(f *frametest.Frame) { f.ID = storage.NewStreamID() },
 		"another box":        func(f *frametest.Frame) { f.Box = "t/other" },
 		"another generation": func(f *frametest.Frame) { f.Gen-- },
 		"no ticket":          func(f *frametest.Frame) { f.Ticket = "" },
 	} {
-		t.Run(name, func(t *testing.T) {
-			before := a.store.Counts().Reads + a.store.Counts().Writes
-			if may, err := a.ask(set); storage.CodeOf(err) != storage.Invalid || may.Type != "" {
-				t.Errorf("%s: %+v, %v", name, may, err)
-			}
-			if n := a.store.Counts().Reads + a.store.Counts().Writes - before; n != 0 {
-				t.Errorf("%s costs %d calls of the store", name, n)
-			}
-		})
+		a.store.Reset()
+		if may, err := a.ask(set); storage.CodeOf(err) != storage.Invalid || may.Type != "" || len(a.store.Counts().Calls) > 0 {
+			t.Errorf("%s: %+v, %v, costs %v", name, may, err, a.store.Counts().Calls)
+		}
 	}
-	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
-	if may, err := a.ask(); err != nil || may.Refused == "" {
-		t.Errorf("one of a generation that is over: %+v, %v", may, err)
-	}
+	a.fallsAsleep()
+	commontest.EqualIn(t, "one of a generation that is over may be executed", false, a.may())
 }
 
 // A function that gives up takes the waiting item, so no runner can execute the request
@@ -108,12 +96,7 @@ func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
 		a := newAsylum(t)
 		a.waits()
 		commontest.OK(t, a.tracks(a.store).(sessions.Handover).GiveUp(t.Context()))
-		page, err := a.store.Read(t.Context(), "s1", a.stream, 0, 10)
-		if err != nil || len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), "it was not executed, send it again") {
-			t.Errorf("%v, %v", page.Events, err)
-		}
-		if may, err := a.ask(); err != nil || may.Refused == "" {
-			t.Errorf("it may be executed all the same: %+v, %v", may, err)
-		}
+		commontest.Contains(t, "the end", "it was not executed, send it again", string(a.end().Raw))
+		commontest.EqualIn(t, "it may be executed all the same", false, a.may())
 	})
 }

@@ -6,8 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -18,121 +16,100 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
+// gateway is an API of connections. It answers the first requests with a status, and those
+// behind them with 200.
+type gateway struct {
+	*httptest.Server
+	status int
+	times  int64
+	asked  atomic.Int64
+	opened atomic.Int64 // connections
+	last   *http.Request
+	body   string
+}
+
+func newGateway(t *testing.T, status int, times int64) *gateway {
+	g := &gateway{status: status, times: times}
+	g.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		g.last, g.body = r, string(body)
+		if g.asked.Add(1) <= g.times {
+			w.Header().Set("X-Amzn-Errortype", "SomeException")
+			w.WriteHeader(g.status)
+		}
+	}))
+	g.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			g.opened.Add(1)
+		}
+	}
+	g.Start()
+	t.Cleanup(g.Close)
+	return g
+}
+
+func (g *gateway) poster(credentials aws.CredentialsProvider) *relayserver.Connections {
+	return relayserver.NewPoster(g.URL+"/stage", "eu-west-1", credentials)
+}
+
 func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
+	const always = 1000
 	for name, c := range map[string]struct {
 		status      int
-		errorType   string
+		times       int64
 		post, close storage.Code
+		asked       int64
 	}{
-		"taken":     {200, "", "", ""},
-		"gone":      {410, "GoneException", storage.Closed, ""},
-		"too large": {413, "PayloadTooLargeException", storage.TooLarge, storage.Unavailable},
-		"throttled": {429, "LimitExceededException", storage.Unavailable, storage.Unavailable},
-		"forbidden": {403, "ForbiddenException", storage.Unavailable, storage.Unavailable},
+		"taken":          {200, 0, "", "", 1},
+		"gone":           {410, always, storage.Closed, "", 1},
+		"too large":      {413, always, storage.TooLarge, storage.Unavailable, 1},
+		"forbidden":      {403, always, storage.Unavailable, storage.Unavailable, 1},
+		"throttled":      {429, always, storage.Unavailable, storage.Unavailable, 2},
+		"throttled once": {429, 1, "", "", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var asked []string
-			p := posterTo(t, httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				asked = append(asked, r.Method+" "+r.URL.Path)
-				w.Header().Set("X-Amzn-Errortype", c.errorType)
-				w.WriteHeader(c.status)
-			})))
-			if err := p.Post(t.Context(), "c1", []byte("{}")); storage.CodeOf(err) != c.post {
-				t.Errorf("post: %v", err)
-			}
-			if err := p.Close(t.Context(), "c1"); storage.CodeOf(err) != c.close {
-				t.Errorf("close: %v", err)
-			}
-			want := []string{"POST /stage/@connections/c1", "DELETE /stage/@connections/c1"}
-			commontest.Same(t, want, slices.Compact(asked))
+			t.Parallel()
+			g := newGateway(t, c.status, c.times)
+			commontest.EqualIn(t, "post", c.post, storage.CodeOf(g.poster(nil).Post(t.Context(), "c1", []byte("{}"))))
+			commontest.EqualIn(t, "requests", c.asked, g.asked.Swap(0))
+			commontest.EqualIn(t, "the last", "POST /stage/@connections/c1 {}", g.last.Method+" "+g.last.URL.Path+" "+g.body)
+			commontest.EqualIn(t, "close", c.close, storage.CodeOf(g.poster(nil).Close(t.Context(), "c1")))
+			commontest.EqualIn(t, "the last", "DELETE /stage/@connections/c1", g.last.Method+" "+g.last.URL.Path)
 		})
 	}
 }
 
 func TestPosterSignsWithTheCredentialsItIsGivenAndNoOthers(t *testing.T) {
-	var signed string
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { signed = r.Header.Get("Authorization") }))
-	defer server.Close()
+	g := newGateway(t, 200, 0)
 	role := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		return aws.Credentials{AccessKeyID: "THEROLE", SecretAccessKey: "secret", SessionToken: "token"}, nil
 	})
-	for name, credentials := range map[string]aws.CredentialsProvider{
-		"THEROLE/": role,
-		"":         nil,
-	} {
-		t.Run(name, func(t *testing.T) {
-			signed = ""
-			commontest.OK(t, relayserver.NewPoster(server.URL, "eu-west-1", credentials).Post(t.Context(), "c1", []byte("{}")))
-			if !strings.Contains(signed, name) || name == "" && signed != "" {
-				t.Errorf("signed %q, want by %q", signed, name)
-			}
-		})
-	}
+	commontest.OK(t, g.poster(role).Post(t.Context(), "c1", []byte("{}")))
+	commontest.Contains(t, "signed", "THEROLE/", g.last.Header.Get("Authorization"))
+	commontest.OK(t, g.poster(nil).Post(t.Context(), "c1", []byte("{}")))
+	commontest.EqualIn(t, "signed", "", g.last.Header.Get("Authorization"))
 }
 
 func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
-	var opened atomic.Int64
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		if string(body) != "{}" || r.ContentLength != 2 {
-			w.WriteHeader(http.StatusBadRequest)
+	g := newGateway(t, 200, 0)
+	p := g.poster(nil)
+	for _, want := range []int64{1, 1, 2} {
+		if want == 2 {
+			g.CloseClientConnections()
 		}
-	}))
-	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateNew {
-			opened.Add(1)
-		}
-	}
-	p := posterTo(t, server)
-	post := func(want int64) {
-		t.Helper()
 		commontest.OK(t, p.Post(t.Context(), "c1", []byte("{}")))
-		if n := opened.Load(); n != want {
-			t.Errorf("%d connections, want %d", n, want)
-		}
-	}
-	post(1)
-	post(1)
-	server.CloseClientConnections()
-	post(2)
-}
-
-// posterTo returns Connections that post to a server.
-func posterTo(t *testing.T, server *httptest.Server) *relayserver.Connections {
-	t.Helper()
-	server.Start()
-	t.Cleanup(server.Close)
-	return relayserver.NewPoster(server.URL+"/stage", "local", nil)
-}
-
-func TestPosterAsksOnceMoreWhenThereIsNoRoom(t *testing.T) {
-	for failures, want := range map[int64]storage.Code{1: "", 2: storage.Unavailable} {
-		var asked atomic.Int64
-		p := posterTo(t, httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if asked.Add(1) <= failures {
-				w.Header().Set("X-Amzn-Errortype", "LimitExceededException")
-				w.WriteHeader(http.StatusTooManyRequests)
-			}
-		})))
-		if err := p.Post(t.Context(), "c1", []byte("{}")); storage.CodeOf(err) != want || asked.Load() != 2 {
-			t.Errorf("asked %d times: %v", asked.Load(), err)
-		}
+		commontest.EqualIn(t, "connections", want, g.opened.Load())
 	}
 }
 
 func TestPosterGivesUpWithItsCaller(t *testing.T) {
-	begun := make(chan struct{})
-	p := posterTo(t, httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the server notices a client that leaves only after it has read the body
-		close(begun)
-		<-r.Context().Done()
-	})))
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-begun
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // the server notices a client that leaves only after it has read the body
 		cancel()
-	}()
-	if err := p.Post(ctx, "c1", []byte("{}")); storage.CodeOf(err) != storage.Unavailable {
-		t.Errorf("post: %v", err)
-	}
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	err := relayserver.NewPoster(server.URL, "local", nil).Post(ctx, "c1", []byte("{}"))
+	commontest.EqualIn(t, "post", storage.Unavailable, storage.CodeOf(err))
 }

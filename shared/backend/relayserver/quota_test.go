@@ -4,32 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
-
-// anyFleet starts every task and counts them.
-type anyFleet struct {
-	noFleet
-	started int
-	since   time.Time
-}
-
-func (f *anyFleet) Traits(string) fleet.Traits { return fleet.Traits{Lists: true, Since: f.since} }
-
-func (f *anyFleet) Run(context.Context, fleet.Task) (string, error) {
-	f.started++
-	return "task", nil
-}
 
 // manyBoxes is a store with boxes of tenant "t" in some states.
 func manyBoxes(t *testing.T, states map[string]storage.BoxState) *storagetest.Memory {
@@ -49,54 +34,37 @@ func callOf(tenant, server string) sessions.Delivery {
 	}
 }
 
-// wakes delivers a request for a box that is asleep.
-func wakes(t *testing.T, store storage.Store, quota int, tenant, server string) (started int, err error) {
-	t.Helper()
-	f := &anyFleet{}
-	c := configOf(t, store)
-	c.Fleet, c.BoxesOf = f, func(context.Context, string) int { return quota }
-	_, err = relayserver.NewBackend(c).Deliver(t.Context(), callOf(tenant, server), storage.Box{ID: storage.BoxFor(tenant, server)})
-	return f.started, err
-}
-
 func TestATenantHasNoMoreBoxesThanItMay(t *testing.T) {
-	two := map[string]storage.BoxState{"up": storage.Awake, "coming": storage.Starting, "down": storage.Asleep}
 	for what, c := range map[string]struct {
-		quota          int
-		tenant, server string
-		ok             bool
+		quota int
+		box   storage.BoxID
+		ok    bool
 	}{
-		"no quota":       {0, "t", "new", true},
-		"room":           {3, "t", "new", true},
-		"full":           {2, "t", "new", false},
-		"over":           {1, "t", "down", false},
-		"another tenant": {2, "t/x", "new", true},
+		"no quota":       {0, "t/new", true},
+		"room":           {3, "t/new", true},
+		"full":           {2, "t/new", false},
+		"over":           {1, "t/down", false},
+		"another tenant": {2, "t/x/new", true},
 	} {
 		t.Run(what, func(t *testing.T) {
-			store := manyBoxes(t, two)
-			started, err := wakes(t, store, c.quota, c.tenant, c.server)
-			if c.ok {
-				if err != nil || started != 1 {
-					t.Errorf("%s: %d started, %v", what, started, err)
-				}
-				return
+			store := manyBoxes(t, map[string]storage.BoxState{"up": storage.Awake, "coming": storage.Starting, "down": storage.Asleep})
+			// A box that sleeps over its inbox counts for nothing.
+			_, err := store.PutItem(t.Context(), storage.Item{Box: "t/down", ID: "x", State: storage.Waiting})
+			commontest.OK(t, err)
+			f, config := &asylum{}, configOf(t, store)
+			config.Fleet, config.BoxesOf = f, func(context.Context, string) int { return c.quota }
+			before, err := store.Items(t.Context(), c.box)
+			commontest.OK(t, err)
+			_, err = relayserver.NewBackend(config).Deliver(t.Context(), callOf(c.box.Parts()), storage.Box{ID: c.box})
+			after, failed := store.Items(t.Context(), c.box)
+			commontest.OK(t, failed)
+			if c.ok && (err != nil || f.starts != 1) {
+				t.Errorf("%d started, %v", f.starts, err)
 			}
-			items, failed := store.Items(t.Context(), storage.BoxFor(c.tenant, c.server))
-			b, also := store.Box(t.Context(), storage.BoxFor(c.tenant, c.server))
-			if !errors.Is(err, storage.Busy) || started != 0 || len(items) > 0 || b.State != storage.Asleep || failed != nil || also != nil {
-				t.Errorf("%s: %v, %d started, items %v, box %+v", what, err, started, items, b)
+			if !c.ok && (!errors.Is(err, storage.Busy) || f.starts != 0 || len(after) != len(before)) {
+				t.Errorf("%v, %d started, items %v", err, f.starts, after)
 			}
 		})
-	}
-}
-
-func TestABoxThatSleepsOverItsInboxCountsForNothing(t *testing.T) {
-	store := manyBoxes(t, map[string]storage.BoxState{"up": storage.Awake, "down": storage.Asleep})
-	if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/down", ID: "x", State: storage.Waiting}); err != nil {
-		t.Fatal(err)
-	}
-	if started, err := wakes(t, store, 2, "t", "new"); err != nil || started != 1 {
-		t.Errorf("%d started, %v", started, err)
 	}
 }
 
@@ -114,27 +82,15 @@ func TestABoxThatDoesNotStartIsToldAsSuch(t *testing.T) {
 		},
 	} {
 		t.Run(phase, func(t *testing.T) {
-			store := storagetest.NewMemory()
-			commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Attempt: 2}))
-			a := storage.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}}
-			if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: "a", State: storage.Waiting, Address: a, Raw: []byte(`{}`)}); err != nil {
-				t.Fatal(err)
-			}
-			c.end.ID, c.end.Box, c.end.ClientToken = "task", "t/s", relayserver.ClientToken("t/s", 1)
-			commontest.OK(t, relayserver.NewSweeper(configOf(t, store)).Stopped(t.Context(), c.end))
-			page, err := store.Read(t.Context(), "one", "a", 0, 10)
-			if err != nil || len(page.Events) != 1 {
-				t.Fatalf("%+v, %v", page, err)
-			}
-			var e struct {
-				Error struct {
-					Message string
-					Data    struct{ Phase string }
-				}
-			}
-			if err := json.Unmarshal(page.Events[0].Raw, &e); err != nil || e.Error.Data.Phase != phase || !strings.Contains(e.Error.Message, c.want) {
-				t.Errorf("whoever waits is told %s (%v)", page.Events[0].Raw, err)
-			}
+			a := newAsylum(t)
+			a.stale(func(b *storage.Box) { b.Attempt = 2 })
+			a.waits()
+			c.end.ID, c.end.Box, c.end.ClientToken = "task", string(asylumBox), relayserver.ClientToken(asylumBox, asylumGen)
+			commontest.OK(t, relayserver.NewSweeper(a.config).Stopped(t.Context(), c.end))
+			end := a.end()
+			told, _ := wire.String(wire.Lookup(end.Error, "data", "phase"))
+			commontest.EqualIn(t, "phase", phase, told)
+			commontest.Contains(t, "the end", c.want, string(end.Raw))
 		})
 	}
 }
@@ -156,18 +112,15 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			store := manyBoxes(t, map[string]storage.BoxState{"s": c.state})
 			for i := range c.waiting {
-				if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: storage.StreamID(rune('k' + i)), State: storage.Waiting}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: storage.StreamID(rune('k' + i)), State: storage.Waiting})
+				commontest.OK(t, err)
 			}
 			// An item that was taken does not wait any more.
-			if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: "taken", State: storage.Taken, Gen: 1}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: "taken", State: storage.Taken, Gen: 1})
+			commontest.OK(t, err)
 			config := configOf(t, store)
-			config.Fleet, config.WaitingCalls = &anyFleet{}, c.most
-			config.Poster = &posts{frames: map[string][]frame.Frame{}}
-			_, err := relayserver.NewBackend(config).Deliver(t.Context(), callOf("t", "s"), storage.Box{ID: "t/s", State: c.state})
+			config.Fleet, config.Poster, config.WaitingCalls = &asylum{}, &posts{}, c.most
+			_, err = relayserver.NewBackend(config).Deliver(t.Context(), callOf("t", "s"), storage.Box{ID: "t/s", State: c.state})
 			_, trace := store.Item(t.Context(), "t/s", "a")
 			if c.refused && (!errors.Is(err, storage.Busy) || trace == nil) || !c.refused && err != nil {
 				t.Errorf("%s: %v, item %v", what, err, trace)

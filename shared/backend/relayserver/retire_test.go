@@ -11,26 +11,21 @@ import (
 )
 
 func TestRunnerOfAnotherDefinitionIsAskedToRetire(t *testing.T) {
-	now := map[string]string{"s": "two"}
 	for name, test := range map[string]struct {
-		digest string
-		link   int64
-		wants  bool
-		with   func(string) string
+		says, is string
+		link     int64
+		wants    bool
 	}{
-		"the same definition":      {"two", 2, false, func(s string) string { return now[s] }},
-		"another":                  {"one", 2, true, func(s string) string { return now[s] }},
-		"another, with a ping":     {"one", 1, true, func(s string) string { return now[s] }},
-		"a server that is gone":    {"one", 2, true, func(string) string { return "" }},
-		"a runner that says none":  {"", 2, false, func(s string) string { return now[s] }},
-		"a host that has no names": {"one", 2, false, nil},
+		"the same definition":     {"two", "two", 2, false},
+		"another":                 {"one", "two", 2, true},
+		"another, with a ping":    {"one", "two", 1, true},
+		"a server that is gone":   {"one", "", 2, true},
+		"a runner that says none": {"", "two", 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAsylum(t)
-			a.config.Definition = test.with
-			f := a.handle(frametest.Frame{
-				Type: frame.TypeHello, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: test.link, Task: "task", Digest: test.digest,
-			})
+			a.config.Definition = func(string) string { return test.is }
+			f := a.handle(a.from(frame.TypeHello, func(f *frametest.Frame) { f.Link, f.Task, f.Digest = test.link, "task", test.says }))
 			if f.Type != frame.TypeWelcome || f.Retire != test.wants {
 				t.Errorf("got %+v", f)
 			}
@@ -46,15 +41,37 @@ func TestFirstHelloOfARunnerIsNotAnsweredWithRetire(t *testing.T) {
 	a.sleeps()
 	a.waits()
 	a.sweep()
-	gen, err := strconv.ParseInt(a.env[frame.EnvGeneration], 10, 64)
+	gen, err := strconv.ParseInt(a.task.Env[frame.EnvGeneration], 10, 64)
 	commontest.OK(t, err)
 	for link, retires := range []bool{false, true} {
 		f := a.handle(frametest.Frame{
 			Type: frame.TypeHello, Box: asylumBox, Gen: storage.Generation(gen), Runner: "r2", Link: int64(link) + 1, Task: "task-2",
-			Token: a.env[frame.EnvToken], Digest: "two",
+			Token: a.task.Env[frame.EnvToken], Digest: "two",
 		})
 		if f.Type != frame.TypeWelcome || f.Retire != retires {
 			t.Errorf("hello %d: got %+v", link+1, f)
 		}
 	}
+}
+
+func TestNextRunnerIsToldTheEraThatWasFoundOut(t *testing.T) {
+	a := newAsylum(t)
+	status := func(era string) {
+		a.handle(a.from(frame.TypeStatus, func(f *frametest.Frame) {
+			f.Session, f.Ticket, f.Detail, f.Era, f.Payload = "s1", a.ticket(), "2025-11-25", era, []byte(`{"protocolVersion":"2025-11-25"}`)
+		}))
+	}
+	status("")
+	a.store.Reset()
+	status("")
+	if n := a.store.Counts(); n.Calls["Box"] > 0 || n.Calls["SaveBox"] > 0 || a.box().Era != "" {
+		t.Errorf("no news made it %q, and costs %v", a.box().Era, n.Calls)
+	}
+	status(frame.EraModern)
+	a.sleeps()
+	a.waits()
+	a.sweep()
+	commontest.EqualIn(t, "the next runner is told", frame.EraModern, a.task.Env[frame.EnvEra])
+	status(frame.EraLegacy)
+	commontest.EqualIn(t, "it is no longer modern, and stands as", frame.EraLegacy, a.box().Era)
 }

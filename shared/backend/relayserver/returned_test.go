@@ -1,29 +1,24 @@
 package relayserver_test
 
 import (
-	"encoding/json"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // givesBack sends a deliver frame back as a draining runner does.
 func (a *asylum) givesBack(d frametest.Frame) error {
 	a.t.Helper()
-	f := frametest.Frame{Type: frame.TypeReturn, Box: asylumBox, Gen: d.Gen, Ticket: d.Ticket, NotAfter: d.NotAfter, Payload: d.Payload[d.Lens[0]:]}
-	reply, err := a.say(f)
-	if reply.Type != "" {
-		a.t.Errorf("the return was answered with %+v", reply)
-	}
+	reply, err := a.say(a.from(frame.TypeReturn, func(f *frametest.Frame) {
+		f.Ticket, f.NotAfter, f.Payload = d.Ticket, d.NotAfter, d.Payload[d.Lens[0]:]
+	}))
+	commontest.EqualIn(a.t, "the return was answered with", "", reply.Type)
 	return err
 }
 
@@ -79,46 +74,37 @@ func TestACallThatWasGivenBackWhileNobodyWaitsForItsEndWasNotExecuted(t *testing
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
 		d := sessions.Delivery{Address: a.address(), Client: a.session(), Server: "s", Raw: []byte(a.request(`{"name":"transfer"}`)), Brief: true}
-		tracker, err := relayserver.NewBackend(a.config).Deliver(t.Context(), d, a.box())
+		tracker, err := a.backend().Deliver(t.Context(), d, a.box())
 		commontest.OK(t, err)
 		commontest.OK(t, a.givesBack(a.posted(frame.TypeDeliver)[0]))
 		if status, err := tracker.Check(t.Context()); err != nil || status.Accepted {
 			t.Errorf("accepted: %v, %v", status.Accepted, err)
 		}
 		commontest.OK(t, tracker.(sessions.Handover).GiveUp(t.Context()))
-		if end := a.end(); !strings.Contains(string(end.Raw), "it was not executed, send it again") {
-			t.Errorf("the call ended with %s", end.Raw)
-		}
+		commontest.Contains(t, "the end", "it was not executed, send it again", string(a.end().Raw))
 	})
 }
 
+// late returns a deliver frame of the asylum's call.
+func (a *asylum) late() frametest.Frame {
+	return frametest.Frame{Ticket: a.ticket(), NotAfter: time.Now().Add(time.Minute).UnixMilli(), Lens: []int{2}, Payload: []byte("{}" + a.request(`{"name":"n"}`))}
+}
+
 func TestAReturnThatComesLateLeavesNothingBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
-		raw := a.request(`{"name":"n"}`)
-		d := frametest.Frame{Gen: asylumGen, Ticket: a.config.Sealer.Seal(a.address(), asylumGen), NotAfter: time.Now().Add(time.Minute).UnixMilli(), Lens: []int{2}, Payload: []byte("{}" + raw)}
-		end := wire.ResultResponse(json.RawMessage("77"), []byte("{}"))
-		a.handle(frametest.Frame{
-			Type: frame.TypeEvents, Box: asylumBox, Gen: asylumGen, Seq: 1, Session: "s1", Payload: end,
-			Items: []frame.EventItem{{Ticket: d.Ticket, Stream: a.stream, First: 1, Final: true, Lens: []int{len(end)}}},
-		})
-		commontest.OK(t, a.givesBack(d))
-		a.gone()
-	})
+	a := newAsylum(t)
+	a.ends()
+	commontest.OK(t, a.givesBack(a.late()))
+	a.gone()
 }
 
 func TestAReturnDoesNotUndoAMark(t *testing.T) {
 	a := newAsylum(t)
-	if may, err := a.ask(); err != nil || may.Refused != "" {
-		t.Fatalf("%+v, %v", may, err)
-	}
-	d := frametest.Frame{Gen: asylumGen, Ticket: a.config.Sealer.Seal(a.address(), asylumGen), Lens: []int{2}, Payload: []byte("{}" + a.request(`{}`))}
+	commontest.EqualIn(t, "it may be executed", true, a.may())
+	d := a.late()
 	commontest.OK(t, a.givesBack(d))
 	if it := a.item(); it.State != storage.Taken || it.Gen != asylumGen {
 		t.Errorf("the item is %+v", it)
 	}
 	d.Ticket = a.config.Sealer.Seal(a.address(), asylumGen-1)
-	if err := a.givesBack(d); storage.CodeOf(err) != storage.Invalid {
-		t.Errorf("a return with the ticket of another generation: %v", err)
-	}
+	commontest.EqualIn(t, "a return with the ticket of another generation is", storage.Invalid, storage.CodeOf(a.givesBack(d)))
 }

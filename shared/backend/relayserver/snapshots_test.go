@@ -20,12 +20,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// # The host's end
-
-// keeping gives the relayhost of an asylum a bucket.
+// keeping gives the relay function and the sweep of an asylum a bucket. The host has no rights
+// in it.
 func (a *asylum) keeping() *buckettest.S3 {
 	s3 := buckettest.New(a.t)
 	b := bucket.New(bucket.Config{
@@ -35,17 +33,15 @@ func (a *asylum) keeping() *buckettest.S3 {
 		}),
 	})
 	a.config.Kept = func(string) bool { return true }
-	a.host = sessions.New(a.store, relayserver.NewBackend(a.config), sessions.Limits{}) // has no rights in it
+	a.rehost()
 	a.config.Snapshots, a.config.Forget = b, b.Forget
 	return s3
 }
 
-// asks makes the relay function answer a frame of the runner of the box.
-func (a *asylum) asks(f frametest.Frame) frametest.Frame {
+// asks makes the relay function answer a frame about the snapshot of session s1.
+func (a *asylum) asks(kind frame.Type, change ...func(*frametest.Frame)) frametest.Frame {
 	a.t.Helper()
-	if f.Box == "" {
-		f.Box, f.Gen, f.Runner = asylumBox, asylumGen, "r"
-	}
+	f := a.from(kind, append([]func(*frametest.Frame){func(f *frametest.Frame) { f.Owner, f.Size = "s1", 3 }}, change...)...)
 	got := a.handle(f)
 	if got.Type != frame.TypeKept || got.N != f.N {
 		a.t.Fatalf("answered with %+v", got)
@@ -53,9 +49,10 @@ func (a *asylum) asks(f frametest.Frame) frametest.Frame {
 	return got
 }
 
-// upload uploads text to the URL in room, as a box does.
-func (a *asylum) upload(room frametest.Frame, text string) {
+// saves saves a snapshot of an owner.
+func (a *asylum) saves(owner, text string) {
 	a.t.Helper()
+	room := a.asks(frame.Put, func(f *frametest.Frame) { f.Owner, f.Size = owner, int64(len(text)) })
 	r, err := http.NewRequestWithContext(a.t.Context(), http.MethodPut, room.URL, bytes.NewReader([]byte(text)))
 	commontest.OK(a.t, err)
 	for name, value := range room.Header {
@@ -64,37 +61,29 @@ func (a *asylum) upload(room frametest.Frame, text string) {
 	res, err := http.DefaultClient.Do(r)
 	commontest.OK(a.t, err)
 	_ = res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		a.t.Fatalf("put is answered %d", res.StatusCode)
-	}
-}
-
-// saves saves a snapshot of an owner.
-func (a *asylum) saves(owner, text string) {
-	a.t.Helper()
-	room := a.asks(frametest.Frame{Type: frame.Put, N: 1, Owner: owner, Size: int64(len(text))})
-	a.upload(room, text)
-	for n := range 2 { // the first answer is lost
-		if done := a.asks(frametest.Frame{Type: frame.Done, N: int64(n), Owner: owner, Object: room.Object}); done.Refused != "" {
-			a.t.Fatalf("done is refused: %s", done.Refused)
-		}
+	commontest.EqualIn(a.t, "put is answered", http.StatusOK, res.StatusCode)
+	for range 2 { // the first answer is lost
+		done := a.asks(frame.Done, func(f *frametest.Frame) { f.Owner, f.Object = owner, room.Object })
+		commontest.EqualIn(a.t, "done is refused with", "", string(done.Refused))
 	}
 }
 
 func TestRunnerSavesAndGetsASnapshotByURLs(t *testing.T) {
 	a := newAsylum(t)
-	a.keeping()
-	if got := a.asks(frametest.Frame{Type: frame.Get, N: 3, Owner: "s1"}); got.Refused != storage.NotFound {
-		t.Errorf("before: %+v", got)
+	s3 := a.keeping()
+	gets := func(owner string) frametest.Frame {
+		return a.asks(frame.Get, func(f *frametest.Frame) { f.Owner = owner })
 	}
+	commontest.EqualIn(t, "before it is refused with", storage.NotFound, gets("s1").Refused)
 	a.saves("s1", "one")
 	a.saves("s1", "two")
-	got := a.asks(frametest.Frame{Type: frame.Get, N: 4, Owner: "s1"})
-	if got.URL == "" || time.Since(time.UnixMilli(got.Saved)) > time.Hour {
+	if got := gets("s1"); got.URL == "" || time.Since(time.UnixMilli(got.Saved)) > time.Hour {
 		t.Errorf("after: %+v", got)
 	}
-	if other := a.asks(frametest.Frame{Type: frame.Get, N: 5, Owner: "s2"}); other.Refused != storage.NotFound {
-		t.Errorf("another owner: %+v", other)
+	commontest.EqualIn(t, "another owner is refused with", storage.NotFound, gets("s2").Refused)
+	s3.Before(func(*http.Request) int { return http.StatusServiceUnavailable })
+	if reply, err := a.say(a.from(frame.Get, func(f *frametest.Frame) { f.Owner = "s1" })); !errors.Is(err, storage.Unavailable) {
+		t.Errorf("while the bucket is down: %+v, %v", reply, err)
 	}
 }
 
@@ -103,33 +92,15 @@ func TestABoxIsKnownByTheDefinitionWhoseInstallIsKept(t *testing.T) {
 	a.keeping()
 	a.config.Definition = func(server string) string { return "definition of " + server }
 	a.saves("s1", "a workspace")
-	if got := a.box().Installed; got != "" {
-		t.Errorf("a workspace counts as the install of %s", got)
-	}
+	commontest.EqualIn(t, "behind a workspace the install that is kept is that of", "", a.box().Installed)
 	a.saves("install-npx-4711", "an install")
 	commontest.EqualIn(t, "the install that is kept is that of", "definition of s", a.box().Installed)
-	a.asks(frametest.Frame{Type: frame.Get, N: 9, Owner: "install-npx-4711"})
-}
-
-func TestSnapshotThatWasPutAndNotDoneIsNone(t *testing.T) {
-	a := newAsylum(t)
-	s3 := a.keeping()
-	a.saves("s1", "one")
-	before := s3.Objects()
-	room := a.asks(frametest.Frame{Type: frame.Put, Owner: "s1", Size: 3})
-	a.upload(room, "two") // and the runner is killed
-	a.changes(func(b *storage.Box) { b.Gen, b.Runner = b.Gen+1, "r2" })
-	got := a.asks(frametest.Frame{Type: frame.Get, Box: asylumBox, Gen: asylumGen + 1, Runner: "r2", Owner: "s1"})
-	if url, _, _ := strings.Cut(got.URL, "?"); !slices.Contains(before, strings.TrimPrefix(url, s3.Endpoint()+"/")) {
-		t.Errorf("the next runner gets %s, and what was done is one of %v", url, before)
-	}
 }
 
 func TestRunnerThatWasReplacedGetsNoURLAndMovesNoPointer(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
-	room := a.asks(frametest.Frame{Type: frame.Put, Owner: "s1", Size: 3})
-	a.upload(room, "old")
+	room := a.asks(frame.Put)
 	for what, replaced := range map[string]func(*storage.Box){
 		"another is being started": func(b *storage.Box) { b.Gen, b.State, b.Runner = asylumGen+1, storage.Starting, "" },
 		"another runs":             func(b *storage.Box) { b.Gen, b.State, b.Runner = asylumGen+1, storage.Awake, "r2" },
@@ -138,86 +109,59 @@ func TestRunnerThatWasReplacedGetsNoURLAndMovesNoPointer(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			a.changes(replaced)
 			before := s3.Requests()
-			for _, f := range []frametest.Frame{
-				{Type: frame.Get, Owner: "s1"},
-				{Type: frame.Put, Owner: "s1", Size: 3},
-				{Type: frame.Done, Owner: "s1", Object: room.Object},
-				{Type: frame.Forget, Owner: "s1"},
-				{Type: frame.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen},
-				{Type: frame.Done, Owner: "s1", Object: room.Object, Box: asylumBox, Gen: 99, Runner: "r2"},
-			} {
-				if got := a.asks(f); got.Refused != storage.Fenced || got.URL != "" {
-					t.Errorf("%s: %s is answered with %+v", what, f.Type, got)
+			for _, kind := range []frame.Type{frame.Get, frame.Put, frame.Done, frame.Forget} {
+				for _, runner := range []string{"r", ""} {
+					got := a.asks(kind, func(f *frametest.Frame) { f.Runner, f.Object = runner, room.Object })
+					if got.Refused != storage.Fenced || got.URL != "" {
+						t.Errorf("%s is answered with %+v", kind, got)
+					}
 				}
 			}
-			if after := s3.Requests(); len(after) != len(before) {
-				t.Errorf("%s: the bucket was asked: %v", what, after[len(before):])
-			}
+			got := a.asks(frame.Done, func(f *frametest.Frame) { f.Object, f.Gen, f.Runner = room.Object, 99, "r2" })
+			commontest.EqualIn(t, "a generation that nobody has is refused with", storage.Fenced, got.Refused)
+			commontest.SameIn(t, "requests to the bucket", before, s3.Requests())
 		})
 	}
 }
 
 func TestBoxReachesNoSnapshotOfAnother(t *testing.T) {
 	a := newAsylum(t)
-	a.keeping()
+	s3 := a.keeping()
 	a.saves("s1", "the other's")
+	before := s3.Objects()
 	commontest.OK(t, a.store.SaveBox(t.Context(), storage.Box{ID: "evil/s", State: storage.Awake, Gen: 9, Runner: "e", Conn: "e"}))
-	for _, f := range []frametest.Frame{
+	for _, as := range []frametest.Frame{
 		{Box: asylumBox, Runner: "e", Gen: asylumGen}, // in the other's name
 		{Box: asylumBox, Gen: asylumGen},
 		{Box: "nobody/s", Gen: 1},
 		{Box: "nobody/s", Runner: "e", Gen: 1},
 	} {
 		for _, kind := range []frame.Type{frame.Get, frame.Put, frame.Done, frame.Forget} {
-			f.Type, f.Owner, f.Size = kind, "s1", 3
-			if got := a.asks(f); got.Refused != storage.Fenced {
-				t.Errorf("%+v is answered with %+v", f, got)
-			}
+			got := a.asks(kind, func(f *frametest.Frame) { f.Box, f.Gen, f.Runner = as.Box, as.Gen, as.Runner })
+			commontest.EqualIn(t, fmt.Sprintf("%s of %s as %q", kind, as.Box, as.Runner), storage.Fenced, got.Refused)
 		}
 	}
-	// In its own name, the box evil/s may write anything. The other tenant's snapshot
-	// stays the same.
+	// In its own name, the box evil/s may write anything. The other tenant's snapshot stays.
 	mine := func(kind frame.Type, owner, object string) frametest.Frame {
-		return frametest.Frame{Type: kind, Box: "evil/s", Gen: 9, Runner: "e", Owner: owner, Size: 3, Object: object}
+		return a.asks(kind, func(f *frametest.Frame) { f.Box, f.Gen, f.Runner, f.Owner, f.Object = "evil/s", 9, "e", owner, object })
 	}
 	for _, owner := range []string{"s1", "../s/s1", "t/s\x00s1"} {
-		if got := a.asks(mine(frame.Get, owner, "")); got.Refused != storage.NotFound {
-			t.Errorf("%q: %+v", owner, got)
-		}
-		if got := a.asks(mine(frame.Put, owner, "")); !strings.HasPrefix(got.URL[strings.Index(got.URL, "/kept/"):], "/kept/evil/s/") {
-			t.Errorf("%q: %s", owner, got.URL)
-		}
-		a.asks(mine(frame.Forget, owner, ""))
+		commontest.EqualIn(t, owner, storage.NotFound, mine(frame.Get, owner, "").Refused)
+		commontest.Contains(t, owner, "/kept/evil/s/", mine(frame.Put, owner, "").URL)
+		mine(frame.Forget, owner, "")
 	}
 	for _, object := range []string{"", "current", "../../../t/s/x", strings.Repeat("x", 200)} {
-		if got := a.asks(mine(frame.Done, "s1", object)); got.Refused != storage.Invalid {
-			t.Errorf("%q: %+v", object, got)
-		}
+		commontest.EqualIn(t, object, storage.Invalid, mine(frame.Done, "s1", object).Refused)
 	}
-	if got := a.asks(frametest.Frame{Type: frame.Get, Owner: "s1"}); got.URL == "" {
-		t.Errorf("the other's is gone: %+v", got)
-	}
+	commontest.SameIn(t, "objects", before, s3.Objects())
 }
 
 func TestHostRefusesASnapshotThatIsTooLargeAndAnyWithoutABucket(t *testing.T) {
 	a := newAsylum(t)
-	put := frametest.Frame{Type: frame.Put, Owner: "s1", Size: bucket.MaxSnapshot + 1}
-	if got := a.asks(put); got.Refused != storage.Invalid {
-		t.Errorf("without a bucket: %+v", got)
-	}
+	large := func(f *frametest.Frame) { f.Size = bucket.MaxSnapshot + 1 }
+	commontest.EqualIn(t, "without a bucket", storage.Invalid, a.asks(frame.Put, large).Refused)
 	a.keeping()
-	if got := a.asks(put); got.Refused != storage.TooLarge || got.URL != "" {
-		t.Errorf("too large: %+v", got)
-	}
-}
-
-func TestTroubleOfTheBucketIsNoAnswer(t *testing.T) {
-	a := newAsylum(t)
-	a.keeping().Before(func(*http.Request) int { return http.StatusServiceUnavailable })
-	f := frametest.Frame{Type: frame.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen, Runner: "r"}
-	if reply, err := a.say(f); !errors.Is(err, storage.Unavailable) {
-		t.Errorf("answered with %+v, %v", reply, err)
-	}
+	commontest.EqualIn(t, "too large", storage.TooLarge, a.asks(frame.Put, large).Refused)
 }
 
 // # Sessions that have ended
@@ -233,40 +177,40 @@ func (a *asylum) left(s3 *buckettest.S3) string {
 	return fmt.Sprintf("%d objects, %d items, due: %t", len(s3.Objects()), len(items), slices.Contains(due, asylumBox))
 }
 
-func (a *asylum) ends() {
+const nothingLeft = "0 objects, 0 items, due: false"
+
+func (a *asylum) endsSession() {
 	a.t.Helper()
 	commontest.OK(a.t, a.host.End(a.t.Context(), a.caller, "s1"))
 }
+
+func (a *asylum) fallsAsleep() { a.changes(func(b *storage.Box) { b.State = storage.Asleep }) }
 
 func TestSnapshotOfASessionThatEndsInItsSleepGoesWithTheNextSweep(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
 	a.saves("s1", "one")
-	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
-	before := len(s3.Requests())
-	a.ends()
-	if n := len(s3.Requests()); n != before {
-		t.Error("whoever ended it waited for the bucket")
-	}
+	a.fallsAsleep()
+	before := s3.Requests()
+	a.endsSession()
+	commontest.SameIn(t, "whoever ended it waited for the bucket", before, s3.Requests())
 	commontest.EqualIn(t, "ended", "2 objects, 1 items, due: true", a.left(s3))
 	a.sweep()
-	commontest.EqualIn(t, "swept", "0 objects, 0 items, due: false", a.left(s3))
-	if a.starts > 0 {
-		t.Error("a box was started for it")
-	}
+	commontest.EqualIn(t, "swept", nothingLeft, a.left(s3))
+	commontest.EqualIn(t, "starts for it", 0, a.starts)
 }
 
 func TestSnapshotIsRemovedAtOnceByWhoeverCanAndOtherwiseLater(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		a := newAsylum(t)
 		s3 := a.keeping()
-		a.host = sessions.New(a.store, relayserver.NewBackend(a.config), sessions.Limits{})
+		a.rehost()
 		a.saves("s1", "one")
-		a.changes(func(b *storage.Box) { b.State = storage.Asleep })
+		a.fallsAsleep()
 		if down {
 			s3.Before(func(*http.Request) int { return http.StatusServiceUnavailable })
 		}
-		a.ends()
+		a.endsSession()
 		if down {
 			if err := relayserver.NewSweeper(a.config).Sweep(t.Context()); err == nil {
 				t.Error("the sweep does not say that the bucket is down")
@@ -274,7 +218,7 @@ func TestSnapshotIsRemovedAtOnceByWhoeverCanAndOtherwiseLater(t *testing.T) {
 			s3.Before(nil)
 			a.sweep()
 		}
-		commontest.EqualIn(t, fmt.Sprintf("bucket down: %t", down), "0 objects, 0 items, due: false", a.left(s3))
+		commontest.EqualIn(t, fmt.Sprintf("bucket down: %t", down), nothingLeft, a.left(s3))
 	}
 }
 
@@ -282,38 +226,34 @@ func TestAwakeBoxIsToldOfAnEndedSessionUntilItForgets(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
 	a.saves("s1", "one")
-	a.ends() // and its stop is lost
+	a.endsSession() // and its stop is lost
 	a.sweep()
-	if n := len(a.posted(frame.TypeStop)); n != 2 {
-		t.Errorf("it was told %d times", n)
-	}
+	commontest.EqualIn(t, "times that it was told", 2, len(a.posted(frame.TypeStop)))
 	commontest.EqualIn(t, "before", "2 objects, 1 items, due: true", a.left(s3))
-	a.asks(frametest.Frame{Type: frame.Forget, Owner: "s1"})
-	if got := a.left(s3); got != "0 objects, 0 items, due: true" { // since it is awake
-		t.Errorf("after: %s", got)
-	}
+	a.asks(frame.Forget)
+	commontest.EqualIn(t, "after, awake", "0 objects, 0 items, due: true", a.left(s3))
 }
 
 func TestSnapshotThatAnEndedSessionLeavesWhenItsBoxFallsAsleepGoesToo(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
-	a.ends() // and its stop is lost
+	a.endsSession() // and its stop is lost
 	a.saves("s1", "what its process had left")
-	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
+	a.fallsAsleep()
 	a.sweep()
-	commontest.EqualIn(t, "swept", "0 objects, 0 items, due: false", a.left(s3))
+	commontest.EqualIn(t, "swept", nothingLeft, a.left(s3))
 }
 
 func TestLeftoverWakesNobodyAndIsDeliveredToNobody(t *testing.T) {
 	a := newAsylum(t)
 	a.keeping()
 	a.config.Forget = nil // as of a function without rights
-	a.ends()
+	a.endsSession()
 	a.sweep()
-	if f := a.handle(frametest.Frame{Type: frame.TypePull, Box: asylumBox, Gen: asylumGen, Runner: "r", N: 1}); f.Type != frame.TypePulled || len(f.IDs) > 0 {
+	if f := a.handle(a.from(frame.TypePull)); f.Type != frame.TypePulled || len(f.IDs) > 0 {
 		t.Errorf("pulled %+v", f)
 	}
-	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
+	a.fallsAsleep()
 	a.sweep()
 	if a.starts > 0 || len(a.posted(frame.TypeDeliver)) > 0 || len(a.posted(frame.TypeNudge)) > 0 {
 		t.Errorf("%d starts, posts %+v", a.starts, a.posts)
@@ -324,12 +264,10 @@ func TestServerThatKeepsNothingLeavesNothingBehind(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
 	a.config.Kept = func(string) bool { return false }
-	a.host = sessions.New(a.store, relayserver.NewBackend(a.config), sessions.Limits{})
-	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
+	a.rehost()
+	a.fallsAsleep()
 	a.store.Reset()
-	a.ends()
-	if n := a.store.Counts(); n.Writes != 1 {
-		t.Errorf("it took %v", n.Calls)
-	}
-	commontest.Equal(t, "0 objects, 0 items, due: false", a.left(s3))
+	a.endsSession()
+	commontest.EqualIn(t, "writes", 1, a.store.Counts().Writes)
+	commontest.Equal(t, nothingLeft, a.left(s3))
 }

@@ -1,7 +1,6 @@
 package relayserver_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -11,31 +10,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
+// startsWith reports what a fresh process lists.
+func (a *asylum) startsWith(lists string) {
+	a.t.Helper()
+	address := a.address()
+	address.Digest = "digest"
+	a.handle(a.from(frame.TypeStatus, func(f *frametest.Frame) {
+		f.Session, f.Ticket, f.Lists, f.Payload = "s1", a.config.Sealer.Seal(address, asylumGen), "kind", []byte(lists)
+	}))
+}
+
 // The first fingerprint of a kind is kept. Another one has the box tell its client, over the
 // connection that the frame came from.
 func TestBoxTellsTheClientOfAProcessThatListsOtherwise(t *testing.T) {
-	s := newSiege(t)
-	ticket := s.ticket("m1", "d1", hostileBox, hostileGen)
+	a := newAsylum(t)
 	for i, lists := range []string{`{"tools/list":"a"}`, `{"tools/list":"a"}`, `{"tools/list":"b"}`, `{"tools/list":"b"}`} {
-		s.posts = nil
-		f := frametest.Frame{Type: frame.TypeStatus, Box: hostileBox, Gen: hostileGen, Session: "m1", Ticket: ticket, Lists: "kind", Payload: []byte(lists)}
-		if _, err := s.handle(frametest.Encode(f)); err != nil {
-			t.Fatal(err)
-		}
+		a.posts = nil
+		a.startsWith(lists)
+		told := a.posted(frame.TypeDeliver)
 		if i != 2 {
-			if len(s.posts) != 0 {
-				t.Errorf("start %d: posts are %v", i, s.posts)
-			}
+			commontest.EqualIn(t, "posts", 0, len(a.posts))
 			continue
 		}
-		if len(s.posts) != 1 {
-			t.Fatalf("start %d: posts are %v", i, s.posts)
-		}
-		conn, data, _ := strings.Cut(s.posts[0], " ")
-		told, err := frametest.Decode([]byte(data))
-		if err != nil || conn != "conn-x" || told.Type != frame.TypeDeliver || told.Session != "m1" || !told.Moved || !told.Looks || told.AckWithin != 0 ||
-			!strings.HasSuffix(string(told.Payload), `{"jsonrpc":"2.0","method":"notifications/initialized"}`) {
-			t.Errorf("the box got %s on %s, %v", data, conn, err)
+		if len(told) != 1 || told[0].Session != "s1" || !told[0].Moved || !told[0].Looks || told[0].AckWithin != 0 ||
+			!strings.HasSuffix(string(told[0].Payload), `{"jsonrpc":"2.0","method":"notifications/initialized"}`) {
+			t.Errorf("the box got %+v", a.posts)
 		}
 	}
 }
@@ -44,25 +43,16 @@ func TestBoxTellsTheClientOfAProcessThatListsOtherwise(t *testing.T) {
 // record.
 func TestFingerprintOfAHostileBoxIsBounded(t *testing.T) {
 	s := newSiege(t)
-	ticket := s.ticket("m1", "d1", hostileBox, hostileGen)
-	for _, f := range []frametest.Frame{
-		{Lists: strings.Repeat("x", 201), Payload: []byte(`{}`)},
-		{Lists: "x", Payload: []byte(`"` + strings.Repeat("x", 5<<10) + `"`)},
-	} {
-		f.Type, f.Box, f.Gen, f.Session, f.Ticket = frame.TypeStatus, hostileBox, hostileGen, "m1", ticket
-		if _, err := s.handle(frametest.Encode(f)); !errors.Is(err, storage.Invalid) {
-			t.Errorf("%d bytes of a kind with %d of a fingerprint: %v", len(f.Lists), len(f.Payload), err)
-		}
+	lists := func(kind, fingerprint string) frametest.Frame {
+		return from(frame.TypeStatus, func(f *frametest.Frame) {
+			f.Session, f.Ticket, f.Lists, f.Payload = "m1", s.ticket("m1", "d1", hostileBox, hostileGen), kind, []byte(fingerprint)
+		})
 	}
-	f := frametest.Frame{
-		Type: frame.TypeStatus, Box: hostileBox, Gen: hostileGen, Session: "m1", Ticket: ticket, Lists: "2025-11-25", Payload: []byte(`{"evil":1}`),
-	}
-	if _, err := s.handle(frametest.Encode(f)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.memory.Handshake(t.Context(), "digest", "2025-11-25"); !errors.Is(err, storage.NotFound) {
-		t.Errorf("the record says what the box wants: %v", err)
-	}
+	s.gainsNothing("a long kind", lists(strings.Repeat("x", 201), `{}`))
+	s.gainsNothing("a long fingerprint", lists("x", `"`+strings.Repeat("x", 5<<10)+`"`))
+	s.answers(lists("2025-11-25", `{"evil":1}`))
+	_, err := s.memory.Handshake(t.Context(), "digest", "2025-11-25")
+	commontest.EqualIn(t, "the record is", storage.NotFound, storage.CodeOf(err))
 }
 
 // A request may wait until the box is woken with another program than the one that the host
@@ -70,25 +60,35 @@ func TestFingerprintOfAHostileBoxIsBounded(t *testing.T) {
 func TestRequestThatAnotherProgramGetsSaysSo(t *testing.T) {
 	for code, moved := range map[string]bool{"": false, "old": false, "new": true} {
 		t.Run(code, func(t *testing.T) {
-			s := newSiege(t)
-			b, err := s.memory.Box(t.Context(), hostileBox)
-			commontest.OK(t, err)
-			b.Code = code
-			commontest.OK(t, s.memory.SaveBox(t.Context(), b))
-			waits, _, err := s.memory.Load(t.Context(), "m1", "")
-			commontest.OK(t, err)
-			waits.Digest = "old"
-			commontest.OK(t, s.memory.Save(t.Context(), waits))
-			if _, err := s.handle(frametest.Encode(frametest.Frame{Type: frame.TypePull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1})); err != nil {
-				t.Fatal(err)
-			}
-			if len(s.posts) != 1 {
-				t.Fatalf("posts are %v", s.posts)
-			}
-			_, data, _ := strings.Cut(s.posts[0], " ")
-			if f, err := frametest.Decode([]byte(data)); err != nil || f.Type != frame.TypeDeliver || f.Moved != moved {
-				t.Errorf("code %q: %s, %v", code, data, err)
+			a := newAsylum(t)
+			a.changes(func(b *storage.Box) { b.Code = code })
+			s := a.session()
+			s.Digest = "old"
+			commontest.OK(t, a.store.Save(t.Context(), s))
+			a.waits()
+			a.handle(a.from(frame.TypePull))
+			if d := a.posted(frame.TypeDeliver); len(d) != 1 || d[0].Moved != moved {
+				t.Errorf("code %q: %+v", code, d)
 			}
 		})
+	}
+}
+
+func TestABoxLearnsWhichSessionsAreOfOnePrincipalAndNothingElse(t *testing.T) {
+	a := newAsylum(t)
+	hash := func(principal, server string) string {
+		d := callOf("t", server)
+		d.Client.Principal = principal
+		a.posts = nil
+		_, err := a.backend().Deliver(t.Context(), d, storage.Box{ID: d.Address.Box, State: storage.Awake, Conn: "c", Gen: 1})
+		commontest.OK(t, err)
+		return a.posted(frame.TypeDeliver)[0].Principal
+	}
+	ann := hash("ann@example.org", "s")
+	if again := hash("ann@example.org", "s"); again != ann || ann == "" || strings.Contains(ann, "ann") {
+		t.Errorf("one principal is %q and %q", ann, again)
+	}
+	if bob, elsewhere := hash("bob@example.org", "s"), hash("ann@example.org", "other"); bob == ann || elsewhere == ann {
+		t.Errorf("ann is %q, bob %q, and ann in another box %q", ann, bob, elsewhere)
 	}
 }

@@ -2,10 +2,7 @@ package relayserver_test
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,7 +13,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -28,9 +24,13 @@ func TestTheItemIsThereBeforeItsQuestionsAre(t *testing.T) {
 	faulty := storagetest.NewFaulty(a.store, 1, storagetest.Faults{})
 	faulty.Set("Append", storagetest.Faults{Lost: 1})
 	a.config.Store = faulty
+	a.store.Reset()
 	suspends := a.suspension(1, 1, wire.MethodElicit, wire.MethodElicit)
 	if _, err := a.say(suspends); storage.CodeOf(err) != storage.Unavailable {
 		t.Fatalf("the frame was answered: %v", err)
+	}
+	if n := a.store.Counts(); n.Writes != 1 || n.Reads != 0 {
+		t.Errorf("to suspend costs more than a write: %v", n.Calls)
 	}
 	a.config.Store = a.store
 	it := a.item()
@@ -73,24 +73,6 @@ func TestAQuestionMayBeAnsweredBeforeItsCallIsSuspended(t *testing.T) {
 	}
 }
 
-func TestSuspensionCostsAWriteMoreThanItsEvents(t *testing.T) {
-	for name, marked := range map[string]bool{"no mark": false, "over its mark": true} {
-		t.Run(name, func(t *testing.T) {
-			a := newAsylum(t)
-			f := a.suspension(1, 1, wire.MethodElicit)
-			if marked {
-				a.handle(frametest.Frame{Type: frame.TypeTaken, Box: asylumBox, Gen: asylumGen, Tickets: []string{f.Items[0].Ticket}})
-				f.Items[0].Marked = true
-			}
-			a.store.Reset()
-			a.handle(f)
-			if n := a.store.Counts(); n.Writes != 2 || n.Reads != 0 {
-				t.Errorf("%v", n.Calls)
-			}
-		})
-	}
-}
-
 func TestTheLastAnswerWakesTheBoxAndTheOneBeforeDoesNot(t *testing.T) {
 	a := newAsylum(t)
 	a.suspended(wire.MethodElicit, wire.MethodElicit)
@@ -115,36 +97,6 @@ func TestTheLastAnswerWakesTheBoxAndTheOneBeforeDoesNot(t *testing.T) {
 	}
 }
 
-func TestTheNextRoundIsDeliveredBehindTheQuestions(t *testing.T) {
-	a := newAsylum(t)
-	a.suspended(wire.MethodElicit, wire.MethodElicit)
-	a.answers(1, 0, yes)
-	a.answers(1, 1, yes)
-	if len(a.posted(frame.TypeNudge)) != 1 || a.starts != 0 {
-		t.Errorf("%d nudges, %d starts for a box that is awake", len(a.posted(frame.TypeNudge)), a.starts)
-	}
-	pulled := a.handle(frametest.Frame{Type: frame.TypePull, Box: asylumBox, Gen: asylumGen, Runner: "r", N: 1})
-	commontest.Same(t, map[storage.StreamID]int{a.stream: 1}, pulled.Rounds)
-	d := a.posted(frame.TypeDeliver)
-	if len(d) != 1 || d[0].Round != 1 || d[0].Base != 2 || !d[0].Inbox || !strings.Contains(string(d[0].Payload), `"inputResponses"`) {
-		t.Fatalf("delivered: %+v", d)
-	}
-	f := a.suspension(2, 3, wire.MethodElicit)
-	f.Items[0].Marked = true
-	a.handle(f)
-	it := a.item()
-	if it.State != storage.Suspended || it.Round != 2 || it.Base != 3 {
-		t.Errorf("the item is %s in round %d behind %d", it.State, it.Round, it.Base)
-	}
-	// A copy of the first round's batch comes late.
-	if ack := a.handle(a.suspension(1, 1, wire.MethodElicit, wire.MethodElicit)); len(ack.Closed) > 0 {
-		t.Errorf("%+v", ack)
-	}
-	if diff := cmp.Diff(it, a.item()); diff != "" {
-		t.Errorf("a late copy changed the item: %s", diff)
-	}
-}
-
 func TestAnswersThatComeAtOnceMakeOneRound(t *testing.T) {
 	a := newAsylum(t)
 	a.suspended(wire.MethodElicit, wire.MethodElicit, wire.MethodElicit)
@@ -161,196 +113,172 @@ func TestAnswersThatComeAtOnceMakeOneRound(t *testing.T) {
 	}
 }
 
-func TestAnswerThatTheServerCannotBeToldEndsTheCall(t *testing.T) {
-	a := newAsylum(t)
-	a.suspended(wire.MethodCreateMessage)
-	a.sleeps()
-	a.answers(1, 0, `"error":{"code":-1,"message":"no model"}`)
-	if m := a.end(); string(m.ID) != "77" || !strings.Contains(string(m.Error), "no model") || !strings.Contains(string(m.Error), "-32603") {
-		t.Errorf("it ended with %s", m.Raw)
-	}
-	a.gone()
-	if a.starts != 0 {
-		t.Error("a box was started for it")
+const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`
+
+// swaps changes the item of the call.
+func (a *asylum) swaps(change func(*storage.Item)) {
+	a.t.Helper()
+	it := a.item()
+	was := it
+	change(&it)
+	if swapped, err := a.store.SwapItem(a.t.Context(), was, it); err != nil || !swapped {
+		a.t.Fatal(swapped, err)
 	}
 }
 
-func TestForeignAnswersChangeNothing(t *testing.T) {
-	a := newAsylum(t)
-	before := a.suspended(wire.MethodElicit)
-	other := storage.NewStreamID()
-	for _, id := range []string{
-		storage.QuestionID(a.stream, 2, 0), storage.QuestionID(a.stream, 0, 0), storage.QuestionID(a.stream, 1, 7), storage.QuestionID(other, 1, 0),
-	} {
-		commontest.CheckIn(t, id, a.accept(`{"jsonrpc":"2.0","id":"`+id+`",`+yes+`}`))
-	}
-	// Another session of the tenant has learned the question's id.
-	commontest.OK(t, a.store.Create(t.Context(), storage.Session{
-		ID: "s2", Server: "s", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Expires: time.Now().Add(time.Hour),
-	}))
-	m, _ := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, 1, 0) + `",` + yes + `}`))
-	if _, err := a.host.Accept(t.Context(), a.caller, "s2", []wire.Message{m}, false); err != nil {
-		t.Error(err)
-	}
-	commontest.Same(t, before, a.item())
-}
-
-func TestCancelEndsASuspendedCall(t *testing.T) {
-	a := newAsylum(t)
-	a.suspended(wire.MethodElicit)
-	a.sleeps()
-	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`
-	if err := errors.Join(a.accept(cancel+`"77"}}`), a.accept(cancel+`78}}`)); err != nil || a.item().State != storage.Suspended {
-		t.Fatalf("the cancel of another request counts: %v", err)
-	}
-	commontest.OK(t, a.accept(cancel+`77}}`))
-	if m := a.end(); string(wire.Lookup(m.Error, "code")) != "-32800" || string(m.ID) != "77" {
-		t.Errorf("it ended with %s", m.Raw)
-	}
-	a.gone()
-	a.answers(1, 0, yes)
-	if a.gone(); a.starts != 0 {
-		t.Error("an answer brings a cancelled call back")
-	}
-}
-
-func TestCancelLooksForSuspendedCallsOnlyWhereThereMayBeSome(t *testing.T) {
-	a := newAsylum(t)
-	s := a.session()
-	s.Init = json.RawMessage(`{"capabilities":{}}`)
-	commontest.OK(t, a.store.Save(t.Context(), s))
-	a.store.Reset()
-	commontest.OK(t, a.accept(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":77}}`))
-	if n := a.store.Counts(); n.Calls["Items"] != 0 {
-		t.Errorf("%v", n.Calls)
-	}
-}
-
-func TestDeleteEndsTheSuspendedCallsOfItsSession(t *testing.T) {
-	a := newAsylum(t)
-	a.suspended(wire.MethodElicit)
-	commontest.OK(t, a.host.End(t.Context(), a.caller, "s1"))
-	if m := a.end(); !strings.Contains(string(m.Error), "the session has ended") {
-		t.Errorf("it ended with %s", m.Raw)
-	}
-	a.gone()
-}
-
-func TestSuspendedCallEndsWhenNobodyAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
-		a.suspended(wire.MethodElicit, wire.MethodElicit)
-		a.answers(1, 0, yes)
-		time.Sleep(6*time.Hour - time.Second)
-		a.sweep()
-		if a.item().State != storage.Suspended {
-			t.Fatal("it ended too early")
-		}
-		time.Sleep(2 * time.Second)
-		a.sweep()
-		m := a.end()
-		phase, _ := wire.String(wire.Lookup(m.Error, "data", "phase"))
-		if phase != "tool_call" || !strings.Contains(string(m.Error), "nobody answered within 6h0m0s") {
-			t.Errorf("it ended with %s", m.Raw)
-		}
-		a.gone()
-		a.answers(1, 1, yes)
-		a.gone()
-	})
-}
-
-func TestSweepResumesWhatAFunctionThatDiedHadTheLastAnswerOf(t *testing.T) {
-	a := newAsylum(t)
-	a.suspended(wire.MethodElicit)
-	a.sleeps()
-	id := storage.QuestionID(a.stream, 1, 0)
-	if _, err := a.store.PutAnswer(t.Context(), storage.Answer{
-		Session: "s1", Question: id, Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `",` + yes + `}`), Expires: time.Now().Add(time.Hour),
-	}); err != nil {
-		t.Fatal(err)
-	}
-	a.sweep()
-	if it := a.item(); it.State != storage.Waiting || a.starts != 1 {
-		t.Errorf("the item is %s, and %d boxes were started", it.State, a.starts)
-	}
-}
-
-func TestSweepEndsWhatWasSuspendedByABoxThatDiedBeforeItAsked(t *testing.T) {
-	a := newAsylum(t)
-	it := a.suspended(wire.MethodElicit)
+// dies has the box be lost.
+func (a *asylum) dies() {
+	a.t.Helper()
 	a.changes(func(b *storage.Box) {
 		b.State, b.Lost, b.Runner, b.Conn = storage.Asleep, b.Gen, "", ""
 		b.Failure = storage.Failure{Phase: "runtime", Detail: "the box was killed", At: time.Now()}
 	})
-	a.sweep()
-	if diff := cmp.Diff(it, a.item()); diff != "" {
-		t.Fatalf("a call that waits for its client has ended with its box: %s", diff)
-	}
-	never := it
-	never.Base = 5 // as if the questions were not stored
-	if swapped, err := a.store.SwapItem(t.Context(), it, never); err != nil || !swapped {
-		t.Fatal(err)
-	}
-	a.sweep()
-	if m := a.end(); !strings.Contains(string(m.Error), "the box was killed") {
-		t.Errorf("it ended with %s", m.Raw)
-	}
-	a.gone()
 }
 
-func TestSweepTakesAwayWhatIsSuspendedAndHasEnded(t *testing.T) {
-	a := newAsylum(t)
-	it := a.suspended(wire.MethodElicit)
-	commontest.OK(t, a.store.Append(t.Context(), storage.Batch{
-		Session: "s1", Stream: a.stream, First: it.Base + 1, Gen: asylumGen, Seq: 8, Final: true, Events: [][]byte{[]byte(`{"jsonrpc":"2.0","id":77,"result":{}}`)},
-	}))
-	a.sweep()
-	a.gone()
-	if m := a.end(); m.Result == nil {
-		t.Errorf("the end is %s", m.Raw)
+// A suspended call ends at once, without a box, and an answer that comes later changes nothing.
+func TestASuspendedCallEnds(t *testing.T) {
+	for what, tt := range map[string]struct {
+		asks string // the method of its question
+		ends func(a *asylum)
+		end  []string // parts of it
+	}{
+		"nobody answers": {wire.MethodElicit, func(a *asylum) {
+			time.Sleep(6*time.Hour + time.Second)
+			a.sweep()
+		}, []string{`"phase":"tool_call"`, "nobody answered within 6h0m0s"}},
+		"its client cancels": {wire.MethodElicit, func(a *asylum) {
+			commontest.OK(a.t, a.accept(cancel+`77}}`))
+		}, []string{"-32800"}},
+		"the server cannot be told the answer": {wire.MethodCreateMessage, func(a *asylum) {
+			a.answers(1, 0, `"error":{"code":-1,"message":"no model"}`)
+		}, []string{"-32603", "no model"}},
+		"DELETE": {wire.MethodElicit, func(a *asylum) {
+			commontest.OK(a.t, a.host.End(a.t.Context(), a.caller, "s1"))
+		}, []string{"the session has ended"}},
+		"a function that ended the session died": {wire.MethodElicit, func(a *asylum) {
+			s := a.session()
+			s.State = storage.Ended
+			commontest.OK(a.t, a.store.Save(a.t.Context(), s))
+			a.sweep()
+		}, []string{"the session has ended"}},
+		"its box died before it asked": {wire.MethodElicit, func(a *asylum) {
+			a.dies()
+			a.swaps(func(it *storage.Item) { it.Base = 5 }) // as if the questions were not stored
+			a.sweep()
+		}, []string{"the box was killed"}},
+		"its log has its end": {wire.MethodElicit, func(a *asylum) {
+			commontest.OK(a.t, a.store.Append(a.t.Context(), storage.Batch{
+				Session: "s1", Stream: a.stream, First: 2, Gen: asylumGen, Seq: 8, Final: true, Events: [][]byte{[]byte(`{"jsonrpc":"2.0","id":77,"result":{}}`)},
+			}))
+			a.sweep()
+		}, []string{`"result"`}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAsylum(t)
+				a.suspended(tt.asks)
+				a.sleeps()
+				tt.ends(a)
+				end := a.end()
+				commontest.EqualIn(t, "the id of the end", "77", string(end.ID))
+				for _, part := range tt.end {
+					commontest.Contains(t, "the end", part, string(end.Raw))
+				}
+				a.gone()
+				_ = a.accept(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, 1, 0) + `",` + yes + `}`) // the session may have ended
+				if a.gone(); a.starts != 0 {
+					t.Error("an answer brings the call back")
+				}
+			})
+		})
 	}
 }
 
-func TestSweepEndsSuspendedCallsOfSessionsThatHaveEnded(t *testing.T) {
+func TestASuspendedCallWaitsWhateverElseComes(t *testing.T) {
+	for what, does := range map[string]func(a *asylum) error{
+		"another id, or another request, is cancelled": func(a *asylum) error {
+			commontest.OK(a.t, a.accept(cancel+`"77"}}`))
+			return a.accept(cancel + `78}}`)
+		},
+		"answers to what it does not ask": func(a *asylum) error {
+			for _, id := range []string{
+				storage.QuestionID(a.stream, 2, 0), storage.QuestionID(a.stream, 0, 0), storage.QuestionID(a.stream, 1, 7), storage.QuestionID(storage.NewStreamID(), 1, 0),
+			} {
+				commontest.CheckIn(a.t, id, a.accept(`{"jsonrpc":"2.0","id":"`+id+`",`+yes+`}`))
+			}
+			return nil
+		},
+		"another session of the tenant has learned the question's id": func(a *asylum) error {
+			commontest.OK(a.t, a.store.Create(a.t.Context(), storage.Session{
+				ID: "s2", Server: "s", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Expires: time.Now().Add(time.Hour),
+			}))
+			m, _ := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, 1, 0) + `",` + yes + `}`))
+			_, err := a.host.Accept(a.t.Context(), a.caller, "s2", []wire.Message{m}, false)
+			return err
+		},
+		"its time is not over": func(a *asylum) error {
+			time.Sleep(6*time.Hour - time.Second)
+			a.sweep()
+			return nil
+		},
+		"its box dies after it has asked": func(a *asylum) error {
+			a.dies()
+			a.sweep()
+			return nil
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAsylum(t)
+				before := a.suspended(wire.MethodElicit)
+				commontest.Check(t, does(a))
+				commontest.Same(t, before, a.item())
+			})
+		})
+	}
+}
+
+// The sweep does what a function that died, or a runner that was too late, has left undone.
+func TestTheSweepMakesARoundWaitForABox(t *testing.T) {
+	for what, happens := range map[string]func(a *asylum){
+		"a function died that had the last answer": func(a *asylum) {
+			a.sleeps()
+			id := storage.QuestionID(a.stream, 1, 0)
+			_, err := a.store.PutAnswer(a.t.Context(), storage.Answer{
+				Session: "s1", Question: id, Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `",` + yes + `}`), Expires: time.Now().Add(time.Hour),
+			})
+			commontest.OK(a.t, err)
+		},
+		"the answer to the pull came too late": func(a *asylum) {
+			a.answers(1, 0, yes)
+			_, err := a.store.Claim(a.t.Context(), asylumBox, a.stream, asylumGen)
+			commontest.OK(a.t, err)
+			a.sleeps() // it executed nothing
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			a := newAsylum(t)
+			a.suspended(wire.MethodElicit)
+			happens(a)
+			a.sweep()
+			if it := a.item(); it.State != storage.Waiting || it.Round != 1 || a.starts != 1 {
+				t.Errorf("the item is %s in round %d, and %d boxes were started", it.State, it.Round, a.starts)
+			}
+		})
+	}
+}
+
+// The clock of the function that suspended it was a day ahead.
+func TestACallThatWasSuspendedInTheFutureBeginsToWaitNow(t *testing.T) {
 	a := newAsylum(t)
 	a.suspended(wire.MethodElicit)
-	s := a.session()
-	s.State = storage.Ended
-	commontest.OK(t, a.store.Save(t.Context(), s))
-	a.sweep()
-	a.gone()
-}
-
-func TestRoundThatWasClaimedTooLateWaitsAgain(t *testing.T) {
-	a := newAsylum(t)
-	a.suspended(wire.MethodElicit)
-	a.answers(1, 0, yes)
-	if _, err := a.store.Claim(t.Context(), asylumBox, a.stream, asylumGen); err != nil {
-		t.Fatal(err)
-	}
-	a.sleeps() // the answer to its pull came too late, so it executed nothing
-	a.sweep()
-	if it := a.item(); it.State != storage.Waiting || it.Round != 1 || a.starts != 1 {
-		t.Errorf("the item is %s in round %d, and %d boxes were started", it.State, it.Round, a.starts)
-	}
-}
-
-func TestPollTakesASuspendedCallForAccepted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
-		a.suspended(wire.MethodElicit)
-		a.sleeps()
-		call, err := a.host.Resume(t.Context(), a.caller, "s1", storage.EventID{Stream: a.stream, Index: 1}.String())
-		commontest.OK(t, err)
-		a.store.Reset()
-		events, err := call.Next(t.Context(), time.Now().Add(25*time.Second))
-		if err != nil || len(events) > 0 || call.Done() {
-			t.Errorf("%d events, done %v: %v", len(events), call.Done(), err)
-		}
-		if n := a.store.Counts(); n.Calls["Box"] > 0 || n.Writes > 0 || a.starts > 0 {
-			t.Errorf("the box is looked after: %v, %d starts", n.Calls, a.starts)
-		}
+	a.swaps(func(it *storage.Item) {
+		it.Created, it.NotAfter = it.Created.Add(24*time.Hour), it.NotAfter.Add(24*time.Hour)
 	})
+	a.sweep()
+	if got := a.item(); time.Until(got.NotAfter) > 6*time.Hour || time.Until(got.NotAfter) < 5*time.Hour || len(got.Raw) == 0 || len(got.Questions) != 1 {
+		t.Errorf("it waits until %s: %+v", got.NotAfter, got)
+	}
 }
 
 // A function posts a call. The answer comes at once and suspends the call, and the box
@@ -376,6 +304,25 @@ func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *te
 			t.Errorf("delivered %d times, %d starts, the item is %s", n, a.starts, a.item().State)
 		}
 	})
+}
+
+// A poll reads the item of a call. Then the box suspends the call and falls asleep. Then
+// the poll reads the record of the box.
+func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
+	a := newAsylum(t)
+	a.takes()
+	f := a.suspension(1, 1, wire.MethodElicit)
+	f.Items[0].Marked = true
+	tracker := a.tracks(a.before("Box", func() {
+		a.handle(f)
+		a.sleeps()
+	}))
+	_, err := tracker.Check(t.Context())
+	commontest.OK(t, err)
+	tail, err := a.store.Tail(t.Context(), "s1", a.stream)
+	if err != nil || tail.Final || a.item().State != storage.Suspended {
+		t.Errorf("it was ended: %+v, %v; its item is %s", tail, err, a.item().State)
+	}
 }
 
 func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
@@ -411,6 +358,15 @@ func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 			}
 		})
 	}
+	t.Run("what has ended", func(t *testing.T) {
+		a := newAsylum(t)
+		a.ends()
+		if ack := a.handle(a.suspension(1, 1, wire.MethodElicit)); !slices.Contains(ack.Closed, a.stream) {
+			t.Errorf("answered with %+v", ack)
+		}
+		a.sweep()
+		a.gone()
+	})
 	t.Run("a round that has not been begun", func(t *testing.T) {
 		a := newAsylum(t)
 		a.suspended(wire.MethodElicit)
@@ -426,16 +382,4 @@ func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 		}
 		a.gone()
 	})
-}
-
-func TestAStreamThatHasEndedIsNotSuspended(t *testing.T) {
-	a := newAsylum(t)
-	commontest.OK(t, a.store.Append(t.Context(), storage.Batch{
-		Session: "s1", Stream: a.stream, First: 1, Final: true, Events: [][]byte{[]byte(`{"jsonrpc":"2.0","id":77,"error":{"code":-32603,"message":"lost"}}`)},
-	}))
-	if ack := a.handle(a.suspension(1, 1, wire.MethodElicit)); !slices.Contains(ack.Closed, a.stream) {
-		t.Errorf("answered with %+v", ack)
-	}
-	a.sweep()
-	a.gone()
 }

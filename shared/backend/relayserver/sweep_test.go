@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,61 +13,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// partlyDown is a store that fails for one box and for one stream. If blank is set, its
-// reads of the log find nothing.
-type partlyDown struct {
-	storage.Store
-	box    storage.BoxID
-	stream storage.StreamID
-	blank  bool
-}
-
 var errDown = storage.Errorf(storage.Unavailable, "the store does not answer; try again")
-
-func (s partlyDown) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
-	if id == s.box {
-		return storage.Box{}, errDown
-	}
-	return s.Store.Box(ctx, id)
-}
-
-func (s partlyDown) Append(ctx context.Context, b storage.Batch) error {
-	if b.Stream == s.stream {
-		return errDown
-	}
-	return s.Store.Append(ctx, b)
-}
-
-func (s partlyDown) Read(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, limit int) (storage.Page, error) {
-	if s.blank {
-		return storage.Page{}, nil
-	}
-	return s.Store.Read(ctx, id, stream, after, limit)
-}
-
-// noFleet runs nothing.
-type noFleet struct{}
-
-func (noFleet) Run(context.Context, fleet.Task) (string, error) {
-	return "", errors.New("nothing is run here")
-}
-func (noFleet) Stop(context.Context, string, string) error    { return nil }
-func (noFleet) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
-
-func (noFleet) Traits(string) fleet.Traits {
-	return fleet.Traits{Lists: true}
-}
-
-func (noFleet) Post(context.Context, string, []byte) error    { return storage.Closed }
-func (noFleet) launch(storage.Box) (map[string]string, error) { return map[string]string{}, nil }
-
-func configOf(t *testing.T, store storage.Store) relayserver.Config {
-	t.Helper()
-	return relayserver.Config{Store: store, Poster: noFleet{}, Fleet: noFleet{}, Sealer: sealerOf(t, 7), Launch: noFleet{}.launch}
-}
 
 // lostBoxes returns a store with boxes that were lost while they had requests. Each item
 // names a box and the requests that need an end.
@@ -83,39 +34,56 @@ func lostBoxes(t *testing.T, items ...storage.Item) *storagetest.Memory {
 		if it.Address.Requests == nil {
 			it.Address.Requests = []json.RawMessage{json.RawMessage("1")}
 		}
-		if _, err := store.PutItem(t.Context(), it); err != nil {
-			t.Fatal(err)
-		}
+		_, err := store.PutItem(t.Context(), it)
+		commontest.OK(t, err)
 	}
 	return store
 }
 
-func ended(t *testing.T, store storage.Store, stream storage.StreamID) (last storage.Index, final bool) {
-	t.Helper()
-	tail, err := store.Tail(t.Context(), "one", stream)
-	commontest.OK(t, err)
-	return tail.Last, tail.Final
-}
-
-func TestSweepEndsTheOtherRequestsOfABoxWhenOneCannotBeEnded(t *testing.T) {
-	store := lostBoxes(t, storage.Item{Box: "t/s", ID: "a"}, storage.Item{Box: "t/s", ID: "b"})
-	err := relayserver.NewSweeper(configOf(t, partlyDown{Store: store, stream: "a"})).Sweep(t.Context())
-	if storage.CodeOf(err) != storage.Unavailable {
-		t.Errorf("got %v, want unavailable", err)
-	}
-	if _, final := ended(t, store, "b"); !final {
-		t.Error("the other request has no end")
-	}
-}
-
-func TestSweepGoesOnAfterABoxThatCannotBeRead(t *testing.T) {
-	store := lostBoxes(t, storage.Item{Box: "t/a", ID: "a"}, storage.Item{Box: "t/b", ID: "b"})
-	err := relayserver.NewSweeper(configOf(t, partlyDown{Store: store, box: "t/a", stream: "none"})).Sweep(t.Context())
-	if storage.CodeOf(err) != storage.Unavailable {
-		t.Errorf("got %v, want unavailable", err)
-	}
-	if _, final := ended(t, store, "b"); !final {
-		t.Error("the request of the other box has no end")
+// The sweep goes on after what it cannot do, and says that there was something.
+func TestTheSweepEndsAllThatItCan(t *testing.T) {
+	down := errors.New("not to be reached")
+	for what, tt := range map[string]struct {
+		boxes [2]storage.BoxID
+		fails func(*intercept.Call) bool
+		list  error
+	}{
+		"one request cannot be ended": {[2]storage.BoxID{"t/s", "t/s"}, func(c *intercept.Call) bool {
+			b, appends := c.In.(storage.Batch)
+			return appends && b.Stream == "a"
+		}, nil},
+		"one box cannot be read": {[2]storage.BoxID{"t/a", "t/b"}, nil, nil},
+		"the fleet's list":       {[2]storage.BoxID{"t/s", "t/s"}, nil, down},
+	} {
+		t.Run(what, func(t *testing.T) {
+			memory := lostBoxes(t, storage.Item{Box: tt.boxes[0], ID: "a"}, storage.Item{Box: tt.boxes[1], ID: "b"})
+			read := 0
+			c := configOf(t, intercept.New(memory, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
+				if call.Method == "Box" {
+					read++
+				}
+				if tt.fails != nil && tt.fails(call) || call.Method == "Box" && read == 1 && tt.boxes[0] != tt.boxes[1] {
+					return errDown
+				}
+				return do(ctx)
+			}))
+			c.Fleet = &asylum{fails: tt.list, can: fleet.Traits{Lists: true}}
+			err := relayserver.NewSweeper(c).Sweep(t.Context())
+			if tt.list != nil && !errors.Is(err, tt.list) || tt.list == nil && storage.CodeOf(err) != storage.Unavailable {
+				t.Errorf("got %v", err)
+			}
+			ends := 0
+			for _, stream := range []storage.StreamID{"a", "b"} {
+				tail, err := memory.Tail(t.Context(), "one", stream)
+				commontest.OK(t, err)
+				if tail.Final {
+					ends++
+				}
+			}
+			if want := map[bool]int{true: 2, false: 1}[tt.list != nil]; ends != want {
+				t.Errorf("%d requests have an end, want %d", ends, want)
+			}
+		})
 	}
 }
 
@@ -125,10 +93,17 @@ func TestBatchWhoseLogIsGoneIsEndedAllTheSame(t *testing.T) {
 	commontest.OK(t, store.Append(t.Context(), storage.Batch{
 		Session: "one", Stream: "a", First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{}`)}, Expires: time.Now().Add(time.Hour),
 	}))
-	commontest.OK(t, relayserver.NewSweeper(configOf(t, partlyDown{Store: store, stream: "none", blank: true})).Sweep(t.Context()))
-	if last, final := ended(t, store, "a"); last != 3 || !final {
-		t.Errorf("the stream has %d events, its end: %v; want one event and two errors", last, final)
+	commontest.OK(t, relayserver.NewSweeper(configOf(t, blank{store})).Sweep(t.Context()))
+	if tail, err := store.Tail(t.Context(), "one", "a"); err != nil || tail.Last != 3 || !tail.Final {
+		t.Errorf("the stream is %+v (%v); want one event and two errors", tail, err)
 	}
+}
+
+// blank is a store whose reads of the log find nothing.
+type blank struct{ storage.Store }
+
+func (blank) Read(context.Context, storage.ID, storage.StreamID, storage.Index, int) (storage.Page, error) {
+	return storage.Page{}, nil
 }
 
 func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
@@ -148,28 +123,104 @@ func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A program may end after it has taken the wake lease and before it has started the task.
-// The sweep then starts the box again.
+// stale returns a box that a program is starting.
+func (a *asylum) stale(change func(*storage.Box)) {
+	a.changes(func(b *storage.Box) {
+		b.State, b.Task, b.Runner, b.Conn, b.Owner, b.TokenHash, b.Attempt = storage.Starting, "", "", "", "gone", "hash", 1
+		b.Changed, b.Until = time.Now().Add(-time.Minute), time.Now().Add(2*time.Minute)
+		change(b)
+	})
+}
+
+// A program may end after it has taken the wake lease and before it has started the task. The
+// sweep then starts the box again, once. So it does if the clock was set back since then.
 func TestSweepRepeatsAStartThatWasLostWithTheProgram(t *testing.T) {
 	for name, c := range map[string]struct {
 		since time.Duration // from the lease until the fleet began
+		until time.Duration
 		want  int
-	}{"of an earlier run": {time.Second, 1}, "of this run": {-time.Second, 0}} {
+	}{
+		"of an earlier run":      {time.Second, 2 * time.Minute, 1},
+		"of this run":            {-time.Second, 2 * time.Minute, 0},
+		"longer than any may be": {-time.Second, time.Hour, 1},
+	} {
 		t.Run(name, func(t *testing.T) {
-			leased := time.Now().Add(-time.Minute)
-			store := storagetest.NewMemory()
-			commontest.OK(t, store.SaveBox(t.Context(), storage.Box{
-				ID: "b", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Owner: "gone", Attempt: 1, Changed: leased, Until: leased.Add(3 * time.Minute),
-			}))
-			runners, config := &anyFleet{since: leased.Add(c.since)}, configOf(t, store)
-			config.Fleet = runners
-			sweeper := relayserver.NewSweeper(config)
-			for range 2 {
-				commontest.OK(t, sweeper.Sweep(t.Context()))
+			a := newAsylum(t)
+			a.stale(func(b *storage.Box) { b.Until = time.Now().Add(c.until) })
+			a.tasks, a.can.Since = nil, a.box().Changed.Add(c.since)
+			a.sweep()
+			a.tasks = []fleet.Status{{ID: "task-2", Box: string(asylumBox), State: fleet.Pending, ClientToken: relayserver.ClientToken(asylumBox, asylumGen+1)}}
+			a.sweep()
+			commontest.EqualIn(t, "starts", c.want, a.starts)
+			commontest.EqualIn(t, "generations begun", storage.Generation(c.want), a.box().Gen-asylumGen)
+		})
+	}
+}
+
+// The sweep looks at the records, and then at the list, or the other way round.
+func TestABoxThatComesUpDuringASweepIsNotLost(t *testing.T) {
+	a := newAsylum(t)
+	a.stale(func(b *storage.Box) { b.Changed = time.Now().Add(-time.Second) })
+	a.tasks = nil
+	looked := false
+	a.config.Store = intercept.New(a.store, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
+		err := do(ctx)
+		if call.Method == "Box" && !looked {
+			looked = true
+			a.tasks = []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running, ClientToken: relayserver.ClientToken(asylumBox, asylumGen)}}
+			a.changes(func(b *storage.Box) { b.State, b.Task, b.Runner, b.Conn = storage.Awake, "task", "r", "c" })
+		}
+		return err
+	})
+	a.sweep()
+	if b := a.box(); b.State != storage.Awake || b.Lost != 0 {
+		t.Errorf("the box came up, and is recorded in state %q with generation %d lost", b.State, b.Lost)
+	}
+}
+
+func TestTheSweepStopsTasksThatNoRecordKnows(t *testing.T) {
+	ago := func(d time.Duration) func(*storage.Box) {
+		return func(b *storage.Box) { b.Changed = time.Now().Add(-d) }
+	}
+	asleep := func(d time.Duration) func(*storage.Box) {
+		return func(b *storage.Box) { b.State, b.Task, b.Changed = storage.Asleep, "", time.Now().Add(-d) }
+	}
+	for name, tt := range map[string]struct {
+		box   func(*storage.Box)
+		state fleet.State
+		of    storage.BoxID
+		stops bool
+	}{
+		"the record's own, awake": {box: ago(time.Hour), state: fleet.Running},
+		"the record's own, starting": {box: func(b *storage.Box) {
+			b.State, b.Task, b.Until, b.Attempt, b.Changed = storage.Starting, "", time.Now().Add(time.Minute), 1, time.Now().Add(-time.Hour)
+		}, state: fleet.Pending},
+		"of a box that sleeps":                   {box: asleep(time.Hour), state: fleet.Running, stops: true},
+		"of a box that sleeps, not yet running":  {box: asleep(time.Hour), state: fleet.Pending, stops: true},
+		"of a box that fell asleep a moment ago": {box: asleep(9 * time.Minute), state: fleet.Running},
+		"of a generation that is over": {box: func(b *storage.Box) {
+			b.Gen, b.Task, b.Changed = b.Gen+1, "another", time.Now().Add(-time.Hour)
+		}, state: fleet.Running, stops: true},
+		"of nobody":            {box: ago(time.Hour), state: fleet.Running, of: "t/x", stops: true},
+		"one that has stopped": {box: asleep(time.Hour), state: fleet.Stopped},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAsylum(t)
+			a.changes(tt.box)
+			of := asylumBox
+			if tt.of != "" {
+				of = tt.of
 			}
-			if runners.started != c.want {
-				t.Errorf("%d tasks were run, want %d", runners.started, c.want)
+			a.tasks = []fleet.Status{
+				{ID: "another", Box: string(asylumBox), State: fleet.Running, ClientToken: relayserver.ClientToken(asylumBox, a.box().Gen)},
+				{ID: "task", Box: string(of), State: tt.state, ClientToken: relayserver.ClientToken(of, asylumGen)},
 			}
+			if a.box().State != storage.Awake || a.box().Task == "task" {
+				a.tasks = a.tasks[1:]
+			}
+			a.sweep()
+			commontest.EqualIn(t, "it is stopped", tt.stops, slices.Contains(a.stopped, "task"))
+			commontest.EqualIn(t, "others are stopped", false, slices.Contains(a.stopped, "another"))
 		})
 	}
 }

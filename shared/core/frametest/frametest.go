@@ -26,6 +26,10 @@ type Frame struct {
 	Retire  bool               `json:"retire,omitempty"` // on a welcome: the server has another definition by now
 	Session storage.ID         `json:"session,omitempty"`
 
+	Invited bool              `json:"invited,omitempty"` // on a hello: the runner has no launch
+	Baked   bool              `json:"baked,omitempty"`   // on a hello: the image has the install
+	Launch  map[string]string `json:"launch,omitempty"`  // on a welcome
+
 	// Questions are the client-visible ids of open questions, by session. The sender of a hello asks
 	// for the answers that came while the runner had no connection.
 	Questions map[storage.ID][]string `json:"questions,omitempty"`
