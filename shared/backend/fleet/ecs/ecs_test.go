@@ -58,9 +58,7 @@ func TestARunOfAKnownDefinitionIsOneCall(t *testing.T) {
 		{"RunTask": 2, "RegisterTaskDefinition": 1},
 		{"RunTask": 3, "RegisterTaskDefinition": 1},
 	} {
-		if _, err := x.Run(t.Context(), taskFor(fmt.Sprint("t", n))); err != nil {
-			t.Fatal(err)
-		}
+		runs(t, x, fmt.Sprint("t", n))
 		commontest.Same(t, want, f.actions())
 	}
 }
@@ -68,9 +66,7 @@ func TestARunOfAKnownDefinitionIsOneCall(t *testing.T) {
 // A box gets no role: neither request has a taskRoleArn.
 func TestWhatECSIsAskedFor(t *testing.T) {
 	f := newFake()
-	if _, err := open(t, f, nil).Run(t.Context(), taskFor("token-1")); err != nil {
-		t.Fatal(err)
-	}
+	runs(t, open(t, f, nil), "token-1")
 	definition, run := f.last(t, "RegisterTaskDefinition"), f.last(t, "RunTask")
 	family, _ := definition["family"].(string)
 	delete(definition, "family")
@@ -135,9 +131,7 @@ func TestAServersOwnImageIsPinnedOnceAndStartedAsItSays(t *testing.T) {
 		c.Shape = func(fleet.Task) (Shape, error) { return shape, nil }
 	})
 	for _, token := range []string{"a", "b"} {
-		if _, err := x.Run(t.Context(), taskFor(token)); err != nil {
-			t.Fatal(err)
-		}
+		runs(t, x, token)
 	}
 	runner := func() map[string]any {
 		return f.last(t, "RegisterTaskDefinition")["containerDefinitions"].([]any)[0].(map[string]any)
@@ -223,9 +217,7 @@ func TestTheRunnerComesIntoTheVolumeOnlyAsItWasPutIntoTheBucket(t *testing.T) {
 func TestSpotAsksForSpareCapacityOnly(t *testing.T) {
 	f := newFake()
 	x := open(t, f, func(c *Config) { c.Spot, c.PublicIP = true, false })
-	if _, err := x.Run(t.Context(), taskFor("a")); err != nil {
-		t.Fatal(err)
-	}
+	runs(t, x, "a")
 	run := f.last(t, "RunTask")
 	want := []any{map[string]any{"capacityProvider": "FARGATE_SPOT", "weight": 1.0}}
 	if d := cmp.Diff(want, run["capacityProviderStrategy"]); d != "" || run["launchType"] != nil {
@@ -240,9 +232,7 @@ func TestEqualShapesShareADefinitionAndOthersDoNot(t *testing.T) {
 	families := map[string]bool{}
 	for n, s := range []Shape{{}, {Size: Size{MemoryMB: 500}}, {Image: "example.com/other:1"}, {Size: Size{CPUs: 1}}, {}} {
 		shape = s
-		if _, err := x.Run(t.Context(), taskFor(fmt.Sprint("t", n))); err != nil {
-			t.Fatal(err)
-		}
+		runs(t, x, fmt.Sprint("t", n))
 		families[f.last(t, "RunTask")["taskDefinition"].(string)] = true
 	}
 	if len(families) != 3 || len(f.definitions) != 3 {
@@ -256,9 +246,7 @@ func TestSecretsAreNamedInTheDefinitionAndNowhereElse(t *testing.T) {
 		"D_B": "secretsmanager:dormouse/openai:key::", "D_A": "ssm:/dormouse/github", "D_C": "ssm:arn:aws:ssm:eu-north-1:123456789012:parameter/x",
 	}
 	x := open(t, f, func(c *Config) { c.Shape = func(fleet.Task) (Shape, error) { return Shape{Secrets: named}, nil } })
-	if _, err := x.Run(t.Context(), taskFor("t")); err != nil {
-		t.Fatal(err)
-	}
+	runs(t, x, "t")
 	want := []any{
 		map[string]any{"name": "D_A", "valueFrom": "arn:aws:ssm:" + x.cfg.Region + ":123456789012:parameter/dormouse/github"},
 		map[string]any{"name": "D_B", "valueFrom": "arn:aws:secretsmanager:" + x.cfg.Region + ":123456789012:secret:dormouse/openai:key::"},
@@ -320,12 +308,7 @@ func TestRunTellsRefusalsApart(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
-				f.before = func(action string, _ map[string]any) *answer {
-					if action == "RunTask" {
-						return tt.answer
-					}
-					return nil
-				}
+				f.refuses("RunTask", tt.answer)
 				_, err := open(t, f, nil).Run(t.Context(), taskFor("a"))
 				if !errors.Is(err, tt.want) {
 					t.Errorf("got %v, want %v", err, tt.want)
@@ -349,9 +332,7 @@ func TestAThrottledCallIsRepeated(t *testing.T) {
 			return nil
 		}
 		f.definitions[familyOf(t, f)] = map[string]any{}
-		if _, err := open(t, f, nil).Run(t.Context(), taskFor("a")); err != nil {
-			t.Fatal(err)
-		}
+		runs(t, open(t, f, nil), "a")
 		if len(f.tasks) != 1 {
 			t.Errorf("%d tasks", len(f.tasks))
 		}
@@ -380,12 +361,7 @@ func TestAnECSThatDoesNotAnswerIsGivenUp(t *testing.T) {
 
 func TestARefusedDefinitionIsNotRun(t *testing.T) {
 	f := newFake()
-	f.before = func(action string, _ map[string]any) *answer {
-		if action == "RegisterTaskDefinition" {
-			return refusal(400, "ClientException", nil)
-		}
-		return nil
-	}
+	f.refuses("RegisterTaskDefinition", refusal(400, "ClientException", nil))
 	if _, err := open(t, f, nil).Run(t.Context(), taskFor("a")); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}

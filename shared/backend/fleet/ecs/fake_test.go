@@ -75,6 +75,16 @@ func refusal(status int, code string, more map[string]any) *answer {
 	return &answer{status: status, body: body}
 }
 
+// refuses gives an answer in place of that of an action.
+func (f *fake) refuses(action string, a *answer) {
+	f.before = func(called string, _ map[string]any) *answer {
+		if called == action {
+			return a
+		}
+		return nil
+	}
+}
+
 // Do implements the SDK's HTTP client.
 func (f *fake) Do(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
@@ -349,6 +359,12 @@ func open(t *testing.T, f *fake, change func(*Config)) *Fleet {
 
 func taskFor(token string) fleet.Task {
 	return fleet.Task{ClientToken: token, Box: "acme/echo", Server: "echo", Env: map[string]string{"B": "2", "A": "1"}}
+}
+
+func runs(t *testing.T, x *Fleet, token string) {
+	t.Helper()
+	_, err := x.Run(t.Context(), taskFor(token))
+	commontest.OK(t, err)
 }
 
 // waiting is a connection that never answers, until the caller gives up.

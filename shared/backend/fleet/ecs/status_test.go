@@ -20,9 +20,7 @@ func started(t *testing.T) (*fake, *Fleet) {
 	t.Helper()
 	f := newFake()
 	x := open(t, f, nil)
-	if _, err := x.Run(t.Context(), taskFor("a")); err != nil {
-		t.Fatal(err)
-	}
+	runs(t, x, "a")
 	return f, x
 }
 
@@ -153,20 +151,74 @@ func TestAListOfManyPagesIsWhole(t *testing.T) {
 	commontest.EqualIn(t, "descriptions, want 3 of at most 100 tasks", 3, f.actions()["DescribeTasks"])
 }
 
-// The fleet asks for two lists, and the task stops after the first one.
-func TestATaskThatStopsWhileItIsListedIsOnTheList(t *testing.T) {
-	f, x := started(t)
-	f.move(t, "a", running)
-	listed := false
-	f.after = func(action string, _ map[string]any) *answer {
-		if action == "ListTasks" && !listed {
-			listed = true
-			ends(0)(f.tasks[0])
-		}
-		return nil
+// A task may change while the fleet lists it: it asks for two lists, and then for descriptions.
+func TestTasksThatAreListed(t *testing.T) {
+	for what, tt := range map[string]struct {
+		happens func(t *testing.T, f *fake)
+		want    int
+	}{
+		"stopped a while ago": {func(t *testing.T, f *fake) {
+			f.move(t, "a", ends(0))
+			time.Sleep(fleet.Remembered)
+		}, 1},
+		"stopped long ago": {func(t *testing.T, f *fake) {
+			f.move(t, "a", ends(0))
+			time.Sleep(fleet.Remembered + 2*time.Second)
+		}, 0},
+		"of others": {func(t *testing.T, f *fake) {
+			f.move(t, "a", func(task *fakeTask) { task.group = "family:web" })
+		}, 0},
+		"stops between the lists": {func(_ *testing.T, f *fake) {
+			f.after = func(action string, _ map[string]any) *answer {
+				if action == "ListTasks" && f.tasks[0].status != "STOPPED" {
+					ends(0)(f.tasks[0])
+				}
+				return nil
+			}
+		}, 1},
+		"is forgotten behind the lists": {func(_ *testing.T, f *fake) {
+			f.before = func(action string, _ map[string]any) *answer {
+				if action == "DescribeTasks" {
+					f.tasks = nil
+				}
+				return nil
+			}
+		}, 0},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, x := started(t)
+				tt.happens(t, f)
+				if list, err := x.Tasks(t.Context()); err != nil || len(list) != tt.want || tt.want > 0 && list[0].State != fleet.Stopped {
+					t.Errorf("%+v, %v; want %d that have stopped", list, err, tt.want)
+				}
+			})
+		})
 	}
-	if list, err := x.Tasks(t.Context()); err != nil || len(list) != 1 || list[0].State != fleet.Stopped {
-		t.Errorf("tasks: %+v, %v; want the one that has stopped between the lists", list, err)
+}
+
+func TestACallThatFailsSaysSo(t *testing.T) {
+	for action, tt := range map[string]struct {
+		answer *answer
+		want   error
+	}{
+		"ListTasks":     {refusal(500, "ServerException", nil), fleet.ErrUnavailable},
+		"DescribeTasks": {refusal(500, "ServerException", nil), fleet.ErrUnavailable},
+		"StopTask":      {refusal(400, "ThrottlingException", nil), fleet.ErrCapacity},
+	} {
+		t.Run(action, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, x := started(t)
+				f.refuses(action, tt.answer)
+				list, err := x.Tasks(t.Context())
+				if action == "StopTask" {
+					list, err = nil, x.Stop(t.Context(), "a", "idle")
+				}
+				if !errors.Is(err, tt.want) || list != nil {
+					t.Errorf("%+v, %v", list, err)
+				}
+			})
+		})
 	}
 }
 
@@ -174,27 +226,9 @@ func TestATaskThatStopsWhileItIsListedIsOnTheList(t *testing.T) {
 // started.
 func TestAConflictThatNamesNoTaskIsNoStart(t *testing.T) {
 	f, x := started(t)
-	f.before = func(action string, _ map[string]any) *answer {
-		if action == "RunTask" {
-			return refusal(400, "ConflictException", nil)
-		}
-		return nil
-	}
+	f.refuses("RunTask", refusal(400, "ConflictException", nil))
 	if id, err := x.Run(t.Context(), taskFor("b")); err == nil {
 		t.Errorf("the box counts as started, as %s, and has no task", id)
-	}
-}
-
-func TestATaskThatIsForgottenWhileItIsListedIsLeftOut(t *testing.T) {
-	f, x := started(t)
-	f.before = func(action string, _ map[string]any) *answer {
-		if action == "DescribeTasks" {
-			f.tasks = nil
-		}
-		return nil
-	}
-	if list, err := x.Tasks(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("%+v, %v", list, err)
 	}
 }
 
@@ -212,61 +246,6 @@ func TestATaskThatIsNotListedYetIsNotStartedTwice(t *testing.T) {
 	if s := only(t, x); s.State != fleet.Pending {
 		t.Errorf("%+v", s)
 	}
-}
-
-func TestAListThatFailsIsNoEmptyList(t *testing.T) {
-	for _, action := range []string{"ListTasks", "DescribeTasks"} {
-		t.Run(action, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, x := started(t)
-				f.before = func(called string, _ map[string]any) *answer {
-					if called == action {
-						return refusal(500, "ServerException", nil)
-					}
-					return nil
-				}
-				if list, err := x.Tasks(t.Context()); !errors.Is(err, fleet.ErrUnavailable) || list != nil {
-					t.Errorf("%+v, %v", list, err)
-				}
-			})
-		})
-	}
-}
-
-func TestTasksOfOthersInTheClusterAreNotSeen(t *testing.T) {
-	f, x := started(t)
-	f.move(t, "a", func(task *fakeTask) { task.group = "family:web" })
-	if list, err := x.Tasks(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("%+v, %v", list, err)
-	}
-}
-
-func TestAStoppedTaskIsForgottenAfterAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, x := started(t)
-		f.move(t, "a", ends(0))
-		time.Sleep(fleet.Remembered)
-		only(t, x)
-		time.Sleep(2 * time.Second)
-		if list, err := x.Tasks(t.Context()); err != nil || len(list) != 0 {
-			t.Errorf("%+v, %v", list, err)
-		}
-	})
-}
-
-func TestAStopThatFailsSaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, x := started(t)
-		f.before = func(action string, _ map[string]any) *answer {
-			if action == "StopTask" {
-				return refusal(400, "ThrottlingException", nil)
-			}
-			return nil
-		}
-		if err := x.Stop(t.Context(), "a", "idle"); !errors.Is(err, fleet.ErrCapacity) {
-			t.Errorf("got %v", err)
-		}
-	})
 }
 
 func TestALongReasonIsCutBetweenCharacters(t *testing.T) {

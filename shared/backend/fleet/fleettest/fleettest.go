@@ -40,22 +40,19 @@ type Harness struct {
 // field Fleet.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	if !open(t).Fleet.Traits("").Lists {
-		runUnlisted(t, open)
+		unlisted(t, rig{open(t), t})
 		return
 	}
 	for name, test := range map[string]func(*testing.T, rig){
 		"calls with one token start one task":                    oneToken,
-		"the token of a stopped task starts nothing":             stoppedToken,
-		"what else differs under a token is ignored":             otherWords,
+		"a token that was used starts nothing else":              usedToken,
 		"a task is listed with what it is for":                   listed,
 		"tasks are listed oldest first":                          oldestFirst,
-		"the exit of a runner is seen with its code":             exitCode,
-		"the signal that ended a runner is named":                signal,
+		"the end of a runner is told":                            ends,
 		"a stopped runner ends by itself and the reason is kept": stop,
 		"a stop of what does not run is no error":                lateStop,
 		"a full fleet refuses until a task stops":                full,
-		"what cannot be run is refused for good":                 invalid,
-		"a call with a context that has ended starts nothing":    cancelled,
+		"what cannot be run starts nothing":                      refuses,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, rig{open(t), t}) })
 	}
@@ -128,26 +125,16 @@ func oneToken(t *testing.T, r rig) {
 	}
 }
 
-func stoppedToken(t *testing.T, r rig) {
+func usedToken(t *testing.T, r rig) {
 	id := r.run("a", r.Exits3)
 	r.Ended(t, id)
-	if again := r.run("a", r.Exits3); again != id {
-		t.Errorf("id %s, want %s", again, id)
-	}
-	if s := r.only(); s.State != fleet.Stopped {
-		t.Errorf("state %s", s.State)
-	}
-}
-
-func otherWords(t *testing.T, r rig) {
-	id := r.waits("a")
 	other := r.task("a", map[string]string{"OTHER": "value"})
 	other.Box, other.Server = "other", "other"
 	if again, err := r.Fleet.Run(t.Context(), other); err != nil || again != id {
 		t.Errorf("id %s, %v; want %s", again, err, id)
 	}
-	if s := r.only(); s.Server != "echo" {
-		t.Errorf("server %q", s.Server)
+	if s := r.only(); s.State != fleet.Stopped || s.Server != "echo" {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -181,25 +168,19 @@ func oldestFirst(t *testing.T, r rig) {
 	}
 }
 
-func exitCode(t *testing.T, r rig) {
+func ends(t *testing.T, r rig) {
 	r.Ended(t, r.run("a", r.Exits3))
 	s := r.only()
-	if s.State != fleet.Stopped || s.ExitCode != 3 || s.Signal != "" || s.Stopped.Before(s.Started) {
+	if s.State != fleet.Stopped || s.ExitCode != 3 || s.Signal != "" || s.Stopped.Before(s.Started) || s.Reason != "the runner exited with code 3" {
 		t.Errorf("%+v", s)
 	}
-	if s.Reason != "the runner exited with code 3" {
-		t.Errorf("reason %q", s.Reason)
-	}
-}
-
-func signal(t *testing.T, r rig) {
 	if r.Kill == nil {
 		return
 	}
-	id := r.waits("a")
+	id := r.waits("b")
 	r.Kill(t, id)
 	r.Ended(t, id)
-	if s := r.only(); s.State != fleet.Stopped || s.Signal != "SIGKILL" || s.ExitCode != -1 || s.Reason != "the runner was killed by SIGKILL" {
+	if s := r.tasks()[1]; s.State != fleet.Stopped || s.Signal != "SIGKILL" || s.ExitCode != -1 || s.Reason != "the runner was killed by SIGKILL" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -258,23 +239,23 @@ func wrong() map[string]fleet.Task {
 	}
 }
 
-func invalid(t *testing.T, r rig) {
+func refusesWrong(t *testing.T, r rig) {
 	for name, task := range wrong() {
 		if _, err := r.Fleet.Run(t.Context(), task); !errors.Is(err, fleet.ErrInvalid) {
 			t.Errorf("%s: got %v, want %v", name, err, fleet.ErrInvalid)
 		}
 	}
-	if list := r.tasks(); len(list) != 0 {
-		t.Errorf("started: %+v", list)
-	}
-}
-
-func cancelled(t *testing.T, r rig) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Fleet.Run(ctx, r.task("a", r.Waits)); !errors.Is(err, context.Canceled) {
-		t.Errorf("run: %v", err)
+		t.Errorf("run with a context that has ended: %v", err)
 	}
+}
+
+func refuses(t *testing.T, r rig) {
+	refusesWrong(t, r)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
 	if _, err := r.Fleet.Tasks(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("tasks: %v", err)
 	}
@@ -283,69 +264,25 @@ func cancelled(t *testing.T, r rig) {
 	}
 }
 
-// runUnlisted tests a fleet that does not list its tasks.
-func runUnlisted(t *testing.T, open func(t *testing.T) Harness) {
-	for name, test := range map[string]func(*testing.T, rig){
-		"no list is not an empty list":                        unlisted,
-		"tasks of a place without a list end in a known time": bounded,
-		"calls with one token return one id":                  oneID,
-		"a stop is no error":                                  vainStop,
-		"a full fleet refuses":                                fullUnlisted,
-		"what cannot be run is refused for good":              invalidUnlisted,
-	} {
-		t.Run(name, func(t *testing.T) { test(t, rig{open(t), t}) })
-	}
-}
-
+// unlisted tests a fleet that does not list its tasks.
 func unlisted(t *testing.T, r rig) {
-	r.run("a", nil)
-	if list, err := r.Fleet.Tasks(t.Context()); !errors.Is(err, fleet.ErrUnlisted) || list != nil {
-		t.Errorf("%v, %v; want %v", list, err, fleet.ErrUnlisted)
-	}
-}
-
-func bounded(t *testing.T, r rig) {
 	if can := r.Fleet.Traits(""); can.Lifetime <= 0 || can.StartTimeout <= 0 {
 		t.Errorf("%+v: nothing says when a task is dead", can)
 	}
-}
-
-func oneID(t *testing.T, r rig) {
+	refusesWrong(t, r)
 	first := r.run("same", nil)
 	if again := r.run("same", nil); again != first || fleet.PlaceOf(first) == "" {
-		t.Errorf("ids %s and %s", first, again)
+		t.Errorf("ids %s and %s for one token", first, again)
 	}
-}
-
-func vainStop(t *testing.T, r rig) {
-	for _, id := range []string{"", "nobody", r.run("a", nil)} {
+	if list, err := r.Fleet.Tasks(t.Context()); !errors.Is(err, fleet.ErrUnlisted) || list != nil {
+		t.Errorf("%v, %v; want %v, which is no empty list", list, err, fleet.ErrUnlisted)
+	}
+	for _, id := range []string{"", "nobody", first} {
 		if err := r.Fleet.Stop(t.Context(), id, "late"); err != nil {
 			t.Errorf("stop %q: %v", id, err)
 		}
 	}
-}
-
-func fullUnlisted(t *testing.T, r rig) {
-	for n := range Room {
-		r.run(strings.Repeat("a", n+1), nil)
-	}
-	if _, err := r.Fleet.Run(t.Context(), r.task("c", nil)); !errors.Is(err, fleet.ErrCapacity) {
-		t.Fatalf("got %v, want %v", err, fleet.ErrCapacity)
-	}
-}
-
-func invalidUnlisted(t *testing.T, r rig) {
-	for name, task := range wrong() {
-		if _, err := r.Fleet.Run(t.Context(), task); !errors.Is(err, fleet.ErrInvalid) {
-			t.Errorf("%s: got %v, want %v", name, err, fleet.ErrInvalid)
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := r.Fleet.Run(ctx, r.task("a", nil)); !errors.Is(err, context.Canceled) {
-		t.Errorf("run: %v", err)
-	}
-	for n := range Room { // nothing was started
-		r.run(strings.Repeat("a", n+1), nil)
+	if _, err := r.Fleet.Run(t.Context(), r.task("c", nil)); !errors.Is(err, fleet.ErrCapacity) { // the repeat took room
+		t.Errorf("got %v, want %v", err, fleet.ErrCapacity)
 	}
 }

@@ -54,8 +54,13 @@ func serve(t *testing.T) *service {
 
 func (s *service) open(t *testing.T, change func(*lambda.Config)) *lambda.Fleet {
 	t.Helper()
+	return open(t, s.URL, change)
+}
+
+func open(t *testing.T, endpoint string, change func(*lambda.Config)) *lambda.Fleet {
+	t.Helper()
 	c := lambda.Config{
-		Region: "us-east-1", Endpoint: s.URL, Sizes: []lambda.Size{{2048, "box-2048"}, {512, "box-512"}, {1024, "box-1024"}},
+		Region: "us-east-1", Endpoint: endpoint, Sizes: []lambda.Size{{2048, "box-2048"}, {512, "box-512"}, {1024, "box-1024"}},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}, nil
 		}),
@@ -164,14 +169,7 @@ func (s *sleeper) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func TestAFunctionThatWasIdleForWeeksIsWaitedFor(t *testing.T) {
 	open := func(t *testing.T, s *sleeper) *lambda.Fleet {
-		f, err := lambda.New(lambda.Config{
-			Region: "us-east-1", Endpoint: "http://lambda", Sizes: []lambda.Size{{512, "box-512"}}, HTTPClient: &http.Client{Transport: s},
-			Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-				return aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}, nil
-			}),
-		})
-		commontest.OK(t, err)
-		return f
+		return open(t, "http://lambda", func(c *lambda.Config) { c.HTTPClient = &http.Client{Transport: s} })
 	}
 	task := fleet.Task{ClientToken: "t", Box: "b"}
 	for _, s := range []*sleeper{

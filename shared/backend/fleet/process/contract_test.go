@@ -35,18 +35,23 @@ func TestPoolKeepsTheContract(t *testing.T) {
 	t.Run("inside", func(t *testing.T) { fleettest.Run(t, inThisProgram) })
 }
 
+// contract returns a pool for the tests of every fleet.
+func contract(t *testing.T) fleettest.Harness {
+	f := contractOf(t, func(*Config) {})
+	f.Kill = func(t *testing.T, id string) {
+		commontest.OK(t, syscall.Kill(pidOf(t, f.Fleet, id), syscall.SIGKILL))
+	}
+	return f
+}
+
 // inThisProgram returns a pool whose tasks are inside.
 func inThisProgram(t *testing.T) fleettest.Harness {
-	t.Helper()
-	l := &ledger{chans: map[string]chan fleet.Status{}}
-	h := newHarness(t, func(c *Config) {
-		c.MaxTasks, c.Command = fleettest.Room, "/does/not/exist"
+	return contractOf(t, func(c *Config) {
+		c.Command = "/does/not/exist"
 		c.Prepare = func(_ context.Context, t fleet.Task) (fleet.Task, error) {
 			t.Place = Inside
 			return t, nil
 		}
-		c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
-		c.Output = func(s fleet.Status, _ string) { l.of("line ", s.ID) <- s }
 		c.Inside = func(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) int {
 			if env[roleEnv] == "exit3" {
 				return 3
@@ -60,8 +65,22 @@ func inThisProgram(t *testing.T) fleettest.Harness {
 			}
 		}
 	})
+}
+
+func contractOf(t *testing.T, change func(*Config)) fleettest.Harness {
+	t.Helper()
+	l := &ledger{chans: map[string]chan fleet.Status{}}
+	h := newHarness(t, func(c *Config) {
+		c.MaxTasks = fleettest.Room
+		c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
+		c.Output = func(s fleet.Status, _ string) { l.of("line ", s.ID) <- s }
+		change(c)
+	})
+	role := func(name string) map[string]string {
+		return map[string]string{roleEnv: name, "GORACE": "atexit_sleep_ms=0"}
+	}
 	return fleettest.Harness{
-		Fleet: h.Pool, Waits: map[string]string{roleEnv: "polite"}, Exits3: map[string]string{roleEnv: "exit3"},
+		Fleet: h.Pool, Waits: role("polite"), Exits3: role("exit3"),
 		Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
 		Ended: func(t *testing.T, id string) { receive(t, "the end of a task", l.of("end ", id)) },
 	}
@@ -87,34 +106,7 @@ func TestATaskInsideThatDoesNotStopInTimeIsKilled(t *testing.T) {
 	}
 }
 
-// contract returns a pool for the tests of every fleet.
-func contract(t *testing.T) fleettest.Harness {
-	t.Helper()
-	l := &ledger{chans: map[string]chan fleet.Status{}}
-	h := newHarness(t, func(c *Config) {
-		c.MaxTasks = fleettest.Room
-		c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
-		c.Output = func(s fleet.Status, _ string) {
-			select {
-			case l.of("line ", s.ID) <- s:
-			case <-time.After(time.Minute):
-			}
-		}
-	})
-	role := func(name string) map[string]string {
-		return map[string]string{roleEnv: name, "GORACE": "atexit_sleep_ms=0"}
-	}
-	return fleettest.Harness{
-		Fleet: h.Pool, Waits: role("polite"), Exits3: role("exit3"),
-		Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
-		Kill: func(t *testing.T, id string) {
-			commontest.OK(t, syscall.Kill(pidOf(t, h.Pool, id), syscall.SIGKILL))
-		},
-		Ended: func(t *testing.T, id string) { receive(t, "the end of a task", l.of("end ", id)) },
-	}
-}
-
-func pidOf(t *testing.T, p *Pool, id string) int {
+func pidOf(t *testing.T, p fleet.Fleet, id string) int {
 	t.Helper()
 	list, err := p.Tasks(t.Context())
 	commontest.OK(t, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -27,54 +28,40 @@ func TestTheStartOfATaskIsToldBeforeItsEnd(t *testing.T) {
 	}
 }
 
-func TestARunnerGetsACleanEnvironment(t *testing.T) {
+func TestARunnerGetsTheEnvironmentOfItsPreparedTaskAndNoOther(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_EMULATOR", "x")
-	h := newHarness(t, func(c *Config) { c.Env = map[string]string{"PATH": "/bin", roleEnv: "overridden"} })
-	id := h.run("a", "env")
-	got := map[string]bool{}
-	for _, v := range strings.Fields(h.line()) {
-		got[v] = true
-	}
-	want := map[string]bool{"PATH=/bin": true, "GORACE=atexit_sleep_ms=0": true, roleEnv + "=env": true, taskEnv + "=" + id: true}
-	commontest.SameIn(t, "environment", want, got)
-}
-
-func TestPreparedTaskIsStarted(t *testing.T) {
 	h := newHarness(t, func(c *Config) {
+		c.Env = map[string]string{"PATH": "/bin", roleEnv: "overridden"}
 		c.Prepare = func(_ context.Context, t fleet.Task) (fleet.Task, error) {
 			t.Env = maps.Clone(t.Env)
-			t.Env["WORD"] = "prepared " + t.Server
+			t.Env["WORD"] = t.Server
 			return t, nil
 		}
 	})
-	h.run("a", "env")
-	commontest.Contains(t, "the runner has", "WORD=prepared ", h.line())
+	id := h.run("a", "env")
+	got := strings.Fields(h.line())
+	slices.Sort(got)
+	commontest.SameIn(t, "environment", []string{taskEnv + "=" + id, "GORACE=atexit_sleep_ms=0", "PATH=/bin", roleEnv + "=env", "WORD=echo"}, got)
 }
 
-func TestOutputArrivesLineByLineAlsoWithoutALineEnd(t *testing.T) {
-	h := newHarness(t, nil)
-	h.run("a", "exit3")
-	h.end()
-	if got := []string{h.line(), h.line()}; got[0] != "one line" || got[1] != "no line end" {
-		t.Errorf("lines = %q", got)
+func TestOutputArrivesLineByLineAndTheLastErrorIsTheReason(t *testing.T) {
+	for role, want := range map[string]struct {
+		lines  []string
+		reason string
+	}{
+		"exit3": {[]string{"one line", "no line end"}, "the runner exited with code 3"},
+		"long":  {[]string{strings.Repeat("x", maxLine), "after"}, "the runner exited with code 0"},
+		"fails": {nil, "the runner exited with code 1: open /x/lock: permission denied"},
+	} {
+		t.Run(role, func(t *testing.T) {
+			h := newHarness(t, nil)
+			h.run("a", role)
+			for _, line := range want.lines {
+				commontest.EqualIn(t, "line", line, h.line())
+			}
+			commontest.EqualIn(t, "reason", want.reason, h.end().Reason)
+		})
 	}
-}
-
-func TestReasonOfARunnerThatFailsHasItsLastError(t *testing.T) {
-	h := newHarness(t, nil)
-	h.run("a", "fails")
-	if end := h.end(); end.ExitCode != 1 || end.Reason != "the runner exited with code 1: open /x/lock: permission denied" {
-		t.Errorf("status = %+v", end)
-	}
-}
-
-func TestALongLineIsCutAndTheNextOneIsWhole(t *testing.T) {
-	h := newHarness(t, nil)
-	h.run("a", "long")
-	if got := len(h.line()); got != maxLine {
-		t.Errorf("a line of %d bytes, want %d", got, maxLine)
-	}
-	commontest.EqualIn(t, "next line =", "after", h.line())
 }
 
 func TestStopKillsARunnerThatIgnoresIt(t *testing.T) {

@@ -30,9 +30,3 @@ func TestAProgramStartsItselfWithoutItsFile(t *testing.T) {
 	commontest.OK(t, os.WriteFile(path, []byte("#!/bin/sh\necho another\n"), 0o700))
 	start("another file has its name")
 }
-
-func TestAnotherProgramIsStartedByItsPath(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "runner")
-	program := programOf(path)
-	commontest.Equal(t, path, program())
-}

@@ -149,11 +149,3 @@ func TestParseStat(t *testing.T) {
 		})
 	}
 }
-
-func TestAProgramIsASubreaperOnlyAfterItAskedFor(t *testing.T) {
-	// TestMain called BecomeSubreaper in this program. A child process does not inherit
-	// the setting.
-	if !isSubreaper() {
-		t.Errorf("pid %d is no subreaper", os.Getpid())
-	}
-}

@@ -17,82 +17,58 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 )
 
-// The HTTP API between Client and a pool. Bodies are JSON.
-//
-//	POST   /tasks               fleet.Task    → 200 runAnswer
-//	DELETE /tasks/{id}?reason=                → 204
-//	GET    /tasks                             → 200 tasksAnswer
-//
-// A failure is an errorAnswer with status 400, 403, 429 or 503.
-type (
-	runAnswer struct {
-		ID string `json:"id"`
-	}
-	tasksAnswer struct {
-		Tasks []fleet.Status `json:"tasks"`
-	}
-	errorAnswer struct {
-		Code    string `json:"code"` // invalid, capacity, disabled or unavailable
-		Message string `json:"message"`
-	}
-)
-
-const (
-	maxTaskBytes  = 1 << 20
-	maxErrorBytes = 64 << 10
-)
-
 // Handler returns the API of a pool that [Client] speaks. It does not authenticate: its caller
 // must admit only programs that may start others.
+//
+//	POST   /tasks               fleet.Task → the id
+//	DELETE /tasks/{id}?reason=             → null
+//	GET    /tasks                          → []fleet.Status
+//
+// Bodies are JSON, except for errors: those of package fleet have a status each.
 func Handler(p *process.Pool) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /tasks", func(w http.ResponseWriter, r *http.Request) {
+	handle := func(pattern string, do func(w http.ResponseWriter, r *http.Request) (any, error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			v, err := do(w, r)
+			if err != nil {
+				http.Error(w, err.Error(), statusOf(err))
+				return
+			}
+			_ = json.NewEncoder(w).Encode(v) // the caller may have gone
+		})
+	}
+	handle("POST /tasks", func(w http.ResponseWriter, r *http.Request) (any, error) {
 		var t fleet.Task
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxTaskBytes)).Decode(&t); err != nil {
-			answerError(w, fmt.Errorf("%w: the body is not a task: %w", fleet.ErrInvalid, err))
-			return
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&t); err != nil {
+			return nil, fmt.Errorf("%w: the body is not a task: %w", fleet.ErrInvalid, err)
 		}
-		id, err := p.Run(r.Context(), t)
-		if err != nil {
-			answerError(w, err)
-			return
-		}
-		answer(w, http.StatusOK, runAnswer{ID: id})
+		return p.Run(r.Context(), t)
 	})
-	mux.HandleFunc("DELETE /tasks/{id}", func(w http.ResponseWriter, r *http.Request) {
-		if err := p.Stop(r.Context(), r.PathValue("id"), r.URL.Query().Get("reason")); err != nil {
-			answerError(w, err)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
+	handle("DELETE /tasks/{id}", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return nil, p.Stop(r.Context(), r.PathValue("id"), r.URL.Query().Get("reason"))
 	})
-	mux.HandleFunc("GET /tasks", func(w http.ResponseWriter, r *http.Request) {
-		list, err := p.Tasks(r.Context())
-		if err != nil {
-			answerError(w, err)
-			return
-		}
-		answer(w, http.StatusOK, tasksAnswer{Tasks: list})
-	})
+	handle("GET /tasks", func(_ http.ResponseWriter, r *http.Request) (any, error) { return p.Tasks(r.Context()) })
 	return mux
 }
 
-func answerError(w http.ResponseWriter, err error) {
-	status, code := http.StatusServiceUnavailable, "unavailable"
+func statusOf(err error) int {
 	switch {
 	case errors.Is(err, fleet.ErrInvalid):
-		status, code = http.StatusBadRequest, "invalid"
+		return http.StatusBadRequest
 	case errors.Is(err, fleet.ErrCapacity):
-		status, code = http.StatusTooManyRequests, "capacity"
+		return http.StatusTooManyRequests
 	}
-	answer(w, status, errorAnswer{Code: code, Message: err.Error()})
+	return http.StatusServiceUnavailable
 }
 
-func answer(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	// The caller may have gone.
-	_ = json.NewEncoder(w).Encode(v)
+func errorOf(status int) error {
+	switch status {
+	case http.StatusBadRequest:
+		return fleet.ErrInvalid
+	case http.StatusTooManyRequests:
+		return fleet.ErrCapacity
+	}
+	return fleet.ErrUnavailable
 }
 
 // Client is the [fleet.Fleet] of a program that does not hold the pool itself.
@@ -113,14 +89,13 @@ func NewClient(base string, since time.Time) *Client {
 }
 
 // Run implements [fleet.Fleet]. An unreachable pool is [fleet.ErrUnavailable].
-func (c *Client) Run(ctx context.Context, t fleet.Task) (string, error) {
+func (c *Client) Run(ctx context.Context, t fleet.Task) (id string, err error) {
 	body, err := json.Marshal(t)
 	if err != nil {
 		return "", fmt.Errorf("%w: encode the task: %w", fleet.ErrInvalid, err)
 	}
-	var a runAnswer
-	err = c.call(ctx, http.MethodPost, "/tasks", body, &a)
-	return a.ID, err
+	err = c.call(ctx, http.MethodPost, "/tasks", body, &id)
+	return id, err
 }
 
 // Stop implements [fleet.Fleet].
@@ -128,14 +103,13 @@ func (c *Client) Stop(ctx context.Context, id, reason string) error {
 	if id == "" {
 		return nil // no task has this id, and no path can name it
 	}
-	return c.call(ctx, http.MethodDelete, "/tasks/"+url.PathEscape(id)+"?reason="+url.QueryEscape(reason), nil, nil)
+	return c.call(ctx, http.MethodDelete, "/tasks/"+url.PathEscape(id)+"?reason="+url.QueryEscape(reason), nil, new(any))
 }
 
 // Tasks implements [fleet.Fleet].
-func (c *Client) Tasks(ctx context.Context) ([]fleet.Status, error) {
-	var a tasksAnswer
-	err := c.call(ctx, http.MethodGet, "/tasks", nil, &a)
-	return a.Tasks, err
+func (c *Client) Tasks(ctx context.Context) (all []fleet.Status, err error) {
+	err = c.call(ctx, http.MethodGet, "/tasks", nil, &all)
+	return all, err
 }
 
 // Traits implements [fleet.Fleet].
@@ -153,39 +127,12 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 		return fmt.Errorf("%w: %w", fleet.ErrUnavailable, err)
 	}
 	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode >= 300 {
-		return readError(res)
-	}
-	if into == nil {
-		return nil
+	if res.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
+		return fmt.Errorf("%w: the pool answers %s", errorOf(res.StatusCode), text)
 	}
 	if err := json.NewDecoder(res.Body).Decode(into); err != nil {
 		return fmt.Errorf("%w: read the answer: %w", fleet.ErrUnavailable, err)
 	}
 	return nil
 }
-
-// readError returns the fleet error for an error answer.
-func readError(res *http.Response) error {
-	var a errorAnswer
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxErrorBytes)).Decode(&a); err != nil {
-		return fmt.Errorf("%w: status %d with no error in it", fleet.ErrUnavailable, res.StatusCode)
-	}
-	kind := fleet.ErrUnavailable
-	switch a.Code {
-	case "invalid":
-		kind = fleet.ErrInvalid
-	case "capacity":
-		kind = fleet.ErrCapacity
-	}
-	return &remoteError{kind: kind, text: a.Message}
-}
-
-// remoteError is an error of the pool. Its text already names the kind.
-type remoteError struct {
-	kind error
-	text string
-}
-
-func (e *remoteError) Error() string { return e.text }
-func (e *remoteError) Unwrap() error { return e.kind }
