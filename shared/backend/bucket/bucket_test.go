@@ -120,8 +120,14 @@ func TestSnapshotThatWasCommittedIsTheNewest(t *testing.T) {
 	s3 := buckettest.New(t)
 	b := open(s3)
 	commontest.Equal(t, "none", kept(t, b))
-	save(t, b, 1, "one")
-	save(t, b, 1, "two")
+	first := save(t, b, 1, "one")
+	lost := put(t, b, 1, "the runner died behind it")
+	commontest.Equal(t, "one", kept(t, b))
+	second := save(t, b, 1, "two")
+	for _, object := range []string{second, first, first} {
+		commontest.CheckIn(t, "a commit that comes twice, or late", b.Commit(t.Context(), box, owner, 1, object))
+	}
+	commontest.Equal(t, "two", kept(t, b))
 	last := save(t, b, 4, "three")
 	commontest.Equal(t, "three", kept(t, b))
 	var names []string
@@ -131,26 +137,7 @@ func TestSnapshotThatWasCommittedIsTheNewest(t *testing.T) {
 			t.Errorf("an object is at %s", name)
 		}
 	}
-	commontest.SameIn(t, "left", []string{last, "current"}, names)
-}
-
-func TestPutThatNobodyCommittedIsNoSnapshot(t *testing.T) {
-	t.Parallel()
-	b := open(buckettest.New(t))
-	save(t, b, 1, "one")
-	put(t, b, 2, "the runner died behind it")
-	commontest.Equal(t, "one", kept(t, b))
-}
-
-func TestCommitComesTwiceAndLate(t *testing.T) {
-	t.Parallel()
-	b := open(buckettest.New(t))
-	first := save(t, b, 1, "one")
-	second := save(t, b, 1, "two")
-	for _, object := range []string{second, first, first} {
-		commontest.CheckIn(t, "again", b.Commit(t.Context(), box, owner, 1, object))
-	}
-	commontest.Equal(t, "two", kept(t, b))
+	commontest.SameIn(t, "left", []string{lost, last, "current"}, names)
 }
 
 func TestOlderGenerationIsRefusedAfterANewerOneHasSaved(t *testing.T) {
@@ -211,20 +198,22 @@ func TestURLIsGoodForNothingElse(t *testing.T) {
 	other := strings.Replace(room, object, "current", 1)
 	mine, _, _ := strings.Cut(room, "?")
 	_, signature, _ := strings.Cut(get, "?")
-	for what, try := range map[string]func() int{
-		"more bytes":         func() int { c, _ := send(t, http.MethodPut, room, header, "four"); return c },
-		"fewer bytes":        func() int { c, _ := send(t, http.MethodPut, room, header, "2b"); return c },
-		"without its header": func() int { c, _ := send(t, http.MethodPut, room, nil, "abc"); return c },
-		"the pointer":        func() int { c, _ := send(t, http.MethodPut, other, header, "abc"); return c },
-		"a get as a put":     func() int { c, _ := send(t, http.MethodPut, get, header, "abc"); return c },
-		"a get of another":   func() int { c, _ := send(t, http.MethodGet, mine+"?"+signature, nil, ""); return c },
-		"a put as a delete":  func() int { c, _ := send(t, http.MethodDelete, room, nil, ""); return c },
-		"a get with no answer": func() int {
-			c, _ := send(t, http.MethodGet, strings.Replace(get, "X-Amz-Expires=600", "X-Amz-Expires=601", 1), nil, "")
-			return c
-		},
+	for what, try := range map[string]struct {
+		method, url string
+		header      map[string]string
+		body        string
+	}{
+		"more bytes":              {http.MethodPut, room, header, "four"},
+		"fewer bytes":             {http.MethodPut, room, header, "2b"},
+		"without its header":      {http.MethodPut, room, nil, "abc"},
+		"the pointer":             {http.MethodPut, other, header, "abc"},
+		"a get as a put":          {http.MethodPut, get, header, "abc"},
+		"a get of another":        {http.MethodGet, mine + "?" + signature, nil, ""},
+		"a put as a delete":       {http.MethodDelete, room, nil, ""},
+		"a get for a longer time": {http.MethodGet, strings.Replace(get, "X-Amz-Expires=600", "X-Amz-Expires=601", 1), nil, ""},
 	} {
-		commontest.EqualIn(t, what, http.StatusForbidden, try())
+		code, _ := send(t, try.method, try.url, try.header, try.body)
+		commontest.EqualIn(t, what, http.StatusForbidden, code)
 	}
 	if code, _ := send(t, http.MethodPut, room, header, "abc"); code != http.StatusOK {
 		t.Errorf("as it was signed: %d", code)
