@@ -21,14 +21,10 @@ func TestACodeThatComesTwiceEndsItsGrant(t *testing.T) {
 	inTime(t, func(t *testing.T, s *site) {
 		g := s.code()
 		_, got := s.token(g.form)
-		if !s.good(got["access_token"].(string), "files") {
-			t.Fatal("the first tokens are not good")
-		}
+		commontest.EqualIn(t, "the first token is good", true, s.good(got["access_token"].(string), "files"))
 		s.refusedWith(t, g.form, "invalid_grant")
 		s.refusedWith(t, refreshing(g.client, got["refresh_token"].(string)), "invalid_grant")
-		if s.good(got["access_token"].(string), "files") {
-			t.Error("the first access token is still good")
-		}
+		commontest.EqualIn(t, "it is good after the code came twice", false, s.good(got["access_token"].(string), "files"))
 		s.refusedWith(t, g.form, "invalid_grant")
 	})
 }
@@ -53,9 +49,7 @@ func TestOfManyThatRedeemACodeOneWinsAtMost(t *testing.T) {
 			t.Errorf("%d have won", won.Load())
 		}
 		for token := range tokens {
-			if s.good(token, "files") {
-				t.Error("the token of the winner is good, though the code was seen again")
-			}
+			commontest.EqualIn(t, "the winner's token is good though the code was seen again", false, s.good(token, "files"))
 		}
 	})
 }
@@ -90,16 +84,12 @@ func TestRefreshTokensRotate(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		_, third := s.refresh(client, second)
 		access, fourth := s.refresh(client, third)
-		if !s.good(access, "files") {
-			t.Fatal("the newest access token is not good")
-		}
+		commontest.EqualIn(t, "the newest access token is good", true, s.good(access, "files"))
 		// The first token is three generations old, so somebody else must have a copy. The
 		// broker ends the grant.
 		s.refusedWith(t, refreshing(client, first), "invalid_grant")
 		s.refusedWith(t, refreshing(client, fourth), "invalid_grant")
-		if s.good(access, "files") {
-			t.Error("an access token of the family is still good")
-		}
+		commontest.EqualIn(t, "a token of the family is good", false, s.good(access, "files"))
 	})
 }
 
@@ -246,9 +236,7 @@ func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
 			t.Error("the message of an open connection:", err)
 		}
 		s.refusedWith(t, refreshing(client, refresh), "invalid_grant")
-		if !s.good(other, "files") {
-			t.Error("another grant has ended, too")
-		}
+		commontest.EqualIn(t, "the token of another grant is good", true, s.good(other, "files"))
 		for _, token := range []string{"x", "dr_" + strings.Repeat("a", 26) + "_x", access, refresh} {
 			if res := s.do(http.MethodPost, at+"/revoke", url.Values{"token": {token}}, nil); res.StatusCode != http.StatusOK {
 				t.Errorf("%.5s: %s", token, res.Status)
@@ -261,13 +249,9 @@ func TestTokensExpireAfterAnHour(t *testing.T) {
 	inTime(t, func(t *testing.T, s *site) {
 		_, access, _ := s.tokens()
 		time.Sleep(time.Hour - time.Second)
-		if !s.good(access, "files") {
-			t.Error("refused before an hour")
-		}
+		commontest.EqualIn(t, "it is good before an hour", true, s.good(access, "files"))
 		time.Sleep(time.Second)
-		if s.good(access, "files") {
-			t.Error("good after an hour")
-		}
+		commontest.EqualIn(t, "it is good after an hour", false, s.good(access, "files"))
 	})
 }
 
@@ -275,9 +259,7 @@ func TestTheSecretCanBeReplaced(t *testing.T) {
 	inTime(t, func(t *testing.T, s *site) {
 		client, access, refresh := s.tokens()
 		s.config.Secret, s.config.Others = secret(1), [][]byte{secret(0)}
-		if !s.good(access, "files") {
-			t.Error("a token of the other secret is refused")
-		}
+		commontest.EqualIn(t, "a token of the other secret is good", true, s.good(access, "files"))
 		got := s.granted(refreshing(client, refresh))
 		s.config.Others = nil
 		if s.good(access, "files") || !s.good(got["access_token"].(string), "files") {
@@ -300,9 +282,7 @@ func TestKeysAreExchangedForTokens(t *testing.T) {
 		if err != nil || who.Tenant != "acme" || who.Principal != "robot" || who.Credential != record.ID {
 			t.Errorf("%+v, %v", who, err)
 		}
-		if s.good(token, "other") {
-			t.Error("it is good for another server")
-		}
+		commontest.EqualIn(t, "it is good for another server", false, s.good(token, "other"))
 		s.refusedWith(t, with(f, "resource", at+"/other/mcp"), "invalid_target")
 		s.refusedWith(t, with(f, "resource", ""), "invalid_target")
 		s.refusedWith(t, with(f, "client_secret", key+"a"), "invalid_client")

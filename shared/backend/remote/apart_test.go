@@ -465,20 +465,6 @@ func TestAnswerThatComesAfterASilentStreamIsFetched(t *testing.T) {
 	commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots late"))
 }
 
-func TestServerLogsApartFromTheCall(t *testing.T) {
-	for _, ids := range []bool{true, false} {
-		t.Run(fmt.Sprintf("ids %v", ids), func(t *testing.T) {
-			up := newSpeaker(t, "2025-11-25")
-			up.ids = ids
-			w := newWorld(t, storagetest.NewMemory(), up)
-			p := newPerson()
-			s := p.joins(w, "2025-11-25", false)
-			commontest.Equal(t, "done", call(t, s, "log"))
-			commontest.Equal(t, "about to end", <-p.logs)
-		})
-	}
-}
-
 // Messages that a server sends between two calls come with the next call, once.
 func TestServerThatResumesLosesNothingBetweenCalls(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store storage.Store) {

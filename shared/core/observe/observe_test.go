@@ -39,6 +39,18 @@ func TestLineOfEachKind(t *testing.T) {
 			observe.Event{Kind: observe.Frame, Level: slog.LevelWarn, Account: frame, Type: "events", Conn: "c", Box: "acme/mine", Error: "odd", Trace: "t", Ended: []observe.Ended{{Stream: "1"}}, Traces: []string{"u"}},
 			`{"level":"WARN","msg":"frame","type":"events","server":"mine","session_id":"s","connection_id":"c","box":"acme/mine","duration_ms":5,"code":"invalid","error":"odd","trace":"t","ended":[{"stream":"1"}],"traces":["u"],` + spent,
 		},
+		"a message of a WebSocket": {
+			observe.Event{Kind: observe.Socket, Account: of, What: "message", Conn: "c", RPCID: "none", Client: "zed"},
+			`{"level":"INFO","msg":"socket","event":"message","server":"mine","connection_id":"c","rpc_method":"","rpc_id":"none","session_id":"s","duration_ms":5,"principal":"ada","client":"zed",` + spent,
+		},
+		"a request of an operator": {
+			observe.Event{Kind: observe.API, Account: storage.Account{Tenant: "acme", Took: time.Millisecond}, HTTPMethod: "GET", Path: "/api/v1/servers", Status: 403, Refused: true, Refusal: "forbidden", Why: "no", Caller: &observe.Caller{Tenant: "acme", Principal: "eve"}},
+			`{"level":"INFO","msg":"api","http_method":"GET","route":"/api/v1/servers","status":403,"duration_ms":1,"principal":"","refusal":"forbidden","caller":{"tenant":"acme","principal":"eve","key":"","address":""},"refused":true,"why":"no",` + spent,
+		},
+		"another event": {
+			observe.Event{Kind: observe.Other, Account: storage.Account{Tenant: "acme"}},
+			`{"level":"INFO","msg":"event","duration_ms":0,` + spent,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantLine(t, tt.want, meter{}, &tt.event)
