@@ -11,7 +11,6 @@ import (
 // has as many calls there as at the server's own address. Lists and find_tools are free.
 func TestACallAtTheAddressOfAllServersIsCountedOnce(t *testing.T) {
 	inMarket(t, `{"principal": "60/m burst 4"}`, func(t *testing.T, m *market) {
-		m.heat()
 		say := func(method, tool, arguments string) *httptest.ResponseRecorder {
 			body, _ := modernRequest(method, tool)
 			return m.at("/mcp?tools=search", "POST", strings.Replace(body, `"arguments":{}`, `"arguments":`+arguments, 1),

@@ -85,23 +85,16 @@ func TestTheSealStays(t *testing.T) {
 }}
 `
 	for name, edit := range map[string]func(*serversedit.File) error{
-		"add":      func(f *serversedit.File) error { return f.Set("b", serversedit.Entry{Command: "y"}) },
-		"remove":   func(f *serversedit.File) error { return f.Remove("a") },
 		"disable":  func(f *serversedit.File) error { return f.Switch("s", false) },
 		"enable":   func(f *serversedit.File) error { return errors.Join(f.Switch("s", false), f.Switch("s", true)) },
 		"variable": func(f *serversedit.File) error { return f.SetVariable("s", "K", "${K}") },
 		"copy":     func(f *serversedit.File) error { return f.Copy("s", "s-2") },
-		"settings": func(f *serversedit.File) error { return f.SetOurs([]byte(`{"own": {}}`), "groups") },
 		"upgrade": func(f *serversedit.File) error {
 			p, ok := f.Package("s")
 			if !ok || p.Version != "1.0.0" {
 				return fmt.Errorf("its package is %+v", p)
 			}
 			return f.SetVersion("s", p, "2.0.0")
-		},
-		"import": func(f *serversedit.File) error {
-			_, err := serversedit.Import(serversedit.Source{Servers: []serversedit.Theirs{{Name: "c", JSON: []byte(`{"command":"z"}`)}}}, f, serversedit.NewEnv(nil, nil), options())
-			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
