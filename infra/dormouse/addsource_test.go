@@ -54,13 +54,10 @@ func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 	second := git("rev-parse", "HEAD")[:12]
 	commontest.OK(t, os.Symlink(program, filepath.Join("bin", "git")))
 	home := fetched(repositories, filepath.Join(d.dir, "servers.json"), "")
-	folders := func() (names []string) {
-		t.Helper()
-		all, _ := os.ReadDir(home)
-		for _, f := range all {
-			names = append(names, f.Name())
-		}
-		return names
+	folders := func() []string {
+		all, err := filepath.Glob(filepath.Join(home, "*"))
+		commontest.OK(t, err)
+		return all
 	}
 	if printed, code := d.run("add tides " + url + "#v1"); code != 0 || printed != "added tides "+first+": 4 tools in 3.2 s\n" {
 		t.Errorf("%d %s", code, printed)
@@ -79,7 +76,7 @@ func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 			}
 		})
 	}
-	commontest.Same(t, []string{"origin-" + first}, folders())
+	commontest.Same(t, []string{filepath.Join(home, "origin-"+first)}, folders())
 	text, _ := d.run("cat servers.json")
 	if want := strings.ReplaceAll(home, d.dir, "DIR") + "/origin-" + first + `/dist/index.js"`; !strings.Contains(text, want) || strings.Contains(text, "broken") {
 		t.Error(text)

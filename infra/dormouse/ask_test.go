@@ -10,6 +10,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -103,7 +104,8 @@ func TestCallAsksForTheInputsOfItsServer(t *testing.T) {
 	}
 }
 
-func TestTerminalDoesNotShowSecrets(t *testing.T) {
+// A question may name what a file to import says about a value.
+func TestQuestionsOnATerminalShowNoSecretsAndControlNothing(t *testing.T) {
 	t.Setenv("CI", "")
 	master, tty, err := pty.Open()
 	commontest.OK(t, err)
@@ -123,18 +125,18 @@ func TestTerminalDoesNotShowSecrets(t *testing.T) {
 	}
 	secret := make(chan string)
 	go func() {
-		got, err := ask("Key: ", true)
+		got, err := ask(questionFor("s", serversfile.Variable{Name: "KEY", About: hostile}), true)
 		if err != nil {
 			got = err.Error()
 		}
 		secret <- got
 	}()
-	shown := until(t, master, "Key: ")
+	shown := until(t, master, "): ")
 	if _, err := io.WriteString(master, "hunter2\nnext\n"); err != nil {
 		t.Fatal(err)
 	}
 	commontest.Equal(t, "hunter2", <-secret)
-	if shown += until(t, master, "\n"); strings.Contains(shown, "hunter2") {
+	if shown += until(t, master, "\n"); strings.Contains(shown, "hunter2") || strings.ContainsAny(shown, "\x1b\a") {
 		t.Errorf("it shows %q", shown)
 	}
 	if got, err := readLine(tty); got != "next" || err != nil {

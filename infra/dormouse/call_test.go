@@ -3,6 +3,7 @@ package dormouse
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -27,41 +28,38 @@ import (
 // The SDK only says that the transport has rejected a request.
 func TestCallSaysWhyTheEndpointRefuses(t *testing.T) {
 	t.Parallel()
-	const reason = `server "one" is not served: it is off`
+	var status atomic.Int64
+	var body atomic.Value
+	server := mcp.NewServer(&mcp.Implementation{Name: "one", Version: "1"}, nil)
+	serve := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status.Load() == 0 {
+			serve.ServeHTTP(w, r)
+			return
+		}
+		w.WriteHeader(int(status.Load()))
+		_, _ = io.WriteString(w, body.Load().(string))
+	}))
+	defer at.Close()
+	s, err := (&client{base: at.URL}).connect(t.Context(), "one", "")
+	commontest.OK(t, err)
+	defer func() { _ = s.Close() }()
 	for _, test := range []struct {
-		name, body, want string
-		status           int
+		status     int64
+		body, want string
 	}{
-		{"endpoint", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"server \"one\" is not served: it is off"}}`, reason, 503},
-		{"reverse proxy", "<html>", "/one/mcp answers 502 Bad Gateway: is it a dormouse of this version?", 502},
+		{503, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"server \"one\" is not served: it is off"}}`, `server "one" is not served: it is off`},
+		{502, "<html>", "/one/mcp answers 502 Bad Gateway: is it a dormouse of this version?"}, // of a reverse proxy
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			server := mcp.NewServer(&mcp.Implementation{Name: "one", Version: "1"}, nil)
-			serve := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
-			var off atomic.Bool
-			at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if off.Load() {
-					w.WriteHeader(test.status)
-					_, _ = w.Write([]byte(test.body))
-					return
-				}
-				serve.ServeHTTP(w, r)
-			}))
-			defer at.Close()
-			s, err := (&client{base: at.URL}).connect(t.Context(), "one", "")
-			commontest.OK(t, err)
-			defer func() { _ = s.Close() }()
-			off.Store(true)
-			c := &callCommand{Server: "one", Tool: "echo"}
-			if _, err := c.find(t.Context(), s); err == nil || !strings.HasPrefix(err.Error(), "one echo: ") || !strings.HasSuffix(err.Error(), test.want) || strings.Contains(err.Error(), "rejected") {
-				t.Errorf("the list before the call says %v, want %s", err, test.want)
-			}
-			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"})
-			if err = plainly("one", err); err == nil || !strings.HasSuffix(err.Error(), test.want) {
-				t.Errorf("the call says %v, want %s", err, test.want)
-			}
-		})
+		body.Store(test.body)
+		status.Store(test.status)
+		if _, err := (&callCommand{Server: "one", Tool: "echo"}).find(t.Context(), s); err == nil || !strings.HasPrefix(err.Error(), "one echo: ") || !strings.HasSuffix(err.Error(), test.want) || strings.Contains(err.Error(), "rejected") {
+			t.Errorf("the list before the call says %v, want %s", err, test.want)
+		}
+		_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"})
+		if err = plainly("one", err); err == nil || !strings.HasSuffix(err.Error(), test.want) {
+			t.Errorf("the call says %v, want %s", err, test.want)
+		}
 	}
 }
 
@@ -104,6 +102,16 @@ func TestCallStartsAServerThatDoesNotStartOnce(t *testing.T) {
 	}
 }
 
+// Clients use the public URL, and so does call.
+func TestCallUsesThePublicAddress(t *testing.T) {
+	s := newShell(t)
+	s.file("servers.json", `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`)
+	defer s.up(func(cfg *local.Config) { cfg.PublicURL = "http://127.0.0.1:1" })()
+	printed, code := s.run("call counter add --data $DATA")
+	commontest.EqualIn(t, "exit code", exitFailed, code)
+	commontest.Contains(t, "it says", "nothing answers at http://127.0.0.1:1/counter/mcp", printed)
+}
+
 // No authority of the system has signed the certificate. The control socket names it.
 func TestCallTrustsTheCertificateOfItsOwnMachine(t *testing.T) {
 	other := httptest.NewTLSServer(http.NotFoundHandler())
@@ -140,4 +148,34 @@ func TestCallTrustsTheCertificateOfItsOwnMachine(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// Commands stop at a list that never ends, and use what they have read.
+func TestListThatNeverEndsIsGivenUp(t *testing.T) {
+	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		id, result := wire.Lookup(body, "id"), `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"one","version":"1"}}`
+		switch method, _ := wire.String(wire.Lookup(body, "method")); {
+		case strings.HasPrefix(r.URL.Path, "/api/"):
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `{"error":{"code":"forbidden","message":"this key may only call"}}`)
+			return
+		case id == nil:
+			w.WriteHeader(http.StatusAccepted)
+			return
+		case method == wire.MethodToolsList:
+			result = `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"nextCursor":"8"}`
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(wire.ResultResponse(id, json.RawMessage(result)))
+	}))
+	defer at.Close()
+	printed, code := newShell(t).run("tools one --key k --url " + at.URL)
+	commontest.EqualIn(t, "tools ends with", exitDone, code)
+	commontest.Contains(t, "tools says", "the list repeats", printed)
+	s, err := (&client{base: at.URL}).connect(t.Context(), "one", "")
+	commontest.OK(t, err)
+	defer func() { _ = s.Close() }()
+	_, err = (&callCommand{Server: "one", Tool: "t"}).find(t.Context(), s)
+	commontest.OKIn(t, "a call of a tool that was read", err)
 }

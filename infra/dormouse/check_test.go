@@ -31,66 +31,36 @@ func TestCheckNamesAThirdPartyThatCannotBeRead(t *testing.T) {
 func TestCheckSaysWhatRunDoes(t *testing.T) {
 	const good = `"good": {"command": "true"}`
 	files := map[string]string{
-		"right":                 `{"mcpServers": {` + good + `, "off": {"command": "true", "disabled": true}}}`,
-		"none":                  `{"mcpServers": {}}`,
-		"empty":                 ``,
-		"no JSON":               `{"mcpServers": {`,
-		"missing variable":      `{"mcpServers": {` + good + `, "a": {"command": "true", "env": {"K": "${DORMOUSE_TEST_NOT_SET}"}}}}`,
-		"unknown key of ours":   `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"confirm": []}}}}`,
-		"unknown key of tools":  `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"tools": {"hide": []}}}}}`,
-		"unknown key of file":   `{"mcpServers": {` + good + `}, "x-dormouse": {"approvals": {}}}`,
-		"unknown key of group":  `{"mcpServers": {` + good + `}, "x-dormouse": {"groups": {"dev": {"users": []}}}}`,
-		"group of nobody":       `{"mcpServers": {` + good + `}, "x-dormouse": {"groups": {"dev": {"servers": ["nobody"]}}}}`,
-		"limits of the file":    `{"mcpServers": {` + good + `}, "x-dormouse": {"limits": {"hour": 5}}}`,
-		"limits, no object":     `{"mcpServers": {` + good + `}, "x-dormouse": {"limits": []}}`,
-		"access, unknown key":   `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "allows": {}}}}`,
-		"access, type":          `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": ["https://login.example.com"]}}}`,
-		"access, issuer":        `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "login"}}}`,
-		"access, algorithm":     `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "algorithms": ["none"]}}}`,
-		"access, server":        `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "scopes": {"nobody": {"x": ["*"]}}}}}`,
-		"access, role":          `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "roles": {"boss": {"everyone": true}}}}}`,
-		"limits of a server":    `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"limits": {"principal": "60/m"}}}}}`,
-		"access and limits":     `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"limits": {"hour": 5}}}}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "allow": {"a": {"everyone": true}, "good": {"everyone": true}}}}}`,
-		"access, rule":          `{"mcpServers": {` + good + `, "a": {"command": "true"}}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "allow": {"a": {"someone": true}, "*": {"everyone": true}}}}}`,
-		"access, development":   `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"tenant": "team"}}}`,
-		"native":                `{"mcpServers": {` + good + `, "a": {"x-dormouse": {"native": "counter"}}}}`,
-		"native, unknown":       `{"mcpServers": {` + good + `, "a": {"x-dormouse": {"native": "countre"}}}}`,
-		"native, off":           `{"mcpServers": {` + good + `, "a": {"disabled": true, "x-dormouse": {"native": "countre"}}}}`,
-		"native, in a group":    `{"mcpServers": {` + good + `, "a": {"x-dormouse": {"native": "countre"}}}, "x-dormouse": {"groups": {"dev": {"servers": ["good", "a"]}}}}`,
-		"access, client":        `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c"}}}`,
-		"access, no client":     `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com"}}}`,
-		"access, clients":       `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "clients": {"a b": {"redirect_uris": ["http://127.0.0.1/x"]}}}}}`,
-		"access, redirects":     `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "clients": {"a": {"redirect_uris": []}}}}}`,
-		"access, redirect":      `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "clients": {"a": {"redirect_uris": ["http://example.com/x"]}}}}}`,
-		"access, enterprise":    `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "enterprise": [{"issuer": "https://a.example.com"}, {"issuer": "https://a.example.com"}]}}}`,
-		"access, no scope":      `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "scope": ""}}}`,
-		"access, secret":        `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "client_secret": "${DORMOUSE_TEST_NOT_SET}"}}}`,
-		"access, introspection": `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "introspection": {"endpoint": "https://login.example.com/i", "client_id": "c"}}}}`,
-		"connect":               `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": {"x": {"authorize": "https://example.com/a"}}}}`,
-		"connect, unknown key":  `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": {"x": {"authorise": "https://example.com/a"}}}}`,
-		"connect, no object":    `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": []}}`,
-		"reserved name":         `{"mcpServers": {` + good + `, "ping": {"command": "true"}}}`,
-		"box and url":           `{"mcpServers": {` + good + `, "a": {"url": "https://example.com/mcp", "x-dormouse": {"box": {"network": "off"}}}}}`,
-		"of another client":     `{"servers": {` + good + `, "a": {"command": "${input:nobody}"}}}`,
-		"keys of other clients": `{"mcpServers": {"good": {"command": "true", "gallery": true, "colour": 1}}, "editor": 1}`,
-	}
-	forms := filepath.Join("..", "..", "shared", "config", "serversfile", "testdata", "forms")
-	if err := filepath.WalkDir(forms, func(path string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && d.Name() != "golden" {
-			text, err := os.ReadFile(path) //nolint:gosec // our own file
-			files[path] = string(text)
-			return err
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
+		"right":               `{"mcpServers": {` + good + `, "off": {"command": "true", "disabled": true}}}`,
+		"none":                `{"mcpServers": {}}`,
+		"empty":               ``,
+		"no JSON":             `{"mcpServers": {`,
+		"missing variable":    `{"mcpServers": {` + good + `, "a": {"command": "true", "env": {"K": "${DORMOUSE_TEST_NOT_SET}"}}}}`,
+		"unknown key of ours": `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"confirm": []}}}}`,
+		"unknown key of file": `{"mcpServers": {` + good + `}, "x-dormouse": {"approvals": {}}}`,
+		"group of nobody":     `{"mcpServers": {` + good + `}, "x-dormouse": {"groups": {"dev": {"servers": ["nobody"]}}}}`,
+		"limits of the file":  `{"mcpServers": {` + good + `}, "x-dormouse": {"limits": {"hour": 5}}}`,
+		"access, unknown key": `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "allows": {}}}}`,
+		"access, issuer":      `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "login"}}}`,
+		"access, role":        `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "roles": {"boss": {"everyone": true}}}}}`,
+		"access and limits":   `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"limits": {"hour": 5}}}}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "allow": {"a": {"everyone": true}, "good": {"everyone": true}}}}}`,
+		"access, rule":        `{"mcpServers": {` + good + `, "a": {"command": "true"}}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "allow": {"a": {"someone": true}, "*": {"everyone": true}}}}}`,
+		"native":              `{"mcpServers": {` + good + `, "a": {"x-dormouse": {"native": "counter"}}}}`,
+		"native, unknown":     `{"mcpServers": {` + good + `, "a": {"x-dormouse": {"native": "countre"}}}}`,
+		"native, in a group":  `{"mcpServers": {` + good + `, "a": {"x-dormouse": {"native": "countre"}}}, "x-dormouse": {"groups": {"dev": {"servers": ["good", "a"]}}}}`,
+		"access, client":      `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c"}}}`,
+		"access, secret":      `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "client_secret": "${DORMOUSE_TEST_NOT_SET}"}}}`,
+		"connect":             `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": {"x": {"authorize": "https://example.com/a"}}}}`,
+		"several mistakes":    `{"mcpServers": {` + good + `}, "x-dormouse": {"approvals": {}, "limits": [], "connect": []}}`,
+		"reserved name":       `{"mcpServers": {` + good + `, "ping": {"command": "true"}}}`,
+		"box and url":         `{"mcpServers": {` + good + `, "a": {"url": "https://example.com/mcp", "x-dormouse": {"box": {"network": "off"}}}}}`,
 	}
 	for name, text := range files {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			file := filepath.Join(t.TempDir(), "servers"+filepath.Ext(name))
+			file := filepath.Join(t.TempDir(), "servers.json")
 			commontest.OK(t, os.WriteFile(file, []byte(text), 0o600))
-			for _, flags := range []served{{}, {Access: local.AccessKeys}, {Access: local.AccessOAuth}, {Access: local.AccessIDP}, {Access: local.AccessOAuth, PublicURL: "https://mcp.example.com"}} {
+			for _, flags := range []served{{}, {Access: local.AccessKeys}, {Access: local.AccessIDP}, {Access: local.AccessOAuth, PublicURL: "https://mcp.example.com"}} {
 				flags.Listen = "127.0.0.1:0"
 				if flags.PublicURL == "" && flags.Access != "" {
 					flags.PublicURL = "http://127.0.0.1:9"

@@ -14,7 +14,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
-	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -118,31 +117,5 @@ func TestPrintedJSONIsEscapedAndComplete(t *testing.T) {
 	}
 	if strings.ContainsFunc(strings.TrimSpace(out.String()), func(r rune) bool { return !unicode.IsPrint(r) }) {
 		t.Errorf("got %q", out.String())
-	}
-}
-
-// A question may name what a file to import says about a value.
-func TestQuestionOnATerminalIsCleaned(t *testing.T) {
-	t.Setenv("CI", "")
-	master, tty, err := pty.Open()
-	commontest.OK(t, err)
-	defer func() { _, _ = master.Close(), tty.Close() }()
-	if _, err := master.WriteString("x\n"); err != nil {
-		t.Fatal(err)
-	}
-	answer := make(chan error, 1)
-	go func() {
-		_, err := askOn(tty, tty)(questionFor("s", serversfile.Variable{Name: "V", About: hostile}), false)
-		answer <- err
-	}()
-	got := make([]byte, 4096)
-	n := 0
-	for !bytes.Contains(got[:n], []byte("): ")) {
-		more, err := master.Read(got[n:])
-		commontest.OK(t, err)
-		n += more
-	}
-	if err := <-answer; err != nil || bytes.ContainsAny(got[:n], "\x1b\a") {
-		t.Errorf("%v: the terminal gets %q", err, got[:n])
 	}
 }

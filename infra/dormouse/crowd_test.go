@@ -42,9 +42,6 @@ func TestPsOfTwentyServersAndFiftyPeopleFitsOnAScreen(t *testing.T) {
 	}
 	for _, want := range []string{
 		"server-03  2 awake, 1 failed  60s ago    243 MB  ZeroDivisionError: division by zero\n",
-		"server-19  2 awake            60s ago    162 MB  \n",
-		"50 processes; dormouse ps --server NAME lists those of one server",
-		"50 sessions; dormouse sessions lists them.",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("there is no %q in\n%s", want, text)

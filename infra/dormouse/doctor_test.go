@@ -102,19 +102,12 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 
 // A server finds programs by its own PATH, from its own folder.
 func TestDoctorLooksForAProgramAsItsServerDoes(t *testing.T) {
-	d := newDesk(t, `-- servers.json --
-{"mcpServers": {
+	d := newDesk(t, "")
+	d.file("servers.json", strings.ReplaceAll(`{"mcpServers": {
   "path": {"command": "mcp-own", "env": {"PATH": "DIR/own"}},
   "folder": {"command": "./mcp-here", "cwd": "DIR/own"},
   "lacks": {"command": "mcp-own"}
-}}
-`)
-	file := filepath.Join(d.dir, "servers.json")
-	text, err := os.ReadFile(file)
-	if err == nil {
-		err = os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "DIR", d.dir)), 0o600)
-	}
-	commontest.OK(t, err)
+}}`, "DIR", d.dir), 0o600)
 	d.file("own/mcp-own", "#!/bin/sh\n", 0o700)
 	d.file("own/mcp-here", "#!/bin/sh\n", 0o700)
 	printed, _ := d.run("doctor --listen 127.0.0.1:0")
@@ -239,22 +232,22 @@ func TestDoctorSaysWhichServersAreConfinedOrWhyTheyAreNot(t *testing.T) {
 		t.Errorf("guests are %q", others)
 	}
 	d := &doctor{doctorCommand: &doctorCommand{}}
-	all := sandbox.Support{Limits: true, Landlock: 7, Seccomp: true}
-	if f := d.sandbox(all, others); !f.OK || !strings.Contains(f.Says, "it confines a, c, because not only you can call") {
-		t.Errorf("%+v", f)
-	}
-	all.Landlock = 0
-	if f := d.sandbox(all, others); f.OK || !strings.Contains(f.Todo, "because the kernel has no landlock, it needs linux 5.13 with landlock among its lsm: a, c;") {
-		t.Errorf("%+v", f)
-	}
-	if f := d.sandbox(all, nil); !strings.Contains(f.Says, "a watch bounds memory") {
-		t.Errorf("%+v", f)
-	}
-	all.Cgroups = "/sys/fs/cgroup/a"
-	if f := d.sandbox(all, nil); !strings.Contains(f.Says, "cgroups bound memory and processes") {
-		t.Errorf("%+v", f)
-	}
-	if f := d.sandbox(all, nil); !f.OK {
-		t.Errorf("nobody needs it: %+v", f)
+	whole := sandbox.Support{Limits: true, Landlock: 7, Seccomp: true}
+	groups, lacks := whole, whole
+	groups.Cgroups, lacks.Landlock = "/sys/fs/cgroup/a", 0
+	for _, test := range []struct {
+		has    sandbox.Support
+		guests []string
+		ok     bool
+		says   string
+	}{
+		{whole, others, true, "it confines a, c, because not only you can call"},
+		{lacks, others, false, "because the kernel has no landlock, it needs linux 5.13 with landlock among its lsm: a, c;"},
+		{lacks, nil, true, "a watch bounds memory"},
+		{groups, nil, true, "cgroups bound memory and processes"},
+	} {
+		if f := d.sandbox(test.has, test.guests); f.OK != test.ok || !strings.Contains(f.Says+f.Todo, test.says) {
+			t.Errorf("%+v, want %s", f, test.says)
+		}
 	}
 }

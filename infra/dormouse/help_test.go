@@ -1,7 +1,6 @@
 package dormouse
 
 import (
-	"regexp"
 	"strings"
 	"testing"
 
@@ -9,19 +8,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
-
-func TestHelpIsAlsoACommand(t *testing.T) {
-	s := newShell(t)
-	for _, test := range [][2]string{{"help", "--help"}, {"help keys", "keys --help"}, {"help keys create", "keys create --help"}} {
-		want, _ := s.run(test[1])
-		if got, code := s.run(test[0]); got != want || code != exitDone || !strings.HasPrefix(got, "Usage: dormouse") {
-			t.Errorf("dormouse %s: exit code %d, %s", test[0], code, got)
-		}
-	}
-	if got, code := s.run("help nothing"); code != exitUsage || !strings.Contains(got, "unexpected argument nothing") {
-		t.Errorf("dormouse help nothing: exit code %d, %s", code, got)
-	}
-}
 
 func TestAddSaysWhereTheCommandOfAServerGoes(t *testing.T) {
 	s := newShell(t)
@@ -34,30 +20,16 @@ func TestAddSaysWhereTheCommandOfAServerGoes(t *testing.T) {
 	}
 }
 
-// docs/cli.md has each default.
-func TestHelpHasTheDefaultOfEachFlag(t *testing.T) {
-	s := newShell(t)
-	parser := kong.Must(&commands{}, kong.Name("dormouse"), kong.Vars{"version": "", "platform": ownPlatform()})
-	words := regexp.MustCompile(`\s+`)
-	for _, n := range leaves(parser.Model.Node) {
-		_, line, _ := strings.Cut(n.FullPath(), " ")
-		help, _ := s.run(line + " --help")
-		help = words.ReplaceAllString(help, "")
-		for _, f := range flags(n) {
-			if f.Default != "" && !f.IsBool() && !strings.Contains(help, f.Default) {
-				t.Errorf("dormouse %s --help does not say that --%s is %s by default", line, f.Name, f.Default)
-			}
-		}
-	}
-}
-
 func TestWordsThatPeopleTryDoWhatTheyMean(t *testing.T) {
 	s := newShell(t)
 	help, code := s.run("")
 	if want, _ := s.run("--help"); code != exitDone || help != want || !strings.Contains(help, "\nStart here\n") || strings.Count(help, "\n    dormouse ") != 3 {
 		t.Errorf("dormouse alone: exit code %d, %s", code, help)
 	}
-	for line, means := range map[string]string{"ls --help": "list --help", "rm --help": "remove --help", "up --help": "run --help", "serve --help": "run --help", "init": "add"} {
+	for line, means := range map[string]string{
+		"ls --help": "list --help", "rm --help": "remove --help", "up --help": "run --help", "serve --help": "run --help", "init": "add",
+		"help": "--help", "help keys": "keys --help", "help keys create": "keys create --help", "help nothing": "nothing",
+	} {
 		t.Run(line, func(t *testing.T) {
 			want, as := s.run(means)
 			if got, code := s.run(line); got != want || code != as {

@@ -43,26 +43,18 @@ wrong    not served  –      –         –          –     command must be a
 		{"tools counter", "TOOL  ARGUMENTS     HINTS  DESCRIPTION\nadd   [by=integer]  –      Add to the counter of this session, and tell its value\n => 0"},
 		{"tools conter", "no server conter: did you mean counter?\n => 1"},
 		{"call counter add by=5", "5\n-- on stderr:\n"},
-		{"call counter add by=five", "by=five: want an integer; add takes [by=integer]\n => 2"},
 		{"call counter add bye=5", "no argument bye: did you mean by?; add takes [by=integer]\n => 2"},
 		{"call counter add five", "\"five\" is no argument: want key=value; add takes [by=integer]\n => 2"},
 		{"call counter add --args 5", "--args is no JSON object"},
 		{"call counter ad", "counter has no tool ad: did you mean add?\n => 1"},
-		{"call conter add", "no server conter: did you mean counter?\n => 1"},
 		{"call wrong x", "wrong is not served: command must be a string, not a number (servers.json:1:119)\n => 1"},
 		{"call old x", "old is off: it is disabled in the servers file\n => 1"},
 		{"stop counter", "counter is a native server: it runs inside Dormouse, and only while it answers a message. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable counter\n => 0"},
-		{"stop conter", "no session conter, and no server conter: did you mean counter?\n => 1"},
 		{"stop --all --json", "{\n  \"boxes\": []\n}\n => 0"},
-		{"calls conter", "no server conter: did you mean counter?\n => 1"},
 		{"calls old", "No call.\n => 0"},
-		{"ps --server conter", "no server conter: did you mean counter?\n => 1"},
 		{"ps --server old", "0 processes"},
-		{"sessions --server conter", "no server conter: did you mean counter?\n => 1"},
 		{"sessions --server old", "SESSION"},
 		{"end nobody", "no session nobody: it has ended or expired; dormouse sessions lists those there are\n => 1"},
-		{"keys create ada --server cc", "no server cc: there are counter, old, wrong\n => 1"},
-		{"keys rotate ada", "no key has this id, and no principal ada: there are none\n => 1"},
 	} {
 		got, code := s.run(test[0] + " --data $DATA")
 		if got = fmt.Sprintf("%s => %d", got, code); !strings.Contains(got, test[1]) {
@@ -199,9 +191,6 @@ func TestArgumentsAreConvertedByTheToolsSchema(t *testing.T) {
 			t.Errorf("%s as %s: %s, %v", test[0], test[1], got, err)
 		}
 	}
-}
-
-func TestArgumentsMustBeAnObject(t *testing.T) {
 	for _, all := range []string{"null", "[]", "1", "{"} {
 		if got, err := (tool{}).values([]string{"a=1"}, all); err == nil {
 			t.Errorf("--args %s: %v", all, got)
@@ -219,10 +208,6 @@ func TestVersionIsThatOfTheBuild(t *testing.T) {
 	}
 	info.Deps = []*debug.Module{{Path: "github.com/dormouse-mcp/dormouse", Version: "v0.4.0"}} // an author's program with servers in Go
 	if b := buildOf(info); !strings.HasPrefix(b.line(), "dormouse v0.4.0 go") || b.Commit != "" {
-		t.Errorf("%s, %+v", b.line(), b)
-	}
-	info.Settings, info.Deps, info.Main.Version = nil, nil, "(devel)"
-	if b := buildOf(info); !strings.HasPrefix(b.line(), "dormouse devel go") || b.Commit != "" {
 		t.Errorf("%s, %+v", b.line(), b)
 	}
 }

@@ -42,31 +42,23 @@ func TestQuotasShowUseBesideLimits(t *testing.T) {
 func TestQuotasOfATenantThatNobodyIsOf(t *testing.T) {
 	s := newShell(t)
 	s.file("limits.json", `{"mcpServers":{"a":{"command":"a"}},"x-dormouse":{"limits":{}}}`)
-	const line = " --data $DATA --servers $DATA/limits.json"
-	if printed, code := s.run("keys create ada --all-servers --tenant acme --data $DATA"); code != exitDone {
-		t.Fatal(printed)
-	}
-	for tenant, says := range map[string]string{"acne": "Did you mean acme?", "nosuch": "dormouse quotas lists the tenants."} {
-		t.Run(tenant, func(t *testing.T) {
-			printed, code := s.run("quotas set " + tenant + " month_usd=5" + line)
-			if code != exitDone || !strings.Contains(printed, "No key and no session is of tenant "+tenant) || !strings.Contains(printed, says) {
-				t.Error(printed)
-			}
-		})
-	}
-	if printed, _ := s.run("quotas set acme month_usd=5" + line); strings.Contains(printed, "No key") {
-		t.Error(printed)
-	}
-	if printed, _ := s.run("quotas" + line); !strings.Contains(printed, "\nnosuch") || !strings.Contains(printed, "\nacne") {
-		t.Errorf("tenants with limits are not listed:\n%s", printed)
-	}
-	if printed, code := s.run("quotas set nosuch month_usd=file" + line); code != exitDone {
-		t.Error(printed)
-	}
-	if printed, _ := s.run("quotas" + line); strings.Contains(printed, "nosuch") {
-		t.Errorf("a tenant without limits is listed:\n%s", printed)
-	}
-	if printed, code := s.run("quotas set acme month_usd=5USD" + line); code == exitDone || !strings.Contains(printed, "month_usd cannot be a string; want a number") {
-		t.Error(printed)
+	for _, step := range []struct {
+		line      string
+		code      int
+		says, not string
+	}{
+		{"keys create ada --all-servers --tenant acme", exitDone, "dm_", ""},
+		{"quotas set acne month_usd=5", exitDone, "Did you mean acme?", ""},
+		{"quotas set nosuch month_usd=5", exitDone, "No key and no session is of tenant nosuch", ""},
+		{"quotas set acme month_usd=5", exitDone, "acme", "No key"},
+		{"quotas", exitDone, "\nnosuch", ""},
+		{"quotas set nosuch month_usd=file", exitDone, "", ""},
+		{"quotas", exitDone, "\nacne", "nosuch"},
+		{"quotas set acme month_usd=5USD", exitFailed, "month_usd cannot be a string; want a number", ""},
+	} {
+		printed, code := s.run(step.line + " --data $DATA --servers $DATA/limits.json")
+		if code != step.code || !strings.Contains(printed, step.says) || step.not != "" && strings.Contains(printed, step.not) {
+			t.Errorf("%s: %d %s", step.line, code, printed)
+		}
 	}
 }

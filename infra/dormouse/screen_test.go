@@ -1,7 +1,6 @@
 package dormouse
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -51,32 +50,26 @@ func TestRunOnATerminal(t *testing.T) {
 	}
 }
 
-func TestRunOnATerminalThatIsNotToBeRewritten(t *testing.T) {
-	for name, env := range map[string]map[string]string{"dumb": {"TERM": "dumb"}, "CI": {"TERM": "xterm", "CI": "true"}} {
+func TestRunIsPlainWhereItIsAskedTo(t *testing.T) {
+	const red = "\x1b[31m"
+	for name, test := range map[string]struct {
+		env            map[string]string
+		moves, colored bool
+	}{
+		"xterm": {map[string]string{"TERM": "xterm"}, true, true}, "NO_COLOR": {map[string]string{"TERM": "xterm", "NO_COLOR": "1"}, true, false},
+		"dumb": {map[string]string{"TERM": "dumb"}, false, false}, "CI": {map[string]string{"TERM": "xterm", "CI": "true"}, false, false},
+	} {
 		t.Run(name, func(t *testing.T) {
-			if got := shows(t, says{}, 80, env, "logs mine\r\n"); strings.Contains(got, "\x1b") || strings.Contains(got, "nothing runs ·") {
-				t.Errorf("%s: %q", name, got)
+			got := shows(t, says{}, 80, test.env, "logs mine\r\n")
+			if strings.Contains(got, "\x1b[") != test.moves || strings.Contains(got, red) != test.colored {
+				t.Errorf("%q", got)
 			}
 		})
 	}
-}
-
-func TestRunWithoutColors(t *testing.T) {
-	const red = "\x1b[31m"
-	commontest.Contains(t, "no colors without being asked", red, shows(t, says{}, 80, map[string]string{"TERM": "xterm"}, "logs mine\r\n"))
-	got := shows(t, says{}, 80, map[string]string{"NO_COLOR": "1"}, "logs mine\r\n")
-	if strings.Contains(got, "m failed") || strings.Contains(got, red) {
-		t.Errorf("NO_COLOR: %q", got)
+	if o := (says{}).display(io.Discard, func(string) string { return "" }); o.Form != display.Records || !o.Stamps || o.Color {
+		t.Errorf("inside of another program: %+v", o)
 	}
-}
-
-func TestRunInsideAnotherProgram(t *testing.T) {
-	c := says{}
-	if o := c.display(io.Discard, func(string) string { return "" }); o.Form != display.Records || !o.Stamps || o.Color {
-		t.Errorf("%+v", o)
-	}
-	o := c.display(&bytes.Buffer{}, func(name string) string { return map[string]string{"JOURNAL_STREAM": "8:1"}[name] })
-	if o.Stamps {
+	if o := (says{}).display(io.Discard, func(name string) string { return map[string]string{"JOURNAL_STREAM": "8:1"}[name] }); o.Stamps {
 		t.Error("the journal of systemd has the times already")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -51,6 +52,12 @@ func open(t *testing.T, c pipe.Config) *end {
 	return e
 }
 
+// ends ends the client, and returns when the pipe has ended.
+func (e *end) ends() {
+	_ = e.in.Close()
+	<-e.done
+}
+
 func (e *end) say(line string) {
 	e.t.Helper()
 	if _, err := io.WriteString(e.in, line+"\n"); err != nil {
@@ -67,26 +74,27 @@ func (e *end) hears(want string) {
 	}
 }
 
-// A client and a server of the go-sdk, which know nothing of the pipe between them, of either
-// era: calls, questions of the server in a call, and what it says apart from one.
+// A client and a server of the go-sdk, which know nothing of the pipe between them: calls, questions
+// of the server in a call, and what it says apart from one.
 func TestAClientUsesARemoteServerOfTheSDK(t *testing.T) {
 	for name, options := range map[string]*mcp.StreamableHTTPOptions{
-		"sessions": {}, "sessions with events kept": {EventStore: mcp.NewMemoryEventStore(nil)}, "without sessions": {Stateless: true}, "JSON": {JSONResponse: true, Stateless: true},
+		"events": {EventStore: mcp.NewMemoryEventStore(nil)}, "JSON": {JSONResponse: true, Stateless: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := mcp.NewServer(&mcp.Implementation{Name: "remote", Version: "1"}, nil)
-			type text struct {
-				Text string `json:"text"`
+			tool := func(name string, says func(ctx context.Context, r *mcp.CallToolRequest) (string, error)) {
+				mcp.AddTool(server, &mcp.Tool{Name: name}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+					text, err := says(ctx, r)
+					return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, err
+				})
 			}
-			mcp.AddTool(server, &mcp.Tool{Name: "echo"}, func(_ context.Context, _ *mcp.CallToolRequest, in text) (*mcp.CallToolResult, any, error) {
-				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: in.Text}}}, nil, nil
-			})
-			mcp.AddTool(server, &mcp.Tool{Name: "ask"}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+			tool("greet", func(context.Context, *mcp.CallToolRequest) (string, error) { return "hello", nil })
+			tool("ask", func(ctx context.Context, r *mcp.CallToolRequest) (string, error) {
 				answer, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "Sure?"})
 				if err != nil {
-					return nil, nil, err
+					return "", err
 				}
-				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: answer.Action}}}, nil, nil
+				return answer.Action, nil
 			})
 			remote := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, options))
 			t.Cleanup(remote.Close)
@@ -102,25 +110,18 @@ func TestAClientUsesARemoteServerOfTheSDK(t *testing.T) {
 			if err != nil {
 				t.Fatal(err, e.log.String())
 			}
-			t.Logf("protocol version %s", s.InitializeResult().ProtocolVersion)
-			calls := map[string]string{"echo": "hello"}
+			calls := map[string]string{"greet": "hello"}
 			if !options.Stateless && s.InitializeResult().ProtocolVersion < "2026-07-28" {
 				calls["ask"] = "decline"
 			}
 			for tool, want := range calls {
-				args := map[string]any{}
-				if tool == "echo" {
-					args["text"] = want
-				}
-				result, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
+				result, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool})
 				if err != nil || result.IsError || result.Content[0].(*mcp.TextContent).Text != want {
 					t.Fatalf("%s: %+v, %v", tool, result, err)
 				}
 			}
 			if !options.Stateless {
-				mcp.AddTool(server, &mcp.Tool{Name: "new"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, any, error) {
-					return &mcp.CallToolResult{}, nil, nil
-				})
+				tool("new", func(context.Context, *mcp.CallToolRequest) (string, error) { return "", nil })
 				<-changed
 			}
 			commontest.Check(t, s.Close())
@@ -163,12 +164,9 @@ func (m *remote) saw(t *testing.T, what string) {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.seen {
-		if s == what {
-			return
-		}
+	if !slices.Contains(m.seen, what) {
+		t.Errorf("the endpoint saw %q, not %q", m.seen, what)
 	}
-	t.Errorf("the endpoint saw %q, not %q", m.seen, what)
 }
 
 // greets serves a handshake, and reports whether the message was of one.
@@ -211,8 +209,7 @@ func TestAStreamThatBreaksIsResumed(t *testing.T) {
 	e.say(call)
 	e.hears(`{"jsonrpc":"2.0","method":"x/y"}`)
 	e.hears(answer)
-	_ = e.in.Close()
-	<-e.done
+	e.ends()
 	for _, want := range []string{"POST", "POST s1 2025-11-25", "GET s1 2025-11-25 3", "DELETE s1 2025-11-25"} {
 		m.saw(t, want)
 	}
@@ -397,13 +394,15 @@ func TestTheUserSignsIn(t *testing.T) {
 			_ = resp.Body.Close()
 		}()
 	}}
-	for range 2 { // the second one finds the token
-		e := open(t, c)
-		e.say(call)
-		e.hears(answer)
-		_ = e.in.Close()
-		<-e.done
+	twice := func() { // the second one finds the token
+		for range 2 {
+			e := open(t, c)
+			e.say(call)
+			e.hears(answer)
+			e.ends()
+		}
 	}
+	twice()
 	if visits != 1 || registered != 1 {
 		t.Errorf("the browser was opened %d times, and %d clients were registered", visits, registered)
 	}
@@ -430,13 +429,7 @@ func TestTheUserSignsIn(t *testing.T) {
 		change(kept["token"].(map[string]any))
 		text, _ = json.Marshal(kept)
 		commontest.OK(t, os.WriteFile(files[0], text, 0o600))
-		for range 2 {
-			e := open(t, c)
-			e.say(call)
-			e.hears(answer)
-			_ = e.in.Close()
-			<-e.done
-		}
+		twice()
 		if visits != 1 || refreshed != n+1 {
 			t.Errorf("the browser was opened %d times, and the token refreshed %d times", visits, refreshed)
 		}
