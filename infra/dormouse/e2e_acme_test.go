@@ -3,9 +3,16 @@
 package dormouse_test
 
 import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"io/fs"
+	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
@@ -14,6 +21,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -91,6 +99,47 @@ func (a *authority) root(m *machine) *x509.CertPool {
 		a.t.Fatalf("the authority has no root: %s", text)
 	}
 	return pool
+}
+
+// ownCertificate writes a certificate for 127.0.0.1, signed by itself, and its key. Clients
+// with the pool trust it.
+func ownCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	commontest.OK(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	commontest.OK(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	commontest.OK(t, err)
+	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}))
+	folder := t.TempDir()
+	cert, key, pool = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem"), x509.NewCertPool()
+	write(t, cert, text)
+	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+	pool.AppendCertsFromPEM([]byte(text))
+	return cert, key, pool
+}
+
+// trusting returns a client that trusts these authorities. It connects to address instead
+// of any host, or to the host itself if address is "".
+func trusting(pool *x509.CertPool, address string) *http.Client {
+	var d net.Dialer
+	return &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+			DialContext: func(ctx context.Context, network, own string) (net.Conn, error) {
+				if address != "" {
+					own = address
+				}
+				return d.DialContext(ctx, network, own)
+			},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // --tls gets a certificate from an authority before any client asks, keeps it in the data

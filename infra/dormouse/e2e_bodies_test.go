@@ -6,8 +6,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,55 +27,48 @@ import (
 // file of the data folder but the log of answers, and in no view of anybody else.
 func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 	t.Parallel()
-	const planted, secret = "planted-4f1c2b", `env-secret"of/one`
-	to := newCollector(t)
+	const planted, secret, redacted = "planted-4f1c2b", `env-secret"of/one`, "marked-77"
+	var telemetry commontest.Lines
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(&telemetry, r.Body)
+		commontest.Check(t, err)
+	}))
+	t.Cleanup(collector.Close)
 	m := machineOf(t, map[string]any{"one": map[string]any{
 		"command": stdio(t), "args": []string{"-name", "one"}, "env": map[string]string{"TOKEN": secret},
 		"x-dormouse": map[string]any{"tasks": "always", "audit": map[string]any{"redact": []string{"password"}}},
 	}})
 	m.ours(`{"audit": {"bodies": "auditor"}}`)
-	m.env = append(m.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+to.URL, "OTEL_BSP_SCHEDULE_DELAY=100", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+	m.env = append(m.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "OTEL_BSP_SCHEDULE_DELAY=100", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	m.start("--access", "keys")
 	keyOf := func(tenant, role string) string {
 		return m.keys("create", tenant+"-"+role, "--tenant", tenant, "--all-servers", "--role", role)
 	}
 	ada := keyOf("acme", "user")
+	coded := base64.StdEncoding.EncodeToString([]byte("u:" + secret))
 	said := func(how string) string {
-		text, err := json.Marshal(map[string]string{"text": planted + " " + how + " " + secret + " " + base64.StdEncoding.EncodeToString([]byte("u:"+secret)), "Password": "marked-77"})
+		text, err := json.Marshal(map[string]string{"text": planted + " " + how + " " + secret + " " + coded, "Password": redacted})
 		commontest.OK(t, err)
 		return string(text)
 	}
 
 	m.as(ada, "one").text("echo", said("legacy"))
 	modern := &client{t: t, http: http.DefaultClient, url: m.urls["one"], key: ada}
-	if answer := modern.served("tools/call", "echo", `"name":"echo","arguments":`+said("modern"), "{}"); answer.Error != nil {
-		t.Fatalf("the modern call got %s", answer.Raw)
-	}
-	var task struct {
-		Result struct {
-			TaskID string
-		}
-	}
-	answer := modern.served("tools/call", "work", `"name":"work","arguments":`+strings.Replace(said("task"), "{", `{"before":1,"pause":900,"tag":"`+planted+`",`, 1), `{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}},"progressToken":"t"`)
-	if err := json.Unmarshal(answer.Raw, &task); err != nil || task.Result.TaskID == "" {
-		t.Fatalf("the call is no task: %s", answer.Raw)
-	}
-	modern.until(task.Result.TaskID, "completed")
+	modern.served("tools/call", "echo", `"name":"echo","arguments":`+said("modern"), "{}")
+	var task taskState
+	made := modern.served("tools/call", "work", `"name":"work","arguments":`+strings.Replace(said("task"), "{", `{"before":1,"pause":900,"tag":"`+planted+`",`, 1), `{"extensions":{"io.modelcontextprotocol/tasks":{}}},"progressToken":"t"`)
+	commontest.OK(t, json.Unmarshal(made.Result, &task))
+	modern.until(task.TaskID, "completed")
 	conn, _, err := websocket.Dial(t.Context(), m.ws["one"], &websocket.DialOptions{Subprotocols: []string{"mcp"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + ada}}}) //nolint:bodyclose // the library closes it
 	commontest.OK(t, err)
-	s := &socket{t: t, conn: conn}
 	defer func() { _ = conn.CloseNow() }()
-	s.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":` + params + `}`)
-	s.end(`"init"`)
-	s.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	s.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":` + said("socket") + `}}`)
-	s.end("1")
+	s := &socket{t: t, conn: conn}
+	s.shakesHands()
+	s.text("echo", said("socket"))
 
 	read := func(key string, args ...string) string {
-		cmd := m.command("calls", append([]string{"--url", strings.TrimSuffix(m.urls["one"], "/one/mcp"), "--key", key}, args...)...)
-		cmd.Args = slices.Concat(cmd.Args[:2], cmd.Args[4:]) // --data would be this machine
-		out, _ := cmd.CombinedOutput()                       // who may not read gets an error
-		return string(out)
+		out, _ := operate(t, slices.Concat([]string{"calls", "--url", strings.TrimSuffix(m.urls["one"], "/one/mcp"), "--key", key}, args)...) // who may not read gets an error
+		return out
 	}
 	auditor := keyOf("acme", "auditor")
 	found := map[string]bodies.Body{}
@@ -92,31 +87,19 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 		return len(found) == 4
 	})
 	for how, b := range found {
-		t.Run(how, func(t *testing.T) {
-			if b.Tenant != "acme" || b.Principal != "acme-user" || b.Server != "one" || how != "task" && !strings.Contains(string(b.Result), planted+" "+how) {
-				t.Errorf("%s: %s with %s, %s", how, b.Principal, b.Arguments, b.Result)
-			}
-		})
+		if b.Tenant != "acme" || b.Principal != "acme-user" || b.Server != "one" || how != "task" && !strings.Contains(string(b.Result), planted+" "+how) {
+			t.Errorf("%s: %s with %s, %s", how, b.Principal, b.Arguments, b.Result)
+		}
 	}
-	coded := base64.StdEncoding.EncodeToString([]byte("u:" + secret))[4:20]
-	escaped := strings.ReplaceAll(secret, `"`, `\"`)
-	for who, text := range map[string]string{
+	own, _ := operate(t, "calls", "--bodies", "--data", m.data)
+	seen := map[string]string{
 		"the auditor of another tenant": read(keyOf("globex", "auditor"), "--bodies"), "an operator": read(keyOf("acme", "operator"), "--bodies"),
-		"a viewer": read(keyOf("acme", "viewer"), "--bodies"), "its user": read(ada, "--bodies"), "the user of the machine": func() string {
-			out, _ := m.command("calls", "--bodies").CombinedOutput()
-			return string(out)
-		}(),
+		"a viewer": read(keyOf("acme", "viewer"), "--bodies"), "its user": read(ada, "--bodies"), "the user of the machine": own,
 		"the history": read(auditor, "--json"), "an operator's history": read(keyOf("default", "operator"), "--json"),
-	} {
-		t.Run(who, func(t *testing.T) {
-			if strings.Contains(text, planted) || strings.Contains(text, "marked-77") {
-				t.Errorf("%s reads %.300s", who, text)
-			}
-		})
 	}
 	m.end()
-	own := read(auditor, "--bodies") // nothing answers
-	all := map[string]string{"stdout": m.out.tail(10_000), "the log": m.log.tail(10_000), "telemetry": to.all, "what answers when all is over": own}
+	seen["stdout"], seen["the log"], seen["telemetry"] = m.out.tail(10_000), m.log.tail(10_000), telemetry.String()
+	commontest.Contains(t, "telemetry has", "tools/call echo", seen["telemetry"])
 	kept := 0
 	err = filepath.WalkDir(m.data, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -131,26 +114,24 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 			}
 		}
 		if !strings.HasPrefix(name, "store.db") { // its log keeps each answer for 24 hours, with and without an audit
-			all[path] = string(text)
+			seen[path] = string(text)
 		}
 		return err
 	})
 	commontest.Check(t, err)
-	for where, text := range all {
-		t.Run(where, func(t *testing.T) {
-			for _, word := range []string{planted, secret, escaped, coded, "marked-77"} {
-				if strings.Contains(text, word) {
-					t.Errorf("%s has %q", where, word)
-				}
+	secrets := []string{secret, strings.ReplaceAll(secret, `"`, `\"`), coded[4:20], redacted}
+	lacks := func(where, text string, words ...string) {
+		for _, word := range words {
+			if strings.Contains(text, word) {
+				t.Errorf("%s has %q", where, word)
 			}
-		})
+		}
+	}
+	for where, text := range seen {
+		lacks(where, text, append(secrets, planted)...)
 	}
 	for how, b := range found {
-		t.Run(how, func(t *testing.T) {
-			if text := fmt.Sprintf("%s %s", b.Arguments, b.Result); strings.Contains(text, secret) || strings.Contains(text, escaped) || strings.Contains(text, coded) || strings.Contains(text, "marked-77") {
-				t.Errorf("the auditor reads a secret in %s: %s", how, text)
-			}
-		})
+		lacks("what the auditor reads of "+how, fmt.Sprintf("%s %s", b.Arguments, b.Result), secrets...)
 	}
 	if kept == 0 {
 		t.Error("there is no file with bodies")

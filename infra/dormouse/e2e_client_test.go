@@ -10,12 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,7 +40,7 @@ type client struct {
 	more    map[string]string // further headers of each request
 	session string
 	version string        // of the session; "" is 2025-11-25
-	mark    string        // the mark in the answers of its tenant's servers, if they have one
+	mark    string        // how the tags of its calls begin
 	patient time.Duration // how long it waits; 0 for the usual patience
 	ids     atomic.Int64
 }
@@ -344,13 +341,7 @@ func (c *client) whoami() self {
 type failure struct {
 	Code    int
 	Message string
-	Data    struct {
-		Phase    string
-		ExitCode *int `json:"exit_code"`
-		Signal   string
-		Stderr   string
-		Starved  bool `json:"out_of_memory"`
-	}
+	Data    struct{ Phase string }
 }
 
 func failureOf(m wire.Message) (f failure, err error) {
@@ -365,7 +356,6 @@ type page struct {
 	status int
 	header http.Header
 	text   string
-	to     *url.URL // of a redirect, or nil
 }
 
 // web sends a request and reads the whole answer. A header Host replaces the host of the
@@ -380,8 +370,7 @@ func web(t *testing.T, client *http.Client, method, at, body string, header http
 	defer func() { _ = res.Body.Close() }() // it was read
 	text, err := io.ReadAll(res.Body)
 	commontest.OK(t, err)
-	to, _ := res.Location() // most answers are no redirects
-	return page{res.StatusCode, res.Header, string(text), to}
+	return page{res.StatusCode, res.Header, string(text)}
 }
 
 // usual returns the headers of a client of Streamable HTTP. more adds headers: name, value,
@@ -396,106 +385,12 @@ func usual(more ...string) http.Header {
 	return header
 }
 
-// proxy passes a client's connections on, and cuts them at the test's command.
-type proxy struct {
-	target string
-
-	mu     sync.Mutex
-	limit  int // how many bytes of the next response to pass on after its cursor; -1: all
-	behind int // bytes of the newest response that were
-	conns  []net.Conn
-}
-
-// through directs the client's connections through a new proxy.
-func (c *client) through(t *testing.T) *proxy {
-	t.Helper()
-	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	commontest.OK(t, err)
-	host := strings.Split(c.url, "/")[2]
-	p := &proxy{target: host, limit: -1}
-	c.url = strings.Replace(c.url, host, l.Addr().String(), 1)
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return // closed below
-			}
-			all.Go(func() { p.serve(t.Context(), conn) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		p.cut()
-		all.Wait()
-	})
-	return p
-}
-
-// cutAt makes the next response end n bytes after its cursor.
-func (p *proxy) cutAt(n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.limit = n
-}
-
-// cursorEnd is the end of the event that opens every event stream.
-const cursorEnd = "\ndata: \n\n"
-
-// behindCursor returns how many bytes of the newest response came after its cursor.
-func (p *proxy) behindCursor() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.behind
-}
-
-// cut ends all connections now.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range p.conns {
-		_ = conn.Close()
+// toolsIn returns the names of the tools of a list.
+func toolsIn(list []byte) string {
+	var names []string
+	for tool := range wire.Elements(wire.Lookup(list, "tools")) {
+		name, _ := wire.String(wire.Lookup(tool, "name"))
+		names = append(names, name)
 	}
-	p.conns = nil
-}
-
-func (p *proxy) serve(ctx context.Context, down net.Conn) {
-	var d net.Dialer
-	up, err := d.DialContext(ctx, "tcp", p.target)
-	if err != nil {
-		_ = down.Close()
-		return
-	}
-	p.mu.Lock()
-	p.conns = append(p.conns, down, up)
-	limit := p.limit
-	p.limit = -1
-	p.mu.Unlock()
-	go func() {
-		_, _ = io.Copy(up, down) // ends with the connection
-	}()
-	p.answer(down, up, limit)
-	_ = down.Close()
-	_ = up.Close()
-}
-
-// answer passes the response on, up to the limit.
-func (p *proxy) answer(down io.Writer, up io.Reader, limit int) {
-	var seen []byte
-	for buf := make([]byte, 32<<10); ; {
-		n, err := up.Read(buf)
-		seen = append(seen, buf[:n]...)
-		if _, rest, found := bytes.Cut(seen, []byte(cursorEnd)); found {
-			if over := len(rest) - limit; limit >= 0 && over >= 0 {
-				n, err = n-over, io.EOF
-			}
-			p.mu.Lock()
-			p.behind = len(rest)
-			p.mu.Unlock()
-		}
-		if _, gone := down.Write(buf[:n]); err != nil || gone != nil {
-			return
-		}
-	}
+	return strings.Join(names, " ")
 }

@@ -5,14 +5,9 @@ package dormouse_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -94,106 +89,30 @@ func (c *client) resumed(last string) []string {
 	return ended(messages)
 }
 
-func TestE2ECutCallIsTakenUpWhereItWasCut(t *testing.T) {
-	t.Parallel()
-	m := recorded(t)
-	m.start()
-	m.cutInACall(func(p *proxy) { p.cut() })
-}
-
-// cutInACall cuts a call in its middle, and takes the call up again.
-func (m *machine) cutInACall(cut func(*proxy)) {
-	m.t.Helper()
-	c := m.session("one")
-	p := c.through(m.t)
-
-	w := c.begin()
-	start := w.last
-	w.progress(m.t, 1, 2)
-	cut(p)
-	if more, err := w.messages(); err == nil {
-		m.t.Fatalf("the connection was cut, but its response ended well, with %v", ended(more))
-	}
-	s, err := c.resume(w.last) // the third progress may have come before the cut
-	commontest.OK(m.t, err)
-	defer s.close()
-	commontest.OK(m.t, s.primed())
-	w.open(m.t)
-	rest, err := s.messages()
-	commontest.OK(m.t, err)
-	all := steps(5, w.id)
-	if diff := cmp.Diff(all[len(all)-len(rest):], ended(rest)); diff != "" || len(rest) < 3 {
-		m.t.Errorf("after the cut (-want +got):\n%s", diff)
-	}
-
-	// A client that resumes after the last event gets nothing.
-	if got := c.resumed(s.last); len(got) > 0 {
-		m.t.Errorf("behind the last event came %v, want nothing", got)
-	}
-	if diff := cmp.Diff(all, c.resumed(start)); diff != "" {
-		m.t.Errorf("from the beginning (-want +got):\n%s", diff)
-	}
-	if got := read(m.t, m.calls); got != "work\n" {
-		m.t.Errorf("the tool was run as %q, want once", got)
-	}
-}
-
-func TestE2ECutAtEveryByteLosesNothing(t *testing.T) {
-	t.Parallel()
-	m := recorded(t)
-	m.start()
-	c := m.session("one")
-	p := c.through(t)
-
-	// First get the whole response, to know its length.
-	if got := c.cutCall(t, "whole"); !cmp.Equal(got, []string{"progress 1", "progress 2"}) {
-		t.Fatalf("uncut call: %v", got)
-	}
-	whole := p.behindCursor()
-	if whole == 0 {
-		t.Fatal("the call was not answered with an event stream")
-	}
-	want := []string{"whole"}
-	for n := range whole + 1 {
-		p.cutAt(n)
-		tag := fmt.Sprintf("cut at %d", n)
-		want = append(want, tag)
-		if got := c.cutCall(t, tag); !cmp.Equal(got, []string{"progress 1", "progress 2"}) {
-			t.Errorf("%s of %d bytes behind the cursor: %v", tag, whole, got)
-		}
-	}
-	commontest.SameIn(t, "tools that were run", strings.Join(want, "\n")+"\n", read(t, m.calls))
-}
-
-// cutCall makes a call whose response may be cut anywhere after its cursor, continues it,
-// and returns the progress of both parts. It checks that there is exactly one response.
-func (c *client) cutCall(t *testing.T, tag string) (progress []string) {
-	t.Helper()
-	id := c.id()
-	s, err := c.post(c.request(id, "work", fmt.Sprintf(`{"before":2,"tag":%q}`, tag)))
-	if err != nil {
-		t.Fatalf("%s: %v", tag, err)
-	}
-	messages, err := c.follow(t.Context(), s, id)
-	if err != nil {
-		t.Fatalf("%s: %v", tag, err)
-	}
-	for i, what := range ended(messages) {
-		switch {
-		case i < len(messages)-1:
-			progress = append(progress, what)
-		case what != "response "+id:
-			t.Errorf("%s: ended in %s", tag, what)
-		}
-	}
-	return progress
-}
-
-func TestE2EKilledFunctionLosesNothing(t *testing.T) {
+// A client loses its connection in the middle of a call, and the functions that served it are
+// killed. The client takes the call up where it was cut.
+func TestE2ECutCallIsTakenUpThoughItsFunctionsAreKilled(t *testing.T) {
 	t.Parallel()
 	m := recorded(t).asPrograms()
 	m.start()
-	m.cutInACall(func(*proxy) { m.killFunctions("http", "relay") })
+	c := m.session("one")
+	w := c.begin()
+	start := w.last
+	w.progress(t, 1, 2)
+	w.close()
+	m.killFunctions("http", "relay")
+	s, err := c.resume(w.last)
+	commontest.OK(t, err)
+	defer s.close()
+	commontest.OK(t, s.primed())
+	w.open(t)
+	rest, err := s.messages()
+	commontest.OK(t, err)
+	all := steps(5, w.id)
+	commontest.SameIn(t, "after the cut", all[2:], ended(rest))
+	commontest.SameIn(t, "behind the last event", []string(nil), c.resumed(s.last))
+	commontest.SameIn(t, "from the beginning", all, c.resumed(start))
+	commontest.EqualIn(t, "the tool was run", "work\n", read(t, m.calls))
 }
 
 // lossWithin is how long a call may stay open after its runner has been killed. The machine
@@ -203,97 +122,6 @@ func (m *machine) lossWithin() time.Duration {
 		return 90 * time.Second
 	}
 	return 30 * time.Second
-}
-
-func TestE2EKilledProgramEndsItsCall(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		program string
-		gone    bool // the client has gone before the kill, so no function waits
-	}{
-		"runner, waiting": {"runner", false}, "runner, polled": {"runner", true}, "server": {"stdio", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := newMachine(t, servers{"one": nil})
-			if test.program == "runner" {
-				m.withRunners()
-			}
-			m.start()
-			c := m.session("one")
-			w := c.begin()
-			w.progress(t, 1, 3)
-			last := w.last
-			if test.gone {
-				w.close()
-			}
-			m.kill(m.only(test.program))
-			ctx, cancel := context.WithTimeout(t.Context(), m.lossWithin())
-			defer cancel()
-			all, err := c.follow(ctx, w.stream, w.id)
-			commontest.OKIn(t, "the call has no end", err)
-			wantKilled(t, all[len(all)-1], test.program == "stdio" || !m.invokes())
-			if got := c.resumed(last); !cmp.Equal(got, []string{"response " + w.id}) {
-				t.Errorf("the client that comes once more gets %v, want the one end", got)
-			}
-			if test.program == "stdio" {
-				m.host() // the box is well
-			}
-			commontest.EqualIn(t, "the next call got", "and on", c.text("echo", `{"text":"and on"}`))
-			m.only("stdio") // the killed box's process ended with it
-		})
-	}
-}
-
-// A new box must not hide the end of the previous one. The first call was in flight for
-// less than a second, so only the function that waits for it knows of it.
-func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
-	t.Parallel()
-	m := recorded(t).withRunners()
-	m.start()
-	struck, others := m.session("one"), m.session("one")
-	others.text("count", "")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	end := make(chan wire.Message, 1)
-	go func() {
-		defer close(end)
-		id := struck.id()
-		s, err := struck.send(ctx, http.MethodPost, "", struck.request(id, "work", fmt.Sprintf(`{"gate":%q,"tag":"struck"}`, m.calls+".never")))
-		var messages []wire.Message
-		if err == nil {
-			messages, err = struck.follow(ctx, s, id)
-		}
-		if err != nil {
-			t.Errorf("the call has no end: %v", err)
-			return
-		}
-		end <- messages[len(messages)-1]
-	}()
-	m.eventually(patience, "the call has begun", func() bool { return strings.Contains(read(t, m.calls), "struck") })
-	m.kill(m.only("runner"))
-	time.AfterFunc(m.lossWithin(), cancel)
-	wakes := m.count("box.wake")
-	var all sync.WaitGroup
-	waiting := make(chan struct{}, 8)
-	m.eventually(m.lossWithin(), "another call has woken the box", func() bool {
-		select {
-		case waiting <- struct{}{}:
-			all.Go(func() {
-				// It does not matter whether the call has reached the dying box.
-				if _, err := others.call("count", ""); err != nil {
-					t.Error(err)
-				}
-				<-waiting
-			})
-		default: // the calls that wait are enough
-		}
-		return m.count("box.wake") > wakes
-	})
-	if end, ok := <-end; ok {
-		wantKilled(t, end, !m.invokes())
-	}
-	all.Wait()
 }
 
 func TestE2EKilledMachineEndsTheCallWhenItIsBack(t *testing.T) {
@@ -326,22 +154,4 @@ func (m *machine) killedInACall(flags ...string) {
 		m.t.Errorf("the process is %d with %s, was %d; want another one with the client's parameters", after.PID, after.Init, before.PID)
 	}
 	m.startedAnew(c.session)
-}
-
-// wantKilled checks the end of a call whose executor was killed. reported says that the
-// signal is known.
-func wantKilled(t *testing.T, end wire.Message, reported bool) {
-	t.Helper()
-	f, err := failureOf(end)
-	commontest.OK(t, err)
-	signal, text := "", "the box is gone"
-	if reported {
-		signal, text = "SIGKILL", "SIGKILL"
-	}
-	if f.Data.Phase != "runtime" || f.Data.Signal != signal || !strings.Contains(f.Message, text) {
-		t.Errorf("the call ended in %s, want phase runtime, signal %q and %q in its message", end.Raw, signal, text)
-	}
-	if f.Data.ExitCode != nil {
-		t.Errorf("the error tells exit code %d beside what ended the box: %s", *f.Data.ExitCode, end.Raw)
-	}
 }

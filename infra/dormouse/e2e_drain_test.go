@@ -5,8 +5,8 @@ package dormouse_test
 import (
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -47,9 +47,7 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	over := m.talk("one")
 	gate := filepath.Join(t.TempDir(), "gate")
 	id := over.ask("work", fmt.Sprintf(`{"gate":%q,"before":1,"after":0,"tag":"socket"}`, gate))
-	if got, err := over.hear(); err != nil || got.Method != wire.NotifyProgress {
-		t.Fatalf("%s, %v", got.Raw, err)
-	}
+	commontest.EqualIn(t, "the call over the WebSocket begins with", wire.NotifyProgress, over.hear().Method)
 	m.awaitLine(m.log, patience, "no function waits for the call over the WebSocket", func(line string) bool {
 		return strings.Contains(line, `"msg":"socket"`) && strings.Contains(line, `"outcome":"open"`)
 	})
@@ -59,8 +57,8 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	})
 	m.eventually(patience, "no new connection is taken", func() bool { return m.refuses("one") })
 	write(t, gate, "")
-	if got, err := over.hear(); err != nil || string(got.ID) != id || got.Error != nil {
-		t.Errorf("the call over the WebSocket ended with %s, %v", got.Raw, err)
+	if got := over.end(id); got.Error != nil {
+		t.Errorf("the call over the WebSocket ended with %s", got.Raw)
 	}
 	m.eventually(patience, "the process without a call has ended", func() bool { return len(m.those("stdio")) == 1 })
 	w.open(t)
@@ -77,59 +75,39 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	}
 }
 
-// Nobody waits for a client that only listens. A call of 2026-07-28 that has asked its client
-// is in the store, and the operator is told so.
-func TestE2ETermDoesNotWaitForListeners(t *testing.T) {
+// Ctrl-C and a second SIGTERM do not wait: the call ends with an error that says that its outcome
+// is not known, and its client gets that, whenever it comes back.
+func TestE2EEndsThatDoNotWaitEndCalls(t *testing.T) {
 	t.Parallel()
-	m, _, _ := modernMachine(t)
-	m.programs = false
-	m.start()
-	s := m.talk("booking")
-	s.ask("book", "{}")
-	if q, err := s.hear(); err != nil || q.Method != wire.MethodElicit {
-		t.Fatalf("%s, %v", q.Raw, err)
-	}
-	c := m.client("booking")
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"e2e","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`))
-	commontest.OK(t, err)
-	r.Header.Set(wire.HeaderProtocolVersion, "2026-07-28")
-	r.Header.Set(wire.HeaderMethod, wire.MethodListen)
-	listens, err := c.do(r)
-	commontest.OK(t, err)
-	defer listens.close()
-	if first, err := listens.next(); err != nil || first.Kind != wire.Notification {
-		t.Fatalf("it does not listen: %d %s, %v", listens.status, first.Raw, err)
-	}
-	m.terminate()
-	m.awaitLine(m.log, patience, "the operator is told", func(line string) bool {
-		return strings.Contains(line, `"msg":"the machine drains"`) && strings.Contains(line, `"suspended":1`)
-	})
-	m.ended(patience)
-}
-
-// A second SIGTERM does not wait: the call ends with an error that says that its outcome is
-// not known.
-func TestE2EASecondTermDoesNotWait(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.programs = false // the stand-in of the gateway ends its responses with the program
-	m.start()
-	c := m.session("one")
-	w := c.begin()
-	w.progress(t, 1, 3)
-	m.terminate()
-	m.eventually(patience, "no new connection is taken", func() bool { return m.refuses("one") })
-	m.terminate()
-	ctx, cancel := c.patience()
-	defer cancel()
-	messages, err := c.follow(ctx, w.stream, w.id)
-	commontest.OK(t, err)
-	if last := messages[len(messages)-1]; last.Kind != wire.Response || last.Error == nil {
-		t.Errorf("the call ended with %s", last.Raw)
-	}
-	m.ended(patience)
-	m.start()
-	if said := m.does("calls", "--failed"); !strings.Contains(said, "work") {
-		t.Errorf("the call that was cut is not among the failed ones:\n%s", said)
+	for name, end := range map[string]func(*machine){
+		"Ctrl-C": func(m *machine) { commontest.OK(m.t, m.cmd.Process.Signal(os.Interrupt)) },
+		"a second SIGTERM": func(m *machine) {
+			m.terminate()
+			m.eventually(patience, "no new connection is taken", func() bool { return m.refuses("one") })
+			m.terminate()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, servers{"one": nil})
+			m.start()
+			c := m.session("one")
+			w := c.begin()
+			w.progress(t, 1, 3)
+			end(m)
+			commontest.EqualIn(t, "exit code", 0, m.ended(20*time.Second).ExitCode()) // who waits for calls waits for 30 s
+			if left := m.processes(); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+			m.start()
+			s, err := m.again(c, "one").resume(w.last)
+			commontest.OK(t, err)
+			defer s.close()
+			last, err := s.response(w.id)
+			commontest.OKIn(t, "the call that was in flight has no end", err)
+			if f, err := failureOf(last); err != nil || f.Data.Phase == "" || f.Code != int(wire.CodeOutcomeUnknown) {
+				t.Errorf("the call that was in flight ended in %s, %v, want an error that its outcome is not known", last.Raw, err)
+			}
+		})
 	}
 }

@@ -15,14 +15,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
 	_ "modernc.org/sqlite" // opens the store to count its rows
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
@@ -47,12 +45,11 @@ const (
 	streamRows  = 4
 )
 
-// One principal uses as much as it can in every possible way. Meanwhile another principal
+// One principal uses as much of HTTP as it can. Meanwhile another principal
 // of its tenant, and one of another tenant, make calls. Each of their calls must succeed.
-// How long these took is logged, beside the calls of a client of a second machine, which
-// nobody attacks. Memory, descriptors and rows must stay limited and return to normal.
+// Memory, descriptors and rows must stay limited and return to normal.
 func TestE2EGreedyNeighbour(t *testing.T) {
-	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(greedyTime), "10s"))
+	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(greedyTime), "5s"))
 	commontest.OK(t, err)
 	m := newMachine(t, servers{"one": nil})
 	// dormouse itself limits callers. On AWS the gateway's throttles do that, and
@@ -62,21 +59,16 @@ func TestE2EGreedyNeighbour(t *testing.T) {
 	g := &greedy{m: m, key: m.keys("create", "greedy", "--all-servers"), slowKey: m.keys("create", "slow", "--all-servers")}
 	second := m.as(m.keys("create", "second", "--all-servers"), "one")
 	third := m.as(m.keys("create", "third", "--tenant", "other", "--all-servers"), "one")
-	calm := newMachine(t, servers{"one": nil})
-	calm.programs = false
-	calm.start(sleepy()...)
-	unharmed := calm.session("one")
-
-	quiet := second.latencies(func(n int) bool { return n < 40 })
+	second.calls(func(n int) bool { return n < 3 })
 	before := m.taken()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
 	defer cancel()
 	over := m.watch()
 	var done sync.WaitGroup
 	done.Go(func() { g.take(ctx) })
-	during := make([][]time.Duration, 3)
-	for i, c := range []*client{second, third, unharmed} {
-		done.Go(func() { during[i] = c.latencies(func(int) bool { return ctx.Err() == nil }) })
+	var during [2]int
+	for i, c := range []*client{second, third} {
+		done.Go(func() { during[i] = c.calls(func(int) bool { return ctx.Err() == nil }) })
 	}
 	done.Wait()
 	peak := over()
@@ -85,22 +77,15 @@ func TestE2EGreedyNeighbour(t *testing.T) {
 	if !peak.within(most) {
 		t.Errorf("while somebody is greedy: %s, want at most %s", peak, most)
 	}
-	for i, all := range during[:2] {
-		if len(all) == 0 {
-			t.Errorf("neighbour %d got no answer while somebody was greedy", i)
-		}
-	}
-	if g.refused.Load() == 0 {
-		t.Error("nothing that the greedy one sent was refused")
+	if min(during[0], during[1]) == 0 {
+		t.Errorf("the neighbours got %d answers while somebody was greedy", during)
 	}
 	for _, c := range g.sessions {
 		c.leave()
 	}
 	after := m.settled(taken{before.memory + restMemory, before.files + restFiles, rows})
-	t.Logf("the greedy one: %s", g)
-	t.Logf("neighbours: %d and %d calls, none failed; p99 quiet %s, then %s and %s, and %s on the other machine", len(during[0]), len(during[1]), p99(quiet), p99(during[0]), p99(during[1]), p99(during[2]))
-	t.Logf("at most allowed: %s", most)
-	t.Logf("before: %s; at most: %s; after: %s", before, peak, after)
+	t.Logf("neighbours: %d calls", during)
+	t.Logf("before: %s; at most: %s, allowed %s; after: %s", before, peak, most, after)
 }
 
 // as opens a session with a key.
@@ -112,27 +97,17 @@ func (m *machine) as(key, server string) *client {
 	return c
 }
 
-// latencies makes calls while more returns true, and returns how long each took. A failed
-// call fails the test.
-func (c *client) latencies(more func(n int) bool) (all []time.Duration) {
-	for n := 0; more(n); n++ {
-		begun := time.Now()
+// calls makes calls while more returns true, and returns how many. One that fails fails the test.
+func (c *client) calls(more func(n int) bool) (n int) {
+	for ; more(n); n++ {
 		messages, err := c.call("echo", fmt.Sprintf(`{"text":"call %d"}`, n))
 		if err != nil || textOf(messages[len(messages)-1]) != fmt.Sprintf("call %d", n) {
 			c.t.Errorf("call %d of a neighbour: %v %v", n, ended(messages), err)
-			return all
+			return n
 		}
-		all = append(all, time.Since(begun))
 		<-time.After(10 * time.Millisecond) // it is no load of its own
 	}
-	return all
-}
-
-func p99(all []time.Duration) time.Duration {
-	if len(all) == 0 {
-		return 0
-	}
-	return slices.Sorted(slices.Values(all))[len(all)*99/100].Round(time.Millisecond)
+	return n
 }
 
 // taken is what a machine uses: bytes of memory, descriptors, rows.
@@ -224,12 +199,7 @@ type greedy struct {
 	mu       sync.Mutex
 	sessions []*client
 
-	posts, refused, frames, streams, slow, large, opened atomic.Int64
-}
-
-func (g *greedy) String() string {
-	return fmt.Sprintf("%d POSTs (%d refused), %d frames, %d streams that closed at once, %d slow bodies, %d answers of 1 MB, %d sessions",
-		g.posts.Load(), g.refused.Load(), g.frames.Load(), g.streams.Load(), g.slow.Load(), g.large.Load(), g.opened.Load())
+	streams atomic.Int64
 }
 
 // take uses as much as it can until ctx ends.
@@ -238,11 +208,10 @@ func (g *greedy) take(ctx context.Context) {
 	g.sessions = append(g.sessions, own)
 	var work sync.WaitGroup
 	for range 100 {
-		work.Go(func() { repeat(ctx, func(int) { g.count(&g.posts, g.post(ctx, own, `"x"`)) }) })
+		work.Go(func() { repeat(ctx, func(int) { g.post(ctx, own, "x") }) })
 	}
 	for range 2 {
-		text := `"` + strings.Repeat("x", 1<<20) + `"`
-		work.Go(func() { repeat(ctx, func(int) { g.count(&g.large, g.post(ctx, own, text)) }) })
+		work.Go(func() { repeat(ctx, func(int) { g.post(ctx, own, strings.Repeat("x", 1<<20)) }) })
 	}
 	for range 30 {
 		work.Go(func() { repeat(ctx, func(int) { g.stream(ctx) }) })
@@ -250,7 +219,6 @@ func (g *greedy) take(ctx context.Context) {
 	for n := range 150 {
 		work.Go(func() { repeat(ctx, func(int) { g.slowBody(ctx, n%3 > 0) }) })
 	}
-	work.Go(func() { g.talk(ctx) })
 	work.Go(func() {
 		repeat(ctx, func(n int) {
 			if n < 60 {
@@ -269,27 +237,14 @@ func repeat(ctx context.Context, do func(n int)) {
 	}
 }
 
-func (g *greedy) count(what *atomic.Int64, err error) {
+// post makes a call and reads its answer.
+func (g *greedy) post(ctx context.Context, c *client, text string) {
+	s, err := c.send(ctx, http.MethodPost, "", c.request(c.id(), "echo", fmt.Sprintf(`{"text":%q}`, text)))
 	if err != nil {
-		g.refused.Add(1)
-		return
+		return // the time is over
 	}
-	what.Add(1)
-}
-
-// post makes a call and reads the answer. A call that is cut by the end of the test does
-// not count.
-func (g *greedy) post(ctx context.Context, c *client, text string) error {
-	s, err := c.send(ctx, http.MethodPost, "", c.request(c.id(), "echo", `{"text":`+text+`}`))
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	messages, err := s.messages()
-	if err == nil && (s.status != http.StatusOK || len(messages) == 0 || messages[len(messages)-1].Error != nil) {
-		err = fmt.Errorf("status %d", s.status)
-	}
-	return err
+	_, _ = s.messages() // the time may be over
+	s.close()
 }
 
 // stream opens a stream of HTTP+SSE and closes it.
@@ -328,47 +283,8 @@ func (g *greedy) slowBody(ctx context.Context, keyed bool) {
 		size, auth = 4<<20, "Authorization: Bearer "+g.slowKey+"\r\n"
 	}
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\n%sContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n", u.Path, u.Host, auth, size)
-	g.slow.Add(1)
 	if _, err := conn.Write(append([]byte(head), bytes.Repeat([]byte(" "), size/2)...)); err == nil {
 		_, _ = io.Copy(io.Discard, conn) // to its end, whatever is said
-	}
-}
-
-// talk sends messages on one WebSocket as fast as the server takes them.
-func (g *greedy) talk(ctx context.Context) {
-	conn, _, err := websocket.Dial(ctx, g.m.ws["one"], &websocket.DialOptions{ //nolint:bodyclose // its documentation says that it never has to be
-		Subprotocols: []string{"mcp"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + g.key}},
-	})
-	if err != nil {
-		g.m.t.Errorf("a WebSocket of the greedy one: %v", err)
-		return
-	}
-	defer func() { _ = conn.CloseNow() }() // it has served
-	conn.SetReadLimit(-1)
-	go func() {
-		for {
-			if _, _, err := conn.Read(ctx); err != nil {
-				return
-			}
-		}
-	}()
-	say := func(text string) error { return conn.Write(ctx, websocket.MessageText, []byte(text)) }
-	err = say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":` + params + `}`)
-	select {
-	case <-time.After(time.Second): // or what follows is refused
-	case <-ctx.Done():
-	}
-	err = errors.Join(err, say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
-	for n := 0; err == nil; n++ {
-		if n%300 == 299 { // otherwise the other work of this principal would never get its turn
-			<-time.After(500 * time.Millisecond)
-		}
-		if err = say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"text":"frame"}}}`, n)); err == nil {
-			g.frames.Add(1)
-		}
-	}
-	if ctx.Err() == nil {
-		g.m.t.Errorf("the WebSocket of the greedy one: %v", err)
 	}
 }
 
@@ -376,10 +292,10 @@ func (g *greedy) talk(ctx context.Context) {
 func (g *greedy) session(ctx context.Context) {
 	c := g.m.client("one")
 	c.key = g.key
-	if c.open(params) != nil || g.post(ctx, c, `"x"`) != nil {
+	if c.open(params) != nil {
 		return // refused, or the time is over
 	}
-	g.opened.Add(1)
+	g.post(ctx, c, "x")
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.sessions = append(g.sessions, c)

@@ -140,71 +140,44 @@ func (m *machine) from(x *index) (home string) {
 // answered before anything can be installed, and hears of the tools when they are known.
 func TestE2ENoClientWaitsForAnInstall(t *testing.T) {
 	t.Parallel()
-	const many = 12
 	file := map[string]any{}
-	for i := range many {
-		file[fmt.Sprintf("s%d", i)] = map[string]any{"command": "npx", "args": []string{"-y", fmt.Sprintf("slow-%d", i)}}
+	for _, name := range []string{"a", "b", "c"} {
+		file[name] = map[string]any{"command": "npx", "args": []string{"-y", "slow-" + name}}
 	}
 	m, x := machineOf(t, file), newIndex(t)
-	if m.programs {
-		m.programs = false // functions that are programs of their own prepare nothing
-	}
+	m.programs = false // functions that are programs of their own prepare nothing
 	m.from(x)
 	m.start()
+	type first struct {
+		*mcp.ClientSession
+		hears chan struct{} // that the list of tools has changed
+	}
 	var clients []first
-	for _, url := range m.urls {
-		clients = append(clients, m.first(url))
+	for name, url := range m.urls {
+		c := first{hears: make(chan struct{}, 8)}
+		var err error
+		c.ClientSession, err = mcp.NewClient(&mcp.Implementation{Name: "first", Version: "1"}, &mcp.ClientOptions{
+			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { c.hears <- struct{}{} },
+		}).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, nil)
+		commontest.OKIn(t, name, err)
+		t.Cleanup(func() { _ = c.Close() })
+		if list, err := c.ListTools(t.Context(), nil); err != nil || len(list.Tools) != 0 {
+			t.Fatalf("%s lists %v, %v before it is installed", name, list, err)
+		}
+		clients = append(clients, c)
 	}
 	x.opens()
 	for _, c := range clients {
-		if n := c.waits(4 * patience); n != 1 {
-			t.Fatalf("%d tools after that", n)
+		select {
+		case <-c.hears:
+		case <-time.After(4 * patience):
+			t.Fatal("a client hears of no tools")
 		}
 		said, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"message": "hi"}})
 		if err != nil || said.Content[0].(*mcp.TextContent).Text != "Echo: hi" {
 			t.Fatal(said, err)
 		}
 	}
-}
-
-// first is the first client of a server that is not installed yet.
-type first struct {
-	*mcp.ClientSession
-	t     *testing.T
-	hears chan struct{} // that the list of tools has changed
-}
-
-// first connects the first client. The server answers, and has no tools yet.
-func (m *machine) first(url string) first {
-	m.t.Helper()
-	c := first{t: m.t, hears: make(chan struct{}, 8)}
-	var err error
-	c.ClientSession, err = mcp.NewClient(&mcp.Implementation{Name: "first", Version: "1"}, &mcp.ClientOptions{
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { c.hears <- struct{}{} },
-	}).Connect(m.t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, nil)
-	if err != nil {
-		m.t.Fatalf("%s: %v", url, err)
-	}
-	m.t.Cleanup(func() { _ = c.Close() })
-	if list, err := c.ListTools(m.t.Context(), nil); err != nil || len(list.Tools) != 0 {
-		m.t.Fatalf("%s lists %v, %v before it is installed", url, list, err)
-	}
-	return c
-}
-
-// waits waits until the client hears of the tools, and returns how many there are.
-func (c first) waits(most time.Duration) int {
-	c.t.Helper()
-	select {
-	case <-c.hears:
-	case <-time.After(most):
-		c.t.Fatal("a client hears of no tools")
-	}
-	list, err := c.ListTools(c.t.Context(), nil)
-	if err != nil || len(list.Tools) == 0 {
-		c.t.Fatalf("after that: %v, %v", list, err)
-	}
-	return len(list.Tools)
 }
 
 // A newer version is tried beside the served one, its tools are compared, and the file and its
@@ -214,9 +187,7 @@ func TestE2EUpgradeTakesANewerVersionAndGoesBack(t *testing.T) {
 	m, x := machineOf(t, map[string]any{"small": map[string]any{
 		"command": "npx", "args": []string{"-y", "small-server@1.0.0"}, "x-dormouse": map[string]any{"tools": map[string]any{"pin": true}},
 	}}), newIndex(t, "2.0.0")
-	if m.programs {
-		m.programs = false // functions that are programs of their own prepare nothing
-	}
+	m.programs = false // functions that are programs of their own prepare nothing
 	m.from(x)
 	x.opens()
 	m.start()
@@ -236,12 +207,9 @@ func TestE2EUpgradeTakesANewerVersionAndGoesBack(t *testing.T) {
 	}
 	m.does("prepare", "small")
 	lists("1.0.0")
-	commontest.Contains(t, "upgrade lists", "small  small-server  1.0.0    2.0.0", m.does("upgrade"))
-	if said := m.does("upgrade", "small"); !strings.Contains(said, "description: Of [-1.0.0.-]{+2.0.0.+}") || !strings.Contains(said, "dormouse upgrade small --to 1.0.0") {
-		t.Errorf("upgrade says %s", said)
-	}
+	commontest.Contains(t, "upgrade says", "description: Of [-1.0.0.-]{+2.0.0.+}", m.does("upgrade", "small"))
 	lists("2.0.0")
-	if said, err := m.tries("upgrade", "small", "--to", "3.0.0"); err == nil || !strings.Contains(said, "small stays at small-server 2.0.0") {
+	if said, err := m.tries("upgrade", "small", "--to", "3.0.0"); err == nil {
 		t.Errorf("an upgrade to no version says %s", said)
 	}
 	lists("2.0.0")

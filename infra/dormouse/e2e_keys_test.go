@@ -12,7 +12,6 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -69,18 +68,12 @@ func TestE2EKeysLetInWhoHasOne(t *testing.T) {
 		key    string
 		status int
 	}{"no key": {"", 401}, "a key nobody made": {key[:12] + strings.Repeat("a", 32), 401}, "another server's": {other, 403}} {
-		t.Run(name, func(t *testing.T) {
-			if got := m.guarded(test.key, "", initialize); got.status != test.status {
-				t.Errorf("%s: %d, want %d", name, got.status, test.status)
-			}
-			header := http.Header{}
-			if test.key != "" {
-				header.Set("Authorization", "Bearer "+test.key)
-			}
-			if status := m.connected("one", nil, header); status != test.status {
-				t.Errorf("%s, WebSocket: %d, want %d", name, status, test.status)
-			}
-		})
+		commontest.EqualIn(t, name, test.status, m.guarded(test.key, "", initialize).status)
+		header := http.Header{}
+		if test.key != "" {
+			header.Set("Authorization", "Bearer "+test.key)
+		}
+		commontest.EqualIn(t, name+", WebSocket", test.status, m.connected("one", nil, header))
 	}
 	if boxes := m.those("runner", "stdio"); len(boxes) > 0 {
 		t.Errorf("a box was started for who was refused: %v", boxes)
@@ -119,25 +112,6 @@ func TestE2EKeysLetInWhoHasOne(t *testing.T) {
 	}
 }
 
-func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
-	t.Parallel()
-	endpoint := dynamoDB(t)
-	m := newMachine(t, servers{"one": nil}).asPrograms()
-	store := "dynamodb:e2e-" + storage.NewNonce() + "?endpoint=" + endpoint
-	m.start("--access", "keys", "--store", store)
-	key := m.keys("create", "ada", "--all-servers", "--store", store)
-	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
-	if got := m.guarded(key, "none", ping); got.status != 404 { // there is no such session
-		t.Errorf("with a key: %d", got.status)
-	}
-	m.keys("revoke", key, "--store", store)
-	commontest.Contains(t, "the list shows", "revoked", m.keys("list", "--store", store))
-	m.killFunctions("http")
-	if got := m.guarded(key, "none", ping); got.status != 401 {
-		t.Errorf("with the key that was revoked: %d", got.status)
-	}
-}
-
 func (m *machine) ticket(server, key string) string {
 	m.t.Helper()
 	answer := web(m.t, http.DefaultClient, http.MethodPost, strings.TrimSuffix(m.urls[server], "mcp")+"ticket", "", http.Header{"Authorization": {"Bearer " + key}})
@@ -155,28 +129,4 @@ func (m *machine) ticketLetsInOnce(key string) {
 	for _, want := range []int{101, 401} {
 		commontest.EqualIn(m.t, "a ticket", want, m.connected("one", url.Values{"ticket": {ticket}}, nil))
 	}
-}
-
-// Sessions of before keys were turned on are found by no key. An operator of the machine
-// ends them, or hands them over with their process's workspace.
-func TestE2ESessionsOfAnOpenMachineAreGivenOrEnded(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	given, ended := m.session("one"), m.session("one")
-	m.interrupt()
-	m.start("--access", "keys")
-	key := m.keys("create", "ada", "--server", "one", "--tenant", "local")
-	const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
-	commontest.EqualIn(t, "a key finds a session of before", http.StatusNotFound, m.guarded(key, given.session, list).status)
-	commontest.Contains(t, "", "of one is now of ada", m.does("sessions give", given.session[:12], "ada"))
-	if got := m.guarded(key, given.session, list); got.status != http.StatusOK {
-		t.Errorf("the session that was given: %d %s", got.status, got.text)
-	}
-	m.does("end", ended.session)
-	if got := m.does("sessions"); strings.Contains(got, ended.session[:12]) || !strings.Contains(got, given.session[:12]) || !strings.Contains(got, "ada") {
-		t.Error(got)
-	}
-	other := m.keys("create", "eve", "--server", "one", "--tenant", "local")
-	commontest.EqualIn(t, "another key finds it", http.StatusNotFound, m.guarded(other, given.session, list).status)
 }

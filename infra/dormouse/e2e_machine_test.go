@@ -121,7 +121,6 @@ type machine struct {
 	own      string   // an author's program with native servers, "" for none; its name is dormouse
 	flags    []string // of the last start
 	program  string   // instead of the built one
-	terminal *os.File // its controlling terminal, nil for none
 	// prepare changes dormouse run before it starts; nil for nothing.
 	prepare func(*exec.Cmd)
 
@@ -237,9 +236,6 @@ func (m *machine) run(flags ...string) {
 		all = append(all, "--cold")
 	}
 	cmd := m.command("run", all...)
-	if m.terminal != nil {
-		cmd.Stdin, cmd.SysProcAttr = m.terminal, &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	}
 	if m.prepare != nil {
 		m.prepare(cmd)
 	}
@@ -525,11 +521,9 @@ func (m *machine) eventually(within time.Duration, what string, ok func() bool) 
 
 // event is a JSON line of dormouse run.
 type event struct {
-	Time    time.Time
 	Kind    string
 	Name    string
 	PID     int
-	Detail  string
 	URL     string
 	Running int
 	Reason  string
@@ -558,14 +552,6 @@ func (m *machine) parse(lines []string) []event {
 func (m *machine) count(kind string) int {
 	m.t.Helper()
 	return len(slices.DeleteFunc(m.events(), func(e event) bool { return e.Kind != kind }))
-}
-
-// wokenSince returns how many boxes have woken since there were n wakes. It waits for the first,
-// because the line of an event may come after the answer.
-func (m *machine) wokenSince(n int) int {
-	m.t.Helper()
-	m.eventually(patience, "a box wakes", func() bool { return m.count("box.wake") > n })
-	return m.count("box.wake") - n
 }
 
 // await waits for an event. It finds events since the start, and later ones.
@@ -661,13 +647,6 @@ func executable(t *testing.T, file, text string) {
 	if err := os.Chmod(file, 0o755); err != nil { //nolint:gosec // it is executed
 		t.Fatal(err)
 	}
-}
-
-// link makes a symbolic link to a program, and the folder that it is in.
-func link(t *testing.T, program, file string) {
-	t.Helper()
-	mkdir(t, filepath.Dir(file))
-	commontest.OK(t, os.Symlink(program, file))
 }
 
 // mkdir makes a folder, unless it is there.

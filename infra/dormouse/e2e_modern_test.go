@@ -3,7 +3,6 @@
 package dormouse_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -14,15 +13,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// modernMachine returns a machine that hosts the program modern. It also returns the
-// files that get a line for each run of a tool, and for each start.
-func modernMachine(t *testing.T) (m *machine, calls, starts string) {
+// modernMachine returns a machine that hosts the program modern, and the file that gets a line for
+// each run of a tool.
+func modernMachine(t *testing.T) (m *machine, calls string) {
 	t.Helper()
-	program := modern(t)
-	folder := t.TempDir()
-	calls, starts = filepath.Join(folder, "calls"), filepath.Join(folder, "starts")
-	m = machineOf(t, map[string]any{"booking": map[string]any{"command": program, "args": []string{"-calls", calls, "-starts", starts}}})
-	return m, calls, starts
+	calls = filepath.Join(t.TempDir(), "calls")
+	return machineOf(t, map[string]any{"booking": map[string]any{"command": modern(t), "args": []string{"-calls", calls}}}), calls
 }
 
 // asked reads a stream up to a question.
@@ -55,7 +51,7 @@ func (c *client) question(s *stream) (q wire.Message, last string, err error) {
 
 func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 	t.Parallel()
-	m, calls, _ := modernMachine(t)
+	m, calls := modernMachine(t)
 	m.start(sleepy()...)
 	c := m.session("booking")
 	s, err := c.post(c.request("77", "book", ""))
@@ -125,40 +121,6 @@ func (c *client) served(method, name, params, capabilities string, headers ...st
 		c.t.Fatalf("%s: status %d: %s", method, status, answer.Raw)
 	}
 	return answer
-}
-
-// book calls the tool book as a client that supports forms.
-func (c *client) book(more string) wire.Message {
-	c.t.Helper()
-	return c.served(wire.MethodToolsCall, "book", `"name":"book","arguments":{}`+more, `{"elicitation":{"form":{}}}`)
-}
-
-func TestE2EModernClientAndServer(t *testing.T) {
-	t.Parallel()
-	m, calls, _ := modernMachine(t)
-	m.start(sleepy()...)
-	more := ""
-	for round, answer := range answers {
-		asks := m.client("booking").book(more)
-		var result struct {
-			ResultType    string
-			InputRequests map[string]json.RawMessage
-			RequestState  string
-		}
-		if err := json.Unmarshal(asks.Result, &result); err != nil || result.ResultType != wire.ResultInputRequired || len(result.InputRequests) != 1 {
-			t.Fatalf("round %d is answered with %s", round, asks.Raw)
-		}
-		for key := range result.InputRequests {
-			more = fmt.Sprintf(`,"requestState":%q,"inputResponses":{%q:{"action":"accept","content":%s}}`, result.RequestState, key, answer)
-		}
-		if round == 0 {
-			m.asleep()
-			m.killAll()
-			m.start(sleepy()...)
-		}
-	}
-	commontest.EqualIn(t, "the call ended with", booked, textOf(m.client("booking").book(more)))
-	ranThrice(t, "book", calls)
 }
 
 // answers are the client's answers to the tool book of the modern server, one for each

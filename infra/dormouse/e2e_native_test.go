@@ -17,12 +17,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// These are programs with native servers: the examples, and that of testdata/native. Their
-// names are dormouse, as that of the program without servers.
+// probes is the program with the native server of testdata/native. Its name is dormouse, as that of
+// the program without servers.
 var (
-	release  = []string{"-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w"} // as make build
-	examples = built("examples/dormouse", "../../functions/natives", release...)
-	probes   = built("probes/dormouse", "./testdata/native", release...)
+	release = []string{"-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w"} // as make build
+	probes  = built("probes/dormouse", "./testdata/native", release...)
 )
 
 // nativeMachine returns a machine that hosts one native server of a program.
@@ -33,77 +32,22 @@ func nativeMachine(t *testing.T, program, name string) *machine {
 	return m
 }
 
-// redeploy kills all processes and starts the machine again.
-func (m *machine) redeploy(flags ...string) {
-	m.t.Helper()
-	m.killAll()
-	m.start(flags...)
-}
-
 func TestE2ENativeStateOutlivesEveryProcess(t *testing.T) {
 	t.Parallel()
-	m := nativeMachine(t, examples(t), "counter")
+	m := nativeMachine(t, probes(t), "probe")
 	m.start()
-	c := m.session("counter")
-	for want := 1; want <= 3; want++ {
-		if got := c.text("add", "{}"); got != strconv.Itoa(want) {
+	c := m.session("probe")
+	for want := 1; want <= 2; want++ {
+		if got := c.text("count", "{}"); got != strconv.Itoa(want) {
 			t.Fatalf("counted %s, want %d", got, want)
 		}
-		m.redeploy()
-		c = m.again(c, "counter")
+		m.killAll()
+		m.start()
+		c = m.again(c, "probe")
 	}
 	if boxes := m.those("runner"); len(boxes) > 0 {
 		t.Errorf("a native server has a box: %v", boxes)
 	}
-}
-
-// A session works only over its own transport, and over any connection of it.
-func TestE2ENativeQuestionIsAnsweredAfterARedeployment(t *testing.T) {
-	t.Parallel()
-	m := nativeMachine(t, examples(t), "booking")
-	m.start(sleepy()...)
-	s := m.talk("booking")
-	s.id()
-	id := s.ask("book", `{"trip":"Ulm"}`)
-	q, err := s.hear()
-	if err != nil || q.Method != wire.MethodElicit {
-		t.Fatalf("%s, %v", q.Raw, err)
-	}
-	s.named(func() bool { _, stream := eventID(s.last); return stream != "" }) // the question is an event of the call's stream
-	m.asleep()
-	m.redeploy(sleepy()...)
-	s = m.resume("booking", s)
-	s.say(`{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":{"action":"accept","content":{"seats":2}}}`)
-	commontest.EqualIn(t, "the call ended with", "booked: Ulm", textOf(s.end(id)))
-}
-
-func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
-	t.Parallel()
-	m := nativeMachine(t, examples(t), "job")
-	m.start(sleepy()...)
-	c := m.session("job")
-	s, err := c.post(c.request("7", "work", `{"steps":2,"seconds":4}`))
-	commontest.OK(t, err)
-	step, err := s.next()
-	if err != nil || step.Method != wire.NotifyProgress {
-		t.Fatalf("%s, %v", step.Raw, err)
-	}
-	s.close()
-	m.eventually(patience, "the alarm is kept", func() bool {
-		kept, err := filepath.Glob(filepath.Join(m.data, "schedules", "*.json")) // a file that is being written has another name
-		return err == nil && len(kept) > 0
-	})
-	m.redeploy(sleepy()...)
-	m.eventually(patience, "the alarm begins the next step", func() bool {
-		kept, err := os.ReadDir(filepath.Join(m.data, "schedules"))
-		return err == nil && len(kept) == 0
-	})
-	c = m.again(c, "job")
-	ctx, cancel := c.patience()
-	defer cancel()
-	messages, err := c.follow(ctx, s, "7")
-	commontest.OK(t, err)
-	commontest.EqualIn(t, "the call ended with", "worked 2 steps", textOf(messages[len(messages)-1]))
 }
 
 func TestE2ENativeToolSeesWhatTheKeySaysOfItsPrincipal(t *testing.T) {
@@ -112,7 +56,7 @@ func TestE2ENativeToolSeesWhatTheKeySaysOfItsPrincipal(t *testing.T) {
 	m.start("--access", "keys")
 	key := m.keys("create", "ada", "--server", "probe", "--props", `{"plan":"pro"}`)
 	got := m.client("probe").served(wire.MethodToolsCall, "who", `"name":"who","arguments":{}`, "{}", "Authorization", "Bearer "+key, "X-Probe", "here")
-	want := `{"authorization":"","client":"","header":"here","principal":"ada","props":{"plan":"pro"},"subscribed":null,"user":"ada"}`
+	want := `{"authorization":"","header":"here","principal":"ada","props":{"plan":"pro"},"user":"ada"}`
 	commontest.SameIn(t, "what the tool sees", want, textOf(got))
 }
 
@@ -149,6 +93,7 @@ func tutorial(t *testing.T) (folder, hosts, calls string) {
 	return folder, hosts, strings.TrimSpace(blocks[1])
 }
 
+// The same source is the functions, whose build leaves the command line out.
 func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 	t.Parallel()
 	folder, hosts, calls := tutorial(t)
@@ -178,17 +123,11 @@ func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 	run()
 	greeted("hello Ada, number 3")
 	stop()
-}
 
-// The same source is the functions, whose build leaves the command line out.
-func TestE2EServersOfAnotherModuleAreFunctions(t *testing.T) {
-	t.Parallel()
-	folder, _, _ := tutorial(t)
 	program := built("hello/dormouse", ".", append([]string{"-C", folder}, release...)...)(t)
-	m := nativeMachine(t, program, "hello").asPrograms()
-	m.start()
-	commontest.EqualIn(t, "the functions answer", "hello Ada, number 1", m.session("hello").text("greet", `{"who":"Ada"}`))
-
+	functions := nativeMachine(t, program, "hello").asPrograms()
+	functions.start()
+	commontest.EqualIn(t, "the functions answer", "hello Ada, number 1", functions.session("hello").text("greet", `{"who":"Ada"}`))
 	artifacts := t.TempDir()
 	made := exec.CommandContext(t.Context(), "make", "-C", "../..", "build-HttpFunction", "GO_SERVERS="+folder, "ARTIFACTS_DIR="+artifacts) //nolint:gosec // our own folders
 	if out, err := made.CombinedOutput(); err != nil {

@@ -34,11 +34,10 @@ const repeatedCalls = "DORMOUSE_TEST_REPEATED"
 // side by side: while one starts again, the others are killed.
 func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 	t.Parallel()
-	calls, err := strconv.Atoi(cmp.Or(os.Getenv(repeatedCalls), "450"))
+	calls, err := strconv.Atoi(cmp.Or(os.Getenv(repeatedCalls), "300"))
 	commontest.OK(t, err)
 	program := probes(t)
 	var all repeated
-	begun := time.Now()
 	t.Run("machines", func(t *testing.T) {
 		for n := range repeatedMachines {
 			t.Run(strconv.Itoa(n), func(t *testing.T) {
@@ -47,28 +46,21 @@ func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 			})
 		}
 	})
-	took := time.Since(begun)
-	t.Logf("%d calls were sent %d times in %s while %d processes were killed, %.0f a minute; of %d the outcome is not known",
-		all.calls.Load(), all.tries.Load(), took.Round(time.Second), all.kills.Load(), all.rate(), all.unknown.Load())
+	if all.kills.Load() == 0 {
+		t.Error("nothing was killed")
+	}
+	t.Logf("%d calls were sent %d times while %d processes were killed; of %d the outcome is not known", calls, all.tries.Load(), all.kills.Load(), all.unknown.Load())
 }
 
 // repeatedMachines is how many machines are killed side by side.
 const repeatedMachines = 3
 
 // repeated counts what happens at all machines.
-type repeated struct {
-	calls, tries, kills, unknown atomic.Int64
-	killing                      atomic.Int64 // for how long, of all machines together
-}
-
-// rate returns how many processes were killed a minute.
-func (r *repeated) rate() float64 {
-	return float64(repeatedMachines) * float64(r.kills.Load()) / time.Duration(r.killing.Load()).Minutes()
-}
+type repeated struct{ tries, kills, unknown atomic.Int64 }
 
 // of makes calls at one machine, whose boxes may be processes with runners.
 func (r *repeated) of(t *testing.T, program string, calls int, runners bool) {
-	const workers = 24
+	const workers = 8
 	far := recorded(t)
 	far.start()
 	files := map[string]string{"one": filepath.Join(t.TempDir(), "calls"), "probe": filepath.Join(t.TempDir(), "calls"), "far": far.calls}
@@ -115,10 +107,7 @@ func (r *repeated) of(t *testing.T, program string, calls int, runners bool) {
 	}
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
-	begun := time.Now()
 	r.kills.Add(int64(m.killEverything(far, done, &heard)))
-	r.killing.Add(int64(time.Since(begun)))
-	r.calls.Add(int64(calls))
 
 	for _, name := range names {
 		ran := ranOnce(t, files[name])
@@ -166,6 +155,13 @@ func (m *machine) killEverything(far *machine, done <-chan struct{}, heard *atom
 			all = slices.Delete(all, i, i+1)
 		}
 	}
+}
+
+// atOne adds the address of all servers to the machine's URLs, and returns its name
+// there.
+func (m *machine) atOne(server string) string {
+	m.urls["/mcp"] = strings.Replace(m.urls[server], "/"+server+"/mcp", "/mcp", 1)
+	return "/mcp"
 }
 
 // repeater is a way to a server.

@@ -35,68 +35,6 @@ func operateWith(t *testing.T, stdin string, env []string, args ...string) (prin
 	return string(out), code
 }
 
-// The functions are programs, so the API on the endpoint has only the data that it has on
-// AWS.
-func TestE2ECommandsWorkOverAURLWithTheKeyOfAnOperator(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil}).asPrograms()
-	m.start("--access", "keys")
-	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")
-	keys := map[string]string{}
-	for role, flags := range map[string][]string{
-		"user": nil, "viewer": {"--role", "viewer"}, "operator": {"--role", "operator"}, "stranger": {"--role", "operator", "--tenant", "other"},
-	} {
-		keys[role] = m.keys("create", append([]string{"ada", "--server", "one"}, flags...)...)
-	}
-	at := func(role string, args ...string) (string, int) {
-		return operate(t, append(args, "--url", url, "--key", keys[role])...)
-	}
-	if out, code := at("operator", "call", "one", "echo", "text=hello"); code != 0 || !strings.Contains(out, "hello") {
-		t.Errorf("call: %d, %s", code, out)
-	}
-	c := m.as(keys["user"], "one")
-	if got := c.text("count", ""); got != "1" {
-		t.Fatalf("count: %q", got)
-	}
-	for _, test := range []struct {
-		role, line, want string
-		code             int
-	}{
-		{"operator", "list", "one   awake", 0},
-		{"viewer", "list", "one   awake", 0},
-		{"viewer", "sessions", c.session[:12], 0},
-		{"stranger", "sessions --json", "[]\n", 0},
-		{"stranger", "keys list --json", `"tenant": "other"`, 0},
-		{"operator", "ps", "one     awake  default", 0},
-		{"operator", "tools one", "echo", 0},
-		{"operator", "logs one", "aws logs tail", 1},
-		{"operator", "bill", "not counted here", 1},
-		{"viewer", "stop one", "needs an API key of role operator", 1},
-		{"viewer", "call one echo text=x", "for looking only, or for other servers", 1},
-		{"user", "list", "may only call servers", 1},
-		{"user", "tools one", "echo", 0},
-		{"user", "call one echo text=hello", "hello", 0},
-		{"stranger", "stop --all", "Nothing was running.", 0},
-		{"stranger", "end " + c.session[:12], "no session", 1},
-		{"operator", "stop one --now --json", "default/one", 0},
-		{"operator", "keys create bob --server one", "dm_", 0},
-		{"operator", "keys rotate bob", "is valid until", 0},
-		{"operator", "end " + c.session[:12], "", 0},
-	} {
-		t.Run(test.role, func(t *testing.T) {
-			if out, code := at(test.role, strings.Fields(test.line)...); code != test.code || !strings.Contains(out, test.want) {
-				t.Errorf("%s, as %s: exit code %d, want %d: %s", test.line, test.role, code, test.code, out)
-			}
-		})
-	}
-	if out, code := operate(t, "list", "--url", url, "--key", "wrong"); code != 1 || !strings.Contains(out, "API key is unknown") {
-		t.Errorf("with a wrong key: %d, %s", code, out)
-	}
-	if out, code := operate(t, "list", "--url", "http://127.0.0.1:1", "--key", "x"); code != 3 {
-		t.Errorf("where nothing answers: %d, %s", code, out)
-	}
-}
-
 func TestE2ELogsFollowsThroughAStop(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})

@@ -4,19 +4,12 @@ package dormouse_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // save writes the servers file of a running machine: the flags of the test server by
@@ -109,9 +102,8 @@ func TestE2EReloadRemovesAServer(t *testing.T) {
 		if e := m.save(servers{"other": nil}); strings.Join(e.Removed, " ") != "old" {
 			t.Errorf("the event is %+v", e)
 		}
-		status, body := m.refusal(m.urls["old"])
-		if status != 404 || !strings.Contains(body, "server old was removed from the servers file at ") {
-			t.Errorf("a new client gets %d %s", status, body)
+		if status, err := m.client("old").status("POST", initialize); status != 404 || err != nil {
+			t.Errorf("a new client gets %d, %v", status, err)
 		}
 		if status, err := c.status("POST", `{"jsonrpc":"2.0","id":9,"method":"ping"}`); status != 404 || err != nil {
 			t.Errorf("the session gets %d, %v", status, err)
@@ -125,16 +117,20 @@ func TestE2EReloadRemovesAServer(t *testing.T) {
 	})
 }
 
+// A variable of .env is part of what a server is started with.
 func TestE2EReloadChangesAServer(t *testing.T) {
 	everyway(t, func(t *testing.T, machine func(servers) *machine) {
 		calls := filepath.Join(t.TempDir(), "calls")
-		m := machine(servers{"one": {"-calls", calls}, "other": nil})
+		m := machine(servers{"one": {"-calls", calls, "-name", "${OWN_NAME}"}, "other": nil})
+		env := filepath.Join(filepath.Dir(m.servers), ".env")
+		write(t, env, "OWN_NAME=before\n")
 		m.start()
 		c, idle, other := m.session("one"), m.session("one"), m.session("other")
 		before := idle.whoami()
 		neighbour := other.whoami().PID
 		call := m.hold(c, calls)
-		if e := m.save(servers{"one": {"-calls", calls, "-name", "changed"}, "other": nil}); strings.Join(e.Changed, " ") != "one" || !strings.Contains(e.Detail, "args") {
+		write(t, env, "OWN_NAME=changed\n")
+		if e := m.changed(0); strings.Join(e.Changed, " ") != "one" {
 			t.Errorf("the event is %+v", e)
 		}
 		m.awaitLine(m.log, patience, "the runner hears of it", func(line string) bool { return strings.Contains(line, `"retiring`) })
@@ -148,156 +144,4 @@ func TestE2EReloadChangesAServer(t *testing.T) {
 			t.Errorf("the process of the other server is %d, was %d", got, neighbour)
 		}
 	})
-}
-
-// A client that listens is notified of new tools once its session gets its next message.
-func TestE2EReloadTellsListeners(t *testing.T) {
-	everyway(t, func(t *testing.T, machine func(servers) *machine) {
-		m := machine(servers{"one": {"-announces"}})
-		m.start()
-		c := m.session("one")
-		was := c.whoami().PID
-		ctx, cancel := c.patience()
-		defer cancel()
-		listen, err := c.send(ctx, http.MethodGet, "", "")
-		commontest.OK(t, err)
-		defer listen.close()
-		m.save(servers{"one": {"-announces", "-name", "changed"}})
-		m.eventually(patience, "the process has ended", func() bool { return len(m.those("stdio")) == 0 })
-		if got := c.whoami(); got.PID == was || got.Name != "changed" {
-			t.Errorf("the session has %+v", got)
-		}
-		for {
-			heard, err := listen.next()
-			if errors.Is(err, io.EOF) { // function programs hold a response for a while only
-				last := listen.last
-				listen.close()
-				if listen, err = c.send(ctx, http.MethodGet, last, ""); err == nil {
-					continue
-				}
-			}
-			commontest.OK(t, err)
-			if heard.Method == wire.NotifyToolsChanged {
-				return
-			}
-		}
-	})
-}
-
-func TestE2EReloadOfATimeoutKeepsTheProcess(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil}).withRunners()
-	m.start()
-	c := m.session("one")
-	was := c.whoami().PID
-	program := stdio(t)
-	e := m.saveFile(map[string]any{"one": map[string]any{"command": program, "args": []string{"-name", "one"}, "x-dormouse": map[string]any{"tool_timeout_sec": 7}}})
-	if strings.Join(e.Changed, " ") != "one" || !strings.Contains(e.Detail, "timeouts") {
-		t.Errorf("the event is %+v", e)
-	}
-	m.awaitLine(m.log, patience, "the runner has asked twice", func(line string) bool {
-		return strings.Contains(line, "welcomed by the host") && strings.Contains(line, `"link":3`)
-	})
-	if got := c.whoami().PID; got != was {
-		t.Errorf("the process is %d, was %d", got, was)
-	}
-}
-
-func TestE2EReloadOfDotEnv(t *testing.T) {
-	t.Parallel()
-	program := stdio(t)
-	m := machineOf(t, map[string]any{
-		"uses":  map[string]any{"command": program, "args": []string{"-name", "uses", "-stderr", "${WORD}"}},
-		"other": map[string]any{"command": program, "args": []string{"-name", "other"}},
-	})
-	env := filepath.Join(filepath.Dir(m.servers), ".env")
-	write(t, env, "WORD=one\n")
-	m.start()
-	uses, other := m.session("uses"), m.session("other")
-	before, neighbour := uses.whoami().PID, other.whoami().PID
-	write(t, env, "WORD=another\nMORE=1\n")
-	if e := m.changed(0); strings.Join(e.Changed, " ") != "uses" || strings.Contains(e.Detail, "another") {
-		t.Errorf("the event is %+v", e)
-	}
-	// A box that is awake and has nothing to do ends soon after the change, not when it would
-	// have slept.
-	m.eventually(patience, "its processes have ended", func() bool { return len(m.those("stdio")) == 1 && len(m.ps().Boxes) == 1 })
-	if got := uses.whoami().PID; got == before {
-		t.Errorf("the process of the server that uses it is still %d", got)
-	}
-	if got := other.whoami().PID; got != neighbour {
-		t.Errorf("the process of the other server is %d, was %d", got, neighbour)
-	}
-}
-
-func TestE2EReloadOfABrokenFile(t *testing.T) {
-	everyway(t, func(t *testing.T, machine func(servers) *machine) {
-		m := machine(servers{"one": nil, "two": nil})
-		m.start()
-		var calls, failed atomic.Int64
-		over := make(chan struct{})
-		var work sync.WaitGroup
-		for _, c := range []*client{m.session("one"), m.session("one"), m.session("two")} {
-			work.Go(func() {
-				for {
-					select {
-					case <-over:
-						return
-					default:
-					}
-					calls.Add(1)
-					if _, err := c.call("count", ""); err != nil {
-						failed.Add(1)
-						t.Error(err)
-					}
-				}
-			})
-		}
-		write(t, m.servers, "{\n  \"mcpServers\": {\n    \"one\": {\"command\": \"x\" \"args\"}\n  }\n}\n")
-		e := m.await(patience, "the mistake is told", func(e event) bool { return e.Kind == "servers.refused" })
-		if want := "3:28: not JSON: a comma is missing before this; what was there before is still served"; e.Name != "servers.json" || e.Detail != want {
-			t.Errorf("the event is %+v, want %s", e, want)
-		}
-		if out, err := m.command("reload").CombinedOutput(); err == nil || !strings.Contains(string(out), "a comma is missing") {
-			t.Errorf("reload says %s, %v", out, err)
-		}
-		saved := time.Now()
-		if e := m.save(servers{"one": nil, "two": nil, "three": nil}); e.Time.Sub(saved) > 2*time.Second || strings.Join(e.Added, " ") != "three" || e.Changed != nil {
-			t.Errorf("the mended file is served after %s: %+v", e.Time.Sub(saved), e)
-		}
-		m.urls["three"] = m.addressOf("three")
-		m.session("three")
-		close(over)
-		work.Wait()
-		if n := m.count("servers.refused"); n != 1 {
-			t.Errorf("the mistake is told %d times", n)
-		}
-		if failed.Load() > 0 || calls.Load() < 10 {
-			t.Errorf("%d of %d calls have failed", failed.Load(), calls.Load())
-		}
-	})
-}
-
-// A server that is removed and added again is not answered by the process of before, whether
-// its entry is the same or another one.
-func TestE2EAServerThatIsAddedAgainHasANewProcess(t *testing.T) {
-	t.Parallel()
-	m, _, _ := modernMachine(t)
-	m.programs = false
-	m.env = append(m.env, "DORMOUSE_DATA="+m.data)
-	m.start()
-	c := m.client("booking")
-	pid := func() string {
-		return textOf(c.served(wire.MethodToolsCall, "pid", `"name":"pid","arguments":{}`, "{}"))
-	}
-	before := pid()
-	for _, args := range [][]string{{"-name", "again"}, {"-name", "again"}, {"-name", "other"}} {
-		m.does("remove", "booking", "--servers", m.servers)
-		m.does("add", append([]string{"booking", "--no-start", "--no-pin", "--servers", m.servers, "--data", m.data, "--", modern(t)}, args...)...)
-		now := pid()
-		if now == before {
-			t.Errorf("the process of before answers as %v", args)
-		}
-		before = now
-	}
 }

@@ -3,16 +3,12 @@
 package dormouse_test
 
 import (
-	"bytes"
 	"cmp"
-	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,42 +26,44 @@ const soakListed = "DORMOUSE_TEST_SOAK_LISTED"
 // soakSessions is how many sessions each tenant has.
 const soakSessions = 2
 
-// Sessions of two tenants make calls while dormouse itself, its runners and servers are
-// killed. Dormouse is killed only in the first half, so that growth in the second half
-// shows. No call runs twice, each accepted call ends, and each session continues. No
-// client gets a byte of the other tenant. Memory and descriptors return to their first
-// values.
+// Sessions of two tenants, one with a server inside of dormouse and one with a runner, make calls
+// while dormouse itself, its runners and servers are killed at random, so look into a failure with
+// the log. Dormouse is killed only in the first half, so that growth in the second half shows. No
+// call runs twice, each accepted call ends once, in its result or in an error with a phase, and each
+// session continues. Memory and descriptors return to their first values.
 func TestE2ESoak(t *testing.T) {
-	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(soakTime), "10s"))
+	t.Parallel()
+	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(soakTime), "12s"))
 	commontest.OK(t, err)
 	tenants := []string{"crimson", "azure"}
-	hosted := servers{}
-	logs := t.TempDir()
-	for _, name := range tenants {
-		hosted[name] = []string{"-calls", filepath.Join(logs, name)}
-	}
+	logs := filepath.Join(stdioFolder, "soak") // a server with a runner is another user
+	mkdir(t, logs)
+	commontest.OK(t, os.Chmod(logs, 0o777))
+	where, box := filepath.Join(logs, "azure"), map[string]any{"memory_mb": 512}
+	write(t, where, "")
+	commontest.OK(t, os.Chmod(where, 0o666)) // each of its sessions has a user
 	listed := os.Getenv(soakListed) != ""
-	if listed {
-		hosted["azure"] = []string{"-calls", "${workspaceFolder}/azure"}
+	switch {
+	case listed:
+		where, box = "${workspaceFolder}/azure", map[string]any{"network": []string{"api.github.com", "*.slack.com:443"}, "host_path": logs, "host_path_mode": "rw"}
+	case os.Getenv(boxesVariable) == "lambda":
+		box = map[string]any{} // the folder of such a box is closed to the other user
 	}
-	file := hosted.file(t)
-	if listed {
-		file["azure"].(map[string]any)["x-dormouse"] = map[string]any{"box": map[string]any{"network": []string{"api.github.com", "*.slack.com:443"}, "host_path": logs, "host_path_mode": "rw"}} //nolint:forcetypeassert // see file
-	}
-	m := machineOf(t, file)
+	m := machineOf(t, map[string]any{
+		"crimson": map[string]any{"command": stdio(t), "args": []string{"-calls", filepath.Join(logs, "crimson")}},
+		"azure":   map[string]any{"command": stdio(t), "args": []string{"-calls", where}, "x-dormouse": map[string]any{"box": box}},
+	})
 	if listed {
 		m.env = append(m.env, "PATH="+filepath.Dir(keeper(t))+":"+os.Getenv("PATH"))
 	}
 	m.ours(`{"profile": "none"}`) // the servers note their calls outside of their workspaces
 	m.start("--access", "keys")
 	var clients []*client
-	seen := &marks{}
-	for i, name := range tenants {
+	for _, name := range tenants {
 		key := m.keys("create", "ada", "--tenant", name, "--server", name)
 		for range soakSessions {
 			c := m.as(key, name)
 			c.mark = name
-			c.http = &http.Client{Transport: &markedTrip{RoundTripper: c.http.Transport, own: name, foreign: tenants[1-i], seen: seen}}
 			clients = append(clients, c)
 		}
 	}
@@ -85,12 +83,8 @@ func TestE2ESoak(t *testing.T) {
 			}
 		}
 	}
-	if seen.foreign.Load() > 0 || seen.own.Load() == 0 {
-		t.Errorf("the other tenant's mark came %d times, the own one %d times", seen.foreign.Load(), seen.own.Load())
-	}
-	after := m.settled(killed.start.plus(64<<20, 20))
-	t.Logf("killed: dormouse %d, runners and servers %d times; %d calls made (also into a dormouse that was down), %d ran; %d bytes read, own mark %d times, the other's %d times",
-		killed.hosts, killed.others, calls, ran, seen.bytes.Load(), seen.own.Load(), seen.foreign.Load())
+	after := m.settled(killed.start.plus(64<<20, 60))
+	t.Logf("killed: dormouse %d, runners and servers %d times; %d calls made (also into a dormouse that was down), %d ran", killed.hosts, killed.others, calls, ran)
 	t.Logf("half way: %s; when all was over: %s", killed.start, after)
 }
 
@@ -101,15 +95,14 @@ type kills struct {
 	start         taken
 }
 
-// killForAWhile kills a process every second until over. The victims include dormouse
-// until half has passed.
+// killForAWhile kills four processes a second, every fourth of which is dormouse itself, until half
+// has passed, and then one of the others a second until over.
 func (m *machine) killForAWhile(half time.Duration, over <-chan time.Time) (k kills) {
 	m.t.Helper()
-	begun := time.Now()
-	settled := false
-	tick := time.NewTicker(time.Second)
+	begun, settled := time.Now(), false
+	tick := time.NewTicker(time.Second / 4)
 	defer tick.Stop()
-	for {
+	for n := 0; ; n++ {
 		select {
 		case <-over:
 			if !settled {
@@ -119,7 +112,7 @@ func (m *machine) killForAWhile(half time.Duration, over <-chan time.Time) (k ki
 		case <-tick.C:
 		}
 		hosts := time.Since(begun) < half
-		if hosts && (k.hosts == 0 || rand.IntN(2) == 0) {
+		if hosts && n%4 == 3 {
 			m.restart()
 			k.hosts++
 			continue
@@ -127,7 +120,10 @@ func (m *machine) killForAWhile(half time.Duration, over <-chan time.Time) (k ki
 		if !hosts && !settled && len(m.those("stdio", runner.Keeper)) > soakSessions {
 			k.start, settled = m.taken(), true
 		}
-		if all := m.those("runner", "stdio", runner.Keeper); len(all) > 0 {
+		if !hosts && n%4 > 0 {
+			continue // or nothing would live long enough to be measured
+		}
+		if all := slices.DeleteFunc(m.processes(), func(p process) bool { return p.program == "dormouse" }); len(all) > 0 {
 			m.kill(all[rand.IntN(len(all))])
 			k.others++
 		}
@@ -136,45 +132,4 @@ func (m *machine) killForAWhile(half time.Duration, over <-chan time.Time) (k ki
 
 func (k taken) plus(memory, files int) taken {
 	return taken{k.memory + memory, k.files + files, k.rows + 2*soakSessions*sessionRows}
-}
-
-// marks counts what clients have read.
-type marks struct{ bytes, own, foreign atomic.Int64 }
-
-// markedTrip counts marks in everything that a client reads.
-type markedTrip struct {
-	http.RoundTripper
-	own, foreign string
-	seen         *marks
-}
-
-func (k *markedTrip) RoundTrip(r *http.Request) (*http.Response, error) {
-	res, err := k.RoundTripper.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	head := fmt.Sprint(res.Header)
-	if strings.Contains(head, k.foreign) {
-		k.seen.foreign.Add(1)
-	}
-	res.Body = &markedBody{ReadCloser: res.Body, trip: k}
-	return res, nil
-}
-
-type markedBody struct {
-	io.ReadCloser
-	trip *markedTrip
-	tail []byte // the end of the data so far, which may be the beginning of a mark
-}
-
-func (b *markedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.trip.seen.bytes.Add(int64(n))
-	text := append(b.tail, p[:n]...)
-	for word, count := range map[string]*atomic.Int64{b.trip.own: &b.trip.seen.own, b.trip.foreign: &b.trip.seen.foreign} {
-		// Do not count whole marks in the tail again.
-		count.Add(int64(bytes.Count(text, []byte(word)) - bytes.Count(b.tail, []byte(word))))
-	}
-	b.tail = bytes.Clone(text[max(0, len(text)-len(b.trip.own)-len(b.trip.foreign)):])
-	return n, err
 }

@@ -75,7 +75,7 @@ func (c *client) completes(id, calls string) {
 // A task waits for its client while no process runs. New processes finish it.
 func TestE2ETaskOutlivesEveryProcess(t *testing.T) {
 	t.Parallel()
-	m, calls, _ := modernMachine(t)
+	m, calls := modernMachine(t)
 	m.start(sleepy()...)
 	var made taskState
 	m.client("booking").about("tools/call", "plan", `"name":"plan","arguments":{}`, &made)

@@ -3,6 +3,7 @@
 package dormouse_test
 
 import (
+	"os/exec"
 	"syscall"
 	"testing"
 
@@ -18,7 +19,9 @@ func TestE2ERunEndsWithItsTerminal(t *testing.T) {
 	master, terminal, err := pty.Open()
 	commontest.OK(t, err)
 	defer func() { _, _ = master.Close(), terminal.Close() }()
-	m.terminal = terminal
+	m.prepare = func(cmd *exec.Cmd) {
+		cmd.Stdin, cmd.SysProcAttr = terminal, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	}
 	m.start()
 	before := m.count("servers.changed")
 	good := read(t, m.servers)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -198,7 +197,7 @@ func hostedForUpgrades(t *testing.T, calls string) map[string]any {
 		file[name] = map[string]any{"command": legacy, "args": []string{"-name", name, "-calls", filepath.Join(calls, name)}}
 	}
 	for _, name := range []string{"question", "task"} {
-		file[name] = map[string]any{"command": later, "args": []string{"-calls", filepath.Join(calls, name), "-starts", os.DevNull}}
+		file[name] = map[string]any{"command": later, "args": []string{"-calls", filepath.Join(calls, name)}}
 	}
 	return file
 }
@@ -384,89 +383,4 @@ func (l *living) end() {
 	}
 	commontest.EqualIn(l.t, "echo over another WebSocket of the session says", "again", l.resume("socket", l.socket).text("echo", `{"text":"again"}`))
 	l.waits.finish()
-}
-
-// A program that is older than a file's restrictions does not serve the servers without
-// them. The releases in forgetful do: docs/releases.md says what to take out before.
-func TestUpgradeBackServesNothingWithoutItsRestriction(t *testing.T) {
-	t.Parallel()
-	const noCheck = "05fcfd26900083d808e4215b5c205a77f3b250cc" // it has no command check
-	forgetful := []string{"f64a20f785ceb2352e084813344a361932699cda"}
-	file := filepath.Join(t.TempDir(), "servers.json")
-	write(t, file, `{"mcpServers": {
-		"plain":    {"command": "true"},
-		"offline":  {"command": "true", "x-dormouse": {"box": {"network": "off"}}},
-		"denies":   {"command": "true", "x-dormouse": {"tools": {"deny": ["*delete*"]}}},
-		"confirms": {"command": "true", "x-dormouse": {"of_a_later_release": ["delete"]}},
-		"confined": {"command": "true", "x-dormouse": {"box": {"of_a_later_release": ["example.com"]}}}
-	}}`)
-	hosted := func(program string) string {
-		out, _ := exec.CommandContext(t.Context(), program, "check", file).Output() //nolint:gosec // of our own file; a mistake is an error
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return lines[len(lines)-1]
-	}
-	const ours, forgets = "can be hosted: plain, offline, denies", "can be hosted: plain, offline, denies, confirms, confined"
-	commontest.EqualIn(t, "this release", ours, hosted(filepath.Join(absolute(t, programs), "dormouse")))
-	for _, commit := range releases(t) {
-		want := ours
-		switch {
-		case commit == noCheck:
-			continue
-		case slices.Contains(forgetful, commit):
-			want = forgets
-		}
-		if got := hosted(filepath.Join(build(t, commit), "dormouse")); got != want {
-			t.Errorf("release %s: %s, want %s", commit[:7], got, want)
-		}
-	}
-}
-
-// docs/releases.md names each key that restricts something and that an older release ignores.
-func TestUpgradeBackIgnoresNoRestrictionThatThePageDoesNotName(t *testing.T) {
-	t.Parallel()
-	const alpha2 = "f64a20f785ceb2352e084813344a361932699cda"
-	ofServer := map[string]string{
-		"tools": `{"deny": ["*delete*"]}`, "enabled": `false`, "tool_timeout_sec": `5`, "tasks": `"off"`, "record": `"off"`,
-		"box": `{"scope": "principal", "secrets": ["A"], "memory_mb": 512, "cpus": 1, "pids_limit": 64, "read_only_rootfs": true,
-			"network": "off", "snapshot": "off", "install_scripts": false}`,
-	}
-	ofFile := map[string]string{
-		"access":  `{"issuer": "https://login.example.com", "allow": {"*": {"groups": ["a"]}}, "roles": {"viewer": {"groups": ["a"]}}}`,
-		"limits":  `{"principal": "60/m", "concurrent": 2, "boxes": 2, "month_usd": 2}`,
-		"groups":  `{"dev": {"servers": ["plain"], "tools": "search"}}`,
-		"profile": `"none"`,
-	}
-	var of, all []string
-	for key, value := range ofServer {
-		of = append(of, fmt.Sprintf(`%q: {"command": "true", "env": {"A": "b"}, "x-dormouse": {%q: %s}}`, key, key, value))
-	}
-	for key, value := range ofFile {
-		all = append(all, fmt.Sprintf("%q: %s", key, value))
-	}
-	file := filepath.Join(t.TempDir(), "servers.json")
-	write(t, file, `{"mcpServers": {"plain": {"command": "true"}, "confined": {"command": "true", "x-dormouse": {"box": {"profile": "offline_readonly"}}}, `+strings.Join(of, ", ")+`}, "x-dormouse": {`+strings.Join(all, ", ")+`}}`)
-	check := func(program string) (ignored []string) {
-		out, err := exec.CommandContext(t.Context(), program, "check", file).CombinedOutput() //nolint:gosec // of our own file
-		if err != nil {
-			t.Errorf("%s: %v: %s", program, err, out)
-		}
-		for _, m := range regexp.MustCompile(`unknown key "(\w+)" under x-dormouse`).FindAllStringSubmatch(string(out), -1) {
-			ignored = append(ignored, m[1])
-		}
-		slices.Sort(ignored)
-		return ignored
-	}
-	if got := check(filepath.Join(absolute(t, programs), "dormouse")); got != nil {
-		t.Errorf("this release does not know %v", got)
-	}
-	got := check(filepath.Join(build(t, alpha2), "dormouse"))
-	if want := []string{"groups", "profile", "tools"}; !slices.Equal(got, want) {
-		t.Errorf("0.1.0-alpha.2 ignores %v, want %v", got, want)
-	}
-	page := read(t, filepath.Join("..", "..", "docs", "releases.md"))
-	for _, key := range got {
-		if !strings.Contains(page, "| `x-dormouse."+key+"`") {
-			t.Errorf("docs/releases.md does not say that 0.1.0-alpha.2 ignores %s", key)
-		}
-	}
 }

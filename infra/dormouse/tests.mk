@@ -35,9 +35,9 @@ nightly: build ## Run what takes hours: all worlds, all end-to-end tests in ever
 # keeps something for the next message. E2E=^TestE2E runs all.
 FUNCTIONS ?= $(if $(BOXES),process,inside)
 E2E_inside  := ^TestE2E
-E2E_process := ^TestE2E(Socket|OneWebSocket|EveryCallEnds|Native|Answer|KeysLet|Upstream|Users|Functions|Nothing|Workspace|Boxes)
-E2E_lambda  := ^TestE2E(Talk|Cut|CallsEnd|SessionOutlives|Modern|OneWake|Task|Killed)
-E2E_cold    := ^TestE2E(Socket|Native|Modern|Task|Killed|Calls|Greedy|Soak|Talk|Cut|Bill|Keys)
+E2E_process := ^TestE2E(Socket|Soak|Native|Answer|KeysLet|Upstream|Functions|Nothing|Workspace|Boxes)
+E2E_lambda  := ^TestE2E(Talk|Cut|Soak|SessionOutlives|Answer|OneWake|Task|Killed)
+E2E_cold    := ^TestE2E(Native|Answer|Task|Killed|Calls|Greedy|Soak|Talk|Cut|Bill|Keys)
 E2E         ?= $(E2E_$(or $(BOXES),$(FUNCTIONS)))
 .PHONY: test-e2e
 test-e2e: need-go need-node need-python build ## Run the end-to-end tests: the built programs and real servers (FUNCTIONS=process or cold)
@@ -54,7 +54,7 @@ RELEASES ?= all
 test-upgrade: need-go build ## Run functions and runners of earlier releases beside those of this one, on one table
 	@DORMOUSE_TEST_RELEASES='$(RELEASES)' go test -count=1 -parallel 6 -timeout 20m -tags e2e,upgrade -run '^TestUpgrade' ./infra/dormouse
 
-# Servers of npm and PyPI, fetched with nothing in the cache: eight that are called, twelve that are imported at once.
+# Servers of npm and PyPI, fetched with nothing in the cache.
 .PHONY: test-servers
 test-servers: need-race need-node need-python build ## Run real servers (npm, PyPI), call a tool of each, measure their starts
 	@go test -count=1 -v -tags e2e,servers -run '^TestServers' -timeout 20m ./infra/dormouse
@@ -79,7 +79,7 @@ vet-darwin: need-go ## Vet everything as it is built for macOS, and build dormou
 
 DURATION ?= 10m
 .PHONY: chaos
-chaos: need-go need-node need-python build ## Run the thirteen experiments and a soak test for DURATION (10m); BOXES=lambda has boxes as on Lambda
+chaos: need-go need-node need-python build ## Run the eleven experiments and a soak test for DURATION (10m); BOXES=lambda has boxes as on Lambda
 	@DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' infra/local/chaos.sh '$(DURATION)'
 
 # go test fuzzes one target at a time. Minimizing is bounded, or it would eat the

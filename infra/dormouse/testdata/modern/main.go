@@ -18,12 +18,9 @@ import (
 )
 
 func main() {
-	name := flag.String("name", "modern", "name in serverInfo")
-	starts := flag.String("starts", "", "`file` that gets a line for each start")
 	calls := flag.String("calls", "", "`file` that gets a line for each run of a tool")
 	flag.Parse()
-	note(*starts, fmt.Sprint(os.Getpid()))
-	s := mcp.NewServer(&mcp.Implementation{Name: *name, Version: "1"}, &mcp.ServerOptions{Instructions: "ask me"})
+	s := mcp.NewServer(&mcp.Implementation{Name: "modern", Version: "1"}, &mcp.ServerOptions{Instructions: "ask me"})
 	s.AddReceivingMiddleware(refuse)
 	mcp.AddTool(s, &mcp.Tool{Name: "book", Description: "needs a name, then a yes"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		note(*calls, fmt.Sprintf("book %q", r.Params.RequestState))
@@ -39,9 +36,6 @@ func main() {
 			}
 		}
 		return book(r)
-	})
-	mcp.AddTool(s, &mcp.Tool{Name: "pid", Description: "of the process"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
-		return text(fmt.Sprint(os.Getpid())), nil, nil
 	})
 	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 		log.Fatal(err)

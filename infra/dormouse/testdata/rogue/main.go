@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -24,14 +23,12 @@ var began = time.Now()
 
 func main() {
 	ignore := flag.Bool("ignore-term", false, "ignore SIGTERM and the end of stdin")
-	stderr := flag.String("stderr", "", "text to write to stderr first")
 	hops := flag.Int("hops", -1, "pass the connection in descriptor 3 through so many processes, and put what comes on it into the file answer")
 	flag.Parse()
 	if *hops >= 0 {
 		hop(*hops)
 		return
 	}
-	fmt.Fprint(os.Stderr, *stderr)
 	if *ignore {
 		signal.Ignore(syscall.SIGTERM)
 	}
@@ -56,7 +53,6 @@ func forever() {
 
 type arguments struct {
 	Bytes int    `json:"bytes"`
-	MB    int    `json:"mb"`
 	Path  string `json:"path"`
 	Line  bool   `json:"line"` // all in one line
 	Send  string `json:"send"`
@@ -117,21 +113,6 @@ func call(id json.RawMessage, tool string, a arguments) {
 	case "read":
 		_, err := os.ReadFile(a.Path)
 		text(id, outcome(err))
-	case "eat":
-		eaten := bytes.Repeat([]byte("x"), a.MB<<20)
-		text(id, fmt.Sprint(len(eaten)))
-	case "share":
-		shared, err := syscall.Mmap(-1, 0, a.MB<<20, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED|syscall.MAP_ANON)
-		for i := 0; i < len(shared); i += os.Getpagesize() {
-			shared[i] = 1
-		}
-		time.Sleep(10 * time.Second)
-		text(id, outcome(err))
-	case "env":
-		text(id, strings.Join(os.Environ(), "\n"))
-	case "cwd":
-		dir, err := os.Getwd()
-		text(id, dir+outcome(err))
 	}
 }
 

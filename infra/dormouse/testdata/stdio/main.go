@@ -1,7 +1,6 @@
 // Command stdio is the MCP server (2025-11-25, stdio) of the end-to-end tests. Its
-// flags make it slow to start, noisy or broken. Its tools show the process behind a
-// session. It waits for files instead of times, so that a test decides when it goes
-// on.
+// flags make it broken. Its tools show the process behind a session. It waits for files
+// instead of times, so that a test decides when it goes on.
 package main
 
 import (
@@ -22,50 +21,26 @@ import (
 
 func main() {
 	name := flag.String("name", "stdio", "name in serverInfo")
-	starts := flag.String("starts", "", "`file` that gets a line for each start")
 	calls := flag.String("calls", "", "`file` that gets a line for each tools/call, with its tag")
-	delay := flag.Duration("delay", 0, "read nothing before this has passed")
-	hang := flag.Bool("hang", false, "never answer anything")
-	noise := flag.Bool("noise", false, "write lines that are no messages to stdout")
 	exit := flag.Int("exit", -1, "exit at once with this code")
-	exitWhile := flag.String("exit-while", "", "exit at once with code 9 while this `file` exists")
-	announces := flag.Bool("announces", false, "say that changes of the list of tools are announced")
 	pages := flag.Int("pages", 1, "how many pages the list of tools has, of one tool each")
 	stderr := flag.String("stderr", "", "text to write to stderr first")
 	flag.Parse()
 
-	note(*starts, fmt.Sprint(os.Getpid()))
 	fmt.Fprint(os.Stderr, *stderr)
 	if *exit >= 0 {
 		os.Exit(*exit)
 	}
-	if exists(*exitWhile) {
-		fmt.Fprintf(os.Stderr, "found %s\n", *exitWhile)
-		os.Exit(9)
-	}
-	if *delay > 0 {
-		<-time.After(*delay)
-	}
-	s := &server{
-		name: *name, calls: *calls, noise: *noise, announces: *announces, pages: *pages, out: bufio.NewWriter(os.Stdout),
-		running: map[string]context.CancelFunc{}, asked: map[string]chan json.RawMessage{},
-	}
-	if *hang {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		return
-	}
+	s := &server{name: *name, calls: *calls, pages: *pages, running: map[string]context.CancelFunc{}, asked: map[string]chan json.RawMessage{}}
 	s.serve(os.Stdin)
 }
 
 // server is one process: one client, its calls in parallel.
 type server struct {
 	name, calls string
-	noise       bool
-	announces   bool
 	pages       int
 
-	mu      sync.Mutex
-	out     *bufio.Writer
+	mu      sync.Mutex      // of stdout, too
 	init    json.RawMessage // what initialize was given
 	count   int
 	running map[string]context.CancelFunc   // calls by id
@@ -97,8 +72,7 @@ func (s *server) take(m message, raw []byte) {
 	switch m.Method {
 	case "initialize":
 		s.init = m.Params
-		s.sayNoise("starting up, please wait\n\n{\"this\": \"is JSON, but no message\"}\n[1, 2\n")
-		s.result(m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":%t},"logging":{}},"serverInfo":{"name":%q,"version":"1"}}`, s.announces, s.name)
+		s.result(m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":%q,"version":"1"}}`, s.name)
 	case "ping", "logging/setLevel":
 		s.result(m.ID, `{}`)
 	case "tools/list":
@@ -156,7 +130,6 @@ type arguments struct {
 	Pause  int             `json:"pause"`  // milliseconds before each of them
 	Code   int             `json:"code"`   // to exit with
 	Method string          `json:"method"` // to ask the client
-	Mark   bool            `json:"mark"`   // progress says the server's name and the tag
 }
 
 func (s *server) call(ctx context.Context, m message) {
@@ -188,21 +161,11 @@ func (s *server) call(ctx context.Context, m message) {
 		fmt.Fprintln(os.Stderr, "it acts with", os.Getenv("ACTS_AS"))
 		s.text(m.ID, fmt.Sprintf("%x", sha256.Sum256([]byte(os.Getenv("ACTS_AS")))))
 	case "work":
-		mark := ""
-		if a.Mark {
-			mark = s.name + ": " + a.Tag
-		}
-		s.progress(p.Meta.Token, 1, a.Before, a.Pause, mark)
+		s.progress(p.Meta.Token, 1, a.Before, a.Pause)
 		if err := await(ctx, a.Gate); err == nil {
-			s.progress(p.Meta.Token, a.Before+1, a.Before+a.After, a.Pause, mark)
+			s.progress(p.Meta.Token, a.Before+1, a.Before+a.After, a.Pause)
 			s.text(m.ID, "worked")
 		}
-	case "stubborn": // says progress and a result after it was cancelled
-		s.progress(p.Meta.Token, 1, 1, 0, "")
-		<-ctx.Done()
-		s.progress(p.Meta.Token, 2, 2, 0, "")
-		s.text(m.ID, "too late")
-		note(a.Gate, "done")
 	case "ask":
 		s.text(m.ID, string(s.ask(a.Method)))
 	case "exit":
@@ -216,7 +179,6 @@ func (s *server) ask(method string) json.RawMessage {
 	params := map[string]string{
 		"sampling/createMessage": `{"messages":[{"role":"user","content":{"type":"text","text":"what is it?"}}],"maxTokens":9}`,
 		"elicitation/create":     `{"message":"which one?","requestedSchema":{"type":"object","properties":{"n":{"type":"number"}}}}`,
-		"roots/list":             `{}`,
 	}[method]
 	answer := make(chan json.RawMessage, 1)
 	s.mu.Lock()
@@ -226,14 +188,10 @@ func (s *server) ask(method string) json.RawMessage {
 	return <-answer
 }
 
-func (s *server) progress(token json.RawMessage, first, last, pause int, mark string) {
-	more := ""
-	if mark != "" {
-		more = fmt.Sprintf(`,"message":%q`, mark)
-	}
+func (s *server) progress(token json.RawMessage, first, last, pause int) {
 	for n := first; n <= last && token != nil; n++ {
 		<-time.After(time.Duration(pause) * time.Millisecond)
-		s.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d%s}}`, token, n, more)
+		s.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, token, n)
 	}
 }
 
@@ -246,28 +204,11 @@ func (s *server) result(id json.RawMessage, format string, args ...any) {
 	s.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, fmt.Sprintf(format, args...))
 }
 
-// say writes one message.
+// say writes one message. If that fails, the client has ended this process.
 func (s *server) say(format string, args ...any) {
-	s.sayNoise("a line between\r\n")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fmt.Fprintf(s.out, format+"\n", args...)
-	s.flush()
-}
-
-func (s *server) sayNoise(text string) {
-	if !s.noise {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	fmt.Fprint(s.out, text)
-	s.flush()
-}
-
-// flush writes the buffer. If that fails, the client has ended this process.
-func (s *server) flush() {
-	if err := s.out.Flush(); err != nil {
+	if _, err := fmt.Fprintf(os.Stdout, format+"\n", args...); err != nil {
 		os.Exit(0)
 	}
 }
