@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -158,32 +157,6 @@ func TestTheChecksumsCoverTheReleaseAndTheCaskHasThem(t *testing.T) {
 	}
 	if len(sums) > 0 {
 		t.Errorf("checksums.txt has other files: %v", sums)
-	}
-}
-
-// The SBOM of an archive names the modules that its program is built from.
-func TestTheSBOMNamesTheModulesOfTheProgram(t *testing.T) {
-	for platform, path := range archives(t) {
-		text, err := os.ReadFile(path + ".sbom.json")
-		commontest.OK(t, err)
-		var bom struct {
-			Packages []struct{ Name, VersionInfo string }
-		}
-		commontest.OK(t, json.Unmarshal(text, &bom))
-		named := map[string]bool{}
-		for _, p := range bom.Packages {
-			named[p.Name+" "+p.VersionInfo] = true
-		}
-		folder, _ := unpack(t, path)
-		for _, name := range programsOf(platform) {
-			info, err := buildinfo.ReadFile(filepath.Join(folder, name))
-			commontest.OK(t, err)
-			for _, module := range info.Deps {
-				if !named[module.Path+" "+module.Version] {
-					t.Errorf("%s: the SBOM does not name %s %s", platform, module.Path, module.Version)
-				}
-			}
-		}
 	}
 }
 
