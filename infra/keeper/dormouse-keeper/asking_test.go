@@ -69,6 +69,7 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 		all[n] = starts(t, url)
 	}
 	id := 0
+	var megabytes []int // of the memory of dormouse, while all sleep
 	for range sleeps {
 		var asked sync.WaitGroup
 		for n, s := range all {
@@ -82,6 +83,11 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 		}
 		asked.Wait()
 		images(sessions)
+		for pid, what := range running(t, programs) {
+			if what == "dormouse" {
+				megabytes = append(megabytes, resident(t, pid))
+			}
+		}
 		for _, s := range all {
 			s.answers(t, long)
 		}
@@ -93,6 +99,21 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 	for len(running(t, programs)) != 1 { // that of dormouse
 		time.Sleep(20 * time.Millisecond)
 	}
+	t.Logf("dormouse had %d MB while all slept", megabytes)
+}
+
+// resident returns the megabytes of memory of a process.
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	var size, pages int
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &size, &pages)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize() >> 20
 }
 
 // session is a session of a client that has users who can be asked.

@@ -22,7 +22,8 @@ import (
 type sleeper struct {
 	*control
 	cmd  *exec.Cmd
-	in   io.WriteCloser
+	in   *os.File // to the server
+	sent *os.File // the other end of in, which the keeper has too
 	out  *bufio.Reader
 	errs bytes.Buffer
 	fit  map[string]string
@@ -52,19 +53,20 @@ func sleeping(t testing.TB, cmd *exec.Cmd) *sleeper {
 	must(t, err)
 	s.control = &control{conn, bufio.NewReader(conn)}
 	s.cmd.ExtraFiles, s.cmd.Stderr = []*os.File{theirs}, &s.errs
-	if s.in, err = s.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := s.cmd.StdoutPipe()
+	s.sent, s.in, err = os.Pipe()
 	must(t, err)
-	s.out = bufio.NewReader(out)
+	out, stdout, err := os.Pipe()
+	must(t, err)
+	s.cmd.Stdin, s.cmd.Stdout, s.out = s.sent, stdout, bufio.NewReader(out)
 	must(t, s.cmd.Start())
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Kill() // this fails if the process has ended
 		_ = s.cmd.Wait()         // the test may have waited for it
-		_ = conn.Close()         // the test may have closed it
+		for _, c := range []io.Closer{conn, s.in, s.sent, out} {
+			_ = c.Close() // the test may have closed it
+		}
 	})
-	for _, f := range []*os.File{theirs, ours} {
+	for _, f := range []*os.File{theirs, ours, stdout} {
 		must(t, f.Close())
 	}
 	return s

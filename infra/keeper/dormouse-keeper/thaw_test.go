@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -317,6 +318,52 @@ func TestAServerOfTheMachineGoesOn(t *testing.T) {
 				t.Error(said)
 			}
 		})
+	}
+}
+
+// A freeze may come at any byte of a line to the server, and of its answer. Each byte that the
+// server has not read is in its memory or still in the pipe. So the line is answered once, whole.
+func TestALineIsAnsweredOnceWhereverAFreezeCutsIt(t *testing.T) {
+	a := as{1000, ""}
+	args := []string{"--store", a.folder(t), push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t)), "serve"}
+	draw := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // the same line in each run
+	text := make([]byte, 1<<20)
+	for n := range text {
+		text[n] = "0123456789abcdef"[draw.IntN(16)]
+	}
+	const busy = "timer:200ms" // meanwhile the server reads nothing
+	deeds := busy + "\ncount:" + string(text) + "\n"
+	cuts := []int{0, 1, 4095, 4096, 4097, 1<<16 - 1, 1 << 16, 1<<16 + 1, len(deeds) - 1, len(deeds)}
+	for range 9 {
+		cuts = append(cuts, draw.IntN(len(deeds)))
+	}
+	s := controlled(t, a, args...).starts(t)
+	for n, cut := range cuts {
+		said := make(chan []byte)
+		go func() {
+			part, _ := io.ReadAll(s.out) // until the server is frozen; what is missing is seen below
+			said <- part
+		}()
+		_, err := io.WriteString(s.in, deeds[:cut])
+		must(t, err)
+		image := s.freezes(t)
+		must(t, s.in.Close())
+		rest, err := io.ReadAll(s.sent)
+		must(t, err)
+		got := <-said
+
+		if s = controlled(t, a, args...); s.thaws(t, image) != "" {
+			t.Fatal("it did not thaw")
+		}
+		go func() { _, _ = s.in.WriteString(string(rest) + deeds[cut:]) }() // likewise
+		for bytes.Count(got, []byte("\n")) < 2 {
+			part, err := s.out.ReadBytes('\n')
+			must(t, err)
+			got = append(got, part...)
+		}
+		if want := fmt.Sprintf("%s fired\ncount:%s %d as ", busy, text, n+1); !strings.HasPrefix(string(got), want) {
+			t.Errorf("cut at byte %d: %d bytes came, which end with %q", cut, len(got), got[max(0, len(got)-40):])
+		}
 	}
 }
 

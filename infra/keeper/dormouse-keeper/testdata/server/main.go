@@ -256,6 +256,7 @@ func keep(verb, what string) (string, error) {
 // serve does the deed of each line.
 func serve() error {
 	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 2<<20)
 	for in.Scan() {
 		verb, operand, _ := strings.Cut(in.Text(), ":")
 		said, err := do(verb, operand)
