@@ -188,7 +188,7 @@ func TestCallsCostAtMostThis(t *testing.T) {
 		if most[o.name] == 0 {
 			continue
 		}
-		u := count(t, on, o, 10).Units(habits)
+		u := count(t, on, o, 4).Units(habits)
 		u.LogGB = 0
 		if got := prices.Cost(u) * 1e6; got > most[o.name] {
 			t.Errorf("%s: a million cost $%.2f, at most %.2f: %+v", o.name, got, most[o.name], prices.Bill(u.Times(1e6)))

@@ -108,9 +108,13 @@ func (c *counted) Run(ctx context.Context, t fleet.Task) (string, error) {
 		c.set(&config)
 	}
 	c.starts++
-	r, own := runner.New(config), context.WithoutCancel(ctx)
+	r := runner.New(config)
 	c.runner = r
-	c.life.Go(func() { c.ended = r.Run(own) })
+	c.life.Go(func() {
+		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Hour) // it ends by itself before that
+		defer cancel()
+		c.ended = r.Run(own)
+	})
 	return "task", err
 }
 
@@ -210,11 +214,17 @@ func (c *counted) ask(d runner.Delivery, question string) []byte {
 	c.asked[d.Session][question] = heard
 	c.mu.Unlock()
 	c.say(d, d.ID, `{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, question)
-	answer := <-heard
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.asked[d.Session], question)
-	return answer
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.asked[d.Session], question)
+	}()
+	select {
+	case answer := <-heard:
+		return answer
+	case <-time.After(time.Hour):
+		return nil
+	}
 }
 
 // Answer implements runner.Executor.

@@ -513,33 +513,6 @@ func TestHostRefusesAnotherVersionAndTakesTheNextFrame(t *testing.T) {
 	commontest.EqualIn(t, "the next is answered with", frame.TypeWelcome, s.answers(from(frame.TypeHello)).Type)
 }
 
-// A runner of a later release adds fields and types.
-func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
-	s := newSiege(t)
-	events := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
-	for _, step := range []struct {
-		f    frametest.Frame
-		want frame.Type
-	}{
-		{from(frame.TypeHello), frame.TypeWelcome},
-		{from(frame.TypePull), frame.TypePulled},
-		{from(frame.TypeTaken, func(f *frametest.Frame) { f.Tickets = []string{events.Items[0].Ticket} }), ""},
-		{events, frame.TypeAck},
-		{part("0.a", 0, string(frametest.EncodeWithMore(events))), frame.TypePartOK},
-		{whole("0.a", 1), frame.TypeAck},
-		{from("new"), ""},
-		{from(frame.TypeBye), frame.TypeByeOK},
-	} {
-		got, err := s.handle(frametest.EncodeWithMore(step.f))
-		commontest.CheckIn(t, string(step.f.Type), err)
-		commontest.EqualIn(t, string(step.f.Type)+" is answered with", step.want, got.Type)
-	}
-	page, err := s.memory.Read(t.Context(), "m1", "d1", 0, 10)
-	if err != nil || len(page.Events) != 1 {
-		t.Errorf("%d events are stored: %v", len(page.Events), err)
-	}
-}
-
 // A hostile box may answer initialize with anything. The relay function keeps the answer
 // only for the box's own tenant, and only under a known protocol version.
 func TestHandshakeIsKeptForItsOwnTenantAndVersionsOnly(t *testing.T) {
