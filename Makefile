@@ -77,7 +77,7 @@ test: need-race need-node need-python build ## Check before a change goes in: un
 	@printf 'LEFT OUT, .ci/run has it: %s\n' 'the linters (make lint)' 'real clients (make test-clients)' 'the official suite (make conformance)' \
 	  'function programs and handlers that are made anew, end to end (make test-e2e FUNCTIONS=process, FUNCTIONS=cold)' \
 	  'the stack (make check-stack, bench-cold, sam-local)' 'the image of the boxes (make test-image)' $(if $(RACE),,'the race detector (make test RACE=yes)')
-	@printf 'LEFT OUT, make nightly has it: %s\n' 'nine of ten simulated worlds, chaos, fuzzing'
+	@printf 'LEFT OUT, make nightly has it: %s\n' 'most simulated worlds, chaos, fuzzing'
 
 # RACE=yes runs the unit tests with the race detector, as .ci/run does. It needs a C compiler,
 # and makes them take twice as long. End-to-end tests run programs, which are built without

@@ -113,6 +113,7 @@ func (c *lineConn) down(data []byte) {
 		return
 	case cutAfter:
 		defer func() { _ = c.Close("") }()
+	case arrives:
 	}
 	select {
 	case <-c.closed:

@@ -37,7 +37,7 @@ import (
 // sim_clock_test.go (clocks that are wrong) and sim_operator_test.go (servers that change,
 // and processes that an operator stops).
 var (
-	simSeeds = flag.Int("sim.seeds", 100, "simulate this many worlds; the default is fewer with -short or -race, and 1 with -sim.seed")
+	simSeeds = flag.Int("sim.seeds", 40, "simulate this many worlds; the default is fewer with -short or -race, and 1 with -sim.seed")
 	simSeed  = flag.Uint64("sim.seed", 1, "the first world's seed")
 	simTrace = flag.Bool("sim.trace", false, "tell the story of each world")
 )

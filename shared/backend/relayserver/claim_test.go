@@ -25,6 +25,17 @@ func TestAnItemThatComesBackAfterItsEndIsNotExecutedAgain(t *testing.T) {
 	a.gone()
 }
 
+// The deliver frames of a pull may be lost with their connection, after the claim.
+func TestAPullThatComesAgainDeliversAgain(t *testing.T) {
+	a := newAsylum(t)
+	a.waits()
+	for n := range 2 {
+		if f := a.handle(a.from(frame.TypePull)); len(f.IDs) != 1 || f.IDs[0] != a.stream || len(a.posted(frame.TypeDeliver)) != n+1 {
+			t.Errorf("pull %d is answered with %v, after %d deliveries", n+1, f.IDs, len(a.posted(frame.TypeDeliver)))
+		}
+	}
+}
+
 // A call that woke a box waits in the inbox, and the function that answers the pull is not
 // the one that knew its caller.
 func TestAClaimedCallActsWithTheTokensOfItsOwnPrincipal(t *testing.T) {
