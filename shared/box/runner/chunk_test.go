@@ -3,6 +3,7 @@ package runner_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
@@ -57,5 +58,41 @@ func TestPartsOfAnIncompleteFrameAreDroppedWithTheConnection(t *testing.T) {
 			b.conn.in <- part
 		}
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
+	})
+}
+
+func TestMoreLongFramesThanPlacesWaitForOne(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		const sessions = frame.MaxTransfers + 3
+		for n := range sessions {
+			b.say(storage.ID("s"+string(rune('A'+n))), storage.Standalone, strings.Repeat("x", 130_000), false)
+		}
+		places, done := map[string]bool{}, 0
+		for done < sessions {
+			f, ok := b.received()
+			if !ok {
+				t.Fatalf("nothing more came after %d of %d", done, sessions)
+			}
+			switch f.Type {
+			case frame.TypePart:
+				place, _, _ := strings.Cut(f.Frame.Frame, ".")
+				places[place] = true
+				if f.Frame.Runner == "" || f.Gen != benchGen {
+					t.Errorf("part of generation %d, runner %q", f.Gen, f.Frame.Runner)
+				}
+				b.send(frametest.Frame{Type: frame.TypePartOK, Frame: f.Frame.Frame, N: f.N})
+			case frame.TypeWhole:
+				done++
+				for n := range done {
+					b.ack(frametest.Frame{Seq: 1, Session: storage.ID("s" + string(rune('A'+n)))})
+				}
+			default:
+				t.Fatalf("%s came", f.Type)
+			}
+		}
+		if len(places) != frame.MaxTransfers {
+			t.Errorf("%d places were used", len(places))
+		}
+		b.pass(time.Minute)
 	})
 }

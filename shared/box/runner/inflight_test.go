@@ -91,23 +91,6 @@ func TestDeliverIsExecutedOnceAndInFlightIsReportedAgain(t *testing.T) {
 	})
 }
 
-func TestDeliverThatHasEndedIsNeitherExecutedNorReported(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.ends("d1", "end")
-		events := b.expect(frame.TypeEvents)
-		b.deliver("d1") // the batch is under way
-		b.nothing()
-		b.ack(events)
-		b.deliver("d1")
-		b.nothing()
-		b.pass(15*time.Minute - time.Second)
-		b.deliver("d1", func(f *frametest.Frame) { f.AckWithin = 60_000 })
-		b.nothing()
-		equal(t, "executed", b.box.told(), []string{"deliver d1"})
-	})
-}
-
 func TestDeliverThatMayBeOfOthersIsNotExecuted(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		late := func(f *frametest.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
@@ -140,14 +123,30 @@ func TestRequestsWithoutAnEndAreReportedTogether(t *testing.T) {
 		b.deliver("d2", ofSession("s2"))
 		b.deliver("d3")
 		b.deliver("d4", fromInbox) // has its trace
+		b.deliver("d5")
 		b.finishes("d3")
+		b.ends("d5", "end")
+		if f := b.expect(frame.TypeEvents); len(f.Tickets) > 0 || f.Items[0].Marked { // the end comes first, and has no ack
+			t.Errorf("tickets %v, marked %t", f.Tickets, f.Items[0].Marked)
+		}
 		time.Sleep(time.Second - time.Millisecond)
 		b.nothing()
 		time.Sleep(time.Millisecond)
 		taken := b.expect(frame.TypeTaken)
 		slices.Sort(taken.Tickets)
-		equal(t, "tickets", taken.Tickets, []string{"ticket-d1", "ticket-d2"})
-		b.pass(time.Minute)
+		equal(t, "tickets", taken.Tickets, []string{"ticket-d1", "ticket-d2", "ticket-d5"})
+	})
+}
+
+func TestReportIsDueAfterAReconnect(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.wire.set(errDown, nil)
+		b.conn.cut()
+		time.Sleep(20 * time.Second)
+		b.wire.set(nil, nil)
+		b.welcome(b.dialed(), benchGen)
+		equal(t, "tickets", b.expect(frame.TypeTaken).Tickets, []string{"ticket-d1"})
 	})
 }
 

@@ -103,6 +103,20 @@ func TestStandaloneIndexIsLearnedOnceInAGeneration(t *testing.T) {
 	})
 }
 
+func TestSeqGoesOnAfterTheSessionWasForgotten(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		for range 3 {
+			b.says(storage.Standalone, "a")
+			b.ack(b.expect(frame.TypeEvents), next(7))
+		}
+		b.pass(20 * time.Minute)
+		b.says(storage.Standalone, "b")
+		if f := b.expect(frame.TypeEvents); f.Seq != 4 || batchOf(f) != "@0 b" {
+			t.Errorf("batch %d: %s", f.Seq, batchOf(f))
+		}
+	})
+}
+
 func TestNothingMoreIsSentForAClosedStream(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
@@ -144,7 +158,7 @@ func TestBatchIsBoundedUnlessOneEventIsLarger(t *testing.T) {
 			b.ack(f, next(1))
 			f = b.whole()
 			if it := f.Items[0]; len(f.Items) != 1 || len(it.Lens) != want || it.First != at || it.Final != (want == 501) {
-				t.Fatalf("%d events from %d, final %t, want %d from %d", len(it.Lens), it.First, it.Final, want, at)
+				b.t.Fatalf("%d events from %d, final %t, want %d from %d", len(it.Lens), it.First, it.Final, want, at)
 			}
 			at += storage.Index(want)
 		}
@@ -182,6 +196,16 @@ func (b *bench) whole() frametest.Frame {
 			return f.Frame
 		}
 	}
+}
+
+func TestFewPartsAreUnderWayAtATime(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.says(storage.Standalone, strings.Repeat("x", 3_000_000))
+		for range 8 {
+			b.expect(frame.TypePart)
+		}
+		b.nothing()
+	})
 }
 
 func TestResponseOverTheLimitBecomesAnError(t *testing.T) {

@@ -80,3 +80,14 @@ func TestRetiringRunnerThatHasSaidByeDoesNotComeBack(t *testing.T) {
 		b.returnedWith("")
 	})
 }
+
+func TestRunnerWithoutRetireGoesOn(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.send(frametest.Frame{Type: frame.TypeDrain})
+		hello := b.dialed()
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: hello.Link, Retire: true})
+		b.deliver("d1")
+		equal(b.t, "executed", b.box.told(), []string{"deliver d1"})
+		b.runs()
+	})
+}

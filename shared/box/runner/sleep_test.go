@@ -145,23 +145,6 @@ func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {
 	})
 }
 
-func TestDeliverOfAGenerationThatIsOverIsDropped(t *testing.T) {
-	onLingering(t, func(b *bench) {
-		b.deliver("d1")
-		b.expect(frame.TypeHello)
-		b.deliver("d2", ofGen(benchGen+1)) // overtook the welcome
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen + 1, Link: 2})
-		equal(t, "executed", b.box.told(), []string{"deliver d2"})
-		if pull := b.expect(frame.TypePull); pull.Gen != benchGen+1 || pull.N != 2 {
-			t.Errorf("pull %d has generation %d", pull.N, pull.Gen)
-		}
-		b.deliver("d1", ofGen(benchGen+1)) // its sender found it free
-		equal(t, "executed", b.box.told(), []string{"deliver d1"})
-		time.Sleep(time.Minute)
-		b.runs()
-	})
-}
-
 func TestNudgeAfterByeSaysHelloAgainAndPulls(t *testing.T) {
 	for name, gen := range map[string]storage.Generation{"bye not taken": benchGen, "bye taken": benchGen + 1} {
 		t.Run(name, func(t *testing.T) {
