@@ -373,9 +373,9 @@ func TestProcessHasACleanEnvironment(t *testing.T) {
 				"PATH": "/bin", "HOME": "/h", "LANG": "de", "TMPDIR": "/t", "TERM": "xterm", "DORMOUSE_TOKEN": "t", "AWS_SECRET": "s",
 				"HTTP_PROXY": "http://p", "https_proxy": "http://p", "no_proxy": "x", "SSL_CERT_FILE": "/ca", "NODE_EXTRA_CA_CERTS": "/ca",
 			},
-			map[string]string{"PATH": "/opt", "HTTPS_PROXY": "http://own", "X": "a=b\nc"},
+			map[string]string{"PATH": "/opt", "TMPDIR": "/own", "HTTPS_PROXY": "http://own", "X": "a=b\nc"},
 			[]string{"HTTP_PROXY", "LANG", "NODE_EXTRA_CA_CERTS"},
-			[]string{"HOME=/h", "HTTPS_PROXY=http://own", "PATH=/opt", "SSL_CERT_FILE=/ca", "TMPDIR=/t", "X=a=b\nc", "no_proxy=x"},
+			[]string{"HOME=/h", "HTTPS_PROXY=http://own", "PATH=/opt", "SSL_CERT_FILE=/ca", "TMPDIR=/own", "X=a=b\nc", "no_proxy=x"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

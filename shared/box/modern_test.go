@@ -459,3 +459,13 @@ func TestServerIsSpokenToInTheEraThatItAnswersIn(t *testing.T) {
 		})
 	}
 }
+
+func TestMethodsOfAModernClientAreRefusedToALegacyOne(t *testing.T) {
+	t.Parallel()
+	r := modern(t)
+	for _, method := range []string{wire.MethodDiscover, wire.MethodListen} {
+		if _, _, code, _ := r.failure(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"notifications":{}}}`)); code != int(wire.CodeMethodNotFound) {
+			t.Errorf("%s ended with %d", method, code)
+		}
+	}
+}
