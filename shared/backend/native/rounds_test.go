@@ -2,6 +2,7 @@ package native_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -324,4 +325,39 @@ func TestWebSocketAndEventStreamAreExecutedApart(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	w.empty()
+}
+
+func TestAnswerWhoseInvocationIsLostIsFoundByTheSweep(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		c := w.legacy(everything)
+		first := c.tool("ask", `{"text":"form"}`)
+		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"decline"}}`, asked(t, first.messages(t))["elicitation/create"]))
+		w.invoked = nil
+		time.Sleep(time.Minute)
+		w.sweep()
+		w.work()
+		commontest.Equal(t, "decline <nil> kept", textOf(t, c.poll(first.lastID(t)).last(t)))
+	})
+}
+
+func TestFunctionThatDiedEndsItsCallOnce(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		c := w.legacy(everything)
+		box, stream := storage.BoxFor("acme", "demo"), storage.NewStreamID()
+		_, err := w.open().PutItem(t.Context(), storage.Item{
+			Box: box, ID: stream, State: storage.Taken, Gen: 7, NotAfter: time.Now().Add(30 * time.Second), Created: time.Now(),
+			Address: storage.Address{Session: storage.ID(c.id), Stream: stream, Box: box, Requests: []json.RawMessage{json.RawMessage("1")}},
+		})
+		commontest.OK(t, err)
+		a := c.poll("0.00000000000/" + string(stream))
+		for range 5 { // the client comes back
+			if strings.Contains(a.body, "error") {
+				break
+			}
+			a = c.poll(a.lastID(t))
+		}
+		commontest.Contains(t, "", `"phase":"runtime"`, a.last(t))
+		w.sweep()
+		w.empty()
+	})
 }
