@@ -259,6 +259,47 @@ func TestADeploymentThatFailedCanBeRepeated(t *testing.T) {
 	}
 }
 
+// cfn-lint does not see a circle of resources that wait for each other through a condition.
+func TestNoResourceWaitsForItself(t *testing.T) {
+	s := expand(t)
+	names := slices.Sorted(maps.Keys(s.resources))
+	used, needs := map[string]*regexp.Regexp{}, map[string][]string{}
+	for _, name := range names {
+		quoted := regexp.QuoteMeta(name)
+		used[name] = regexp.MustCompile(`"Ref":"` + quoted + `"|"Fn::GetAtt":\["` + quoted + `"|\$\{` + quoted + `[.}]|"DependsOn":(\[[^]]*)?"` + quoted + `"`)
+	}
+	for _, name := range names {
+		text, err := json.Marshal(s.resources[name])
+		commontest.OK(t, err)
+		for _, other := range names {
+			if other != name && used[other].Match(text) {
+				needs[name] = append(needs[name], other)
+			}
+		}
+	}
+	done := map[string]bool{}
+	var visit func(path []string)
+	visit = func(path []string) {
+		last := path[len(path)-1]
+		if slices.Contains(path[:len(path)-1], last) {
+			t.Fatalf("a circle: %s", strings.Join(path, " → "))
+		}
+		if done[last] {
+			return
+		}
+		for _, next := range needs[last] {
+			visit(append(slices.Clone(path), next))
+		}
+		done[last] = true
+	}
+	for _, name := range names {
+		visit([]string{name})
+	}
+	if len(needs["HttpFunction"]) == 0 {
+		t.Error("nothing was found, so this test shows nothing")
+	}
+}
+
 func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 	for _, name := range []string{"template.yaml", "samconfig.toml"} {
 		// Read the file as it is in git's index, because make deploy writes the owner's
