@@ -285,6 +285,9 @@ func (a answer) lastID(t testing.TB) string {
 func (a answer) last(t testing.TB) string {
 	t.Helper()
 	m := a.messages(t)
+	if len(m) == 0 {
+		t.Fatalf("no message came: %d %s", a.status, a.body)
+	}
 	return m[len(m)-1]
 }
 
