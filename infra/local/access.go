@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
 
-// tokens returns the settings for tokens, or nil if the machine takes none.
+// tokens returns the settings for access tokens, or nil if [Config].Access allows none.
 func (m *machine) tokens(servers *serversfile.File) (*resourceserver.Settings, error) {
 	access, at := m.public.access(), m.public.publicURL()
 	if access != AccessIDP && access != AccessOAuth {
@@ -29,9 +29,9 @@ func (m *machine) tokens(servers *serversfile.File) (*resourceserver.Settings, e
 	return wiring.ReadAccess(servers, at, "")
 }
 
-// publicURL returns the URL of this endpoint in tokens: its public URL, or a listening
-// address on loopback. It returns "" if the port is not known before the endpoint
-// listens.
+// publicURL returns the URL that access tokens must name as their audience: the public URL, or
+// else Listen if that names loopback. It returns "" for port 0, because that port is known only
+// once the endpoint listens.
 func (l *listeners) publicURL() string {
 	_, port, err := net.SplitHostPort(l.Listen)
 	switch {

@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// announce reports that the endpoints are open. For programs it writes a JSON line for
-// each server that is served, and for people the first block.
+// announce reports that the endpoints are open. It writes a JSON line for each server to
+// Config.JSON, and the first block of text to Config.Display.
 func announce(m *machine) {
 	warnings := m.file.news()
 	for _, w := range warnings {
@@ -50,14 +50,15 @@ func announce(m *machine) {
 	m.cfg.Display.Start(s)
 }
 
-// leftToEngines is [LeftToEngines] for the servers of this machine.
+// leftToEngines calls [LeftToEngines] for the servers of this machine.
 func (m *machine) leftToEngines() string {
 	return LeftToEngines(m.servers.Load(), m.environ.get("PATH"), serversfile.FolderOf(m.cfg.Servers))
 }
 
-// LeftToEngines names the servers that a container engine of this machine runs, because
-// dormouse-keeper does not know an option in their "docker run"; each comes with that option. It
-// returns "" if there are none. path is the machine's PATH, and folder that of the servers file.
+// LeftToEngines returns a sentence that names the servers that only a container engine, such as
+// docker, can run. dormouse-keeper cannot run them, because it does not know an option in their
+// "docker run" command. The sentence names that option too. It is "" if there are no such servers.
+// path is the machine's PATH; folder is that of the servers file.
 func LeftToEngines(servers *serversfile.File, path, folder string) string {
 	var left []string
 	for _, name := range servers.Names() {

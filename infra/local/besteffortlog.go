@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// logLost returns a function that reports that log lines of a folder are lost.
+// logLost returns a function that reports to the journal that log lines of a folder are lost.
 func logLost(to *journal.Recorder, folder string) func(error) {
 	return func(err error) {
 		why := "log lines are lost: " + err.Error()
@@ -22,9 +22,9 @@ func logLost(to *journal.Recorder, folder string) func(error) {
 	}
 }
 
-// bestEffortLog is a log whose writers never see an error, because no work may depend on its log.
-// While the log cannot be written, bestEffortLog calls lost, at most once a minute. It does not wait
-// for lost, which may wait for the writer: a journal writes its lines under its lock.
+// bestEffortLog is a log whose Write never fails, because no work may depend on its log. While the
+// log cannot be written, bestEffortLog calls lost at most once a minute, in a goroutine of its
+// own: lost may record an event, and the journal may hold its lock while it writes to this log.
 type bestEffortLog struct {
 	to   io.Writer
 	lost func(error)

@@ -21,8 +21,8 @@ import (
 	said "github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 )
 
-// The bodies of calls are kept in files of bodySize MiB, bodyFiles of them and one more, a new
-// one at least each day.
+// Bounds of the files with the bodies of calls. A new file begins each day, and whenever the
+// current one has bodySize.
 const (
 	bodySize  = 32
 	bodyFiles = 60
@@ -31,7 +31,8 @@ const (
 // bodyFolder is the folder in the data folder with the bodies of calls, in sealed lines.
 const bodyFolder = "bodies"
 
-// keptBodies keeps the bodies of calls on this machine for auditors, as sealed lines of files.
+// keptBodies keeps what calls and their results said, for auditors. Each line of its files is
+// sealed.
 type keptBodies struct {
 	secret []byte
 	out    *slog.Logger
@@ -41,8 +42,8 @@ type keptBodies struct {
 	day  string // day of the newest line, "" for none
 }
 
-// openBodies returns the keptBodies of a data folder. It makes no file before the first body.
-// lost is called when lines cannot be written.
+// openBodies returns the keptBodies of a data folder. The first body creates the first file.
+// keptBodies calls lost if it cannot write lines.
 func openBodies(folder string, secret []byte, lost func(error)) *keptBodies {
 	k := &keptBodies{secret: secret, file: &lumberjack.Logger{
 		Filename: filepath.Join(folder, bodyFolder, "bodies.log"), MaxSize: bodySize, MaxBackups: bodyFiles, MaxAge: int(said.MaxAge / (24 * time.Hour)),
@@ -54,7 +55,8 @@ func openBodies(folder string, secret []byte, lost func(error)) *keptBodies {
 	return k
 }
 
-// lines returns the log for the bodies; nil where no data folder is open, as in a check.
+// lines returns the log that bodies are written to. It returns nil for a nil k: [Check] opens no
+// data folder.
 func (k *keptBodies) lines() *slog.Logger {
 	if k == nil {
 		return nil
@@ -62,7 +64,8 @@ func (k *keptBodies) lines() *slog.Logger {
 	return k.out
 }
 
-// Write writes a line. The first of a day begins a file, so that lines are deleted by their age.
+// Write writes a line. The first line of a day begins a new file, because lines are deleted by
+// whole files.
 func (k *keptBodies) Write(line []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -82,15 +85,15 @@ func (k *keptBodies) turn(now time.Time) error {
 	return k.file.Rotate()
 }
 
-// prune deletes files that are too old until ctx ends, also while nothing is written: the log
-// deletes them when it begins a new file.
+// prune deletes old files until ctx ends, even if no bodies come. It begins a new file each
+// day, and that deletes the old ones.
 func (k *keptBodies) prune(ctx context.Context) {
 	tick := time.NewTicker(time.Hour)
 	defer tick.Stop()
 	for {
 		if files, err := k.files(); err == nil && len(files) > 0 {
 			k.mu.Lock()
-			_ = k.turn(time.Now()) // the next hour tries again
+			_ = k.turn(time.Now()) // on an error, the next hour tries again
 			k.mu.Unlock()
 		}
 		select {
@@ -104,13 +107,14 @@ func (k *keptBodies) prune(ctx context.Context) {
 // files returns the files, the oldest first.
 func (k *keptBodies) files() ([]string, error) {
 	all, err := filepath.Glob(filepath.Join(filepath.Dir(k.file.Filename), "bodies*.log"))
-	slices.SortFunc(all, func(a, b string) int { // the file without a time in its name is the newest
+	slices.SortFunc(all, func(a, b string) int { // the current file, which has no time in its name, is the newest
 		return strings.Compare(strings.TrimSuffix(a, ".log")+"~", strings.TrimSuffix(b, ".log")+"~")
 	})
 	return all, err
 }
 
-// read returns what calls said, the newest call first. Errors: Unavailable.
+// read returns the bodies that q selects, the newest call first. The code of an error is
+// Unavailable.
 func (k *keptBodies) read(ctx context.Context, q said.Query) ([]said.Body, error) {
 	files, err := k.files()
 	if err != nil {
@@ -130,12 +134,12 @@ func readLines(ctx context.Context, name string, to *said.Reader) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // nothing was written to it
 	lines := bufio.NewReader(f)
 	for ctx.Err() == nil {
 		text, err := lines.ReadBytes('\n')
 		var line said.Line
-		if json.Unmarshal(text, &line) == nil { // otherwise a loss of power has cut the line
+		if json.Unmarshal(text, &line) == nil { // a line that a loss of power has cut is skipped
 			to.Add(line)
 		}
 		if errors.Is(err, io.EOF) {

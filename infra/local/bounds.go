@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Limits on what callers may use of this machine. docs/promises.md lists them.
+// Limits on what callers may use of this machine; see docs/promises.md.
 const (
 	maxConnections  = 2048             // connections of an endpoint; a new one beyond the limit closes the one that has been idle longest
 	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are open or being handled
@@ -46,9 +46,9 @@ type callers struct {
 // share counts what one principal uses on this machine.
 type share struct {
 	n      int
-	room   *semaphore.Weighted // for its bodies, and its messages over WebSockets
-	unread *semaphore.Weighted // for what its WebSockets have not read
-	turns  *semaphore.Weighted // for messages that its WebSockets have begun to handle
+	room   *semaphore.Weighted // room for the principal's request bodies, and for its messages over WebSockets
+	unread *semaphore.Weighted // room for messages that the principal's WebSocket clients have not read
+	turns  *semaphore.Weighted // one for each WebSocket message that is being handled
 }
 
 // maxTurns is how many new messages over the WebSockets of one principal are handled at once: enough
@@ -63,13 +63,13 @@ type (
 
 // connection counts a WebSocket for its caller until it ends.
 type connection struct {
-	share   *share // what the caller uses; nil until admit
+	share   *share // what the caller uses; nil until admit has counted the connection
 	release func()
 }
 
 // rooms returns the bounds of what the WebSockets of a caller hold in memory. Every byte counts in
-// the share of the caller and in that of all callers. counted is the *connection that admit has
-// counted, or nil.
+// the caller's share and in the total of all callers. counted is the *connection that admit has
+// counted. If it is none, rooms returns no bounds.
 func rooms(counted any, all bodies) sockets.Rooms {
 	c, ok := counted.(*connection)
 	if !ok || c.share == nil {
@@ -78,7 +78,7 @@ func rooms(counted any, all bodies) sockets.Rooms {
 	return sockets.Rooms{In: twoRooms{c.share.room, all.room}, Out: twoRooms{c.share.unread, all.unread}, Turns: c.share.turns}
 }
 
-// twoRooms is the room of a caller, then that of all callers. It has room if both have.
+// twoRooms is the room of one caller, followed by that of all callers. Bytes need room in both.
 type twoRooms [2]*semaphore.Weighted
 
 // TryAcquire implements [sockets.Room].
@@ -111,9 +111,9 @@ func (r twoRooms) Release(n int64) {
 	r[1].Release(n)
 }
 
-// admit counts one request or connection for a caller, until release is called or the
-// connection of ctx ends. A request body of ctx then also waits for room within the
-// caller's share. The error is Busy, when the caller has maxInWork open.
+// admit counts one request or connection for a caller, until release is called or the connection
+// of ctx ends. If ctx has a request body, that body then also waits for room within the caller's
+// share. If the caller has maxInWork open, the error has the code Busy.
 func (w *callers) admit(ctx context.Context, c sessions.Caller) (release func(), err error) {
 	who := c.Tenant + "\x00" + c.Principal
 	w.mu.Lock()
@@ -147,7 +147,8 @@ func (w *callers) admit(ctx context.Context, c sessions.Caller) (release func(),
 	return release, nil
 }
 
-// connected serves WebSockets, and counts each one until it ends.
+// connected wraps the handler of WebSockets, so that each connection counts for its caller until
+// it ends.
 func (w *callers) connected(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		conn := &connection{release: func() {}}
@@ -156,8 +157,8 @@ func (w *callers) connected(h http.Handler) http.Handler {
 	})
 }
 
-// bodies limits the memory of all bodies together, of the forms of strangers, and of the messages
-// that the clients of WebSockets have not read.
+// bodies limits the memory of all bodies together, of the sign-in forms, and of the messages that
+// WebSocket clients have not read.
 type bodies struct{ room, strangers, unread *semaphore.Weighted }
 
 func newBodies() bodies {
@@ -181,9 +182,9 @@ func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Req
 	return r, body.release
 }
 
-// ofStrangers limits the bodies of requests to the pages, which come through guard. Nobody
-// knows yet who sends these forms, so no share of a caller bounds them. They have one share
-// together, and less time. So strangers cannot take the room of callers.
+// ofStrangers limits the bodies of requests to the sign-in pages, which guard has wrapped before.
+// Nobody knows yet who sends these forms, so they have no caller whose share could bound them.
+// They share maxForms and have less time, so that strangers cannot take the room of callers.
 func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body, ok := r.Body.(*guardedBody); ok {
@@ -198,17 +199,17 @@ func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 type guardedBody struct {
 	io.ReadCloser
 	ctx    context.Context
-	room   [2]*semaphore.Weighted // the caller's (nil if unknown), then everyone's
+	room   [2]*semaphore.Weighted // that of the caller, nil if unknown; then that of all callers
 	size   int64                  // bytes of room that the body takes
-	packed bool                   // the body is compressed, so it takes more memory than it has bytes
-	within time.Duration          // how long it may take to arrive once it has room; 0 for what is left of bodyWithin
+	packed bool                   // the body is compressed, so it may take more memory than it has bytes
+	within time.Duration          // how long the body may take to arrive once it has room; 0 leaves the deadline of the request (bodyWithin)
 	conn   *http.ResponseController
 
 	read        int64 // bytes that were read so far
-	taken, over bool  // whether the body has its room, and whether it was read to its end
+	taken, over bool  // whether the body has its room; whether it was read to its end
 }
 
-// Read waits for room before the first byte.
+// Read implements io.Reader. The first Read waits for room.
 func (b *guardedBody) Read(p []byte) (int, error) {
 	if !b.taken {
 		if err := b.take(); err != nil {
@@ -220,14 +221,14 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	if errors.Is(err, io.EOF) && !b.over {
 		b.over = true
 		if !b.packed {
-			b.give(max(b.size-b.read, 0)) // the body did not state its size
+			b.give(max(b.size-b.read, 0)) // a body without a Content-Length has reserved maxBody
 		}
 	}
 	return n, err
 }
 
-// Unpacked tells a compressed body how many bytes it has in memory once it is unpacked. The body
-// keeps the room of these only.
+// Unpacked tells the body how many bytes it has in memory once it is unpacked. A compressed body
+// then keeps room for these bytes only.
 func (b *guardedBody) Unpacked(bytes int) {
 	if b.taken && b.packed {
 		b.packed = false
@@ -235,7 +236,7 @@ func (b *guardedBody) Unpacked(bytes int) {
 	}
 }
 
-// take waits for room, for roomWithin at most.
+// take waits for room in each of b.room, at most for roomWithin.
 func (b *guardedBody) take() error {
 	ctx, cancel := context.WithTimeout(b.ctx, roomWithin)
 	defer cancel()
@@ -254,12 +255,12 @@ func (b *guardedBody) take() error {
 	}
 	b.taken = true
 	if b.within > 0 {
-		_ = b.conn.SetReadDeadline(time.Now().Add(b.within)) // net/http takes the deadline back when the body ends
+		_ = b.conn.SetReadDeadline(time.Now().Add(b.within)) // net/http resets the deadline when the body ends
 	}
 	return nil
 }
 
-// give gives back a part of the room.
+// give gives back n bytes of the room.
 func (b *guardedBody) give(n int64) {
 	b.size -= n
 	for _, room := range b.room {
@@ -269,8 +270,8 @@ func (b *guardedBody) give(n int64) {
 	}
 }
 
-// release returns the room. If the handler did not read the body to its end, net/http
-// reads some of the rest before it answers. release limits the time for that.
+// release gives the whole room back. If the handler did not read the body to its end, net/http
+// reads some of the rest before it answers; release limits the time for that.
 func (b *guardedBody) release() {
 	if b.taken {
 		b.taken = false
@@ -281,11 +282,11 @@ func (b *guardedBody) release() {
 	}
 }
 
-// openConnections limits the connections of an HTTP server. When a new one exceeds
-// maxConnections, it closes the one that has waited longest for a request.
+// openConnections limits the connections of an HTTP server. When a new one exceeds maxConnections,
+// it closes the idle connection that has waited longest for a request.
 type openConnections struct {
 	mu    sync.Mutex
-	since map[net.Conn]time.Time // zero while a request is handled
+	since map[net.Conn]time.Time // since when the connection has waited for a request; zero while one is handled
 }
 
 // note implements http.Server.ConnState.
@@ -319,7 +320,7 @@ func (c *openConnections) closeOne() {
 		}
 	}
 	if oldest != nil {
-		_ = oldest.Close() // the HTTP server that handles the connection sees that it was closed
+		_ = oldest.Close() // the HTTP server notices that the connection is closed
 		delete(c.since, oldest)
 	}
 }

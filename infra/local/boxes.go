@@ -26,7 +26,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// startFleet opens the fleet: it runs boxes as child processes, or inside of this program.
+// startFleet opens the fleet, which runs boxes as child processes or as goroutines of this
+// program.
 func (m *machine) startFleet(context.Context) error {
 	if err := boxes.BecomeSubreaper(); err != nil {
 		return err
@@ -37,7 +38,7 @@ func (m *machine) startFleet(context.Context) error {
 			return err
 		}
 	}
-	// If only this machine's user can call, errors may show the logs too.
+	// The process logs may be in error messages if only this machine's user can call.
 	env, err := withHome(m.environ.boxes(m.folder.File(LogFolder), m.public.private()), m.folder.File("home"))
 	if err != nil {
 		return err
@@ -65,15 +66,16 @@ func (m *machine) startFleet(context.Context) error {
 	return nil
 }
 
-// isInside reports whether the boxes of a server run in this program: it has no sandbox and no
-// limits, and only the user of this machine can call. Other boxes are processes.
+// isInside reports whether the boxes of a server run in this program. They do if the server has no
+// sandbox and no limits, and only the user of this machine can call. All other boxes are
+// processes.
 func (m *machine) isInside(server string) bool {
 	s, ok := m.servers.Load().Server(server)
 	return ok && !m.cfg.Apart && !m.file.others && !s.Box.Confined()
 }
 
-// heldByBoxes bounds the bytes that all boxes inside of this program together hold of what
-// their servers have written.
+// heldByBoxes is the limit on the bytes that servers have written and that the boxes in this
+// program hold in memory, together.
 const heldByBoxes = 64 << 20
 
 // insider runs boxes in this program.
@@ -83,7 +85,7 @@ type insider struct {
 	host   *relayserver.Inside
 }
 
-// run runs a box; see Inside in [boxes.Config].
+// run implements Inside of [boxes.Config].
 func (i *insider) run(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int) {
 	log := slog.New(slog.NewJSONHandler(lineWriter(line), nil))
 	err := runner.Inside(ctx, kill, env, i.budget, i.memory, i.host.Join, log)
@@ -94,7 +96,8 @@ func (i *insider) run(ctx context.Context, kill <-chan struct{}, env map[string]
 	return runner.ExitCode(err)
 }
 
-// lineWriter is called for each line of a log, which is one Write.
+// lineWriter is called with each line that a slog handler writes: the handler calls Write once a
+// line.
 type lineWriter func(string)
 
 func (w lineWriter) Write(line []byte) (int, error) {
@@ -102,7 +105,7 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// needsBoxes reports whether a server of the file is a program.
+// needsBoxes reports whether an enabled server of the file is a program that dormouse must start.
 func needsBoxes(servers *serversfile.File) bool {
 	return slices.ContainsFunc(servers.Names(), func(name string) bool {
 		s, _ := servers.Server(name)
@@ -114,13 +117,13 @@ func needsBoxes(servers *serversfile.File) bool {
 // The files are SERVER/NAME.NANOSECONDS.log, and .log.old for older output; see proc.LogName.
 const LogFolder = "logs"
 
-// boxStopGrace is how long a box has to end its calls and processes, and to save its
-// workspaces, when the machine stops. Some of stopTime is left for what comes after.
+// boxStopGrace is how long a box has to end its calls and processes, and to save its workspaces,
+// when dormouse run stops. It is shorter than stopTime, which must also suffice for the functions.
 const boxStopGrace = 18 * time.Second
 
-// room waits for memory for a box that is a process. If there is none, it tells the operator and
-// returns an error. A box inside of this program takes little memory itself, and asks for that of its
-// servers' processes.
+// room waits until there is memory for a box that is a process. If there is none, it records an
+// event for the operator and returns [fleet.ErrCapacity]. For a box in this program it returns
+// nil: such a box asks for memory when it starts a server's process.
 func (m *machine) room(ctx context.Context, t fleet.Task) error {
 	if t.Place == boxes.Inside {
 		return nil
@@ -134,8 +137,8 @@ func (m *machine) room(ctx context.Context, t fleet.Task) error {
 	return fmt.Errorf("%w: %w", fleet.ErrCapacity, err)
 }
 
-// makeRoom begins to make room in memory, for one more process of a server. A box that is a process
-// asks for that.
+// makeRoom begins to free memory for one more process of a server, in the background. It is called
+// when a box that is a process asks for that.
 func (in *inprocess) makeRoom() {
 	in.work.Go(func() {
 		ctx, cancel := context.WithTimeout(in.ctx, yieldWithin)
@@ -149,45 +152,45 @@ func (in *inprocess) makeRoom() {
 // yieldWithin is how long boxes have to make room for a process.
 const yieldWithin = 10 * time.Second
 
-// neighbour is a box that is a process, as [guard.Memory] sees it. Only the box knows which of its
-// processes are idle, so the machine asks the box to end some.
+// neighbour is a box that is a process, which [guard.Memory] may ask to end idle processes. Only
+// the box knows which of its processes are idle.
 type neighbour struct {
 	m     *machine
 	box   storage.BoxID
 	task  string
-	heard atomic.Int64 // Unix nanoseconds: when the box last sent something, or was asked to yield
+	heard atomic.Int64 // Unix nanoseconds of the last frame of the box, or of the last request to free memory
 	ended chan struct{}
-	leave func() // takes the box out of machine.memory
+	leave func() // removes the box from machine.memory
 }
 
-// Idlest implements [guard.Sleeper]: the box may have been idle since it last sent something.
+// Idlest implements [guard.Sleeper]. It takes the box for idle since its last frame.
 func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	return time.Unix(0, n.heard.Load()), func() <-chan struct{} {
-		n.heard.Store(time.Now().UnixNano()) // counts as news from the box, so that it is not asked again at once
+		n.heard.Store(time.Now().UnixNano()) // counts as a frame, so that the box is not asked again at once
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			n.m.yield(n.box)
 			select {
 			case <-n.ended:
-			case <-time.After(time.Second): // the box may go on, with fewer processes
+			case <-time.After(time.Second): // the box may have ended only some of its processes
 			}
 		}()
 		return done
 	}, true
 }
 
-// arrived adds a box that is a process to those that the machine may ask for memory.
+// arrived makes a box that is a process one of those that may be asked to free memory.
 func (m *machine) arrived(t fleet.Status) {
 	n := &neighbour{m: m, box: storage.BoxID(t.Box), task: t.ID, ended: make(chan struct{})}
 	n.heard.Store(time.Now().UnixNano())
 	n.leave = m.memory.Join(n)
 	if before, ok := m.neighbours.Swap(n.box, n); ok {
-		before.(*neighbour).leave() //nolint:forcetypeassert // only arrived adds to it
+		before.(*neighbour).leave() //nolint:forcetypeassert // only arrived stores values, and they have this type
 	}
 }
 
-// left takes back what arrived did, when nothing of the box runs any more.
+// left undoes what arrived did. It is called when the box's process has ended.
 func (m *machine) left(t fleet.Status) {
 	v, _ := m.neighbours.Load(storage.BoxID(t.Box))
 	if n, ok := v.(*neighbour); ok && n.task == t.ID {
@@ -197,9 +200,9 @@ func (m *machine) left(t fleet.Status) {
 	}
 }
 
-// hear notes that a box that is a process has sent something.
+// hear records the time of a frame from a box that is a process.
 func (m *machine) hear(e *observe.Event) {
-	if e.Kind != observe.Frame || e.Server == "" { // nothing proves which box sent it
+	if e.Kind != observe.Frame || e.Server == "" { // it is unknown which box sent the frame
 		return
 	}
 	v, _ := m.neighbours.Load(e.Box)
@@ -208,7 +211,7 @@ func (m *machine) hear(e *observe.Event) {
 	}
 }
 
-// yield asks a box that is a process to end processes that are idle.
+// yield asks a box that is a process to end those of its server processes that are idle.
 func (m *machine) yield(id storage.BoxID) {
 	ctx, cancel := context.WithTimeout(context.Background(), yieldWithin)
 	defer cancel()
@@ -223,7 +226,7 @@ func (m *machine) yield(id storage.BoxID) {
 
 func (m *machine) boxStarted(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()
-	if fleet.PlaceOf(t.ID) == fleet.Inside { // a box of this program has no connection; the bill counts the one that it would need on AWS
+	if fleet.PlaceOf(t.ID) == fleet.Inside { // a box in this program has no connection; the bill counts the one that it would need on AWS
 		m.ledger.Opened(relayserver.InsideConn(storage.BoxID(t.Box)))
 	} else {
 		m.arrived(t)
@@ -231,8 +234,8 @@ func (m *machine) boxStarted(t fleet.Status) {
 	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box, Tenant: tenant})
 }
 
-// boxStopped sweeps the box, like the rule for task events on AWS. A box that said bye
-// exits with 0 and needs no sweep.
+// boxStopped records the end of a box. It starts a sweep of the box, as the rule for task events
+// does on AWS, unless the box exited with 0: then it has left nothing to clean up.
 func (m *machine) boxStopped(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()
 	e := journal.Event{Kind: journal.BoxSleep, Name: t.Server, PID: t.PID, Tenant: tenant, Duration: t.Stopped.Sub(t.Started)}
@@ -248,7 +251,7 @@ func (m *machine) boxStopped(t fleet.Status) {
 	}
 	m.left(t)
 	m.ledger.Stopped(t)
-	if t.ExitCode != 0 || m.servers.Load().Limits() != nil { // limits count its time
+	if t.ExitCode != 0 || m.servers.Load().Limits() != nil { // limits on spending count the time of the box
 		m.functions.Sweep(&t)
 	}
 }

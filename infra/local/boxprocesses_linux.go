@@ -14,12 +14,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
+// boxProcesses lists the processes of a box. The box's runner leads their session.
 func boxProcesses(runner int) []api.Member {
 	return slices.DeleteFunc(inSessions([]int{runner}), func(m api.Member) bool { return m.PID == runner })
 }
 
-// inSessions lists the processes of some sessions (see setsid). It leaves out processes that
-// end while it reads.
+// inSessions lists the processes of the sessions that these processes lead; see setsid(2). It
+// leaves out processes that end while it reads.
 func inSessions(leaders []int) []api.Member {
 	list := []api.Member{}
 	if len(leaders) == 0 {
@@ -48,7 +49,7 @@ func inSessions(leaders []int) []api.Member {
 	return list
 }
 
-// residentBytes returns the bytes of a process in RAM, 0 if it has ended.
+// residentBytes returns how many bytes of a process are in RAM, or 0 if it has ended.
 func residentBytes(pid int) int64 {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
 	fields := strings.Fields(string(text))
@@ -62,8 +63,8 @@ func residentBytes(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// group returns the process group of a process, 0 if it has ended. Each server's process
-// leads a group of its own, with the processes that it starts.
+// group returns the process group of a process, or 0 if it has ended. Each server's process leads
+// a group of its own; the processes that it starts are in that group too.
 func group(pid int) int {
 	g, err := unix.Getpgid(pid)
 	if err != nil {
@@ -72,9 +73,9 @@ func group(pid int) int {
 	return g
 }
 
-// commandOf returns the name of the program, and of the script that it runs if the first
-// argument is an absolute path. It returns base names only, because other arguments may
-// be secrets.
+// commandOf returns the base name of a process's program. If the first argument is an absolute
+// path, its base name follows: it is usually a script. Other arguments may be secrets, so they are
+// left out.
 func commandOf(pid int) string {
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {

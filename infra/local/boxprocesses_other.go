@@ -4,10 +4,10 @@ package local
 
 import "github.com/dormouse-mcp/dormouse/shared/operate/api"
 
-// boxProcesses returns no processes: only Linux lists them.
+// boxProcesses returns no processes: only Linux can list them.
 func boxProcesses(int) []api.Member { return []api.Member{} }
 
 func inSessions([]int) []api.Member { return []api.Member{} }
 
-// residentBytes returns 0: only Linux tells the memory of another process.
+// residentBytes returns 0: only Linux can tell.
 func residentBytes(int) int64 { return 0 }

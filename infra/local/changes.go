@@ -9,28 +9,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// changes records which servers events were about, for callers of wait. It numbers the
-// changes, so that a caller that was away for a moment misses none.
+// changes records which servers had events, so that callers of wait learn of them. It numbers the
+// changes; a caller passes the number that it has seen, and so misses none between two calls.
 type changes struct {
 	mu   sync.Mutex
-	now  uint64             // how many changes there were
+	now  uint64             // number of the newest change
 	last map[changed]uint64 // number of the newest change of each server of a tenant
-	news chan struct{}      // closed by the next change
+	news chan struct{}      // closed by the next change, and then replaced
 }
 
 // changed names the tenant and the server that an event was about. The tenant is "" if
 // the event has none.
 type changed struct{ tenant, server string }
 
-// maxChanged limits the pairs of tenant and server in changes. At the limit, changes
-// forgets all of them.
+// maxChanged limits the entries of changes.last. At the limit, changes removes all of them.
 const maxChanged = 10_000
 
 func newChanges() *changes {
 	return &changes{now: 1, last: map[changed]uint64{}, news: make(chan struct{})}
 }
 
-// record takes an event. It is a printer of a [journal.Recorder].
+// record takes an event. It is a printer for [journal.NewRecorder].
 func (c *changes) record(e journal.Event) {
 	switch e.Kind {
 	case journal.Call, journal.BoxWake, journal.BoxSleep, journal.BoxCrash, journal.ServerStarting, journal.ServerInstalling,

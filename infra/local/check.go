@@ -15,8 +15,8 @@ type Checked struct {
 	Wrong    error // why Run would not start; it may join several errors
 }
 
-// Check reads a servers file as [Run] does with this configuration, and builds the handlers
-// that Run builds from it. It opens, starts and writes nothing.
+// Check reads a servers file as [Run] does with this configuration, and builds the same handlers.
+// It opens no store and no port, starts no server, and writes nothing.
 func Check(cfg Config) Checked {
 	m := newMachine(cfg)
 	m.file = newServersFile(m)

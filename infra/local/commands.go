@@ -17,26 +17,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Bounds of a command that gives a value (exec: in the servers file).
+// Bounds of a command whose output is the value of a variable or header ("exec:" in the servers
+// file).
 const (
-	commandWithin = 30 * time.Second // some ask the user
-	maxValue      = 16 << 10         // bytes of its output
-	maxReason     = 300              // bytes of a command's last line on stderr that an error has
-	// headersFor is how long the value of a header is used before its command runs again. A box
-	// gets its values anew at each wake; a remote server has no wake.
+	commandWithin = 30 * time.Second // some commands ask the user for a password
+	maxValue      = 16 << 10         // bytes of the output
+	maxReason     = 300              // bytes of a command's last line on stderr that an error quotes
+	// headersFor is how long a header's value is used before its command runs again. A server in a
+	// box gets new values whenever the box wakes, but a remote server has no box.
 	headersFor = 5 * time.Minute
 )
 
-// commands runs the commands of the servers file with the environment of this program.
+// commands runs the commands that the servers file names, with the environment of this program.
 type commands struct {
 	environ environ
-	folder  string // of the servers file
+	folder  string // folder of the servers file, in which the commands run
 
 	mu   sync.Mutex
 	kept map[string]*keptValue // by command
 }
 
-// keptValue is the value of a header. Its lock is held while the command runs.
+// keptValue is a header's value that a command gave. mu is held while the command runs.
 type keptValue struct {
 	mu    sync.Mutex
 	value string
@@ -47,7 +48,8 @@ func newCommands(e environ, servers string) *commands {
 	return &commands{environ: e, folder: serversfile.FolderOf(servers), kept: map[string]*keptValue{}}
 }
 
-// filled gives a task the values of its server's commands. The error is a [fleet.Refusal].
+// filled adds to a task the values that the commands of its server print. The error is a
+// [fleet.Refusal].
 func (c *commands) filled(ctx context.Context, servers *serversfile.File, t fleet.Task) (fleet.Task, error) {
 	s, ok := servers.Server(t.Server)
 	if !ok || len(s.Commands) == 0 {
@@ -55,7 +57,7 @@ func (c *commands) filled(ctx context.Context, servers *serversfile.File, t flee
 	}
 	t.Env = maps.Clone(t.Env)
 	for _, name := range slices.Sorted(maps.Keys(s.Commands)) {
-		// Others wait for the box too, so a caller that goes does not stop the command.
+		// Other callers may wait for the box too. So the command goes on if this caller goes away.
 		value, err := c.run(context.WithoutCancel(ctx), s.Commands[name])
 		if err != nil {
 			return t, fleet.Refusal{Why: fmt.Sprintf("env %q: %v", name, err)}
@@ -65,8 +67,7 @@ func (c *commands) filled(ctx context.Context, servers *serversfile.File, t flee
 	return t, nil
 }
 
-// header returns what a command prints. It runs the command at most once in headersFor, because a
-// remote server has no wake.
+// header returns what a command prints. It runs the command again only after headersFor.
 func (c *commands) header(ctx context.Context, command string) (string, error) {
 	c.mu.Lock()
 	k := c.kept[command]
@@ -90,8 +91,8 @@ func (c *commands) header(ctx context.Context, command string) (string, error) {
 	return value, err
 }
 
-// run returns what a command prints, without one line break at its end. The error names the
-// command and the last line of its stderr, and nothing of its output.
+// run returns what a command prints, without a line break at its end. The error quotes the command
+// and the last line of its stderr, but nothing of its output, which may be a secret.
 func (c *commands) run(ctx context.Context, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandWithin)
 	defer cancel()
@@ -100,7 +101,7 @@ func (c *commands) run(ctx context.Context, command string) (string, error) {
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.folder, c.environ, out, diag
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // what it left behind may hold its output open
+	cmd.WaitDelay = time.Second // processes that the command left behind may hold its output open
 	err := cmd.Run()
 	value := strings.TrimSuffix(string(out.bytes), "\n")
 	switch {
@@ -120,7 +121,7 @@ func (c *commands) run(ctx context.Context, command string) (string, error) {
 	return value, nil
 }
 
-// firstBytes keeps the beginning of what is written.
+// firstBytes is a Writer that keeps the first bytes that are written to it.
 type firstBytes struct {
 	most  int
 	bytes []byte
@@ -131,7 +132,7 @@ func (w *firstBytes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastLine keeps the end of what is written.
+// lastLine is a Writer that keeps the last bytes that are written to it.
 type lastLine struct{ bytes []byte }
 
 func (w *lastLine) Write(p []byte) (int, error) {
@@ -140,8 +141,8 @@ func (w *lastLine) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// line returns the last line that is not empty, at most maxReason bytes of it, without a
-// value that the command has printed as well.
+// line returns the last line, at most maxReason bytes of it. It masks each word of value, which is
+// the command's output and may be a secret.
 func (w *lastLine) line(value string) string {
 	lines := strings.Split(strings.TrimSpace(string(w.bytes)), "\n")
 	last := strings.ToValidUTF8(strings.TrimSpace(lines[len(lines)-1]), "")

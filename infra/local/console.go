@@ -9,9 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
-// consoleOf returns the console of a machine. Requests of the console are not billed, so
-// that a machine costs the same with visitors and without. Where functions are programs,
-// this console only makes links, and a function serves the page, as on AWS.
+// consoleOf returns the console of a machine. Its requests are not metered, so that visitors of
+// the console change no bill. If the functions run in other processes, one of them serves the
+// page, as on AWS, and this console only creates links to it.
 func consoleOf(m *machine) *console.Console {
 	return console.New(console.Options{
 		Secret: m.folder.Secret, Tickets: apikey.NewTickets(m.functions.Records()), Hosts: m.public.serves, MCP: m.functions.Web(),
@@ -29,20 +29,20 @@ func consoleOf(m *machine) *console.Console {
 	})
 }
 
-// signInOf returns the name of the provider at which people sign in to the console of a
-// machine, and the provider's endpoint for that; see [console.Options].
+// signInOf returns the name of the identity provider at which people sign in to the console, and
+// the endpoint of the provider for that. Both are "" if nobody can sign in.
 func signInOf(m *machine) (name, endpoint string) {
 	if m.public.access() != AccessOAuth {
 		return "", ""
 	}
 	s, err := m.tokens(m.servers.Load())
-	if err != nil { // the file is as it was served
+	if err != nil { // Serve has accepted the same file, so this does not happen
 		return "", ""
 	}
 	return s.SignIn()
 }
 
-// serves reports whether the endpoint for HTTP serves this Host.
+// serves reports whether the HTTP endpoint accepts this value of the Host header.
 func (l *listeners) serves(host string) bool {
 	return transport.ServesHost(l.servedHosts(l.Listen), host)
 }

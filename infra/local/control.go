@@ -28,13 +28,13 @@ func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		o.Info.Certificate = c.public.shows()
 	}
 	o.Entry = func(ctx context.Context) (api.Entry, error) { return c.console.Entry(ctx, c.public.address(0)) }
-	o.Meter = nil // there is no such socket on AWS, so the bill is without it
+	o.Meter = nil // AWS has no such socket, so its requests are not billed
 	api.New(o).ServeHTTP(w, r)
 }
 
-// Control returns a transport to the control socket of the Run that uses a data folder,
-// and the key to show. The transport takes URLs of any host. up is false if no Run uses
-// the folder.
+// Control returns a transport to the control socket of the Run that uses a data folder, and the
+// key that requests must carry. The transport ignores the host in a URL. up is false if no Run
+// uses the folder.
 func Control(ctx context.Context, data string) (to *http.Transport, key string, up bool, err error) {
 	socket, key, err := datafolder.Control(data)
 	if errors.Is(err, os.ErrNotExist) {

@@ -10,18 +10,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// drainWithin is how long calls in flight get to end before a machine stops that was told to
-// drain. The stop itself takes [stopTime] at most.
+// drainWithin is how long calls in flight may take to end after [Config].Drain was closed. The
+// stop that follows takes [stopTime] at most.
 const drainWithin = 30 * time.Second
 
-// drain waits until no call is in flight, at most for drainWithin and until ctx ends. Meanwhile the
-// machine accepts no new connections: a service manager that holds the listening sockets lets
-// clients wait for the next process. The connections that are open go on, so that clients can answer
-// questions. Each box ends when it has nothing in flight. A suspended call of 2026-07-28
-// is in the store only, and goes on under the next process.
+// drain waits until no call is in flight, for drainWithin at most, or until ctx ends. Meanwhile
+// the machine accepts no new connections; if a service manager holds the listening sockets, their
+// clients wait for the next process. Open connections stay open, so that clients can answer
+// questions of servers. Each box ends when it has nothing in flight. A call of protocol version
+// 2026-07-28 that waits for an answer is only in the store, and goes on in the next process.
 func drain(ctx context.Context, m *machine) {
 	if m.upkeep.storesNothing() {
-		return // nothing ends any more
+		return // without a store, no call can end
 	}
 	m.stopping.Store(true)
 	m.public.close()
@@ -34,7 +34,7 @@ func drain(ctx context.Context, m *machine) {
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	told := map[string]bool{} // tasks of boxes
+	told := map[string]bool{} // ids of the tasks whose boxes were told to end
 	for m.public.use.calls() > 0 || m.boxesRun(ctx) {
 		haltAwake(ctx, m, told)
 		select {
@@ -48,7 +48,8 @@ func drain(ctx context.Context, m *machine) {
 	}
 }
 
-// draining says what a drain waits for, and what the next start goes on with.
+// draining returns the line that tells the user which calls a drain waits for, and which are kept
+// for the next start.
 func draining(calls, kept int) string {
 	var parts []string
 	if calls > 0 {
@@ -68,8 +69,8 @@ func number(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// suspended returns how many calls wait in the store for their clients. An error only makes
-// the number smaller.
+// suspended returns how many calls in the store wait for answers of their clients. If the store
+// fails, it returns what it has counted so far.
 func suspended(ctx context.Context, m *machine) (n int) {
 	store := m.functions.Records()
 	due, err := store.Due(ctx)
@@ -90,8 +91,9 @@ func suspended(ctx context.Context, m *machine) (n int) {
 	return n
 }
 
-// haltAwake tells each box that is awake, once, to end its processes when they have nothing
-// in flight. A box that starts still has its first call before it.
+// haltAwake tells each box that is awake to end its processes when they have nothing in flight.
+// told has the tasks that were told already. haltAwake leaves out a box that still starts, because
+// its first call is still to come.
 func haltAwake(ctx context.Context, m *machine, told map[string]bool) {
 	tasks, err := tasksOf(ctx, m)
 	if err != nil {

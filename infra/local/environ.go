@@ -11,8 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// environ is the environment of this program, in the form of os.Environ. It selects the
-// variables that other programs get.
+// environ is the environment of this program, in the form of os.Environ.
 type environ []string
 
 func (e environ) get(name string) string { return e.only(name)[name] }
@@ -34,20 +33,20 @@ func (e environ) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// boxes returns the variables that runners get from this machine. They say where programs
-// and the user's files are, how to reach the network and package registries, and what the
-// runner's settings are. Of these, servers get PATH, HOME, TMPDIR and LANG, and the proxies
-// and certificates. Runners keep the output of servers in the folder logs. If show is set,
-// they show that output to clients in errors.
+// boxes returns the variables that runners get from this machine. They say where programs and the
+// user's files are, how to reach the network and package registries, and what the runner's
+// settings are. Runners pass PATH, HOME, TMPDIR, LANG, and the variables for proxies and
+// certificates on to servers. Runners write the output of servers to the folder logs. If show is
+// set, they also quote that output in errors for clients.
 func (e environ) boxes(logs string, show bool) map[string]string {
 	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_PROFILE", "PYENV_ROOT")
 	if folder := e.get(cacheEnv); folder != "" {
-		if path, err := filepath.Abs(folder); err == nil { // a runner starts in another folder
+		if path, err := filepath.Abs(folder); err == nil { // a runner has another working directory
 			env[cacheEnv] = path
 		}
 	}
-	// The runner hands each message from goroutine to goroutine. With one processor of the
-	// Go runtime it wakes no other thread for that. See proc.Start for the start of processes.
+	// A runner passes each message between goroutines. With GOMAXPROCS=1 that wakes no other
+	// thread. proc.Start says how processes are started nevertheless.
 	env["GOMAXPROCS"] = "1"
 	env["DORMOUSE_LOGS"] = logs
 	if show {
@@ -68,10 +67,9 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 	return env
 }
 
-// withHome returns env with a home in which this user can write. If HOME is no such
-// folder, withHome makes the folder own and uses it. A service of systemd and a user of a
-// container often have no home. npm does not start without one, and keeps its cache
-// there.
+// withHome returns env with a HOME that this user can write to. If HOME in env is not such a
+// folder, withHome creates the folder own and uses that. Services of systemd and users in
+// containers often have no home, and npm does not start without one.
 func withHome(env map[string]string, own string) (map[string]string, error) {
 	if home := env["HOME"]; home != "" && unix.Access(home, unix.W_OK) == nil {
 		return env, nil

@@ -14,20 +14,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// failures remembers why servers could not be started, for operators. It keeps that while
-// the server's box sleeps, because the box itself does not.
+// failures remembers for operators why servers could not be started, also while their boxes are
+// asleep.
 type failures struct {
 	mu  sync.Mutex
-	why map[string]string // by server, until it is ready or its definition changes
+	why map[string]string // by server, until the server is ready or its definition changes
 }
 
-// Record takes an event of the machine.
+// Record takes an event of the journal.
 func (f *failures) Record(e journal.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch e.Kind {
 	case journal.ServerFailed:
-		if e.Phase != string(box.PhaseRuntime) { // a server that was ready before is no failure: it starts again with the next message
+		if e.Phase != string(box.PhaseRuntime) { // a server that failed after it was ready starts again with the next message
 			f.why[e.Name] = e.Reason
 		}
 	case journal.ServerReady:
@@ -39,8 +39,8 @@ func (f *failures) Record(e journal.Event) {
 	}
 }
 
-// remember takes the reasons of an earlier run from the history: those of servers whose last
-// start has failed.
+// remember reads the reasons of an earlier run from the history, for servers whose last start
+// failed.
 func (f *failures) remember(ctx context.Context, names []string, starts func(context.Context, api.StartQuery) ([]api.Start, error)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,13 +56,13 @@ func (f *failures) remember(ctx context.Context, names []string, starts func(con
 	return nil
 }
 
-// missing says why the program of a server is not on this machine, nil if it is.
+// missing returns an error if the program of a server is not on this machine.
 func (m *machine) missing(s serversfile.Server) error {
 	_, err := runner.Find(s, m.environ.get("PATH"), serversfile.FolderOf(m.cfg.Servers))
 	return err
 }
 
-// now returns the reasons by server. The caller owns them.
+// now returns a copy of the reasons, by server.
 func (f *failures) now() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

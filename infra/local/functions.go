@@ -17,66 +17,66 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// Functions does the work that functions do on AWS. A machine has its own ([inprocess]);
-// tests can have another one.
+// Functions does the work that Lambda functions do on AWS. Run uses [inprocess]; tests can use
+// another implementation.
 type Functions interface {
 	Web() http.Handler     // serves HTTP clients
 	Sockets() http.Handler // serves WebSocket clients
-	Console() http.Handler // serves the page of the console; nil leaves it to the machine
-	// Serve makes new messages find these servers. Messages that are being handled go on
-	// with the previous servers. An error changes nothing.
+	Console() http.Handler // serves the page of the console; nil if the machine is to serve it
+	// Serve makes new messages go to these servers. Messages that are being handled keep the
+	// previous ones. After an error nothing has changed.
 	Serve(*serversfile.File) error
-	// Sweep starts a sweep in the background: for one task that has stopped, or, with nil,
-	// of all boxes. It closes the channel when the sweep has ended.
+	// Sweep starts a sweep in the background: of the box of one stopped task, or of all boxes if
+	// stopped is nil. The channel is closed when the sweep has ended.
 	Sweep(stopped *fleet.Status) <-chan struct{}
-	// Boxes lists the boxes that run beside those of the machine. EndBoxes ends them, while
-	// their last messages are still taken.
+	// Boxes lists the boxes that these functions run beside those in [Site].Boxes. EndBoxes ends
+	// them, and still accepts their last messages.
 	Boxes() []fleet.Status
 	EndBoxes(context.Context)
-	// WaitingAlarms returns how many alarms of native servers wait.
+	// WaitingAlarms returns how many alarms of native servers are set.
 	WaitingAlarms() int
-	// Records returns the store without a meter: nobody is billed for what this program
-	// reads for itself.
+	// Records returns the store without a meter, so that nobody is billed for what Run reads for
+	// itself.
 	Records() storage.Store
-	// Operators returns what the API for operators works with.
+	// Operators returns the parts of the API for operators.
 	Operators() api.Options
 	Close(context.Context) error
 }
 
-// Opener opens functions that are not in the process of the machine. After an error
-// nothing is open.
+// Opener opens a [Functions] that runs in other processes than the one of Run. If it returns an
+// error, it has closed everything again.
 type Opener func(context.Context, *Site) (Functions, error)
 
-// Site is what a machine gives to an [Opener].
+// Site is what Run passes to an [Opener].
 type Site struct {
 	Config
 	Folder    *datafolder.Folder
-	Store     string            // see OpenStore
+	Store     string            // name of the store; see [OpenStore]
 	Snapshots string            // folder where boxes keep workspaces
 	Servers   *serversfile.File // the servers that are served at the start
 	Boxes     *boxes.Pool       // runs boxes as programs
-	BoxEnv    map[string]string // variables of runners
-	RelayURL  string            // for runners
+	BoxEnv    map[string]string // variables of runners that other processes start
+	RelayURL  string            // URL to which runners connect
 
-	// Access and PublicURL are those of [Config] with their defaults. Hosts and SocketHosts
-	// are the values of Host that the endpoints serve.
+	// Access and PublicURL are those of [Config], with defaults filled in. Hosts and SocketHosts
+	// are the values of the Host header that the two endpoints accept.
 	Access, PublicURL  string
 	Hosts, SocketHosts []string
-	OnLoopback         bool // only this machine reaches the endpoints
-	Private            bool // only this machine's user reaches them, and needs no key
+	OnLoopback         bool // the endpoints are reachable from this machine only
+	Private            bool // only this machine's user reaches the endpoints, and needs no key
 
 	Logger   *slog.Logger
 	Recorder *journal.Recorder
 	Lines    *journal.Lines
-	Observe  func(*observe.Event) // takes an event of a function whose line is in the log
-	Stopping func() bool          // reports whether the machine stops
-	Damaged  func(error)          // is called if the store turns out to be damaged
+	Observe  func(*observe.Event) // takes an event that a function in another process has logged
+	Stopping func() bool          // reports whether Run is stopping
+	Damaged  func(error)          // called if the store turns out to be damaged
 
-	// OpenSockets creates the two WebSocket APIs.
+	// OpenSockets opens the WebSocket APIs for runners and for clients.
 	OpenSockets func(runners, clients sockets.Routes, limits sockets.Limits) (relay, socket *sockets.API)
-	// Listen serves HTTP until the machine has stopped.
+	// Listen serves HTTP in the background until Run has stopped.
 	Listen func(net.Listener, http.Handler)
-	// Describe sets the parts of the API for operators that come from the machine.
+	// Describe fills in the parts of the API for operators that come from this machine.
 	Describe func(*api.Options)
 }
 

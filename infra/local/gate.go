@@ -12,21 +12,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// gate keeps programs of boxes away from the endpoints for clients. Behind these are all
-// other servers, and one without a sandbox would do what the caller's own sandbox forbids.
+// gate keeps the programs in boxes away from the client endpoints. Otherwise a program in a
+// sandbox could call a server without one, and that server would do what the sandbox forbids.
 //
-// It is shut while the machine has a server that a sandbox confines and leaves the network,
-// unless the file lets boxes call. Once it had such a server, its processes may still run,
-// so the gate stays shut for as long as the file does not open it.
+// The gate is shut if the machine has, or once had, a server in a sandbox with network access. (Its
+// processes may still run after the file has changed.) The servers file can open the gate for good:
+// x-dormouse.access.boxes lets boxes call.
 type gate struct {
-	met  atomic.Bool           // the machine has, or had, a server that a sandbox confines and that may use the network
-	open atomic.Bool           // the file lets boxes call
-	own  func(uid uint32) bool // reports whether the sandbox gives a user id to servers
+	met  atomic.Bool           // the machine has, or had, a server in a sandbox with network access
+	open atomic.Bool           // the servers file lets boxes call
+	own  func(uid uint32) bool // reports whether a user id is one that sandboxes give to servers
 }
 
 func newGate() *gate { return &gate{own: sandbox.Probe().Owns} }
 
-// take notes what the servers of a file need. Call it before one of them can start.
+// take adapts the gate to the servers of a file. Call it before one of them can start.
 func (g *gate) take(servers *serversfile.File) {
 	for _, name := range servers.Names() {
 		s, _ := servers.Server(name)
@@ -37,12 +37,12 @@ func (g *gate) take(servers *serversfile.File) {
 	g.open.Store(servers.BoxesMayCall())
 }
 
-// inBoxKey is the context key of a function that reports whether the caller of a connection
-// is in a box.
+// inBoxKey is the context key of a func() bool that reports whether the client of a connection is
+// a program in a box.
 type inBoxKey struct{}
 
-// note implements http.Server.ConnContext. The answer costs up to some ten milliseconds, so
-// it is found at the first request that needs it, and once for a connection.
+// note implements http.Server.ConnContext. Finding out who the client is can take ten
+// milliseconds. So the first request that needs to know finds it out, once for a connection.
 func (g *gate) note(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, inBoxKey{}, sync.OnceValue(func() bool { return peer.StartedHere(c, g.own) }))
 }

@@ -18,16 +18,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// gaugesWithin is the longest time to find out what runs for one answer with metrics.
+// gaugesWithin is the longest time that one answer with metrics may take to find out what runs.
 const gaugesWithin = 5 * time.Second
 
-// gauge is what runs for a tenant on one server.
+// gauge counts what runs for a tenant on one server. memory is in bytes.
 type gauge struct{ processes, sessions, queue, memory int64 }
 
 type ofServer struct{ tenant, server string }
 
-// metricsOf writes the counts of the history, what runs now, and, for a reader who sees
-// everything, this program itself. The form is the text format of Prometheus.
+// metricsOf writes metrics in the text format of Prometheus: the counts of the history, and what
+// runs now. A reader who may see every server also gets the metrics of this program.
 func metricsOf(m *machine, w io.Writer, may func(tenant, server string) bool) error {
 	if err := m.history.Metrics(w, may); err != nil {
 		return err
@@ -63,7 +63,7 @@ func metricsOf(m *machine, w io.Writer, may func(tenant, server string) bool) er
 	return err
 }
 
-// gaugesOf finds out what runs for the tenants and servers that a reader sees.
+// gaugesOf counts what runs, for the tenants and servers that the reader may see.
 func gaugesOf(ctx context.Context, m *machine, may func(tenant, server string) bool) (map[ofServer]*gauge, error) {
 	now := map[ofServer]*gauge{}
 	at := func(tenant, server string) *gauge {
@@ -117,7 +117,8 @@ func gaugesOf(ctx context.Context, m *machine, may func(tenant, server string) b
 	return now, nil
 }
 
-// ownMetrics writes the metrics of this program, by the names of Prometheus' own client.
+// ownMetrics writes the metrics of this program, with the names that the Go client of Prometheus
+// uses.
 func ownMetrics(w io.Writer) {
 	header(w, "dormouse_build_info", "gauge", "The version of this program.")
 	_, _ = fmt.Fprintf(w, "dormouse_build_info{version=%s,goversion=%s} 1\n", label(api.Version()), label(runtime.Version()))

@@ -10,8 +10,9 @@ import (
 // mostHeldLines is how many lines about held tools the terminal shows at once.
 const mostHeldLines = 20
 
-// heldOf says how many tools of a server are held back, and in lines how they differ from those that
-// the operator has accepted. detail is "" if none is, or that is not known.
+// heldOf returns how many tools of a server are held back from clients, and lines that say how
+// they differ from the tools that the operator has accepted. detail is "" if no tool is held back,
+// or if that is unknown.
 func heldOf(m *machine, server string) (detail string, lines []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()

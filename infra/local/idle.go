@@ -11,15 +11,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// use counts the requests and connections of the endpoints. The zero value is ready.
+// use counts the requests and connections of the endpoints. Its zero value is ready to use.
 type use struct {
-	servers []*http.Server // those whose connections and requests are counted; set before Run waits
+	servers []*http.Server // HTTP servers that are counted; set before awaitEnd runs
 
 	mu          sync.Mutex
 	connections int       // open connections, without WebSockets
 	requests    int       // requests that are being handled, streams and WebSockets included
-	posts       int       // how many of these requests are messages of clients that get an answer
-	last        time.Time // the end of the last request
+	posts       int       // those of the requests that are messages of clients and get an answer
+	last        time.Time // when a request last began or ended
 }
 
 // count makes u count the requests and the connections of a server. Call it before the
@@ -28,7 +28,7 @@ func (u *use) count(s *http.Server) {
 	u.servers = append(u.servers, s)
 	h, note := s.Handler, s.ConnState
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A modern client listens with a POST, which ends with its connection only.
+		// A client of 2026-07-28 listens with a POST that lasts as long as its connection.
 		message := r.Method == http.MethodPost && r.Header.Get(wire.HeaderMethod) != wire.MethodListen
 		u.add(message, 1)
 		defer u.add(message, -1)
@@ -50,7 +50,7 @@ func (u *use) add(message bool, requests int) {
 	u.last = time.Now()
 }
 
-// note counts connections.
+// note counts a connection that opens or closes.
 func (u *use) note(state http.ConnState) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -63,31 +63,31 @@ func (u *use) note(state http.ConnState) {
 	}
 }
 
-// calls returns how many messages of clients are being answered.
+// calls returns how many messages of clients are being handled.
 func (u *use) calls() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.posts
 }
 
-// idleSince returns the end of the last request. It returns false while there is a request or
-// a connection.
+// idleSince returns when a request last began or ended. ok is false while there is a request or a
+// connection.
 func (u *use) idleSince() (time.Time, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.last, u.requests == 0 && u.connections == 0
 }
 
-// lastRequests is how long an idle machine that ends waits for requests that came while
-// its endpoints closed, and then for the work that they began.
+// lastRequests is how long an idle machine that ends waits for requests that came while it closed
+// its endpoints. It then waits as long for the work that these requests have begun.
 const lastRequests = time.Minute
 
-// awaitEnd returns when ctx ends, after a drain that Config.Drain has asked for, or when the
-// machine was idle for Config.ExitWhenIdle.
+// awaitEnd returns when ctx ends, after the drain that Config.Drain asks for, or when the machine
+// was idle for Config.ExitWhenIdle.
 //
-// It loses no request: it closes the endpoints first, and waits for the answers to
-// requests that came before. A later client waits until the next process accepts its
-// connection, because the service manager still holds the socket.
+// An idle machine loses no request. It closes its endpoints first, and waits for the answers to
+// earlier requests. Later clients wait for the next process, because the service manager still holds
+// the listening sockets.
 func awaitEnd(ctx context.Context, m *machine) {
 	if m.cfg.ExitWhenIdle == 0 {
 		select {
@@ -121,14 +121,14 @@ func awaitEnd(ctx context.Context, m *machine) {
 	}
 }
 
-// works reports whether there is work without an open request: a box runs, or an alarm or
-// a call waits.
+// works reports whether there is work without an open request: a box runs, an alarm is set, or a
+// call waits.
 func works(ctx context.Context, m *machine) bool {
 	return m.boxesRun(ctx) || m.functions.WaitingAlarms() > 0 || callsWait(ctx, m.functions.Records())
 }
 
-// awaitBegun waits for what the last requests have begun, such as tasks. They may have come
-// while the endpoints closed.
+// awaitBegun waits for work that goes on after its request, such as tasks. The last requests may
+// have begun such work while the endpoints closed.
 func awaitBegun(ctx context.Context, m *machine) {
 	ctx, cancel := context.WithTimeout(ctx, lastRequests)
 	defer cancel()
@@ -143,7 +143,7 @@ func awaitBegun(ctx context.Context, m *machine) {
 	}
 }
 
-// finish refuses connections and waits for the requests that are handled.
+// finish refuses new connections and waits until the current requests have ended.
 func (u *use) finish(ctx context.Context, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, lastRequests)
 	defer cancel()

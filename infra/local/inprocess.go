@@ -35,12 +35,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
-// inprocess executes the functions' handlers in this process. No message depends on data in
-// this process: all of it is in the store.
+// inprocess implements [Functions] in this process. No message depends on what inprocess keeps in
+// memory: all that must last is in the store.
 type inprocess struct {
 	m        *machine
 	store    storage.Store
-	kept     aggregate.Kept // lists of groups, for a store into which no other program writes handshake records
+	kept     aggregate.Kept // lists of tools of groups; used if no other program writes to the store
 	settings atomic.Pointer[wiring.Settings]
 	made     atomic.Pointer[handlers]
 	alarm    *scheduler.API
@@ -57,21 +57,20 @@ type inprocess struct {
 	visits  *visits
 }
 
-// handlers has what the functions http, socket, relay and sweep run on AWS; here it runs
-// in this process.
+// handlers are the handlers that the Lambda functions http, socket, relay and sweep run on AWS.
 type handlers struct {
 	http    endpoints.HTTP
 	pages   *authorization.Pages
 	socket  *transport.Socket
-	sealer  *relayserver.Sealer // admits runners
+	sealer  *relayserver.Sealer // checks the passes of runners
 	relay   *relayserver.Handler
 	sweeper *relayserver.Sweeper
-	stopped func(fleet.Status) // charges a tenant for a task
-	natives *native.Backend    // sweeps what native servers left behind
+	stopped func(fleet.Status) // charges a tenant for the time of a stopped task
+	natives *native.Backend    // its Sweep ends what calls of native servers left behind
 	of      []*wiring.Function
 }
 
-// flush writes down what tenants have used.
+// flush stores what tenants have used so far.
 func (h *handlers) flush(ctx context.Context) (err error) {
 	for _, f := range h.of {
 		err = errors.Join(err, f.Flush(ctx))
@@ -79,7 +78,7 @@ func (h *handlers) flush(ctx context.Context) (err error) {
 	return err
 }
 
-// startInside builds the handlers, as the functions' main packages do.
+// startInside builds the handlers, as the main packages of the functions do.
 func (m *machine) startInside(context.Context) error {
 	in := &inprocess{m: m, bodies: newBodies(), visits: newVisits()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
@@ -107,7 +106,7 @@ func (m *machine) startInside(context.Context) error {
 	return nil
 }
 
-// behind reports whether writes may return before their fsync.
+// behind reports whether a write to the store may return before its fsync.
 func (m *machine) behind() bool {
 	return m.cfg.Durability == DurabilityProcess || m.cfg.Durability == "" && m.public.private()
 }
@@ -120,7 +119,7 @@ func (in *inprocess) configure() error {
 	settings.Lock = held.LockOf(m.cfg.Servers, true)
 	settings.AuthServer = m.public.access() == AccessOAuth
 	settings.Limits.InitTimeout, settings.Limits.Hold = m.cfg.InitTimeout, cmp.Or(m.cfg.Hold, sockets.Home().Life)
-	if strings.HasPrefix(m.store, sqlite) { // no other program has listeners in this store
+	if strings.HasPrefix(m.store, sqlite) { // no other program uses this store, so leases from before this start are free
 		settings.Limits.Since = time.Now()
 	}
 	in.settings.Store(settings)
@@ -147,8 +146,8 @@ func (in *inprocess) Serve(servers *serversfile.File) error {
 	return err
 }
 
-// use returns the handlers for one message: those of the servers file as it is now. With
-// [Config].Cold it builds new ones, as a message on Lambda may meet a new process.
+// use returns the handlers for one message: those of the current servers file. With [Config].Cold
+// it builds new ones, because on Lambda a new process may handle any message.
 func (in *inprocess) use() *handlers {
 	if !in.m.cfg.Cold {
 		return in.made.Load()
@@ -160,7 +159,7 @@ func (in *inprocess) use() *handlers {
 	return h
 }
 
-// make builds the handlers. Each function has a meter of its own.
+// make builds the handlers from settings. Each of the four functions has its own meter.
 func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 	m := in.m
 	function := func(hosts []string) (*wiring.Function, error) {
@@ -201,7 +200,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 	return h, nil
 }
 
-// forOneMachine sets the endpoint's options for a machine that has no gateway in front.
+// forOneMachine sets the options of an endpoint that has no API Gateway in front.
 func (in *inprocess) forOneMachine(o *transport.Options) {
 	o.Admit, o.AnswerFirst, o.Limit = in.callers.admit, true, sockets.Home().Life
 	if strings.HasPrefix(in.m.store, sqlite) {
@@ -215,8 +214,8 @@ func (in *inprocess) forOneMachine(o *transport.Options) {
 	}
 }
 
-// alarms keeps the alarms of native servers in files, and executes due ones in this
-// process.
+// alarms returns how native servers set alarms. Alarms are kept in files, and this process handles
+// those that are due.
 func (in *inprocess) alarms() endpoints.Alarms {
 	return endpoints.Alarms{
 		Schedule: schedules{in.alarm}, Here: true, Command: in.m.commands.header,
@@ -248,12 +247,12 @@ func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// handleTries is how often an alarm is tried, and the push of stored events to a client. Lambda
-// tries an event as often.
+// handleTries is how often an alarm is tried, and how often stored events are pushed to a client,
+// until it succeeds. Lambda tries an event as often.
 const handleTries = 3
 
-// send handles the event of an alarm in the background. It closes done when the event was
-// handled or after it has given up.
+// send handles the event of an alarm in the background. done is closed once the alarm is handled,
+// or has failed handleTries times.
 func (in *inprocess) send(payload []byte) (done <-chan struct{}, err error) {
 	var e struct {
 		Alarm *native.Alarm `json:"dormouseAlarm"`
@@ -272,7 +271,8 @@ func (in *inprocess) send(payload []byte) (done <-chan struct{}, err error) {
 	return end, nil
 }
 
-// retry calls do again after an error, up to handleTries times in all.
+// retry calls do until it returns nil, at most handleTries times. The pause after a failure grows
+// by a second each time.
 func (in *inprocess) retry(do func() error) {
 	for try := range handleTries {
 		if do() == nil {
@@ -297,7 +297,7 @@ func (in *inprocess) Web() http.Handler {
 	})
 }
 
-// web returns the handler of a path, as the gateway chooses between functions.
+// web returns the handler for a path. On AWS, API Gateway makes this choice between the functions.
 func (h *handlers) web(path string, in *inprocess) http.Handler {
 	if h.pages.Serves(path) {
 		return in.visits.limit(in.bodies.ofStrangers(h.pages), in.refused)
@@ -305,8 +305,8 @@ func (h *handlers) web(path string, in *inprocess) http.Handler {
 	return h.http.Handler
 }
 
-// refused observes a request that was refused before a handler of package transport saw it, in the
-// form of the events of that package.
+// refused reports a request that was refused before it reached package transport. The event looks
+// like those of that package.
 func (in *inprocess) refused(r *http.Request, status int, refusal string, err error) {
 	address := storage.AddressOf(r.Context())
 	if address == "" {
@@ -318,7 +318,7 @@ func (in *inprocess) refused(r *http.Request, status int, refusal string, err er
 	})
 }
 
-// hereAddress is the address of a program that has called over a unix socket.
+// hereAddress stands for the address of a client that calls over a unix socket.
 const hereAddress = "this machine"
 
 // Sockets implements [Functions].
@@ -365,14 +365,14 @@ func (in *inprocess) Records() storage.Store { return in.store }
 // Operators implements [Functions].
 func (in *inprocess) Operators() api.Options { return in.use().http.Operators }
 
-// Close waits for background work, and closes the store. It cuts short an alarm that is
-// being handled; the alarm comes again at the next start.
+// Close waits for background work, and closes the store. It interrupts an alarm that is being
+// handled; the next start handles that alarm again.
 func (in *inprocess) Close(ctx context.Context) error {
 	if in.alarm != nil {
 		in.alarm.Stop()
 	}
 	in.cancel()
-	_ = awsapi.Wait(ctx, &in.work) // an error means that ctx has ended: the stop goes on without waiting for the work
+	_ = awsapi.Wait(ctx, &in.work) // on an error ctx has ended, and the rest is closed without waiting
 	var err error
 	if in.alarm != nil {
 		err = in.alarm.Close(ctx)
@@ -386,6 +386,7 @@ func (in *inprocess) Close(ctx context.Context) error {
 	return err
 }
 
+// runnerRoutes are the routes of the WebSocket API for runners.
 type runnerRoutes struct{ in *inprocess }
 
 // Connect implements [sockets.Routes].
@@ -401,23 +402,23 @@ func (r *runnerRoutes) Connect(_ context.Context, _ sockets.Conn, req *http.Requ
 func (r *runnerRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
 	reply, err := r.in.use().relay.Frame(storage.WithTrace(ctx, awsapi.NewID()), c.ID, data)
 	if err != nil {
-		return nil // the handler has logged it, and the runner sends the frame again
+		return nil // the handler has logged the error, and the runner will send the frame again
 	}
 	return reply
 }
 
-// Disconnect implements [sockets.Routes]. It does nothing: the end of a connection is
-// only a hint.
+// Disconnect implements [sockets.Routes]. It does nothing: a runner whose connection ends may
+// connect again.
 func (r *runnerRoutes) Disconnect(context.Context, sockets.Conn, int, string) {}
 
 // clientRoutes are the routes of the API for WebSocket clients.
 type clientRoutes struct{ in *inprocess }
 
-// owedKey is the context key of the list of sessions to push to.
+// owedKey is the context key of a *[]storage.ID: the sessions that wait for a push.
 type owedKey struct{}
 
-// pushLater implements transport.SocketOptions.Push: it records the session, to
-// which the stored messages are pushed when its connection is open.
+// pushLater implements transport.SocketOptions.Push. It records the session in the context.
+// Connect pushes the session's stored messages once the connection is open.
 func pushLater(ctx context.Context, id storage.ID) error {
 	if owed, ok := ctx.Value(owedKey{}).(*[]storage.ID); ok {
 		*owed = append(*owed, id)
@@ -454,7 +455,8 @@ func (r *clientRoutes) Disconnect(ctx context.Context, c sockets.Conn, _ int, _ 
 	r.in.use().socket.Disconnect(calledBy(ctx, c), c.ID)
 }
 
-// calledBy returns the context of an invocation for a connection.
+// calledBy returns ctx with a new trace id and the client's address, as for an invocation on
+// Lambda.
 func calledBy(ctx context.Context, c sockets.Conn) context.Context {
 	return storage.WithAddress(storage.WithTrace(ctx, awsapi.NewID()), c.SourceIP)
 }

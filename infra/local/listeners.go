@@ -15,20 +15,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
 
-// listeners are the two endpoints for clients: HTTP and WebSocket. The fields with capital
-// letters are as in [Config].
+// listeners are the two endpoints for clients: HTTP and WebSocket. Listen, Sockets, PublicURL and
+// Access are as in [Config].
 type listeners struct {
 	Listen, Sockets, PublicURL, Access string
 
-	secure bool           // the endpoints have a certificate
-	tls    *tls.Config    // serves that certificate; set from start on
-	shows  func() []byte  // returns that certificate in DER; nil without one
-	open   []net.Listener // HTTP, then WebSocket; before start those of Config.Opened
+	secure bool           // the endpoints use TLS
+	tls    *tls.Config    // the TLS configuration; set before start
+	shows  func() []byte  // returns the certificate that the endpoints use, in DER; nil without TLS
+	open   []net.Listener // the HTTP endpoint, then the WebSocket endpoint; before start only those of Config.Opened
 	use    use
 }
 
-// listenersOf returns the endpoints of a configuration. If the caller has opened an
-// endpoint already (Config.Opened), that socket gives its address.
+// listenersOf returns the endpoints of a configuration. The address of a listener in Config.Opened
+// replaces Listen or Sockets.
 func listenersOf(cfg Config) *listeners {
 	l := &listeners{Listen: cfg.Listen, Sockets: cfg.Sockets, PublicURL: cfg.PublicURL, Access: cfg.Access, open: cfg.Opened, secure: cfg.TLS.Secure()}
 	for i, opened := range cfg.Opened {
@@ -38,7 +38,7 @@ func listenersOf(cfg Config) *listeners {
 	return l
 }
 
-// start opens the endpoints that are not open. It does not serve them yet.
+// start opens the endpoints that are not open yet. It does not serve them.
 func (l *listeners) start(ctx context.Context) error {
 	var lc net.ListenConfig
 	for _, at := range []struct{ address, flag string }{{l.Listen, "--listen"}, {l.socketsAddress(), "--sockets"}}[len(l.open):] {
@@ -61,8 +61,8 @@ func (l *listeners) start(ctx context.Context) error {
 	return nil
 }
 
-// LookAtPorts returns an error if Run could not open the endpoints of Listen and Sockets of a
-// [Config]. It closes them at once.
+// LookAtPorts returns an error if Run could not open its endpoints, for these fields Listen and
+// Sockets of a [Config]. It opens them and closes them at once.
 func LookAtPorts(ctx context.Context, listen, sockets string) error {
 	l := &listeners{Listen: listen, Sockets: sockets}
 	defer l.close()
@@ -83,7 +83,7 @@ func (l *listeners) socketsAddress() string {
 	}
 	host, port, err := net.SplitHostPort(l.Listen)
 	if err != nil {
-		return l.Listen // opening Listen reports the error
+		return l.Listen // opening Listen will report the error
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
 		port = strconv.FormatUint(n+1, 10)
@@ -91,9 +91,9 @@ func (l *listeners) socketsAddress() string {
 	return net.JoinHostPort(host, port)
 }
 
-// address returns the URL of an endpoint for clients: the public URL, if there is one, or
-// else its listening address. If the endpoint listens on all addresses, the URL has one
-// that other machines can reach.
+// address returns the URL at which clients reach an endpoint: 0 for HTTP, 1 for WebSocket. That is
+// the public URL of HTTP if there is one, and otherwise the listening address. For an endpoint
+// that listens on all addresses, address chooses one that other machines can reach.
 func (l *listeners) address(endpoint int) string {
 	if l.PublicURL != "" && endpoint == 0 {
 		return strings.TrimSuffix(l.PublicURL, "/")
@@ -104,14 +104,14 @@ func (l *listeners) address(endpoint int) string {
 		return l.scheme() + address
 	}
 	if u, err := url.Parse(l.PublicURL); l.secure && err == nil && u.Hostname() != "" {
-		host = u.Hostname() // the certificate is for this name
+		host = u.Hostname() // the name in the certificate
 	} else if ip := net.ParseIP(host); ip.IsUnspecified() {
 		host = outside()
 	}
 	return l.scheme() + net.JoinHostPort(host, port)
 }
 
-// scheme returns how URLs of the endpoints begin.
+// scheme returns the beginning of the endpoints' URLs.
 func (l *listeners) scheme() string {
 	if l.secure {
 		return "https://"
@@ -119,8 +119,9 @@ func (l *listeners) scheme() string {
 	return "http://"
 }
 
-// publicFor returns the public URL of an endpoint that listens at an address and has a
-// certificate for domain. It returns "" if domain is "" or the port is not known yet.
+// publicFor returns the URL of an endpoint that listens at an address and has a certificate for
+// domain. It returns "" if domain is "", and for port 0, which stands for a port that is not known
+// yet.
 func publicFor(domain, listen string) string {
 	_, port, err := net.SplitHostPort(listen)
 	switch {
@@ -133,7 +134,8 @@ func publicFor(domain, listen string) string {
 	}
 }
 
-// outside returns an address of this machine that is not loopback, if there is one.
+// outside returns an IPv4 address at which other machines may reach this one, or 127.0.0.1 if
+// there is none.
 func outside() string {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -147,10 +149,11 @@ func outside() string {
 	return "127.0.0.1"
 }
 
-// servedHosts returns the values of Host that an endpoint serves. On loopback, these are
-// the names of loopback and the host of the public URL. Otherwise a web page could reach
-// the endpoint by a name that its author chose. If the endpoint is open to a network, its
-// names are not known, so servedHosts allows every name.
+// servedHosts returns the values of the Host header that an endpoint accepts, for
+// transport.ServesHost. With a public URL, these are its host and the names of loopback. For an
+// endpoint on loopback, nil accepts only the names of loopback: otherwise a web page could reach
+// it through a host name of its author. If the endpoint is open to a network, its names are
+// unknown, and "*" accepts every name.
 func (l *listeners) servedHosts(address string) []string {
 	public := ""
 	if u, err := url.Parse(l.PublicURL); err == nil {
@@ -166,16 +169,15 @@ func (l *listeners) servedHosts(address string) []string {
 	}
 }
 
-// private reports whether the user of this machine is the only caller and needs no
-// key.
+// private reports whether only this machine's user can call, who then needs no key.
 func (l *listeners) private() bool { return l.access() == AccessOpen && l.onLoopback() }
 
 func (l *listeners) onLoopback() bool {
 	return transport.NamesLoopback(l.Listen) && transport.NamesLoopback(l.socketsAddress())
 }
 
-// access returns who may call. By default, a caller on loopback needs no key, because it
-// is the user of this machine; other callers need a key. The operator's setting wins.
+// access returns who may call, as a value of [Config].Access. By default callers need no key if
+// both endpoints are on loopback and there is no public URL.
 func (l *listeners) access() string {
 	switch {
 	case l.Access != "":

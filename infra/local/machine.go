@@ -27,47 +27,48 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
-// machine hosts servers. newMachine sets its first six fields, and the steps of Run set
-// the others in order.
+// machine is one [Run]. newMachine sets cfg to reports, and the steps of start set the other
+// fields in order.
 type machine struct {
 	cfg     Config
 	environ environ
 	public  *listeners
-	gate    *gate // keeps programs of boxes away from the endpoints for clients
+	gate    *gate // keeps the programs in boxes away from the client endpoints
 	log     *slog.Logger
 	reports
-	stopping atomic.Bool // the machine is stopping, so a box that ends is not recorded as asleep
+	stopping atomic.Bool // set when the machine stops; the end of a box is then expected
 
-	servers    atomic.Pointer[serversfile.File] // that are served
+	servers    atomic.Pointer[serversfile.File] // the servers that clients can call now
 	file       *serversFile
 	commands   *commands
 	reload     func() (serversfile.Changes, error) // reads the servers file now
 	folder     *datafolder.Folder
 	upkeep     upkeep
-	store      string        // see OpenStore
+	store      string        // name of the store; see [OpenStore]
 	memory     *guard.Memory // limits the memory of the processes of boxes
-	neighbours sync.Map      // *neighbour by id: the boxes that are processes
+	neighbours sync.Map      // storage.BoxID to *neighbour: the boxes that are processes
 	boxes      *boxes.Pool
-	inside     *relayserver.Inside // the boxes of this program
+	inside     *relayserver.Inside // the boxes in this program
 	ledger     *bill.Ledger
 	functions  Functions
-	console    *console.Console
-	relay      *sockets.API                  // for runners
-	socket     *sockets.API                  // for clients
-	closers    []func(context.Context) error // what the stop of the machine calls, the last one first
+	// the WebSocket APIs for runners and for clients
+	console *console.Console
+	relay   *sockets.API
+	socket  *sockets.API
+	closers []func(context.Context) error // called when the machine stops, the last one first
 }
 
-// reports tell people and programs what happens on a machine.
+// reports are the parts that tell people and programs what happens on a machine.
 type reports struct {
 	recorder *journal.Recorder
 	lines    *journal.Lines
 	history  *history.History
 	bodies   *keptBodies
-	sent     *telemetry.Telemetry // nil for none
+	sent     *telemetry.Telemetry // nil if cfg.Telemetry is nil
 	failed   *failures
 	changes  *changes
 	hider    *redactor // hides secrets in logs and errors
-	logFile  io.Closer // nil if the caller has the log
+	logFile  io.Closer // nil if the caller's Config.Log is used
 }
 
 // served returns the names of the servers that clients can call.
@@ -79,13 +80,14 @@ func (m *machine) served() []string {
 	})
 }
 
-// schedulesFolder is the folder in the data folder with the alarms of native servers.
+// schedulesFolder is the folder in the data folder that keeps the alarms of native servers.
 const schedulesFolder = "schedules"
 
-// snapshots returns the place where boxes keep workspaces.
+// snapshots returns the folder in which boxes save their workspaces.
 func (m *machine) snapshots() string { return m.folder.File("snapshots") }
 
-// serveUnix serves a handler on a unix socket of the data folder until stop.
+// serveUnix serves a handler on a unix socket of the data folder until the machine stops. u is as
+// in serve.
 func (m *machine) serveUnix(name string, h http.Handler, u *use) error {
 	s := unixSocket{name, h, u}
 	m.upkeep.unix = append(m.upkeep.unix, s)
@@ -102,8 +104,8 @@ func (m *machine) listenUnix(s unixSocket) error {
 	return nil
 }
 
-// serve runs an HTTP server until stop. Its requests and connections count as use, unless u
-// is nil.
+// serve runs an HTTP server until the machine stops. Unless u is nil, u counts the server's
+// requests and connections.
 func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 	open := &openConnections{since: map[net.Conn]time.Time{}}
 	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, ReadTimeout: bodyWithin, IdleTimeout: idleConnections, ConnState: open.note, ConnContext: m.gate.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
@@ -118,24 +120,24 @@ func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 	m.closers = append(m.closers, func(context.Context) error { return s.Close() })
 }
 
-// output copies a line of a runner to the log. The lines are slog JSON.
+// output copies a line of a runner to the log. The line is already JSON from slog.
 func (m *machine) output(_, line string) { _, _ = fmt.Fprintln(m.cfg.Log, line) }
 
-// observe passes an event of a function to the journal, the bill and, without secrets, the
-// log.
+// observe passes an event of a function to the journal and the bill, and logs it without secrets.
 func (m *machine) observe(ctx context.Context, e *observe.Event) {
 	m.note(e)
 	observe.Log(m.log)(ctx, e)
 }
 
-// note passes an event of a function to the journal and the bill, and to the box that it is about.
+// note passes an event of a function to the journal and the bill. If a box sent a frame, note
+// records when.
 func (m *machine) note(e *observe.Event) {
 	m.lines.Observe(e)
 	m.ledger.Observe(e)
 	m.hear(e)
 }
 
-// closed returns a channel that is closed.
+// closed returns a closed channel.
 func closed() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)

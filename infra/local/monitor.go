@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
-// monitored serves clients, the console, and the health and metrics of the machine.
+// monitored serves clients, the console, /healthz and /metrics.
 type monitored struct {
 	clients   http.Handler
 	public    *listeners
@@ -32,10 +32,10 @@ func (m *monitored) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// metrics answers with the counts of the history. The caller needs a key of role viewer
-// or operator. While only the machine's user can reach the endpoint, a program on the
-// machine needs no key. A web page of another origin, or one that reaches loopback by
-// another host name, gets nothing.
+// metrics serves the metrics of the machine. The caller needs a key with the role viewer or
+// operator. If only the machine's user can reach the endpoint, programs on the machine need no
+// key. A web page of another origin, or one that reaches loopback by another host name, is
+// refused.
 func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
 	o := m.operators()
 	if r.Header.Get("Authorization") == "" && m.public.private() && transport.NamesLoopback(r.Host) {
@@ -43,7 +43,7 @@ func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
 			return api.Machine("a program on this machine"), nil
 		}
 	}
-	o.Meter = nil // a stack has no such route, so it is in no bill
+	o.Meter = nil // AWS has no such route, so it is not billed
 	r = r.Clone(r.Context())
 	r.URL.Path = api.Prefix + "metrics"
 	api.New(o).ServeHTTP(w, r)

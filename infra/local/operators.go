@@ -30,8 +30,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// here sets the parts of the API for operators that come from this machine and not from
-// the store.
+// here sets those parts of the API for operators that the store does not have.
 func (m *machine) here(o *api.Options) {
 	o.Info.Place, o.Info.Access, o.Info.Guests = api.PlaceMachine, m.public.access(), m.cfg.HasGuests()
 	o.Status = func(ctx context.Context) (api.Status, error) { return statusOf(ctx, m) }
@@ -114,11 +113,11 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 	return s, nil
 }
 
-// sleepersOf lists the processes that sleep with their memory and are not among those of the
-// boxes that run.
+// sleepersOf lists the processes whose memory is saved on disk until their next call. It leaves
+// out those in known.
 func sleepersOf(m *machine, known []api.Process) []api.Process {
 	if _, err := os.Stat(m.folder.File(memory.KeyFile)); err != nil {
-		return nil // no server has ever kept memory
+		return nil // no process has ever saved its memory
 	}
 	var all []api.Process
 	for _, k := range memory.Sleepers(snapshot.NewFolder(m.snapshots())) {
@@ -150,8 +149,8 @@ func vitalsOf(ctx context.Context, m *machine) (api.Vitals, error) {
 	return v, nil
 }
 
-// processesOf asks a box that runs inside of this program. The runner of any other box writes a
-// file beside its logs, which processesOf reads.
+// processesOf returns the servers' processes in a box. If the box is in this program, it asks the
+// box. Otherwise it reads the file that the box's runner keeps beside the logs.
 func processesOf(folder string, b api.Box) ([]api.Process, error) {
 	var err error
 	text, ok := runner.Processes(b.Task)
@@ -159,7 +158,7 @@ func processesOf(folder string, b api.Box) ([]api.Process, error) {
 		text, err = os.ReadFile(filepath.Join(folder, b.Server, filepath.Base(b.Task)+".processes"))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // the box has had no process yet, or has ended meanwhile
+		return nil, nil // the box has not started a process yet, or has ended meanwhile
 	}
 	var own []api.Process
 	if err == nil {
@@ -181,9 +180,9 @@ func processesOf(folder string, b api.Box) ([]api.Process, error) {
 // runs reports whether a process has not ended.
 func runs(p api.Process) bool { return p.PID != 0 && (p.State == "started" || p.State == "ready") }
 
-// membersOf lists the operating system's processes of a task. A runner leads a session of its own,
-// and the processes that it starts stay in that session. Each process of a box inside of this
-// program leads a session itself.
+// membersOf lists the operating system's processes of a task. A runner leads a session (setsid),
+// and the processes that it starts stay in that session. If the box is in this program, each
+// server process leads a session instead.
 func membersOf(t fleet.Status, processes []api.Process) []api.Member {
 	if fleet.PlaceOf(t.ID) != boxes.Inside {
 		return boxProcesses(t.PID)
@@ -197,7 +196,7 @@ func membersOf(t fleet.Status, processes []api.Process) []api.Member {
 	return inSessions(leaders)
 }
 
-// memoryOf returns the memory of a process and its descendants among the members of its
+// memoryOf returns the memory in bytes of a process and of its group, among the processes of its
 // box.
 func memoryOf(all []api.Member, pid int) (bytes int64) {
 	for _, m := range all {
@@ -208,18 +207,18 @@ func memoryOf(all []api.Member, pid int) (bytes int64) {
 	return bytes
 }
 
-// billOf returns a bill since a time, or the whole for the zero time.
+// billOf returns a bill for the API. It begins at since; a zero since stands for the whole bill.
 func billOf(b bill.Bill, since time.Time) api.Bill {
 	shares := b.Shares
 	if !since.IsZero() {
 		b.Since, shares = b.After(since)
 	}
-	return api.Bill{Since: b.Since.UTC(), Until: b.Until.UTC(), Shares: append([]api.Share{}, shares...)} // no share is [] in JSON
+	return api.Bill{Since: b.Since.UTC(), Until: b.Until.UTC(), Shares: append([]api.Share{}, shares...)} // an empty list must be [] in JSON, not null
 }
 
-// Stored returns the API for operators of a data folder that no Run uses. name is the
-// name of the store. The API permits everything to each caller. The caller of Stored
-// closes the store.
+// Stored returns the API for operators of a data folder that no Run uses. name is the name of
+// store. The API permits every operation to all its callers. The caller of Stored closes the
+// store.
 func Stored(store storage.Store, name, data string) http.Handler {
 	return api.New(api.Options{
 		Info: api.Info{Place: api.PlaceStore}, Store: store, Pushed: strings.HasPrefix(name, dynamodb),
@@ -241,8 +240,8 @@ func Stored(store storage.Store, name, data string) http.Handler {
 	})
 }
 
-// past returns a function that reads the history in a data folder, which is empty if there
-// is none.
+// past returns a function that opens the history in a data folder, and reads it with read. Without
+// a history file it reads an empty history.
 func past[Q, T any](data string, read func(*history.History, context.Context, Q) (T, error)) func(context.Context, Q) (T, error) {
 	return func(ctx context.Context, q Q) (T, error) {
 		h, path := history.New(keptCalls), filepath.Join(data, HistoryFile)

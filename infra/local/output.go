@@ -15,14 +15,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// lookAgain is the time between two looks for new output.
+// lookAgain is the time between two looks for new output in files.
 const lookAgain = 250 * time.Millisecond
 
-// keptOutput returns the function that reads the kept output of processes; see
-// [api.Options].Output.
+// keptOutput returns the function that reads the output that processes have written to files in
+// folder; see [api.Options].Output.
 func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Output) error) error {
 	return func(ctx context.Context, of api.Outputs, emit func(api.Output) error) error {
-		read := map[string]int64{} // bytes of each file that were passed on, by path
+		read := map[string]int64{} // how many bytes of each file were passed on, by path
 		for first := true; ; first = false {
 			logs, err := keptLogs(folder, of.Of)
 			if err != nil {
@@ -59,19 +59,19 @@ func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Outpu
 	}
 }
 
-// keptLog is the kept output of one process: a file, and beside it the file before, once that was
-// full.
+// keptLog is the saved output of one process. path is its file. When that file is full, the runner
+// renames it to path + ".old" and begins a new one.
 type keptLog struct {
 	server, path string
-	process      string   // id of the session whose process it was, or the name of the sessions that shared it
+	process      string   // id of the process's session; if several sessions share the process, a name for all of them
 	sessions     []string // ids of sessions that the process has served
 	began, wrote time.Time
 	size         int64
 }
 
-// keptLogs returns the logs of the server of this name. If no server has the name, it
-// returns the logs of sessions whose ids begin with it; for "" it returns all. The oldest
-// process comes first.
+// keptLogs returns the logs of the server that is called of. If there is no such server, it
+// returns the logs of the sessions whose ids begin with of. If of is "", it returns all logs. They
+// are in the order in which their processes were started.
 func keptLogs(folder, of string) ([]keptLog, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*", "*.log"))
 	if err != nil {
@@ -96,17 +96,16 @@ func keptLogs(folder, of string) ([]keptLog, error) {
 	return all, nil
 }
 
-// is reports whether a process serves the session whose id begins with session, alone or
-// shared.
+// is reports whether the process serves a session whose id begins with session.
 func (k keptLog) is(session string) bool {
 	return strings.HasPrefix(k.process, session) || slices.ContainsFunc(k.sessions, func(s string) bool {
 		return strings.HasPrefix(s, session)
 	})
 }
 
-// more returns the whole lines that were written since the last call, and counts them in
-// read. It includes the older file on the first call for a log, and after the runner
-// began a new file. With first it also returns an unfinished last line.
+// more returns the whole lines that were written since the last call, and counts their bytes in
+// read. On the first call for a log, and after the runner has begun a new file, that includes the
+// .old file. If first is set, more also returns an unfinished last line.
 func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	seen, known := read[k.path]
 	if known && k.size == seen {
@@ -139,8 +138,9 @@ func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	return fresh, nil
 }
 
-// served returns the process whose files have a name, and the sessions that it has served:
-// its own, or several that shared it. Files of older releases have the name of the process.
+// served returns the process whose files have a name, and the sessions that it has served. It
+// reads both from NAME.served. Older releases wrote no such file: name is then the id of the
+// process and of its only session.
 func served(folder, name string) (process string, sessions []string) {
 	text, _ := os.ReadFile(filepath.Join(folder, name+".served")) // it may be missing
 	lines := strings.Fields(string(text))

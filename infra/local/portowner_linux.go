@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// portOwner says which program listens at an address, as far as this user can see its processes.
+// portOwner names the program that listens at an address, if this user may see that program's
+// processes.
 func portOwner(address string) string {
 	const unseen = "another program"
 	_, port, err := net.SplitHostPort(address)
@@ -48,7 +49,8 @@ func portOwner(address string) string {
 	return unseen
 }
 
-// listening returns the sockets that listen on a port, as /proc names them.
+// listening returns the sockets that listen on a port, in the form in which /proc/PID/fd names
+// them.
 func listening(port uint16) map[string]bool {
 	sockets := map[string]bool{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {

@@ -2,5 +2,5 @@
 
 package local
 
-// portOwner says which program listens at an address. This system does not tell.
+// portOwner names the program that listens at an address. This system does not tell.
 func portOwner(string) string { return "another program" }

@@ -19,21 +19,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// A prepared server is installed and has started once, so that the handshake record has its
-// answer to initialize and its lists. While that goes on for the first time, its clients are
-// answered at once; see [sessions.Server].Preparing.
+// To prepare a server means to install it and to start it once. The handshake record then has its
+// answer to initialize and its lists. While that happens for the first time, clients of the server
+// get their answers at once; see [sessions.Server].Preparing.
 
-// preparing has the preparations that go on, by server. The zero value has none.
+// preparing has the servers that are being prepared now. Its zero value has none.
 type preparing struct {
 	mu sync.Mutex
 	of map[string]*preparation
 }
 
-// preparation is the preparation of a server.
 type preparation struct {
 	begun time.Time
-	first bool          // the server has never started
-	over  chan struct{} // closed at the end; said and err are set by then
+	first bool          // the server has never started before
+	over  chan struct{} // closed at the end, after said and err were set
 	said  api.Prepared
 	err   error
 }
@@ -46,7 +45,8 @@ func (p *preparing) has(server string) bool {
 	return one != nil && one.first
 }
 
-// begin returns the preparation of a server, and whether the caller has to do it.
+// begin returns the preparation of a server. mine reports whether the caller must do the work,
+// because nobody has begun yet.
 func (p *preparing) begin(server string, first bool) (one *preparation, mine bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,8 +70,8 @@ func (p *preparing) end(server string) {
 // mostPrepared is how many servers are prepared at the same time.
 const mostPrepared = 16
 
-// prepareTaken begins to prepare the named servers of the file that have something to
-// install and have never started.
+// prepareTaken begins to prepare those of the named servers that have something to install and
+// have never started. It does nothing unless Config.Prepare is set.
 func (m *machine) prepareTaken(names []string) {
 	in, ok := m.functions.(*inprocess)
 	if !m.cfg.Prepare || !ok {
@@ -95,13 +95,13 @@ func (m *machine) prepareTaken(names []string) {
 	}
 }
 
-// installs reports whether something may have to be installed before a server can start.
+// installs reports whether a server may have to be installed before it can start.
 func installs(s serversfile.Server) bool {
 	return s.Box.HostPath != "" || slices.Contains([]string{"npx", "uvx", "uv", "pipx"}, filepath.Base(s.Command))
 }
 
-// known reports whether the record of the machine's user has the server's answer to
-// initialize.
+// known reports whether a handshake record has the server's answer to initialize, for the tenant
+// of the machine's user.
 func (in *inprocess) known(s serversfile.Server) bool {
 	_, started := recordsOf(in.ctx, in.m, in.tenant()).tools(s)
 	return started
@@ -115,7 +115,7 @@ func (in *inprocess) tenant() string {
 	return "default"
 }
 
-// prepare prepares a server, or waits for a preparation that goes on.
+// prepare prepares a server. If somebody else does that already, it waits for the result.
 func (m *machine) prepare(ctx context.Context, server string) (api.Prepared, error) {
 	in, ok := m.functions.(*inprocess)
 	if !ok {
@@ -137,7 +137,8 @@ func (m *machine) prepare(ctx context.Context, server string) (api.Prepared, err
 	}
 }
 
-// prepare starts a server once, and tells its clients that it has.
+// prepare starts a server once, sets the result in one, and tells the server's clients that their
+// lists are ready.
 func (in *inprocess) prepare(ctx context.Context, server string, one *preparation) {
 	h := in.use().http.Host
 	s, ok := in.made.Load().of[0].Server(server)
@@ -157,8 +158,9 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 	}
 }
 
-// sleep stops the process of a preparation, unless a client works with it. If a server does not
-// announce changes of its lists, the record is used only while the server sleeps.
+// sleep ends the process that prepare has started, unless a client uses it meanwhile. For a server
+// that does not announce changes of its lists, clients get the lists in the record only while no
+// process of the server runs.
 func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 	if _, err := in.m.functions.Operators().Halt(ctx, box, "", "the end of its preparation", drainWithin); err != nil && ctx.Err() == nil {
 		in.m.log.Warn("the process of a preparation is not told to end", "box", string(box), "error", err)
@@ -180,10 +182,10 @@ func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 	}
 }
 
-// sleepWithin is how long a preparation waits until its server sleeps.
+// sleepWithin is the longest time that prepare waits until the box of the server is asleep again.
 const sleepWithin = 3 * time.Second
 
-// preparer is an MCP client in this program, which calls the session manager itself.
+// preparer is an MCP client in this program. It calls the session manager directly.
 type preparer struct {
 	h   *sessions.Manager
 	c   sessions.Caller
@@ -191,10 +193,12 @@ type preparer struct {
 	ids int
 }
 
-// prepareWithin is the longest time for an answer, with everything that is installed before.
+// prepareWithin is the longest time for a preparation, including everything that must be
+// installed.
 const prepareWithin = 15 * time.Minute
 
-// all opens a session, and asks for all lists of the server.
+// all opens a session, asks for all lists of the server, and closes the session. It returns what
+// the server has said.
 func (p *preparer) all(ctx context.Context) (said api.Prepared, err error) {
 	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
 	defer cancel()
@@ -212,7 +216,7 @@ func (p *preparer) all(ctx context.Context) (said api.Prepared, err error) {
 		}
 		n, err := p.list(ctx, l.Method, l.Entries)
 		if l.Method != wire.MethodToolsList {
-			continue // a server without the list works all the same
+			continue // the server is usable without this list
 		}
 		if endless, ok := errors.AsType[*wire.EndlessList](err); ok {
 			said.Warning, err = endless.Error(), nil
@@ -246,7 +250,7 @@ func (p *preparer) initialize(ctx context.Context) (json.RawMessage, error) {
 	return result, err
 }
 
-// list asks for a whole list and returns how many entries it has.
+// list asks for all pages of a list, and returns how many entries they have.
 func (p *preparer) list(ctx context.Context, method, key string) (n int, err error) {
 	var pages wire.Pages
 	for params := json.RawMessage(nil); ; {
@@ -276,7 +280,7 @@ func (p *preparer) list(ctx context.Context, method, key string) (n int, err err
 	}
 }
 
-// answer waits for the answer to a request.
+// answer returns the result of a request, once the server has answered.
 func (p *preparer) answer(ctx context.Context, call *sessions.Call) (json.RawMessage, error) {
 	for !call.Done() {
 		if err := ctx.Err(); err != nil {

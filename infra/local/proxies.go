@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Proxies are the reverse proxies in front of a machine, by their addresses.
+// Proxies are the addresses of the reverse proxies in front of a machine.
 type Proxies []netip.Prefix
 
-// ReadProxies reads addresses such as 127.0.0.1, and networks such as 10.0.0.0/8.
+// ReadProxies parses addresses such as 127.0.0.1, and networks such as 10.0.0.0/8.
 func ReadProxies(texts []string) (all Proxies, err error) {
 	for _, text := range texts {
 		network, err := netip.ParsePrefix(text)
@@ -27,9 +27,9 @@ func ReadProxies(texts []string) (all Proxies, err error) {
 	return all, nil
 }
 
-// behind returns a handler whose requests have the addresses of clients. A proxy that is
-// named reports the address in X-Forwarded-For. What other peers write there counts for
-// nothing.
+// behind returns a handler that sets RemoteAddr to the address of the client. If a request comes
+// from one of the proxies, it takes the client's address from X-Forwarded-For. In requests of all
+// other peers, it ignores that header.
 func (p Proxies) behind(next http.Handler) http.Handler {
 	if len(p) == 0 {
 		return next
@@ -43,8 +43,9 @@ func (p Proxies) behind(next http.Handler) http.Handler {
 	})
 }
 
-// client returns the address that the named proxies report: each appends its peer, so it is
-// the last one that is no proxy. The addresses before it come from the client.
+// client returns the client's address from X-Forwarded-For. Each proxy appends the address of its
+// own peer. So the client is the last address that is not a proxy; the client may have written all
+// addresses before it. ok is false if the request does not come from a proxy.
 func (p Proxies) client(r *http.Request) (from netip.Addr, ok bool) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !p.has(peer.Addr()) {

@@ -13,7 +13,7 @@ import (
 // proxies. It is safe for concurrent use.
 type redactor struct {
 	environ environ
-	servers func() *serversfile.File // the servers that are served now; it returns nil before the file was read
+	servers func() *serversfile.File // returns the servers that clients can call now, or nil if the servers file was not read yet
 	known   atomic.Pointer[hidden]
 }
 

@@ -22,22 +22,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// reloader takes changes of the servers file while the machine runs.
+// reloader applies changes of the servers file while the machine runs.
 type reloader struct {
 	m   *machine
 	ctx context.Context // ends with the machine
 
 	mu      sync.Mutex      // one reload at a time
-	refused string          // the last mistake that was reported, until the file is good again
+	refused string          // the last error that was recorded; "" after the file was read without an error
 	watched map[string]bool // servers whose sources are watched
 }
 
-// startReload watches the servers file and its files of variables, and takes the
-// operator's signals.
+// startReload watches the servers file and its files of variables, and also reads them after each
+// signal on Config.Reload.
 func (m *machine) startReload(ctx context.Context) error {
 	r := &reloader{m: m, ctx: ctx}
 	m.reload = r.reload
-	reload := func() { _, _ = r.reload() } // r.reload reports both results itself
+	reload := func() { _, _ = r.reload() } // r.reload records both results itself
 	r.watchSources(m.served())
 	go watch.Files(ctx, lookAtFile, nil, func() []string { return m.servers.Load().Files() }, reload)
 	asked := func() {
@@ -49,7 +49,7 @@ func (m *machine) startReload(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return
-			case <-m.cfg.Reload: // never, if it is nil
+			case <-m.cfg.Reload: // never, if Reload is nil
 				asked()
 			}
 		}
@@ -57,9 +57,9 @@ func (m *machine) startReload(ctx context.Context) error {
 	return nil
 }
 
-// reload reads the servers file. If the file is valid and differs from what the machine
-// serves, the machine serves the new servers from now on. Otherwise it changes nothing.
-// reload records each change as an event, and each error once.
+// reload reads the servers file. If the file is valid and has changed, the machine serves the new
+// servers from now on. After an error it goes on with the old ones. reload records each change as
+// an event, and each error once.
 func (r *reloader) reload() (serversfile.Changes, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,9 +114,9 @@ func (r *reloader) reload() (serversfile.Changes, error) {
 // lookAtFile is the time between two looks at the servers file.
 const lookAtFile = time.Second
 
-// halt stops the processes of servers, once their calls have ended. by says why, in words for
-// clients. A server that is added under one of the names gets processes of its own, also if it
-// is the same.
+// halt ends the processes of servers, once their calls have ended. by is the reason, as clients
+// read it. A server that is added later under one of these names gets new processes, even if its
+// definition is the same.
 func (r *reloader) halt(servers []string, by string) {
 	if len(servers) == 0 {
 		return
@@ -133,8 +133,8 @@ func (r *reloader) halt(servers []string, by string) {
 	}
 }
 
-// forget forgets the handshake records of servers. What it cannot forget is compared with the
-// next process.
+// forget deletes the handshake records of servers. A record that it cannot delete is checked
+// against what the next process of its server answers.
 func (r *reloader) forget(servers *serversfile.File, names []string) {
 	if len(names) == 0 {
 		return
@@ -152,8 +152,8 @@ func (r *reloader) forget(servers *serversfile.File, names []string) {
 	}
 }
 
-// brief returns the first error of a servers file with its line and column, and the
-// number of further errors.
+// brief returns the first error of a servers file with its line and column, and how many more
+// errors there are.
 func brief(err error) string {
 	var first *serversfile.Error
 	if !errors.As(err, &first) {
@@ -166,9 +166,8 @@ func brief(err error) string {
 	return text
 }
 
-// retire makes all runners connect anew. The relay function then asks the runners whose
-// server has changed to retire. retire repeats this for half a minute, because some
-// runners may be just starting.
+// retire makes all runners connect again. The relay then tells those whose server has changed to
+// end. retire repeats that for half a minute, because some runners may only be starting.
 func (r *reloader) retire() {
 	for _, wait := range []time.Duration{0, 2 * time.Second, 8 * time.Second, 20 * time.Second} {
 		select {
@@ -184,9 +183,9 @@ func (r *reloader) retire() {
 	}
 }
 
-// current gives a task the definition that its server has in servers. The function that
-// starts the task may have begun with an older servers file. idle is the idle time of
-// servers that set none.
+// current replaces the definition of a task's server by the one in servers, because the task may
+// come from a function that has read an older file. idle is the idle time of servers that set
+// none.
 func current(servers *serversfile.File, idle time.Duration, t fleet.Task) fleet.Task {
 	s, ok := servers.Server(t.Server)
 	if !ok || s.Disabled || t.Env[serverEnv] == "" {
@@ -198,5 +197,5 @@ func current(servers *serversfile.File, idle time.Duration, t fleet.Task) fleet.
 	return t
 }
 
-// serverEnv is the variable with the definition of a runner's server.
+// serverEnv is the environment variable with the definition of the server that a runner runs.
 const serverEnv = "DORMOUSE_SERVER"

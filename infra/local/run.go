@@ -16,9 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Run hosts the servers of a servers file on this machine until ctx ends. It returns
-// when every process that it started has ended. A data folder serves one Run at a
-// time.
+// Run hosts the servers of a servers file on this machine until ctx ends, or as
+// Config.ExitWhenIdle and Config.Drain say. It returns when every process that it started has
+// ended. Only one Run at a time can use a data folder.
 func Run(ctx context.Context, cfg Config) error {
 	m := newMachine(cfg)
 	defer m.stop(context.WithoutCancel(ctx))
@@ -110,7 +110,7 @@ func (m *machine) openFolder(ctx context.Context) (err error) {
 	}
 	openHistory(m)
 	if m.servers.Load() == nil {
-		return nil // only a test of a part of the machine loads no servers
+		return nil // tests of single parts read no servers file
 	}
 	if err := m.failed.remember(ctx, m.served(), m.history.Starts); err != nil {
 		m.log.Warn("why servers have failed in an earlier run is not known", "error", err)
@@ -118,8 +118,8 @@ func (m *machine) openFolder(ctx context.Context) (err error) {
 	return nil
 }
 
-// openLedger continues the counts of earlier runs. It saves them and the history at
-// intervals.
+// openLedger opens the bill, which continues the counts of earlier runs. From then on the bill and
+// the history are saved at intervals.
 func (m *machine) openLedger(ctx context.Context) (err error) {
 	if m.ledger, err = bill.Open(m.folder.Path, m.boxSize, m.boxes.Tasks, m.log); err != nil {
 		setAside(m, "the usage", m.folder.File(bill.File), err)
@@ -142,18 +142,18 @@ func (m *machine) startFunctions(ctx context.Context) error {
 	return m.startInside(ctx)
 }
 
-// startRelay lets runners connect. Call it after the start of all parts that a runner's
-// message may reach.
+// startRelay lets runners connect. Call it when all parts that a runner's frame may reach have
+// started.
 func (m *machine) startRelay(context.Context) error { return m.serveUnix("relay", m.relay, nil) }
 
-// startControl lets commands call this run. Call it last, because the answers contain the
-// address of the endpoint.
+// startControl lets commands such as dormouse list call this run. Call it last, because the
+// answers contain the address of the endpoint.
 func (m *machine) startControl(context.Context) error {
 	return m.serveUnix("control", &control{key: m.folder.Key(), public: m.public, console: m.console, operators: m.functions.Operators}, &m.public.use)
 }
 
-// startEndpoints opens the endpoints for clients. Call it after the start of all parts
-// that a client's request may reach.
+// startEndpoints opens the endpoints for clients. Call it when all parts that a client's request
+// may reach have started.
 func (m *machine) startEndpoints(ctx context.Context) error {
 	certificates, err := secure(m)
 	if err != nil {
@@ -168,26 +168,27 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 		page = m.console
 	}
 	proxies := m.cfg.Proxies
-	// The gate is outside: it looks at the connection, and not at what a proxy says.
+	// The gate comes before the proxies: it must see the address of the connection, not the one in
+	// X-Forwarded-For.
 	m.serve(m.public.open[0], m.gate.of(proxies.behind(&monitored{m.functions.Web(), m.public, page, m.functions.Operators, health(m)})), &m.public.use)
 	m.serve(m.public.open[1], m.gate.of(proxies.behind(m.functions.Sockets())), &m.public.use)
 	certificates.start(ctx)
 	return nil
 }
 
-// stopTime is the longest time for the whole stop. The boxes get most of it, so that they
-// can say bye.
+// stopTime is the longest time that stop takes. The boxes get most of it, to end their calls and
+// save their workspaces.
 const stopTime = 20 * time.Second
 
-// stopUnstored takes the place of stopTime while nothing can be stored: the last messages of the
-// boxes would be lost anyway.
+// stopUnstored replaces stopTime if the store takes no writes. The last messages of the boxes
+// would be lost in any case.
 const stopUnstored = 3 * time.Second
 
-// lastSend is how long the stop waits for a collector that gets the last spans.
+// lastSend is how long stop waits until the last spans are sent.
 const lastSend = 3 * time.Second
 
-// stop ends all parts. It refuses new messages first. Then it ends the boxes, while the
-// functions still take their last messages, and then the functions.
+// stop ends all parts. It refuses new messages first. Then it ends the boxes, whose last messages
+// the functions still handle. Then it ends the functions.
 func (m *machine) stop(ctx context.Context) {
 	m.stopping.Store(true)
 	within := stopTime
@@ -213,7 +214,7 @@ func (m *machine) stop(ctx context.Context) {
 			m.log.Warn("not everything ended in time", "error", err)
 		}
 	}
-	if m.socket != nil { // otherwise there was no use to count
+	if m.socket != nil { // otherwise nothing was counted
 		m.ledger.Close()
 	}
 	if err := m.history.Close(); err != nil {
@@ -225,7 +226,7 @@ func (m *machine) stop(ctx context.Context) {
 		done()
 	}
 	if m.logFile != nil {
-		_ = m.logFile.Close() // it has no buffer
+		_ = m.logFile.Close() // the file has no buffer that Close could fail to write
 	}
 	m.folder.Close()
 }

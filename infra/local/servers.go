@@ -13,33 +13,34 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// serversFile reads the servers file and its files of variables. Nothing else on this
-// machine reads them. One goroutine at a time calls load.
+// serversFile reads the servers file and its files of variables; nothing else in this package
+// reads them. Only one goroutine at a time may call load.
 type serversFile struct {
 	Config
 	environ environ
-	others  bool            // not only the user of this machine can call, so servers are guests
-	on      sandbox.Support // what the system offers to confine guests
+	others  bool            // others than the user of this machine can call, so servers without a sandbox profile are confined
+	on      sandbox.Support // what the system supports for that
 
 	mu     sync.Mutex
-	warned map[string]bool // warnings that were given
-	fresh  []string        // warnings that were not shown to people yet
-	now    []string        // short warnings about the file as it was last read
-	broken string          // why the present text of the file is not served, "" if it is
+	warned map[string]bool // warnings that load has recorded once
+	fresh  []string        // warnings that news has not returned yet
+	now    []string        // warnings about the file as it was last read, with the file's base name
+	broken string          // why the current file is not served; "" if it is
 }
 
 func newServersFile(m *machine) *serversFile {
 	return &serversFile{Config: m.cfg, environ: m.environ, others: m.cfg.HasGuests(), on: sandbox.Probe(), warned: map[string]bool{}}
 }
 
-// HasGuests reports whether [Run] confines servers without a profile, if the system can. It
-// does that where not only the user of this machine can call.
+// HasGuests reports whether [Run] confines servers that name no sandbox profile, if the system
+// supports it. Run does that if Guests is set, or if others than the user of this machine can
+// call.
 func (c Config) HasGuests() bool {
 	return (c.Guests || !listenersOf(c).private()) && c.Functions == nil
 }
 
-// read reads the files, with servers as guests if others may call and the system can confine
-// them.
+// read reads the files. If others can call and the system supports it, servers without a sandbox
+// profile are confined.
 func (f *serversFile) read() (*serversfile.File, []serversfile.Warning, error) {
 	servers, warnings, err := f.readAs(f.others)
 	if err != nil {
@@ -49,15 +50,15 @@ func (f *serversFile) read() (*serversfile.File, []serversfile.Warning, error) {
 	if names == nil || lack == nil {
 		return servers, warnings, nil
 	}
-	// Nobody has asked for a sandbox, so its lack stops no server.
+	// The file does not ask for this sandbox, so servers also run without it.
 	if servers, warnings, err = f.readAs(false); err != nil {
 		return nil, warnings, err
 	}
 	return servers, append([]serversfile.Warning{{Text: fmt.Sprintf(notConfined, strings.Join(names, ", "), lack[0].Why)}}, warnings...), nil
 }
 
-// readAs reads the files, and checks the sections that package serversfile does not read. It
-// rejects servers in Go that this program does not have.
+// readAs reads the files, and also checks the sections that package serversfile leaves to others.
+// It rejects native servers that are not part of this program.
 func (f *serversFile) readAs(guests bool) (*serversfile.File, []serversfile.Warning, error) {
 	load := serversfile.LoadHere
 	if guests {
@@ -79,7 +80,7 @@ func (f *serversFile) readAs(guests bool) (*serversfile.File, []serversfile.Warn
 	return servers, warnings, nil
 }
 
-// load reads the files. It records a warning only the first time that it occurs.
+// load reads the files. It records each warning only once.
 func (f *serversFile) load() (*serversfile.File, error) {
 	servers, warnings, err := f.read()
 	if err != nil {
@@ -104,11 +105,12 @@ func (f *serversFile) load() (*serversfile.File, error) {
 	return servers, nil
 }
 
-// notConfined is the warning about guests on a system that cannot confine them.
+// notConfined is the format of the warning that servers run without a sandbox, although others can
+// call.
 const notConfined = "not only you can call, and this system cannot confine servers without a profile: %s have the rights of this user (%s)"
 
-// guests returns the names of the servers that are confined although the file does not ask
-// for it.
+// guests returns the names of the servers that are confined although the file names no sandbox
+// profile for them.
 func guests(servers *serversfile.File) (names []string) {
 	for _, name := range servers.Names() {
 		if s, _ := servers.Server(name); s.Box.Guest && !s.Disabled {
@@ -118,14 +120,14 @@ func guests(servers *serversfile.File) (names []string) {
 	return names
 }
 
-// breaks records why the file as it is now cannot be served; "" means that it can.
+// breaks records why the current file cannot be served, or with "" that it can.
 func (f *serversFile) breaks(why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.broken = why
 }
 
-// notes returns what is wrong with the file as it is now. It leaves out rejected servers.
+// notes returns what is wrong with the current file, except for rejected servers.
 func (f *serversFile) notes() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,7 +137,7 @@ func (f *serversFile) notes() []string {
 	return slices.Clone(f.now)
 }
 
-// news returns the warnings since its last call.
+// news returns the warnings since the last call of news.
 func (f *serversFile) news() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -2,18 +2,19 @@ package local
 
 import "github.com/dormouse-mcp/dormouse/infra/local/sockets"
 
-// Stages of the WebSocket APIs for runners and for clients.
+// Stages are the first path element in the URLs of the WebSocket APIs: relayStage for runners,
+// socketStage for clients.
 const (
 	relayStage  = "relay"
 	socketStage = "local"
 )
 
-// socketsOnly says what the address of the WebSocket API for clients is for.
+// socketsOnly is the answer to other requests than WebSockets at the address of the clients' API.
 const socketsOnly = "this address has WebSockets only, at /" + socketStage + "?server=NAME; dormouse list shows the addresses of servers over HTTP"
 
-// openSockets creates the two WebSocket APIs. The API for runners is served on a unix
-// socket, where a runner shows a pass. At the address for clients, elsewhere answers requests for
-// other paths; "" is the answer of API Gateway.
+// openSockets creates the two WebSocket APIs. The one for runners is served on a unix socket; a
+// runner proves with a pass which box it is. The API for clients answers requests for other paths
+// with the text elsewhere, or as API Gateway does if elsewhere is "".
 func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Limits, elsewhere string) {
 	open := func(name, stage, elsewhere string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{
@@ -25,5 +26,5 @@ func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Li
 	m.closers = append(m.closers, m.relay.Close, m.socket.Close)
 }
 
-// relayURL is where runners connect; see runner.DialWebSocket.
+// relayURL returns the URL to which runners connect; see runner.DialWebSocket.
 func (m *machine) relayURL() string { return "ws+unix:" + m.folder.Socket("relay") + ":/" + relayStage }

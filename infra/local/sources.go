@@ -16,11 +16,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// lookAtSources is the time between two looks at the sources of a server.
+// lookAtSources is the time between two looks at a server's source files.
 const lookAtSources = 300 * time.Millisecond
 
-// watchSources begins to watch the sources of servers that the configuration wants watched. A
-// save starts the server anew.
+// watchSources begins to watch the source files of those servers that Config.Watch selects. When a
+// file is saved, the server is started anew.
 func (r *reloader) watchSources(names []string) {
 	in, ok := r.m.functions.(*inprocess)
 	if r.m.cfg.Watch == nil || !ok {
@@ -44,7 +44,7 @@ func (r *reloader) watchSources(names []string) {
 		seen, end := watch.Look(sources()), func() {}
 		in.work.Go(func() {
 			watch.Files(in.ctx, lookAtSources, seen, sources, func() {
-				end() // a start that hangs
+				end() // stops the start that the previous save has begun, if it still goes on
 				var ctx context.Context
 				ctx, end = context.WithCancel(in.ctx)
 				in.work.Go(func() { r.saved(ctx, in, name) })
@@ -54,7 +54,7 @@ func (r *reloader) watchSources(names []string) {
 	}
 }
 
-// watchedOf returns the names of the servers whose sources are watched.
+// watchedOf returns the names of the servers whose source files are watched.
 func watchedOf(m *machine) (names []string) {
 	for _, name := range m.served() {
 		if s, _ := m.servers.Load().Server(name); m.cfg.Watch != nil && m.cfg.Watch(name) && s.Folder() != "" {
@@ -64,9 +64,9 @@ func watchedOf(m *machine) (names []string) {
 	return names
 }
 
-// saved ends a server's processes once their calls have ended, starts a process of the saved sources,
-// and tells the server's clients to ask for its lists again. The terminal shows the error of a start
-// that fails.
+// saved is called after a source file of a server was saved. It ends the server's processes once
+// their calls have ended, and starts a process from the new files. It tells the server's clients
+// to read its lists again. If that start fails, the terminal shows the error.
 func (r *reloader) saved(ctx context.Context, in *inprocess, server string) {
 	r.m.recorder.Record(journal.Event{Kind: journal.ServerSaved, Name: server})
 	r.halt([]string{server}, "the save of a file of the server")
@@ -74,14 +74,14 @@ func (r *reloader) saved(ctx context.Context, in *inprocess, server string) {
 	in.prepare(ctx, server, &preparation{over: make(chan struct{})})
 }
 
-// mostPlaces is how many places of an error the terminal shows.
+// mostPlaces is how many source lines the terminal shows for one error.
 const mostPlaces = 5
 
-// place fits a file and a line in a traceback, or in an error of a compiler.
+// place matches a file name with a line number, as in a Python traceback or a compiler's error.
 var place = regexp.MustCompile(`File "([^"]+)", line (\d+)|((?:file://)?[^\s:("'<>=]+\.\w+)[:(](\d+)`)
 
-// placesOf returns the places in the sources of a server that the last words of a process name,
-// each as "main.py:3: import nothere". It returns none if the machine watches no sources.
+// placesOf returns the lines in a server's source files that the last output of a process names,
+// each as "main.py:3: import nothere". It returns none if Config.Watch is nil.
 func placesOf(m *machine, server, process string) []string {
 	s, ok := m.servers.Load().Server(server)
 	if !ok || m.cfg.Watch == nil {
@@ -104,11 +104,11 @@ func placesOf(m *machine, server, process string) []string {
 	return nil
 }
 
-// maxWords is how many bytes of a process's last words are looked at.
+// maxWords is how many bytes at the end of a process's output are searched.
 const maxWords = 16 << 10
 
-// places returns the places in the sources of a server that words name, the last ones if there are
-// more than mostPlaces.
+// places returns the source lines of a server that the output words names. If there are more than
+// mostPlaces, it returns the last ones.
 func places(s serversfile.Server, words string) (all []string) {
 	folder := s.Folder()
 	for line := range strings.Lines(words) {
@@ -120,7 +120,7 @@ func places(s serversfile.Server, words string) (all []string) {
 			all = append(all, strings.TrimSuffix(fmt.Sprintf("%s:%s: %s", file, number, lineOf(filepath.Join(folder, file), number)), ": "))
 		}
 	}
-	for i := len(all) - 1; i >= 0; i-- { // of equal places, the last stays
+	for i := len(all) - 1; i >= 0; i-- { // of equal entries only the last one stays
 		if slices.Contains(all[i+1:], all[i]) {
 			all = slices.Delete(all, i, i+1)
 		}
@@ -128,8 +128,9 @@ func places(s serversfile.Server, words string) (all []string) {
 	return all[max(0, len(all)-mostPlaces):]
 }
 
-// ownFile returns the path below the server's folder of a file that a process names, "" if it is
-// no file that an author edits. A process with a host path names the copy in its workspace.
+// ownFile returns the path, relative to the server's folder, of a source file that a process
+// names. If path is not a source file of the server, it returns "". A server with a host path runs
+// a copy in its workspace, and so names that copy.
 func ownFile(s serversfile.Server, folder, path string) string {
 	if _, copied, ok := strings.Cut(path, "/workspace/"); ok && s.Box.HostPath != "" {
 		path = filepath.Join(folder, copied)
@@ -144,7 +145,7 @@ func ownFile(s serversfile.Server, folder, path string) string {
 	return file
 }
 
-// lineOf returns a line of a file, "" if there is none.
+// lineOf returns a line of a file without the spaces around it, or "" if there is no such line.
 func lineOf(path, number string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

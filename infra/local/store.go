@@ -16,14 +16,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
-// Prefixes of the name of a store.
+// Prefixes of the names of stores.
 const (
 	sqlite   = "sqlite:"
 	dynamodb = "dynamodb:"
 )
 
-// StoreName returns the name of the store for the fields Store and Data of a [Config]. The
-// path in it is absolute.
+// StoreName returns the name of the store for these values of Store and Data in a [Config]. A path
+// in the name is absolute.
 func StoreName(store, data string) (string, error) {
 	path, ok := strings.CutPrefix(store, sqlite)
 	switch {
@@ -38,8 +38,8 @@ func StoreName(store, data string) (string, error) {
 	return sqlite + path, err
 }
 
-// SQLite returns the path of the file in which a store keeps sessions. ok is false for a
-// store that is no file.
+// SQLite returns the path of the store's file, for the fields Store and Data of a [Config]. ok is
+// false if the store is not a file.
 func SQLite(store, data string) (path string, ok bool, err error) {
 	name, err := StoreName(store, data)
 	if err != nil {
@@ -49,10 +49,10 @@ func SQLite(store, data string) (path string, ok bool, err error) {
 	return path, ok, nil
 }
 
-// LookAtStore returns an error if Run could not use the store of this name. For example,
-// its file is no store, is of a newer version, is damaged, or is not writable. It reads the
-// whole file. LookAtStore changes nothing. made is false if there is no such file yet.
-// LookAtStore does not look at stores on DynamoDB.
+// LookAtStore returns an error if Run could not use the store of this name. For example, its file
+// is damaged, is not writable, or belongs to a newer version. It reads the whole file and changes
+// nothing. made is false if the file does not exist yet. For a store on DynamoDB, LookAtStore
+// checks nothing.
 func LookAtStore(ctx context.Context, name string) (made bool, err error) {
 	path, ok := strings.CutPrefix(name, sqlite)
 	if !ok {
@@ -65,14 +65,15 @@ func LookAtStore(ctx context.Context, name string) (made bool, err error) {
 	return true, err
 }
 
-// OpenStore opens a store by its name. It reads the credentials and the region of a
-// DynamoDB table with getenv. of has the options of an SQLite file; limits replaces its Age.
+// OpenStore opens a store by its name. For a DynamoDB table it reads the credentials and the
+// region with getenv. of has the options of an SQLite file, except for Age, which comes from
+// limits.
 func OpenStore(name string, getenv func(string) string, limits sessions.Limits, of sqlitestore.Options) (storage.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
 		of.Age = limits.EventAge
 		s, err := sqlitestore.Open(path, of)
 		if err != nil {
-			return nil, err // the nil *Store would make an interface that is not nil
+			return nil, err // a nil *Store in the interface would not equal nil
 		}
 		return s, nil
 	}
@@ -84,12 +85,13 @@ func OpenStore(name string, getenv func(string) string, limits sessions.Limits, 
 	if err != nil {
 		return nil, err
 	}
-	location.Endpoint = cmp.Or(location.Endpoint, getenv("AWS_ENDPOINT_URL")) // as AWS's own tools
+	location.Endpoint = cmp.Or(location.Endpoint, getenv("AWS_ENDPOINT_URL")) // as the AWS SDKs do
 	keys := dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
 	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{Age: limits.EventAge, Life: limits.Life}), nil
 }
 
-// isNew reports whether a store is new, so that no earlier run has left anything in it.
+// isNew reports whether a store's file does not exist yet, so that no earlier run has left
+// anything in it.
 func isNew(store string) bool {
 	path, ok := strings.CutPrefix(store, sqlite)
 	if !ok {

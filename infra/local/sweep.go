@@ -11,10 +11,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// expireEvery is how many sweeps are between two looks for memory that is too old to be thawed.
+// expireEvery is how many sweeps lie between two calls of expire.
 const expireEvery = 60
 
-// expire deletes memory that is too old, also while nothing runs.
+// expire deletes saved memory of processes that is too old to be used again.
 func (m *machine) expire(ctx context.Context) {
 	if n, err := snapshot.NewFolder(m.snapshots()).Expire(ctx, memory.MaxAge); n > 0 || err != nil {
 		m.log.Info("memory removed that is too old to be thawed", "count", n, "error", err)
@@ -24,9 +24,8 @@ func (m *machine) expire(ctx context.Context) {
 // sweepEvery is the time between sweeps while boxes run.
 const sweepEvery = time.Minute
 
-// startSweep sweeps once, for the remains of an earlier run, and then on a schedule. While
-// no box runs and no call waits, the schedule skips its turn, because nothing should run on
-// an idle machine.
+// startSweep cleans up once after an earlier run, and then sweeps on a schedule. It skips a sweep
+// while no box runs and no call waits, because nothing should run on an idle machine.
 func (m *machine) startSweep(ctx context.Context) error {
 	if !m.upkeep.unused {
 		select {
@@ -54,7 +53,7 @@ func (m *machine) startSweep(ctx context.Context) error {
 	return nil
 }
 
-// tasksOf lists the boxes that run, and those that have stopped a short time ago.
+// tasksOf lists the boxes that run, and those that stopped a short time ago.
 func tasksOf(ctx context.Context, m *machine) ([]fleet.Status, error) {
 	all, err := m.boxes.Tasks(ctx)
 	return append(all, m.functions.Boxes()...), err
@@ -65,8 +64,8 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 	return err == nil && slices.ContainsFunc(tasks, func(t fleet.Status) bool { return t.State != fleet.Stopped })
 }
 
-// callsWait reports whether the store has work for a sweep. That may be a call of a
-// native server, which no box runs: a killed program may not have set the call's alarm.
+// callsWait reports whether the store has work for a sweep. That may be a call of a native server,
+// which needs no box: a program that was killed may not have set the call's alarm.
 func callsWait(ctx context.Context, store storage.Store) bool {
 	due, err := store.Due(ctx)
 	return err != nil || len(due) > 0

@@ -8,18 +8,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// certificatesFolder is the folder in the data folder with the certificates that an
-// authority has given, and their keys.
+// certificatesFolder is the folder in the data folder with the certificates that a certificate
+// authority has issued, and their keys.
 const certificatesFolder = "certificates"
 
-// secured has the certificates of a machine's endpoints. A nil *secured is for a machine without.
+// secured has the certificates of a machine's endpoints. It is nil for a machine without TLS.
 type secured struct {
 	m *machine
 	*certs.Certs
 }
 
-// secure gives the endpoints their certificates. It returns nil if the configuration has
-// none. Call it before the endpoints are opened.
+// secure sets the certificates of the endpoints. It returns nil if the configuration names none.
+// Call it before the endpoints are opened.
 func secure(m *machine) (s *secured, err error) {
 	if !m.cfg.TLS.Secure() {
 		return nil, nil
@@ -32,9 +32,9 @@ func secure(m *machine) (s *secured, err error) {
 	return s, err
 }
 
-// start opens the address for HTTP callers if it can, and gets the first certificate from
-// the authority. Call it once the endpoints are served, because the authority calls them to
-// check the domain.
+// start opens the address for plain HTTP, if it can, and gets the first certificate from the
+// authority. Call it when the endpoints are served, because the authority calls them to check the
+// domain.
 func (s *secured) start(ctx context.Context) {
 	if s == nil {
 		return
@@ -43,7 +43,7 @@ func (s *secured) start(ctx context.Context) {
 		var lc net.ListenConfig
 		if plain, err := lc.Listen(ctx, "tcp", s.Redirect); err == nil {
 			s.m.serve(plain, s.Plain(s.m.public.address(0)), nil)
-		} else { // certificates do not need this port: the authority also asks on the port of the endpoint
+		} else { // certificates do not need this port: the authority can also check the domain on the port of the endpoint
 			s.m.log.Warn("callers over HTTP are not sent to HTTPS", "error", err)
 		}
 	}
@@ -54,7 +54,8 @@ func (s *secured) start(ctx context.Context) {
 	}()
 }
 
-// missing reports that there is no certificate, and what the operator can do.
+// missing reports to the log and the journal that there is no certificate, and what the operator
+// can do.
 func (s *secured) missing(err error, hint string) {
 	s.m.log.Error("no certificate", "error", err)
 	s.m.recorder.Record(journal.Event{Kind: journal.CertificateFailed, Reason: "no certificate: " + err.Error(), Hint: hint})

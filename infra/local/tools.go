@@ -12,15 +12,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// countWithin is the longest time to find out how many tools servers have. A slow store
-// must not delay the first lines on the terminal, nor the line about a ready server.
+// countWithin is the longest time that counting the tools of servers may take. A slow store must
+// not delay the first lines on the terminal, nor the line about a server that is ready.
 const countWithin = 2 * time.Second
 
-// mostSeen is how many sessions are read to find the tenants of this machine.
+// mostSeen is how many sessions are read to find the tenants that this machine has.
 const mostSeen = 100
 
-// recorded finds the tools of servers in the handshake records of some tenants: what the servers
-// last answered.
+// recorded finds the tools of servers in the handshake records of some tenants. A record has what
+// a server last answered to tools/list.
 type recorded struct {
 	ctx     context.Context
 	known   api.Options
@@ -33,8 +33,8 @@ func recordsOf(ctx context.Context, m *machine, tenants ...string) recorded {
 	return r
 }
 
-// recordsOfAll returns what is recorded for all tenants of a machine. It reads sessions
-// to find the tenants.
+// recordsOfAll returns the records of all tenants of a machine. It reads the newest sessions to
+// find the tenants.
 func recordsOfAll(ctx context.Context, m *machine) recorded {
 	r := recordsOf(ctx, m)
 	var err error
@@ -44,8 +44,9 @@ func recordsOfAll(ctx context.Context, m *machine) recorded {
 	return r
 }
 
-// tools returns how many tools a server has. started is whether the server ever answered
-// initialize with this definition. Neither is known of a server without a record.
+// tools returns how many tools a server has, as far as the records say. started reports whether
+// the server has ever answered initialize with this definition. If the store fails, started is
+// true.
 func (r recorded) tools(s serversfile.Server) (n int, started bool) {
 	for _, tenant := range r.tenants {
 		tools, _, err := r.known.Known(r.ctx, tenant, s)
@@ -61,8 +62,8 @@ func (r recorded) tools(s serversfile.Server) (n int, started bool) {
 	return n, started || n > 0 || s.InPlace()
 }
 
-// text returns what the list of servers shows about a server at the start: "11 tools",
-// "never started", or "".
+// text returns what the list of servers at the start says about a server: for example "11 tools",
+// or "never started", or "" if nothing is known.
 func (r recorded) text(s serversfile.Server) string {
 	if !s.InPlace() && !s.Record {
 		return ""
@@ -77,8 +78,7 @@ func (r recorded) text(s serversfile.Server) string {
 	}
 }
 
-// startText returns what the terminal says of a server at the start: how many tools it has, or why
-// none is known.
+// startText is text, but if a server could not be started, it returns why.
 func (m *machine) startText(s serversfile.Server, r recorded) string {
 	text := r.text(s)
 	switch {
@@ -91,7 +91,7 @@ func (m *machine) startText(s serversfile.Server, r recorded) string {
 	return text
 }
 
-// toolsOf returns how many tools a tenant's server is known to have, as "11 tools"; "" if
+// toolsOf returns how many tools a tenant's server has, for example "11 tools". It returns "" if
 // that is not known.
 func toolsOf(m *machine, tenant, server string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
@@ -107,17 +107,17 @@ func toolsOf(m *machine, tenant, server string) string {
 	return number(n, "tool")
 }
 
-// relist is how old a list of names must be before a name that is not in it has the list
-// read again.
+// relist is how old a list of names must be before a name that it lacks makes has read the list
+// again.
 const relist = 10 * time.Second
 
-// maxLists bounds how many lists of names are remembered.
+// maxLists limits how many lists of names are kept in memory.
 const maxLists = 1_000
 
-// toolNames remembers the names of the tools in the lists of servers. Metrics count only these by
-// their names, so that a caller cannot make labels of names that it invents.
+// toolNames keeps the names of the tools that servers list. Metrics use only these names as
+// labels, so that a caller cannot create labels with names that it invents.
 type toolNames struct {
-	read func(tenant, server string) map[string]bool // nil if no list is known
+	read func(tenant, server string) map[string]bool // reads the names; returns nil if no list is known
 
 	mu sync.Mutex
 	of map[[2]string]nameList // by tenant and server
@@ -128,13 +128,14 @@ type nameList struct {
 	read  time.Time
 }
 
-// has reports whether a tenant's server lists a tool, or no list of the server is known.
+// has reports whether a tenant's server lists a tool. It also returns true if no list of the
+// server is known.
 func (t *toolNames) has(tenant, server, tool string) bool {
 	key := [2]string{tenant, server}
 	t.mu.Lock()
 	list, known := t.of[key]
 	again := !list.names[tool] && (!known || time.Since(list.read) >= relist)
-	if again { // other calls go on with the older list
+	if again { // other goroutines use the old list meanwhile
 		t.keep(key, nameList{list.names, time.Now()})
 	}
 	t.mu.Unlock()
@@ -147,7 +148,7 @@ func (t *toolNames) has(tenant, server, tool string) bool {
 	return list.names == nil || list.names[tool]
 }
 
-// keep remembers a list. The caller holds mu.
+// keep stores a list. Call it with mu held.
 func (t *toolNames) keep(key [2]string, list nameList) {
 	if len(t.of) >= maxLists {
 		clear(t.of)
@@ -155,8 +156,9 @@ func (t *toolNames) keep(key [2]string, list nameList) {
 	t.of[key] = list
 }
 
-// namesOf returns the names in all recorded lists of a tenant's server, and those of a native
-// server; nil if there is no list. It asks no server elsewhere.
+// namesOf returns the names of the tools in all recorded lists of a tenant's server. For a native
+// server it asks the server itself, which is part of this program. It returns nil if there is no
+// list.
 func namesOf(m *machine, tenant, server string) map[string]bool {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()
@@ -184,7 +186,7 @@ func namesOf(m *machine, tenant, server string) map[string]bool {
 	return named(tools)
 }
 
-// named returns the names of tools; nil if there are none.
+// named returns the names of tools, or nil if there are none.
 func named(tools []json.RawMessage) map[string]bool {
 	if len(tools) == 0 {
 		return nil

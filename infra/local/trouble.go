@@ -18,48 +18,47 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
-// Times at which the data folder is looked at.
+// Intervals and bounds of the checks of the data folder.
 const (
-	inspectEvery = time.Hour       // between two reads of the whole store, which find damage that no call has met
-	lookEvery    = 2 * time.Second // between two looks at the unix sockets, the disk, and whether the store was written
-	// inspectShare is the share of time in which a store that is written is read as a whole.
+	inspectEvery = time.Hour       // between two inspections: each reads the whole store, to find damage that no call has touched
+	lookEvery    = 2 * time.Second // between two checks of the unix sockets, the disk, and whether the store has changed
+	// A store that changes is inspected more often, but for at most 1/inspectShare of the time.
 	inspectShare = 100
 )
 
-// upkeep is what a machine knows of its data folder while it runs.
+// upkeep is what a machine knows about the state of its data folder.
 type upkeep struct {
 	unused  bool        // no earlier run has left anything in the store
 	damaged atomic.Bool // the store is damaged or lost
 	stuck   atomic.Bool // the store cannot be written, as on a full disk
 	unix    []unixSocket
-	end     func() // ends what startUpkeep began, and waits for it; nil before
+	end     func() // stops what startUpkeep has begun, and waits for it; nil before
 }
 
-// storesNothing reports whether what ends now cannot be stored.
+// storesNothing reports whether the store takes no writes any more.
 func (u *upkeep) storesNothing() bool { return u.damaged.Load() || u.stuck.Load() }
 
-// unixSocket is an open unix socket of the data folder, and what it serves.
+// unixSocket is an open unix socket of the data folder, and the handler that it serves.
 type unixSocket struct {
 	name string
 	h    http.Handler
 	use  *use
 }
 
-// trouble tells the operator that a file of the data folder cannot be used, in the log and on the
-// terminal.
+// trouble reports to the log and the journal that a file of the data folder cannot be used.
 func trouble(m *machine, reason, hint string) {
 	m.log.Error("a file of the data folder cannot be used", "reason", reason)
 	m.recorder.Record(journal.Event{Kind: journal.FolderTrouble, Reason: reason, Hint: hint})
 }
 
-// storeDamaged is called once, when the store turns out to be damaged or lost.
+// storeDamaged is called once if the store turns out to be damaged or lost.
 func storeDamaged(m *machine, err error) {
 	m.upkeep.damaged.Store(true)
 	trouble(m, err.Error(), "nothing is stored or executed any more")
 }
 
-// openHistory continues the history of calls. Without its file it is kept in memory: a
-// history that cannot be had is no reason not to serve.
+// openHistory opens the history of earlier runs. If that fails, the history is kept in memory
+// only: a lost history is no reason not to serve.
 func openHistory(m *machine) {
 	path := m.folder.File(HistoryFile)
 	err := m.history.Open(path)
@@ -72,8 +71,8 @@ func openHistory(m *machine) {
 	}
 }
 
-// setAside gives a file that cannot be read another name, and says so. It keeps the file in
-// place if the disk is full: then the file is no worse than before.
+// setAside renames a file that cannot be read, and reports that. If the disk is full, the file
+// itself may be intact, so setAside leaves it where it is.
 func setAside(m *machine, what, path string, why error) {
 	if free, known := sqlitestore.FreeSpace(path); known && free == 0 {
 		trouble(m, fmt.Sprintf("%s cannot be opened: %v", what, why), "the disk is full: free some room")
@@ -89,8 +88,8 @@ func setAside(m *machine, what, path string, why error) {
 	trouble(m, fmt.Sprintf("%s could not be read, and begins anew: %v", what, why), "the old file is "+aside)
 }
 
-// startUpkeep begins to look after the data folder; see look. Call it after everything else has
-// started.
+// startUpkeep begins to check the data folder in the background; see look. Call it after
+// everything else has started.
 func startUpkeep(ctx context.Context, m *machine) {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
@@ -101,8 +100,8 @@ func startUpkeep(ctx context.Context, m *machine) {
 	work.Go(func() { look(ctx, m) })
 }
 
-// look looks after the data folder until ctx ends. It reads the whole store at intervals, and
-// soon after something was written to it: another program may have.
+// look checks the data folder until ctx ends. It inspects the store every inspectEvery, and also
+// soon after a write to it.
 func look(ctx context.Context, m *machine) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -130,7 +129,7 @@ func look(ctx context.Context, m *machine) {
 	}
 }
 
-// lookAtDisk tells people when the store cannot be written any more, and when it can again.
+// lookAtDisk reports when the store cannot be written any more, and when it can be written again.
 func lookAtDisk(ctx context.Context, m *machine, s storage.Writable) {
 	err := s.Writable(ctx)
 	if m.upkeep.damaged.Load() || m.upkeep.stuck.Swap(err != nil) == (err != nil) || ctx.Err() != nil {
@@ -140,7 +139,7 @@ func lookAtDisk(ctx context.Context, m *machine, s storage.Writable) {
 		trouble(m, err.Error(), "until then nothing is executed")
 		return
 	}
-	// The sweep at the start, or after the end of a box, may have failed.
+	// A sweep may have failed while the store could not be written.
 	select {
 	case <-m.functions.Sweep(nil):
 	case <-ctx.Done():
@@ -149,8 +148,8 @@ func lookAtDisk(ctx context.Context, m *machine, s storage.Writable) {
 	m.recorder.Record(journal.Event{Kind: journal.FolderWell, Detail: "the session store can be written again, and everything goes on"})
 }
 
-// renewSockets opens the unix sockets again whose files are gone. Without the relay's socket no box
-// can reach this machine, and without the control socket no command.
+// renewSockets opens those unix sockets again whose files were deleted. Without the relay's socket
+// no box can reach this machine, and without the control socket no command can.
 func renewSockets(m *machine) {
 	for _, s := range m.upkeep.unix {
 		path := m.folder.Socket(s.name)
@@ -165,7 +164,7 @@ func renewSockets(m *machine) {
 	}
 }
 
-// canStart returns why no box can start, as far as the machine can see.
+// canStart returns an error if no box can start, as far as the machine can tell.
 func canStart(m *machine) error {
 	if _, err := os.Stat(m.folder.Socket("relay")); err != nil {
 		return err
@@ -173,11 +172,11 @@ func canStart(m *machine) error {
 	return m.boxes.CanStart()
 }
 
-// healthPatience is how long the store may take to answer until it counts as failed.
+// healthPatience is how long the store may take to answer before it counts as failed.
 const healthPatience = 5 * time.Second
 
-// health says which parts of the machine do not work: 200 and "ok", or 503 with a line for
-// each part.
+// health serves /healthz: 200 and "ok", or 503 and a line for each part of the machine that does
+// not work.
 func health(m *machine) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
@@ -192,8 +191,8 @@ func health(m *machine) http.HandlerFunc {
 	}
 }
 
-// wrong returns a line for each part that does not work. A stranger may read it, so it
-// names no path.
+// wrong returns a line for each part that does not work. Anybody may read the lines, so they name
+// no path.
 func wrong(ctx context.Context, m *machine) (lines []string) {
 	store := m.functions.Records()
 	_, err := store.Keys().Get(ctx, "health")

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Limits of one address, and of this machine, at the pages where people sign in and clients
-// register.
+// Limits on requests for the pages where people sign in and clients register: those of one
+// address, and, with "Here", those of all requests from loopback.
 const (
 	visitsPerSecond     = 10
 	visitsBurst         = 100
@@ -19,16 +19,16 @@ const (
 	visitsBurstHere     = 1000
 )
 
-// visits bounds how often an address may ask for the pages where people sign in. The
-// callers of these pages are not authenticated yet, so limits by principal do not apply.
-// On AWS the throttles of the API do this.
+// visits limits how often an address may request the pages where people sign in. The callers of
+// these pages are not authenticated yet, so limits by principal do not apply. On AWS, the
+// throttling of API Gateway limits them.
 //
-// Requests from loopback share a higher limit. They come from this machine, or from a proxy
+// Requests from loopback share one higher limit. They come from this machine, or from a proxy
 // that forwards the requests of all clients.
 type visits struct {
 	here *rate.Limiter
 	seed maphash.Seed
-	of   [1024]*rate.Limiter // limiters by the hash of an address; two addresses may share one, so that memory is bounded
+	of   [1024]*rate.Limiter // by the hash of an address: several addresses may share a limiter, so that memory is bounded
 }
 
 func newVisits() *visits {
@@ -39,8 +39,8 @@ func newVisits() *visits {
 	return v
 }
 
-// limit answers requests above the limit with 429, in the form of OAuth errors (RFC 6749,
-// §5.2), tells refused of them, and passes the others on.
+// limit passes requests on to next. It answers those above the limit with 429, in the form of an
+// OAuth error (RFC 6749, §5.2), and calls refused for them.
 func (v *visits) limit(next http.Handler, refused func(r *http.Request, status int, refusal string, err error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v.limiter(r.RemoteAddr).Allow() {
@@ -58,9 +58,9 @@ func (v *visits) limit(next http.Handler, refused func(r *http.Request, status i
 	})
 }
 
-// limiter returns the limiter of a caller. All addresses of an IPv6 network of 64 bits
-// share one, because one machine can have them all. A caller without an address is on this
-// machine.
+// limiter returns the limiter for a request's RemoteAddr. The addresses of an IPv6 /64 network
+// share one, because one machine can have them all. A RemoteAddr without an IP address belongs to
+// a client on this machine.
 func (v *visits) limiter(caller string) *rate.Limiter {
 	from, err := netip.ParseAddrPort(caller)
 	a := from.Addr().Unmap().WithZone("")

@@ -10,12 +10,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// systemVitals returns what the system tells of memory, processors and the disk of a folder.
+// systemVitals returns what the system says about its memory, its load, and the disk of a folder.
 func systemVitals(folder string) (v api.Vitals) {
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
-		_, _ = fmt.Sscan(string(text), &v.Load) // 0 if it is no number
+		_, _ = fmt.Sscan(string(text), &v.Load) // on an error Load stays 0
 	}
-	v.MemoryFree, v.Memory, _ = guard.Left() // 0 if it is not known
+	v.MemoryFree, v.Memory, _ = guard.Left() // 0 if unknown
 	var disk unix.Statfs_t
 	if unix.Statfs(folder, &disk) == nil {
 		// As df counts: without the blocks that only root may use.

@@ -4,5 +4,5 @@ package local
 
 import "github.com/dormouse-mcp/dormouse/shared/operate/api"
 
-// systemVitals knows nothing here.
+// systemVitals returns nothing, because this system is not supported.
 func systemVitals(string) api.Vitals { return api.Vitals{} }
