@@ -1,5 +1,5 @@
-// Package awsapi holds what the endpoints of this machine have of AWS's: ids, the form of
-// refusals, and the wait for work in the background.
+// Package awsapi has what the local endpoints have in common with AWS: the form of ids and of
+// errors. It also waits for background work.
 package awsapi
 
 import (
@@ -12,16 +12,15 @@ import (
 	"sync"
 )
 
-// NewID returns an id in the form of API Gateway's ids for connections, requests and
-// messages. An id has 15 random characters and a "=".
+// NewID returns an id in the form in which API Gateway identifies connections, requests and
+// messages: 15 random characters and a "=".
 func NewID() string {
 	b := make([]byte, 11)
-	_, _ = crand.Read(b) // never fails, see crypto/rand
+	_, _ = crand.Read(b) // never fails; see crypto/rand
 	return base64.URLEncoding.EncodeToString(b)
 }
 
-// SourceIP returns the address that a request came from. For a unix socket it returns
-// this machine's address.
+// SourceIP returns the address that a request came from. For a unix socket that is 127.0.0.1.
 func SourceIP(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -30,20 +29,21 @@ func SourceIP(r *http.Request) string {
 	return host
 }
 
-// Refuse answers with an error in API Gateway's own form: its member "message" holds text.
+// Refuse responds with an error in the form of API Gateway: a JSON object whose member "message"
+// is text.
 func Refuse(w http.ResponseWriter, status int, text string) {
 	JSON(w, status, fmt.Appendf(nil, `{"message":%q}`, text))
 }
 
-// JSON answers with a body of JSON.
+// JSON responds with a JSON body.
 func JSON(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// A client that went away needs no answer.
+	// An error means that the client is gone.
 	_, _ = w.Write(body)
 }
 
-// Wait returns when work is done, or with the error of ctx if that ends first.
+// Wait waits until work is done. If ctx ends first, it returns the error of ctx.
 func Wait(ctx context.Context, work *sync.WaitGroup) error {
 	done := make(chan struct{})
 	go func() {

@@ -1,10 +1,10 @@
-// Package backup copies what a data folder must not lose into one file, also while dormouse
-// run uses the folder, and brings it back.
+// Package backup copies the part of a data folder that must not be lost into one file, and
+// restores it. Dormouse run may use the folder during the copy.
 //
-// The file is a gzipped tar archive with the files of the folder below their names: the
-// store and the history (each a whole copy, as SQLite's VACUUM INTO makes it), the secret,
-// the usage, workspaces, alarms and certificates. Logs, sockets and installs are not in it:
-// they come again by themselves. Its reader gets everything that clients have sent, and the
+// The file is a gzipped tar archive. It has the files of the folder under their names: the
+// store and the history (each a consistent copy, as SQLite's VACUUM INTO makes it), the secret,
+// the usage, workspaces, alarms and certificates. It leaves out logs, sockets and installs, which
+// dormouse creates again. Whoever can read the file has everything that clients have sent, and the
 // secret that seals tokens.
 package backup
 
@@ -28,37 +28,37 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
-// databases are the files of a data folder that SQLite copies.
+// databases are the files of a data folder that are copied with SQLite.
 var databases = []string{"store.db", "history.db"}
 
-// isLeft reports whether a name at the top of a data folder is in no backup, and stays in its
-// place when one is restored.
+// isLeft reports whether a file or folder at the top of a data folder belongs to no backup. A
+// restore does not touch it either.
 func isLeft(top string) bool {
 	return slices.Contains([]string{"lock", "run", "logs", "home", "installs", "environments", "memory.key", "memory.key.lock"}, top) ||
 		strings.HasPrefix(top, during) || strings.HasPrefix(top, before)
 }
 
-// during and before begin the names of folders: what a backup or a restore works in, and what
-// keeps the files that a restore has replaced.
+// Prefixes of folders in the data folder: during for the temporary files of a backup or a restore,
+// before for the files that a restore has replaced.
 const (
 	during = "backup-"
 	before = "before-restore-"
 )
 
-// Summary says what a backup has, or what was restored.
+// Summary counts what a backup contains, or what was restored.
 type Summary struct {
 	Files int   `json:"files"`
-	Bytes int64 `json:"bytes"` // of the files, unpacked
-	// Unread are the files and folders that could not be read, so a backup lacks them, each
+	Bytes int64 `json:"bytes"` // of the files, uncompressed
+	// Unread are the files and folders that the backup lacks because they could not be read, each
 	// with the reason.
 	Unread []string `json:"unread,omitempty"`
-	// Disowned is how many restored files and folders have this user as their owner, and had
-	// another: only root may give files away.
+	// Disowned is how many restored files and folders belong to this user now, and belonged to
+	// another before. Only root may give files to others.
 	Disowned int `json:"disowned,omitempty"`
 }
 
-// Write copies the data folder to w. store is the path of the store, "" if the sessions are
-// not in a file.
+// Write writes a backup of the data folder to w. store is the path of the store's file, or "" if
+// the store is not a file.
 func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, err error) {
 	packed := gzip.NewWriter(w)
 	a := &archive{ctx: ctx, out: tar.NewWriter(packed)}
@@ -80,7 +80,8 @@ func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, e
 			return s, err
 		}
 	}
-	// The files come after the store: it names them, and they are written before it.
+	// The store is copied before the files: it refers to files, and a file is always written
+	// before the store refers to it.
 	root, err := os.OpenRoot(folder)
 	if err != nil {
 		return s, err
@@ -96,7 +97,8 @@ type archive struct {
 	out *tar.Writer
 }
 
-// database adds a copy of a database, which it makes at part.
+// database adds a copy of the database at path. It puts the copy into the temporary file part
+// first.
 func (a *archive) database(name, path, part string) error {
 	if err := sqlitestore.Copy(a.ctx, path, part); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -107,7 +109,7 @@ func (a *archive) database(name, path, part string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }() // nothing was written to it
 	own, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -121,17 +123,17 @@ func (a *archive) database(name, path, part string) error {
 	return a.content(head, f)
 }
 
-// folder adds the files and folders of a folder. A server may exchange them meanwhile, to get
-// a file into its workspace that it cannot read itself. So folder enters each folder by its
-// handle. It takes what it opened only if that still has its name and is no link. The rest
-// counts as removed.
+// folder adds the content of a folder. During the backup, a server may replace a file or folder by
+// a link to something that it may not read itself. So folder opens everything relative to the
+// handle at, and uses what it has opened only if that still has its name and is not a link.
+// Otherwise it treats it as deleted.
 func (a *archive) folder(at *os.Root, under string) error {
 	list, err := at.Open(".")
 	if err != nil {
 		return a.lacks(under, err)
 	}
 	entries, err := list.ReadDir(-1)
-	_ = list.Close() // only read: nothing can be lost
+	_ = list.Close() // nothing was written to it
 	if err != nil {
 		return a.lacks(under, err)
 	}
@@ -153,7 +155,7 @@ func (a *archive) folder(at *os.Root, under string) error {
 	return nil
 }
 
-// enter adds a folder and what it has.
+// enter adds a folder and its content.
 func (a *archive) enter(at *os.Root, base, name string) error {
 	below, err := at.OpenRoot(base)
 	if err != nil {
@@ -175,16 +177,16 @@ func (a *archive) enter(at *os.Root, base, name string) error {
 	return a.folder(below, name+"/")
 }
 
-// file adds a file. A pipe in its place does not hold up the backup.
+// file adds a file. It opens the file without blocking, in case it was replaced by a pipe.
 func (a *archive) file(at *os.Root, base, name string) error {
 	f, err := at.OpenFile(base, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		if now, gone := at.Lstat(base); gone != nil || !now.Mode().IsRegular() {
-			return nil //nolint:nilerr // it is something else by now
+			return nil //nolint:nilerr // another program has removed or replaced the file
 		}
 		return a.lacks(name, err)
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }() // nothing was written to it
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || !isStill(at, base, info) {
 		return a.lacks(name, err)
@@ -192,15 +194,16 @@ func (a *archive) file(at *os.Root, base, name string) error {
 	return a.content(headOf(name, info), f)
 }
 
-// isStill reports whether what was opened has this name in the folder and is no link.
+// isStill reports whether the opened file or folder still has this name in at. A link with this
+// name does not count.
 func isStill(at *os.Root, base string, opened fs.FileInfo) bool {
 	now, err := at.Lstat(base)
 	return err == nil && os.SameFile(now, opened)
 }
 
-// lacks notes that a file or folder cannot be read, and returns nil, so that the backup goes on. One
-// that was removed meanwhile is not noted. Without the secret nothing could be restored, so for that
-// file lacks returns err.
+// lacks records that a file or folder could not be read. It returns nil, so that the backup goes
+// on. It does not record one that was removed meanwhile. Nothing could be restored without the
+// secret, so for that file, and for the data folder itself, lacks returns err.
 func (a *archive) lacks(name string, err error) error {
 	var link *fs.PathError
 	switch {
@@ -215,7 +218,7 @@ func (a *archive) lacks(name string, err error) error {
 	return nil
 }
 
-// headOf returns the header of a file or folder.
+// headOf returns the tar header of a file or folder.
 func headOf(name string, info fs.FileInfo) *tar.Header {
 	head := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
 	if info.Mode().IsRegular() {
@@ -232,15 +235,15 @@ func ownerOf(info fs.FileInfo) (uid, gid int) {
 	return os.Getuid(), os.Getgid()
 }
 
-// isDatabase reports whether a file belongs to a database, which is copied in another way.
+// isDatabase reports whether a file at the top belongs to one of the databases.
 func isDatabase(name string) bool {
 	return slices.ContainsFunc(databases, func(db string) bool {
 		return name == db || strings.HasPrefix(name, db+"-") || name == db+sqlitestore.MarkEnding
 	})
 }
 
-// content adds exactly the size that the header promises: a file that grows meanwhile is cut,
-// and one that shrinks or cannot be read to its end ends in zeros.
+// content adds a file with exactly the size in its header. It cuts off a file that grows during
+// the copy. It fills up with zeros if a file shrinks, or cannot be read to its end.
 func (a *archive) content(head *tar.Header, f io.Reader) error {
 	if err := a.out.WriteHeader(head); err != nil {
 		return err
@@ -257,8 +260,8 @@ func (a *archive) content(head *tar.Header, f io.Reader) error {
 	return a.lacks(head.Name, from.err)
 }
 
-// source is a reader that remembers its error, so that a copy tells errors of reading from those of
-// writing.
+// source is a reader that remembers its error, so that content can tell errors of reading from
+// errors of writing.
 type source struct {
 	io.Reader
 	err error
@@ -277,10 +280,11 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// Read brings a backup back into a data folder, which no dormouse run may use. It checks the
-// copy before it changes anything. kept is the folder with what was there, "" for nothing.
+// Read restores a backup into a data folder that no dormouse run may use. It checks the backup
+// before it changes anything. kept is the folder that now has the previous files, or "" if nothing
+// was changed.
 func Read(ctx context.Context, folder string, r io.Reader) (s Summary, kept string, err error) {
-	f, err := datafolder.Open(folder) // nobody else may use it meanwhile
+	f, err := datafolder.Open(folder) // locks the folder for this program
 	if err != nil {
 		f.Close()
 		return s, "", err
@@ -313,7 +317,7 @@ func unpack(folder string, r io.Reader) (s Summary, err error) {
 	if err != nil {
 		return s, err
 	}
-	var folders []*tar.Header // their modes come last: one may forbid this user to write
+	var folders []*tar.Header // their modes are set last, because one may forbid this user to write
 	for in := tar.NewReader(plain); ; {
 		head, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -364,7 +368,7 @@ func unpackFile(path string, head *tar.Header, in io.Reader) error {
 	return errors.Join(err, out.Sync(), out.Close(), os.Chtimes(path, time.Time{}, head.ModTime))
 }
 
-// give gives a file or folder to the owner that it had. It returns false where only root may.
+// give gives a file or folder to its owner in the backup. own is false if only root may do that.
 func give(path string, head *tar.Header) (own bool, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -380,7 +384,7 @@ func give(path string, head *tar.Header) (own bool, err error) {
 	return true, err
 }
 
-// move moves all that a backup may have from one folder to another.
+// move moves everything that belongs to a backup from one folder to another.
 func move(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package bill counts what AWS would have billed for the work of this machine. It
-// observes functions, and measures the time of connections and boxes.
+// Package bill counts what AWS would have billed for the work of this machine. It takes the events
+// of functions, and measures how long connections and boxes live.
 package bill
 
 import (
@@ -32,17 +32,17 @@ const File = "usage.json"
 // saveEvery is how often the ledger is saved while counts change.
 const saveEvery = time.Minute
 
-// maxOwners limits the owners that the ledger tells apart, in all and by day. The use of
+// maxOwners limits how many owners the ledger distinguishes, in all and also by day. The use of
 // further owners counts only for their server and tenant.
 const maxOwners = 10_000
 
-// owner says to whom a use is billed: a session, with its server, tenant and principal.
-// The use of a box has only the server and the tenant. The zero value has all other use:
-// sweeps, and callers that were refused.
+// owner is who pays for a use: a session, with its server, tenant and principal. The use of a box
+// has only the server and the tenant. The zero owner is for sweeps, and for callers that were
+// refused.
 type owner struct {
 	server, tenant, session string
 	principal               string // "" if no event has named it yet
-	tool                    string // the tool that was called; only of an owner on a day, and not for the time of boxes and connections
+	tool                    string // the tool that was called; only in Ledger.days, and not for the time of boxes and connections
 }
 
 func ownerOf(s api.Share) owner {
@@ -55,20 +55,20 @@ func (o owner) share(day string, u meter.Units) api.Share {
 
 // Bill is what AWS would have billed for all work in a data folder.
 //
-// Events of functions have the owner of their work, and what the gateways and the store
-// would have billed. The ledger itself counts the time of connections and boxes. The bill leaves
-// out the starts of function processes. Shares have no prices.
+// An event of a function names the owner of its work, and has what API Gateway and the store would
+// have billed for it. The ledger itself counts the time of connections and boxes. The bill leaves out
+// the cold starts of functions. A share has units of use, and no prices.
 type Bill struct {
 	Since  time.Time   `json:"since"`
 	Until  time.Time   `json:"until"`
-	Shares []api.Share `json:"shares"` // by session, without tools; largest use first
-	// Days has the same use by day and tool, without sessions, the oldest first, for keptDays
-	// at most. The time of a box or a connection counts for the day on which it ended.
+	Shares []api.Share `json:"shares"` // by session, not by tool; the largest use first
+	// Days has the same use by day and tool, not by session, for the last keptDays days; the
+	// oldest first. The time of a box or a connection counts for the day on which it ended.
 	Days []api.Share `json:"days,omitempty"`
 }
 
-// After returns the use since the beginning of the day of t (UTC), by day. since is that
-// time, or b.Since if the ledger began to count later.
+// After returns the use since the beginning of t's day (UTC), by day. since is that beginning, or
+// b.Since if the ledger began to count later.
 func (b Bill) After(t time.Time) (since time.Time, shares []api.Share) {
 	since = t.UTC().Truncate(24 * time.Hour)
 	for _, s := range b.Days {
@@ -82,55 +82,56 @@ func (b Bill) After(t time.Time) (since time.Time, shares []api.Share) {
 	return since, shares
 }
 
-// keptDays is for how many days the use by day is kept.
+// keptDays is for how many days Bill.Days is kept.
 const keptDays = 90
 
 // Ledger adds up the use of functions, connections and boxes. It is safe for
 // concurrent use.
 type Ledger struct {
-	path    string // of its file
+	path    string // path of the ledger's file
 	size    func(server string) meter.BoxSize
-	running func(context.Context) ([]fleet.Status, error) // lists the boxes
+	running func(context.Context) ([]fleet.Status, error) // lists the tasks of boxes
 	log     *slog.Logger
 
 	mu      sync.Mutex
 	since   time.Time
 	shares  map[owner]meter.Units
 	days    map[onDay]meter.Units
-	conns   map[string]open   // by id
+	conns   map[string]open   // open connections, by id
 	who     map[string]string // the principal of each session
 	calls   map[string]*call  // by trace
 	changed bool
 }
 
-// onDay is an owner without a session, on a day such as 2026-11-22 (UTC).
+// onDay is the key of Ledger.days: an owner without a session, and a day such as 2026-11-22 (UTC).
 type onDay struct {
 	day string
 	owner
 }
 
-// call is a request. The event at its end names the tool. Events of the frames in which its
-// messages came may arrive earlier.
+// call is a request. Only the event at its end names the tool. Events of the frames that carried
+// its messages may come before that.
 type call struct {
 	known bool // the event at its end has come
 	tool  string
-	early map[onDay]meter.Units // use in the events of frames that came before the end
+	early map[onDay]meter.Units // use by events of frames that came before the event at its end
 }
 
-// today returns the day and the owner to which a use counts.
+// today returns the key in Ledger.days for a use of o.
 func today(o owner, now time.Time) onDay {
 	o.session = ""
 	return onDay{now.UTC().Format(time.DateOnly), o}
 }
 
-// open is a connection that is open.
+// open is an open connection.
 type open struct {
 	owner
 	since time.Time
 }
 
-// Open continues the counts of earlier runs in a data folder. size returns the size of a
-// server's box on AWS. running lists boxes; the ledger ignores those that do not run.
+// Open opens the ledger of a data folder, with the counts of earlier runs. size returns the size
+// that a server's box would have on AWS. running lists the tasks of boxes; those that do not run
+// are ignored.
 func Open(folder string, size func(server string) meter.BoxSize, running func(context.Context) ([]fleet.Status, error), log *slog.Logger) (*Ledger, error) {
 	l := &Ledger{
 		path: filepath.Join(folder, File), size: size, running: running, log: log,
@@ -153,13 +154,13 @@ func Open(folder string, size func(server string) meter.BoxSize, running func(co
 	return l, nil
 }
 
-// give adds a use to an owner, and to the same owner on this day.
+// give adds a use to an owner, in total and for today.
 func (l *Ledger) give(o owner, u meter.Units) {
 	l.giveShare(o, u)
 	l.giveDay(today(o, time.Now()), u)
 }
 
-// giveShare adds a use to an owner, without the tool.
+// giveShare adds a use to an owner in total. It ignores the tool.
 func (l *Ledger) giveShare(o owner, u meter.Units) {
 	o.tool = ""
 	if _, known := l.shares[o]; !known && o.session != "" && len(l.shares) >= maxOwners {
@@ -181,11 +182,11 @@ func (l *Ledger) giveDay(day onDay, u meter.Units) {
 	l.days[day] = l.days[day].Plus(u)
 }
 
-// toolOf returns the tool to which the use in an event counts. held reports that the tool
-// is not known yet, because only the event at the end of the call names it. Until that event
-// comes, toolOf keeps the use in call.early, and no share of a day has it.
+// toolOf returns the tool to which the use in an event counts. held reports that the tool is still
+// unknown, because only the event at the end of the call names it. toolOf then keeps the use in
+// call.early until that event comes.
 func (l *Ledger) toolOf(e *observe.Event, o owner) (tool string, held bool) {
-	if len(e.Traces) == 1 { // a frame for one request
+	if len(e.Traces) == 1 { // an event of a frame with the messages of one request
 		c := l.call(e.Traces[0])
 		if !c.known {
 			day := today(o, time.Now())
@@ -201,7 +202,7 @@ func (l *Ledger) toolOf(e *observe.Event, o owner) (tool string, held bool) {
 	return e.Tool, false
 }
 
-// release counts the use of the frames that came before the call's own event.
+// release adds the use in c.early to the days, now that the tool is known.
 func (l *Ledger) release(c *call) {
 	for day, u := range c.early {
 		day.tool = c.tool
@@ -210,10 +211,10 @@ func (l *Ledger) release(c *call) {
 	clear(c.early)
 }
 
-// maxCalls limits the number of calls that the ledger remembers.
+// maxCalls limits how many calls the ledger remembers. At the limit it forgets all of them.
 const maxCalls = 1000
 
-// call returns what is known of the request with a trace.
+// call returns the call with a trace id. If there is none, it creates one.
 func (l *Ledger) call(trace string) *call {
 	c := l.calls[trace]
 	if c == nil {
@@ -229,11 +230,11 @@ func (l *Ledger) call(trace string) *call {
 	return c
 }
 
-// charge counts the use in an event for its owner.
+// charge counts the use in an event.
 func (l *Ledger) charge(e *observe.Event) {
 	session := string(e.Session)
 	l.knows(session, e.Principal)
-	if e.Tenant == "" { // the caller was refused, so the server that it named does not count
+	if e.Tenant == "" { // the caller was refused, so the server that it has named is not charged
 		l.give(owner{}, e.Spent.Units)
 		return
 	}
@@ -250,7 +251,7 @@ func (l *Ledger) charge(e *observe.Event) {
 	l.give(o, e.Spent.Units)
 }
 
-// knows remembers the principal of a session, for events that name the session only.
+// knows remembers the principal of a session, because some events name the session only.
 func (l *Ledger) knows(session, principal string) {
 	if session == "" || principal == "" {
 		return
@@ -267,19 +268,19 @@ func (l *Ledger) Observe(e *observe.Event) {
 	defer l.mu.Unlock()
 	if e.Spent != nil {
 		l.charge(e)
-	} else if e.Kind == observe.Work { // events of frames name only the session
+	} else if e.Kind == observe.Work { // later events of frames name only the session
 		l.knows(string(e.Session), e.Principal)
 	}
 }
 
-// Opened records a connection. A later event names its owner.
+// Opened records the start of a connection. A later event with its id names the owner.
 func (l *Ledger) Opened(conn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[conn] = open{since: time.Now()}
 }
 
-// Closed counts the time of a connection.
+// Closed adds the time of a connection to the use of its owner.
 func (l *Ledger) Closed(conn string, lived time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,14 +289,15 @@ func (l *Ledger) Closed(conn string, lived time.Duration) {
 	l.give(o, meter.Units{ConnectionMinutes: lived.Minutes()})
 }
 
-// Stopped counts the time of a box.
+// Stopped adds the time of a box to the use of its tenant.
 func (l *Ledger) Stopped(t fleet.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.give(boxOwner(t), l.task(t, t.Stopped))
 }
 
-// boxOwner has no session: the sessions of a box share its time.
+// boxOwner returns the owner of a box's time. The owner has no session, because the sessions of a
+// box share its time.
 func boxOwner(t fleet.Status) owner {
 	tenant, _ := storage.BoxID(t.Box).Parts()
 	return owner{server: t.Server, tenant: tenant}
@@ -305,7 +307,7 @@ func (l *Ledger) task(t fleet.Status, until time.Time) meter.Units {
 	return meter.Task(until.Sub(t.Started).Seconds(), l.size(t.Server))
 }
 
-// Bill returns the use up to this moment, including the boxes that run.
+// Bill returns the use up to now, including that of boxes and connections that are still up.
 func (l *Ledger) Bill(ctx context.Context) (Bill, error) {
 	running, err := l.running(ctx)
 	return l.until(time.Now(), running), err
@@ -349,7 +351,7 @@ func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 	return b
 }
 
-// Total returns the use up to now without that of the boxes and connections that are up.
+// Total returns the use up to now. It leaves out boxes and connections that are still up.
 func (l *Ledger) Total() (u meter.Units) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -359,7 +361,7 @@ func (l *Ledger) Total() (u meter.Units) {
 	return u
 }
 
-// Keep saves the ledger at intervals until ctx ends.
+// Keep saves the ledger every minute until ctx ends, if the counts have changed.
 func (l *Ledger) Keep(ctx context.Context) {
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()
@@ -381,7 +383,7 @@ func (l *Ledger) Keep(ctx context.Context) {
 	}
 }
 
-// Close saves the ledger for the last time. All boxes must have stopped.
+// Close saves the ledger for the last time. Call it when all boxes have stopped.
 func (l *Ledger) Close() { l.save(l.until(time.Now(), nil)) }
 
 func (l *Ledger) save(b Bill) {
@@ -394,7 +396,7 @@ func (l *Ledger) save(b Bill) {
 	}
 }
 
-// take reports whether anything was counted since its last call.
+// take reports whether anything was counted since the last call of take.
 func (l *Ledger) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -403,8 +405,8 @@ func (l *Ledger) take() bool {
 	return changed
 }
 
-// Read returns the bill that the last Run saved in a data folder. Since is zero if nothing
-// was ever counted there.
+// Read returns the bill that the last Run has saved in a data folder. Its Since is zero if nothing
+// was ever saved there.
 func Read(folder string) (b Bill, err error) {
 	path := filepath.Join(folder, File)
 	text, err := os.ReadFile(path)

@@ -1,5 +1,5 @@
-// Package certs has the certificates of an endpoint: those of files, or those that a
-// certificate authority gives by ACME, such as Let's Encrypt.
+// Package certs has the certificates of an endpoint: from files, or from a certificate authority
+// such as Let's Encrypt, by ACME.
 package certs
 
 import (
@@ -17,18 +17,18 @@ import (
 	"golang.org/x/crypto/acme/autocert"
 )
 
-// Settings say where the certificate of an endpoint comes from. The zero value is for an
-// endpoint without one.
+// Settings say where the certificate of an endpoint comes from. The zero value means no
+// certificate.
 type Settings struct {
-	Domain    string // for which an authority gives certificates; "" for none
+	Domain    string // domain for which the authority issues certificates; "" for none
 	Directory string // URL of the authority's ACME directory; "" is Let's Encrypt
 
 	Cert, Key string // PEM files, if there is no Domain
 
-	Redirect string // HOST:PORT where HTTP callers are sent to HTTPS; "" for none
+	Redirect string // HOST:PORT of a plain HTTP listener that redirects callers to HTTPS; "" for none
 }
 
-// Secure reports whether the endpoint has a certificate.
+// Secure reports whether the endpoint uses TLS.
 func (s Settings) Secure() bool { return s.Domain != "" || s.Cert != "" }
 
 // Check returns an error if the settings contradict each other.
@@ -47,13 +47,14 @@ func (s Settings) Check() error {
 // Certs are the certificates of an endpoint.
 type Certs struct {
 	Settings
-	manager *autocert.Manager               // nil for files
-	given   atomic.Pointer[tls.Certificate] // the last certificate that manager gave; nil before
-	files   *files                          // nil for a domain
+	manager *autocert.Manager               // nil if the certificate comes from files
+	given   atomic.Pointer[tls.Certificate] // the last certificate from manager; nil before the first
+	files   *files                          // nil if the certificate comes from an authority
 }
 
-// Open returns the certificates. Those of an authority are kept in folder, with the
-// account's key. failed is called with the error when changed files cannot be used.
+// Open opens the certificates that the settings name. Those of an authority are kept in folder,
+// with the account's key. If the files of a certificate change and cannot be used, failed is
+// called with the error.
 func Open(s Settings, folder string, failed func(error)) (*Certs, error) {
 	if s.Domain == "" {
 		f := &files{cert: s.Cert, key: s.Key, failed: failed}
@@ -65,8 +66,8 @@ func Open(s Settings, folder string, failed func(error)) (*Certs, error) {
 	}}, nil
 }
 
-// Config returns the settings of a listener. It speaks HTTP/1.1 only, because the
-// endpoint limits connections and not the streams in them.
+// Config returns the TLS configuration of a listener. It allows HTTP/1.1 only, because the
+// endpoint limits the number of connections, but not of streams in a connection.
 func (c *Certs) Config() *tls.Config {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	if c.manager == nil {
@@ -75,7 +76,7 @@ func (c *Certs) Config() *tls.Config {
 	}
 	config.NextProtos = append(config.NextProtos, acme.ALPNProto)
 	config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		if hello.ServerName == "" { // a caller by address, such as a health check of this machine
+		if hello.ServerName == "" { // a client that knows only the address, such as a health check on this machine
 			named := *hello
 			named.ServerName = c.Domain
 			hello = &named
@@ -85,7 +86,7 @@ func (c *Certs) Config() *tls.Config {
 	return config
 }
 
-// get returns the authority's certificate for a client, and keeps it for Current.
+// get returns the authority's certificate for a client, and stores it for Current.
 func (c *Certs) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	given, err := c.manager.GetCertificate(hello)
 	if err == nil {
@@ -94,7 +95,7 @@ func (c *Certs) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return given, err
 }
 
-// Current returns the certificate that clients get, in DER; nil while there is none.
+// Current returns the certificate that clients get, in DER, or nil if there is none yet.
 func (c *Certs) Current() []byte {
 	now := c.given.Load()
 	if c.manager == nil {
@@ -106,7 +107,7 @@ func (c *Certs) Current() []byte {
 	return now.Certificate[0]
 }
 
-// Prepare gets the certificate from the authority if there is none yet, so that the first
+// Prepare requests the certificate from the authority if there is none yet, so that the first
 // client need not wait for it.
 func (c *Certs) Prepare() error {
 	if c.manager == nil {
@@ -116,10 +117,9 @@ func (c *Certs) Prepare() error {
 	return err
 }
 
-// Plain returns the handler for requests over HTTP. It answers the authority's
-// challenges, and redirects GET and HEAD requests without a key to the endpoint at url.
-// It refuses other requests, so that the caller learns that its key crossed the network
-// without encryption.
+// Plain returns the handler for plain HTTP. It answers the authority's challenges. It redirects
+// GET and HEAD requests to the endpoint at url, unless they have an API key. It refuses all other
+// requests, and tells the caller that its key has crossed the network unencrypted.
 func (c *Certs) Plain(url string) http.Handler {
 	h := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Authorization") != "" {
@@ -134,18 +134,18 @@ func (c *Certs) Plain(url string) http.Handler {
 	return h
 }
 
-// files are a certificate and its key. Another program may replace them to renew them.
+// files are a certificate and its key in two files, which another program may replace.
 type files struct {
 	cert, key string
 	failed    func(error)
 
 	mu      sync.Mutex
 	now     *tls.Certificate
-	changed [2]time.Time // modification times of both files, when they were read
-	said    string       // the failure that was reported last
+	changed [2]time.Time // modification times of both files at the last read
+	said    string       // the error that was last passed to failed
 }
 
-// read reads the files if they have changed since the last read.
+// read reads both files if they have changed since the last read.
 func (f *files) read() error {
 	var changed [2]time.Time
 	for i, path := range []string{f.cert, f.key} {
@@ -170,7 +170,8 @@ func (f *files) unusable(err error) error {
 	return fmt.Errorf("the certificate %s with the key %s cannot be used; want PEM files that belong together: %w", f.cert, f.key, err)
 }
 
-// newest returns the certificate of the files, or the last one that could be used.
+// newest returns the certificate in the files, or if they cannot be used, the last one that could
+// be.
 func (f *files) newest() *tls.Certificate {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package datafolder manages the folder that one `dormouse run` has for itself: its
-// lock, its secret, and the paths of its unix sockets.
+// Package datafolder manages the data folder, which one `dormouse run` at a time uses: its lock,
+// its secret, and the paths of its unix sockets.
 package datafolder
 
 import (
@@ -19,19 +19,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// Folder is a data folder that this program has locked. Close releases it.
+// Folder is a data folder that this program has locked. Close unlocks it.
 type Folder struct {
 	Path   string // absolute
-	Secret []byte // a random value of this folder, 32 bytes or more; it seals tickets
-	// Replaced reports that the secret is new, though an earlier run has used the folder.
+	Secret []byte // random bytes of this folder, at least 32; they seal tickets
+	// Replaced reports that the secret was created just now, although an earlier run has used the
+	// folder.
 	Replaced bool
 
-	sockets string // folder of the unix sockets, "" before it was made
+	sockets string // folder of the unix sockets; "" until it was created
 	lock    *os.File
 }
 
-// Open locks a folder for this program alone, and creates its missing parts. If it fails,
-// the caller must still close the folder.
+// Open locks a folder for this program, and creates what is missing in it. The caller must call
+// Close even if Open fails.
 func Open(path string) (f *Folder, err error) {
 	f = &Folder{}
 	if f.Path, err = filepath.Abs(path); err != nil {
@@ -59,8 +60,8 @@ func Open(path string) (f *Folder, err error) {
 	return f, f.unusable(err)
 }
 
-// unusable says what to do about a folder that cannot be written. It returns other errors
-// as they are.
+// unusable adds to an error what the user can do, if the folder cannot be written. It returns
+// other errors unchanged.
 func (f *Folder) unusable(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -72,7 +73,7 @@ func (f *Folder) unusable(err error) error {
 	}
 }
 
-// Close removes the sockets and releases the folder. On a nil Folder it does nothing.
+// Close removes the sockets and unlocks the folder. On a nil Folder it does nothing.
 func (f *Folder) Close() {
 	if f == nil {
 		return
@@ -85,14 +86,14 @@ func (f *Folder) Close() {
 	}
 }
 
-// File returns the path of a file in the folder.
+// File returns the path of the file with this name in the folder.
 func (f *Folder) File(name string) string { return filepath.Join(f.Path, name) }
 
-// Socket returns the path of one of the unix sockets.
+// Socket returns the path of the unix socket with this name.
 func (f *Folder) Socket(name string) string { return filepath.Join(f.sockets, name+".sock") }
 
-// Key returns the key for the control socket. It proves that the caller can read the
-// folder. Programs in a sandbox cannot.
+// Key returns the key that callers of the control socket must show. It proves that a caller can
+// read the folder, which programs in a sandbox cannot.
 func (f *Folder) Key() string { return keyOf(f.Secret) }
 
 func keyOf(secret []byte) string {
@@ -101,9 +102,9 @@ func keyOf(secret []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// Control returns the path of the control socket of the folder at path, and the key for
-// it. It is for a program that has not opened the folder. The error is [os.ErrNotExist] if
-// no run ever used the folder.
+// Control returns the path of the control socket of the data folder at path, and the key to show.
+// A program that did not open the folder can call it. The error is [os.ErrNotExist] if no run has
+// ever used the folder.
 func Control(path string) (socket, key string, err error) {
 	folder, err := socketsOf(path)
 	if err != nil {
@@ -119,9 +120,9 @@ func Control(path string) (socket, key string, err error) {
 	return filepath.Join(folder, "control.sock"), keyOf(secret), nil
 }
 
-// sameOwner returns an error if a stranger has made the folder, which may be one below the
-// system's temporary folder: neither the owner of the file, nor this user, nor root. Whoever
-// listens there gets the key.
+// sameOwner returns an error if the folder of the sockets belongs neither to the owner of file,
+// nor to this user, nor to root. That folder may lie in the system's temporary folder, where
+// anybody can create it. Whoever listens in it receives the key.
 func sameOwner(folder, file string) error {
 	var of, want syscall.Stat_t
 	switch err := syscall.Lstat(folder, &of); {
@@ -139,7 +140,7 @@ func sameOwner(folder, file string) error {
 	return nil
 }
 
-// lockFile locks a file, and writes the process that has it into it.
+// lockFile locks a file, and writes the id of this process into it.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -149,15 +150,15 @@ func lockFile(path string) (*os.File, error) {
 		_ = f.Close()
 		return nil, err
 	}
-	// The lock holds without the number, which is for an error of another program only.
+	// An error is ignored: the id is only for messages of other programs.
 	if f.Truncate(0) == nil {
 		_, _ = fmt.Fprintln(f, os.Getpid())
 	}
 	return f, nil
 }
 
-// Holder returns the process that has the folder at path, or had it last; 0 if its lock does
-// not say.
+// Holder returns the id of the process that uses the folder at path, or has used it last. It
+// returns 0 if the lock file names none.
 func Holder(path string) int {
 	text, _ := os.ReadFile(filepath.Join(path, "lock"))
 	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -167,11 +168,11 @@ func Holder(path string) int {
 // SecretFile is the name of the file with the secret, in hexadecimal.
 const SecretFile = "secret"
 
-// LostWithSecret says what a new secret costs in a folder that was in use.
+// LostWithSecret says what is lost if a folder that was in use gets a new secret.
 const LostWithSecret = "registrations of clients, refresh tokens and the accounts of users at third parties are lost"
 
-// Secret returns the secret of the folder at path. It makes folder and secret the first
-// time.
+// Secret returns the secret of the folder at path. If folder or secret are missing, it creates
+// them.
 func Secret(path string) ([]byte, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err
@@ -186,7 +187,7 @@ func SecretLost(path string) bool {
 	return used == nil && errors.Is(err, fs.ErrNotExist)
 }
 
-// ownSecret reads the secret, or creates it the first time.
+// ownSecret reads the secret. If the file is missing, it creates a secret.
 func ownSecret(path string) ([]byte, error) {
 	secret, err := readSecret(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -209,13 +210,12 @@ func readSecret(path string) ([]byte, error) {
 	return secret, nil
 }
 
-// maxSocketPath is the longest path of a folder for sockets, which leaves room for their
+// maxSocketPath is the longest path in bytes of a folder for sockets, which leaves room for their
 // names. The path of a unix socket has at most 104 bytes on macOS and 108 on Linux.
 const maxSocketPath = 80
 
-// socketsOf returns the folder for the sockets of a data folder: its folder run. If that
-// path is too long for a socket, socketsOf returns the user's own folder below the
-// system's temporary folder.
+// socketsOf returns the folder for the sockets of a data folder: its subfolder run. If that path
+// is too long, it is a folder of this user in the system's temporary folder.
 func socketsOf(data string) (string, error) {
 	data, err := filepath.Abs(data)
 	if err != nil {
@@ -228,8 +228,8 @@ func socketsOf(data string) (string, error) {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("dormouse-%d-%s", os.Getuid(), hex.EncodeToString(sum[:6]))), nil
 }
 
-// newSockets removes the folder for sockets and creates it anew. It fails if another user
-// owns a folder of that name.
+// newSockets deletes the folder for sockets and creates it again. It fails if another user has a
+// folder of that name.
 func newSockets(data string) (string, error) {
 	path, err := socketsOf(data)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// bottom is the part of a screen that is rewritten: a line for each install under way, and
-// the status line.
+// bottom is the part of a screen that is rewritten: a line for each install in progress, and the
+// status line.
 type bottom struct {
 	shown    []string
 	installs []install
@@ -20,14 +20,15 @@ type bottom struct {
 	started  bool // the first block was printed
 }
 
-// install is an install under way.
+// install says what is being installed for a process of a server, and since when. The screen has a
+// line for each.
 type install struct {
 	server, process string
 	what            string
 	since           time.Time
 }
 
-// note notes the begin or the end of an install.
+// note updates installs by an event.
 func (b *bottom) note(e journal.Event) {
 	same := func(i install) bool { return i.server == e.Name && i.process == e.Process }
 	at := slices.IndexFunc(b.installs, same)
@@ -45,7 +46,7 @@ func (b *bottom) note(e journal.Event) {
 	}
 }
 
-// next returns the time until the lines change without an event: an install shows its seconds.
+// next returns how long the lines stay valid without an event. An install shows its seconds.
 func (b *bottom) next() time.Duration {
 	if len(b.installs) > 0 {
 		return time.Second
@@ -53,8 +54,8 @@ func (b *bottom) next() time.Duration {
 	return time.Hour
 }
 
-// installing returns a line for each install under way. name is the width of the column of
-// servers.
+// installing returns a line for each install in progress. name is the width of the column with the
+// servers' names.
 func (b *bottom) installing(now time.Time, name int) []string {
 	var lines []string
 	for _, i := range b.installs {
@@ -68,15 +69,15 @@ func (b *bottom) close() { b.installs, b.closed = nil, true }
 
 // Control sequences of terminals.
 const (
-	up    = "\x1b[%dA" // the cursor goes up
+	up    = "\x1b[%dA" // moves the cursor up by %d lines
 	clear = "\x1b[J"   // clears from the cursor to the end of the screen
 )
 
-// frame returns the bytes that print text above the lines at the bottom. It returns none if
-// nothing changes.
+// frame returns the bytes that replace the bottom of the screen by text and, below it, lines. It
+// returns nil if nothing changes.
 func (b *bottom) frame(text []byte, lines []string, width int) []byte {
 	for i, l := range lines {
-		lines[i] = cut(l, width-1) // a line that fills the screen would begin another
+		lines[i] = cut(l, width-1) // a line that fills the width would make the terminal begin another line
 	}
 	if len(text) == 0 && slices.Equal(lines, b.shown) {
 		return nil
@@ -95,7 +96,7 @@ func (b *bottom) frame(text []byte, lines []string, width int) []byte {
 	return out.Bytes()
 }
 
-// cut shortens a line to a width in characters.
+// cut shortens a line to width characters.
 func cut(line string, width int) string {
 	if utf8.RuneCountInString(line) <= width || width < 1 {
 		return line

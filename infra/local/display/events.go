@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// take prints an event, and counts it for the status line.
+// take counts an event for the status line, and prints it.
 func (t *Terminal) take(e journal.Event) {
 	t.count(e)
 	if t.opts.Form == Screen {
@@ -27,7 +27,7 @@ func (t *Terminal) take(e journal.Event) {
 	}
 }
 
-// count counts an event for the status line.
+// count updates the counts of the status line.
 func (t *Terminal) count(e journal.Event) {
 	s := &t.seen
 	switch e.Kind {
@@ -49,7 +49,7 @@ func (t *Terminal) count(e journal.Event) {
 	}
 }
 
-// people prints an event in lines for people.
+// people prints an event as lines for people.
 func (t *Terminal) people(e journal.Event) {
 	switch e.Kind {
 	case journal.ServerSaved:
@@ -109,8 +109,8 @@ func (t *Terminal) people(e journal.Event) {
 	}
 }
 
-// process prints what happens to a process of Dormouse. Only a crash is printed without
-// Verbose.
+// process prints an event of a box or another process of dormouse. Without Verbose it prints only
+// a crash.
 func (t *Terminal) process(e journal.Event) {
 	switch {
 	case e.Kind == journal.BoxCrash:
@@ -154,7 +154,7 @@ func (t *Terminal) call(e journal.Event) {
 	t.hint(cmp.Or(e.Hint, lastLines(e.Name)))
 }
 
-// sender says who was refused: "ada of acme, key 7h2k, from 192.0.2.7".
+// sender says who was refused, for example "ada of acme, key 7h2k, from 192.0.2.7".
 func (t *Terminal) sender(e journal.Event) string {
 	from := func(word, text string) string {
 		if text == "" {
@@ -169,10 +169,11 @@ func (t *Terminal) sender(e journal.Event) string {
 	return joined(", ", who, joined(", ", from("key", e.Key), from("from", e.Address)))
 }
 
-// lastLines says which command prints the last output of a server.
+// lastLines tells the user how to see the last output of a server.
 func lastLines(server string) string { return "its last lines: dormouse logs " + server + " -n 20" }
 
-// whom names a person and a client.
+// whom names the principal and the client of an event. At an open endpoint it names the client
+// only, because all principals are the same.
 func (t *Terminal) whom(e journal.Event) string {
 	who := e.Principal
 	if t.begun.Open {

@@ -12,17 +12,17 @@ import (
 	"unicode/utf8"
 )
 
-// printer gathers the lines to print.
+// printer formats lines into out.
 type printer struct {
 	opts Options
 	out  bytes.Buffer
 
-	// The widths of columns. The list of servers at the start sets that of the names of servers.
-	// Those of principals and tools grow with longer texts.
+	// Widths of columns. The list of servers at the start sets name. The others grow with the
+	// principals' names and the tools' names in calls.
 	name, who, tool int
 }
 
-// line prints a line about a server, or about none if name is "".
+// line prints a line about a server. For name "" it is about dormouse itself.
 func (p *printer) line(at time.Time, name, text string) {
 	if p.opts.Form == Records {
 		p.recordLine(at, name, "note", "what", text)
@@ -31,15 +31,14 @@ func (p *printer) line(at time.Time, name, text string) {
 	p.wrapped(fmt.Sprintf("%s  %s  ", p.dim(clock(at)), pad(name, p.name)), text)
 }
 
-// hint prints what to do about the line above.
+// hint prints, below the last line, what the user can do.
 func (p *printer) hint(text string) {
 	if text != "" {
 		_, _ = fmt.Fprintf(&p.out, "%s%s\n", strings.Repeat(" ", len("15:04:05")+2+p.name+2), text)
 	}
 }
 
-// wrapped prints a text after the beginning of a line. Where the screen ends, it
-// continues the text below.
+// wrapped prints begin and text, and breaks text into several lines at the width of the screen.
 func (p *printer) wrapped(begin, text string) {
 	width := p.opts.Width() - length(begin)
 	if p.opts.Form == Records || width < 20 {
@@ -59,7 +58,8 @@ func (p *printer) wrapped(begin, text string) {
 	}
 }
 
-// recordLine prints a line of names and values, without those that are empty.
+// recordLine prints one line of names and values. values alternates names and values; empty values
+// are left out.
 func (p *printer) recordLine(at time.Time, name, kind string, values ...string) {
 	if p.opts.Stamps {
 		_, _ = fmt.Fprintf(&p.out, "%s ", at.UTC().Format("2006-01-02T15:04:05Z"))
@@ -73,7 +73,7 @@ func (p *printer) recordLine(at time.Time, name, kind string, values ...string) 
 	p.out.WriteByte('\n')
 }
 
-// quoted quotes a value that is more than one word.
+// quoted returns a value in quotes if it has a space or other special characters.
 func quoted(value string) string {
 	plain := func(r rune) bool {
 		return r == '-' || r == '_' || r == '.' || r == '/' || r == ':' || r == '@' || r == ',' ||
@@ -89,7 +89,7 @@ func (p *printer) say(format string, args ...any) { _, _ = fmt.Fprintf(&p.out, f
 
 func clock(at time.Time) string { return at.Local().Format("15:04:05") }
 
-// span formats d with at most three digits before the unit.
+// span formats d for people, for example "250 ms", "1.5 s" or "2 min".
 func span(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -101,7 +101,7 @@ func span(d time.Duration) string {
 	}
 }
 
-// roughly formats d in its largest whole unit.
+// roughly formats d in whole seconds, minutes or hours.
 func roughly(d time.Duration) string {
 	switch {
 	case d < 100*time.Second:
@@ -113,12 +113,12 @@ func roughly(d time.Duration) string {
 	}
 }
 
-// length returns the columns that s takes on the screen, whose colors take none.
+// length returns how many columns s takes on the screen. Escape sequences for colors take none.
 func length(s string) int { return utf8.RuneCountInString(colors.ReplaceAllString(s, "")) }
 
 var colors = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
-// pad fills s up to a width in characters.
+// pad appends spaces to s up to a width in columns.
 func pad(s string, width int) string { return s + strings.Repeat(" ", max(0, width-length(s))) }
 
 func joined(sep string, parts ...string) string {
@@ -138,8 +138,8 @@ func (p *printer) colored(code, s string) string {
 
 const (
 	minName = 8  // least width of the column of servers
-	maxWho  = 16 // largest width of the column of principals
-	maxTool = 24 // largest width of the column of tools
+	maxWho  = 16 // largest width of the column with the principals' names
+	maxTool = 24 // largest width of the column with the tools' names
 )
 
 func plural(n int, one, more string) string {

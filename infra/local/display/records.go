@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// record prints an event as one line: the server, what happened, and names with values.
+// record prints an event as one line: the server, the kind of event, and names with values.
 func (t *Terminal) record(e journal.Event) {
 	kind, always := recordKind(e)
 	if e.Kind == journal.RefusedAgain || e.Kind == journal.ServerStopped || e.Kind == journal.ProcessCount || !always && !t.opts.Verbose {
@@ -41,8 +41,8 @@ func (t *Terminal) record(e journal.Event) {
 	t.recordLine(e.Time, e.Name, kind, values...)
 }
 
-// recordKind returns the word for an event. An event about a process of Dormouse has the name of
-// its kind. always is false for an event that only a verbose Terminal prints.
+// recordKind returns the word for an event's kind. always is false for kinds that only a verbose
+// Terminal prints; their word is e.Kind.
 func recordKind(e journal.Event) (word string, always bool) {
 	if e.Kind == journal.Call {
 		switch {

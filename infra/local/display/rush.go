@@ -11,20 +11,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// most is how many calls are printed in a second. The sum of the others follows.
+// most is how many calls are printed in a second. One line with the number of the others follows.
 const most = 20
 
-// rush holds back calls that come faster than people read.
+// rush leaves out calls that come faster than people can read.
 type rush struct {
-	since  time.Time // begin of the second that is counted
-	shown  int       // calls that were printed in this second
-	more   int       // calls that were held back; then how many of them failed and were refused
+	since  time.Time // beginning of the second that is counted
+	shown  int       // calls printed in this second
+	more   int       // calls left out, and how many of them have failed or were refused
 	failed int
 	denied int
-	by     map[string]int // how many calls were held back, by server
+	by     map[string]int // number of calls left out, by server
 }
 
-// admit reports whether a call is printed. It counts those that are not.
+// admit reports whether to print a call. It counts a call that is not printed.
 func (r *rush) admit(e journal.Event) bool {
 	if at := e.Time.Truncate(time.Second); r.more == 0 && !at.Equal(r.since) {
 		r.since, r.shown = at, 0
@@ -47,7 +47,8 @@ func (r *rush) admit(e journal.Event) bool {
 	return false
 }
 
-// due returns when the sum must be printed, zero if there is none.
+// due returns when the line about the calls left out must be printed. It returns the zero time if
+// there are none.
 func (r *rush) due() time.Time {
 	if r.more == 0 {
 		return time.Time{}
@@ -55,14 +56,14 @@ func (r *rush) due() time.Time {
 	return r.since.Add(time.Second)
 }
 
-// printSum prints the sum if its second is over.
+// printSum prints the line about the calls left out if their second is over.
 func (r *rush) printSum(p *printer, now time.Time) {
 	if due := r.due(); !due.IsZero() && !now.Before(due) {
 		r.flush(p, now)
 	}
 }
 
-// flush prints the sum of the calls that were held back, and begins anew.
+// flush prints the line about the calls left out, and begins a new second.
 func (r *rush) flush(p *printer, now time.Time) {
 	if r.more == 0 {
 		return

@@ -60,7 +60,7 @@ func (t *Terminal) first(s Start) {
 	t.say("")
 }
 
-// addresses lists the servers with their addresses and tools.
+// addresses lists the servers, each with its address and tools.
 func (t *Terminal) addresses(s Start) {
 	wide := 0
 	text := make([]string, len(s.Servers))
@@ -88,8 +88,8 @@ func (t *Terminal) addresses(s Start) {
 	}
 }
 
-// names lists the names of many servers in columns. Servers that are not served, at most
-// manyServers, have a line each that says why.
+// names lists the names of the served servers in columns. Then it says why other servers are not
+// served, for at most manyServers of them.
 func (t *Terminal) names(s Start) {
 	var served []string
 	for _, server := range s.Servers {
@@ -124,14 +124,14 @@ func (t *Terminal) names(s Start) {
 			break
 		}
 		line := "  " + pad(server.Name, t.name) + "  not served: " + server.Why
-		if t.opts.Form != Records { // a file has no width, and whoever reads it needs the whole reason
+		if t.opts.Form != Records { // a log has no width, and its reader needs the whole reason
 			line = cut(line, t.opts.Width())
 		}
 		t.say("%s", line)
 	}
 }
 
-// clients prints how to connect clients.
+// clients prints how to connect clients, after the user has pressed a key.
 func (t *Terminal) clients() {
 	t.say("")
 	for _, line := range t.begun.Clients {

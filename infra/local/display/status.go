@@ -8,8 +8,8 @@ import (
 
 // seen holds the counts that the status line shows.
 type seen struct {
-	awake    map[int]bool    // runners, by PID
-	sessions map[string]bool // names of sessions that had a call or a start since the beginning
+	awake    map[int]bool    // ids of the processes of awake boxes
+	sessions map[string]bool // ids of sessions that had a call or a start of a server
 	calls    int
 	failed   int
 	refused  int
@@ -17,11 +17,11 @@ type seen struct {
 	costAt   time.Time
 }
 
-// maxSessions limits the sessions that the status line tells apart.
+// maxSessions limits how many sessions the status line distinguishes.
 const maxSessions = 100_000
 
-// status returns the status line. cost returns what AWS would have billed; nil: the line
-// does not say.
+// status returns the status line. cost returns what AWS would have billed; if it is nil, the line
+// leaves that out.
 func (s *seen) status(now time.Time, cost func() float64) string {
 	parts := []string{"nothing runs"}
 	if n := len(s.awake); n > 0 {
@@ -45,7 +45,7 @@ func (s *seen) status(now time.Time, cost func() float64) string {
 	return "─ " + strings.Join(parts, " · ")
 }
 
-// dollars formats a sum: with two decimals from one dollar on, and with four below.
+// dollars formats an amount with two decimals, or with four if it is less than one dollar.
 func dollars(usd float64) string {
 	if usd >= 1 {
 		return fmt.Sprintf("$%.2f", usd)

@@ -1,8 +1,7 @@
-// Package display tells people what happens on this machine: a line for each thing that a
-// person did or must do. It writes in one of three forms. On a screen it rewrites the
-// lines at the bottom. On a screen where nothing can be rewritten it only adds lines. For
-// the log of another program it writes one line for each event. It reads nothing, and
-// writes only to the writer that it is given.
+// Package display shows people what happens on this machine, with a line for each thing that
+// somebody did or must do. It writes in one of three forms ([Form]): for a screen whose last lines
+// it may rewrite, for one where it may only add lines, or one line for each event, for the log of
+// another program. It reads no input.
 package display
 
 import (
@@ -13,12 +12,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// Terminal writes events for people. Its methods are safe for concurrent use and do not
-// wait for the writer: a screen that is held must not hold up the machine. Close it.
+// Terminal writes events for people. Its methods are safe for concurrent use. They do not wait for
+// Options.Out: a screen that the user has paused must not block the machine. The caller must call
+// Close.
 type Terminal struct {
 	events  chan journal.Event
-	asked   chan func()  // see do
-	dropped atomic.Int64 // events that were left out since the last line about them
+	asked   chan func()  // functions that the Terminal's goroutine calls; see do
+	dropped atomic.Int64 // events that were left out and not yet reported by left
 	quit    chan struct{}
 	done    chan struct{}
 	once    sync.Once
@@ -31,10 +31,10 @@ type Terminal struct {
 	seen   seen
 }
 
-// queued is how many events may wait for a slow screen. More are left out.
+// queued is how many events may wait for a slow screen. Further events are left out.
 const queued = 4096
 
-// New returns a Terminal, which runs until Close.
+// New returns a Terminal. Its goroutine runs until Close.
 func New(o Options) *Terminal {
 	if o.Width == nil {
 		o.Width = func() int { return 80 }
@@ -47,7 +47,8 @@ func New(o Options) *Terminal {
 	return t
 }
 
-// Event takes an event. If too many wait, it is left out, and the next line says so.
+// Event prints an event. If too many events wait, it leaves this one out, and a later line says
+// so.
 func (t *Terminal) Event(e journal.Event) {
 	select {
 	case t.events <- e:
@@ -56,7 +57,7 @@ func (t *Terminal) Event(e journal.Event) {
 	}
 }
 
-// do has the goroutine call f, unless the Terminal is closed.
+// do makes the Terminal's goroutine call f. It does nothing after Close.
 func (t *Terminal) do(f func()) {
 	select {
 	case t.asked <- f:
@@ -64,8 +65,8 @@ func (t *Terminal) do(f func()) {
 	}
 }
 
-// Close writes what waits and removes the lines at the bottom. It does not wait longer
-// than a second for the writer.
+// Close writes the events that wait, and removes the lines at the bottom. It waits for that for a
+// second at most.
 func (t *Terminal) Close() {
 	t.once.Do(func() { close(t.quit) })
 	timer := time.NewTimer(time.Second)
@@ -99,9 +100,9 @@ func (t *Terminal) run() {
 	}
 }
 
-// drain writes the events that wait, and the lines that are due.
+// drain writes the events that wait, and the line about calls that were left out.
 func (t *Terminal) drain() {
-	for len(t.events) > 0 { // nobody else receives
+	for len(t.events) > 0 { // only this goroutine receives
 		t.take(<-t.events)
 	}
 	t.rush.flush(&t.printer, time.Now())
@@ -109,14 +110,14 @@ func (t *Terminal) drain() {
 	t.flush(time.Now())
 }
 
-// left prints how many events were left out since its last call, if any.
+// left prints how many events were left out since the last call of left, if any.
 func (t *Terminal) left(now time.Time) {
 	if n := t.dropped.Swap(0); n > 0 {
 		t.line(now, "", plural(int(n), "line was", "lines were")+" left out: this terminal takes them too slowly")
 	}
 }
 
-// next returns the time until something is due without an event.
+// next returns the time until something must be printed even without an event.
 func (t *Terminal) next(now time.Time) time.Duration {
 	next := time.Hour
 	if due := t.rush.due(); !due.IsZero() {
@@ -128,7 +129,7 @@ func (t *Terminal) next(now time.Time) time.Duration {
 	return max(next, time.Millisecond)
 }
 
-// flush writes what has gathered, with the lines at the bottom under it.
+// flush writes the lines in t.out to the screen, with the rewritten lines below them.
 func (t *Terminal) flush(now time.Time) {
 	text := t.out.Bytes()
 	if t.opts.Form == Screen {
@@ -136,7 +137,7 @@ func (t *Terminal) flush(now time.Time) {
 	}
 	t.out.Reset()
 	if len(text) > 0 {
-		// If the screen cannot be written to, there is no better place to report it.
+		// There is no better place to report the error than the screen.
 		_, _ = t.opts.Out.Write(text)
 	}
 }
@@ -148,7 +149,8 @@ func (t *Terminal) bottomLines(now time.Time) []string {
 	return append(t.bottom.installing(now, t.name), t.seen.status(now, t.begun.Cost))
 }
 
-// ToggleVerbose shows or hides functions, boxes and frames from now on, and says so.
+// ToggleVerbose shows or hides functions, boxes and frames from now on, and prints a line about
+// that.
 func (t *Terminal) ToggleVerbose() {
 	t.do(func() {
 		t.opts.Verbose = !t.opts.Verbose
@@ -163,5 +165,5 @@ func (t *Terminal) ToggleVerbose() {
 // Clients prints how to connect clients.
 func (t *Terminal) Clients() { t.do(t.clients) }
 
-// Say prints a line that is about no server.
+// Say prints a line that is about no particular server.
 func (t *Terminal) Say(text string) { t.do(func() { t.line(time.Now(), "", text) }) }

@@ -21,17 +21,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// file is the history on disk.
+// file is the SQLite file of a history.
 type file struct{ db *sql.DB }
 
-// The column counts.what has the index of a bin of durations, or one of these numbers.
+// Values of the column counts.what. Lower values, from 0 to len(bounds), are indexes of
+// counts.durations.
 const (
 	whatFailed = len(bounds) + 1 + iota
 	whatWakes
 	whatRefused
 )
 
-// A row of counts exists only for what happened. Times are seconds since 1970.
+// There is no row in counts with n = 0. The column at has seconds since 1970 in counts, and
+// milliseconds in the other tables.
 const schema = `
 CREATE TABLE IF NOT EXISTS calls (
 	id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, tenant TEXT NOT NULL, principal TEXT NOT NULL, server TEXT NOT NULL,
@@ -48,7 +50,7 @@ CREATE TABLE IF NOT EXISTS counts (
 	PRIMARY KEY (step, at, tenant, server, what)) STRICT, WITHOUT ROWID;`
 
 func openFile(path string) (*file, error) {
-	path, err := filepath.Abs(path) // the URL of a relative path would have a host
+	path, err := filepath.Abs(path) // SQLite would take the first element of a relative path in the URL for a host
 	if err != nil {
 		return nil, fmt.Errorf("open the history of calls: %w", err)
 	}
@@ -72,7 +74,7 @@ func openFile(path string) (*file, error) {
 	return &file{db}, nil
 }
 
-// addColumns adds to calls the columns that files of 0.1.0-alpha.2 lack.
+// addColumns adds the columns to the table calls that files of release 0.1.0-alpha.2 lack.
 func addColumns(ctx context.Context, db *sql.DB) error {
 	const number, text = " INTEGER NOT NULL DEFAULT 0", " TEXT NOT NULL DEFAULT ''"
 	for _, column := range [][2]string{{"woke", number}, {"bytes_in", number}, {"bytes_out", number}, {"key", text}, {"address", text}, {"refusal", text}} {
@@ -91,9 +93,9 @@ func addColumns(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// keepPrivate makes the file and its journal readable for this user only, because the
-// file says who called what. It creates a missing file, because SQLite would let all
-// users read it. Earlier releases made files that all users could read.
+// keepPrivate makes the file and its write-ahead log readable for this user only, because the
+// history says who called what. It creates a missing file, because SQLite would create it readable
+// for all users, as earlier releases did.
 func keepPrivate(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -114,7 +116,7 @@ func (f *file) add(ctx context.Context, calls []api.Call, starts []start, all ma
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // without effect after Commit
+	defer func() { _ = tx.Rollback() }() // has no effect after Commit
 	insert, err := tx.PrepareContext(ctx, `INSERT INTO calls (at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out, key, address, refusal)
 		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
 	if err != nil {
@@ -144,8 +146,8 @@ func (f *file) add(ctx context.Context, calls []api.Call, starts []start, all ma
 	return tx.Commit()
 }
 
-// addCounts adds the counts of a minute to the row of each number of its step, which is a
-// minute or an hour in seconds.
+// addCounts adds the counts of a minute to the rows of the period that the minute is in. step is
+// the length of the period in seconds: 60 or 3600.
 func addCounts(ctx context.Context, tx *sql.Tx, step int64, m minute, c counts) error {
 	for what, n := range append(c.durations[:], c.failed, c.wakes, c.refused) {
 		if n == 0 {
@@ -159,7 +161,7 @@ func addCounts(ctx context.Context, tx *sql.Tx, step int64, m minute, c counts) 
 	return nil
 }
 
-// prune deletes what is too old, and all calls but the newest.
+// prune deletes calls, starts and counts that are too old, and all calls except the newest ones.
 func (f *file) prune(ctx context.Context, now time.Time, newest int) error {
 	for _, s := range []struct {
 		text string
@@ -178,7 +180,7 @@ func (f *file) prune(ctx context.Context, now time.Time, newest int) error {
 	return nil
 }
 
-// where is the WHERE clause of a query with its arguments.
+// where is the WHERE clause of a query, and its arguments.
 type where struct {
 	text []string
 	args []any
@@ -214,7 +216,7 @@ func (w *where) String() string {
 	return " WHERE " + strings.Join(w.text, " AND ")
 }
 
-// Calls returns a page of calls, the newest first. Errors: Invalid, Unavailable.
+// Calls returns a page of calls, the newest first. The code of an error is Invalid or Unavailable.
 func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	page := api.Calls{Calls: []api.Call{}}
 	var w where
@@ -239,7 +241,7 @@ func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error)
 	var last int64
 	err := h.each(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out, key, address, refusal FROM calls`+
 		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit+1), func(scan func(...any) error) error {
-		if len(page.Calls) == q.Limit { // this row is of the next page
+		if len(page.Calls) == q.Limit { // this row belongs to the next page
 			page.Next = strconv.FormatInt(last, 10)
 			return nil
 		}
@@ -254,9 +256,9 @@ func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error)
 	return page, err
 }
 
-// each saves the history, so that the file has everything, and calls use for every row of a
-// query. A file that cannot be written, as on a full disk, is read all the same:
-// [History.Keep] reports the error. Before Open there are no rows.
+// each saves the history, so that the file has everything, and calls use for every row of a query.
+// If saving fails, as on a full disk, each reads what the file has; [History.Keep] reports the
+// error. Before Open there are no rows.
 func (h *History) each(ctx context.Context, query string, args []any, use func(scan func(...any) error) error) error {
 	_ = h.save()
 	h.mu.Lock()
@@ -281,11 +283,11 @@ func (h *History) each(ctx context.Context, query string, args []any, use func(s
 	return nil
 }
 
-// Series returns counts by minute, or by hour if they begin over a day ago. Errors:
-// Unavailable.
+// Series returns counts by minute, or by hour if q.Since is more than a day ago. The code of an
+// error is Unavailable.
 func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
 	series := api.Series{Step: 60, Bounds: bounds[:], Buckets: []api.Bucket{}}
-	if time.Since(q.Since) > keptMinutes+time.Minute { // a minute more: the client computed its Since of one day some moments ago
+	if time.Since(q.Since) > keptMinutes+time.Minute { // one minute longer, because a client that asks for a day has computed Since some moments ago
 		series.Step = 3600
 	}
 	var w where
@@ -327,10 +329,11 @@ func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, er
 	return series, err
 }
 
-// keptStarts is how many starts are kept, of all servers together.
+// keptStarts is how many starts of all servers together are kept.
 const keptStarts = 10_000
 
-// Starts returns the newest starts of a server, the newest first. Errors: Unavailable.
+// Starts returns the newest starts of servers, the newest first. The code of an error is
+// Unavailable.
 func (h *History) Starts(ctx context.Context, q api.StartQuery) ([]api.Start, error) {
 	var w where
 	w.equal("tenant", q.Tenant)
@@ -348,11 +351,12 @@ func (h *History) Starts(ctx context.Context, q api.StartQuery) ([]api.Start, er
 	return all, err
 }
 
-// mostPeople bounds the answer of [History.People].
+// mostPeople limits the result of [History.People].
 const mostPeople = 1_000
 
-// People returns who called, the principal with the newest call first, and at most
-// mostPeople of them. It counts only the calls that are kept. Errors: Unavailable.
+// People returns the principals that have called tools, sorted by their newest call, which is the
+// first. It returns mostPeople of them at most, and counts only the calls that are kept. The code
+// of an error is Unavailable.
 func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
 	w := callsOf(q)
 	all := []api.Person{}
@@ -375,9 +379,9 @@ func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, 
 	return all, err
 }
 
-// callsOf returns the condition for the calls that a query is about.
+// callsOf returns the WHERE clause for the calls that q selects.
 func callsOf(q api.PeopleQuery) (w where) {
-	w.and("refusal = '' AND tool != ''") // a refused request may have no known caller, and called no tool
+	w.and("refusal = '' AND tool != ''") // a refused request may have no known caller, and other requests have called no tool
 	w.equal("tenant", q.Tenant)
 	w.among(q.Servers)
 	if !q.Since.IsZero() {
@@ -386,7 +390,7 @@ func callsOf(q api.PeopleQuery) (w where) {
 	return w
 }
 
-// Busy returns when calls were executed; see [api.History]. Errors: Unavailable.
+// Busy returns when calls were executed; see [api.History]. The code of an error is Unavailable.
 func (h *History) Busy(ctx context.Context, q api.PeopleQuery) (all []api.Busy, err error) {
 	w := callsOf(q)
 	err = h.each(ctx, `SELECT tenant, server, at - CAST(ms AS INTEGER) AS begun, at FROM calls`+w.String()+` ORDER BY tenant, server, begun`, w.args, func(scan func(...any) error) error {

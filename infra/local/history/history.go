@@ -1,7 +1,7 @@
-// Package history keeps what clients have called on this machine. It has each of the last
-// calls, and counts by server for each minute of a day and each hour of three months. It
-// gets its data from events, so a call costs no operation of the store. It has names,
-// times and outcomes, and neither arguments nor results.
+// Package history keeps which tools clients have called on this machine. It has the newest calls
+// one by one, and for each server counts by minute for a day and by hour for 90 days. It gets its
+// data from events of the journal, so a call costs no operation of the store. It has names, times
+// and outcomes, but neither arguments nor results.
 package history
 
 import (
@@ -18,25 +18,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// saveEvery is how often the history is saved while something happens. A machine that is
-// killed loses what happened since.
+// saveEvery is how often the history is saved if it has changed. A killed machine loses what came
+// after the last save.
 const saveEvery = time.Minute
 
-// How long calls and counts are kept.
+// How long calls, counts by minute, and counts by hour are kept.
 const (
 	keptCallAge = 7 * 24 * time.Hour
 	keptMinutes = 24 * time.Hour
 	keptHours   = 90 * 24 * time.Hour
 )
 
-// bounds are the upper bounds of the durations that are counted together, in milliseconds.
-// The last count, after these, is for longer durations.
+// bounds are the upper bounds, in milliseconds, of the ranges in which durations are counted. One
+// more count, the last, is for longer durations.
 var bounds = [11]float64{5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 10_000, 60_000}
 
 // History is the history of a machine. The methods are safe for concurrent use.
 type History struct {
-	kept   int           // how many calls
-	full   chan struct{} // asks Keep to save before its minute is over; holds one
+	kept   int           // how many calls are kept at most
+	full   chan struct{} // has capacity 1; a value makes Keep save at once
 	saving sync.Mutex    // held during a write to the file; taken before mu
 
 	mu     sync.Mutex        // never held during a write, so that Record does not wait for the disk
@@ -44,24 +44,25 @@ type History struct {
 	starts []start           // starts that are not saved yet
 	counts map[minute]counts // counts that are not saved yet
 	totals map[labels]counts // counts since the program has started
-	turned map[refusal]int64 // requests that were refused since the start of the program
-	series map[string]int    // how many combinations of labels in totals are of a tenant
+	turned map[refusal]int64 // number of refused requests since the program has started
+	series map[string]int    // how many combinations of labels with a tool totals has, by tenant
 	file   *file             // nil before Open
 }
 
-// minute is the key of the counts: one minute of one server of a tenant.
+// minute is the key of counts: a server of a tenant, in one minute.
 type minute struct {
-	at             int64 // its begin, in seconds since 1970
+	at             int64 // the beginning of the minute, in seconds since 1970
 	tenant, server string
 }
 
-// counts is what happened: calls by duration, failed calls, and starts of boxes.
+// counts are the numbers of calls by duration, of failed calls, and of starts of boxes, among
+// others.
 type counts struct {
 	durations     [len(bounds) + 1]int64
-	took          time.Duration // all calls together
+	took          time.Duration // duration of all calls together
 	failed, wakes int64
-	refused       int64 // calls that were refused; they are in no other number
-	installs      int64 // and how long they took
+	refused       int64 // number of refused calls, which no other field counts
+	installs      int64 // number of installs, and their duration together
 	installed     time.Duration
 }
 
@@ -81,16 +82,17 @@ func (c counts) plus(o counts) counts {
 	return c
 }
 
-// New returns a history that keeps this number of calls. It is only in memory until Open.
+// New returns a history that keeps the newest calls, as many as calls says. Until Open it is in
+// memory only.
 func New(calls int) *History {
 	return &History{kept: calls, full: make(chan struct{}, 1), counts: map[minute]counts{}, totals: map[labels]counts{}, series: map[string]int{}, turned: map[refusal]int64{}}
 }
 
-// maxUnsaved is how many calls wait for the next save before Keep saves at once, and how
-// many are kept when a save has failed.
+// maxUnsaved is how many unsaved calls make Keep save at once. It is also how many calls are kept
+// for another try if a save fails.
 const maxUnsaved = 10_000
 
-// Record takes an event. It is a printer of a [journal.Recorder], and does not wait for the
+// Record takes an event. It is a printer for [journal.NewRecorder], and does not wait for the
 // disk.
 func (h *History) Record(e journal.Event) {
 	switch e.Kind {
@@ -108,7 +110,7 @@ func (h *History) Record(e journal.Event) {
 	}
 }
 
-// callOf returns the record of a call, or of a request that was refused.
+// callOf returns the record of a call or of a refused request.
 func callOf(e journal.Event) api.Call {
 	return api.Call{
 		Time: e.Time.UTC().Truncate(time.Millisecond), Tenant: e.Tenant, Principal: e.Principal, Server: e.Name, Tool: e.Tool,
@@ -138,7 +140,7 @@ func (h *History) called(e journal.Event) {
 	h.count(e.Time, of, n)
 }
 
-// refusal tells the counters of refusals apart. Callers whom nobody knows have no tenant.
+// refusal is the key of History.turned. tenant is "" for a caller who is not known.
 type refusal struct{ tenant, reason string }
 
 func (h *History) refused(e journal.Event) {
@@ -148,16 +150,16 @@ func (h *History) refused(e journal.Event) {
 	h.turned[of]++
 }
 
-// add keeps a record for the next save.
+// add appends a record for the next save.
 func (h *History) add(c api.Call) {
 	h.mu.Lock()
 	h.calls = append(h.calls, c)
-	full := len(h.calls) == maxUnsaved // true for one call only, so that a save that fails is not tried again for each call
+	full := len(h.calls) == maxUnsaved // only the call that reaches the limit asks for a save, so that after a failed save not every call tries again
 	h.mu.Unlock()
 	if full {
 		select {
 		case h.full <- struct{}{}:
-		default: // Keep has been asked
+		default: // Keep was already asked
 		}
 	}
 }
@@ -182,7 +184,7 @@ func (h *History) started(e journal.Event) {
 	}})
 }
 
-// inMS returns milliseconds with one digit after the point.
+// inMS returns d in milliseconds, rounded to one decimal.
 func inMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())/100) / 10 }
 
 func (h *History) count(at time.Time, of labels, n counts) {
@@ -200,7 +202,7 @@ func (h *History) count(at time.Time, of labels, n counts) {
 	h.totals[of] = h.totals[of].plus(n)
 }
 
-// Open continues the history in a file and makes the file if there is none.
+// Open opens the file of the history. It creates a missing file.
 func (h *History) Open(path string) error {
 	f, err := openFile(path)
 	if err != nil {
@@ -212,8 +214,7 @@ func (h *History) Open(path string) error {
 	return nil
 }
 
-// Keep saves the history at intervals until ctx ends. It writes nothing if nothing has
-// happened.
+// Keep saves the history every minute until ctx ends, if it has changed.
 func (h *History) Keep(ctx context.Context, log *slog.Logger) {
 	t := time.NewTicker(saveEvery)
 	defer t.Stop()
@@ -230,8 +231,8 @@ func (h *History) Keep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// save writes what is not saved. After an error it keeps the newest calls until the next
-// save.
+// save writes to the file what is not in it yet. If that fails, it keeps the newest maxUnsaved
+// calls and starts for the next save.
 func (h *History) save() error {
 	h.saving.Lock()
 	defer h.saving.Unlock()
@@ -250,7 +251,7 @@ func (h *History) save() error {
 	return f.prune(context.Background(), time.Now(), h.kept)
 }
 
-// putBack takes back what save could not write, and puts it before what was recorded meanwhile.
+// putBack keeps what save could not write, ahead of what was recorded meanwhile.
 func (h *History) putBack(calls []api.Call, starts []start, added map[minute]counts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -261,7 +262,7 @@ func (h *History) putBack(calls []api.Call, starts []start, added map[minute]cou
 	}
 }
 
-// Close saves the history and closes its file. Nothing may use the history afterwards.
+// Close saves the history and closes its file. The history must not be used afterwards.
 func (h *History) Close() error {
 	err := h.save()
 	if h.file != nil {

@@ -12,11 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// labels tell the counters of metrics apart. Starts of boxes have neither a principal nor
-// a tool.
+// labels are the key of the counts for metrics. For starts of boxes, principal and tool are "".
 type labels struct{ tenant, server, principal, tool string }
 
-// maxLabels bounds the combinations of labels of one tenant. Further ones are counted under
+// maxLabels limits the combinations of labels of one tenant; further ones are counted under
 // others. Calls of tools that no list of their server has are counted under unknown.
 const (
 	maxLabels = 2_000
@@ -24,8 +23,8 @@ const (
 	unknown   = "(unknown)"
 )
 
-// Metrics writes counts since the start of the program, in the text format of Prometheus.
-// may says which tenants and servers the reader sees.
+// Metrics writes the counts since the start of the program, in the text format of Prometheus. may
+// reports whether the reader may see a server of a tenant.
 func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) error {
 	h.mu.Lock()
 	totals, turned := maps.Clone(h.totals), maps.Clone(h.turned)
@@ -56,7 +55,7 @@ func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) err
 		own := labels{tenant: l.tenant, server: l.server}
 		n, ok := servers[own]
 		if !ok {
-			continue // was written
+			continue // the server was written already
 		}
 		delete(servers, own)
 		fmt.Fprintf(&wakes, "dormouse_box_starts_total{%s} %d\n", own, n.wakes)
@@ -87,7 +86,7 @@ func (c counts) histogram(w *strings.Builder, l labels) {
 	fmt.Fprintf(w, "dormouse_tool_call_duration_seconds_count{%s} %d\n", l, sum)
 }
 
-// String returns the labels that are not empty.
+// String returns the labels that are not empty, in the text format of Prometheus.
 func (l labels) String() string {
 	var all []string
 	for _, p := range [][2]string{{"tenant", l.tenant}, {"server", l.server}, {"principal", l.principal}, {"tool", l.tool}} {
@@ -98,7 +97,7 @@ func (l labels) String() string {
 	return strings.Join(all, ",")
 }
 
-// Escape returns a text as it stands between the quotes of a label's value.
+// Escape escapes a text for the value of a label, between quotes.
 func Escape(text string) string { return escape.Replace(text) }
 
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)

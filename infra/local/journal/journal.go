@@ -1,5 +1,5 @@
-// Package journal reports what happens on this machine: to the processes of Dormouse,
-// to servers, and to calls. It counts the running processes.
+// Package journal passes events about this machine to printers: events of dormouse's processes, of
+// servers, and of calls. It counts the running processes.
 package journal
 
 import (
@@ -10,106 +10,106 @@ import (
 	"time"
 )
 
-// Kinds of [Event], with the fields that each of them sets. A wake means that a process was
-// started. Each process has exactly one wake and exactly one end (sleep or crash). Test support
-// has processes of other kinds.
+// Kinds of [Event], with the fields that are set besides Name and Time. A wake event says that a
+// process was started. Each process has exactly one wake, and one end (sleep or crash). Tests have
+// processes with other prefixes than "box".
 const (
 	BoxWake  = "box.wake"  // the runner of a box was started
-	BoxSleep = "box.sleep" // the runner ended by itself, or because it was asked to; Duration: how long it ran
-	BoxCrash = "box.crash" // the runner ended in another way; Detail: how; Duration: how long it ran
+	BoxSleep = "box.sleep" // the runner ended by itself, or after it was asked to; Duration: how long it ran
+	BoxCrash = "box.crash" // the runner ended otherwise; Detail: how; Duration: how long it ran
 
-	ServersChanged = "servers.changed" // the servers file was changed and is served; Name: the file; Detail: how it differs
-	ServersRefused = "servers.refused" // the servers file was changed and cannot be served, so what was served before still is; Detail: why
+	ServersChanged = "servers.changed" // a changed servers file is served now; Name: the file; Detail: how it differs
+	ServersRefused = "servers.refused" // a changed servers file cannot be served, so the previous one still is; Detail: why
 
-	// ProcessCount says that the last process has ended. The Recorder creates it.
+	// ProcessCount says that the last running process has ended. The Recorder creates it.
 	ProcessCount = "process.count"
 
-	ServerSaved      = "server.saved"      // a file of a server's sources was saved, so the server starts anew
-	ServerStarting   = "server.starting"   // a process of a server is being started, for Principal and Client
+	ServerSaved      = "server.saved"      // a source file of a server was saved, so the server is started anew
+	ServerStarting   = "server.starting"   // a process of a server is being started for Principal and Client
 	ServerInstalling = "server.installing" // Detail: what is being installed for the process
-	ServerReady      = "server.ready"      // the process answers; Duration: since it runs; Install: how long the installs took; Detail: the server's tools, if they are known
-	ServerFailed     = "server.failed"     // the process could not be started, or ended on its own; Reason, Phase; Lines: the places in the server's sources, if they are known
-	ServerStopped    = "server.stopped"    // Dormouse stopped the process, which was idle or not wanted any more
-	ServerRefused    = "server.refused"    // the sandbox refused the process a host that the server's list of hosts has not; Detail
-	ServerAsleep     = "server.asleep"     // a box of the server has ended; Duration: since the server's last work, if that is known
+	ServerReady      = "server.ready"      // the process has answered initialize; Duration: since its start; Install: how long the installs took; Detail: number of tools, if known
+	ServerFailed     = "server.failed"     // the process could not be started, or ended on its own; Reason, Phase; Lines: the lines in the server's source files that its output names
+	ServerStopped    = "server.stopped"    // Dormouse stopped the process, because it was idle or not needed any more
+	ServerRefused    = "server.refused"    // the sandbox refused a network connection to a host that is not allowed for the server; Detail: the host
+	ServerAsleep     = "server.asleep"     // a box of the server has ended; Duration: since the last work of the server, if known
 
-	ToolsHeld = "tools.held" // tools of a server are held back; Detail: how many; Lines: how they differ from what was accepted
+	ToolsHeld = "tools.held" // tools of a server are held back; Detail: how many; Lines: how they differ from what the operator has accepted
 
-	Call    = "call"    // a tool was called; Duration; with a Reason, the call failed, or was refused if there is a Refusal
-	Refused = "refused" // a request that calls no tool was refused; Reason
-	// RefusedAgain is a refusal for the reason and the caller of a Refused in the last minute,
-	// or one of too many refusals. Printers count it and do not show it.
+	Call    = "call"    // a call of a tool has ended; Duration; Reason, if it failed or was refused; Refusal, if it was refused
+	Refused = "refused" // a request that calls no tool was refused; Reason: why
+	// RefusedAgain is a Refused that people need not see: its caller had one for the same reason
+	// in the last minute, or there are too many of them. Printers only count it.
 	RefusedAgain = "refused.again"
 
-	LogLost           = "log.lost"           // the log of this machine cannot be written; Reason
-	FolderTrouble     = "folder.trouble"     // a file of the data folder is damaged, lost or cannot be used; Reason
-	FolderWell        = "folder.well"        // the store can be written again; Detail
-	CertificateFailed = "certificate.failed" // the endpoint has no certificate, or no new one; Reason
+	LogLost           = "log.lost"           // the log cannot be written; Reason: why
+	FolderTrouble     = "folder.trouble"     // a file of the data folder is damaged, lost, or cannot be used; Reason: why
+	FolderWell        = "folder.well"        // the store can be written again; Detail: a sentence about that
+	CertificateFailed = "certificate.failed" // the endpoint has no certificate, or could not renew it; Reason: why
 
-	// Request says that a request that calls no tool has ended; Duration, Code. Only
-	// [Options].Trace gets events of this kind and of the next two.
+	// Request says that a request that calls no tool has ended; Duration, Code. Events of Request,
+	// Deliver and Stored go only to [Options].Trace.
 	Request = "request"
-	Deliver = "deliver" // a request has reached a box
-	Stored  = "stored"  // a frame with messages of a request was stored; Duration
+	Deliver = "deliver" // a request has reached its box
+	Stored  = "stored"  // a frame with messages that belong to a request was stored; Duration
 
-	Frame = "frame" // a function handled a frame of a box; Detail: its type. Only if [Options].Verbose is set
+	Frame = "frame" // a function has handled a frame of a box; Detail: the type of the frame. Only if [Options].Verbose is set
 )
 
-// Event is one thing that happened on this machine. Fields that the kind does not name may
-// be empty. [JSONPrinter] prints the fields with a name in JSON.
+// Event is something that happened on this machine. Fields that its kind does not name may be
+// empty. [JSONPrinter] prints the fields that have a name in JSON.
 type Event struct {
-	Time     time.Time     `json:"time"`             // when; set by the recorder if zero
-	Kind     string        `json:"kind"`             // one of the constants above
-	Name     string        `json:"name,omitempty"`   // of the function or the server
-	PID      int           `json:"pid,omitempty"`    // of the process; the recorder does not count an event without one
-	Detail   string        `json:"detail,omitempty"` // one line for people
-	Duration time.Duration `json:"-"`                // as the kind says; 0 where the kind names none
+	Time     time.Time     `json:"time"`             // time of the event; if zero, the recorder sets it
+	Kind     string        `json:"kind"`             // one of the kinds above
+	Name     string        `json:"name,omitempty"`   // name of the server or function
+	PID      int           `json:"pid,omitempty"`    // id of the process; the recorder counts processes only in events that have one
+	Detail   string        `json:"detail,omitempty"` // text for people, one line
+	Duration time.Duration `json:"-"`                // meaning depends on the kind
 
 	Tenant    string `json:"tenant,omitempty"`
-	Principal string `json:"principal,omitempty"` // for whom
-	Client    string `json:"client,omitempty"`    // the name that the client gave itself
-	Tool      string `json:"tool,omitempty"`      // of a call
+	Principal string `json:"principal,omitempty"` // who called
+	Client    string `json:"client,omitempty"`    // the name that the client sent in initialize
+	Tool      string `json:"tool,omitempty"`      // the tool that was called
 	Session   string `json:"session,omitempty"`
-	Process   string `json:"process,omitempty"` // the process of a server: its session, or the name of the sessions that share it
+	Process   string `json:"process,omitempty"` // the server's process: the id of its session, or if several sessions share it, a name for all of them
 	Trace     string `json:"trace,omitempty"`
-	Phase     string `json:"phase,omitempty"`  // the step at which a start failed, see box.Phase
-	Code      string `json:"code,omitempty"`   // of a failed call, if Dormouse refused it or gave it up; see storage.Code
-	Reason    string `json:"reason,omitempty"` // why it failed or was refused, one line; "" if it was neither
-	Hint      string `json:"hint,omitempty"`   // what to do about it, or to type
+	Phase     string `json:"phase,omitempty"`  // the step at which a start failed; see box.Phase
+	Code      string `json:"code,omitempty"`   // code of a call that Dormouse refused or gave up; see storage.Code
+	Reason    string `json:"reason,omitempty"` // why something failed or was refused, in one line
+	Hint      string `json:"hint,omitempty"`   // what the user can do, or a command to type
 	Measured
 
-	FileChange          // for ServersChanged
-	Lines      []string `json:"lines,omitempty"` // for ToolsHeld and ServerFailed
-	Running    int      `json:"running"`         // processes running now in all; set by the recorder
+	FileChange          // only for ServersChanged
+	Lines      []string `json:"lines,omitempty"` // for ToolsHeld and ServerFailed: details, one a line
+	Running    int      `json:"running"`         // number of running processes after the event; set by the recorder
 }
 
-// Measured has the fields of an [Event] that only programs read.
+// Measured has those fields of an [Event] that are for programs and not for people.
 type Measured struct {
-	Install  time.Duration `json:"-"` // ServerReady
-	Method   string        `json:"-"` // of a request or a call
-	Parent   string        `json:"-"` // the traceparent that the client sent, "" for none
-	Protocol string        `json:"-"` // the protocol version in the request's header, "" for none
+	Install  time.Duration `json:"-"` // only for ServerReady: how long the installs took
+	Method   string        `json:"-"` // MCP method of a request or call
+	Parent   string        `json:"-"` // value of the client's traceparent header, or ""
+	Protocol string        `json:"-"` // value of the request's header with the protocol version, or ""
 	Wakes    int           `json:"-"` // how many boxes the request has woken
-	Unlisted bool          `json:"-"` // the server has a list of tools, and Tool is not in the list
+	Unlisted bool          `json:"-"` // the server's list of tools is known and lacks Tool
 	Sender
-	In, Out int `json:"-"` // bytes of the request's body and of the answer; 0 is unknown
+	In, Out int `json:"-"` // bytes of the request's body and of the response's body; 0 if unknown
 }
 
-// Sender has the fields of an [Event] about a call or a refusal that say where it came from.
+// Sender has those fields of an [Event] that say where a call or a refused request came from.
 type Sender struct {
-	Key     string `json:"key,omitempty"`     // ID of the API key; a refused caller without a Principal only claims it
-	Address string `json:"address,omitempty"` // of the network, such as 192.0.2.7
+	Key     string `json:"key,omitempty"`     // ID of the API key; if the caller was refused and Principal is "", the key was not verified
+	Address string `json:"address,omitempty"` // IP address, such as 192.0.2.7
 	Refusal string `json:"refusal,omitempty"` // why the caller was refused: a code such as forbidden, or the kind of a limit
 }
 
-// FileChange has the names of the servers that differ in a changed servers file.
+// FileChange names the servers that differ between the previous servers file and the changed one.
 type FileChange struct {
 	Added   []string `json:"added,omitempty"`
 	Changed []string `json:"changed,omitempty"`
 	Removed []string `json:"removed,omitempty"`
 }
 
-// Failed reports whether e is about a failure, and not about a refusal.
+// Failed reports whether e has a reason and is not a refusal.
 func (e Event) Failed() bool { return e.Reason != "" && e.Refusal == "" }
 
 // Recorder counts the running processes and passes events to its printers. It is safe for
@@ -120,15 +120,14 @@ type Recorder struct {
 	printers []func(Event)
 }
 
-// NewRecorder returns a recorder that calls each printer with each event, one after
-// another and in order. A printer must not block. It must call neither the recorder
-// nor code that records.
+// NewRecorder returns a recorder that calls each printer with each event, in the order of the
+// events. A printer must not block. It must not call the recorder, directly or indirectly.
 func NewRecorder(printers ...func(Event)) *Recorder {
 	return &Recorder{running: map[int]bool{}, printers: printers}
 }
 
-// Record completes e and passes it to the printers. After the end of the last process
-// it adds an event of kind [ProcessCount].
+// Record sets Time and Running in e, and passes e to the printers. When the last running process
+// has ended, it also passes an event of kind [ProcessCount].
 func (r *Recorder) Record(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,9 +156,9 @@ func (r *Recorder) print(e Event) {
 	}
 }
 
-// JSONPrinter returns a printer of one JSON object a line. The times are RFC 3339, UTC,
-// and durations are in milliseconds. It leaves out empty values, except running. failed
-// is true where there is a reason and no refusal. It prints no [RefusedAgain].
+// JSONPrinter returns a printer that writes one JSON object a line. Times are RFC 3339 in UTC, and
+// durations are in milliseconds. It leaves out empty values, except for running. The member failed
+// is [Event.Failed]. It leaves out events of kind [RefusedAgain].
 func JSONPrinter(w io.Writer) func(Event) {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -169,7 +168,7 @@ func JSONPrinter(w io.Writer) func(Event) {
 			return
 		}
 		e.Time = e.Time.UTC()
-		// An Event always encodes. If the output cannot be written to, there is no better
+		// Encoding an Event never fails. If the output cannot be written to, there is no better
 		// place to report that.
 		_ = enc.Encode(struct {
 			Event

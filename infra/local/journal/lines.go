@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Lines makes journal events of two sources: the events that functions observe, and the log lines
-// of runners, which are programs of their own. It is safe for concurrent use.
+// Lines creates journal events from two sources: the events that functions report, and the log
+// lines of runners. It is safe for concurrent use.
 type Lines struct {
 	to *Recorder
 	Options
@@ -23,9 +23,9 @@ type Lines struct {
 	mu      sync.Mutex
 	callers map[string]caller          // by session
 	starts  map[string]*start          // by server and process
-	open    map[storage.StreamID]Event // calls whose end comes in a later event, by the stream of their answer
-	work    map[string]time.Time       // the last work, by server
-	refused map[string]time.Time       // when a refusal was last recorded as Refused, by caller and reason
+	open    map[storage.StreamID]Event // calls whose end another event will report, by the stream of their response; see later
+	work    map[string]time.Time       // time of the last work, by server
+	refused map[string]time.Time       // time of the last event of kind Refused, by caller and reason
 }
 
 // caller identifies the client of a session.
@@ -33,28 +33,28 @@ type caller struct{ tenant, principal, client string }
 
 // start is a process of a server that is not ready yet.
 type start struct {
-	installs time.Time     // when the install that goes on began; zero if none goes on
-	install  time.Duration // how long the installs took that have ended
+	installs time.Time     // when the current install began; zero if there is none
+	install  time.Duration // how long the finished installs took
 }
 
-// maxKnown limits the sessions, starts and calls that Lines remembers. Events about
-// forgotten ones have fewer fields.
+// maxKnown limits how many sessions, starts and calls Lines remembers. At the limit it forgets
+// all; later events about those have fewer fields.
 const maxKnown = 10_000
 
-// Options of Lines. All functions but Trace are required.
+// Options of [NewLines]. All functions but Trace are required.
 type Options struct {
-	Verbose bool                               // records events of kind Frame, too
-	Hide    func(string) string                // removes the secrets of servers from a text
-	Tools   func(tenant, server string) string // such as "3 tools"; "" if that is not known
+	Verbose bool                               // also record events of kind Frame
+	Hide    func(string) string                // removes secrets of servers from a text
+	Tools   func(tenant, server string) string // number of tools, such as "3 tools"; "" if unknown
 	// Lists reports whether metrics may count a tool by its name: a list of the server has the
 	// tool, or no list of the server is known.
 	Lists func(tenant, server, tool string) bool
-	// Held says how many tools of a server are held back, and how they differ from those that
-	// the operator has accepted.
+	// Held returns how many tools of a server are held back, and how they differ from the tools
+	// that the operator has accepted.
 	Held func(server string) (detail string, lines []string)
-	// Places returns the lines of source code that the last words of a process name.
+	// Places returns the lines of source code that a process's last output names.
 	Places func(server, process string) []string
-	Trace  func(Event) // gets events of kinds Request, Deliver and Stored; must not block; nil for nobody
+	Trace  func(Event) // gets events of kinds Request, Deliver and Stored; must not block; may be nil
 }
 
 // NewLines returns a Lines that passes events to a recorder.
@@ -65,7 +65,7 @@ func NewLines(to *Recorder, o Options) *Lines {
 	}
 }
 
-// boxLine holds the fields of a log line of a runner.
+// boxLine has the fields of a runner's log line.
 type boxLine struct {
 	Time     time.Time `json:"time"`
 	Server   string    `json:"server"`
@@ -80,12 +80,12 @@ type boxLine struct {
 	Why      string    `json:"why"`
 	Hint     string    `json:"hint"`
 	MS       float64   `json:"duration_ms"`
-	Followed bool      `json:"followed"` // another process takes the place of this one
-	Refused  string    `json:"refused"`  // what the sandbox refused the process; the line then says nothing about its state
+	Followed bool      `json:"followed"` // another process replaces this one
+	Refused  string    `json:"refused"`  // what the sandbox refused to the process; such a line says nothing about the process's state
 }
 
-// Box takes a log line of the runner of a box. tenant and server are those of the box. They may
-// be "" if the line names the server and the session.
+// Box takes a log line of a box's runner. tenant and server are those of the box. They may be ""
+// if the line itself names the server and the session.
 func (l *Lines) Box(tenant, server, line string) {
 	if l.Trace != nil && strings.Contains(line, `"msg":"deliver"`) {
 		var s boxLine
@@ -108,14 +108,14 @@ func (l *Lines) Box(tenant, server, line string) {
 	}
 }
 
-// tenantOf returns the tenant of a session's last caller, "" if nobody has called.
+// tenantOf returns the tenant of the session's last caller, or "" if nobody has called.
 func (l *Lines) tenantOf(id string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.callers[id].tenant
 }
 
-// Observe takes an event of a function. It removes the secrets of servers from the event.
+// Observe takes an event that a function reports. It also removes secrets of servers from e.Why.
 func (l *Lines) Observe(e *observe.Event) {
 	switch e.Kind {
 	case observe.API:
@@ -150,10 +150,10 @@ func (l *Lines) Observe(e *observe.Event) {
 	e.Why = l.Hide(e.Why)
 }
 
-// noWords is the reason of a failed call whose event has no reason.
+// noWords is the reason for a failed call whose event gives none.
 const noWords = "the tool reported an error"
 
-// request takes the end of a client's request.
+// request takes an event about the end of a client's request.
 func (l *Lines) request(of *observe.Event) {
 	l.knows(of)
 	if of.Refused {
@@ -163,7 +163,7 @@ func (l *Lines) request(of *observe.Event) {
 	switch {
 	case of.Outcome == "":
 		return
-	case of.Tool == "": // this request reports the end of a call that an earlier request began
+	case of.Tool == "": // the request reports the end of a call that an earlier request began
 		why := of.Why
 		if of.Outcome == observe.Failed {
 			why = cmp.Or(why, noWords)
@@ -184,7 +184,7 @@ func (l *Lines) request(of *observe.Event) {
 	l.to.Record(e)
 }
 
-// refuse takes a request that calls no tool and was refused.
+// refuse records a refused request that calls no tool.
 func (l *Lines) refuse(of *observe.Event) {
 	from := cmp.Or(of.Caller, &observe.Caller{})
 	e := Event{
@@ -202,7 +202,7 @@ func senderOf(of *observe.Event) Sender {
 	return Sender{Key: plain(from.Key), Address: plain(from.Address), Refusal: of.Refusal}
 }
 
-// event returns the event about a request.
+// event returns a journal event of this kind for a request.
 func event(kind string, of *observe.Event) Event {
 	e := Event{
 		Kind: kind, Name: of.Server, Duration: of.Took, Tenant: of.Tenant, Principal: of.Principal, Client: plain(of.Client), Tool: plain(of.Tool),
@@ -215,8 +215,9 @@ func event(kind string, of *observe.Event) Event {
 	return e
 }
 
-// repeated reports whether the refusal of a caller is not to be shown again: the last minute has
-// had one for the same reason, or too many of any kind. of names the caller and the reason.
+// repeated reports whether a refusal should only be counted. That is so if the last minute has had
+// one for the same caller and reason, or too many refusals in all. of names the caller and the
+// reason.
 func (l *Lines) repeated(of string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,16 +226,16 @@ func (l *Lines) repeated(of string) bool {
 	}
 	maps.DeleteFunc(l.refused, func(_ string, at time.Time) bool { return time.Since(at) >= time.Minute })
 	if len(l.refused) >= maxReasons {
-		return true // a caller that makes up names must not fill the screen
+		return true // a caller that invents names must not fill the screen
 	}
 	l.refused[of] = time.Now()
 	return false
 }
 
-// maxReasons limits the refusals that are recorded as Refused in a minute.
+// maxReasons limits how many different refusals are recorded as Refused in a minute.
 const maxReasons = 100
 
-// knows remembers the client of a session, and when the session's server last had work.
+// knows remembers the client of a session, and that the session's server has work now.
 func (l *Lines) knows(s *observe.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -252,8 +253,8 @@ func (l *Lines) knows(s *observe.Event) {
 	l.callers[id] = caller{cmp.Or(s.Tenant, known.tenant), s.Principal, cmp.Or(plain(s.Client), known.client)}
 }
 
-// process takes the state that a server's process has reached; the states are those of
-// box.ProcessState. tools is the answer of [Options].Tools for a process that is ready.
+// process takes a new state of a server's process; see box.ProcessState. tools is the result of
+// [Options].Tools if the process is ready.
 func (l *Lines) process(s *boxLine, tools string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -306,7 +307,7 @@ func (l *Lines) process(s *boxLine, tools string) {
 	}
 }
 
-// stage takes a step of a preparation.
+// stage takes a step in the preparation of a process, such as the beginning or end of an install.
 func (l *Lines) stage(e Event, begun *start, s *boxLine) {
 	if s.Phase != "dep_install" || strings.HasPrefix(s.Step, "installed ") {
 		begun.endInstall()
@@ -331,7 +332,7 @@ func (l *Lines) record(e Event, kind string) {
 	l.to.Record(e)
 }
 
-// Asleep records that a box of a server has ended.
+// Asleep records that a box of a server has ended normally.
 func (l *Lines) Asleep(server string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -342,11 +343,11 @@ func (l *Lines) Asleep(server string) {
 	l.to.Record(e)
 }
 
-// maxReason is the longest reason, in characters.
+// maxReason is the length of the longest reason, in characters.
 const maxReason = 400
 
-// reason returns the first line of a text, without secrets, and without the name of the server
-// at its beginning, because events have the name in a field of its own.
+// reason returns the first line of an error text, without secrets. It removes the server's name at
+// the beginning, because an event has the name in a field.
 func (l *Lines) reason(server, text string) string {
 	if text == "" {
 		return ""
@@ -355,13 +356,13 @@ func (l *Lines) reason(server, text string) string {
 	return plain(l.Hide(strings.TrimPrefix(first, fmt.Sprintf("server %q: ", server))))
 }
 
-// plain returns a text of at most maxReason characters, with a space for each character that
-// could control a terminal.
+// plain returns at most maxReason characters of a text. It replaces each character that could
+// control a terminal by a space.
 func plain(text string) string {
 	if len(text) > 4*maxReason {
 		text = text[:4*maxReason]
 	}
-	text = strings.Map(func(r rune) rune { // returns the same string if nothing changes
+	text = strings.Map(func(r rune) rune { // strings.Map returns the same string if nothing changes
 		if unicode.IsPrint(r) {
 			return r
 		}

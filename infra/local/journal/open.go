@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// later keeps a call until an event reports its end. That event may have come already.
+// later stores a call until ended is called for its stream. That may have happened already.
 func (l *Lines) later(stream storage.StreamID, e Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -22,21 +22,21 @@ func (l *Lines) later(stream storage.StreamID, e Event) {
 	l.open[stream] = e
 }
 
-// Open returns how many open calls there are whose request no function holds open until the
-// answer, such as calls over WebSockets.
+// Open returns how many open calls there are that no HTTP request waits for, such as calls over
+// WebSockets.
 func (l *Lines) Open() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.open {
-		if e.Kind != "" { // otherwise the end came first, see ended
+		if e.Kind != "" { // an entry without a kind is an end whose call is not known yet; see ended
 			n++
 		}
 	}
 	return n
 }
 
-// ended takes the end of a call that later keeps, or will keep: the end may come first. Then
-// l.open has an event without a kind for its stream.
+// ended takes the end of a call that was or will be passed to later. If the end comes first, ended
+// stores it in l.open as an event without a kind.
 func (l *Lines) ended(end observe.Ended) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +52,7 @@ func (l *Lines) ended(end observe.Ended) {
 	l.over(e, time.Now(), l.reason(e.Name, end.Why))
 }
 
-// over records a call that began at e.Time and ended at another time.
+// over records the end of a call that began at e.Time.
 func (l *Lines) over(e Event, at time.Time, reason string) {
 	e.Duration, e.Time, e.Reason = at.Sub(e.Time), at, reason
 	l.to.Record(e)

@@ -1,5 +1,5 @@
-// Package localtest holds code that tests of one machine share: a network of pipes, and
-// clients of WebSocket APIs.
+// Package localtest has code that tests of packages below infra/local share: a network of pipes,
+// and clients of WebSocket APIs.
 package localtest
 
 import (
@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Patience is much longer than any step takes. A test that waits longer is stuck.
+// Patience is much longer than any single step of a test takes.
 const Patience = 20 * time.Second
 
-// Wait returns the next value of a channel.
+// Wait returns the next value of a channel. The test fails after [Patience].
 func Wait[T any](t testing.TB, from <-chan T) T {
 	t.Helper()
 	select {

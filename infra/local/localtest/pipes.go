@@ -8,18 +8,18 @@ import (
 	"testing"
 )
 
-// Pipes is a network without buffers and ports. It works in synctest, and is a
-// [net.Listener].
+// Pipes is an in-memory network of [net.Pipe] connections, without buffers and ports. It works in
+// testing/synctest, and is a [net.Listener].
 type Pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-// NewPipes returns a network on which nothing is served yet.
+// NewPipes returns a network that nobody listens on yet.
 func NewPipes() *Pipes { return &Pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
 
-// Serve serves a handler on a network of its own until the end of the test.
+// Serve serves a handler on a new network until the end of the test.
 func Serve(t testing.TB, h http.Handler) *Pipes {
 	p := NewPipes()
 	s := &http.Server{Handler: h} //nolint:gosec // clients are tests
@@ -47,7 +47,7 @@ func (p *Pipes) Close() error {
 // Addr implements [net.Listener].
 func (p *Pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// Dial connects to the served handler, whatever the address. It has the type of
+// Dial connects to whoever accepts on p. It ignores the address. Its type is that of
 // http.Transport.DialContext.
 func (p *Pipes) Dial(context.Context, string, string) (net.Conn, error) {
 	client, server := net.Pipe()
@@ -59,7 +59,7 @@ func (p *Pipes) Dial(context.Context, string, string) (net.Conn, error) {
 	}
 }
 
-// Client returns an HTTP client that keeps no connection open.
+// Client returns an HTTP client that uses a new connection for each request.
 func (p *Pipes) Client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: p.Dial, DisableKeepAlives: true}}
 }

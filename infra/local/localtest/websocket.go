@@ -9,14 +9,14 @@ import (
 	"github.com/coder/websocket"
 )
 
-// WebSockets opens connections to a WebSocket API on a network of pipes.
+// WebSockets opens connections to a WebSocket API on a [Pipes].
 type WebSockets struct {
 	T     testing.TB
 	API   *Pipes
 	Stage string
 }
 
-// Refusal is the server's answer to a refused upgrade.
+// Refusal is the server's response to an upgrade request that it refuses.
 type Refusal struct {
 	Status int
 	Body   string
@@ -25,7 +25,7 @@ type Refusal struct {
 // Error implements error.
 func (r Refusal) Error() string { return fmt.Sprintf("refused with %d %s", r.Status, r.Body) }
 
-// Dial opens a connection. The error is a [Refusal] if the server answered.
+// Dial opens a connection. If the server refuses the upgrade, the error is a [Refusal].
 func (w WebSockets) Dial(path string, o websocket.DialOptions) (*WebSocket, error) {
 	o.HTTPClient = w.API.Client()
 	conn, res, err := websocket.Dial(w.T.Context(), "ws://gateway.test"+path, &o) //nolint:bodyclose // the library keeps the start of a body and closes it
@@ -41,7 +41,7 @@ func (w WebSockets) Dial(path string, o websocket.DialOptions) (*WebSocket, erro
 	return nil, errors.Join(Refusal{res.StatusCode, string(body)}, err)
 }
 
-// Refused tries to open a connection that the server must refuse.
+// Refused opens a connection, which the server must refuse.
 func (w WebSockets) Refused(path string) Refusal {
 	w.T.Helper()
 	_, err := w.Dial(path, websocket.DialOptions{})
@@ -52,7 +52,7 @@ func (w WebSockets) Refused(path string) Refusal {
 	return r
 }
 
-// Open opens a connection to the stage, which the server must accept.
+// Open opens a connection to w.Stage, which the server must accept.
 func (w WebSockets) Open() *WebSocket {
 	w.T.Helper()
 	conn, err := w.Dial("/"+w.Stage, websocket.DialOptions{})
@@ -76,7 +76,7 @@ func (c *WebSocket) Say(text string) {
 	}
 }
 
-// SayFrames sends a message in frames, until the server refuses one.
+// SayFrames sends one message in several frames. It stops if the server refuses one.
 func (c *WebSocket) SayFrames(kind websocket.MessageType, frames ...string) {
 	w, err := c.Writer(c.t.Context(), kind)
 	for _, f := range frames {
@@ -99,7 +99,7 @@ func (c *WebSocket) Hear() string {
 	return string(data)
 }
 
-// End reads until the connection ends and returns the close frame.
+// End reads until the connection ends, and returns the server's close frame.
 func (c *WebSocket) End() websocket.CloseError {
 	c.t.Helper()
 	for {

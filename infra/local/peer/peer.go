@@ -1,4 +1,4 @@
-// Package peer tells which program of this machine has the other end of a TCP connection.
-// On Linux the kernel names the user and the inode of that socket, and /proc the processes
-// that hold the inode. Elsewhere the package knows nothing.
+// Package peer finds out which program on this machine has the other end of a TCP connection. On
+// Linux the kernel knows the user and the inode of the other socket, and /proc the processes that
+// hold the inode. On other systems the package finds nothing.
 package peer

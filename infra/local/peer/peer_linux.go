@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartedHere reports whether the other end of a connection belongs to a program that this
-// process has started, or that such a program has started, and so on. Every program of a
-// user in own counts as one. Programs of other users are never such programs.
+// StartedHere reports whether the other end of a connection belongs to a program that this process
+// has started, directly or through other programs. Every program of a user in own counts as
+// started here. A program of any other user than this process's does not.
 //
-// It also returns true if the other end is on this machine and nobody can be found who
-// holds it. Otherwise a program could send a request and close its end, or pass it on from
-// process to process while StartedHere looks.
+// If the other end is on this machine and no process that holds it can be found, StartedHere
+// returns true. Otherwise a program could avoid it: it could send a request and close its end, or
+// pass its end on from process to process while StartedHere looks.
 func StartedHere(c net.Conn, own func(uid uint32) bool) bool {
 	there, here := address(c.RemoteAddr()), address(c.LocalAddr())
 	if !ofThisMachine(there.Addr()) {
@@ -46,10 +46,11 @@ func StartedHere(c net.Conn, own func(uid uint32) bool) bool {
 	return true
 }
 
-// tries is how often StartedHere looks for the processes that hold a socket.
+// tries is how often StartedHere looks for the processes that hold a socket, and descends for the
+// parents of a process.
 const tries = 3
 
-// socket describes the other end of a connection. The inode is 0 if no process has it.
+// socket is the other end of a connection. Its inode is 0 if no process holds it.
 type socket struct {
 	uid   uint32
 	inode uint64
@@ -72,7 +73,7 @@ func ofThisMachine(a netip.Addr) bool {
 		return a.IsValid()
 	}
 	all, err := net.InterfaceAddrs()
-	if err != nil { // a service may not have the netlink for it
+	if err != nil { // a service may be forbidden to use netlink, which InterfaceAddrs needs
 		return binds(a)
 	}
 	return slices.ContainsFunc(all, func(own net.Addr) bool {
@@ -82,7 +83,8 @@ func ofThisMachine(a netip.Addr) bool {
 	})
 }
 
-// binds reports whether a socket can have an address, as those of this machine.
+// binds reports whether a socket can be bound to an address, which only works for addresses of
+// this machine.
 func binds(a netip.Addr) bool {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0)))
 	if err != nil {
@@ -92,9 +94,9 @@ func binds(a netip.Addr) bool {
 	return true
 }
 
-// find returns the socket with these two addresses. It asks by netlink, which takes a tenth
-// of a millisecond, and then looks into /proc: a kernel or a service may lack that netlink,
-// and its error is the same as for a socket that is gone.
+// find returns the socket with these two addresses. It asks the kernel by netlink, which takes 0.1
+// ms. If that fails, it reads /proc: some kernels and services lack this netlink, and its error
+// then is the same as for a socket that does not exist.
 func find(local, remote netip.AddrPort) (socket, error) {
 	if s, err := ask(local, remote); err == nil {
 		return s, nil
@@ -102,17 +104,17 @@ func find(local, remote netip.AddrPort) (socket, error) {
 	return look(local, remote)
 }
 
-// Sizes and values of linux/inet_diag.h.
+// Sizes, offsets and values from linux/inet_diag.h.
 const (
 	diagRequest = 56 // struct inet_diag_req_v2
 	diagMessage = 72 // struct inet_diag_msg
-	diagID      = 8  // where the addresses are in the request
-	diagUID     = 64 // in the message
+	diagID      = 8  // offset of the addresses in the request
+	diagUID     = 64 // offset in the message
 	diagInode   = 68
 	tcpListen   = 10
 )
 
-// ask looks a socket up by the netlink of sock_diag.
+// ask asks the kernel for a socket, by sock_diag(7).
 func ask(local, remote netip.AddrPort) (socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -160,8 +162,8 @@ func ask(local, remote netip.AddrPort) (socket, error) {
 	return socket{native.Uint32(body[diagUID:]), uint64(native.Uint32(body[diagInode:]))}, nil
 }
 
-// look finds a socket in the tables of /proc. The kernel reads all its buckets for them,
-// which takes ten milliseconds.
+// look finds a socket in the tables of /proc. It takes 10 ms, because the kernel walks its whole
+// hash table of sockets.
 func look(local, remote netip.AddrPort) (socket, error) {
 	for _, table := range []struct {
 		path string
@@ -171,7 +173,7 @@ func look(local, remote netip.AddrPort) (socket, error) {
 		if err != nil {
 			return socket{}, err
 		}
-		// The columns are: number, local address, remote address, state, two of queues,
+		// The columns are: number, local address, remote address, state, queues, timer,
 		// retransmits, user, timeouts, inode.
 		addresses := []byte(" " + table.form(local) + " " + table.form(remote) + " ")
 		at := bytes.Index(text, addresses)
@@ -189,8 +191,8 @@ func look(local, remote netip.AddrPort) (socket, error) {
 	return socket{}, errNoSocket
 }
 
-// short and long are the forms of an address in the two tables. An address of IPv4 is in
-// the second one, too, if its program has opened a socket of IPv6.
+// short and long format an address as in /proc/net/tcp and /proc/net/tcp6. The second table also
+// has IPv4 connections, if the program has opened an IPv6 socket.
 func short(a netip.AddrPort) string {
 	if !a.Addr().Is4() {
 		return "-"
@@ -203,7 +205,7 @@ func long(a netip.AddrPort) string {
 	return hexadecimal(sixteen[:], a.Port())
 }
 
-// hexadecimal writes an address as words of the machine's own byte order.
+// hexadecimal formats an address as 32-bit words in the machine's byte order, and the port.
 func hexadecimal(address []byte, port uint16) string {
 	var out strings.Builder
 	for ; len(address) > 0; address = address[4:] {
@@ -213,9 +215,9 @@ func hexadecimal(address []byte, port uint16) string {
 	return out.String()
 }
 
-// holders returns the processes that have a descriptor of a socket, as far as this process
-// may look into them. It looks into itself only if no other has one, because it holds as
-// many sockets as it has clients.
+// holders returns the processes that have a descriptor of a socket, as far as this process may see
+// that. It looks at this process last, and only if no other process has one: it has as many
+// sockets as clients.
 func holders(inode uint64) (pids []int) {
 	name, self := fmt.Sprintf("socket:[%d]", inode), os.Getpid()
 	for _, pid := range processes() {
@@ -229,15 +231,15 @@ func holders(inode uint64) (pids []int) {
 	return pids
 }
 
-// holds reports whether a process has a descriptor of a socket. It begins with the newest:
-// a proxy may have thousands, and the connection that is asked about has just been made.
+// holds reports whether a process has a descriptor of a socket. It begins with the newest
+// descriptor: a proxy may have thousands, and this connection was just opened.
 func holds(pid int, name string) bool {
 	dir, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
 	if err != nil {
 		return false
 	}
 	defer func() { _ = dir.Close() }()
-	open, _ := dir.Readdirnames(-1) // what is there before an error counts
+	open, _ := dir.Readdirnames(-1) // entries that were read before an error count
 	to := make([]byte, len(name)+1)
 	for _, fd := range slices.Backward(open) {
 		n, err := unix.Readlinkat(int(dir.Fd()), fd, to)
@@ -249,7 +251,7 @@ func holds(pid int, name string) bool {
 }
 
 func processes() (pids []int) {
-	all, _ := os.ReadDir("/proc") // what was read before an error counts
+	all, _ := os.ReadDir("/proc") // entries that were read before an error count
 	for _, e := range all {
 		if pid, err := strconv.Atoi(e.Name()); err == nil {
 			pids = append(pids, pid)
@@ -258,9 +260,9 @@ func processes() (pids []int) {
 	return pids
 }
 
-// descends reports whether a process is below this one. A process whose parents have ended
-// is a child of this process, which is a subreaper. While parents end, descends looks
-// again, and it returns true if it never sees the whole line.
+// descends reports whether a process descends from this one. If the parent of a process ends, this
+// process becomes its parent, because it is a subreaper. If a parent ends while descends looks, it
+// tries again. It returns true if it never sees the whole chain of parents.
 func descends(pid int) bool {
 	self := os.Getpid()
 	if pid == self {
@@ -283,7 +285,8 @@ func parent(pid int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The name in parentheses may hold anything; the state and the parent follow it.
+	// The program's name in parentheses may contain anything. The state and the parent's id follow
+	// it.
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(f) < 2 {
 		return 0, unix.EBADMSG

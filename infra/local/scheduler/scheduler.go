@@ -1,5 +1,4 @@
-// Package scheduler sends events once at a later time, even if this program is restarted
-// meanwhile.
+// Package scheduler sends events at a given time, even if this program is restarted meanwhile.
 package scheduler
 
 import (
@@ -21,43 +20,44 @@ import (
 // Config describes an [API]. All fields but Logger are required.
 type Config struct {
 	Folder string // folder of the schedules; New creates it if missing
-	// Send has an event handled. It closes done when that is over, or given up.
+	// Send begins to handle an event. It closes done when the event is handled, or was given up.
 	Send   func(payload []byte) (done <-chan struct{}, err error)
 	Logger *slog.Logger // may be nil
 }
 
-// API keeps schedules that send an event once. A schedule is a file until its event is
-// handled or given up. So it outlives this program. If
-// a schedule was due in the meantime, it is due at once.
+// API keeps schedules, each of which sends one event. A schedule is stored in a file until its
+// event is handled or given up, so it survives the end of this program. A schedule that was due
+// while no program ran is due at the next start.
 type API struct {
 	cfg Config
 
 	mu    sync.Mutex
-	now   func() time.Time // the clock of the machine
+	now   func() time.Time // returns the current time; tests replace it
 	runs  bool             // between Start and Stop
 	ended bool             // after Stop
 	kept  map[string]*oneTime
 	timer *time.Timer    // nil while no schedule waits
-	work  sync.WaitGroup // events in work
+	work  sync.WaitGroup // events that are being handled
 }
 
-// oneTime is a schedule in the form of its file, which is EventBridge's.
+// oneTime is a schedule. Its exported fields are the content of its file, in the form of
+// EventBridge.
 type oneTime struct {
 	ScheduleExpression string
 	Target             struct{ Input string }
 
 	at   time.Time
-	sent bool // the event of the schedule is being delivered
+	sent bool // Config.Send was called
 }
 
-// lookEvery is how often the API looks at the clock while a schedule waits. Timers stand
-// still while the machine sleeps, so the API uses no longer timer.
+// lookEvery is the longest timer that the API uses. While the machine is suspended, timers stand
+// still; so the API looks at the clock at least this often while a schedule waits.
 const lookEvery = 30 * time.Second
 
 const atForm = "at(2006-01-02T15:04:05)"
 
-// New reads the schedules of a folder. It sends no event before [API.Start], and the
-// API must be closed.
+// New reads the schedules in a folder. It sends no event before [API.Start]. The caller must call
+// [API.Close].
 func New(cfg Config) (*API, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -79,7 +79,7 @@ func New(cfg Config) (*API, error) {
 		}
 		s := &oneTime{}
 		if json.Unmarshal(raw, s) == nil {
-			s.at, _ = time.Parse(atForm, s.ScheduleExpression) // zero if it cannot be read
+			s.at, _ = time.Parse(atForm, s.ScheduleExpression) // on an error at stays zero
 		}
 		if s.at.IsZero() {
 			cfg.Logger.Warn("a schedule cannot be read, so it is ignored", "file", file)
@@ -90,7 +90,7 @@ func New(cfg Config) (*API, error) {
 	return a, nil
 }
 
-// Start begins to send events. It sends those of due schedules at once.
+// Start begins to send events, at once for those that are due.
 func (a *API) Start() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -98,7 +98,7 @@ func (a *API) Start() {
 	a.arm()
 }
 
-// arm sets the timer for the next due schedule. Called with mu held.
+// arm sets the timer for the next due schedule. Call it with mu held.
 func (a *API) arm() {
 	wait, waits := lookEvery, false
 	for _, s := range a.kept {
@@ -131,8 +131,8 @@ func (a *API) look() {
 	a.arm()
 }
 
-// fire sends the event of a schedule, and removes the schedule when the event is handled
-// or given up.
+// fire sends the event of a schedule. It removes the schedule when the event is handled or was
+// given up.
 func (a *API) fire(name string, s *oneTime) {
 	done, err := a.cfg.Send([]byte(s.Target.Input))
 	if err != nil {
@@ -146,7 +146,7 @@ func (a *API) fire(name string, s *oneTime) {
 	}
 }
 
-// forget removes a schedule. Called with mu held.
+// forget removes a schedule and its file. Call it with mu held.
 func (a *API) forget(name string) {
 	delete(a.kept, name)
 	a.arm()
@@ -157,8 +157,8 @@ func (a *API) forget(name string) {
 
 func (a *API) file(name string) string { return filepath.Join(a.cfg.Folder, name+".json") }
 
-// Stop ends the sending of events and the removal of schedules. A schedule whose event is
-// not handled by now stays for the next Start.
+// Stop stops sending events and removing schedules. A schedule whose event is not handled yet
+// stays for the next start.
 func (a *API) Stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -166,7 +166,7 @@ func (a *API) Stop() {
 	a.arm()
 }
 
-// Close calls Stop, and waits for the events that are being handled until ctx ends.
+// Close calls Stop. Then it waits for the events that are being handled, or until ctx ends.
 func (a *API) Close(ctx context.Context) error {
 	a.Stop()
 	if err := awsapi.Wait(ctx, &a.work); err != nil {
@@ -182,7 +182,7 @@ func (a *API) Len() int {
 	return len(a.kept)
 }
 
-// write writes the file of a schedule in one step.
+// write writes the file of a schedule atomically.
 func (a *API) write(name string, s *oneTime) error {
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -191,9 +191,9 @@ func (a *API) write(name string, s *oneTime) error {
 	return durable.WriteFile(a.file(name), raw, 0o600)
 }
 
-// Create stores a schedule that sends an event, which is JSON. The
-// schedule is due in the first whole second at or after at, or at once if that has
-// passed. If one with its name exists, that one stays unchanged and created is false.
+// Create stores a schedule that sends event, which is JSON. The schedule is due in the first whole
+// second at or after at. If a schedule with this name exists, Create changes nothing and created
+// is false.
 func (a *API) Create(name string, at time.Time, event string) (created bool, err error) {
 	s := &oneTime{at: at.Add(time.Second - 1).Truncate(time.Second)}
 	s.ScheduleExpression, s.Target.Input = s.at.UTC().Format(atForm), event
@@ -213,7 +213,7 @@ func (a *API) Create(name string, at time.Time, event string) (created bool, err
 	return true, nil
 }
 
-// Delete removes a schedule. found is false if there is none.
+// Delete removes a schedule. found is false if there is none with this name.
 func (a *API) Delete(name string) (found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package sockets serves WebSocket APIs on this machine. It holds the connections of
-// clients and runners, and passes each message to the routes of its API. The routes are
-// Dormouse's handlers in this process, or functions behind API Gateway's events (package
-// apigw). The package knows nothing of MCP.
+// Package sockets serves WebSocket APIs on this machine. It has the connections of clients and
+// runners, and passes each message to the [Routes] of its API. The routes are handlers in this
+// process, or functions that get events of API Gateway (package apigw). This package knows nothing
+// about MCP.
 package sockets
 
 import (
@@ -25,92 +25,92 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Conn describes a connection by the facts of its upgrade request.
+// Conn describes a connection, from its upgrade request.
 type Conn struct {
-	ID          string // as [awsapi.NewID]
+	ID          string // in the form of [awsapi.NewID]
 	SourceIP    string
 	UserAgent   string
 	Host        string
 	ConnectedAt time.Time
 }
 
-// Reply accepts or refuses a connection. A Status from 200 to 299 accepts it, with
-// Protocol as subprotocol. Any other Status refuses it, with Body (JSON) as reason.
+// Reply accepts or refuses a connection. A Status from 200 to 299 accepts it; Protocol is then the
+// WebSocket subprotocol. Any other Status refuses it; Body is then the response, in JSON.
 type Reply struct {
 	Status   int
 	Protocol string
 	Body     []byte
-	Opened   func() // called when routes can post to the connection; may be nil
-	Rooms    Rooms  // of the caller; without them only the limits of the connection hold
+	Opened   func() // called when [API.Post] to the connection works; may be nil
+	Rooms    Rooms  // limits that the caller's connections share; if empty, only the limits of each connection hold
 }
 
-// Rooms bound what several connections do together, such as those of one caller. A
-// connection waits while there is no room.
+// Rooms are limits that several connections share, such as those of one caller. A connection waits
+// while there is no room.
 type Rooms struct {
 	In    Room // bytes of the messages that are read or handled, until their reply is queued
 	Out   Room // bytes that wait for clients that read slowly
-	Turns Room // messages that are read or handled, for their first 100 ms
+	Turns Room // number of messages that are read or handled; each counts for its first 100 ms at most
 }
 
-// Room bounds bytes or messages, as a [golang.org/x/sync/semaphore.Weighted] does.
+// Room limits a number of bytes or messages. A [golang.org/x/sync/semaphore.Weighted] is a Room.
 type Room interface {
 	TryAcquire(n int64) bool
 	Acquire(ctx context.Context, n int64) error
 	Release(n int64)
 }
 
-// unbounded always has room.
+// unbounded is a Room without a limit.
 type unbounded struct{}
 
 func (unbounded) TryAcquire(int64) bool                { return true }
 func (unbounded) Acquire(context.Context, int64) error { return nil }
 func (unbounded) Release(int64)                        {}
 
-// Routes handle the events of an API's connections. Several goroutines call their
-// methods at once, even for one connection.
+// Routes handle the events of an API's connections. Several goroutines may call their methods at
+// once, even for one connection.
 type Routes interface {
-	// Connect is called before the upgrade is answered. Posts to the connection fail
-	// until Connect has returned.
+	// Connect is called before the upgrade is answered. A post to the connection fails until
+	// Connect has accepted it.
 	Connect(ctx context.Context, c Conn, r *http.Request) Reply
-	// Message handles one text message. A reply that is not empty goes back on the same
-	// connection. The routes own data.
+	// Message handles one text message. If reply is not empty, it is sent on the same connection.
+	// Message may keep and change data.
 	Message(ctx context.Context, c Conn, data []byte) (reply []byte)
-	// Disconnect is called after the connection has ended, with the code and reason of
-	// the close frame.
+	// Disconnect is called after the connection has ended. code and reason are those of the close
+	// frame.
 	Disconnect(ctx context.Context, c Conn, code int, reason string)
 }
 
 // Config describes one API. Name, Stage, Routes and Limits are required.
 type Config struct {
-	Name  string // in logs, and as API Gateway's apiId
+	Name  string // name in logs, and API Gateway's apiId
 	Stage string // the one path segment that clients connect to: ws://HOST/<stage>
 	Routes
-	// Elsewhere is what a request for another path is told, with status 403. If it is
-	// empty, that is "Forbidden", as at API Gateway.
+	// Elsewhere is the text of the response to requests for other paths, with status 403. If it is
+	// empty, the text is "Forbidden", as with API Gateway.
 	Elsewhere string
-	Limits    Limits // limits of the connections, such as [Home]
-	// Opened and Closed are called for each connection; Closed also gets how long it was
-	// open. Both may be nil.
+	Limits    Limits // limits of each connection; see [Home]
+	// Opened and Closed are called with the id of each connection. lived is how long it was open.
+	// Both may be nil.
 	Opened func(conn string)
 	Closed func(conn string, lived time.Duration)
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
-// Limits limit the connections of an API.
+// Limits are the limits of an API and of each of its connections.
 type Limits struct {
-	Message      int           // bytes of one message, either way
-	SendBuffer   int           // bytes that wait for a slow client
+	Message      int           // bytes of one message, in either direction
+	SendBuffer   int           // bytes that may wait for a slow client
 	NewPerSecond int           // new connections in any one second
-	InWork       int           // how many messages of one connection are handled at once; the API does not read more
+	InWork       int           // messages of one connection that may be handled at once; the API reads no more until one is done
 	Idle         time.Duration // longest time without a message in either direction; pings do not count
 	Life         time.Duration // longest life of a connection
-	Connect      time.Duration // longest time of the Connect route
-	Route        time.Duration // longest time of any other route
+	Connect      time.Duration // longest time that Connect may take
+	Route        time.Duration // longest time that Message and Disconnect may take
 }
 
-// Home returns the limits of `dormouse run`. A message may be as long as on AWS,
-// because the log cuts pushed messages to that size.
+// Home returns the limits of `dormouse run`. A message may be as long as on AWS; Dormouse never
+// pushes a longer one.
 func Home() Limits {
 	return Limits{
 		Message: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 256,
@@ -118,42 +118,40 @@ func Home() Limits {
 	}
 }
 
-// Usage holds the numbers for a bill, counted since the API was created.
+// Usage has numbers for the bill, counted since the API was created.
 type Usage struct {
-	Connections   int64         // accepted so far
-	Open          int64         // open now
+	Connections   int64         // accepted connections
+	Open          int64         // connections that are open now
 	ConnectedTime time.Duration // time of all connections together, including the open ones
-	MessagesIn    int64         // messages from clients, in units of 32 KB; a unit that was begun counts
-	MessagesOut   int64         // messages to clients, in the same units
+	MessagesIn    int64         // messages from clients, in units of 32 KB, each message rounded up
+	MessagesOut   int64         // messages to clients, in units of 32 KB, each message rounded up
 }
 
 const meterUnit = 32 << 10
 
-// API serves one WebSocket API: its clients (ServeHTTP), and the callers that post to them
-// ([API.Post]).
+// API is one WebSocket API. ServeHTTP serves its clients, and [API.Post] sends to them.
 //
-//   - Routes.Connect runs before the upgrade is answered and can refuse it. A post to
-//     the connection before that finds no connection.
-//   - Messages are handled at the same time, so two messages of one connection may be
-//     handled in any order.
+//   - Routes.Connect runs before the upgrade is answered, and can refuse it. Until Connect has
+//     accepted the connection, posts to it fail.
+//   - Messages of one connection are handled concurrently, and so in any order.
 //   - Routes.Disconnect runs after the connection is closed, whichever side closed it.
-//   - Over a limit: message, close 1009; binary message, close 1003; text
-//     that is not UTF-8, close 1007; idle or too old, close 1001; too many new
-//     connections, 429.
+//   - The API closes a connection with 1009 for a message over the limit, and with 1003 for a
+//     binary message. It closes with 1007 for text that is not UTF-8, and with 1001 if the
+//     connection is idle or too old. It answers 429 to too many new connections.
 type API struct {
 	cfg    Config
 	limits Limits
 	log    *slog.Logger
-	// ctx is the context of all routes. It ends when Close must not wait any longer.
+	// ctx is the context of all routes. It ends when Close stops waiting for them.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// work counts the handlers, connections and routes that are running.
+	// work counts the running handlers, connections and routes.
 	work sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
 	conns  map[string]*wsConn
-	recent []time.Time // when the connections of the last second were opened
+	recent []time.Time // times at which the connections of the last second were opened
 	usage  Usage
 }
 
@@ -174,7 +172,7 @@ func New(cfg Config) *API {
 	return a
 }
 
-// ServeHTTP handles a client's upgrade request and returns when the connection has ended.
+// ServeHTTP handles a client's upgrade request. It returns when the connection has ended.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.TrimSuffix(r.URL.Path, "/") != "/"+a.cfg.Stage {
 		awsapi.Refuse(w, http.StatusForbidden, cmp.Or(a.cfg.Elsewhere, "Forbidden"))
@@ -196,7 +194,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(a.ctx, a.limits.Connect)
 	reply := a.cfg.Connect(ctx, c.Conn, r)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		reply = Reply{Status: http.StatusGatewayTimeout, Body: reply.Body} // the reply came too late, whatever it says
+		reply = Reply{Status: http.StatusGatewayTimeout, Body: reply.Body} // Connect has returned too late, so its decision does not count
 	}
 	cancel()
 	if reply.Status < 200 || reply.Status > 299 {
@@ -211,11 +209,11 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		In: cmp.Or[Room](reply.Rooms.In, unbounded{}), Out: cmp.Or[Room](reply.Rooms.Out, unbounded{}),
 		Turns: cmp.Or[Room](reply.Rooms.Turns, unbounded{}),
 	}
-	// start comes before the upgrade: a connected client may tell its id to other callers,
-	// which may post at once.
+	// start comes before the upgrade. Once a client is connected, it may tell its id to others,
+	// which may post to it at once.
 	c.start()
 	below := &hijacked{ResponseWriter: w}
-	// The routes check the origin.
+	// Connect has checked the Origin header, so the library need not.
 	var err error
 	c.ws, err = websocket.Accept(below, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
@@ -230,7 +228,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.ended()
 }
 
-// hijacked is a ResponseWriter that keeps the connection that was taken from it.
+// hijacked is a ResponseWriter that records the connection that Hijack returns.
 type hijacked struct {
 	http.ResponseWriter
 	conn net.Conn
@@ -243,8 +241,9 @@ func (h *hijacked) Hijack() (conn net.Conn, rw *bufio.ReadWriter, err error) {
 	return conn, rw, err
 }
 
-// admit counts a handler, or returns the status that refuses it. A connection that the routes
-// refuse takes no place of the new ones: strangers could take all.
+// admit counts a handler in a.work, or returns the status to refuse it with. A connection that
+// Connect refuses does not count for Limits.NewPerSecond. Otherwise strangers could prevent all
+// new connections.
 func (a *API) admit(now time.Time) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -259,8 +258,8 @@ func (a *API) admit(now time.Time) int {
 	return http.StatusOK
 }
 
-// register makes an open connection available for posts. It returns false if the API is
-// closing; the connection must then end.
+// register makes a connection available for posts. It returns false if the API is closing; the
+// caller must then end the connection.
 func (a *API) register(c *wsConn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -297,7 +296,7 @@ func (a *API) meter(count func(*Usage)) {
 	count(&a.usage)
 }
 
-// Usage returns the counters as they are now.
+// Usage returns the current counts.
 func (a *API) Usage() Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -309,13 +308,13 @@ func (a *API) Usage() Usage {
 	return u
 }
 
-// cutTime is how long routes may take to return after their context has ended.
+// cutTime is how long Close waits for routes whose context has ended.
 const cutTime = time.Second
 
-// Close refuses new connections, closes all others with 1001, and returns when every
-// route, including Disconnect, has returned. If ctx ends first, Close cuts the
-// connections, ends the context of the routes and returns ctx's error. It waits at
-// most another second for the routes.
+// Close refuses new connections and closes the others with 1001. It returns when every route,
+// including Disconnect, has returned. If ctx ends first, Close drops the connections, ends the
+// context of the routes, and returns the error of ctx. It then waits for the routes for cutTime at
+// most.
 func (a *API) Close(ctx context.Context) error {
 	for _, c := range a.close() {
 		c.shut(goingAway)
@@ -331,11 +330,11 @@ func (a *API) Close(ctx context.Context) error {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutTime)
 	defer cancel()
-	_ = awsapi.Wait(last, &a.work) // an error says only what the error below says already
+	_ = awsapi.Wait(last, &a.work) // an error would add nothing to err
 	return fmt.Errorf("the WebSocket API %s was cut off: %w", a.cfg.Name, err)
 }
 
-// close refuses new connections from now on and returns the open ones.
+// close refuses new connections from now on, and returns the open ones.
 func (a *API) close() []*wsConn {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -343,8 +342,7 @@ func (a *API) close() []*wsConn {
 	return slices.Collect(maps.Values(a.conns))
 }
 
-// asksForWebSocket reports whether the upgrade is possible. Other requests do not reach
-// the routes.
+// asksForWebSocket reports whether a request asks for an upgrade to WebSocket.
 func asksForWebSocket(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) &&
 		hasToken(r.Header, "Connection", "upgrade") && hasToken(r.Header, "Upgrade", "websocket") &&

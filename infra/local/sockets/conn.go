@@ -18,14 +18,13 @@ import (
 )
 
 const (
-	// flushTime is how long a closing connection may take to send the messages that wait for
-	// its client.
+	// flushTime is how long a closing connection may take to send the messages in its queue.
 	flushTime = 5 * time.Second
-	// writeWithin and readWithin are how long a client may take to read one message, and to
-	// send one that it has begun. Then the connection is cut.
+	// writeWithin is how long a client may take to read one message. readWithin is how long it may
+	// take to send one that it has begun. After that the connection is dropped.
 	writeWithin = 30 * time.Second
 	readWithin  = time.Minute
-	// turnTime is how long a message holds one of its caller's places in [Rooms.Turns] at most.
+	// turnTime is the longest time for which a message counts in [Rooms.Turns].
 	turnTime = 100 * time.Millisecond
 )
 
@@ -34,12 +33,12 @@ var (
 	errFull = storage.Errorf(storage.Unavailable, "the client does not read what it is sent")
 )
 
-// closing is how a connection ends: the close frame that is sent or was received, and the
-// arguments of $disconnect.
+// closing is how a connection ends: the close frame that is sent or was received. Its code and
+// reason are also the arguments of Routes.Disconnect.
 type closing struct {
 	code   websocket.StatusCode
 	reason string
-	// cut means that the client gets no close frame: it is gone, or has sent its own.
+	// cut means that the client gets no close frame, because it is gone or has sent its own.
 	cut bool
 }
 
@@ -52,42 +51,42 @@ var (
 	cutOff        = closing{code: websocket.StatusAbnormalClosure, cut: true}
 )
 
-// wsConn is one connection. The goroutine of its HTTP handler writes. Other goroutines take
-// turns at reading: the one that has read a message handles it, and another one reads on.
-// So no goroutine is woken to handle a message.
+// wsConn is one connection. The goroutine of its HTTP handler writes. Other goroutines take turns
+// at reading: one reads a message and then handles it, while the next one reads. So no goroutine
+// must be woken to handle a message.
 type wsConn struct {
 	Conn
 	api *API
 	ws  *websocket.Conn
 
-	// turn holds a token while a goroutine reads.
+	// turn has capacity 1. A goroutine that reads has put a value into it.
 	turn chan struct{}
 
 	// wake tells the writer that queue or end has changed.
 	wake chan struct{}
-	// writing is the context of all writes. stopWriting ends it, so that a client
-	// that does not read cannot delay the close.
+	// writing is the context of all writes. stopWriting cancels it, so that a client that does not
+	// read cannot delay the close.
 	writing     context.Context
 	stopWriting context.CancelFunc
 
-	// buffer has the room for the bytes in queue and in the write in progress. Goroutines that
-	// wait for room get it in their order.
+	// buffer is the room for the bytes in queue and in the current write. Goroutines that wait for
+	// room get it in the order in which they came.
 	buffer *semaphore.Weighted
-	rooms  Rooms // rooms of the caller: for the bytes that buffer counts, and for the messages that are read or handled
-	// open ends when shut begins or nobody writes any more. Then every wait for room ends.
+	rooms  Rooms // limits that the caller's connections share; Out counts the bytes that buffer counts
+	// open is done when shut is called, or when write returns. All waits for room end then.
 	open    context.Context
 	endOpen context.CancelFunc
 
 	mu         sync.Mutex
-	conn       net.Conn // the network connection below ws
+	conn       net.Conn // the network connection that ws uses
 	idle       *time.Timer
 	queue      [][]byte
 	end        *closing
-	free, busy int // goroutines that read or wait for their turn, and that handle a message
+	free, busy int // goroutines that read or wait for their turn, and goroutines that handle a message
 }
 
-// message is what a client sent. Until release it holds its bytes in [Rooms.In], and for
-// turnTime at most a place in [Rooms.Turns].
+// message is a message from the client. Until release is called, its bytes count in [Rooms.In]. It
+// also counts in [Rooms.Turns], for turnTime at most.
 type message struct {
 	data    []byte
 	release func()
@@ -105,8 +104,8 @@ func newWSConn(a *API, r *http.Request) *wsConn {
 	return c
 }
 
-// start makes the connection available for posts after $connect has accepted it. Messages
-// posted before serve begins wait for it.
+// start makes the connection available for posts, after Connect has accepted it. Posted messages
+// wait in the queue until serve begins.
 func (c *wsConn) start() {
 	c.mu.Lock()
 	c.idle = time.AfterFunc(c.api.limits.Idle, func() { c.shut(goingAway) })
@@ -116,29 +115,30 @@ func (c *wsConn) start() {
 	}
 }
 
-// serve runs the upgraded connection to its end.
+// serve runs the upgraded connection until it ends.
 func (c *wsConn) serve(conn net.Conn) {
 	c.mu.Lock()
 	c.conn = conn
 	c.mu.Unlock()
-	c.ws.SetReadLimit(-1) // read has its own limit
+	c.ws.SetReadLimit(-1) // read has a limit of its own
 	life := time.AfterFunc(c.api.limits.Life-time.Since(c.ConnectedAt), func() { c.shut(goingAway) })
 	defer life.Stop()
 	c.api.work.Go(c.takeTurns)
 	c.write()
-	// If a write failed, the goroutine that reads finds out how the connection ended, and calls
-	// shut first. While Limits.InWork messages are in work, no goroutine reads.
+	// If a write failed, the goroutine that reads learns how the connection ended, and calls shut
+	// first. Taking the turn waits for it. If Limits.InWork messages are being handled, no
+	// goroutine reads.
 	c.turn <- struct{}{}
 	c.shut(cutOff)
 	<-c.turn
 }
 
-// ended removes a connection that was open.
+// ended unregisters a connection that has ended, and calls Disconnect.
 func (c *wsConn) ended() {
 	c.api.unregister(c)
 	c.mu.Lock()
 	end := *c.end
-	for _, data := range c.queue { // messages that could not be sent
+	for _, data := range c.queue { // messages that were never sent
 		c.giveRoom(data)
 	}
 	c.queue = nil
@@ -146,19 +146,19 @@ func (c *wsConn) ended() {
 	c.disconnected(end)
 }
 
-// cut ends the connection at once, without a close frame. It closes the network
-// connection, because ws may wait for the client's close frame.
+// cut ends the connection at once, without a close frame. It closes the network connection,
+// because closing ws could wait for the client's close frame.
 func (c *wsConn) cut() {
 	c.mu.Lock()
 	conn := c.conn
 	c.mu.Unlock()
 	if conn != nil {
-		_ = conn.Close() // the connection may have ended by itself
+		_ = conn.Close() // an error means that the connection has ended already
 	}
 }
 
-// takeTurns reads messages and handles them, until the connection ends or two other goroutines
-// are free to do so.
+// takeTurns reads and handles messages, one after another. It returns when the connection has
+// ended, or when two other goroutines are free to read.
 func (c *wsConn) takeTurns() {
 	for {
 		c.turn <- struct{}{}
@@ -179,8 +179,8 @@ func (c *wsConn) takeTurns() {
 }
 
 // begin counts a message that will be handled. It returns true if the caller must start another
-// goroutine that reads, which begin has counted as free. At the limit no goroutine reads on until
-// finish.
+// goroutine that reads; begin has counted that one as free. If Limits.InWork messages are being
+// handled, nobody reads until finish is called.
 func (c *wsConn) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +193,7 @@ func (c *wsConn) begin() bool {
 	return true
 }
 
-// finish counts a message that was handled, and reports whether its goroutine reads on.
+// finish counts a message that was handled. It reports whether its goroutine should read again.
 func (c *wsConn) finish() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,10 +205,10 @@ func (c *wsConn) finish() bool {
 	return true
 }
 
-// next waits for a message to handle. When the connection has ended, ok is false.
+// next returns the next message to handle. ok is false if the connection has ended.
 //
-// A client that sends and does not read what it is sent is not read either: next waits
-// until a reply has room, behind the replies that wait already.
+// If a client sends messages but does not read the replies, its messages are not read either: next
+// waits until the buffer has room for one more byte, after all replies that wait for room.
 func (c *wsConn) next() (m message, ok bool) {
 	if c.buffer.Acquire(c.open, 1) != nil {
 		return message{}, false
@@ -227,10 +227,9 @@ func (c *wsConn) next() (m message, ok bool) {
 	return m, true
 }
 
-// read returns the next message, or how the connection ended.
+// read returns the next message. If the connection has ended, it returns how.
 func (c *wsConn) read() (message, *closing) {
-	// The context must not end, because that would cut the connection without a close
-	// frame.
+	// The context must not end: that would drop the connection without a close frame.
 	kind, r, err := c.ws.Reader(context.Background())
 	if err != nil {
 		return message{}, endOf(err)
@@ -239,7 +238,7 @@ func (c *wsConn) read() (message, *closing) {
 		return message{}, &binaryMessage
 	}
 	if c.rooms.Turns.Acquire(c.open, 1) != nil {
-		return message{}, &cutOff // c.end is set already, and the first reason wins
+		return message{}, &cutOff // the connection is shut already, and c.end keeps the first reason
 	}
 	turn := sync.OnceFunc(func() { c.rooms.Turns.Release(1) })
 	turnOver := time.AfterFunc(turnTime, turn)
@@ -276,7 +275,7 @@ func (c *wsConn) read() (message, *closing) {
 	return message{data: data, release: release}, nil
 }
 
-// endOf returns how the client ended the connection, from the error of a read.
+// endOf returns how the client has ended the connection, given the error of a read.
 func endOf(err error) *closing {
 	var peer websocket.CloseError
 	if !errors.As(err, &peer) {
@@ -288,8 +287,8 @@ func endOf(err error) *closing {
 	return &closing{code: peer.Code, reason: peer.Reason, cut: true}
 }
 
-// active records that the client has sent a message. It returns false if the connection is
-// closing.
+// active restarts the idle timer after a message from the client. It returns false if the
+// connection is closing.
 func (c *wsConn) active() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,7 +299,7 @@ func (c *wsConn) active() bool {
 	return true
 }
 
-// handle has the routes handle a message, and sends their reply.
+// handle calls the route for a message, and sends the reply.
 func (c *wsConn) handle(m message) {
 	defer m.release()
 	ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
@@ -314,9 +313,8 @@ func (c *wsConn) handle(m message) {
 	}
 }
 
-// send queues a message for the client. While the client does not read and its buffer is
-// full, send waits for room until ctx ends. The error is errGone or errFull. The
-// connection owns data from now on.
+// send queues a message for the client. While the buffer is full, it waits for room until ctx
+// ends. The error is errGone or errFull. The caller must not change data afterwards.
 func (c *wsConn) send(ctx context.Context, data []byte) error {
 	n := c.size(data)
 	if !c.tryRoom(n) {
@@ -334,7 +332,7 @@ func (c *wsConn) send(ctx context.Context, data []byte) error {
 	return c.put(data)
 }
 
-// enqueue is send without the wait.
+// enqueue is send, but fails instead of waiting for room.
 func (c *wsConn) enqueue(data []byte) error {
 	if !c.tryRoom(c.size(data)) {
 		return c.noRoom()
@@ -342,8 +340,8 @@ func (c *wsConn) enqueue(data []byte) error {
 	return c.put(data)
 }
 
-// size returns the room that a message takes in the buffer. One that is larger than the
-// buffer fits when nothing else waits.
+// size returns how many bytes a message takes in the buffer. A message that is larger than the
+// buffer takes the whole buffer.
 func (c *wsConn) size(data []byte) int64 {
 	return int64(min(len(data), c.api.limits.SendBuffer))
 }
@@ -359,7 +357,7 @@ func (c *wsConn) tryRoom(n int64) bool {
 	return true
 }
 
-// noRoom says why a message has no room.
+// noRoom returns errGone if the connection takes no more messages, and errFull otherwise.
 func (c *wsConn) noRoom() error {
 	if c.open.Err() != nil {
 		return errGone
@@ -367,7 +365,7 @@ func (c *wsConn) noRoom() error {
 	return errFull
 }
 
-// put queues a message that has room.
+// put queues a message for which the caller has acquired room.
 func (c *wsConn) put(data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -394,8 +392,8 @@ func (c *wsConn) nudge() {
 	}
 }
 
-// shut begins to end the connection: the connection takes no more messages, sends those
-// that wait, and closes. The first reason wins.
+// shut begins to end the connection. It takes no more messages, sends those in the queue, and then
+// closes. Only the first call counts.
 func (c *wsConn) shut(why closing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -408,15 +406,15 @@ func (c *wsConn) shut(why closing) {
 		c.stopWriting()
 	}
 	time.AfterFunc(flushTime, c.stopWriting)
-	c.endOpen() // wakes the senders that wait for room: nobody makes room any more
+	c.endOpen() // ends all waits for room
 	c.nudge()
 }
 
-// write sends the queue in order until the connection is shut and the queue is empty.
-// Then it closes the connection, which also ends the goroutines that read.
+// write sends the messages in the queue until shut was called and the queue is empty. Then it
+// closes the connection, which also ends the goroutines that read.
 func (c *wsConn) write() {
 	defer c.stopWriting()
-	defer c.endOpen() // a goroutine that reads may wait for room, which nobody makes any more
+	defer c.endOpen() // otherwise a goroutine that reads might wait for room forever
 	for range c.wake {
 		c.mu.Lock()
 		batch, end := c.queue, c.end
@@ -426,7 +424,7 @@ func (c *wsConn) write() {
 			err := c.writeMessage(data)
 			c.giveRoom(data)
 			if err != nil {
-				// The reader gets the same error and reports it.
+				// A goroutine that reads gets the same error, and calls shut.
 				_ = c.ws.CloseNow()
 				c.mu.Lock()
 				c.queue = append(batch[i+1:], c.queue...)
@@ -440,7 +438,8 @@ func (c *wsConn) write() {
 		if end.cut {
 			_ = c.ws.CloseNow()
 		} else {
-			// Close cuts off a client that does not answer the close frame.
+			// If the client does not answer with a close frame, Close drops the connection after a
+			// few seconds.
 			_ = c.ws.Close(end.code, end.reason)
 		}
 		return

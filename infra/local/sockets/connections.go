@@ -10,11 +10,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// postWithin is how long a post waits for room in the client's buffer.
+// postWithin is how long Post waits for room in the client's buffer.
 const postWithin = 2 * time.Second
 
-// Post implements storage.Poster for routes of this process. While the client's buffer is
-// full, Post waits for room, for postWithin at most.
+// Post implements storage.Poster. While the client's buffer is full, it waits for room, for
+// postWithin at most.
 func (a *API) Post(ctx context.Context, conn string, data []byte) error {
 	if len(data) > a.limits.Message {
 		return storage.Errorf(storage.TooLarge, "a message of %d bytes is over the limit of %d", len(data), a.limits.Message)
@@ -28,25 +28,25 @@ func (a *API) Post(ctx context.Context, conn string, data []byte) error {
 	return c.send(ctx, bytes.Clone(data))
 }
 
-// Broadcast sends a message to all connections, and does not wait for any. A connection
-// without room for it does not get it.
+// Broadcast sends a message to all connections without waiting. A connection without room does not
+// get it.
 func (a *API) Broadcast(data []byte) {
 	a.mu.Lock()
 	all := slices.Collect(maps.Values(a.conns))
 	a.mu.Unlock()
 	for _, c := range all {
-		_ = c.enqueue(data) // the connection may have ended
+		_ = c.enqueue(data) // an error means that the connection has ended or has no room
 	}
 }
 
-// Disconnect closes a connection, if there is one with this id.
+// Disconnect closes the connection with this id, if there is one.
 func (a *API) Disconnect(conn string) {
 	if c, ok := a.find(conn); ok {
 		c.shut(closedByPost)
 	}
 }
 
-// Clients implements storage.Clients on the connections of an API.
+// Clients implements storage.Clients with an API.
 type Clients struct{ *API }
 
 // Close implements storage.Clients.

@@ -9,10 +9,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 )
 
-// tree is a request with the spans that it consists of.
+// tree is a request, and the spans that belong to it.
 type tree struct {
-	name  string            // name of the request in all logs
-	of    map[string]string // attributes of the request, from all its events
+	name  string            // name of the request in the logs
+	of    map[string]string // attributes of the spans within the request
 	spans []otlp.Span
 }
 
@@ -25,9 +25,9 @@ func (r *tree) add(parent otlp.SpanID, part, name string, begin, end time.Time) 
 	return id
 }
 
-// spansOf returns the spans of a request that has ended: the request, the start of the
-// server if the request waited for it, the execution in the box, and each write of the
-// box's events to the store.
+// spansOf returns the spans of a request that has ended. The first one is the request. Its
+// children are the start of the server if the request waited for it, the execution in the box, and
+// each write of the box's messages to the store.
 func (t *Telemetry) spansOf(e journal.Event) []otlp.Span {
 	request, ok := requestSpan(e, t.options.Settings.Sampler)
 	if !ok {
@@ -44,7 +44,8 @@ func (t *Telemetry) spansOf(e journal.Event) []otlp.Span {
 	return r.spans
 }
 
-// start adds the start of a process, with its phases.
+// start adds a span for the start of a server's process, and its phases. nth makes the spans' ids
+// unique in the request.
 func (r *tree) start(root otlp.SpanID, s started, nth string) {
 	ran := s.ready.Time.Add(-s.ready.Duration)
 	wake := r.add(root, "wake "+nth, "wake", s.woken, s.ready.Time)
@@ -54,7 +55,8 @@ func (r *tree) start(root otlp.SpanID, s started, nth string) {
 	r.add(wake, "start "+nth, "start server", ran, s.ready.Time)
 }
 
-// box adds the execution in the box, and each write of the box's events to the store.
+// box adds a span for the execution in the box, and one for each write of the box's messages to
+// the store.
 func (r *tree) box(root otlp.SpanID, parts []journal.Event) {
 	var begun, ended time.Time
 	for i, p := range parts {
@@ -75,8 +77,8 @@ func (r *tree) box(root otlp.SpanID, parts []journal.Event) {
 	}
 }
 
-// requestSpan returns the span of a request. Its attributes are those of OpenTelemetry's
-// conventions for MCP. ok is false if the sampler leaves the request out.
+// requestSpan returns the span of a request, with the attributes of OpenTelemetry's conventions
+// for MCP. ok is false if the sampler excludes the request.
 func requestSpan(e journal.Event, sampler otlp.Sampler) (s otlp.Span, ok bool) {
 	trace, flags := otlp.TraceOf(e.Trace)
 	client, parent, remote := otlp.Parent(e.Parent)

@@ -1,8 +1,6 @@
-// Package telemetry makes spans of what happens on this machine, and sends
-// them to an OpenTelemetry collector. It reads events, which come from log lines, so a
-// request waits for nothing and costs no operation of the store. Names are those of
-// OpenTelemetry's conventions for MCP. Spans have no arguments, results or
-// ids of messages.
+// Package telemetry makes spans from journal events, and sends them to an OpenTelemetry collector.
+// No request waits for it, and it does not use the store. Names are those of OpenTelemetry's
+// conventions for MCP. Spans contain no arguments, results or message ids.
 package telemetry
 
 import (
@@ -15,48 +13,48 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 )
 
-// Bounds of what is kept in memory. What exceeds them is lost, and a log line says so.
+// Limits of what is kept in memory. What exceeds them is lost.
 const (
-	maxWaiting = 2_048            // requests that are not sent yet
-	maxParts   = 10_000           // parts of requests that have not ended
-	maxPost    = 512              // spans of one post
-	partAge    = 15 * time.Minute // how long a part waits for the end of its request
+	maxWaiting = 2_048            // ended requests that were not sent yet
+	maxParts   = 10_000           // requests with parts that have not ended
+	maxPost    = 512              // spans in one post
+	partAge    = 15 * time.Minute // how long the parts are kept if their request does not end
 )
 
-// settle is how long Keep waits after the end of a request before it sends the request.
-// The last log lines of the request may come later, from another program.
+// settle is how long Keep waits after the end of a request before it sends its spans. A runner's
+// last log lines about the request may arrive after its end.
 const settle = time.Second
 
-// Options say how to make and where to send telemetry.
+// Options say how to make spans, and where to send them. Version is that of dormouse.
 type Options struct {
 	Settings otlp.Settings
 	Version  string
 }
 
-// Telemetry collects events and sends them. The methods are safe for concurrent use.
+// Telemetry collects events, and sends spans. Its methods are safe for concurrent use.
 type Telemetry struct {
 	options  Options
 	exporter *otlp.Exporter
 
 	mu     sync.Mutex
-	ended  []journal.Event            // requests, in the order of their ends
-	parts  map[string][]journal.Event // parts of requests, by the trace of the request
-	boxes  map[string]time.Time       // when a box was woken whose first process is not ready yet, by server and tenant
-	begun  map[string]time.Time       // when a process began to start that is not ready yet, by server and process
-	starts []started                  // the newest starts, the oldest first
+	ended  []journal.Event            // ended requests, in the order of their ends
+	parts  map[string][]journal.Event // parts of requests, by the request's trace
+	boxes  map[string]time.Time       // when a box was started that has no ready process yet; see boxOf
+	begun  map[string]time.Time       // when the start of a process began that is not ready yet; see processOf
+	starts []started                  // the newest starts that have ended, in the order of their ends
 	lost   int
 }
 
-// started is a start of a server's process.
+// started is a start of a server's process that has ended.
 type started struct {
-	woken time.Time // when the box was started, or the process if the box was up
+	woken time.Time // when the start of the box began, or if the box was up already, the start of the process
 	ready journal.Event
 }
 
-// maxStarts is how many starts are remembered for the requests that waited for them.
+// maxStarts is how many starts are kept, for the requests that waited for them.
 const maxStarts = 1_000
 
-// New returns a Telemetry. Call Keep to send.
+// New returns a Telemetry. It sends nothing until Keep is called.
 func New(o Options) *Telemetry {
 	return &Telemetry{
 		options: o, exporter: otlp.NewExporter(o.Settings, o.Version),
@@ -64,7 +62,7 @@ func New(o Options) *Telemetry {
 	}
 }
 
-// Record takes an event. It is a printer of a [journal.Recorder], and does no I/O.
+// Record takes an event. It is a printer for [journal.NewRecorder], and does no I/O.
 func (t *Telemetry) Record(e journal.Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -100,7 +98,7 @@ func (t *Telemetry) Record(e journal.Event) {
 func boxOf(e journal.Event) string     { return e.Name + "\x00" + e.Tenant }
 func processOf(e journal.Event) string { return e.Name + "\x00" + e.Process }
 
-// ready remembers a start that has ended.
+// ready records a start that has ended.
 func (t *Telemetry) ready(e journal.Event) {
 	s := started{woken: e.Time.Add(-e.Duration), ready: e}
 	if begun, ok := t.begun[processOf(e)]; ok {
@@ -117,7 +115,7 @@ func (t *Telemetry) ready(e journal.Event) {
 	t.starts = append(t.starts, s)
 }
 
-// Keep sends spans at intervals until ctx ends.
+// Keep sends spans every Settings.Every until ctx ends.
 func (t *Telemetry) Keep(ctx context.Context, log *slog.Logger) {
 	ticker := time.NewTicker(t.options.Settings.Every)
 	defer ticker.Stop()
@@ -131,12 +129,12 @@ func (t *Telemetry) Keep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// Close sends the remaining spans, until ctx ends.
+// Close sends the remaining spans. It stops when ctx ends.
 func (t *Telemetry) Close(ctx context.Context, log *slog.Logger) {
 	t.sendSpans(ctx, log, time.Now())
 }
 
-// sendSpans sends the requests that ended before a time.
+// sendSpans sends the spans of the requests that ended before a time.
 func (t *Telemetry) sendSpans(ctx context.Context, log *slog.Logger, before time.Time) {
 	spans, lost := t.take(before)
 	for len(spans) > 0 {
@@ -153,8 +151,8 @@ func (t *Telemetry) sendSpans(ctx context.Context, log *slog.Logger, before time
 	}
 }
 
-// take returns the spans of the requests that ended before a time, and how many requests
-// were lost.
+// take removes the requests that ended before a time, and returns their spans. lost is how many
+// requests were not recorded since the last call, because too many waited.
 func (t *Telemetry) take(before time.Time) (spans []otlp.Span, lost int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Quiet is how long files must stay unchanged before a change counts, so that the caller reads
-// no file that is half saved.
+// Quiet is how long files must stay unchanged before a change is reported, so that the caller does
+// not read a half-written file.
 const Quiet = 200 * time.Millisecond
 
-// Files calls changed when a file was changed, created or removed, and all files then
-// stayed unchanged for [Quiet]. A file has changed if its size, its modification time or
-// its inode has. Files looks at the files at intervals of every, with one stat for each, and
-// asks paths for the paths each time. A path that is new, or gone, counts as changed. seen has
-// the files as the caller knows them; with nil, the first look calls changed if there is a
-// path. Files returns when ctx ends.
+// Files calls changed when files have changed, and then stayed unchanged for [Quiet]. It looks at
+// the files at intervals of every, with one stat for each, and calls paths for their paths each
+// time. A file has changed if its size, modification time or inode has, or if it was created or
+// removed. A new or missing path also counts as a change. seen is the state of the files that the
+// caller knows. If it is nil, the first look calls changed unless there are no paths. Files
+// returns when ctx ends.
 func Files(ctx context.Context, every time.Duration, seen Seen, paths func() []string, changed func()) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -44,10 +44,10 @@ func Files(ctx context.Context, every time.Duration, seen Seen, paths func() []s
 	}
 }
 
-// Seen has the file information of paths, nil for a path without a file.
+// Seen has the file information by path; nil for a path without a file.
 type Seen map[string]os.FileInfo
 
-// Look returns how the files are now.
+// Look returns the current state of files.
 func Look(paths []string) Seen {
 	found := make(Seen, len(paths))
 	for _, path := range paths {
@@ -60,7 +60,7 @@ func Look(paths []string) Seen {
 	return found
 }
 
-// same reports whether b has the paths of a, and all of them are as they were.
+// same reports whether a and b have the same paths, and their files are unchanged.
 func same(a, b Seen) bool {
 	if len(a) != len(b) {
 		return false

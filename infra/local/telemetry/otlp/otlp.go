@@ -1,6 +1,6 @@
-// Package otlp sends spans to an OpenTelemetry collector: OTLP over HTTP, as
-// JSON. It has the few kinds of telemetry that Dormouse has. The official exporter would
-// add twenty modules, gRPC among them, to a program that also starts in each box.
+// Package otlp sends spans to an OpenTelemetry collector, by OTLP over HTTP as JSON. It supports
+// only the kinds of telemetry that Dormouse has. The official exporter would add twenty modules,
+// including gRPC, to a program that also runs in each box.
 package otlp
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// TraceID names a trace, and SpanID a span. They are not zero.
+// TraceID is the id of a trace, and SpanID that of a span. The zero value is no valid id.
 type (
 	TraceID [16]byte
 	SpanID  [8]byte
@@ -31,7 +31,7 @@ func (t TraceID) low() uint64 { return binary.BigEndian.Uint64(t[8:]) }
 // MarshalText returns the id in hex.
 func (t TraceID) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(t[:])), nil }
 
-// MarshalText returns the id in hex, and "" for zero, which is no span.
+// MarshalText returns the id in hex, or "" for the zero value.
 func (s SpanID) MarshalText() ([]byte, error) {
 	if s == (SpanID{}) {
 		return nil, nil
@@ -39,10 +39,10 @@ func (s SpanID) MarshalText() ([]byte, error) {
 	return []byte(hex.EncodeToString(s[:])), nil
 }
 
-// TraceOf returns the trace of a request by its name in the logs. A name of the form
-// REQUEST.TRACEID-FLAGS has the trace of the client's own tracing, and its flags. For any
-// other name, the id of the trace is a hash of the name, and flags is "". Equal names
-// have equal ids, so programs that know a request by name agree about its ids.
+// TraceOf returns the trace of a request, given its name in the logs. If the name is
+// REQUEST.TRACEID-FLAGS, the client has sent a traceparent, and the result is its trace and flags.
+// For any other name the id is a hash of the name, and flags is "". So all programs that know a
+// request's name compute the same id.
 func TraceOf(name string) (t TraceID, flags string) {
 	if _, client, ok := strings.Cut(name, "."); ok && len(client) == 35 && client[32] == '-' {
 		if n, err := hex.Decode(t[:], []byte(client[:32])); err == nil && n == len(t) && t != (TraceID{}) {
@@ -53,13 +53,13 @@ func TraceOf(name string) (t TraceID, flags string) {
 	return TraceID(sum[:16]), ""
 }
 
-// SpanOf returns the id of a part of a request.
+// SpanOf returns the id of the span for a part of a request, given the request's name in the logs.
 func SpanOf(name, part string) SpanID {
 	sum := sha256.Sum256([]byte("span " + part + " " + name))
 	return SpanID(sum[:8])
 }
 
-// Parent reads a well-formed traceparent.
+// Parent parses a traceparent that is well-formed.
 func Parent(traceparent string) (t TraceID, s SpanID, ok bool) {
 	if len(traceparent) != 55 {
 		return t, s, false
@@ -69,7 +69,7 @@ func Parent(traceparent string) (t TraceID, s SpanID, ok bool) {
 	return t, s, err == nil && err2 == nil && n == len(t) && m == len(s) && t != TraceID{} && s != SpanID{}
 }
 
-// Kinds of spans.
+// Kinds of spans in OTLP.
 const (
 	Internal = 1
 	Server   = 2
@@ -78,33 +78,33 @@ const (
 // Span is a part of a trace. Attributes with an empty value are left out.
 type Span struct {
 	Trace      TraceID
-	ID, Parent SpanID // Parent is zero for the first span of a trace
+	ID, Parent SpanID // Parent is zero for the root of a trace
 	Remote     bool   // Parent is a span of the client
 	Kind       int
 	Name       string
 	Begin, End time.Time
 	Attributes map[string]string
-	Error      string // why the span failed, for people; "" if it did not
+	Error      string // why the span failed, for people; may be ""
 	Failed     bool
 }
 
-// Exporter sends telemetry. It is safe for concurrent use.
+// Exporter sends spans. It is safe for concurrent use.
 type Exporter struct {
 	settings Settings
-	version  string // of the program
+	version  string // version of dormouse
 	client   *http.Client
 }
 
-// NewExporter returns an exporter of a version of a program. It does not follow redirects,
-// which would take the headers with them.
+// NewExporter returns an exporter that reports this version of dormouse. It does not follow
+// redirects, because they would send the headers to another address.
 func NewExporter(s Settings, version string) *Exporter {
 	return &Exporter{s, version, &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 type object = map[string]any
 
-// Spans sends spans. An error says whether the collector or the connection to it failed; the
-// spans are then lost.
+// Spans sends spans. After an error they are lost; the error says whether the collector refused
+// them or could not be reached.
 func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 	if len(spans) == 0 {
 		return nil
@@ -115,8 +115,8 @@ func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 			"traceId": s.Trace, "spanId": s.ID, "name": s.Name, "kind": s.Kind, "attributes": attributes(s.Attributes),
 			"startTimeUnixNano": nanos(s.Begin), "endTimeUnixNano": nanos(s.End),
 		}
-		// Bit 8 says that bit 9 is known. Bit 9 says that the parent belongs to another
-		// program.
+		// Bit 8 (0x100) means that bit 9 is valid. Bit 9 (0x200) means that the parent span
+		// belongs to another program.
 		o["flags"] = 0x101
 		if s.Parent != (SpanID{}) {
 			o["parentSpanId"] = s.Parent
@@ -135,7 +135,7 @@ func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 	}}})
 }
 
-// nanos is a 64-bit integer, which is a string in JSON.
+// nanos formats a time as OTLP does: 64-bit integers are strings in JSON.
 func nanos(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
 func attributes(of map[string]string) []object {
@@ -148,10 +148,10 @@ func attributes(of map[string]string) []object {
 	return all
 }
 
-// tries limits the attempts at a post that failed and may succeed later.
+// tries is how often a post is tried at most, if it may succeed later.
 const tries = 3
 
-// post sends a body to the endpoint.
+// post sends a body to the endpoint. It tries again after some errors.
 func (e *Exporter) post(ctx context.Context, body object) error {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -170,7 +170,7 @@ func (e *Exporter) post(ctx context.Context, body object) error {
 	}
 }
 
-// postOnce posts. again says that another attempt may succeed.
+// postOnce sends a body once. again reports whether another attempt may succeed.
 func (e *Exporter) postOnce(ctx context.Context, text []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.settings.Timeout)
 	defer cancel()
@@ -187,7 +187,7 @@ func (e *Exporter) postOnce(ctx context.Context, text []byte) (again bool, err e
 		return true, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10)) // so that the connection is used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10)) // net/http reuses a connection only if the body was read
 	switch res.StatusCode {
 	case http.StatusOK, http.StatusAccepted, http.StatusNoContent:
 		return false, nil

@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// Settings say where spans go.
+// Settings say where spans are sent, and which ones.
 type Settings struct {
 	Endpoint string            // URL that spans are posted to
-	Headers  http.Header       // HTTP headers of each post; they may have secrets
-	Timeout  time.Duration     // of one post
-	Every    time.Duration     // between posts
-	Resource map[string]string // what every post says about the sender, such as service.name
+	Headers  http.Header       // HTTP headers of each post; they may contain secrets
+	Timeout  time.Duration     // longest time of one post
+	Every    time.Duration     // time between two posts
+	Resource map[string]string // attributes of the sender, such as service.name
 	Sampler  Sampler
 }
 
-// Sampler says which requests become spans.
+// Sampler decides for which requests spans are sent.
 type Sampler struct {
-	Ratio  float64 // share of the traces that begin here and are sent, 0 to 1
-	Parent bool    // the flag in a client's traceparent decides for its trace
+	Ratio  float64 // share, from 0 to 1, of the traces that begin here for which spans are sent
+	Parent bool    // for a client's trace, the sampled flag in its traceparent decides
 }
 
-// Sampled reports whether a trace becomes spans. flags are those of the client's
-// traceparent, "" without one.
+// Sampled reports whether spans are sent for a trace. flags are those in the client's traceparent,
+// or "" without one.
 func (s Sampler) Sampled(trace TraceID, flags string) bool {
 	if s.Parent && flags != "" {
 		bits, _ := strconv.ParseUint(flags, 16, 8)
@@ -36,9 +36,9 @@ func (s Sampler) Sampled(trace TraceID, flags string) bool {
 	return s.Ratio >= 1 || float64(trace.low()>>1) < s.Ratio*(1<<63)
 }
 
-// FromEnviron reads the variables of the OpenTelemetry specification. environ is as
-// os.Environ. It returns nil if they name no endpoint, or switch telemetry off. An error
-// names the variable, and never the value of a header.
+// FromEnviron reads the environment variables of the OpenTelemetry specification. environ is as
+// os.Environ. It returns nil if they name no endpoint, or switch telemetry off. Its errors name
+// the variable, but never the value of a header.
 func FromEnviron(environ []string, service string) (*Settings, error) {
 	v := variables{}
 	for _, pair := range environ {
@@ -47,7 +47,7 @@ func FromEnviron(environ []string, service string) (*Settings, error) {
 		}
 	}
 	if strings.EqualFold(v["OTEL_SDK_DISABLED"], "true") {
-		return nil, nil //nolint:nilnil // nil settings are no telemetry
+		return nil, nil //nolint:nilnil // nil means no telemetry
 	}
 	s := &Settings{Timeout: 10 * time.Second, Every: 5 * time.Second}
 	for _, read := range []func(*Settings, string) error{v.endpoint, v.headers, v.times, v.resource, v.sampler} {
@@ -55,7 +55,7 @@ func FromEnviron(environ []string, service string) (*Settings, error) {
 			return nil, err
 		}
 		if s.Endpoint == "" {
-			return nil, nil //nolint:nilnil // as above
+			return nil, nil //nolint:nilnil // nil means no telemetry
 		}
 	}
 	return s, nil
@@ -63,7 +63,8 @@ func FromEnviron(environ []string, service string) (*Settings, error) {
 
 type variables map[string]string
 
-// of returns the variable that sets what: that of spans alone, or else the general one.
+// of returns the variable for a setting, and its value. The variable for traces has precedence
+// over the general one.
 func (v variables) of(what string) (name, value string) {
 	if name = "OTEL_EXPORTER_OTLP_TRACES_" + what; v[name] != "" {
 		return name, v[name]
@@ -93,7 +94,7 @@ func (v variables) endpoint(s *Settings, _ string) error {
 	}
 	s.Endpoint = u.String()
 	switch name, protocol := v.of("PROTOCOL"); protocol {
-	case "", "http/json", "http/protobuf": // an endpoint of OTLP/HTTP takes both on the same path
+	case "", "http/json", "http/protobuf": // an OTLP/HTTP endpoint accepts both on the same path
 		return nil
 	default:
 		return fmt.Errorf("%s is %q; Dormouse sends http/json, usually to port 4318", name, protocol)
@@ -113,7 +114,7 @@ func (v variables) headers(s *Settings, _ string) error {
 	return nil
 }
 
-// list reads "key1=value1,key2=value2", whose values are percent-encoded.
+// list parses "key1=value1,key2=value2". Values are percent-encoded.
 func list(text string) (pairs [][2]string, err error) {
 	for pair := range strings.SplitSeq(text, ",") {
 		if strings.TrimSpace(pair) == "" {
