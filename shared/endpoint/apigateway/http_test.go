@@ -19,6 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
 
+var get = events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: "/"}
+
 func invoke(t *testing.T, ctx context.Context, h http.HandlerFunc, event events.APIGatewayProxyRequest) *events.APIGatewayProxyStreamingResponse {
 	t.Helper()
 	res, err := apigateway.HTTP(h, slog.New(slog.DiscardHandler))(ctx, event)
@@ -32,104 +34,80 @@ func TestEventBecomesARequest(t *testing.T) {
 		Length                                  int64
 		Header                                  http.Header
 	}
-	base := func(change func(*events.APIGatewayProxyRequest)) events.APIGatewayProxyRequest {
-		e := events.APIGatewayProxyRequest{HTTPMethod: "POST", Path: "/notes/mcp", Body: "é"}
-		e.RequestContext.DomainName = "api.example"
-		e.RequestContext.Stage, e.RequestContext.Path = "prod", "/prod/notes/mcp"
-		e.RequestContext.Identity.SourceIP = "192.0.2.1"
-		change(&e)
-		return e
+	type event = events.APIGatewayProxyRequest
+	proxied := func(e *event, path, proxy string) { // below the base path of a custom domain
+		e.Resource, e.Path, e.PathParameters, e.RequestContext.Path = "/{proxy+}", path, map[string]string{"proxy": proxy}, path
 	}
-	want := func(change func(*seen)) seen {
-		s := seen{Method: "POST", Host: "api.example", Path: "/notes/mcp", Remote: "192.0.2.1", Body: "é", Length: 2, Header: http.Header{}}
-		change(&s)
-		s.Header.Set("X-Forwarded-Prefix", "/prod")
-		return s
-	}
-	tests := []struct {
-		name  string
-		event events.APIGatewayProxyRequest
-		want  seen
+	for name, tt := range map[string]struct {
+		sent func(*event)
+		want func(*seen)
 	}{
-		{"what a client says of the stage does not count", base(func(e *events.APIGatewayProxyRequest) {
+		"plain: the stage is no part of the path": {func(*event) {}, func(*seen) {}},
+		"what a client says of the stage does not count": {func(e *event) {
 			e.MultiValueHeaders = map[string][]string{"X-Forwarded-Prefix": {"/other"}}
-		}), want(func(*seen) {})},
-		{"plain: the stage is no part of the path", base(func(*events.APIGatewayProxyRequest) {}), want(func(*seen) {})},
-		{"the host the client named", base(func(e *events.APIGatewayProxyRequest) {
-			e.Headers = map[string]string{"Host": "mcp.example:8443"}
-			e.MultiValueHeaders = map[string][]string{"Host": {"mcp.example:8443"}}
-		}), want(func(s *seen) { s.Host = "mcp.example:8443" })},
-		{"base64", base(func(e *events.APIGatewayProxyRequest) {
+		}, func(*seen) {}},
+		"the host the client named": {func(e *event) {
+			e.Headers, e.MultiValueHeaders = map[string]string{"Host": "mcp.example:8443"}, map[string][]string{"Host": {"mcp.example:8443"}}
+		}, func(s *seen) { s.Host = "mcp.example:8443" }},
+		"base64": {func(e *event) {
 			e.Body, e.IsBase64Encoded = base64.StdEncoding.EncodeToString([]byte{0xff, 0}), true
-		}), want(func(s *seen) { s.Body = "\xff\x00" })},
-		{"headers of many values", base(func(e *events.APIGatewayProxyRequest) {
-			e.Headers = map[string]string{"accept": "b/b"}
-			e.MultiValueHeaders = map[string][]string{"accept": {"a/a", "b/b"}}
-		}), want(func(s *seen) { s.Header = http.Header{"Accept": {"a/a", "b/b"}} })},
-		{"headers of one value only", base(func(e *events.APIGatewayProxyRequest) {
+		}, func(s *seen) { s.Body = "\xff\x00" }},
+		"headers of many values": {func(e *event) {
+			e.Headers, e.MultiValueHeaders = map[string]string{"accept": "b/b"}, map[string][]string{"accept": {"a/a", "b/b"}}
+		}, func(s *seen) { s.Header["Accept"] = []string{"a/a", "b/b"} }},
+		"headers of one value only": {func(e *event) {
 			e.Headers, e.MultiValueHeaders = map[string]string{"mcp-session-id": "x"}, map[string][]string{}
-		}), want(func(s *seen) { s.Header = http.Header{"Mcp-Session-Id": {"x"}} })},
-		{"query", base(func(e *events.APIGatewayProxyRequest) {
+		}, func(s *seen) { s.Header["Mcp-Session-Id"] = []string{"x"} }},
+		"query": {func(e *event) {
 			e.MultiValueQueryStringParameters = map[string][]string{"a b": {"1&2", "é"}}
-		}), want(func(s *seen) { s.Query = "a+b=1%262&a+b=%C3%A9" })},
-		{"base path of a custom domain", base(func(e *events.APIGatewayProxyRequest) {
-			e.Resource, e.Path, e.PathParameters = "/{proxy+}", "/prod/notes/mcp", map[string]string{"proxy": "notes/mcp"}
-		}), want(func(*seen) {})},
-		{"base path, which the context lacks", base(func(e *events.APIGatewayProxyRequest) {
-			e.Resource, e.Path, e.PathParameters = "/{proxy+}", "/prod/notes/mcp", map[string]string{"proxy": "notes/mcp"}
+		}, func(s *seen) { s.Query = "a+b=1%262&a+b=%C3%A9" }},
+		"base path": {func(e *event) { proxied(e, "/prod/notes/mcp", "notes/mcp") }, func(*seen) {}},
+		"base path, which the context lacks": {func(e *event) {
+			proxied(e, "/prod/notes/mcp", "notes/mcp")
 			e.RequestContext.Path = ""
-		}), want(func(*seen) {})},
-		{"base path like a server, a slash at the end", base(func(e *events.APIGatewayProxyRequest) {
-			e.Resource, e.Path, e.PathParameters = "/{proxy+}", "/prod/prod/mcp/", map[string]string{"proxy": "prod/mcp"}
-			e.RequestContext.Path = "/prod/prod/mcp/"
-		}), want(func(s *seen) { s.Path = "/prod/mcp/" })},
-		{"base path, what has to be escaped", base(func(e *events.APIGatewayProxyRequest) {
-			e.Resource, e.Path, e.PathParameters = "/{proxy+}", "/prod/n%20s/mcp", map[string]string{"proxy": "n s/mcp"}
-			e.RequestContext.Path = "/prod/n%20s/mcp"
-		}), want(func(s *seen) { s.Path = "/n s/mcp" })},
-		{"base path, the root", base(func(e *events.APIGatewayProxyRequest) {
+		}, func(*seen) {}},
+		"base path like a server, a slash at the end": {func(e *event) { proxied(e, "/prod/prod/mcp/", "prod/mcp") }, func(s *seen) { s.Path = "/prod/mcp/" }},
+		"base path, what has to be escaped":           {func(e *event) { proxied(e, "/prod/n%20s/mcp", "n s/mcp") }, func(s *seen) { s.Path = "/n s/mcp" }},
+		"base path, the root": {func(e *event) {
 			e.Resource, e.Path, e.RequestContext.Path = "/", "/prod", "/prod"
-		}), want(func(s *seen) { s.Path = "/" })},
-		{"base path, a path of its own", base(func(e *events.APIGatewayProxyRequest) {
+		}, func(s *seen) { s.Path = "/" }},
+		"base path, a path of its own": {func(e *event) {
 			e.Resource, e.Path, e.RequestContext.Path = "/token", "/prod/token", "/prod/token"
-		}), want(func(s *seen) { s.Path = "/token" })},
-		{"base path, the console", base(func(e *events.APIGatewayProxyRequest) {
-			e.Resource, e.Path, e.PathParameters = "/console/{proxy+}", "/prod/console/api/info", map[string]string{"proxy": "api/info"}
-			e.RequestContext.Path = "/prod/console/api/info"
-		}), want(func(s *seen) { s.Path = "/console/api/info" })},
-		{"stage, the root", base(func(e *events.APIGatewayProxyRequest) {
-			e.Resource, e.Path, e.RequestContext.Path = "/", "/", "/prod/"
-		}), want(func(s *seen) { s.Path = "/" })},
-		{"no body", base(func(e *events.APIGatewayProxyRequest) { e.HTTPMethod, e.Body = "get", "" }), want(func(s *seen) {
-			s.Method, s.Body, s.Length = "GET", "", 0
-		})},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+		}, func(s *seen) { s.Path = "/token" }},
+		"base path, the console": {func(e *event) {
+			proxied(e, "/prod/console/api/info", "api/info")
+			e.Resource = "/console/{proxy+}"
+		}, func(s *seen) { s.Path = "/console/api/info" }},
+		"stage, the root": {func(e *event) { e.Resource, e.Path, e.RequestContext.Path = "/", "/", "/prod/" }, func(s *seen) { s.Path = "/" }},
+		"no body":         {func(e *event) { e.HTTPMethod, e.Body = "get", "" }, func(s *seen) { s.Method, s.Body, s.Length = "GET", "", 0 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := event{HTTPMethod: "POST", Path: "/notes/mcp", Body: "é"}
+			e.RequestContext.DomainName, e.RequestContext.Identity.SourceIP = "api.example", "192.0.2.1"
+			e.RequestContext.Stage, e.RequestContext.Path = "prod", "/prod/notes/mcp"
+			tt.sent(&e)
+			want := seen{Method: "POST", Host: "api.example", Path: "/notes/mcp", Remote: "192.0.2.1", Body: "é", Length: 2, Header: http.Header{"X-Forwarded-Prefix": {"/prod"}}}
+			tt.want(&want)
 			var got seen
 			invoke(t, t.Context(), func(_ http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				got = seen{r.Method, r.Host, r.URL.Path, r.URL.RawQuery, r.RemoteAddr, string(body), r.ContentLength, r.Header}
-			}, tt.event)
-			commontest.Same(t, tt.want, got)
+			}, e)
+			commontest.Same(t, want, got)
 		})
 	}
 }
 
 func TestEventThatIsNoRequestIsAnswered(t *testing.T) {
-	tests := map[string]events.APIGatewayProxyRequest{
+	for name, event := range map[string]events.APIGatewayProxyRequest{
 		"base64": {HTTPMethod: "POST", Path: "/a", Body: "%", IsBase64Encoded: true},
 		"path":   {HTTPMethod: "POST", Path: "/%zz"},
 		"method": {HTTPMethod: "A B", Path: "/a"},
-	}
-	for name, event := range tests {
-		t.Run(name, func(t *testing.T) {
-			res := invoke(t, t.Context(), func(http.ResponseWriter, *http.Request) { t.Error("the handler was called") }, event)
-			body, err := io.ReadAll(res.Body)
-			if err != nil || res.StatusCode != 400 || !json.Valid(body) {
-				t.Errorf("%s: got %d %s, %v", name, res.StatusCode, body, err)
-			}
-		})
+	} {
+		res := invoke(t, t.Context(), func(http.ResponseWriter, *http.Request) { t.Error("the handler was called") }, event)
+		if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != 400 || !json.Valid(body) {
+			t.Errorf("%s: got %d %s, %v", name, res.StatusCode, body, err)
+		}
 	}
 }
 
@@ -157,7 +135,7 @@ func TestEventOfAnotherKindIsLogged(t *testing.T) {
 }
 
 func TestResponseAsLambdaSendsIt(t *testing.T) {
-	tests := []struct {
+	for _, tt := range []struct {
 		name    string
 		handler http.HandlerFunc
 		want    string
@@ -187,16 +165,13 @@ func TestResponseAsLambdaSendsIt(t *testing.T) {
 				_, _ = w.Write(bytes.Repeat([]byte("x"), 1000))
 			}
 		}, `{"statusCode":200}` + strings.Repeat("x", 100_000)},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			res := invoke(t, t.Context(), tt.handler, events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: "/"})
-			raw, err := io.ReadAll(res)
-			commontest.OK(t, errors.Join(err, res.Close()))
-			if got := strings.Replace(string(raw), strings.Repeat("\x00", 8), "", 1); got != tt.want {
-				t.Errorf("got %.300s, want %.300s", got, tt.want)
-			}
-		})
+	} {
+		res := invoke(t, t.Context(), tt.handler, get)
+		raw, err := io.ReadAll(res)
+		commontest.OK(t, errors.Join(err, res.Close()))
+		if got := strings.Replace(string(raw), strings.Repeat("\x00", 8), "", 1); got != tt.want {
+			t.Errorf("%s: got %.300s, want %.300s", tt.name, got, tt.want)
+		}
 	}
 }
 
@@ -208,7 +183,7 @@ func TestFlushedBytesArriveBeforeTheHandlerReturns(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-proceed
 		_, _ = io.WriteString(w, "second")
-	}, events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: "/"})
+	}, get)
 	p := make([]byte, 100)
 	n, err := res.Body.Read(p)
 	if err != nil || string(p[:n]) != "first" {
@@ -220,67 +195,46 @@ func TestFlushedBytesArriveBeforeTheHandlerReturns(t *testing.T) {
 	}
 }
 
-func TestReaderThatGoesEndsTheHandler(t *testing.T) {
+// A reader that goes, and an invocation that ends, end the handler.
+func TestHandlerIsToldThatItIsOver(t *testing.T) {
 	var failed error
-	returned := false
 	res := invoke(t, t.Context(), func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 		_, _ = io.WriteString(w, "unheard")
 		failed = http.NewResponseController(w).Flush()
-		returned = true
-	}, events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: "/"})
+	}, get)
 	commontest.Check(t, res.Close())
-	if !returned || !errors.Is(failed, io.ErrClosedPipe) {
-		t.Errorf("returned: %v, its flush gave %v", returned, failed)
+	if !errors.Is(failed, io.ErrClosedPipe) {
+		t.Errorf("its flush gave %v", failed)
 	}
-}
-
-func TestHandlerIsToldWhenTheInvocationEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("the time is over")
-	res := invoke(t, ctx, func(w http.ResponseWriter, r *http.Request) {
-		cancel(cause)
+	res = invoke(t, ctx, func(w http.ResponseWriter, r *http.Request) {
+		cancel(errors.New("the time is over"))
 		<-r.Context().Done()
 		_, _ = io.WriteString(w, context.Cause(r.Context()).Error())
-	}, events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: "/"})
-	if body, err := io.ReadAll(res.Body); err != nil || string(body) != cause.Error() {
+	}, get)
+	if body, err := io.ReadAll(res.Body); err != nil || string(body) != "the time is over" {
 		t.Errorf("got %q, %v", body, err)
 	}
 }
 
+// A panic before the response is 500. One in the response breaks it off.
 func TestPanicOfTheHandler(t *testing.T) {
-	t.Run("before the response is 500", func(t *testing.T) {
+	for _, flushed := range []bool{false, true} {
 		res := invoke(t, t.Context(), func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(200)
 			_, _ = io.WriteString(w, "half")
+			if flushed {
+				_ = http.NewResponseController(w).Flush()
+			}
 			panic("secret")
-		}, events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: "/"})
+		}, get)
 		body, err := io.ReadAll(res.Body)
-		if err != nil || res.StatusCode != 500 || !json.Valid(body) || bytes.Contains(body, []byte("secret")) {
+		if flushed && (err == nil || string(body) != "half" || res.StatusCode != 200) {
 			t.Errorf("got %d %s, %v", res.StatusCode, body, err)
 		}
-	})
-	t.Run("in the response breaks it off", func(t *testing.T) {
-		res := invoke(t, t.Context(), func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, "half")
-			_ = http.NewResponseController(w).Flush()
-			panic("why")
-		}, events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: "/"})
-		body, err := io.ReadAll(res.Body)
-		if err == nil || !strings.Contains(err.Error(), "why") || string(body) != "half" || res.StatusCode != 200 {
+		if !flushed && (err != nil || res.StatusCode != 500 || !json.Valid(body) || bytes.Contains(body, []byte("secret"))) {
 			t.Errorf("got %d %s, %v", res.StatusCode, body, err)
-		}
-	})
-}
-
-func TestInvocationsDoNotShareAnything(t *testing.T) {
-	serve := apigateway.HTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }), slog.New(slog.DiscardHandler))
-	for _, path := range []string{"/%zz", "/a", "/b"} {
-		res, err := serve(t.Context(), events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: path})
-		commontest.OK(t, err)
-		if body, _ := io.ReadAll(res.Body); path != "/%zz" && string(body) != path {
-			t.Errorf("%s: got %s", path, body)
 		}
 	}
 }

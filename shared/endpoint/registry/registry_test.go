@@ -107,12 +107,10 @@ func TestServerJSONSaysWhatTheServerSaid(t *testing.T) {
 		t.Errorf("its meta is %+v", m)
 	}
 	for name, want := range map[string]string{"asleep": "asleep, hosted by Dormouse", "odd": "odd, hosted by Dormouse"} {
-		t.Run(name, func(t *testing.T) {
-			var got entry
-			if err := p.get("servers/com.example.mcp%2F"+name+"/versions/latest", &got); err != nil || got.Server.Version != "0.0.0" || got.Server.Description != want || got.Server.WebsiteURL != "" {
-				t.Errorf("%s: got %+v, %v", name, got, err)
-			}
-		})
+		var got entry
+		if err := p.get("servers/com.example.mcp%2F"+name+"/versions/latest", &got); err != nil || got.Server.Version != "0.0.0" || got.Server.Description != want || got.Server.WebsiteURL != "" {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
 	}
 }
 
@@ -132,13 +130,9 @@ func TestServersAreFoundByNameAndVersion(t *testing.T) {
 		"publish":                                        "not_found",
 		"servers/local%2Fweather/versions/latest/status": "not_found",
 	} {
-		t.Run(path, func(t *testing.T) {
-			var got entry
-			err := p.get(path, &got)
-			if found := got.Server.Name + string(storage.CodeOf(err)); found != want {
-				t.Errorf("%s: got %s, want %s (%v)", path, found, want, err)
-			}
-		})
+		var got entry
+		err := p.get(path, &got)
+		commontest.EqualIn(t, path, want, got.Server.Name+string(storage.CodeOf(err)))
 	}
 	var all page
 	if err := p.get("servers/local%2Fweather/versions", &all); err != nil || !slices.Equal(all.names(), []string{"local/weather"}) || all.Metadata.Count != 1 {
@@ -187,12 +181,9 @@ func TestListsAreFiltered(t *testing.T) {
 		"updated_since=2026-02-01T00:00:00Z": {"local/new"}, // nobody knows when
 		"search=none":                        nil,
 	} {
-		t.Run(query, func(t *testing.T) {
-			var got page
-			if err := p.get("servers?"+query, &got); err != nil || !slices.Equal(got.names(), want) {
-				t.Errorf("%s: got %q, %v", query, got.names(), err)
-			}
-		})
+		var got page
+		commontest.OKIn(t, query, p.get("servers?"+query, &got))
+		commontest.SameIn(t, query, want, got.names())
 	}
 }
 
@@ -202,28 +193,11 @@ func TestNamesBeginWithTheHostInReverse(t *testing.T) {
 		"https://MCP.example.com/v1": "com.example.mcp/one", "http://localhost:1": "local/one", "http://[::1]:1": "local/one",
 		"http://10.0.0.5:8787": "10.0.0.5/one", "http://[fd00::5]:1": "fd00--5/one", "http://mouse": "mouse/one",
 	} {
-		t.Run(base, func(t *testing.T) {
-			p.base = base
-			var got page
-			if err := p.get("servers", &got); err != nil || got.Servers[0].Server.Name != want || got.Servers[0].Server.Remotes[0].URL != base+"/one/mcp" {
-				t.Errorf("%s: got %+v, %v", base, got.Servers, err)
-			}
-		})
+		p.base = base
+		var got page
+		commontest.OKIn(t, base, p.get("servers", &got))
+		commontest.EqualIn(t, base, want+" at "+base+"/one/mcp", got.Servers[0].Server.Name+" at "+got.Servers[0].Server.Remotes[0].URL)
 	}
-}
-
-func TestKeysAreAskedForAsSecrets(t *testing.T) {
-	p := publish(t, map[string]string{"one": ""})
-	p.Keys, p.base = true, "https://mcp.example.com"
-	var got struct {
-		Server struct{ Remotes []struct{ Headers []any } }
-	}
-	commontest.OK(t, p.get("servers/one/versions/latest", &got))
-	want := []any{map[string]any{
-		"name": "Authorization", "description": "An API key of mcp.example.com", "value": "Bearer {key_mcp_example_com}", "isRequired": true, "isSecret": true,
-		"variables": map[string]any{"key_mcp_example_com": map[string]any{"description": "API key of mcp.example.com, from its operator", "isRequired": true, "isSecret": true}},
-	}}
-	commontest.Same(t, want, got.Server.Remotes[0].Headers)
 }
 
 // A store that fails does not make a server disappear.
@@ -244,29 +218,29 @@ func (broken) Handshake(context.Context, string, string) (storage.Handshake, err
 // The catalog and the cards are those of the drafts. A card has what the server has said, and
 // no list.
 func TestACardSaysHowToConnect(t *testing.T) {
+	const remote = `[{"type":"streamable-http","url":"https://mcp.example.com/weather/mcp","headers":[{"name":"Authorization","description":"An API key of mcp.example.com","value":"Bearer {key_mcp_example_com}","isRequired":true,"isSecret":true,` +
+		`"variables":{"key_mcp_example_com":{"description":"API key of mcp.example.com, from its operator","isRequired":true,"isSecret":true}}}]`
 	p := publish(t, map[string]string{"weather": `{"name":"w","title":"Weather","version":"1.2.3","description":"Forecasts"}`, "asleep": ""})
 	p.PublicURL, p.Keys = "https://mcp.example.com/", true
-	get := func(path string) (text, media string) {
-		t.Helper()
-		answer, err := p.Cards(httptest.NewRequestWithContext(t.Context(), "GET", path, nil), p.base, p.may)
-		commontest.OK(t, err)
-		raw, err := json.Marshal(answer)
-		commontest.OK(t, err)
-		return string(raw), answer.(interface{ MediaType() string }).MediaType()
-	}
+	var got struct {
+		Server struct{ Remotes json.RawMessage }
+	} // of the registry, with the same headers
+	commontest.OK(t, p.get("servers/weather/versions/latest", &got))
+	commontest.EqualIn(t, "the registry's remotes", remote+"}]", string(got.Server.Remotes))
 	slices.SortFunc(p.may, func(a, b sessions.Caller) int { return strings.Compare(a.Server.Name, b.Server.Name) })
 	for path, want := range map[string][2]string{
 		registry.CatalogPath: {`{"specVersion":"1.0","entries":[` +
 			`{"identifier":"urn:air:mcp.example.com:mcp:asleep","type":"application/mcp-server-card+json","url":"https://mcp.example.com/asleep/mcp/server-card"},` +
 			`{"identifier":"urn:air:mcp.example.com:mcp:weather","type":"application/mcp-server-card+json","url":"https://mcp.example.com/weather/mcp/server-card"}]}`, "application/ai-catalog+json"},
 		"/weather/mcp/server-card": {`{"$schema":"https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json","name":"com.example.mcp/weather","title":"Weather","description":"Forecasts","version":"1.2.3",` +
-			`"remotes":[{"type":"streamable-http","url":"https://mcp.example.com/weather/mcp","headers":[{"name":"Authorization","description":"An API key of mcp.example.com","value":"Bearer {key_mcp_example_com}","isRequired":true,"isSecret":true,` +
-			`"variables":{"key_mcp_example_com":{"description":"API key of mcp.example.com, from its operator","isRequired":true,"isSecret":true}}}],` +
-			`"supportedProtocolVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"]}]}`, "application/mcp-server-card+json"},
+			`"remotes":` + remote + `,"supportedProtocolVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"]}]}`, "application/mcp-server-card+json"},
 	} {
-		if text, media := get(path); text != want[0] || media != want[1] {
-			t.Errorf("%s, %s: %s", path, media, cmp.Diff(want[0], text))
-		}
+		answer, err := p.Cards(httptest.NewRequestWithContext(t.Context(), "GET", path, nil), p.base, p.may)
+		commontest.OK(t, err)
+		raw, err := json.Marshal(answer)
+		commontest.OK(t, err)
+		commontest.SameIn(t, path, want[0], string(raw))
+		commontest.EqualIn(t, path, want[1], answer.(interface{ MediaType() string }).MediaType())
 	}
 	if _, err := p.Cards(httptest.NewRequestWithContext(t.Context(), "GET", "/none/mcp/server-card", nil), p.base, p.may); storage.CodeOf(err) != storage.NotFound {
 		t.Error(err)
