@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -14,11 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -82,6 +80,14 @@ func (g *guarded) as(who string, r *http.Request) *answer {
 	return g.do(r)
 }
 
+// briefly is as, but a stream is closed after a second.
+func (g *guarded) briefly(who string, r *http.Request) *answer {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(g.t.Context(), time.Second)
+	defer cancel()
+	return g.as(who, r.WithContext(ctx))
+}
+
 // effects returns the writes and deliveries since its last call.
 func (g *guarded) effects() string {
 	synctest.Wait()
@@ -110,7 +116,7 @@ func (g *guarded) victim() victim {
 	g.backend.tool("chat", func(r run) { r.say("secret"); r.end(`{}`) })
 	var v victim
 	a := g.as("owner", request("POST", "/pushy/mcp", initialize))
-	if v.session = a.header.Get("Mcp-Session-Id"); v.session == "" {
+	if v.session = a.header.Get(sessionIs); v.session == "" {
 		g.t.Fatal(a.status, a.body)
 	}
 	for _, body := range []string{initialized, callOf("chat")} {
@@ -122,9 +128,7 @@ func (g *guarded) victim() victim {
 	v.requested = "0/" + stream
 	g.outside(storage.ID(v.session)).say("secret")
 	v.common = "0"
-	ctx, cancel := context.WithTimeout(g.t.Context(), time.Second)
-	defer cancel()
-	a = g.as("owner", request("GET", "/pushy/sse", "").WithContext(ctx))
+	a = g.briefly("owner", request("GET", "/pushy/sse", ""))
 	endpoint := a.events(g.t)[0]
 	u, err := url.Parse(string(endpoint.Data))
 	commontest.OK(g.t, err)
@@ -133,7 +137,7 @@ func (g *guarded) victim() victim {
 }
 
 func (v victim) headers(more ...string) []string {
-	return append([]string{"Mcp-Session-Id", v.session, "MCP-Protocol-Version", "2025-11-25"}, more...)
+	return append([]string{sessionIs, v.session, versionIs, "2025-11-25"}, more...)
 }
 
 func modernChat() *http.Request { return toolCall("chat").at("pushy").request() }
@@ -168,7 +172,7 @@ func anew() map[string]func() *http.Request {
 		"POST ticket":     func() *http.Request { return request("POST", "/pushy/ticket", "") },
 		"no such server":  func() *http.Request { return request("POST", "/nothing/mcp", initialize) },
 		"not even JSON":   func() *http.Request { return request("POST", "/pushy/mcp", "{") },
-		"no such session": func() *http.Request { return request("DELETE", "/pushy/mcp", "", "Mcp-Session-Id", "x") },
+		"no such session": func() *http.Request { return request("DELETE", "/pushy/mcp", "", sessionIs, "x") },
 	}
 }
 
@@ -197,7 +201,7 @@ func TestWhoHasNoRightIsRefusedOnEveryVerbWithoutAnEffect(t *testing.T) {
 				if got := g.effects(); got != noEffects {
 					t.Errorf("%s, %s: %s", who, name, got)
 				}
-				if strings.Contains(a.body, "secret") || a.header.Get("Mcp-Session-Id") != "" {
+				if strings.Contains(a.body, "secret") || a.header.Get(sessionIs) != "" {
 					t.Errorf("%s, %s: %s", who, name, a.body)
 				}
 			}
@@ -206,30 +210,20 @@ func TestWhoHasNoRightIsRefusedOnEveryVerbWithoutAnEffect(t *testing.T) {
 }
 
 func TestOwnerIsServedOnEveryVerb(t *testing.T) {
-	want := map[string]int{"POST a notification": 202, "POST a response": 202, "DELETE": 204, "SSE message": 202, "no such server": 403, "not even JSON": 400, "no such session": 404}
+	want := map[string]int{"POST a notification": 202, "POST a response": 202, "SSE message": 202, "no such server": 403, "not even JSON": 400, "no such session": 404}
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		for range 2 {
-			v := g.victim()
-			verbs := v.stolen()
-			maps.Copy(verbs, anew())
-			for name, verb := range verbs {
-				if name == "DELETE" {
-					continue
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				a := g.as("owner", verb().WithContext(ctx))
-				cancel()
-				if status := cmp.Or(want[name], 200); a.status != status {
-					t.Errorf("%s: %d %s", name, a.status, a.body)
-				}
-				if name == "GET a request stream" && !strings.Contains(a.body, "secret") {
-					t.Errorf("%s: %s", name, a.body)
-				}
-			}
-			if a := g.as("owner", verbs["DELETE"]()); a.status != want["DELETE"] {
-				t.Errorf("DELETE: %d %s", a.status, a.body)
+		verbs := g.victim().stolen()
+		maps.Copy(verbs, anew())
+		end := verbs["DELETE"]
+		delete(verbs, "DELETE")
+		for name, verb := range verbs {
+			a := g.briefly("owner", verb())
+			a.is(t, name, cmp.Or(want[name], 200), 0)
+			if name == "GET a request stream" {
+				commontest.Contains(t, name, "secret", a.body)
 			}
 		}
+		g.as("owner", end()).is(t, "DELETE", 204, 0)
 	})
 }
 
@@ -256,30 +250,11 @@ func TestStolenIDsAreWorthNothing(t *testing.T) {
 	})
 }
 
-func TestStolenEventIDReplaysNothingInOnesOwnSession(t *testing.T) {
-	inGuarded(t, func(t *testing.T, g *guarded) {
-		v := g.victim()
-		a := g.as("colleague", request("POST", "/pushy/mcp", initialize))
-		own := v
-		own.session = a.header.Get("Mcp-Session-Id")
-		for _, id := range []string{v.requested, "1" + v.requested[1:], v.common} {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			a := g.as("colleague", request("GET", "/pushy/mcp", "", own.headers("Last-Event-ID", id)...).WithContext(ctx))
-			cancel()
-			if strings.Contains(a.body, "secret") {
-				t.Errorf("event id %s replays %s", id, a.body)
-			}
-		}
-	})
-}
-
 func TestSessionIsThePrincipalsAndNotTheKeys(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
 		v := g.victim()
 		g.revoke("owner")
-		if a := g.as("owner", v.stolen()["POST a request"]()); a.status != 401 {
-			t.Errorf("the revoked key is answered with %d", a.status)
-		}
+		g.as("owner", v.stolen()["POST a request"]()).is(t, "the revoked key", 401, 0)
 		if a := g.as("owner's other", v.stolen()["POST a request"]()); a.status != 200 || !strings.Contains(a.body, "secret") {
 			t.Errorf("another key of the principal is answered with %d %s", a.status, a.body)
 		}
@@ -290,29 +265,7 @@ func TestKeyInAnAddressIsNotTaken(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
 		key := url.QueryEscape(strings.TrimPrefix(g.keys["owner"], "Bearer "))
 		for _, name := range []string{"key", "token", "access_token", "ticket", "Authorization"} {
-			if a := g.as("nobody", request("POST", "/pushy/mcp?"+name+"="+key, initialize)); a.status != 401 {
-				t.Errorf("?%s=: %d", name, a.status)
-			}
-		}
-	})
-}
-
-func TestTicketIsAnsweredForOneConnection(t *testing.T) {
-	inGuarded(t, func(t *testing.T, g *guarded) {
-		a := g.as("owner", request("POST", "/pushy/ticket", "", "Content-Type", ""))
-		var body struct {
-			Ticket  string
-			Seconds int `json:"expires_in"`
-		}
-		err := json.Unmarshal([]byte(a.body), &body)
-		if err != nil || a.status != 200 || body.Ticket == "" || body.Seconds != 60 || a.header.Get("Cache-Control") != "no-store" {
-			t.Errorf("%d %v %s", a.status, a.header, a.body)
-		}
-		if a := g.as("owner", request("GET", "/pushy/ticket", "")); a.status != 405 || a.header.Get("Allow") != "POST, OPTIONS" {
-			t.Errorf("GET: %d %v", a.status, a.header)
-		}
-		if a := g.as("owner's other", request("POST", "/nothing/ticket", "")); a.status != 404 {
-			t.Errorf("no such server: %d", a.status)
+			g.as("nobody", request("POST", "/pushy/mcp?"+name+"="+key, initialize)).is(t, name, 401, 0)
 		}
 	})
 }
@@ -325,9 +278,7 @@ func TestKeysAndTicketsAreNotLogged(t *testing.T) {
 		for who, key := range g.keys {
 			secrets[who] = strings.TrimPrefix(key, "Bearer ")
 			for _, verb := range verbs {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				g.as(who, verb().WithContext(ctx))
-				cancel()
+				g.briefly(who, verb())
 			}
 			g.connect("c", "server=pushy", "Authorization", key)
 		}
@@ -346,12 +297,12 @@ func TestKeysAndTicketsAreNotLogged(t *testing.T) {
 
 func (g *guarded) ticket(who string) string {
 	g.t.Helper()
-	var body struct{ Ticket string }
 	a := g.as(who, request("POST", "/pushy/ticket", ""))
-	if err := json.Unmarshal([]byte(a.body), &body); err != nil || body.Ticket == "" {
+	ticket, ok := wire.String(wire.Lookup([]byte(a.body), "ticket"))
+	if !ok {
 		g.t.Fatal(a.status, a.body)
 	}
-	return body.Ticket
+	return ticket
 }
 
 // quiet fails the test if anything was written, delivered, posted or closed, apart from
@@ -364,27 +315,6 @@ func (g *guarded) quiet(what, writes string) {
 	if len(g.pushes)+len(g.api.got)+len(g.api.gone) > 0 {
 		g.t.Errorf("%s: pushed %v, posted %v, closed %v", what, g.pushes, g.api.got, g.api.gone)
 	}
-}
-
-func TestConnectOfWhoHasNoRightIsRefusedWithoutAnEffect(t *testing.T) {
-	inGuarded(t, func(t *testing.T, g *guarded) {
-		owned := g.socketSession("victim")
-		for who, status := range map[string]int{
-			"nobody": 401, "malformed": 401, "wrong": 401, "unknown": 401, "revoked": 401, "expired": 401, "elsewhere": 403,
-		} {
-			for _, query := range []string{"server=pushy", "server=pushy&session=" + owned, "server=pushy&session=" + owned + "&last-event-id=0"} {
-				g.effects()
-				var headers []string
-				if key := g.keys[who]; key != "" {
-					headers = []string{"Authorization", key}
-				}
-				if got, _, body := g.connect("thief", query, headers...); got != status {
-					t.Errorf("%s, %s: %d %s", who, query, got, body)
-				}
-				g.quiet(who+", "+query, "0")
-			}
-		}
-	})
 }
 
 // socketSession is a session of the owner over a connection.
@@ -404,43 +334,58 @@ func (g *guarded) socketSession(conn string) (id string) {
 	return string(list[0].ID)
 }
 
-func TestStolenSessionAndEventIDAreWorthNothingOverASocket(t *testing.T) {
+// Over a WebSocket, too, strangers and ids of others reach nothing.
+func TestConnectOfWhoHasNoRightIsRefusedWithoutAnEffect(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		owned := g.socketSession("victim")
+		owned := "&session=" + g.socketSession("victim")
+		refused := func(who, query string, status int) {
+			t.Helper()
+			g.effects()
+			var headers []string
+			if key := g.keys[who]; key != "" {
+				headers = []string{"Authorization", key}
+			}
+			if got, _, body := g.connect("thief", "server=pushy"+query, headers...); got != status {
+				t.Errorf("%s, %s: %d %s", who, query, got, body)
+			}
+			g.quiet(who+", "+query, "0")
+		}
+		for who, status := range map[string]int{
+			"nobody": 401, "malformed": 401, "wrong": 401, "unknown": 401, "revoked": 401, "expired": 401, "elsewhere": 403,
+		} {
+			for _, query := range []string{"", owned, owned + "&last-event-id=0"} {
+				refused(who, query, status)
+			}
+		}
 		for _, who := range []string{"colleague", "namesake"} {
 			g.as(who, request("POST", "/pushy/ticket", "")) // notes that the key was used
 			for _, query := range []string{"", "&event-ids=1", "&last-event-id=0", "&last-event-id=1.n/r"} {
-				g.effects()
-				status, _, body := g.connect("thief", "server=pushy&session="+owned+query, "Authorization", g.keys[who])
-				if status != 404 && status != 400 {
-					t.Errorf("%s, %s: %d %s", who, query, status, body)
-				}
-				g.quiet(who+" "+query, "0")
+				refused(who, owned+query, 404)
 			}
 		}
+		for _, conn := range []string{"victim2", "Victim", "../victim", ""} {
+			for _, message := range []string{initialize, initialized, wsCall("1", "")} {
+				commontest.Contains(t, conn, "belongs to no session", g.send(conn, message))
+			}
+			g.function().Disconnect(t.Context(), conn)
+		}
+		g.quiet("connections that are nobody's", "0")
 		if reply := g.send("victim", wsCall("1", "")); !strings.Contains(reply, "notifications/dormouse/event") || len(g.api.take("victim")) == 0 {
 			t.Errorf("the owner is answered with %s", reply)
 		}
 	})
 }
 
-func TestMessageOfAConnectionThatIsNobodysIsRefusedWithoutAnEffect(t *testing.T) {
-	inGuarded(t, func(t *testing.T, g *guarded) {
-		g.socketSession("victim")
-		for _, conn := range []string{"victim2", "Victim", "../victim", ""} {
-			for _, message := range []string{initialize, initialized, wsCall("1", "")} {
-				if reply := g.send(conn, message); !strings.Contains(reply, "belongs to no session") {
-					t.Errorf("%q: %s", conn, reply)
-				}
-			}
-			g.function().Disconnect(t.Context(), conn)
-		}
-		commontest.Equal(t, noEffects, g.effects())
-	})
-}
-
 func TestTicketLetsOneConnectionInAsWhoGotIt(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
+		a := g.as("owner", request("POST", "/pushy/ticket", "", "Content-Type", ""))
+		if string(wire.Lookup([]byte(a.body), "expires_in")) != "60" || a.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%d %v %s", a.status, a.header, a.body)
+		}
+		a = g.as("owner", request("GET", "/pushy/ticket", ""))
+		a.is(t, "GET", 405, 0)
+		commontest.EqualIn(t, "Allow", "POST, OPTIONS", a.header.Get("Allow"))
+		g.as("owner's other", request("POST", "/nothing/ticket", "")).is(t, "no such server", 404, 0)
 		ticket := g.ticket("owner")
 		if status, _, body := g.connect("c1", "server=pushy&ticket="+ticket); status != 200 {
 			t.Fatal(status, body)
@@ -451,9 +396,7 @@ func TestTicketLetsOneConnectionInAsWhoGotIt(t *testing.T) {
 			ID: "c1", Session: got.Session, Server: "pushy", Tenant: "acme", Principal: "ada", Expires: got.Expires,
 			Credential: strings.Split(g.keys["owner"], "_")[1],
 		}
-		if diff := gocmp.Diff(want, got); diff != "" {
-			t.Errorf("connection (-want +got):\n%s", diff)
-		}
+		commontest.Same(t, want, got)
 		g.effects()
 		if status, _, body := g.connect("c2", "server=pushy&ticket="+ticket, "Authorization", g.keys["owner"]); status != 401 {
 			t.Errorf("the second time: %d %s", status, body)
@@ -464,6 +407,7 @@ func TestTicketLetsOneConnectionInAsWhoGotIt(t *testing.T) {
 
 func TestTicketThatIsNotGoodIsRefusedWithoutAnEffect(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
+		owned := g.socketSession("victim")
 		old := g.ticket("owner")
 		time.Sleep(time.Minute)
 		revoked := g.ticket("owner")
@@ -473,12 +417,13 @@ func TestTicketThatIsNotGoodIsRefusedWithoutAnEffect(t *testing.T) {
 			status int
 			writes string
 		}{
-			"too old":            {"server=pushy&ticket=" + old, 401, "1"},
-			"of a revoked key":   {"server=pushy&ticket=" + revoked, 401, "1"},
-			"for another server": {"server=quiet&ticket=" + g.ticket("owner's other"), 403, "1"},
-			"invented":           {"server=pushy&ticket=dt_" + strings.Repeat("a", 32), 401, "1"},
-			"malformed":          {"server=pushy&ticket=x", 401, "0"},
-			"a key":              {"server=pushy&ticket=" + strings.TrimPrefix(g.keys["owner's other"], "Bearer "), 401, "0"},
+			"too old":                {"server=pushy&ticket=" + old, 401, "1"},
+			"of a revoked key":       {"server=pushy&ticket=" + revoked, 401, "1"},
+			"for another server":     {"server=quiet&ticket=" + g.ticket("owner's other"), 403, "1"},
+			"with another's session": {"server=pushy&session=" + owned + "&ticket=" + g.ticket("colleague"), 404, "1"},
+			"invented":               {"server=pushy&ticket=dt_" + strings.Repeat("a", 32), 401, "1"},
+			"malformed":              {"server=pushy&ticket=x", 401, "0"},
+			"a key":                  {"server=pushy&ticket=" + strings.TrimPrefix(g.keys["owner's other"], "Bearer "), 401, "0"},
 		} {
 			g.effects()
 			if status, _, body := g.connect("c1", test.query); status != test.status {
@@ -489,16 +434,55 @@ func TestTicketThatIsNotGoodIsRefusedWithoutAnEffect(t *testing.T) {
 	})
 }
 
-func TestStolenTicketOpensNoOtherSession(t *testing.T) {
-	inGuarded(t, func(t *testing.T, g *guarded) {
-		owned := g.socketSession("victim")
-		ticket := g.ticket("colleague")
-		g.effects()
-		if status, _, body := g.connect("thief", "server=pushy&session="+owned+"&ticket="+ticket); status != 404 {
-			t.Errorf("%d %s", status, body)
-		}
-		g.quiet("a ticket with another's session", "1")
-	})
+// C-89: an authenticator that admits a caller without a principal has failed. The endpoint
+// refuses that caller in every era, and the error does not name the caller's credential.
+func TestWhoHasNoNameIsNotLetIn(t *testing.T) {
+	for _, who := range []storage.Identity{{Credential: "secret"}, {Principal: "ada", Credential: "secret"}, {Tenant: "tenant", Credential: "secret"}} {
+		bubble(t, func(t *testing.T, w *world) {
+			w.opts.Auth = letsIn{who, principal(nil)}
+			for _, r := range []*http.Request{request("POST", "/quiet/mcp", initialize), request("GET", "/quiet/sse", ""), toolCall("x").request()} {
+				a := w.do(r)
+				a.is(t, r.URL.Path, http.StatusInternalServerError, wire.CodeInternal)
+				if strings.Contains(a.body, "secret") {
+					t.Errorf("got %s", a.body)
+				}
+			}
+			if status := w.link(url.Values{"server": {"quiet"}}).connect(); status != http.StatusInternalServerError {
+				t.Errorf("a WebSocket got %d", status)
+			}
+			w.nothingCame(t)
+		})
+	}
+}
+
+type letsIn struct {
+	who storage.Identity
+	principal
+}
+
+func (l letsIn) Authenticate(*http.Request, string) (storage.Identity, error) { return l.who, nil }
+func (l letsIn) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return apikey.EachServer(l, r, servers)
+}
+
+// issued has the ticket that was issued last.
+type issued struct {
+	transport.Tickets
+	who storage.Identity
+}
+
+func (i *issued) Issue(_ context.Context, who storage.Identity, _ string) (string, time.Duration, error) {
+	i.who = who
+	return "ticket", time.Minute, nil
+}
+
+// The rules that bind a caller bind the connection that its ticket opens.
+func TestTicketHasWhatIsKnownOfItsOwner(t *testing.T) {
+	w, tickets := newWorld(t), &issued{}
+	who := storage.Identity{Tenant: "tenant", Principal: "ada", Credential: "c", Props: []byte(`{"plan":"pro"}`), Scopes: []string{"s"}, Scoped: true, ToolRules: []string{"rule"}}
+	w.opts.Auth, w.opts.Tickets = letsIn{who, principal(nil)}, tickets
+	w.do(request("POST", "/quiet/ticket", "")).is(t, "a ticket", 200, 0)
+	commontest.Same(t, who, tickets.who)
 }
 
 func TestConnectionOfARevokedKeyIsClosedAtItsNextMessage(t *testing.T) {
@@ -534,8 +518,6 @@ func TestTroubleWithTheKeysIsNotARefusal(t *testing.T) {
 		if status, _, _ := g.connect("c2", "server=pushy", "Authorization", g.keys["owner"]); status != 503 {
 			t.Errorf("a connect: %d", status)
 		}
-		if a := g.do(request("POST", "/pushy/mcp", initialize, "Authorization", g.keys["owner"])); a.status != 503 {
-			t.Errorf("a request: %d", a.status)
-		}
+		g.as("owner", request("POST", "/pushy/mcp", initialize)).is(t, "a request", 503, 0)
 	})
 }

@@ -3,15 +3,22 @@ package transport_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-lambda-go/events"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // calledLine is what the log line of a request says of a call.
@@ -22,8 +29,10 @@ type calledLine struct {
 // logLine is the log line of a request, as far as tests read it.
 type logLine struct {
 	calledLine
-	Stream, Trace string
-	Spent         int
+	Stream, Trace, Traceparent, Protocol, Server, Refusal string
+	Refused                                               bool
+	Spent                                                 int
+	Caller                                                struct{ Server, Tenant, Principal, Key, Address string }
 }
 
 func (w *world) lastLine() (line logLine) {
@@ -33,36 +42,32 @@ func (w *world) lastLine() (line logLine) {
 	return line
 }
 
+// The operator sees what a tool said of an error only where the operator is the caller.
 func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 	const (
 		reported = `{"content":[{"type":"text","text":"no city London\nat line 3"}],"isError":true}`
 		refused  = `{"code":-32602,"message":"city London?"}`
 		died     = `{"code":-32603,"message":"server \"quiet\": exited with code 3","data":{"phase":"runtime"}}`
 	)
-	for _, tt := range []struct {
-		name    string
-		end     func(run)
-		show    bool
-		outcome string
-		why     string
+	for name, tt := range map[string]struct {
+		end          func(run)
+		outcome      string
+		why, ownsees string
 	}{
-		{name: "result", end: func(r run) { r.end(`{"content":[{"type":"text","text":"\"isError\":true"}]}`) }, outcome: "done"},
-		{name: "result of a stream", end: func(r run) { r.say("a"); r.end(`{"content":[]}`) }, outcome: "done"},
-		{name: "the tool reports an error", end: func(r run) { r.end(reported) }, outcome: "failed"},
-		{name: "and the operator is the caller", end: func(r run) { r.end(reported) }, show: true, outcome: "failed", why: "no city London"},
-		{name: "at the end of a stream", end: func(r run) { r.say("a"); r.end(reported) }, show: true, outcome: "failed", why: "no city London"},
-		{name: "the server refuses", end: func(r run) { r.fail(refused) }, outcome: "failed", why: "the server answered with the error -32602"},
-		{name: "and the operator is that caller", end: func(r run) { r.fail(refused) }, show: true, outcome: "failed", why: "city London?"},
-		{name: "the process dies", end: func(r run) { r.fail(died) }, outcome: "failed", why: `server "quiet": exited with code 3`},
+		"result":                 {func(r run) { r.end(`{"content":[{"type":"text","text":"\"isError\":true"}]}`) }, "done", "", ""},
+		"the tool reports":       {func(r run) { r.end(reported) }, "failed", "", "no city London"},
+		"at the end of a stream": {func(r run) { r.say("a"); r.end(reported) }, "failed", "", "no city London"},
+		"the server refuses":     {func(r run) { r.fail(refused) }, "failed", "the server answered with the error -32602", "city London?"},
+		"the process dies":       {func(r run) { r.fail(died) }, "failed", `server "quiet": exited with code 3`, `server "quiet": exited with code 3`},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		for show, why := range map[bool]string{false: tt.why, true: tt.ownsees} {
 			bubble(t, func(t *testing.T, w *world) {
-				w.opts.ShowErrors = tt.show
+				w.opts.ShowErrors = show
 				w.backend.tool("look", tt.end)
 				w.visit("quiet").call("look")
-				commontest.Same(t, calledLine{"ada", "t", "look", tt.outcome, tt.why}, w.lastLine().calledLine)
+				commontest.SameIn(t, name, calledLine{"ada", "t", "look", tt.outcome, why}, w.lastLine().calledLine)
 			})
-		})
+		}
 	}
 }
 
@@ -86,59 +91,36 @@ func TestLogLineOfALongCallHasTheStreamUntilItsEnd(t *testing.T) {
 	})
 }
 
-func TestLogLineOfAModernCallHasItsOutcome(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("chat", func(r run) { r.end(`{"content":[],"isError":true}`) })
-		w.do(modernChat())
-		got := w.lastLine()
-		if got.Tool != "chat" || got.Outcome != "failed" || got.Client == "" {
-			t.Errorf("%+v", got)
-		}
-	})
-}
-
 func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("chat", func(r run) { <-time.After(time.Minute); r.end(`{}`) })
-		defer w.backend.running.Wait()
 		ctx, leave := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, leave)
 		w.do(modernChat().WithContext(ctx))
-		got := w.lastLine()
-		want := "the connection was closed before the answer; the request may have been executed"
-		if got.Outcome != "failed" || got.Why != want {
+		if got := w.lastLine(); got.Tool != "chat" || got.Client == "" || got.Outcome != "failed" || !strings.Contains(got.Why, "may have been executed") {
 			t.Errorf("got %+v", got)
 		}
+		w.backend.running.Wait()
 	})
 }
 
-// The operator reads in the terminal the error that a client behind the proxy gets.
-func TestLogLineOfAHostThatIsNotServedSaysWhatToDo(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		q := request("POST", "/quiet/mcp", initialize)
-		q.Host = "mcp.example.com"
-		const why = "mcp.example.com is not served: start with --public-url https://mcp.example.com"
-		if a := w.do(q); a.status != 403 || !strings.Contains(a.body, why) {
-			t.Errorf("answered %d %s", a.status, a.body)
-		}
-		if got := w.lastLine(); got.Why != why || !strings.Contains(w.logged.String(), `"refused":true`) {
-			t.Errorf("logged %s", w.logged)
-		}
-	})
-}
-
-// The operator reads in the terminal that a client has no good key.
-func TestLogLineOfARefusedKeySaysWhy(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		const why = "this API key is unknown; send a valid key"
-		w.opts.Auth = principal(func(*http.Request) (string, error) {
-			return "", storage.Errorf(storage.Unauthenticated, why).ForOperator()
+// The operator reads in the terminal what a client behind the proxy is told, and why a key is no
+// good.
+func TestLogLineOfARefusalSaysWhatToDo(t *testing.T) {
+	const unserved, unknown = "mcp.example.com is not served: start with --public-url https://mcp.example.com", "this API key is unknown; send a valid key"
+	for why, host := range map[string]string{unserved: "mcp.example.com", unknown: "localhost"} {
+		bubble(t, func(t *testing.T, w *world) {
+			w.opts.Auth = principal(func(*http.Request) (string, error) {
+				return "", storage.Errorf(storage.Unauthenticated, unknown).ForOperator()
+			})
+			q := request("POST", "/quiet/mcp", initialize)
+			q.Host = host
+			commontest.Contains(t, "the client is told", why, w.do(q).body)
+			if got := w.lastLine(); got.Why != why || !got.Refused {
+				t.Errorf("logged %s", w.logged)
+			}
 		})
-		w.do(request("POST", "/quiet/mcp", initialize))
-		if got := w.lastLine(); got.Why != why || !strings.Contains(w.logged.String(), `"refused":true`) {
-			t.Errorf("logged %s", w.logged)
-		}
-	})
+	}
 }
 
 // A traceparent in the message takes precedence over the header. The log does not repeat
@@ -156,18 +138,129 @@ func TestLogLineNamesTheSpanOfTheClient(t *testing.T) {
 		{"another version", "", "01" + inHeader[2:], ""},
 		{"none", "", "", ""},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				w.backend.tool("look", func(r run) { r.end(`{"content":[]}`) })
-				c := w.visit("quiet")
-				w.logged.Reset()
-				c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","_meta":{"traceparent":"`+tt.meta+`"}}}`, "traceparent", tt.header, "MCP-Protocol-Version", "2025-11-25")
-				var line struct{ Traceparent, Protocol string }
-				commontest.OK(t, json.Unmarshal(w.logged.Bytes(), &line))
-				if line.Traceparent != tt.want || line.Protocol != "2025-11-25" {
-					t.Errorf("the line has %+v", line)
+		w := newWorld(t)
+		w.visit("quiet").post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","_meta":{"traceparent":"`+tt.meta+`"}}}`, "traceparent", tt.header)
+		if line := w.lastLine(); line.Traceparent != tt.want || line.Protocol != "2025-11-25" {
+			t.Errorf("%s: the line has %+v", tt.name, line)
+		}
+	}
+}
+
+// Every refusal names the key, its principal and tenant if the key was proven, the server
+// that was asked for, and the address. No line has the key itself, and none lets a stranger
+// choose a name for which bills and metrics count.
+func TestLogLineOfARefusalNamesItsCaller(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		for _, tt := range []struct{ who, path, refusal, server, tenant, principal string }{
+			{"elsewhere", "/pushy/mcp", "forbidden", "pushy", "acme", "ada"},
+			{"revoked", "/pushy/mcp", "unauthenticated", "pushy", "acme", "ada"},
+			{"expired", "/pushy/mcp", "unauthenticated", "pushy", "", ""}, // the store has forgotten it
+			{"wrong", "/pushy/mcp", "unauthenticated", "pushy", "", ""},
+			{"unknown", "/made-up/mcp", "unauthenticated", "made-up", "", ""},
+			{"malformed", "/pushy/mcp", "unauthenticated", "pushy", "", ""},
+			{"nobody", "/pushy/mcp", "unauthenticated", "pushy", "", ""},
+		} {
+			r := request("POST", tt.path, initialize)
+			r.RemoteAddr = "192.0.2.7:4711"
+			g.as(tt.who, r)
+			got := g.lastLine()
+			want := got.Caller
+			want.Server, want.Tenant, want.Principal, want.Key, want.Address = tt.server, tt.tenant, tt.principal, "", "192.0.2.7"
+			if parts := strings.Split(g.keys[tt.who], "_"); len(parts) == 3 {
+				want.Key = parts[1]
+				if strings.Contains(g.logged.String(), parts[2]) {
+					t.Errorf("%s: the log has the key", tt.who)
 				}
-			})
-		})
+			}
+			if got.Caller != want || !got.Refused || got.Refusal != tt.refusal || got.Server+got.Principal+got.Outcome != "" {
+				t.Errorf("%s: got %+v, want the caller %+v", tt.who, got, want)
+			}
+		}
+	})
+}
+
+// A gateway knows the address better than the connection does.
+func TestLogLineOfARefusedConnectionNamesItsCaller(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		for query, server := range map[string]string{"?server=pushy": "pushy", "?group=all": "/mcp", "?group=some": "/g/some/mcp"} {
+			r := request("GET", "/"+query, "")
+			r.Header.Set("Authorization", g.keys["revoked"])
+			g.opts.Groups = func(string) (transport.Group, bool) { return transport.Group{}, true }
+			g.opts.Names = func() []string { return []string{"pushy"} }
+			g.function().Connect(storage.WithAddress(t.Context(), "192.0.2.7"), "c", r)
+			got := g.lastLine()
+			if got.Caller.Principal != "ada" || got.Caller.Server != server || got.Caller.Address != "192.0.2.7" || got.Server != "" {
+				t.Errorf("%s: %+v", query, got)
+			}
+		}
+	})
+}
+
+// A call that a limit refuses is no failure.
+func TestLogLineOfACallBeyondALimitSaysSo(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.visit("quiet")
+		w.backend.err = storage.Errorf(storage.Busy, "too many calls").Because(&storage.Limited{Kind: "rate", Scope: "principal", After: time.Second})
+		c.call("look")
+		if got := w.lastLine(); got.Outcome != "refused" || got.Refusal != "rate" || got.Refused || got.Principal != "ada" || got.Caller.Address == "" {
+			t.Errorf("%+v", got)
+		}
+		w.backend.err = errors.New("broken")
+		c.call("look")
+		if got := w.lastLine(); got.Outcome != "failed" || got.Refusal != "" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// told is a meter that remembers the accounts it was given.
+type told struct{ all []storage.Account }
+
+func (m *told) Spent(a storage.Account) storage.Spent {
+	m.all = append(m.all, a)
+	return storage.Spent{Metrics: []slog.Attr{slog.Int("spent", len(m.all))}}
+}
+
+func TestARequestIsCountedWhenItHasEnded(t *testing.T) {
+	document := func(*http.Request, string, []sessions.Caller) (any, error) { return "a document", nil }
+	count := func(w *world, by func() http.Handler, r *http.Request) (storage.Account, *answer) {
+		t.Helper()
+		m := &told{}
+		named(w).opts.Meter = m
+		rec := newRecorder(t.Context())
+		rec.serve(by(), r)
+		if len(m.all) != 1 || w.lastLine().Spent != 1 {
+			t.Fatalf("%d requests counted, and the line is %+v", len(m.all), w.lastLine())
+		}
+		got := m.all[0]
+		got.Principal, got.Took = "", 0
+		return got, rec.read()
+	}
+	w := newWorld(t)
+	got, a := count(w, func() http.Handler { return w.handler() }, request("POST", "/known/mcp", initialize))
+	commontest.SameIn(t, "initialize", storage.Account{Over: storage.OverREST, Tenant: "tenant", Server: "known", Session: got.Session, In: len(initialize), Out: len(a.body)}, got)
+	if got.Session == "" {
+		t.Error("initialize is counted for no session")
+	}
+	got, a = count(w, func() http.Handler { return w.handler().Listing(document) }, request("GET", "/registry/v0.1/servers", ""))
+	commontest.SameIn(t, "a listing", storage.Account{Over: storage.OverREST, Tenant: "tenant", Poll: true, Out: len(a.body)}, got)
+	got, _ = count(w, func() http.Handler { return w.handler() }, request("GET", "/quiet/mcp", "", "Authorization", "Bearer nobody", sessionIs, "stolen"))
+	if got.Tenant+got.Server+string(got.Session) != "" || got.Code != storage.Unauthenticated {
+		t.Errorf("who is not let in is counted as %+v", got)
+	}
+}
+
+func TestTheGatewaysIDNamesARequestInItsLine(t *testing.T) {
+	w := newWorld(t)
+	event := events.APIGatewayProxyRequest{HTTPMethod: http.MethodPost, Path: "/quiet/mcp", Body: "{"}
+	event.Headers = map[string]string{"Host": "localhost", "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+	event.RequestContext.RequestID = "request-1"
+	res, err := apigateway.HTTP(w.handler(), slog.New(slog.DiscardHandler))(t.Context(), event)
+	commontest.OK(t, err)
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		t.Fatal(err)
+	}
+	if line := w.lastLine(); line.Trace != "request-1" {
+		t.Errorf("its line is %+v", line)
 	}
 }

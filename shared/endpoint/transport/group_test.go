@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -42,9 +43,7 @@ func grouped(t *testing.T, n int, change func(*transport.Group), test func(t *te
 		for i, name := range names {
 			w.keep(name, wire.V20251125, fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"x","version":"1"},"instructions":"use %s"}`, name))
 			list := fmt.Sprintf(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"tool%d","description":"does thing %d","inputSchema":{"type":"object","x":1.0}}]}`, i, i)
-			for _, caps := range []string{"", "elicitation,elicitation.form,elicitation.url,roots,sampling,sampling.context,sampling.tools"} {
-				w.keep(name, "tools/list 2025-11-25 "+caps+" anyone", `{"gen":1,"says":true,"list":`+list+`}`)
-			}
+			w.keepList(name, "tools/list", list)
 		}
 		test(t, w)
 	})
@@ -55,6 +54,17 @@ func (w *world) keep(server, part, result string) {
 	err := w.store.SaveHandshake(w.t.Context(), storage.Handshake{Digest: storage.RecordFor("tenant", server), Version: part, Result: json.RawMessage(result), Taken: time.Now()})
 	commontest.OK(w.t, err)
 }
+
+// keepList keeps a list of a server for clients of both eras.
+func (w *world) keepList(server, method, list string) {
+	w.t.Helper()
+	for _, abilities := range []string{"", ofModern} {
+		w.keep(server, method+" 2025-11-25 "+abilities+" anyone", `{"gen":1,"says":true,"list":`+list+`}`)
+	}
+}
+
+// ofModern are the abilities for which lists of clients of 2026-07-28 are kept.
+const ofModern = "elicitation,elicitation.form,elicitation.url,roots,sampling,sampling.context,sampling.tools"
 
 func toolNames(t *testing.T, body string) (names []string) {
 	t.Helper()
@@ -71,6 +81,133 @@ func toolNames(t *testing.T, body string) (names []string) {
 func (w *world) openGroup() *client {
 	w.t.Helper()
 	return w.visitAt("/mcp")
+}
+
+// unlisted makes servers of a group, which may be new, unknown to the records.
+func (w *world) unlisted(servers ...string) {
+	names, known := w.opts.Names(), w.opts.Servers
+	for _, server := range servers {
+		if !slices.Contains(names, server) {
+			names = append(names, server)
+		}
+	}
+	w.opts.Names = func() []string { return names }
+	w.opts.Servers = func(name string) (sessions.Server, bool) {
+		if slices.Contains(servers, name) {
+			return sessions.Server{Name: name, Digest: "new " + name, Record: true, Anonymous: true}, true
+		}
+		return known(name)
+	}
+}
+
+// groupParties plays a scenario at the address of n servers, over every transport.
+func groupParties(t *testing.T, n int, plain bool, play func(t *testing.T, w *world, p party)) {
+	for _, over := range slices.Sorted(maps.Keys(transports)) {
+		t.Run(over, func(t *testing.T) {
+			grouped(t, n, func(g *transport.Group) { g.Plain = plain }, func(t *testing.T, w *world) {
+				p := transports[over](w, "")
+				play(t, w, p)
+				p.leave()
+			})
+		})
+	}
+}
+
+// A client hears all servers of a group, under the names of the group, and what it says reaches
+// the server that it is for. It hears each at once, also one that it uses for the first time.
+func TestGroupHasTheMessagesOfAllItsServers(t *testing.T) {
+	groupParties(t, 3, false, func(t *testing.T, w *world, p party) {
+		w.awake("s1")
+		w.backend.tool("tool1", func(r run) {
+			answer := r.ask("q-1", roots)
+			r.append(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9,"progress":1}}`, false)
+			r.end(`{"content":[{"type":"resource_link","uri":"file:///a","name":` + string(wire.Lookup([]byte(answer), "result", "name")) + `}]}`)
+		})
+		w.backend.tool("tool2", func(r run) {
+			r.end(`{}`)
+			time.Sleep(time.Second)
+			r.outside().append(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`, false)
+		})
+		const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}`
+		for _, step := range []struct {
+			say   string
+			heard []string
+		}{
+			{`{"jsonrpc":"2.0","id":"p","method":"ping"}`, []string{`{"jsonrpc":"2.0","id":"p","result":{}}`}},
+			{callOf("s1__tool1"), []string{`{"jsonrpc":"2.0","id":"s1~q-1",` + roots + `}`}},
+			{`{"jsonrpc":"2.0","id":"s1~q-1","result":{"name":"n"}}`, []string{
+				`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9,"progress":1}}`,
+				`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"dormouse://s1/file:///a","name":"n"}]}}`,
+			}},
+			{callOf("nothing"), []string{`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no tool nothing here"}}`}},
+			{`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"debug"}}`, []string{`{"jsonrpc":"2.0","id":5,"result":{}}`}},
+		} {
+			p.say(step.say)
+			commontest.SameIn(t, step.say, step.heard, p.heard())
+		}
+		p.say(cancel)
+		all := w.taken()
+		commontest.EqualIn(t, "the server got last", cancel, all[len(all)-1])
+
+		p.leave()
+		p.back() // Streamable HTTP listens from now on
+		p.heard()
+		p.say(callOf("s2__tool2"))
+		commontest.SameIn(t, "the call", []string{resultOf(`{}`)}, p.heard())
+		time.Sleep(time.Second)
+		commontest.SameIn(t, "afterwards", []string{`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"dormouse://s2/a:b"}}`}, p.heard())
+	})
+}
+
+// A client that comes back gets what came meanwhile, of all servers, and nothing twice.
+func TestGroupGoesOn(t *testing.T) {
+	for tool, uri := range map[string]string{"s1__tool1": "dormouse://s1/file:///a", "tool1": "file:///a"} {
+		t.Run(tool, func(t *testing.T) {
+			groupParties(t, 2, tool == "tool1", func(t *testing.T, w *world, p party) {
+				proceed := make(chan bool)
+				w.backend.tool("tool1", func(r run) {
+					r.say("half")
+					<-proceed
+					r.end(`{"content":[{"type":"resource_link","uri":"file:///a","name":"a"}]}`)
+				})
+				w.backend.tool("tool0", func(r run) {
+					r.end(`{}`)
+					<-proceed
+					r.outside().say("missed")
+				})
+				p.say(callOf(tool))
+				commontest.SameIn(t, "the call", []string{said("half")}, p.heard())
+				p.leave()
+				proceed <- true
+				time.Sleep(time.Minute)
+				p.back()
+				want := []string{`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"` + uri + `","name":"a"}]}}`}
+				commontest.SameIn(t, "its end", want, p.heard())
+				p.say(callOf(strings.ReplaceAll(tool, "1", "0")))
+				commontest.SameIn(t, "the other call", []string{resultOf(`{}`)}, p.heard())
+				p.leave()
+				proceed <- true
+				time.Sleep(time.Minute)
+				p.back()
+				commontest.SameIn(t, "the other server", []string{said("missed")}, p.heard())
+			})
+		})
+	}
+}
+
+// A server that has been called has a process of the client's own. Lists come from that process.
+func TestListComesFromTheProcessThatTheClientUses(t *testing.T) {
+	groupParties(t, 1, false, func(t *testing.T, w *world, p party) {
+		w.keep("s0", "tools/list 2025-11-25  anyone", `{"gen":1,"list":{"tools":[{"name":"old"}]}}`)
+		w.backend.tool("tools/list", func(r run) {
+			r.end(fmt.Sprintf(`{"tools":[{"name":"own_%t"}]}`, r.session == sessions.MemberID(storage.ID(p.id()), "s0")))
+		})
+		p.say(callOf("s0__echo"))
+		w.awake("s0")
+		p.heard()
+		p.say(list)
+		commontest.Contains(t, "the list", "own_true", strings.Join(p.heard(), ""))
+	})
 }
 
 func TestTwentyServersAreListedWithoutWakingOne(t *testing.T) {
@@ -93,58 +230,23 @@ func TestTwentyServersAreListedWithoutWakingOne(t *testing.T) {
 	})
 }
 
-// The session of a group, too, lives if its client uses it and never says that it is
-// initialized.
-func TestGroupSessionWithoutInitializedThatIsUsedLives(t *testing.T) {
-	for _, body := range []string{`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"s1__echo"}}`} {
-		grouped(t, 2, nil, func(t *testing.T, w *world) {
-			a := w.do(request("POST", "/mcp", initialize))
-			c := w.at("/mcp", a.header.Get(sessionIs))
-			for range 3 {
-				if a := c.post(body); a.status != 200 {
-					t.Fatalf("got %d %s", a.status, a.body)
-				}
-				<-time.After(time.Hour)
-			}
-		})
-	}
-}
-
 // A list of the group does not wait for a server that takes long to start for the first
 // time. The standalone stream tells the client when it is worth to list again.
 func TestTheStreamOfAGroupTellsThatAServerIsListedForTheFirstTime(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		w.opts.Servers = func(name string) (sessions.Server, bool) {
-			return sessions.Server{Name: name, Digest: map[string]string{"s0": "s0", "s1": "new"}[name], Record: true, Anonymous: true}, name == "s0" || name == "s1"
-		}
+		w.unlisted("s1")
 		c := w.openGroup()
 		stream := w.begin(c.request("GET", ""))
 		<-time.After(20 * time.Second)
-		w.keep("new", "tools/list 2025-11-25  anyone", `{"gen":1,"says":true,"list":{"tools":[{"name":"late","inputSchema":{"type":"object"}}]}}`)
+		w.keep("new s1", "tools/list 2025-11-25  anyone", `{"gen":1,"says":true,"list":{"tools":[{"name":"late","inputSchema":{"type":"object"}}]}}`)
 		got := stream.end().datas(t)
 		want := []string{
 			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`,
 			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`,
 		}
 		commontest.Same(t, want, got)
-		if names := toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body); !slices.Contains(names, "s1__late") {
+		if names := toolNames(t, c.post(list).body); !slices.Contains(names, "s1__late") {
 			t.Errorf("the list has %q", names)
-		}
-	})
-}
-
-func TestCallThroughAGroupReachesOneServerUnderItsOwnName(t *testing.T) {
-	grouped(t, 20, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		a := c.post(`{"jsonrpc":"2.0","id":7.0,"method":"tools/call","params":{"name":"s3__tool3","arguments":{"a":1.0,"name":"s3__x"},"_meta":{"progressToken":9}}}`)
-		if a.body != `{"jsonrpc":"2.0","id":7.0,"result":{"content":[]}}` {
-			t.Errorf("got %d %s", a.status, a.body)
-		}
-		want := []string{`{"jsonrpc":"2.0","id":7.0,"method":"tools/call","params":{"name":"tool3","arguments":{"a":1.0,"name":"s3__x"},"_meta":{"progressToken":9}}}`}
-		commontest.Same(t, want, w.backend.got)
-		s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(c.session), "s3"), "")
-		if err != nil || s.Server != "s3" || s.Version != wire.V20251125 {
-			t.Errorf("the server's session is %+v, %v", s, err)
 		}
 	})
 }
@@ -167,60 +269,11 @@ func TestCallThroughAGroupCostsWhatItCostsOnTheOwnPath(t *testing.T) {
 	})
 }
 
-func TestQuestionThroughAGroupIsAnsweredAtItsServer(t *testing.T) {
-	grouped(t, 3, nil, func(t *testing.T, w *world) {
-		w.backend.tool("tool1", func(r run) {
-			r.append(`{"jsonrpc":"2.0","id":"q-1","method":"roots/list"}`, false)
-			r.append(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9,"progress":1}}`, false)
-			r.end(`{"content":[{"type":"resource_link","uri":"file:///a","name":"a"}]}`)
-		})
-		c := w.openGroup()
-		a := c.call("s1__tool1")
-		want := []string{
-			`{"jsonrpc":"2.0","id":"s1~q-1","method":"roots/list"}`,
-			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9,"progress":1}}`,
-			`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"dormouse://s1/file:///a","name":"a"}]}}`,
-		}
-		commontest.Same(t, want, a.datas(t))
-		w.awake("s1")
-		if a := c.post(`{"jsonrpc":"2.0","id":"s1~q-1","result":{"roots":[]}}`); a.status != 202 {
-			t.Errorf("the answer got %d %s", a.status, a.body)
-		}
-		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers)
-		events := a.events(t)
-		again := c.get(events[1].ID)
-		commontest.SameIn(t, "after "+events[1].ID, want[1:], again.datas(t))
-	})
-}
-
-func TestStandaloneStreamOfAGroupHasTheEventsOfItsServers(t *testing.T) {
-	grouped(t, 3, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		c.call("s0__echo")
-		c.call("s2__echo")
-		push := func(server, text string) {
-			of := sessions.MemberID(storage.ID(c.session), server)
-			w.outside(of).say(text)
-		}
-		push("s0", "one")
-		push("s2", "two")
-		first := c.get("")
-		commontest.Same(t, []string{said("one"), said("two")}, first.datas(t))
-		push("s0", "three")
-		commontest.Same(t, []string{said("three")}, c.get(first.lastID(t)).datas(t))
-		push("s2", "four")
-		late := w.begin(c.request("GET", "", "Last-Event-ID", "s0~2;s2~1"))
-		time.Sleep(time.Second)
-		push("s0", "five")
-		commontest.Same(t, []string{said("five"), said("four")}, slices.Sorted(slices.Values(late.end().datas(t))))
-	})
-}
-
 func TestGroupWithoutPrefixesFindsTheServerByTheName(t *testing.T) {
 	plain := func(g *transport.Group) { g.Plain = true }
 	grouped(t, 2, plain, func(t *testing.T, w *world) {
 		c := w.openGroup()
-		commontest.Same(t, []string{"s0__echo", "tool0", "s1__echo", "tool1"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
+		commontest.Same(t, []string{"s0__echo", "tool0", "s1__echo", "tool1"}, toolNames(t, c.post(list).body))
 		for tool, own := range map[string]string{"tool1": "tool1", "s0__echo": "echo"} {
 			w.backend.got = nil
 			if a := c.call(tool); a.status != 200 || len(w.backend.got) != 1 || w.backend.got[0] != callOf(own) {
@@ -257,54 +310,40 @@ func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
 		w.opts.Kept = &aggregate.Kept{}
 		meanwhile := &during{Store: counting}
 		w.store = w.opts.Kept.Watch(meanwhile)
-		w.serveFrom(w.store)
+		w.served = w.store
 		c := w.openGroup()
-		cost := func(tool string, code int) storagetest.Counts {
+		// cost calls a tool that there is or is not, and asserts how often the lists are read.
+		cost := func(what, tool string, known bool, lists int) storagetest.Counts {
+			t.Helper()
 			counting.Reset()
 			a := c.call(tool)
-			var got int
-			if strings.Contains(a.body, `"error"`) {
-				got, _ = a.rpcError(t)
+			got := counting.Counts()
+			if found := wire.Lookup([]byte(a.body), "result") != nil; found != known || got.Calls["Recorded"] != lists {
+				t.Errorf("%s: %s, which costs %+v", what, a.body, got)
 			}
-			if got != code {
-				t.Errorf("%s: %s", tool, a.body)
-			}
-			return counting.Counts()
+			return got
 		}
+		list := func(tool string) string { return `{"gen":1,"says":true,"list":{"tools":[{"name":"` + tool + `"}]}}` }
 		c.call("s7__echo") // opens the session there
-		for _, tool := range []string{"tool7", "new"} {
-			cost(tool, map[string]int{"new": -32602}[tool])
-			time.Sleep(2 * time.Second)
-		}
-		direct, plain, unknown := cost("s7__echo", 0), cost("tool7", 0), cost("new", -32602)
-		if plain.Calls["Recorded"] != 0 || plain.Reads > direct.Reads+1 || plain.Writes != direct.Writes {
+		c.call("tool7")
+		time.Sleep(2 * time.Second)
+		direct, plain := cost("with a prefix", "s7__echo", true, 0), cost("without", "tool7", true, 0)
+		if plain.Reads > direct.Reads+1 || plain.Writes != direct.Writes {
 			t.Errorf("a call costs %+v, %+v with a prefix", plain, direct)
 		}
-		if first := unknown.Calls["Recorded"]; first != 1 { // it is older than a second
-			t.Errorf("the lists were read %d times", first)
+		cost("an index older than a second", "new", false, 1)
+		if unknown := cost("a newer index", "newer", false, 0); unknown.Reads > plain.Reads || unknown.Writes > 0 {
+			t.Errorf("an unknown name costs %+v, a known one %+v", unknown, plain)
 		}
-		if again := cost("newer", -32602); again.Calls["Recorded"] != 0 || again.Reads > plain.Reads || again.Writes > 0 {
-			t.Errorf("an unknown name costs %+v, a known one %+v", again, plain)
-		}
-		list := `{"gen":1,"says":true,"list":{"tools":[{"name":"new"}]}}`
-		w.keep("s9", "tools/list 2025-11-25  anyone", list)
-		if got := cost("new", 0); got.Calls["Recorded"] != 1 {
-			t.Errorf("after the change of a list: %+v", got)
-		}
-		if got := cost("new", 0); got.Calls["Recorded"] != 0 {
-			t.Errorf("after that: %+v", got)
-		}
-		w.keep("elsewhere", "tools/list 2025-11-25  anyone", list)
+		w.keep("s9", "tools/list 2025-11-25  anyone", list("new"))
+		cost("after the change of a list", "new", true, 1)
+		w.keep("elsewhere", "tools/list 2025-11-25  anyone", list("new"))
 		w.keep("s9", wire.V20251125, `{}`)
-		if got := cost("new", 0); got.Calls["Recorded"] != 0 {
-			t.Errorf("after the change of another record: %+v", got)
-		}
-		w.keep("s9", "tools/list 2025-11-25  anyone", list) // the index is made anew
-		meanwhile.do = func() {
-			w.keep("s8", "tools/list 2025-11-25  anyone", strings.Replace(list, "new", "late", 1))
-		}
-		cost("late", -32602)
-		cost("late", 0)
+		cost("after the change of another record", "new", true, 0)
+		w.keep("s9", "tools/list 2025-11-25  anyone", list("new")) // the index is made anew
+		meanwhile.do = func() { w.keep("s8", "tools/list 2025-11-25  anyone", list("late")) }
+		cost("a change while the index is made", "late", false, 1)
+		cost("after it", "late", true, 1)
 	})
 }
 
@@ -330,80 +369,37 @@ func TestModernCallThroughAGroup(t *testing.T) {
 		}
 		wrong := a.request()
 		wrong.Header.Set("Mcp-Name", "tool1")
-		if got := w.do(wrong); got.status != 400 {
-			t.Errorf("a header that says something else: %d %s", got.status, got.body)
-		}
+		w.do(wrong).is(t, "a header that says something else", 400, 0)
 		d := w.do(ask{path: "/mcp", method: "server/discover"}.request())
 		if caps := string(wire.Lookup([]byte(d.body), "result", "capabilities", "tools")); caps != `{"listChanged":true}` {
 			t.Errorf("discover: %s", d.body)
 		}
-		if text, _ := wire.String(wire.Lookup([]byte(d.body), "result", "instructions")); text != "# s0 (names begin with s0__)\n\nuse s0\n\n# s1 (names begin with s1__)\n\nuse s1\n\n# s2 (names begin with s2__)\n\nuse s2" {
-			t.Errorf("instructions %q", text)
-		}
+		commontest.Contains(t, "the instructions", `# s2 (names begin with s2__)\n\nuse s2`, d.body)
 	})
 }
 
+// held_test.go finds and calls tools so in both eras.
 func TestSearchModeHasTwoTools(t *testing.T) {
-	search := func(g *transport.Group) { g.Search = true }
-	grouped(t, 20, search, func(t *testing.T, w *world) {
+	grouped(t, 20, func(g *transport.Group) { g.Search = true }, func(t *testing.T, w *world) {
 		c := w.openGroup()
-		commontest.Same(t, []string{"find_tools", "call_tool"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
-		find := `"name":"find_tools","arguments":{"query":"thing 7","limit":1}`
-		a := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + find + `}}`)
-		if got := wire.Lookup([]byte(a.body), "result", "structuredContent", "tools"); string(got) != `[{"name":"s7__tool7","description":"does thing 7","inputSchema":{"type":"object","x":1.0}}]` {
-			t.Errorf("found %s", a.body)
+		commontest.Same(t, []string{"find_tools", "call_tool"}, toolNames(t, c.post(list).body))
+		a := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"thing 7","limit":1}}}`)
+		found := wire.Lookup([]byte(a.body), "result", "structuredContent", "tools")
+		commontest.Equal(t, `[{"name":"s7__tool7","description":"does thing 7","inputSchema":{"type":"object","x":1.0}}]`, string(found))
+		if got := w.taken(); len(got) > 0 {
+			t.Errorf("servers got %s", got)
 		}
-		modern := w.do(ask{path: "/mcp", method: "tools/call", params: find}.request())
-		if got := wire.Lookup([]byte(modern.body), "result", "structuredContent", "tools"); len(got) == 0 {
-			t.Errorf("the modern era found %s", modern.body)
-		}
-		if len(w.backend.got) > 0 {
-			t.Errorf("servers got %s", w.backend.got)
-		}
-		call := `"name":"call_tool","arguments":{"name":"s7__tool7","arguments":{"a":1.0}}`
-		if a = c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + call + `}}`); a.status != 200 || len(w.backend.got) != 1 {
-			t.Fatalf("call_tool: %s", a.body)
-		}
-		if want := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"tool7","arguments":{"a":1.0}}}`; w.backend.got[0] != want {
-			t.Errorf("the server got %s", w.backend.got[0])
-		}
-		if a := w.do(ask{path: "/mcp", method: "tools/call", params: call}.request()); a.status != 200 || len(w.backend.got) != 2 {
-			t.Errorf("call_tool of the modern era: %d %s", a.status, a.body)
-		}
+		c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"call_tool","arguments":{"name":"s7__tool7","arguments":{"a":1.0}}}}`)
+		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"tool7","arguments":{"a":1.0}}}`}, w.taken())
 		l := w.link(url.Values{"group": {"all"}, "tools": {"search"}})
 		l.open()
 		commontest.SameIn(t, "over a WebSocket", []string{"find_tools", "call_tool"}, toolNames(t, l.say(list)[0]))
 	})
 }
 
-func TestEndOfAGroupsSessionEndsThoseOfItsServers(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		c.call("s1__echo")
-		if a := c.del(); a.status != 204 {
-			t.Fatalf("DELETE: %d %s", a.status, a.body)
-		}
-		s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(c.session), "s1"), "")
-		if err != nil || s.State != storage.Ended {
-			t.Errorf("the server's session is %s, %v", s.State, err)
-		}
-		if a := c.call("s1__echo"); a.status != 404 {
-			t.Errorf("a call afterwards: %d %s", a.status, a.body)
-		}
-	})
-}
-
 func TestListAsksOnlyServersThatHaveNeverBeenListed(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
-		names := append(w.opts.Names(), "fresh", "bad")
-		known := w.opts.Servers
-		w.opts.Names = func() []string { return names }
-		w.opts.Servers = func(name string) (sessions.Server, bool) {
-			if name == "fresh" || name == "bad" {
-				return sessions.Server{Name: name, Digest: name, Record: true, Anonymous: true}, true
-			}
-			return known(name)
-		}
+		w.unlisted("fresh", "bad")
 		w.backend.tool("tools/list", func(r run) {
 			if s, _, err := r.w.store.Load(r.ctx, r.session, ""); err == nil && s.Server == "bad" {
 				r.fail(`{"code":-32603,"message":"it has exited"}`)
@@ -412,7 +408,7 @@ func TestListAsksOnlyServersThatHaveNeverBeenListed(t *testing.T) {
 			r.end(`{"tools":[{"name":"new","inputSchema":{"type":"object"}}]}`)
 		})
 		c := w.openGroup()
-		a := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		a := c.post(list)
 		if got := toolNames(t, a.body); len(got) != 7 || got[6] != "fresh__new" {
 			t.Errorf("the tools are %q", got)
 		}
@@ -425,23 +421,12 @@ func TestListAsksOnlyServersThatHaveNeverBeenListed(t *testing.T) {
 
 func TestToolsThatTheFileLeavesOutAreNeitherListedNorCalled(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		all := w.opts.Servers
-		w.opts.Servers = func(name string) (sessions.Server, bool) {
-			s, ok := all(name)
-			s.Tools = storage.ToolFilter{Allow: []string{"tool*"}, Deny: []string{"*"}}
-			return s, ok
-		}
+		w.change(func(s *sessions.Server) { s.Tools = storage.ToolFilter{Allow: []string{"tool*"}, Deny: []string{"*"}} })
 		for path, want := range map[string][]string{"/mcp": {"s0__tool0", "s1__tool1"}, "/s1/mcp": {"tool1"}} {
 			c := w.visitAt(path)
-			commontest.SameIn(t, path, want, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
-			prefix := ""
-			if path == "/mcp" {
-				prefix = "s1__"
-			}
-			a := c.call(prefix + "echo")
-			if code, message := a.rpcError(t); a.status != 200 || code != -32602 || message != `server "s1" offers no tool "echo" here: x-dormouse.tools in the servers file leaves it out` {
-				t.Errorf("%s: got %d %s", path, a.status, a.body)
-			}
+			commontest.SameIn(t, path, want, toolNames(t, c.post(list).body))
+			prefix := strings.TrimSuffix(want[len(want)-1], "tool1")
+			c.call(prefix+"echo").is(t, path, 200, wire.CodeInvalidParams)
 			if len(w.backend.got) > 0 {
 				t.Errorf("the server got %s", w.backend.got)
 			}
@@ -453,28 +438,17 @@ func TestToolsThatTheFileLeavesOutAreNeitherListedNorCalled(t *testing.T) {
 // server's own address, from the record and from the server, over each transport.
 func TestDescriptionsOfTheFileReplaceThoseOfTheServer(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		record := ""
-		all := w.opts.Servers
-		w.opts.Servers = func(name string) (sessions.Server, bool) {
-			s, ok := all(name)
-			if record != "" {
-				s.Digest = record
-			}
-			s.Tools = storage.ToolFilter{Says: map[string]string{"tool1": "our \"words\"", "echo": "says it again", "gone": "x"}}
-			return s, ok
-		}
+		words := storage.ToolFilter{Says: map[string]string{"tool1": "our \"words\"", "echo": "says it again", "gone": "x"}}
+		w.change(func(s *sessions.Server) { s.Tools = words })
 		describes := func(what, body, prefix string) {
 			t.Helper()
 			for _, want := range []string{
 				`{"name":"` + prefix + `tool1","description":"our \"words\"","inputSchema":{"type":"object","x":1.0}}`,
 				`{"description":"says it again","name":"` + prefix + `echo","inputSchema":{"type":"object"}}`,
 			} {
-				if !strings.Contains(body, want) {
-					t.Errorf("%s: %s, want %s", what, body, want)
-				}
+				commontest.Contains(t, what, want, body)
 			}
 		}
-		list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 		describes("/mcp", w.openGroup().post(list).body, "s1__")
 		describes("/mcp, modern", w.do(ask{path: "/mcp", method: "tools/list"}.request()).body, "s1__")
 		found := w.visitAt("/mcp?tools=search").post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"words again"}}}`)
@@ -484,7 +458,7 @@ func TestDescriptionsOfTheFileReplaceThoseOfTheServer(t *testing.T) {
 		if len(w.backend.got) > 0 {
 			t.Fatalf("the server got %s", w.backend.got)
 		}
-		record = "another" // which has no list
+		w.change(func(s *sessions.Server) { s.Digest = "another" }) // which has no list
 		w.backend.tool("tools/list", func(r run) {
 			r.end(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"tool1","description":"does thing 1","inputSchema":{"type":"object","x":1.0}}]}`)
 		})
@@ -502,21 +476,18 @@ func TestGroupHasItsServersOnly(t *testing.T) {
 			return transport.Group{Servers: []string{"s2", "s0"}}, name == "dev"
 		}
 		c := w.visitAt("/g/dev/mcp")
-		commontest.Same(t, []string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
+		commontest.Same(t, []string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, c.post(list).body))
 		if a := c.call("s1__echo"); a.status != 200 || len(w.backend.got) > 0 {
 			t.Errorf("a server of no group: %s", a.body)
 		}
 		if a := c.call("s2__echo"); a.status != 200 || len(w.backend.got) != 1 {
 			t.Errorf("got %s", a.body)
 		}
-		for path, want := range map[string]string{
-			"/g/ops/mcp":    "there is no group ops; check the name behind /g/",
-			"/g/ops/sse":    "there is no group ops; check the name behind /g/",
-			"/g/dev/ticket": "there is nothing at this path; servers are at /<server>/mcp", // tickets are off
-		} {
-			if _, message := w.do(request("POST", path, initialize)).rpcError(t); message != want {
-				t.Errorf("%s: %s", path, message)
-			}
+		w.openSSE("g/dev", "").open()
+		for path, want := range map[string]string{"/g/ops/mcp": "there is no group ops", "/g/ops/sse": "there is no group ops", "/g/dev/ticket": "nothing at this path"} { // tickets are off
+			a := w.do(request("POST", path, initialize))
+			a.is(t, path, 404, wire.CodeServer)
+			commontest.Contains(t, path, want, a.body)
 		}
 	})
 }
@@ -525,14 +496,8 @@ func TestGroupHasItsServersOnly(t *testing.T) {
 // unknown may have the tool, so the error says why that server cannot be asked.
 func TestGroupWithoutPrefixesNamesTheServersThatCannotBeAsked(t *testing.T) {
 	grouped(t, 2, func(g *transport.Group) { g.Plain = true }, func(t *testing.T, w *world) {
-		known := w.opts.Servers
-		w.opts.Names = func() []string { return []string{"s0", "far"} }
-		w.opts.Servers = func(name string) (sessions.Server, bool) {
-			if name == "far" {
-				return sessions.Server{Name: name, Digest: name, InPlace: true}, true
-			}
-			return known(name)
-		}
+		w.unlisted("far")
+		w.change(func(s *sessions.Server) { s.InPlace = s.Name == "far" })
 		w.backend.tool("tools/list", func(r run) { r.fail(`{"code":-32603,"message":"the remote server far cannot be reached"}`) })
 		c := w.openGroup()
 		want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no tool weather here; servers that cannot be asked for theirs: far (the remote server far cannot be reached)"}}`

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
@@ -15,30 +17,23 @@ import (
 func TestToolsAreKnownBeforeTheirFirstCall(t *testing.T) {
 	const tools = `{"name":"first","inputSchema":{"type":"object"},"execution":{"taskSupport":"forbidden"}}`
 	const more = `{"name":"tool1","execution":{"taskSupport":"required"}},{"name":"city","inputSchema":{"type":"object","properties":{"city":{"type":"string","x-mcp-header":"City"}}}}`
-	all := "elicitation,elicitation.form,elicitation.url,roots,sampling,sampling.context,sampling.tools"
 	for name, first := range map[string]func(w *world){
 		"cold":         func(*world) {},
 		"after a list": func(w *world) { w.do(ask{path: "/mcp", method: "tools/list"}.request()).result(w.t) },
 		"from the record": func(w *world) {
-			w.keep("s1", "tools/list 2025-11-25 "+all+" anyone", `{"gen":1,"says":true,"list":{"tools":[`+tools+`,`+more+`]}}`)
+			w.keepList("s1", "tools/list", `{"tools":[`+tools+`,`+more+`]}`)
 		},
 		"after a late list": func(w *world) {
-			list := `{"gen":1,"says":true,"list":{"tools":[{"name":"tool1"}]}}`
-			w.keep("s1", "tools/list 2025-11-25 "+all+" anyone", list)
+			w.keepList("s1", "tools/list", `{"tools":[{"name":"tool1"}]}`)
 			w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"s1__tool1"`}.request()).result(w.t)
-			w.keep("s1", "tools/list 2025-11-25 "+all+" anyone", `{"gen":1,"says":true,"list":{"tools":[`+tools+`,`+more+`]}}`)
+			w.keepList("s1", "tools/list", `{"tools":[`+tools+`,`+more+`]}`)
 			w.do(ask{path: "/mcp", method: "tools/list"}.request()).result(w.t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			grouped(t, 2, nil, func(t *testing.T, w *world) {
-				known := w.opts.Servers
-				w.opts.Servers = func(name string) (sessions.Server, bool) {
-					s, ok := known(name)
-					if name == "s1" {
-						s.Digest = "new"
-					}
-					return s, ok
+				if name == "cold" || name == "after a list" {
+					w.unlisted("s1")
 				}
 				w.backend.tool("tools/list", func(r run) {
 					if strings.Contains(r.raw, `"cursor":"2"`) {
@@ -49,23 +44,14 @@ func TestToolsAreKnownBeforeTheirFirstCall(t *testing.T) {
 				})
 				w.after("tool1", 10*time.Second)
 				w.opts.Limit = time.Minute
-				if strings.Contains(name, "record") || strings.Contains(name, "late") {
-					w.opts.Servers = known
-				}
 				first(w)
 				w.taken()
 				call := ask{path: "/mcp", method: "tools/call", params: `"name":"s1__tool1","arguments":{}`}
-				if a := w.do(call.request()); a.status != 400 || !strings.Contains(a.body, needsTasks) {
-					t.Errorf("a call without tasks: %d %s", a.status, a.body)
-				}
+				w.do(call.request()).is(t, "a call without tasks", 400, wire.CodeMissingCapability)
 				city := ask{path: "/mcp", method: "tools/call", params: `"name":"s1__city","arguments":{"city":"x"}`, headers: []string{"Mcp-Param-City", "y"}}
-				if a := w.do(city.request()); a.status != 400 || !strings.Contains(a.body, "-32020") {
-					t.Errorf("another city: %d %s", a.status, a.body)
-				}
-				for _, raw := range w.taken() {
-					if strings.Contains(raw, "tools/call") {
-						t.Errorf("the server got %s", raw)
-					}
+				w.do(city.request()).is(t, "another city", 400, wire.CodeHeaderMismatch)
+				if got := slicesWith(w.taken(), "tools/call"); len(got) > 0 {
+					t.Errorf("the server got %s", got)
 				}
 				call.caps = taskCaps
 				began := time.Now()
@@ -92,9 +78,7 @@ func TestToolsOfAServerThatDoesNotListThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			grouped(t, 1, nil, func(t *testing.T, w *world) {
 				w.opts.Limit = time.Minute
-				w.opts.Servers = func(name string) (sessions.Server, bool) {
-					return sessions.Server{Name: name, Digest: "new", Record: true}, name == "s0"
-				}
+				w.change(func(s *sessions.Server) { s.Digest, s.Anonymous = "new", false })
 				w.backend.tool("tools/list", tt.list)
 				for range 2 {
 					a := w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"s0__echo"`}.request())
@@ -114,14 +98,10 @@ func TestToolsOfAServerThatDoesNotListThem(t *testing.T) {
 // A first call at a group wakes no server whose caller lacks what the server needs.
 func TestFirstCallOfAnUnconnectedUserWakesNothing(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		w.opts.Servers = func(name string) (sessions.Server, bool) {
-			return sessions.Server{Name: name, Digest: "new", Record: true, Providers: []string{"github"}}, name == "s0"
-		}
+		w.change(func(s *sessions.Server) { s.Digest, s.Anonymous, s.Providers = "new", false, []string{"github"} })
 		w.secrets = unconnectedUser{}
 		a := w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"s0__echo"`}.request())
-		if !strings.Contains(a.body, "connect first") {
-			t.Errorf("got %d %s", a.status, a.body)
-		}
+		commontest.Contains(t, "the answer", "connect first", a.body)
 		if got := w.taken(); len(got) > 0 {
 			t.Errorf("the server got %q", got)
 		}

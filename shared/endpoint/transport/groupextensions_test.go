@@ -1,7 +1,6 @@
 package transport_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -58,20 +57,9 @@ func TestDiscoveryOfAGroupIsKeptOnceItIsWhole(t *testing.T) {
 			d := w.do(ask{path: "/mcp", method: "server/discover"}.request())
 			return string(wire.Lookup([]byte(d.body), "result", "ttlMs"))
 		}
-		if got := ttl(); got != "3600000" {
-			t.Errorf("kept for %s ms", got)
-		}
-		known := w.opts.Servers
-		w.opts.Servers = func(name string) (sessions.Server, bool) {
-			s, ok := known(name)
-			if name == "s1" {
-				s.Digest = "new"
-			}
-			return s, ok
-		}
-		if got := ttl(); got != "0" {
-			t.Errorf("while a server is unknown, kept for %s ms", got)
-		}
+		commontest.EqualIn(t, "kept for", "3600000", ttl())
+		w.unlisted("s1")
+		commontest.EqualIn(t, "kept while a server is unknown for", "0", ttl())
 	})
 }
 
@@ -110,17 +98,10 @@ func TestMethodsOfExtensionsAtAGroup(t *testing.T) {
 	// No server has skills.
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
 		for _, method := range []string{"skills/list", "skills/get", "com.example/hello"} {
-			a := w.openGroup().post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`)
-			if code, _ := a.rpcError(t); code != -32601 {
-				t.Errorf("%s: %s", method, a.body)
-			}
-			if a := w.do(ask{path: "/mcp", method: method}.request()); a.status != 404 {
-				t.Errorf("%s in 2026-07-28: %d %s", method, a.status, a.body)
-			}
+			w.openGroup().post(`{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`).is(t, method, 200, wire.CodeMethodNotFound)
+			w.do(ask{path: "/mcp", method: method}.request()).is(t, method+" in 2026-07-28", 404, 0)
 		}
-		if a := w.do(ask{path: "/mcp", method: "logging/setLevel", params: `"level":"info"`}.request()); a.status != 404 {
-			t.Errorf("a method of the legacy era: %d %s", a.status, a.body)
-		}
+		w.do(ask{path: "/mcp", method: "logging/setLevel", params: `"level":"info"`}.request()).is(t, "a method of the legacy era", 404, 0)
 		if got := w.taken(); len(got) > 0 {
 			t.Errorf("the server got %q", got)
 		}
@@ -153,11 +134,6 @@ func TestSkillsOfAGroup(t *testing.T) {
 		if modern.status != 200 || !strings.Contains(modern.body, skills+`,"ttlMs":0,"cacheScope":"private"`) || !strings.Contains(modern.body, `"dormouse/unavailable":{"s1":`) {
 			t.Errorf("in 2026-07-28: %d %s", modern.status, modern.body)
 		}
-		c := w.openSSE("", "").open()
-		c.accepted(`{"jsonrpc":"2.0","id":1,"method":"skills/list"}`)
-		if got := c.messages(); !strings.Contains(got[len(got)-1], skills) {
-			t.Errorf("over HTTP+SSE: %q", got)
-		}
 	})
 }
 
@@ -165,51 +141,34 @@ func TestSkillsOfAGroup(t *testing.T) {
 // its server by the server's own names.
 func TestAppsWorkAtAGroup(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		parts := []string{"  ", " elicitation,elicitation.form,elicitation.url,roots,sampling,sampling.context,sampling.tools "}
-		for _, caps := range parts {
-			w.keep("s1", "tools/list 2025-11-25"+caps+"anyone", `{"gen":1,"says":true,"list":{"tools":[{"name":"echo"},{"name":"tool1","_meta":{"ui":{"resourceUri":"ui://w/a.html"},"ui/resourceUri":"ui://w/a.html"}}]}}`)
-			w.keep("s1", "resources/list 2025-11-25"+caps+"anyone", `{"gen":1,"says":true,"list":{"resources":[{"uri":"ui://w/a.html","name":"page"},{"uri":"file:///x","name":"x"}]}}`)
-			w.keep("s1", "prompts/list 2025-11-25"+caps+"anyone", `{"gen":1,"says":true,"list":{"prompts":[{"name":"p1"}]}}`)
-		}
+		w.keepList("s1", "tools/list", `{"tools":[{"name":"echo"},{"name":"tool1","_meta":{"ui":{"resourceUri":"ui://w/a.html"},"ui/resourceUri":"ui://w/a.html"}}]}`)
+		w.keepList("s1", "resources/list", `{"resources":[{"uri":"ui://w/a.html","name":"page"},{"uri":"file:///x","name":"x"}]}`)
+		w.keepList("s1", "prompts/list", `{"prompts":[{"name":"p1"}]}`)
 		w.keep("s1", wire.V20251125, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{},"prompts":{}}}`)
 		w.backend.tool("resources/read", func(r run) { r.end(`{"contents":[{"uri":"ui://w/a.html","text":"<p>hello"}]}`) })
 		w.backend.tool("tool1", func(r run) { r.end(`{"content":[],"_meta":{"ui":{"resourceUri":"ui://w/a.html"}}}`) })
 		c := w.openGroup()
-		at := func(method, params string) []string {
+		says := func(method, params, want string) {
+			t.Helper()
 			legacy := c.post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params + `}}`)
-			return []string{legacy.body, w.do(ask{path: "/mcp", method: method, params: params}.request()).body}
+			commontest.Contains(t, method, want, legacy.body)
+			commontest.Contains(t, method+" in 2026-07-28", want, w.do(ask{path: "/mcp", method: method, params: params}.request()).body)
 		}
 		const uri = "ui://s1/w/a.html"
-		for method, want := range map[string]string{
-			"tools/list":     `"_meta":{"ui":{"resourceUri":"` + uri + `"},"ui/resourceUri":"` + uri + `"}`,
-			"resources/list": `"resources":[{"uri":"` + uri + `","name":"page"}`,
-		} {
-			for _, body := range at(method, "") {
-				commontest.Contains(t, method, want, body)
-			}
-		}
+		says("tools/list", "", `"_meta":{"ui":{"resourceUri":"`+uri+`"},"ui/resourceUri":"`+uri+`"}`)
+		says("resources/list", "", `"resources":[{"uri":"`+uri+`","name":"page"}`)
 		for _, name := range []string{uri, "ui://w/a.html"} { // a page may name what its server has by the server's own URI
-			for _, body := range at("resources/read", `"uri":"`+name+`"`) {
-				commontest.Contains(t, name, `"contents":[{"uri":"`+uri+`","text":"<p>hello"}]`, body)
-			}
+			says("resources/read", `"uri":"`+name+`"`, `"contents":[{"uri":"`+uri+`","text":"<p>hello"}]`)
 		}
 		for _, name := range []string{"s1__tool1", "tool1"} {
-			for _, body := range at("tools/call", `"name":"`+name+`","arguments":{}`) {
-				commontest.Contains(t, name, `"ui":{"resourceUri":"`+uri+`"}`, body)
-			}
+			says("tools/call", `"name":"`+name+`","arguments":{}`, `"ui":{"resourceUri":"`+uri+`"}`)
 		}
-		for _, body := range at("prompts/get", `"name":"p1"`) {
-			commontest.Contains(t, "prompts/get", `"result"`, body)
-		}
+		says("prompts/get", `"name":"p1"`, `"result"`)
 		got := w.taken()
 		for _, want := range []string{`"params":{"uri":"ui://w/a.html"}`, `"params":{"name":"tool1","arguments":{}}`, `"params":{"name":"p1"}`} {
-			if !slices.ContainsFunc(got, func(raw string) bool { return strings.Contains(raw, want) }) {
-				t.Errorf("the server got %q, without %s", got, want)
-			}
+			commontest.Contains(t, "the server got", want, strings.Join(got, "\n"))
 		}
-		for _, body := range at("tools/call", `"name":"echo"`) { // two servers have it
-			commontest.Contains(t, "", `there is no tool echo here (did you mean s0__echo or s1__echo?)`, body)
-		}
+		says("tools/call", `"name":"echo"`, `there is no tool echo here (did you mean s0__echo or s1__echo?)`) // two servers have it
 	})
 }
 
@@ -217,31 +176,20 @@ func TestAppsWorkAtAGroup(t *testing.T) {
 // wakes no server.
 func TestUnprefixedNamesObeyTheRules(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		all := w.opts.Servers
-		w.opts.Names = func() []string { return []string{"s0", "s1", "new"} }
-		known := w.opts.Servers
-		w.opts.Servers = func(name string) (sessions.Server, bool) {
-			if name == "new" {
-				s, _ := all("s0")
-				s.Name, s.Digest = "new", "new"
-				return s, true
+		w.unlisted("new")
+		w.change(func(s *sessions.Server) {
+			if s.Name != "new" {
+				s.Tools = storage.ToolFilter{Deny: []string{"tool1"}}
 			}
-			s, ok := known(name)
-			s.Tools = storage.ToolFilter{Deny: []string{"tool1"}}
-			return s, ok
-		}
+		})
 		c := w.openGroup()
 		for _, name := range []string{"tool1", "nothing"} {
-			if code, message := c.call(name).rpcError(t); code != -32602 || message != "there is no tool "+name+" here" && !strings.Contains(message, "did you mean") {
-				t.Errorf("%s: %d %s", name, code, message)
-			}
+			c.call(name).is(t, name, 200, wire.CodeInvalidParams)
 		}
-		if a := c.call("tool0"); a.status != 200 || strings.Contains(a.body, "error") {
+		if a := c.call("tool0"); wire.Lookup([]byte(a.body), "result") == nil {
 			t.Errorf("got %s", a.body)
 		}
-		if got := w.taken(); len(got) != 1 {
-			t.Errorf("the servers got %q", got)
-		}
+		commontest.EqualIn(t, "messages to the servers", 1, len(w.taken()))
 	})
 }
 

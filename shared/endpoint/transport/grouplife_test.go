@@ -15,10 +15,9 @@ import (
 // once and then only call, or call a server for the first time after days.
 func TestASessionOfAGroupLivesAsLongAsItIsUsed(t *testing.T) {
 	const day = 24 * time.Hour
-	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 	for name, say := range map[string]func(w *world) func(body string) int{
 		"Streamable HTTP": func(w *world) func(string) int {
-			c := w.openGroup()
+			c := w.greet("/mcp") // it never says that it is initialized
 			return func(body string) int { return c.post(body).status }
 		},
 		"HTTP+SSE": func(w *world) func(string) int {
@@ -33,6 +32,8 @@ func TestASessionOfAGroupLivesAsLongAsItIsUsed(t *testing.T) {
 				for i := range 20 {
 					body := callOf("s0__echo")
 					switch {
+					case i == 0:
+						body = list
 					case i == 6:
 						body = callOf("s1__echo") // its session begins, and goes on longer than that of s0
 					case i > 6 && i%3 == 0:
@@ -59,20 +60,27 @@ func TestASessionOfAGroupLivesAsLongAsItIsUsed(t *testing.T) {
 	}
 }
 
-// A group's session that an operator has ended is over at every member.
-func TestASessionOfAGroupThatAnOperatorEndedCallsNothing(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		if a := c.post(callOf("s1__echo")); a.status != http.StatusOK {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
-		commontest.OK(t, sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), storage.ID(c.session)))
-		for _, tool := range []string{"s1__echo", "s0__echo"} {
-			if a := c.post(callOf(tool)); a.status != http.StatusNotFound {
-				t.Errorf("%s: %d %s", tool, a.status, a.body)
+// A group's session that its client or an operator has ended is over at every member.
+func TestEndOfAGroupsSessionEndsThoseOfItsServers(t *testing.T) {
+	for by, end := range map[string]func(w *world, c *client){
+		"client": func(w *world, c *client) { c.del().is(w.t, "DELETE", http.StatusNoContent, 0) },
+		"operator": func(w *world, c *client) {
+			commontest.OK(w.t, sessions.New(w.store, w.backend, w.limits).Terminate(w.t.Context(), storage.ID(c.session)))
+		},
+	} {
+		grouped(t, 2, nil, func(t *testing.T, w *world) {
+			c := w.openGroup()
+			c.call("s1__echo").is(t, "a call", http.StatusOK, 0)
+			end(w, c)
+			for _, tool := range []string{"s1__echo", "s0__echo"} {
+				c.call(tool).is(t, by+", "+tool, http.StatusNotFound, 0)
 			}
-		}
-	})
+			s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(c.session), "s1"), "")
+			if by == "client" && (err != nil || s.State != storage.Ended) {
+				t.Errorf("the server's session is %s, %v", s.State, err)
+			}
+		})
+	}
 }
 
 func TestPollOfAGroupIsToldToComeBackWhenTheStoreIsDown(t *testing.T) { // P3

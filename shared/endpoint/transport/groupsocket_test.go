@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -18,14 +16,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
-
-// pushes sends a message of a server outside of requests.
-func (l *link) pushes(of storage.ID, server, text string) {
-	l.w.t.Helper()
-	id := sessions.MemberID(of, server)
-	a := storage.Address{Session: id, Stream: storage.Standalone, Conn: l.conn, EventIDs: l.query.Get("event-ids") == "1", Through: &storage.Through{Group: of, Server: server}}
-	l.w.outside(id).to(a).say(text)
-}
 
 // messages returns the texts that are not notifications of event ids.
 func messages(texts []string) []string {
@@ -38,105 +28,6 @@ func (l *link) ofGroup() storage.ID {
 	c, err := l.w.store.Connection(l.w.t.Context(), l.conn)
 	commontest.OK(l.w.t, err)
 	return c.Session
-}
-
-func TestGroupOverWebSocketHasTheMessagesOfAllItsServers(t *testing.T) {
-	grouped(t, 3, nil, func(t *testing.T, w *world) {
-		w.backend.tool("tool1", func(r run) {
-			r.append(`{"jsonrpc":"2.0","id":"q-1","method":"roots/list"}`, false)
-			r.append(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9,"progress":1}}`, false)
-			r.end(`{"content":[{"type":"resource_link","uri":"file:///a","name":"a"}]}`)
-		})
-		l := w.link(url.Values{"group": {"all"}})
-		l.open()
-		of := l.ofGroup()
-		steps := []struct {
-			say  string
-			want []string
-		}{
-			{`{"jsonrpc":"2.0","id":"p","method":"ping"}`, []string{`{"jsonrpc":"2.0","id":"p","result":{}}`}},
-			{callOf("s1__tool1"), []string{
-				`{"jsonrpc":"2.0","id":"s1~q-1","method":"roots/list"}`,
-				`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9,"progress":1}}`,
-				`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"dormouse://s1/file:///a","name":"a"}]}}`,
-			}},
-			{callOf("s2__echo"), []string{`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`}},
-			{`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"debug"}}`, []string{`{"jsonrpc":"2.0","id":5,"result":{}}`}},
-			{callOf("nothing"), []string{`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no tool nothing here"}}`}},
-			{`{"jsonrpc":"2.0","id":6,"method":"of/nobody"}`, []string{`{"jsonrpc":"2.0","id":6,"error":{"code":-32601,"message":"there is no method of/nobody at the address of several servers"}}`}},
-		}
-		for _, s := range steps {
-			if d := cmp.Diff(s.want, l.say(s.say)); d != "" {
-				t.Errorf("%s:\n%s", s.say, d)
-			}
-		}
-		w.awake("s1")
-		l.say(`{"jsonrpc":"2.0","id":"s1~q-1","result":{"roots":[]}}`)
-		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers)
-		cancel := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}`
-		w.taken()
-		l.say(cancel)
-		commontest.Same(t, []string{cancel}, slicesWith(w.taken(), "cancelled")[:1])
-		l.pushes(of, "s2", "two")
-		l.pushes(of, "s1", "one")
-		commontest.Same(t, []string{said("two"), said("one")}, l.heard())
-		commontest.Same(t, []string{"s0__echo", "s0__tool0", "s1__echo", "s1__tool1", "s2__echo", "s2__tool2"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0]))
-	})
-}
-
-// A client that comes back names the last event of each stream. It gets what came meanwhile,
-// of all servers, and nothing twice.
-func TestGroupOverWebSocketGoesOn(t *testing.T) {
-	for _, query := range []url.Values{{"group": {"all"}, "event-ids": {"1"}}, {"group": {"all"}, "event-ids": {"1"}, "names": {"plain"}}} {
-		grouped(t, 2, nil, func(t *testing.T, w *world) {
-			l := w.link(query)
-			l.open()
-			of := l.ofGroup()
-			let := make(chan bool)
-			w.backend.tool("tool1", func(r run) {
-				<-let
-				r.end(`{"content":[{"type":"resource_link","uri":"file:///a","name":"a"}]}`)
-			})
-			name, uri := "s1__tool1", "dormouse://s1/file:///a"
-			if query.Has("names") {
-				name, uri = "tool1", "file:///a"
-			}
-			got := l.say(callOf(name))
-			l.say(callOf("s0__echo"))
-			if len(got) != 1 || !strings.Contains(got[0], `"sessionId":"`+string(of)+`","eventId":"0/`) || !strings.Contains(got[0], `~s1","requestId":1`) {
-				t.Fatalf("the call was accepted with %q", got)
-			}
-			l.pushes(of, "s0", "seen")
-			last := wire.Lookup([]byte(l.heard()[1]), "params", "eventId")
-			lastID, _ := wire.String(last)
-			if !strings.HasSuffix(lastID, "~s0") {
-				t.Fatalf("the event has the id %s", last)
-			}
-			l.hang()
-			close(let)
-			time.Sleep(time.Second)
-			l.pushes(of, "s0", "missed")
-			if got := l.heard(); len(got) != 0 {
-				t.Fatalf("a connection that is gone got %q", got)
-			}
-			again := url.Values{"session": {string(of)}, "last-event-id": {lastID}}
-			for key, values := range query {
-				again[key] = values
-			}
-			l.query = again
-			if status := l.connect(); status != http.StatusOK {
-				t.Fatalf("the client cannot come back: %d", status)
-			}
-			want := []string{said("missed"), `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"` + uri + `","name":"a"}]}}`}
-			got = messages(l.heard())
-			slices.SortFunc(got, func(a, b string) int { return strings.Compare(b, a) })
-			slices.SortFunc(want, func(a, b string) int { return strings.Compare(b, a) })
-			commontest.Same(t, want, got)
-			if got := messages(l.say(callOf(name))); len(got) != 1 || !strings.Contains(got[0], uri) {
-				t.Errorf("the next call got %q", got)
-			}
-		})
-	}
 }
 
 // A client has two connections. If the connection of a call is gone, the other one gets

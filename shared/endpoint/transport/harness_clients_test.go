@@ -244,18 +244,16 @@ func (a *api) take(conn string) (texts []string) {
 
 // newSocket returns a function for WebSockets that has just started. push gets the sessions
 // for which it wants to be invoked again.
-func (w *world) newSocket(push func(storage.ID)) (k *transport.Socket, leave func()) {
-	opts, leave := w.started()
-	return transport.NewSocket(transport.SocketOptions{Options: opts, Push: func(_ context.Context, id storage.ID) error {
+func (w *world) newSocket(push func(storage.ID)) *transport.Socket {
+	return transport.NewSocket(transport.SocketOptions{Options: w.started(), Push: func(_ context.Context, id storage.ID) error {
 		push(id)
 		return nil
-	}}), leave
+	}})
 }
 
 // function returns a function for WebSockets, which does not push to the sessions in pushes.
 func (w *world) function() *transport.Socket {
-	k, _ := w.newSocket(func(id storage.ID) { w.pushes = append(w.pushes, id) })
-	return k
+	return w.newSocket(func(id storage.ID) { w.pushes = append(w.pushes, id) })
 }
 
 // invoke serves one event of the API by a function, and then the pushes that this function
@@ -263,8 +261,7 @@ func (w *world) function() *transport.Socket {
 func (w *world) invoke(serve func(*transport.Socket)) {
 	w.t.Helper()
 	var owed []storage.ID
-	k, leave := w.newSocket(func(id storage.ID) { owed = append(owed, id) })
-	defer leave()
+	k := w.newSocket(func(id storage.ID) { owed = append(owed, id) })
 	serve(k)
 	for _, id := range owed {
 		commontest.Check(w.t, k.Push(w.t.Context(), id))
@@ -386,11 +383,11 @@ type party interface {
 	back()
 }
 
-// transports are the ways to be a client of a session. headers are pairs of name and
-// value.
+// transports are the ways to be a client of a session with a server, or with all servers for
+// "". headers are pairs of name and value.
 var transports = map[string]func(w *world, server string, headers ...string) party{
 	"Streamable HTTP": func(w *world, server string, headers ...string) party {
-		p := &httpParty{client: w.greet("/"+server+"/mcp", headers...), headers: headers}
+		p := &httpParty{client: w.greet(strings.Replace("/"+server+"/mcp", "//", "/", 1), headers...), headers: headers}
 		p.say(initialized)
 		return p
 	},
@@ -398,7 +395,11 @@ var transports = map[string]func(w *world, server string, headers ...string) par
 		return greeted(w.t, &sseParty{sseClient: w.openSSE(server, "", headers...)})
 	},
 	"WebSocket": func(w *world, server string, headers ...string) party {
-		p := &wsParty{link: w.link(url.Values{"server": {server}, "event-ids": {"1"}}), last: map[string]string{}}
+		query := url.Values{"server": {server}, "event-ids": {"1"}}
+		if server == "" {
+			query = url.Values{"group": {"all"}, "event-ids": {"1"}}
+		}
+		p := &wsParty{link: w.link(query), last: map[string]string{}}
 		p.headers = headers
 		p.back()
 		return greeted(w.t, p)
@@ -416,27 +417,27 @@ func greeted(t *testing.T, p party) party {
 	return p
 }
 
-// parties plays a scenario over every transport, on every store.
+// parties plays a scenario over every transport.
 func parties(t *testing.T, server string, play func(t *testing.T, w *world, p party)) {
-	everyParty(t, func(t *testing.T, w *world, open func(server string) party) {
+	everyParty(t, func(t *testing.T, w *world, open func(server string, headers ...string) party) {
 		p := open(server)
 		play(t, w, p)
 		p.leave()
 	})
 }
 
-func everyParty(t *testing.T, play func(t *testing.T, w *world, open func(server string) party)) {
+func everyParty(t *testing.T, play func(t *testing.T, w *world, open func(server string, headers ...string) party)) {
 	for _, over := range slices.Sorted(maps.Keys(transports)) {
 		t.Run(over, func(t *testing.T) {
-			scenario(t, func(t *testing.T, w *world) {
-				play(t, w, func(server string) party { return transports[over](w, server) })
+			bubble(t, func(t *testing.T, w *world) {
+				play(t, w, func(server string, headers ...string) party { return transports[over](w, server, headers...) })
 			})
 		})
 	}
 }
 
 // httpParty is a client of Streamable HTTP. It has a response for each request. When it
-// comes back and has no response to resume, it sends a GET.
+// comes back, it resumes them, and listens.
 type httpParty struct {
 	*client
 	headers []string
@@ -491,13 +492,16 @@ func (p *httpParty) leave() {
 
 func (p *httpParty) back() {
 	var resumed []*reading
+	listens := false // on the standalone stream
 	for _, r := range p.open {
 		if a := r.read(); a.header.Get("Content-Type") == wire.MediaSSE {
-			resumed = append(resumed, &reading{conn: p.w.begin(p.request("GET", "", append(p.headers, lastEventIs, a.lastID(p.w.t))...))})
+			last := a.lastID(p.w.t)
+			listens = listens || !strings.Contains(last, "/")
+			resumed = append(resumed, &reading{conn: p.w.begin(p.request("GET", "", append(p.headers, lastEventIs, last)...))})
 		}
 	}
-	if resumed == nil {
-		resumed = []*reading{{conn: p.w.begin(p.request("GET", "", p.headers...))}}
+	if !listens {
+		resumed = append(resumed, &reading{conn: p.w.begin(p.request("GET", "", p.headers...))})
 	}
 	p.open = resumed
 }
@@ -573,7 +577,10 @@ func (p *wsParty) notes(raw string) bool {
 		return false
 	}
 	p.session = m.Params.SessionID
-	_, stream, _ := strings.Cut(m.Params.EventID, "/")
+	_, stream, ofRequest := strings.Cut(m.Params.EventID, "/")
+	if !ofRequest { // of a server of a group, or of the only one
+		_, stream, _ = strings.Cut(m.Params.EventID, "~")
+	}
 	// The notification that a request was accepted may come after its first event.
 	if !strings.HasPrefix(m.Params.EventID, "0/") || p.last[stream] == "" {
 		p.last[stream] = m.Params.EventID
@@ -585,61 +592,4 @@ func (p *wsParty) leave() {
 	p.told = p.heard()
 	p.hang()
 	synctest.Wait()
-}
-
-// follower is a client that always comes back as the server tells it.
-type follower struct {
-	v      *client
-	conn   *conn  // the response it reads, nil between two
-	last   string // what it comes back with
-	due    time.Time
-	opened int
-	heard  []string
-}
-
-// step does what is due now. If a response has ended, it records the events and comes
-// back.
-func (f *follower) step(t *testing.T) {
-	t.Helper()
-	if f.conn != nil {
-		select {
-		case <-f.conn.over:
-			f.note(t)
-		default:
-		}
-	}
-	if f.conn == nil && !time.Now().Before(f.due) {
-		f.conn = f.v.listen(f.last)
-		f.opened++
-	}
-}
-
-// note records the events of the response, which has ended.
-func (f *follower) note(t *testing.T) {
-	t.Helper()
-	a := f.conn.end()
-	f.heard, f.last = append(f.heard, a.datas(t)...), a.lastID(t)
-	f.conn, f.due = nil, f.conn.begun.Add(a.took+a.retry(t))
-}
-
-// follow lets followers follow for a time, and then records what they have read. It calls
-// happen once a second.
-func follow(t *testing.T, seconds int, happen func(second int), followers ...*follower) {
-	t.Helper()
-	const steps = 10 // a second
-	for step := range seconds * steps {
-		if step%steps == 0 {
-			happen(step / steps)
-		}
-		for _, f := range followers {
-			f.step(t)
-		}
-		time.Sleep(time.Second / steps)
-	}
-	for _, f := range followers {
-		if f.conn != nil {
-			f.conn.leave()
-			f.note(t)
-		}
-	}
 }

@@ -80,9 +80,8 @@ func (b *backend) Answer(_ context.Context, a storage.Answer, _ storage.Box) err
 	defer b.mu.Unlock()
 	b.answers = append(b.answers, string(a.Raw))
 	question := string(a.Session) + " " + a.Question
-	if heard := b.asked[question]; heard != nil {
+	if heard := b.asked[question]; heard != nil && len(heard) == 0 {
 		heard <- string(a.Raw)
-		delete(b.asked, question)
 	}
 	return nil
 }
@@ -149,12 +148,6 @@ func (r run) outside() run {
 	return r
 }
 
-// to returns a run whose messages are for an address.
-func (r run) to(a storage.Address) run {
-	r.address = a
-	return r
-}
-
 // seq numbers the batches of all sessions. Within one session the numbers increase, as
 // those of a runner do.
 var seq atomic.Int64
@@ -198,21 +191,43 @@ func (r run) fail(rpc string) {
 	r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":`+rpc+`}`, true)
 }
 
-// ask asks the client, and waits for the answer without a limit. The end of the test ends
-// the tool too.
-func (r run) ask(id, question string) (answer string) {
-	heard := make(chan string, 1)
+// asks asks the client.
+func (r run) asks(id, question string) {
 	b := r.w.backend
 	b.mu.Lock()
-	b.asked[string(r.session)+" "+id] = heard
+	b.asked[string(r.session)+" "+id] = make(chan string, 1)
 	b.mu.Unlock()
 	r.append(`{"jsonrpc":"2.0","id":"`+id+`",`+question+`}`, false)
+}
+
+// heard waits for the answer to a question without a limit. The end of the test ends the tool too.
+func (r run) heard(id string) (answer string) {
+	b := r.w.backend
+	b.mu.Lock()
+	heard := b.asked[string(r.session)+" "+id]
+	b.mu.Unlock()
 	select {
 	case answer = <-heard:
 	case <-r.w.t.Context().Done():
 		runtime.Goexit()
 	}
 	return answer
+}
+
+// ask asks the client, and waits for the answer.
+func (r run) ask(id, question string) (answer string) {
+	r.asks(id, question)
+	return r.heard(id)
+}
+
+// answers waits until all of these questions have been answered, and returns what the client has
+// answered.
+func (r run) answers(ids ...string) (said []string) {
+	for _, id := range ids {
+		answer := []byte(r.heard(id))
+		said = append(said, string(wire.Lookup(answer, "result"))+string(wire.Lookup(answer, "error")))
+	}
+	return said
 }
 
 func said(text string) string {

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -29,14 +28,13 @@ import (
 )
 
 // world is everything that outlives a request: the store, the servers and the WebSocket API.
-// Nothing else stays in memory. Each request is served by a handler, a host and a handle on
-// the store that were made for it.
+// Nothing else stays in memory. Each request is served by a handler and a host that were made for
+// it.
 type world struct {
 	t       *testing.T
-	store   storage.Store        // the handle of the test and of the servers
-	open    func() storage.Store // opens one more handle, for a request
+	store   storage.Store // of the test and of the servers
+	served  storage.Store // of requests: store, if nothing lies around it
 	backend *backend
-	behind  func(storage.Store) sessions.Backend // makes another backend for a host; nil: backend
 	api     *api
 	limits  sessions.Limits
 	opts    transport.Options
@@ -50,33 +48,17 @@ type world struct {
 	calls  map[string]int   // calls of the store that requests made, by method
 }
 
-// bubble runs a test in fake time, on a store in memory.
+// bubble runs a test in fake time, on a store in memory. The files scenario_*_test.go play the
+// scenarios of shared/testdata/scenarios.md, whose numbers stand above the tests.
 func bubble(t *testing.T, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newWorld(t)) })
 }
 
-// scenario runs a test in fake time, on every store. The files scenario_*_test.go play the
-// scenarios of shared/testdata/scenarios.md, whose numbers stand above the tests.
-func scenario(t *testing.T, play func(t *testing.T, w *world)) {
-	t.Run("memory", func(t *testing.T) { bubble(t, play) })
-	t.Run("sqlite", func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "sessions.db")
-		synctest.Test(t, func(t *testing.T) { play(t, newWorldAt(t, path)) })
-	})
-}
-
 func newWorld(t *testing.T) *world {
-	memory := kept{storagetest.NewMemory()}
-	return newWorldOn(t, func() storage.Store { return memory })
-}
-
-func newWorldOn(t *testing.T, open func() storage.Store) *world {
-	w := &world{t: t, store: open(), open: open, api: newAPI(), logged: &bytes.Buffer{}, calls: map[string]int{}}
+	store := storagetest.NewMemory()
+	w := &world{t: t, store: store, served: store, api: newAPI(), logged: &bytes.Buffer{}, calls: map[string]int{}}
 	w.backend = &backend{w: w, asked: map[string]chan string{}, turn: make(chan struct{}, 1)}
-	t.Cleanup(func() {
-		w.backend.running.Wait() // tools have the store till they end
-		_ = w.store.Close()
-	})
+	t.Cleanup(w.backend.running.Wait) // tools have the store till they end
 	w.opts = transport.Options{
 		Servers: func(name string) (sessions.Server, bool) {
 			switch name {
@@ -115,6 +97,16 @@ func newWorldOn(t *testing.T, open func() storage.Store) *world {
 	return w
 }
 
+// change changes the servers.
+func (w *world) change(how func(s *sessions.Server)) {
+	servers := w.opts.Servers
+	w.opts.Servers = func(name string) (sessions.Server, bool) {
+		s, ok := servers(name)
+		how(&s)
+		return s, ok
+	}
+}
+
 // handshake replaces the record of the server "known".
 func (w *world) handshake(t *testing.T, result string) {
 	t.Helper()
@@ -146,37 +138,10 @@ func (principal) ConfirmMembers(_ context.Context, _, _ string, servers []string
 	return servers, nil
 }
 
-// kept is a store that outlives its handles.
-type kept struct{ storage.Store }
-
-func (kept) Close() error { return nil }
-
-// napping is a store that waits for events by polling, because the signal that ends a real
-// wait is outside of virtual time.
-type napping struct{ storage.Store }
-
-const longestNap = 100 * time.Millisecond
-
-func (n napping) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
-	for begun := time.Now(); ; {
-		if err := ctx.Err(); err != nil {
-			return storage.Page{}, err
-		}
-		page, err := n.Read(ctx, id, stream, after, 100)
-		if err != nil || len(page.Events) > 0 || !time.Now().Before(until) {
-			return page, err
-		}
-		time.Sleep(min(max(time.Since(begun)/10, 5*time.Millisecond), longestNap, time.Until(until)))
-	}
-}
-
-// serveFrom has later requests use a store.
-func (w *world) serveFrom(s storage.Store) { w.open = func() storage.Store { return kept{s} } }
-
 // count counts what later requests call of the store.
 func (w *world) count() *storagetest.Counting {
-	counting := storagetest.NewCounting(w.open())
-	w.serveFrom(counting)
+	counting := storagetest.NewCounting(w.served)
+	w.served = counting
 	return counting
 }
 
@@ -230,26 +195,17 @@ func (w *world) around(ctx context.Context, c *intercept.Call, do func(context.C
 	return how(func() error { return do(ctx) })
 }
 
-// started returns the options of a function that has just started. leave closes its handle
-// on the store.
-func (w *world) started() (opts transport.Options, leave func()) {
-	store := intercept.New(w.open(), w.around)
-	var behind sessions.Backend = w.backend
-	if w.behind != nil {
-		behind = w.behind(store)
-	}
-	opts = w.opts
+// started returns the options of a function that has just started.
+func (w *world) started() transport.Options {
+	opts := w.opts
 	if w.fresh != nil {
 		w.fresh(&opts)
 	}
-	opts.Host = sessions.New(store, behind, w.limits).With(sessions.Parts{Clients: w.api, Secrets: w.secrets})
-	return opts, func() { _ = store.Close() }
+	opts.Host = sessions.New(intercept.New(w.served, w.around), w.backend, w.limits).With(sessions.Parts{Clients: w.api, Secrets: w.secrets})
+	return opts
 }
 
-func (w *world) handler() *transport.HTTP {
-	opts, _ := w.started()
-	return transport.New(opts)
-}
+func (w *world) handler() *transport.HTTP { return transport.New(w.started()) }
 
 // answer is what the client of a request has read.
 type answer struct {
@@ -284,12 +240,11 @@ func (w *world) begin(r *http.Request) *conn {
 func (w *world) prepare(r *http.Request) (c *conn, serve func()) {
 	ctx, cut := context.WithCancel(r.Context())
 	c = &conn{recorder: newRecorder(ctx), over: make(chan struct{}), cut: cut}
-	opts, leave := w.started()
+	h := w.handler()
 	return c, func() {
 		defer close(c.over)
 		defer cut()
-		defer leave()
-		c.serve(transport.New(opts), r.WithContext(ctx))
+		c.serve(h, r.WithContext(ctx))
 	}
 }
 
@@ -300,10 +255,10 @@ type conn struct {
 	cut  context.CancelFunc // the client goes
 }
 
-// settle waits until every goroutine has done what it can do now. A store that is polled
-// needs a moment for that.
+// settle waits until every goroutine has done what it can do now. Writers that meet need a
+// moment for that.
 func settle() {
-	time.Sleep(2 * longestNap)
+	time.Sleep(200 * time.Millisecond)
 	synctest.Wait()
 }
 
@@ -474,6 +429,14 @@ func (a *answer) rpcError(t *testing.T) (code int, message string) {
 	}
 	commontest.OKIn(t, fmt.Sprintf("body %q", a.body), json.Unmarshal([]byte(a.body), &body))
 	return body.Error.Code, body.Error.Message
+}
+
+// is asserts the status of an answer and, unless it is 0, the code of its JSON-RPC error.
+func (a *answer) is(t *testing.T, what string, status int, code wire.Code) {
+	t.Helper()
+	if got := wire.Lookup([]byte(a.body), "error", "code"); a.status != status || code != 0 && string(got) != fmt.Sprint(int(code)) {
+		t.Errorf("%s: got %d %s, want %d and the code %d", what, a.status, a.body, status, code)
+	}
 }
 
 // request makes a request with the headers that every client sends. headers are pairs of

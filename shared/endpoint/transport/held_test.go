@@ -21,8 +21,8 @@ import (
 // lane is a way in which clients reach the tools of server s0.
 type lane struct {
 	name   string
-	group  bool // at the address of all servers
-	search bool // with tools=search
+	prefix string // of names: "" at the server's own address
+	search bool   // with tools=search
 	// ask sends a request of a fresh client, and returns all that the client gets.
 	ask func(w *world, method, params string) string
 }
@@ -31,26 +31,26 @@ func lanes() (all []lane) {
 	legacy := func(method, params string) string {
 		return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `}}`
 	}
-	for _, group := range []bool{false, true} {
+	for _, prefix := range []string{"", "s0__"} {
 		path, base, query, at := "/s0/mcp", "s0", url.Values{"server": {"s0"}}, "at /NAME/mcp"
-		if group {
+		if prefix != "" {
 			path, base, query, at = "/mcp", "", url.Values{"group": {"all"}}, "at /mcp"
 		}
 		all = append(all,
-			lane{"2025 over HTTP " + at, group, false, func(w *world, method, params string) string {
+			lane{"2025 over HTTP " + at, prefix, false, func(w *world, method, params string) string {
 				return w.visitAt(path).post(legacy(method, params)).body
 			}},
-			lane{"2026 " + at, group, false, func(w *world, method, params string) string {
+			lane{"2026 " + at, prefix, false, func(w *world, method, params string) string {
 				return w.do(ask{path: path, method: method, params: params}.request()).body
 			}},
-			lane{"HTTP+SSE " + at, group, false, func(w *world, method, params string) string {
+			lane{"HTTP+SSE " + at, prefix, false, func(w *world, method, params string) string {
 				c := w.openSSE(base, "").open()
 				c.accepted(legacy(method, params))
 				time.Sleep(time.Second)
 				got := c.messages()
 				return got[len(got)-1]
 			}},
-			lane{"WebSocket " + at, group, false, func(w *world, method, params string) string {
+			lane{"WebSocket " + at, prefix, false, func(w *world, method, params string) string {
 				l := w.link(query)
 				got := messages(l.open().say(legacy(method, params)))
 				return strings.Join(got, "\n")
@@ -58,13 +58,17 @@ func lanes() (all []lane) {
 		)
 	}
 	return append(all,
-		lane{"2025 with find_tools", true, true, func(w *world, method, params string) string {
+		lane{"2025 with find_tools", "s0__", true, func(w *world, method, params string) string {
 			return w.visitAt("/mcp").post(searched(method, params)).body
 		}},
-		lane{"2026 with find_tools", true, true, func(w *world, method, params string) string {
+		lane{"2026 with find_tools", "s0__", true, func(w *world, method, params string) string {
 			m, _ := wire.Parse([]byte(searched(method, params)))
 			return w.do(ask{path: "/mcp", method: m.Method, params: string(m.Params[1 : len(m.Params)-1])}.request()).body
 		}})
+}
+
+func (in lane) grouped(t *testing.T, n int, test func(t *testing.T, w *world)) {
+	grouped(t, n, func(g *transport.Group) { g.Search = in.search }, test)
 }
 
 // searched returns the request by which a client of a group with search lists or calls.
@@ -104,17 +108,11 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 	for _, in := range lanes() {
 		for _, record := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, record %t", in.name, record), func(t *testing.T) {
-				grouped(t, 1, func(g *transport.Group) { g.Search = in.search }, func(t *testing.T, w *world) {
+				in.grouped(t, 1, func(t *testing.T, w *world) {
 					pin := storage.Pin{Server: "s0", Source: "npm s0"}
-					w.opts.Servers = func(name string) (sessions.Server, bool) {
-						return sessions.Server{Name: name, Digest: "hostile", Record: record, Anonymous: true, Pin: &pin}, name == "s0"
-					}
+					w.change(func(s *sessions.Server) { s.Digest, s.Record, s.Pin = "hostile", record, &pin })
 					var listed []string
 					w.backend.tool("tools/list", func(r run) { r.end(`{"tools":[` + strings.Join(listed, ",") + `]}`) })
-					prefix := ""
-					if in.group {
-						prefix = "s0__"
-					}
 					shows := func(what string, accepted ...string) {
 						t.Helper()
 						got := in.ask(w, "tools/list", "")
@@ -125,7 +123,7 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 						}
 						var shown []string
 						for tool := range wire.Elements(raw) {
-							shown = append(shown, strings.Replace(string(tool), `"name":"`+prefix, `"name":"`, 1))
+							shown = append(shown, strings.Replace(string(tool), `"name":"`+in.prefix, `"name":"`, 1))
 						}
 						unaccepted := slices.ContainsFunc(shown, func(tool string) bool { return !slices.Contains(accepted, tool) })
 						if unaccepted || len(shown) == 0 || strings.Contains(got, "EVIL") || strings.Contains(got, "\U000E0045") {
@@ -149,17 +147,15 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 
 					w.taken()
 					for _, name := range []string{"EVIL", "\u0430dd", "Add"} {
-						got := in.ask(w, "tools/call", `"name":"`+prefix+name+`","arguments":{}`)
+						got := in.ask(w, "tools/call", `"name":"`+in.prefix+name+`","arguments":{}`)
 						if code := string(wire.Lookup([]byte(got), "error", "code")); code != fmt.Sprint(int(wire.CodeInvalidParams)) {
 							t.Errorf("a call of %q got %s", name, got)
 						}
 					}
-					for _, raw := range w.taken() {
-						if strings.Contains(raw, "tools/call") {
-							t.Errorf("the server got %s", raw)
-						}
+					if got := slicesWith(w.taken(), "tools/call"); len(got) > 0 {
+						t.Errorf("the server got %s", got)
 					}
-					if got := in.ask(w, "tools/call", `"name":"`+prefix+`bake","arguments":{}`); wire.Lookup([]byte(got), "result") == nil {
+					if got := in.ask(w, "tools/call", `"name":"`+in.prefix+`bake","arguments":{}`); wire.Lookup([]byte(got), "result") == nil {
 						t.Errorf("a call of an accepted tool got %s", got)
 					}
 
@@ -176,11 +172,36 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 					if _, err := keeper.Accept(t.Context(), pin, versions); err != nil || len(versions) != 1 {
 						t.Fatal(state, err)
 					}
-					if got := in.ask(w, "tools/call", `"name":"`+prefix+`EVIL","arguments":{}`); wire.Lookup([]byte(got), "result") == nil {
+					if got := in.ask(w, "tools/call", `"name":"`+in.prefix+`EVIL","arguments":{}`); wire.Lookup([]byte(got), "result") == nil {
 						t.Errorf("a call of a tool that was taken got %s", got)
 					}
 				})
 			})
 		}
+	}
+}
+
+// A server may trim or fold names. So a name that looks like one that is refused is refused,
+// too, wherever it is called.
+func TestNamesLikeARefusedToolAreRefused(t *testing.T) {
+	for _, in := range lanes() {
+		t.Run(in.name, func(t *testing.T) {
+			in.grouped(t, 1, func(t *testing.T, w *world) {
+				w.change(func(s *sessions.Server) { s.Tools = storage.ToolFilter{Deny: []string{"tool1"}} })
+				code := func(tool string) string {
+					return string(wire.Lookup([]byte(in.ask(w, "tools/call", `"name":"`+in.prefix+tool+`"`)), "error", "code"))
+				}
+				for _, tool := range []string{"tool1", " tool1", `tool1\t`, "TOOL1", `tool1\u0000`, `to\u200bol1`, "ｔool1"} {
+					if strings.HasPrefix(in.name, "2026") && tool != "tool1" && tool != "TOOL1" && !in.search {
+						continue // it does not fit into a header as it is
+					}
+					commontest.EqualIn(t, tool, fmt.Sprint(int(wire.CodeInvalidParams)), code(tool))
+				}
+				if got := slicesWith(w.taken(), "tools/call"); len(got) > 0 {
+					t.Errorf("the server got %s", got)
+				}
+				commontest.EqualIn(t, "a name like a tool that is allowed", "", code("Echo"))
+			})
+		})
 	}
 }

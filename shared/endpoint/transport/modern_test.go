@@ -1,14 +1,14 @@
 package transport_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -49,26 +49,20 @@ type ask struct {
 }
 
 func (a ask) request() *http.Request {
-	or := func(s, otherwise string) string {
-		if s == "" {
-			return otherwise
-		}
-		return s
-	}
 	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},` +
-		`"io.modelcontextprotocol/clientCapabilities":` + or(a.caps, "{}") + a.meta + `}`
+		`"io.modelcontextprotocol/clientCapabilities":` + cmp.Or(a.caps, "{}") + a.meta + `}`
 	params := meta
 	if a.params != "" {
 		params = a.params + "," + meta
 	}
-	body := `{"jsonrpc":"2.0","id":` + or(a.id, "7") + `,"method":"` + a.method + `","params":{` + params + `}}`
+	body := `{"jsonrpc":"2.0","id":` + cmp.Or(a.id, "7") + `,"method":"` + a.method + `","params":{` + params + `}}`
 	headers := []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", a.method}
 	if name, ok := wire.String(wire.Lookup([]byte(body), "params", "name")); ok {
 		headers = append(headers, "Mcp-Name", name)
 	} else if uri, ok := wire.String(wire.Lookup([]byte(body), "params", "uri")); ok {
 		headers = append(headers, "Mcp-Name", uri)
 	}
-	return request("POST", or(a.path, "/"+or(a.server, "quiet")+"/mcp"), body, append(headers, a.headers...)...)
+	return request("POST", cmp.Or(a.path, "/"+cmp.Or(a.server, "quiet")+"/mcp"), body, append(headers, a.headers...)...)
 }
 
 // at is the same request at another server.
@@ -96,9 +90,8 @@ func TestModernCallIsForwardedAsItWasSaid(t *testing.T) {
 		}
 		got := w.do(a.request())
 		want := `{"jsonrpc":"2.0","id":9007199254740993,"result":{"content":[],"resultType":"complete"}}`
-		if got.body != want {
-			t.Errorf("got %s, want %s", got.body, want)
-		}
+		commontest.Equal(t, want, got.body)
+		commontest.EqualIn(t, "messages to the server", 1, len(w.backend.got))
 		m, err := wire.Parse([]byte(w.backend.got[0]))
 		commontest.OK(t, err)
 		inside := `{"name":"echo","arguments":{"n":12345678901234567890.50,"<k>":1},"inputResponses":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`
@@ -124,43 +117,10 @@ func TestModernEqualIDsDoNotMeet(t *testing.T) {
 	})
 }
 
-func TestModernCallCommitsLate(t *testing.T) {
-	tests := []struct {
-		name    string
-		takes   time.Duration
-		json    bool
-		flushes int
-	}{
-		{"at once", 0, true, 1},
-		{"after 14 s", 14 * time.Second, true, 1},
-		{"after 40 s", 40 * time.Second, false, 3}, // two comments, then the answer
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("takes", func(r run) { time.Sleep(tt.takes); r.end(`{}`) })
-				got := w.do(toolCall("takes").request())
-				if json := got.header.Get("Content-Type") == wire.MediaJSON; json != tt.json || len(got.flush) != tt.flushes {
-					t.Fatalf("got %s in %d pieces", got.header.Get("Content-Type"), len(got.flush))
-				}
-				if tt.json {
-					return
-				}
-				for _, e := range got.events(t) {
-					if e.ID != "" || e.Retry != 0 || len(e.Data) > 0 && e.Name != "message" {
-						t.Errorf("event %+v", e)
-					}
-				}
-				if got.header.Get("X-Accel-Buffering") != "no" {
-					t.Error("buffered")
-				}
-			})
-		})
-	}
-}
-
+// In the modern era an error has a status, because a proxy sees only the status. R-95, R-96: the
+// server itself refuses a method that nobody knows, because an extension may have it.
 func TestModernErrorsHaveAStatus(t *testing.T) {
-	tests := []struct {
+	for _, tt := range []struct {
 		error, want string
 		status      int
 	}{
@@ -169,16 +129,15 @@ func TestModernErrorsHaveAStatus(t *testing.T) {
 		{`{"code":-32002,"message":"gone","data":{"uri":"a"}}`, `{"code":-32602,"message":"gone","data":{"uri":"a"}}`, 400},
 		{`{"code":-32603,"message":"no"}`, `{"code":-32603,"message":"no"}`, 200},
 		{`{"code":7,"message":"own"}`, `{"code":7,"message":"own"}`, 200},
-	}
-	for _, tt := range tests {
+	} {
 		modern(t, func(t *testing.T, w *world) {
-			w.backend.tool("fails", func(r run) {
-				r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":`+tt.error+`}`, true)
-			})
-			got := w.do(toolCall("fails").request())
-			if want := `{"jsonrpc":"2.0","id":7,"error":` + tt.want + `}`; got.status != tt.status || got.body != want {
-				t.Errorf("got %d %s, want %d %s", got.status, got.body, tt.status, want)
-			}
+			w.backend.tool("unknown/method", func(r run) { r.fail(tt.error) })
+			got := w.do(ask{method: "unknown/method"}.request())
+			got.is(t, tt.error, tt.status, 0)
+			commontest.Equal(t, `{"jsonrpc":"2.0","id":7,"error":`+tt.want+`}`, got.body)
+			got = w.visit("quiet").post(`{"jsonrpc":"2.0","id":1,"method":"unknown/method"}`)
+			got.is(t, "in a session", 200, 0)
+			commontest.Equal(t, `{"jsonrpc":"2.0","id":1,"error":`+tt.error+`}`, got.body)
 		})
 	}
 }
@@ -194,38 +153,27 @@ func TestModernNotificationsAreThoseThatWereAskedFor(t *testing.T) {
 		progress("1"), message("debug"), message("warning"), progress("1"), progress("0.5"), progress("2"),
 		`{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{"elicitationId":"e"}}`,
 	}
-	tests := []struct {
-		name, meta string
-		want       []string
-	}{
-		{"nothing", ``, nil},
-		{"progress, which goes up", `,"progressToken":"p"`, []string{progress("1"), progress("2")}},
-		{"messages at or above a level", `,"io.modelcontextprotocol/logLevel":"info"`, []string{message("warning")}},
-		{"all messages", `,"io.modelcontextprotocol/logLevel":"debug"`, []string{message("debug"), message("warning")}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				talk := func(r run) {
-					for _, e := range events {
-						r.append(e, false)
-					}
-					r.end(`{}`)
-				}
-				w.backend.tool("talks", talk)
-				w.backend.tool("logging/setLevel", talk) // sent along in front
-				a := toolCall("talks")
-				a.meta = tt.meta
-				got := w.do(a.request())
-				if tt.want == nil {
-					got.result(t)
-					return
-				}
-				datas := got.datas(t)
-				commontest.Same(t, tt.want, datas[:len(datas)-1])
-			})
-		})
-	}
+	modern(t, func(t *testing.T, w *world) {
+		talk := func(r run) {
+			for _, e := range events {
+				r.append(e, false)
+			}
+			r.end(`{}`)
+		}
+		w.backend.tool("talks", talk)
+		w.backend.tool("logging/setLevel", talk) // sent along in front
+		a := toolCall("talks")
+		w.do(a.request()).result(t) // nothing was asked for
+		for meta, want := range map[string][]string{
+			`,"progressToken":"p"`:                        {progress("1"), progress("2")}, // which goes up
+			`,"io.modelcontextprotocol/logLevel":"info"`:  {message("warning")},
+			`,"io.modelcontextprotocol/logLevel":"debug"`: {message("debug"), message("warning")},
+		} {
+			a.meta = meta
+			datas := w.do(a.request()).datas(t)
+			commontest.SameIn(t, meta, want, datas[:len(datas)-1])
+		}
+	})
 }
 
 func TestModernLogLevelIsSetOnceAndOnlyWhenWanted(t *testing.T) {
@@ -235,29 +183,9 @@ func TestModernLogLevelIsSetOnceAndOnlyWhenWanted(t *testing.T) {
 		a.meta = `,"io.modelcontextprotocol/logLevel":"error"`
 		w.do(a.request()).result(t)
 		w.do(a.request()).result(t)
-		var set []int
-		for i, got := range w.backend.got {
-			if strings.Contains(got, `"logging/setLevel","params":{"level":"debug"}`) {
-				set = append(set, i)
-			}
-		}
-		if diff := cmp.Diff([]int{1}, set); diff != "" || len(w.backend.got) != 3 {
+		set := slicesWith(w.backend.got, `"logging/setLevel","params":{"level":"debug"}`)
+		if len(w.backend.got) != 3 || !slices.Equal(set, w.backend.got[1:2]) {
 			t.Errorf("deliveries %q", w.backend.got)
-		}
-	})
-}
-
-func TestModernPrincipalsDoNotShareAProcess(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		seen := map[storage.ID]int{}
-		w.backend.tool("who", func(r run) { seen[r.session]++; r.end(`{}`) })
-		for _, who := range []string{"Bearer eve", "Bearer bob", "Bearer eve"} {
-			a := toolCall("who")
-			a.headers = []string{"Authorization", who}
-			w.do(a.request()).result(t)
-		}
-		if len(seen) != 2 {
-			t.Errorf("sessions %v", seen)
 		}
 	})
 }
@@ -320,5 +248,29 @@ func TestModernCallIsEndedAtTheLimit(t *testing.T) {
 			t.Errorf("after %s: %s", got.took, datas)
 		}
 		commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
+	})
+}
+
+func TestModernNotificationsOfExtensionsReachTheServer(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.do(toolCall("echo").request()).result(t)
+		tell := func(method string, headers ...string) *answer {
+			r := ask{method: method, headers: headers}.request()
+			setBody(r, strings.Replace(bodyOf(r), `"id":7,`, ``, 1))
+			return w.do(r)
+		}
+		before := len(w.backend.got)
+		for _, method := range []string{wire.NotifyCancelled, wire.NotifyRootsChanged, wire.NotifyMessage, wire.NotifyInitialized} {
+			if a := tell(method); a.status != http.StatusAccepted || a.body != "" || len(w.backend.got) != before {
+				t.Errorf("%s: %d, and the server got %s", method, a.status, w.backend.got[before:])
+			}
+		}
+		if a := tell("notifications/com.example/x", "Mcp-Method", "notifications/com.example/y"); a.status != http.StatusBadRequest || len(w.backend.got) != before {
+			t.Errorf("another method in the header: %d, and the server got %s", a.status, w.backend.got[before:])
+		}
+		a := tell("notifications/com.example/x")
+		if a.status != http.StatusAccepted || len(w.backend.got) != before+1 || !strings.Contains(w.backend.got[before], `"method":"notifications/com.example/x"`) {
+			t.Errorf("%d, and the server got %s", a.status, w.backend.got[before:])
+		}
 	})
 }

@@ -3,56 +3,65 @@ package transport_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
+// R-90, R-91, R-100: the endpoint answers server/discover without a handshake and without
+// a session, and keeps nothing of the request. The client need not name itself.
+func TestDiscoverNeedsNoSession(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"tasks":{"list":{}},"logging":{}},"serverInfo":{"name":"srv","version":"1.0.0"},"instructions":"Use with <care>"}`)
+		r := ask{server: "known", method: "server/discover"}.request()
+		reword(r, "io.modelcontextprotocol/clientInfo", "other")
+		a := w.do(r)
+		want := `{"resultType":"complete","supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]` +
+			`,"capabilities":{"tools":{"listChanged":true},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Use with <care>","ttlMs":3600000,"cacheScope":"private",` +
+			`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1.0.0"}}}`
+		commontest.Same(t, want, string(a.result(t)))
+		commontest.EqualIn(t, "session", "", a.header.Get(sessionIs))
+		w.nothingCame(t)
+	})
+}
+
+// A server without a record is started, and told what the client said. Clients do not wait for a
+// long start, and hear why there was none.
 func TestModernDiscoverWithoutARecordStartsTheServer(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("initialize", func(r run) {
-			time.Sleep(4 * time.Second)
-			r.end(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"srv","version":"1"}}`)
+	const started = `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"srv","version":"1"}}`
+	for name, tt := range map[string]struct {
+		start time.Duration
+		end   string
+		took  time.Duration
+		says  []string
+	}{
+		"at once":    {4 * time.Second, started, 4 * time.Second, []string{`"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`}},
+		"later":      {time.Minute, started, 5 * time.Second, []string{`"ttlMs":0`, `"prompts":{`, `"supportedVersions":["2026-07-28","2025-11-25"`}},
+		"not at all": {0, `"error":{"code":-32603,"message":"exit 1","data":{"phase":"mcp_init"}}`, 0, []string{`"phase":"mcp_init"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			modern(t, func(t *testing.T, w *world) {
+				w.backend.tool("initialize", func(r run) {
+					time.Sleep(tt.start)
+					r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,`+tt.end+`}`, true)
+				})
+				got := w.do(ask{method: "server/discover"}.request())
+				got.is(t, name, 200, 0)
+				if got.took < tt.took || got.took > tt.took+time.Second {
+					t.Errorf("it took %s, want %s", got.took, tt.took)
+				}
+				for _, part := range tt.says {
+					commontest.Contains(t, "the answer", part, got.body)
+				}
+				time.Sleep(time.Minute) // the start goes on
+				commontest.EqualIn(t, "messages to the server", 1, len(w.backend.got))
+				init := `"params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},"clientInfo":{"name":"t","version":"1"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}`
+				commontest.Contains(t, "the server got", init, w.backend.got[0])
+			})
 		})
-		got := w.do(ask{method: "server/discover"}.request())
-		commontest.Contains(t, "", `"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`, got.body)
-		init := `"params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},"clientInfo":{"name":"t","version":"1"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}`
-		commontest.Contains(t, "the server got", init, w.backend.got[0])
-	})
-}
-
-func TestModernDiscoverDoesNotWaitForALongStart(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("initialize", func(r run) {
-			time.Sleep(time.Minute)
-			r.end(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"srv","version":"1"}}`)
-		})
-		begun := time.Now()
-		got := w.do(ask{method: "server/discover"}.request())
-		if took := time.Since(begun); took < 5*time.Second || took > 6*time.Second {
-			t.Errorf("it took %s", took)
-		}
-		result := wire.Lookup([]byte(got.body), "result")
-		if !strings.Contains(got.header.Get("Content-Type"), "json") || string(wire.Lookup(result, "ttlMs")) != "0" || wire.Lookup(result, "capabilities", "prompts") == nil ||
-			!strings.Contains(string(wire.Lookup(result, "supportedVersions")), `"2026-07-28","2025-11-25"`) {
-			t.Errorf("got %s", got.body)
-		}
-		time.Sleep(time.Minute) // of the bubble: the start goes on
-		commontest.EqualIn(t, "messages to the server", 1, len(w.backend.got))
-	})
-}
-
-func TestModernDiscoverOfAServerThatDoesNotStartSaysWhy(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("initialize", func(r run) {
-			r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":{"code":-32603,"message":"exit 1","data":{"phase":"mcp_init"}}}`, true)
-		})
-		got := w.do(ask{method: "server/discover"}.request())
-		if got.status != 200 || !strings.Contains(got.body, `"phase":"mcp_init"`) {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
-	})
+	}
 }
 
 func TestListOfWhatAServerDoesNotHaveIsEmpty(t *testing.T) {
@@ -70,38 +79,49 @@ func TestListOfWhatAServerDoesNotHaveIsEmpty(t *testing.T) {
 }
 
 func TestModernResultsThatMayBeKeptSayForHowLong(t *testing.T) {
-	tests := map[string]string{
-		"tools/list": "300000", "prompts/list": "300000", "resources/list": "300000", "resources/templates/list": "300000", "resources/read": "0",
-		"prompts/get": "", "completion/complete": "",
-	}
-	for method, ttl := range tests {
-		t.Run(method, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.handshake(t, `{"capabilities":{},"serverInfo":{"name":"srv","version":"1"}}`)
-				result := w.do(ask{server: "known", method: method}.request()).result(t)
-				want := ""
-				if ttl != "" {
-					want = `"private"`
-				}
-				if string(wire.Lookup(result, "ttlMs")) != ttl || string(wire.Lookup(result, "cacheScope")) != want {
-					t.Errorf("%s: %s", method, result)
-				}
-				if got := string(wire.Lookup(result, "_meta", "io.modelcontextprotocol/serverInfo", "name")); got != `"srv"` {
-					t.Errorf("%s: %s", method, result)
-				}
-			})
-		})
-	}
+	modern(t, func(t *testing.T, w *world) {
+		w.handshake(t, `{"capabilities":{},"serverInfo":{"name":"srv","version":"1"}}`)
+		const long, now, never = `,"ttlMs":300000,"cacheScope":"private"`, `,"ttlMs":0,"cacheScope":"private"`, ""
+		for method, kept := range map[string]string{
+			"tools/list": long, "prompts/list": long, "resources/list": long, "resources/templates/list": long,
+			"resources/read": now, "prompts/get": never, "completion/complete": never,
+		} {
+			want := `{"content":[],"resultType":"complete"` + kept + `,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1"}}}`
+			commontest.EqualIn(t, method, want, string(w.do(ask{server: "known", method: method}.request()).result(t)))
+		}
+	})
 }
 
-func TestModernStoreTroubleIs503(t *testing.T) {
+func TestModernParamHeadersHaveToRepeatArgumentsOnceTheListIsKnown(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
-		w.down("")
-		for _, a := range []ask{toolCall("echo"), {method: "server/discover"}} {
-			got := w.do(a.request())
-			if code, _ := got.rpcError(t); got.status != 503 || code != -32000 {
-				t.Errorf("got %d %s", got.status, got.body)
-			}
+		w.backend.tool("tools/list", func(r run) {
+			r.end(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"city":{"type":"string","x-mcp-header":"City"}}}}]}`)
+		})
+		call := func(headers ...string) *answer {
+			return w.do(ask{method: "tools/call", params: `"name":"echo","arguments":{"city":"Zürich"}`, headers: headers}.request())
 		}
+		call("Mcp-Param-City", "Bern").result(t) // nothing is known
+		w.do(ask{method: "tools/list"}.request()).result(t)
+		asked := len(w.backend.got)
+		for _, headers := range [][]string{nil, {"Mcp-Param-City", "Bern"}, {"Mcp-Param-City", "=?base64?QmVybg==?="}} {
+			call(headers...).is(t, strings.Join(headers, " "), 400, wire.CodeHeaderMismatch)
+		}
+		commontest.EqualIn(t, "the server got", asked, len(w.backend.got))
+		call("Mcp-Param-City", "=?base64?WsO8cmljaA==?=").result(t)
+	})
+}
+
+func TestModernListFromTheRecordIsAsCompleteAsTheServers(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) { // the box sleeps
+		w.opts.Sealer = newSealer(t)
+		w.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"srv","version":"1"}}`)
+		w.backend.tool("tools/list", func(r run) { r.end(`{"tools":[{"name":"a","unknown":1}]}`) })
+		list := ask{server: "known", method: "tools/list", meta: `,"progressToken":1`}
+		first := w.do(list.request()).result(t)
+		synctest.Wait()
+		asked := len(w.backend.got)
+		commontest.Equal(t, string(first), string(w.do(list.request()).result(t)))
+		commontest.Contains(t, "the list", `{"name":"a","unknown":1}`, string(first))
+		commontest.EqualIn(t, "messages to the server", asked, len(w.backend.got))
 	})
 }

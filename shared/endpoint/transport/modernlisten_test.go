@@ -33,32 +33,12 @@ func acknowledged(filter string) string {
 	return `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{` + stamp + `,"notifications":` + filter + `}}`
 }
 
-const ended = `{"jsonrpc":"2.0","id":41,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":41,"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1"}}}}`
+const (
+	updated  = `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"`
+	listenTo = `{"resourceSubscriptions":["file:///a"]}`
+)
 
-func TestModernListenTellsWhatIsHonoured(t *testing.T) {
-	tests := []struct{ name, filter, want string }{
-		{"nothing", `{}`, `{}`},
-		{"what the server can", `{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true}`, `{"resourcesListChanged":true,"toolsListChanged":true}`},
-		{"what is wanted", `{"toolsListChanged":false,"resourcesListChanged":true}`, `{"resourcesListChanged":true}`},
-		{"nothing that is unknown", `{"otherIds":["t"]}`, `{}`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.handshake(t, listenable)
-				w.opts.Limit = time.Minute
-				got := w.do(listening(tt.filter).request())
-				commontest.Same(t, []string{acknowledged(tt.want), ended}, got.datas(t))
-				if got.flush[0].at != 0 || got.took != time.Minute {
-					t.Errorf("acknowledged after %s, ended after %s", got.flush[0].at, got.took)
-				}
-				if len(w.backend.got) > 0 {
-					t.Errorf("the server got %s", w.backend.got)
-				}
-			})
-		})
-	}
-}
+const ended = `{"jsonrpc":"2.0","id":41,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":41,"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1"}}}}`
 
 func TestModernListenHearsOfChanges(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
@@ -123,11 +103,11 @@ func TestModernListenSubscribesWhileItIsHeld(t *testing.T) {
 		w.opts.Limit = time.Minute
 		listen := w.begin(listening(`{"resourceSubscriptions":["file:///b","file:///no","file:///a","file:///a"]}`).request())
 		time.Sleep(time.Second)
-		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
+		w.pushed(updated + `}}`)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///no"}}`)
 		want := []string{
 			acknowledged(`{"resourceSubscriptions":["file:///a","file:///b"]}`),
-			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a",` + stamp + `}}`, ended,
+			updated + `,` + stamp + `}}`, ended,
 		}
 		commontest.Same(t, want, listen.end().datas(t))
 		calls := []string{
@@ -143,12 +123,11 @@ func TestModernResourceStaysSubscribedForTheOtherListener(t *testing.T) {
 		w.handshake(t, listenable)
 		asked := subscriptions(w)
 		w.opts.Limit = time.Minute
-		filter := `{"resourceSubscriptions":["file:///a"]}`
-		first, second := w.begin(listening(filter).request()), w.begin(listening(filter).request())
+		first, second := w.begin(listening(listenTo).request()), w.begin(listening(listenTo).request())
 		time.Sleep(10 * time.Second)
 		first.gone()
 		commontest.Same(t, []string{"subscribe file:///a", "subscribe file:///a"}, asked())
-		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
+		w.pushed(updated + `}}`)
 		if datas := second.end().datas(t); len(datas) != 3 {
 			t.Errorf("got %s", datas)
 		}
@@ -159,15 +138,12 @@ func TestModernResourceStaysSubscribedForTheOtherListener(t *testing.T) {
 }
 
 func TestModernListenIsRefused(t *testing.T) {
-	for _, filter := range []string{`null`, `[]`, `{"toolsListChanged":1}`, `{"resourceSubscriptions":"file:///a"}`, `{"resourceSubscriptions":[1]}`} {
-		modern(t, func(t *testing.T, w *world) {
-			w.handshake(t, listenable)
-			got := w.do(listening(filter).request())
-			if code, _ := got.rpcError(t); got.status != 400 || code != -32602 {
-				t.Errorf("%s: got %d %s", filter, got.status, got.body)
-			}
-		})
-	}
+	modern(t, func(t *testing.T, w *world) {
+		w.handshake(t, listenable)
+		for _, filter := range []string{`null`, `[]`, `{"toolsListChanged":1}`, `{"resourceSubscriptions":"file:///a"}`, `{"resourceSubscriptions":[1]}`} {
+			w.do(listening(filter).request()).is(t, filter, 400, wire.CodeInvalidParams)
+		}
+	})
 }
 
 func TestModernQuestionOfNoRequestIsRefused(t *testing.T) {
@@ -181,6 +157,22 @@ func TestModernQuestionOfNoRequestIsRefused(t *testing.T) {
 		listen.end()
 		if len(w.backend.answers) != 1 || !strings.Contains(w.backend.answers[0], `"id":"q-1","error":{"code":-32601`) {
 			t.Errorf("answers %s", w.backend.answers)
+		}
+	})
+}
+
+// R-87: a listener that cannot go on gets no result, but an error.
+func TestListenerThatCannotGoOnGetsNoResult(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.handshake(t, listenable)
+		listener := w.begin(listening(`{"toolsListChanged":true}`).request())
+		listener.seen()
+		w.down("Wait")
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`) // the next one cannot be found
+		datas := listener.end().datas(t)
+		last := []byte(datas[len(datas)-1])
+		if len(datas) != 3 || string(wire.Lookup(last, "id")) != "41" || wire.Lookup(last, "error") == nil || wire.Lookup(last, "result") != nil {
+			t.Errorf("it ends with %s", last)
 		}
 	})
 }

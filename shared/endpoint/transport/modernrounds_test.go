@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -22,35 +22,6 @@ const (
 	roots   = `"method":"roots/list"`
 	accept  = `{"action":"accept","content":{"name":"ada"}}`
 )
-
-// asks lets a tool ask its client: the question is an event of the call, as that of a
-// server is.
-func (r run) asks(id, question string) {
-	r.append(`{"jsonrpc":"2.0","id":"`+id+`",`+question+`}`, false)
-}
-
-// answers waits until all of these questions have been answered, and returns the client's
-// answers.
-func (r run) answers(ids ...string) []string {
-	for {
-		answers, err := r.w.store.Answers(r.ctx, r.session, ids)
-		if err != nil {
-			panic(err)
-		}
-		if len(answers) == len(ids) {
-			said := make([]string, len(ids))
-			for _, a := range answers {
-				m, err := wire.Parse(a.Raw)
-				if err != nil {
-					panic(err)
-				}
-				said[slices.Index(ids, a.Question)] = string(m.Result) + string(m.Error)
-			}
-			return said
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
 
 // asking is a request of a client with all capabilities.
 func asking(tool string) ask { a := toolCall(tool); a.caps = allCaps; return a }
@@ -151,20 +122,25 @@ func TestModernCallGoesOnOverSeveralRounds(t *testing.T) {
 	})
 }
 
+// elicits adds a tool that asks for a name, and returns the answer.
+func (w *world) elicits() {
+	w.backend.tool("asks", func(r run) {
+		r.asks("q-1", elicit)
+		r.end(`{"said":` + r.answers("q-1")[0] + `}`)
+	})
+}
+
+// answered is a retry that answers the question of elicits.
+func answered(asked rounds, answer string) *http.Request {
+	return asking("asks").retry(asked, `{"q-1":`+answer+`}`).request()
+}
+
 func TestModernDeclineAndCancelAreTheServersToHear(t *testing.T) {
-	for _, action := range []string{"decline", "cancel"} {
-		t.Run(action, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("asks", func(r run) {
-					r.asks("q-1", elicit)
-					r.end(`{"said":` + r.answers("q-1")[0] + `}`)
-				})
-				asked := w.do(asking("asks").request()).required(t)
-				got := w.do(asking("asks").retry(asked, `{"q-1":{"action":"`+action+`"}}`).request())
-				if string(wire.Lookup(got.result(t), "said", "action")) != `"`+action+`"` {
-					t.Errorf("got %s", got.body)
-				}
-			})
+	for _, answer := range []string{`{"action":"decline"}`, `{"action":"cancel"}`} {
+		modern(t, func(t *testing.T, w *world) {
+			w.elicits()
+			got := w.do(answered(w.do(asking("asks").request()).required(t), answer))
+			commontest.Equal(t, answer, string(wire.Lookup(got.result(t), "said")))
 		})
 	}
 }
@@ -178,7 +154,7 @@ func TestModernMissingAnswerIsAskedForAgain(t *testing.T) {
 			r.end(`{"content":[]}`)
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		again := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request()).required(t)
+		again := w.do(answered(asked, accept)).required(t)
 		if _, ok := again.Requests["q-2"]; !ok || len(again.Requests) != 1 {
 			t.Fatalf("got %+v", again.Requests)
 		}
@@ -186,73 +162,45 @@ func TestModernMissingAnswerIsAskedForAgain(t *testing.T) {
 	})
 }
 
+// A client that lost the response sends its answer again, or both come at once. The first answer
+// counts, and the call is made once.
 func TestModernRetryThatIsLostIsSentAgain(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) {
-			r.asks("q-1", elicit)
-			r.end(`{"said":` + r.answers("q-1")[0] + `}`)
-		})
+		w.elicits()
 		asked := w.do(asking("asks").request()).required(t)
-		lost := asking("asks").retry(asked, `{"q-1":`+accept+`}`)
-		// The client's answer reached the endpoint, but the client lost the response.
-		w.do(lost.request()).result(t)
-		got := w.do(asking("asks").retry(asked, `{"q-1":{"action":"decline"}}`).request())
-		if string(wire.Lookup(got.result(t), "said", "action")) != `"accept"` {
-			t.Errorf("the second answer counted: %s", got.body)
-		}
-		if n := len(w.backend.got); n != 1 {
-			t.Errorf("the call was made %d times", n)
-		}
-	})
-}
-
-func TestModernDoubledRetryIsAnsweredTwice(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) {
-			r.asks("q-1", elicit)
-			r.answers("q-1")
-			time.Sleep(5 * time.Second)
-			r.end(`{"content":[]}`)
-		})
-		asked := w.do(asking("asks").request()).required(t)
-		retry := asking("asks").retry(asked, `{"q-1":`+accept+`}`)
-		one, two := w.begin(retry.request()), w.begin(retry.request())
-		if a, b := one.end(), two.end(); a.body != b.body || !strings.Contains(a.body, `"complete"`) {
+		one, two := w.begin(answered(asked, accept)), w.begin(answered(asked, accept))
+		if a, b := one.end(), two.end(); a.body != b.body || !strings.Contains(a.body, accept) {
 			t.Errorf("got %s and %s", a.body, b.body)
 		}
+		got := w.do(answered(asked, `{"action":"decline"}`))
+		commontest.Equal(t, accept, string(wire.Lookup(got.result(t), "said")))
+		commontest.EqualIn(t, "calls", 1, len(w.backend.got))
 	})
 }
 
 func TestModernStateIsWorthNothing(t *testing.T) {
-	tests := []struct {
-		name   string
-		change func(a *ask, r *rounds)
-	}{
-		{"when it was changed", func(_ *ask, r *rounds) {
+	for name, change := range map[string]func(a *ask, r *rounds, answer *string){
+		"when it was changed": func(_ *ask, r *rounds, _ *string) {
 			b := []byte(r.State)
 			b[len(b)/2] ^= 1
 			r.State = string(b)
-		}},
-		{"when it is made up", func(_ *ask, r *rounds) { r.State = "eyJzIjoiIn0" }},
-		{"when it has expired", func(_ *ask, _ *rounds) { time.Sleep(25 * time.Hour) }},
-		{"to another principal", func(a *ask, _ *rounds) { a.headers = []string{"Authorization", "Bearer eve"} }},
-		{"at another server", func(a *ask, _ *rounds) { a.server = "pushy" }},
-		{"with other params", func(a *ask, _ *rounds) { a.params = strings.Replace(a.params, "{}", `{"a":1}`, 1) }},
-		{"for another tool", func(a *ask, _ *rounds) { a.params = strings.Replace(a.params, "asks", "echo", 1) }},
-		{"for another method", func(a *ask, _ *rounds) { a.method = "prompts/get" }},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+		},
+		"when it is made up":           func(_ *ask, r *rounds, _ *string) { r.State = "eyJzIjoiIn0" },
+		"when it has expired":          func(*ask, *rounds, *string) { time.Sleep(25 * time.Hour) },
+		"to another principal":         func(a *ask, _ *rounds, _ *string) { a.headers = []string{"Authorization", "Bearer eve"} },
+		"at another server":            func(a *ask, _ *rounds, _ *string) { a.server = "pushy" },
+		"with other params":            func(a *ask, _ *rounds, _ *string) { a.params = strings.Replace(a.params, "{}", `{"a":1}`, 1) },
+		"for another method":           func(a *ask, _ *rounds, _ *string) { a.method = "prompts/get" },
+		"with an answer that is none":  func(_ *ask, _ *rounds, answer *string) { *answer = `7` },
+		"with an answer of no meaning": func(_ *ask, _ *rounds, answer *string) { *answer = `{"action":"perhaps"}` },
+	} {
+		t.Run(name, func(t *testing.T) {
 			modern(t, func(t *testing.T, w *world) {
 				w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
 				asked := w.do(asking("asks").request()).required(t)
-				before := len(w.backend.got)
-				a := asking("asks")
-				tt.change(&a, &asked)
-				got := w.do(a.retry(asked, `{"q-1":`+accept+`}`).request())
-				if code, _ := got.rpcError(t); got.status != 400 || code != -32602 {
-					t.Errorf("got %d %s", got.status, got.body)
-				}
+				before, a, answer := len(w.backend.got), asking("asks"), accept
+				change(&a, &asked, &answer)
+				w.do(a.retry(asked, `{"q-1":`+answer+`}`).request()).is(t, name, 400, wire.CodeInvalidParams)
 				if len(w.backend.got) != before || len(w.backend.answers) > 0 {
 					t.Errorf("the server got %s %s", w.backend.got[before:], w.backend.answers)
 				}
@@ -261,121 +209,84 @@ func TestModernStateIsWorthNothing(t *testing.T) {
 	}
 }
 
-func TestModernAnswerThatIsNoneIsRefused(t *testing.T) {
-	for _, input := range []string{`7`, `null`, `"yes"`, `{}`, `{"action":"perhaps"}`} {
-		modern(t, func(t *testing.T, w *world) {
-			w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
-			asked := w.do(asking("asks").request()).required(t)
-			got := w.do(asking("asks").retry(asked, `{"q-1":`+input+`}`).request())
-			if code, _ := got.rpcError(t); got.status != 400 || code != -32602 {
-				t.Errorf("%s: got %d %s", input, got.status, got.body)
-			}
-			if len(w.backend.answers) > 0 {
-				t.Errorf("the server got %s", w.backend.answers)
-			}
-		})
-	}
-}
-
 func TestModernClientIsAskedOnlyWhatItHasDeclared(t *testing.T) {
 	const (
-		url   = `"method":"elicitation/create","params":{"mode":"url","message":"Go","url":"https://a.example","elicitationId":"e"}`
-		tools = `"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1,"tools":[]}`
+		url       = `"method":"elicitation/create","params":{"mode":"url","message":"Go","url":"https://a.example","elicitationId":"e"}`
+		tools     = `"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1,"tools":[]}`
+		cancelled = `{"action":"cancel"}`
 	)
-	cancelled := `{"action":"cancel"}`
-	tests := []struct {
+	for _, tt := range []struct {
 		question, caps string
 		refused        string // a part of the answer that the server gets; "" if the client is asked
 	}{
-		{elicit, `{}`, cancelled},
 		{elicit, `{"sampling":{}}`, cancelled},
 		{elicit, `{"elicitation":{}}`, ""},
-		{elicit, `{"elicitation":{"form":{}}}`, ""},
 		{elicit, `{"elicitation":{"url":{}}}`, cancelled},
 		{url, `{"elicitation":{}}`, cancelled},
 		{url, `{"elicitation":{"url":{}}}`, ""},
 		{sample, `{"elicitation":{}}`, "-32601"},
-		{sample, `{"sampling":{}}`, ""},
 		{tools, `{"sampling":{}}`, "-32601"},
 		{tools, `{"sampling":{"tools":{}}}`, ""},
 		{roots, `{"sampling":{}}`, "-32601"},
 		{roots, `{"roots":{}}`, ""},
 		{`"method":"custom/ask"`, allCaps, "-32601"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.question[:20]+" "+tt.caps, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				var said string
-				w.backend.tool("asks", func(r run) {
-					r.asks("q-1", tt.question)
-					said = r.answers("q-1")[0]
-					r.end(`{"content":[]}`)
-				})
-				a := toolCall("asks")
-				a.caps = tt.caps
-				got := w.do(a.request())
-				if tt.refused == "" {
-					if _, ok := got.required(t).Requests["q-1"]; !ok || strings.Contains(got.body, "elicitationId") {
-						t.Errorf("got %s", got.body)
-					}
-					w.do(a.retry(got.required(t), `{"q-1":`+accept+`}`).request()).result(t)
-					return
-				}
+	} {
+		modern(t, func(t *testing.T, w *world) {
+			var said string
+			w.backend.tool("asks", func(r run) {
+				r.asks("q-1", tt.question)
+				said = r.answers("q-1")[0]
+				r.end(`{"content":[]}`)
+			})
+			a := toolCall("asks")
+			a.caps = tt.caps
+			got := w.do(a.request())
+			if tt.refused != "" {
 				got.result(t)
-				commontest.Contains(t, "the server was told", tt.refused, said)
-			})
+				commontest.Contains(t, "the server was told of "+tt.question, tt.refused, said)
+				return
+			}
+			if _, ok := got.required(t).Requests["q-1"]; !ok || strings.Contains(got.body, "elicitationId") {
+				t.Errorf("%s, %s: got %s", tt.question, tt.caps, got.body)
+			}
+			w.do(a.retry(got.required(t), `{"q-1":`+accept+`}`).request()).result(t)
 		})
 	}
 }
 
+// A call may fail because its client could not be asked. The error says which capability is
+// missing. A tool that does without roots keeps its own error.
 func TestModernCallThatFailsForACapabilitySaysWhich(t *testing.T) {
-	tests := []struct{ name, question, end, want string }{
-		{"an error", sample, `"error":{"code":-32603,"message":"cannot sample"}`, `"data":{"requiredCapabilities":{"sampling":{}},"serverError":"cannot sample"}`},
-		{"a result that is one", elicit, `"result":{"isError":true,"content":[{"type":"text","text":"no"}]}`, `"data":{"requiredCapabilities":{"elicitation":{"form":{}}},"serverError":"no"}`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("asks", func(r run) {
-					r.asks("q-1", tt.question)
-					r.answers("q-1")
-					r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,`+tt.end+`}`, true)
-				})
-				got := w.do(toolCall("asks").request())
-				if code, _ := got.rpcError(t); got.status != 400 || code != -32021 || !strings.Contains(got.body, tt.want) {
-					t.Errorf("got %d %s", got.status, got.body)
-				}
+	for _, tt := range []struct{ question, end, want string }{
+		{sample, `"error":{"code":-32603,"message":"cannot sample"}`, `"data":{"requiredCapabilities":{"sampling":{}},"serverError":"cannot sample"}`},
+		{elicit, `"result":{"isError":true,"content":[{"type":"text","text":"no"}]}`, `"data":{"requiredCapabilities":{"elicitation":{"form":{}}},"serverError":"no"}`},
+		{roots, `"result":{"isError":true,"content":[]}`, ""},
+	} {
+		modern(t, func(t *testing.T, w *world) {
+			w.backend.tool("asks", func(r run) {
+				r.asks("q-1", tt.question)
+				r.answers("q-1")
+				r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,`+tt.end+`}`, true)
 			})
+			got := w.do(toolCall("asks").request())
+			if tt.want == "" {
+				commontest.Contains(t, tt.question, `"isError":true`, string(got.result(t)))
+				return
+			}
+			got.is(t, tt.question, 400, wire.CodeMissingCapability)
+			commontest.Contains(t, tt.question, tt.want, got.body)
 		})
 	}
 }
 
-func TestModernToolThatDoesWithoutRootsKeepsItsOwnError(t *testing.T) {
+func TestModernQuestionThatCannotBeAskedIsNot(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) {
-			r.asks("q-1", roots)
-			r.answers("q-1")
-			r.end(`{"isError":true,"content":[]}`)
-		})
-		if got := w.do(toolCall("asks").request()); string(wire.Lookup(got.result(t), "isError")) != "true" {
-			t.Errorf("got %s", got.body)
-		}
-	})
-}
-
-func TestModernMethodWithoutRoundsIsNotAsked(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("tools/list", func(r run) {
+		w.backend.tool("tools/list", func(r run) { // has no rounds
 			r.asks("q-1", roots)
 			r.answers("q-1")
 			r.end(`{"tools":[]}`)
 		})
 		w.do(ask{method: "tools/list", caps: allCaps}.request()).result(t)
-	})
-}
-
-func TestModernQuestionThatIsTakenBackIsNotAsked(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
 			r.asks("q-1", elicit)
 			r.append(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q-1"}}`, false)
@@ -394,8 +305,7 @@ func TestModernURLsAreVisitedBeforeTheCallIsMadeAgain(t *testing.T) {
 				r.end(`{"content":[]}`)
 				return
 			}
-			r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":{"code":-32042,"message":"visit","data":{"elicitations":[`+
-				`{"mode":"url","elicitationId":"e1","url":"https://a.example","message":"Log in"}]}}}`, true)
+			r.fail(`{"code":-32042,"message":"visit","data":{"elicitations":[{"mode":"url","elicitationId":"e1","url":"https://a.example","message":"Log in"}]}}`)
 		})
 		first := w.do(asking("asks").request())
 		asked := first.required(t)
@@ -403,19 +313,12 @@ func TestModernURLsAreVisitedBeforeTheCallIsMadeAgain(t *testing.T) {
 		if !strings.Contains(first.body, want) {
 			t.Fatalf("got %s, want %s", first.body, want)
 		}
-		if got := w.do(asking("asks").retry(asked, `{"url-1":{"action":"decline"}}`).request()); got.status != 400 {
-			t.Errorf("declined: got %d %s", got.status, got.body)
-		}
-		if calls != 1 {
-			t.Errorf("%d calls", calls)
-		}
+		w.do(asking("asks").retry(asked, `{"url-1":{"action":"decline"}}`).request()).is(t, "declined", 400, 0)
+		commontest.EqualIn(t, "calls", 1, calls)
 		w.do(asking("asks").retry(asked, `{"url-1":{"action":"accept"}}`).request()).result(t)
 
 		calls = 0
-		got := w.do(toolCall("asks").request())
-		if code, _ := got.rpcError(t); code != -32021 || !strings.Contains(got.body, `{"elicitation":{"url":{}}}`) {
-			t.Errorf("got %s", got.body)
-		}
+		commontest.Contains(t, "a client that visits nothing", `"data":{"requiredCapabilities":{"elicitation":{"url":{}}}`, w.do(toolCall("asks").request()).body)
 	})
 }
 
@@ -424,26 +327,11 @@ func TestModernCallWhoseBoxIsLostSaysSo(t *testing.T) {
 		w.backend.tool("asks", func(r run) {
 			r.asks("q-1", elicit)
 			time.Sleep(time.Minute)
-			r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":{"code":-32603,"message":"the box stopped"}}`, true)
+			r.fail(`{"code":-32603,"message":"the box stopped"}`)
 		})
 		asked := w.do(asking("asks").request()).required(t)
 		time.Sleep(2 * time.Minute)
-		got := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
-		if code, message := got.rpcError(t); code != -32603 || message != "the box stopped" {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
-	})
-}
-
-func TestModernCallOfWhichNothingIsKeptIsOver(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
-		asked := w.do(asking("asks").request()).required(t)
-		w.backend.attend = storage.Errorf(storage.NotFound, "nobody owes this an end")
-		got := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
-		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "its result is deleted") {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
+		w.do(answered(asked, accept)).is(t, "the box was lost", 200, wire.CodeInternal)
 	})
 }
 
@@ -456,20 +344,22 @@ func (s forgetful) Wait(ctx context.Context, id storage.ID, stream storage.Strea
 	return page, err
 }
 
-func TestModernQuestionThatIsNotKeptCannotBeAskedAgain(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) {
-			r.asks("q-1", elicit)
-			r.asks("q-2", elicit)
+func TestModernCallOfWhichNothingIsKeptIsOver(t *testing.T) {
+	for name, lose := range map[string]func(w *world){
+		"its result":    func(w *world) { w.backend.attend = storage.Errorf(storage.NotFound, "nobody owes this an end") },
+		"its questions": func(w *world) { w.served = forgetful{w.store} },
+	} {
+		modern(t, func(t *testing.T, w *world) {
+			w.backend.tool("asks", func(r run) { r.asks("q-1", elicit); r.asks("q-2", elicit) })
+			asked := w.do(asking("asks").request()).required(t)
+			lose(w)
+			got := w.do(asking("asks").retry(asked, `{"q-2":`+accept+`}`).request())
+			got.is(t, name, 400, wire.CodeInvalidParams)
+			if told := strings.Contains(w.backend.got[len(w.backend.got)-1], "notifications/cancelled"); told != (name == "its questions") {
+				t.Errorf("%s: the server got %s", name, w.backend.got)
+			}
 		})
-		asked := w.do(asking("asks").request()).required(t)
-		w.serveFrom(forgetful{w.store})
-		got := w.do(asking("asks").retry(asked, `{"q-2":`+accept+`}`).request())
-		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "questions of this request are deleted") {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
-		commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
-	})
+	}
 }
 
 func TestModernQuestionsWithoutEndReachTheClientSoon(t *testing.T) {
@@ -483,7 +373,7 @@ func TestModernQuestionsWithoutEndReachTheClientSoon(t *testing.T) {
 		if first := w.do(asking("asks").request()); first.took > 300*time.Millisecond || len(first.required(t).Requests) < 10 {
 			t.Errorf("got %d questions after %s", len(first.required(t).Requests), first.took)
 		}
-		time.Sleep(time.Second) // until the tool has asked all
+		w.backend.running.Wait()
 	})
 }
 
@@ -492,59 +382,40 @@ func TestModernRetryThatIsClosedCancelsTheCall(t *testing.T) {
 		"while questions are gathered": 25 * time.Millisecond, // q-2 comes within 10 ms, and is held for 30 ms
 		"while the call runs":          time.Second,
 	} {
-		t.Run(name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("asks", func(r run) {
-					r.asks("q-1", elicit)
-					r.answers("q-1")
-					if after < time.Second {
-						r.asks("q-2", elicit)
-					}
-				})
-				asked := w.do(asking("asks").request()).required(t)
-				done := w.begin(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
-				time.Sleep(after)
-				done.gone()
-				commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
+		modern(t, func(t *testing.T, w *world) {
+			w.backend.tool("asks", func(r run) {
+				r.asks("q-1", elicit)
+				r.answers("q-1")
+				if after < time.Second {
+					r.asks("q-2", elicit)
+				}
 			})
+			done := w.begin(answered(w.do(asking("asks").request()).required(t), accept))
+			time.Sleep(after)
+			done.gone()
+			commontest.Contains(t, name, "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
 		})
 	}
 }
 
 func TestModernStoreTroubleDoesNotCancelACallThatWaits(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) {
-			r.asks("q-1", elicit)
-			r.answers("q-1")
-			r.end(`{"content":[]}`)
-		})
+		w.elicits()
 		asked := w.do(asking("asks").request()).required(t)
-		retry := asking("asks").retry(asked, `{"q-1":`+accept+`}`)
 		w.down("Wait")
-		if got := w.do(retry.request()); got.status != 503 {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
+		w.do(answered(asked, accept)).is(t, "while the store is down", 503, 0)
 		w.down()
-		w.do(retry.request()).result(t)
+		w.do(answered(asked, accept)).result(t)
 	})
 }
 
 func TestModernWithoutASealerNobodyIsAsked(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.opts.Sealer = nil
-		var said string
-		w.backend.tool("asks", func(r run) {
-			r.asks("q-1", elicit)
-			said = r.answers("q-1")[0]
-			r.end(`{"content":[]}`)
-		})
-		w.do(asking("asks").request()).result(t)
-		if said != `{"action":"cancel"}` {
-			t.Errorf("the server was told %s", said)
-		}
+		w.elicits()
+		got := w.do(asking("asks").request())
+		commontest.Equal(t, `{"action":"cancel"}`, string(wire.Lookup(got.result(t), "said")))
 		sealed := newSealer(t).Seal(bridge.State{}.Encode())
-		if got := w.do(asking("asks").retry(rounds{State: sealed}, `{}`).request()); got.status != 400 {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
+		w.do(answered(rounds{State: sealed}, accept)).is(t, "a state", 400, 0)
 	})
 }

@@ -2,8 +2,10 @@ package transport_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -100,65 +102,79 @@ func (a *answer) message(t *testing.T) []byte {
 	return []byte(a.body)
 }
 
-func TestACallWithAKeyIsExecutedOnceThroughEveryDoor(t *testing.T) {
-	for first, call := range doors {
-		for second, repeat := range doors {
-			t.Run(first+" then "+second, func(t *testing.T) {
-				grouped(t, 1, nil, func(t *testing.T, w *world) {
-					var paid atomic.Int32
-					w.backend.tool("pay", func(r run) { r.end(fmt.Sprintf(`{"content":[],"n":%d}`, paid.Add(1))) })
-					for i, a := range []*answer{call(w, 1, "k", `{"a":1,"b":"x"}`), repeat(w, 2, "k", `{"b":"\u0078", "a":1}`), repeat(w, 3, "k", `{"a":1,"b":"x"}`)} {
-						m := a.message(t)
-						if string(wire.Lookup(m, "result", "n")) != "1" || string(wire.Lookup(m, "id")) != fmt.Sprint(i+1) {
-							t.Errorf("request %d got %d %s", i+1, a.status, m)
-						}
-						if old := !strings.HasPrefix([]string{first, second, second}[i], "2026"); old && wire.Lookup(m, "result", "resultType") != nil {
-							t.Errorf("an old client got %s", m)
-						}
-					}
-					other := repeat(w, 4, "k", `{"a":2}`).message(t)
-					if kind, _ := wire.String(wire.Lookup(other, "error", "data", "type")); kind != "idempotency_key_conflict" {
-						t.Errorf("other arguments got %s", other)
-					}
-					if n := string(wire.Lookup(repeat(w, 5, "other", `{"a":1,"b":"x"}`).message(t), "result", "n")); n != "2" || paid.Load() != 2 {
-						t.Errorf("another key got %s, executed %d times", n, paid.Load())
-					}
-				})
-			})
+// payment has the tool pay say which call of it this is. It takes a time for it.
+func (w *world) payment(took time.Duration) (paid *atomic.Int32) {
+	paid = &atomic.Int32{}
+	w.backend.tool("pay", func(r run) {
+		n := paid.Add(1)
+		if time.Sleep(took / 2); took > 0 {
+			r.say("working")
 		}
+		time.Sleep(took / 2)
+		r.end(fmt.Sprintf(`{"content":[],"n":%d}`, n))
+	})
+	return paid
+}
+
+// paidAs returns which call of pay a client has the answer of, "" if it got an error.
+func (a *answer) paidAs(t *testing.T) string {
+	t.Helper()
+	return string(wire.Lookup(a.message(t), "result", "n"))
+}
+
+// throughDoors plays a call through one door and its repeat through another. Each door is the
+// first and the second once: what a door does with a call does not depend on the other.
+func throughDoors(t *testing.T, play func(t *testing.T, w *world, first, second string)) {
+	all := slices.Sorted(maps.Keys(doors))
+	for i, first := range all {
+		second := all[(i+4)%len(all)]
+		t.Run(first+" then "+second, func(t *testing.T) {
+			grouped(t, 1, nil, func(t *testing.T, w *world) { play(t, w, first, second) })
+		})
+	}
+}
+
+func TestACallWithAKeyIsExecutedOnceThroughEveryDoor(t *testing.T) {
+	throughDoors(t, func(t *testing.T, w *world, first, second string) {
+		paid, call, repeat := w.payment(0), doors[first], doors[second]
+		for i, a := range []*answer{call(w, 1, "k", `{"a":1,"b":"x"}`), repeat(w, 2, "k", `{"b":"\u0078", "a":1}`), repeat(w, 3, "k", `{"a":1,"b":"x"}`)} {
+			m := a.message(t)
+			if a.paidAs(t) != "1" || string(wire.Lookup(m, "id")) != fmt.Sprint(i+1) {
+				t.Errorf("request %d got %d %s", i+1, a.status, m)
+			}
+			if old := !strings.HasPrefix([]string{first, second, second}[i], "2026"); old && wire.Lookup(m, "result", "resultType") != nil {
+				t.Errorf("an old client got %s", m)
+			}
+		}
+		refusedKey(t, "idempotency_key_conflict", repeat(w, 4, "k", `{"a":2}`))
+		if n := repeat(w, 5, "other", `{"a":1,"b":"x"}`).paidAs(t); n != "2" || paid.Load() != 2 {
+			t.Errorf("another key got %s, executed %d times", n, paid.Load())
+		}
+	})
+}
+
+// refusedKey asserts the type of the error of a call with a key.
+func refusedKey(t *testing.T, want string, a *answer) {
+	t.Helper()
+	m := a.message(t)
+	if kind, _ := wire.String(wire.Lookup(m, "error", "data", "type")); kind != want {
+		t.Errorf("got %s, want %s", m, want)
 	}
 }
 
 func TestARepeatJoinsACallThatRuns(t *testing.T) {
-	for first, call := range doors {
-		for second, repeat := range doors {
-			t.Run(first+" then "+second, func(t *testing.T) {
-				grouped(t, 1, nil, func(t *testing.T, w *world) {
-					w.awake("s0")
-					var paid atomic.Int32
-					w.backend.tool("pay", func(r run) {
-						n := paid.Add(1)
-						time.Sleep(10 * time.Second)
-						r.say("working")
-						time.Sleep(10 * time.Second)
-						r.end(fmt.Sprintf(`{"content":[],"n":%d}`, n))
-					})
-					got := make(chan *answer)
-					go func() { got <- call(w, 1, "k", `{}`) }()
-					time.Sleep(5 * time.Second)
-					go func() { got <- repeat(w, 2, "k", `{}`) }()
-					for range 2 {
-						if m := (<-got).message(t); string(wire.Lookup(m, "result", "n")) != "1" {
-							t.Errorf("got %s", m)
-						}
-					}
-					if paid.Load() != 1 {
-						t.Errorf("executed %d times", paid.Load())
-					}
-				})
-			})
+	throughDoors(t, func(t *testing.T, w *world, first, second string) {
+		w.awake("s0")
+		paid := w.payment(20 * time.Second)
+		got := make(chan *answer)
+		go func() { got <- doors[first](w, 1, "k", `{}`) }()
+		time.Sleep(5 * time.Second)
+		go func() { got <- doors[second](w, 2, "k", `{}`) }()
+		for range 2 {
+			commontest.Equal(t, "1", (<-got).paidAs(t))
 		}
-	}
+		commontest.EqualIn(t, "executed", 1, paid.Load())
+	})
 }
 
 func TestACallThatRunsLongerThanARepeatWaits(t *testing.T) {
@@ -168,117 +184,95 @@ func TestACallThatRunsLongerThanARepeatWaits(t *testing.T) {
 		w.backend.tool("pay", func(r run) { <-done; r.end(`{"content":[],"n":1}`) })
 		first := w.begin(w.visit("s0").request("POST", keyedBody(1, "pay", `{}`, ""), "Idempotency-Key", "k"))
 		synctest.Wait()
-		m := doors["2025, header"](w, 2, "k", `{}`).message(t)
-		if kind, _ := wire.String(wire.Lookup(m, "error", "data", "type")); kind != "idempotency_key_in_progress" {
-			t.Errorf("got %s", m)
-		}
+		refusedKey(t, "idempotency_key_in_progress", doors["2025, header"](w, 2, "k", `{}`))
 		close(done)
 		first.end()
-		if m := doors["2026, header"](w, 3, "k", `{}`).message(t); string(wire.Lookup(m, "result", "n")) != "1" {
-			t.Errorf("got %s", m)
-		}
+		commontest.Equal(t, "1", doors["2026, header"](w, 3, "k", `{}`).paidAs(t))
 	})
 }
 
 func TestAClientOf2026ThatGoesDoesNotCancelACallWithAKey(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
 		w.awake("s0")
-		w.backend.tool("pay", func(r run) { time.Sleep(10 * time.Second); r.end(`{"content":[],"n":1}`) })
-		a := ask{path: "/s0/mcp", method: "tools/call", params: `"name":"pay","arguments":{}`, headers: []string{"Idempotency-Key", "k"}}
-		gone := w.begin(a.request())
+		w.payment(10 * time.Second)
+		gone := w.begin(paying("k").request())
 		time.Sleep(5 * time.Second)
 		gone.gone()
-		if m := w.do(a.request()).message(t); string(wire.Lookup(m, "result", "n")) != "1" {
-			t.Errorf("got %s", m)
-		}
-		if n := len(w.backend.got); n != 1 {
-			t.Errorf("%d messages: %q", n, w.backend.got)
-		}
+		commontest.Equal(t, "1", w.do(paying("k").request()).paidAs(t))
+		commontest.EqualIn(t, "messages to the server", 1, len(w.backend.got))
 	})
+}
+
+// paying is a call of 2026-07-28 with a key.
+func paying(key string, headers ...string) ask {
+	return ask{path: "/s0/mcp", method: "tools/call", params: `"name":"pay","arguments":{}`, headers: append(headers, "Idempotency-Key", key)}
 }
 
 // A function may die after it has written the key and before any executor has the call.
 func TestACallWithoutATraceIsUnknownAndStaysSo(t *testing.T) {
-	for second, repeat := range doors {
-		t.Run(second, func(t *testing.T) {
-			grouped(t, 1, nil, func(t *testing.T, w *world) {
-				w.awake("s0")
-				w.backend.attend = storage.Errorf(storage.NotFound, "there is no item")
-				var paid atomic.Int32
-				w.backend.tool("pay", func(run) { paid.Add(1) }) // it dies with its function
-				a := ask{path: "/s0/mcp", method: "tools/call", params: `"name":"pay","arguments":{}`, headers: []string{"Idempotency-Key", "k"}}
-				gone := w.begin(a.request())
-				time.Sleep(time.Millisecond)
-				gone.gone()
-				time.Sleep(time.Minute)
-				for i := range 2 {
-					m := repeat(w, 2+i, "k", `{}`).message(t)
-					if got := string(wire.Lookup(m, "error", "code")); got != fmt.Sprint(int(wire.CodeOutcomeUnknown)) {
-						t.Errorf("got %s", m)
-					}
-				}
-				if paid.Load() != 1 {
-					t.Errorf("executed %d times", paid.Load())
-				}
-			})
+	for _, second := range []string{"2025, header", "2026, header", "2026, task"} {
+		grouped(t, 1, nil, func(t *testing.T, w *world) {
+			w.awake("s0")
+			w.backend.attend = storage.Errorf(storage.NotFound, "there is no item")
+			var paid atomic.Int32
+			w.backend.tool("pay", func(run) { paid.Add(1) }) // it dies with its function
+			gone := w.begin(paying("k").request())
+			time.Sleep(time.Millisecond)
+			gone.gone()
+			time.Sleep(time.Minute)
+			for i := range 2 {
+				m := doors[second](w, 2+i, "k", `{}`).message(t)
+				commontest.EqualIn(t, second, fmt.Sprint(int(wire.CodeOutcomeUnknown)), string(wire.Lookup(m, "error", "code")))
+			}
+			commontest.EqualIn(t, "executed", 1, paid.Load())
 		})
 	}
 }
 
 func TestACallThatWasNotExecutedFreesItsKey(t *testing.T) {
-	tests := map[string]func(w *world){
+	for name, fail := range map[string]func(w *world){
 		"refused by the backend": func(w *world) { w.backend.err = storage.Errorf(storage.Busy, "no room") },
 		"ended before it was sent": func(w *world) {
 			w.backend.tool("pay", func(r run) { r.fail(`{"code":-32603,"message":"no box","data":{"notExecuted":true}}`) })
 		},
-	}
-	for name, fail := range tests {
-		t.Run(name, func(t *testing.T) {
-			grouped(t, 1, nil, func(t *testing.T, w *world) {
-				w.awake("s0")
-				fail(w)
-				call := doors["2025, header"]
-				if m := call(w, 1, "k", `{}`).message(t); wire.Lookup(m, "result", "n") != nil {
-					t.Errorf("got %s", m)
-				}
-				w.backend.err = nil
-				w.backend.tool("pay", func(r run) { r.end(`{"content":[],"n":1}`) })
-				for i := range 2 {
-					if m := call(w, 2+i, "k", `{}`).message(t); string(wire.Lookup(m, "result", "n")) != "1" {
-						t.Errorf("got %s", m)
-					}
-				}
-			})
+	} {
+		grouped(t, 1, nil, func(t *testing.T, w *world) {
+			w.awake("s0")
+			fail(w)
+			call := doors["2025, header"]
+			commontest.EqualIn(t, name, "", call(w, 1, "k", `{}`).paidAs(t))
+			w.backend.err = nil
+			w.payment(0)
+			for i := range 2 {
+				commontest.EqualIn(t, name, "1", call(w, 2+i, "k", `{}`).paidAs(t))
+			}
 		})
 	}
 }
 
 func TestKeysOfOthersAreOthers(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		var paid atomic.Int32
-		w.backend.tool("pay", func(r run) { r.end(fmt.Sprintf(`{"content":[],"n":%d}`, paid.Add(1))) })
+		paid := w.payment(0)
 		for _, who := range []string{"Bearer eve", "Bearer bob"} {
 			for _, path := range []string{"/s0/mcp", "/s1/mcp"} {
-				a := ask{path: path, method: "tools/call", params: `"name":"pay","arguments":{}`, headers: []string{"Idempotency-Key", "k", "Authorization", who}}
+				a := paying("k", "Authorization", who)
+				a.path = path
 				w.do(a.request()).result(t)
 			}
 		}
-		if paid.Load() != 4 {
-			t.Errorf("executed %d times", paid.Load())
-		}
+		commontest.EqualIn(t, "executed", 4, paid.Load())
 	})
 }
 
 func TestAKeyLastsAsLongAsItsClientAsks(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		var paid atomic.Int32
-		w.backend.tool("pay", func(r run) { r.end(fmt.Sprintf(`{"content":[],"n":%d}`, paid.Add(1))) })
+		w.payment(0)
 		call := func(key, life string) string {
-			a := ask{path: "/s0/mcp", method: "tools/call", params: `"name":"pay","arguments":{}`, headers: []string{"Idempotency-Key", key}}
+			a := paying(key)
 			if life != "" {
 				a.meta = `,"dormouse/idempotencyTtlMs":` + life
 			}
-			return string(wire.Lookup(w.do(a.request()).message(t), "result", "n"))
+			return w.do(a.request()).paidAs(t)
 		}
 		call("day", "")
 		call("hour", "3600000")
@@ -293,9 +287,7 @@ func TestAKeyLastsAsLongAsItsClientAsks(t *testing.T) {
 		time.Sleep(23 * time.Hour)
 		commontest.EqualIn(t, "after a day", "4", call("day", ""))
 		for _, life := range []string{"59999", "86400001", `"1h"`, "-1", "1e9"} {
-			if n := call("k"+life, life); n != "" {
-				t.Errorf("a life of %s was taken", life)
-			}
+			commontest.EqualIn(t, "a life of "+life, "", call("k"+life, life))
 		}
 	})
 }
@@ -310,23 +302,14 @@ func TestKeysThatAreNoKeys(t *testing.T) {
 		"control":     {"", `,"idempotencyKey":"a\u0007"`},
 	}
 	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			grouped(t, 1, nil, func(t *testing.T, w *world) {
-				headers := []string{}
-				if tt.header != "" {
-					headers = []string{"Idempotency-Key", tt.header}
-				}
-				m := w.visit("s0").post(keyedBody(1, "pay", `{}`, tt.members), headers...).message(t)
-				if kind, _ := wire.String(wire.Lookup(m, "error", "data", "type")); kind != "idempotency_key_invalid" {
-					t.Errorf("got %s", m)
-				}
-				if len(w.backend.got) > 0 {
-					t.Errorf("sent %q", w.backend.got)
-				}
-				if tt.header != "" && strings.Contains(w.logged.String(), tt.header+`"`) && len(tt.header) > 10 {
-					t.Error("the log has the key")
-				}
-			})
+		grouped(t, 1, nil, func(t *testing.T, w *world) {
+			refusedKey(t, "idempotency_key_invalid", w.visit("s0").post(keyedBody(1, "pay", `{}`, tt.members), "Idempotency-Key", tt.header))
+			if len(w.backend.got) > 0 {
+				t.Errorf("%s: sent %q", name, w.backend.got)
+			}
+			if strings.Contains(w.logged.String(), strings.Repeat("k", 20)) {
+				t.Error("the log has the key")
+			}
 		})
 	}
 }
@@ -334,16 +317,12 @@ func TestKeysThatAreNoKeys(t *testing.T) {
 // The answer outlives the session, and no key is in a log line or in the store.
 func TestTheAnswerOutlivesItsSession(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		w.backend.tool("pay", func(r run) { r.end(`{"content":[],"n":1}`) })
+		w.payment(0)
 		c := w.visit("s0")
 		c.post(keyedBody(1, "pay", `{}`, ""), "Idempotency-Key", "hush-hush-key")
-		if a := c.del(); a.status >= 300 {
-			t.Fatalf("DELETE: %d", a.status)
-		}
+		c.del().is(t, "DELETE", http.StatusNoContent, 0)
 		time.Sleep(23 * time.Hour)
-		if m := doors["2025, group"](w, 2, "hush-hush-key", `{}`).message(t); string(wire.Lookup(m, "result", "n")) != "1" {
-			t.Errorf("got %s", m)
-		}
+		commontest.Equal(t, "1", doors["2025, group"](w, 2, "hush-hush-key", `{}`).paidAs(t))
 		if strings.Contains(w.logged.String(), "hush-hush-key") {
 			t.Error("the log has the key")
 		}

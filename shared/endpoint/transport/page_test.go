@@ -1,12 +1,11 @@
 package transport_test
 
 import (
-	"encoding/json"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -61,9 +60,7 @@ func TestABrowserGetsAPage(t *testing.T) {
 				t.Errorf("got %d\n%s\nwant %d and not %s", a.status, a.body, c.status, c.not)
 			}
 			for _, says := range c.says {
-				if !strings.Contains(a.body, says) {
-					t.Errorf("the page lacks %s:\n%s", says, a.body)
-				}
+				commontest.Contains(t, "the page", says, a.body)
 			}
 			policy := a.header.Get("Content-Security-Policy")
 			if a.header.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "frame-ancestors 'none'") || a.header.Get("X-Content-Type-Options") != "nosniff" {
@@ -90,19 +87,20 @@ func TestABrowserThatConnectsIsSentToThePageForIt(t *testing.T) {
 
 // A server says who it is, and its tools are those that the caller may see.
 func TestPageShowsWhatTheServerSaysOfItself(t *testing.T) {
+	const ofSomebody = "tools/list 2025-11-25  a-hash" // the lists depend on who asks
 	for name, c := range map[string]struct {
 		part      string // of the handshake record, with the tools
 		deny      []string
 		has, lack string
 	}{
 		"a list of all":           {"tools/list 2025-11-25  anyone", nil, "<code>forecast</code>\n<p>The weather &lt;b&gt; of the coming days</p>", "by another client"},
-		"a list of somebody else": {"tools/list 2025-11-25  a-hash", nil, "once a client has asked for them", "forecast"},
+		"a list of somebody else": {ofSomebody, nil, "once a client has asked for them", "forecast"},
 		"some of the tools":       {"tools/list 2025-11-25  anyone", []string{"forecast"}, "<code>alerts</code>", "forecast"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := named(newWorld(t))
 			w.opts.Servers = func(name string) (sessions.Server, bool) {
-				s := sessions.Server{Name: name, Digest: name, Record: true, Anonymous: true}
+				s := sessions.Server{Name: name, Digest: name, Record: true, Anonymous: c.part != ofSomebody}
 				s.Tools.Deny = c.deny
 				return s, true
 			}
@@ -111,19 +109,11 @@ func TestPageShowsWhatTheServerSaysOfItself(t *testing.T) {
 				c.part:         `{"gen":1,"list":{"tools":[{"name":"forecast","description":"The weather <b> of the coming days"},{"name":"alerts"}]}}`,
 				"tools/list 2025-11-25 elicitation,roots anyone": `{"gen":1,"list":{"tools":[{"name":"by another client"}]}}`,
 			} {
-				err := w.store.SaveHandshake(t.Context(), storage.Handshake{Digest: storage.RecordFor("tenant", "known"), Version: part, Result: json.RawMessage(result), Taken: time.Now(), Expires: time.Now().Add(time.Hour)})
-				commontest.OK(t, err)
-			}
-			if c.part == "tools/list 2025-11-25  a-hash" {
-				w.opts.Servers = func(name string) (sessions.Server, bool) {
-					return sessions.Server{Name: name, Digest: name, Record: true}, true // its lists depend on who asks
-				}
+				w.keep("known", part, result)
 			}
 			a := w.do(browse("/known/mcp", ""))
 			for _, says := range []string{"<h1>Weather &amp; co</h1>", "known 4.2", "Ask it before you go out.", c.has} {
-				if !strings.Contains(a.body, says) {
-					t.Errorf("the page lacks %s:\n%s", says, a.body)
-				}
+				commontest.Contains(t, "the page", says, a.body)
 			}
 			if strings.Contains(a.body, c.lack) {
 				t.Errorf("the page shows %s:\n%s", c.lack, a.body)
@@ -133,21 +123,17 @@ func TestPageShowsWhatTheServerSaysOfItself(t *testing.T) {
 }
 
 func TestClientsGetNoPage(t *testing.T) {
-	for name, headers := range map[string][]string{
-		"a client of HTTP+SSE":         {"Accept", "text/html, text/event-stream"},
-		"curl":                         {"Accept", "*/*"},
-		"a request of a session":       {"Accept", "text/html", "Mcp-Session-Id", "x"},
-		"a request that names the era": {"Accept", "text/html", "MCP-Protocol-Version", "2025-11-25"},
+	for name, tt := range map[string]struct {
+		method  string
+		headers []string
+	}{
+		"a client of HTTP+SSE":         {"GET", []string{"Accept", "text/html, text/event-stream"}},
+		"curl":                         {"GET", []string{"Accept", "*/*"}},
+		"a request of a session":       {"GET", []string{"Accept", "text/html", "Mcp-Session-Id", "x"}},
+		"a request that names the era": {"GET", []string{"Accept", "text/html", "MCP-Protocol-Version", "2025-11-25"}},
+		"a POST":                       {"POST", []string{"Accept", ofABrowser}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			a := named(newWorld(t)).do(request("GET", "/absent/mcp", "", headers...))
-			if code, _ := a.rpcError(t); a.status != http.StatusNotFound || code == 0 {
-				t.Errorf("%s: got %d %s", name, a.status, a.body)
-			}
-		})
-	}
-	if a := named(newWorld(t)).do(request("POST", "/absent/mcp", initialize, "Accept", ofABrowser)); strings.Contains(a.body, "<html") {
-		t.Errorf("a POST got a page:\n%s", a.body)
+		named(newWorld(t)).do(request(tt.method, "/absent/mcp", initialize, tt.headers...)).is(t, name, http.StatusNotFound, wire.CodeServer)
 	}
 }
 
@@ -173,6 +159,82 @@ func TestUnknownServerIsAnsweredWithTheNamesThatTheCallerMayUse(t *testing.T) {
 			if status != c.status || !strings.Contains(string(body), c.says) {
 				t.Errorf("%s over a WebSocket: got %d %s, want %d %s", c.who, status, body, c.status, c.says)
 			}
+		}
+	})
+}
+
+// A page of another site can make its reader's browser send GETs without an Origin. None
+// of them may open a stream, or a session.
+func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
+	for name, tt := range map[string]struct {
+		headers []string
+		status  int
+	}{
+		"a client":                   {nil, 200},
+		"EventSource of an own page": {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "empty"}, 200},
+		"fetch of a page that may":   {[]string{"Origin", "http://127.0.0.1", "Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "empty"}, 200},
+		"an image elsewhere":         {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "image"}, 403},
+		"an image of another port":   {[]string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "image"}, 403},
+		"no-cors fetch elsewhere":    {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "empty"}, 403},
+		"a frame of an own page":     {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "iframe"}, 403},
+		"a program that wants JSON":  {[]string{"Accept", "application/json"}, 406},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
+				bubble(t, func(t *testing.T, w *world) {
+					a := w.begin(request("GET", path, "", append([]string{"Accept", wire.MediaSSE}, tt.headers...)...)).leave()
+					opened, err := w.store.List(t.Context(), "", "", 10)
+					commontest.OK(t, err)
+					if a.status != tt.status || len(opened) > 0 != (tt.status == 200) {
+						t.Errorf("%s, %s: got %d %s and %d sessions", name, path, a.status, a.body, len(opened))
+					}
+				})
+			}
+		})
+	}
+}
+
+// unread is a body that fails the test if it is read.
+type unread struct{ t *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body was read")
+	return 0, io.EOF
+}
+
+func TestBodyIsReadOfCallersThatMayCallOnly(t *testing.T) {
+	for name, change := range map[string]func(*world, *http.Request){
+		"another Host":  func(_ *world, r *http.Request) { r.Host = "evil.example" },
+		"another page":  func(_ *world, r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
+		"no key":        func(_ *world, r *http.Request) { r.Header.Set("Authorization", "Bearer nobody") },
+		"no server":     func(_ *world, r *http.Request) { r.URL.Path = "/absent/mcp" },
+		"not for JSON":  func(_ *world, r *http.Request) { r.Header.Set("Content-Type", "text/plain") },
+		"too long":      func(_ *world, r *http.Request) { r.ContentLength = 4<<20 + 1 },
+		"a small limit": func(w *world, r *http.Request) { w.opts.MaxBody, r.ContentLength = 10, 11 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			r := request("POST", "/quiet/mcp", "")
+			r.Header.Set("Content-Type", "application/json")
+			r.Body = io.NopCloser(unread{t})
+			change(w, r)
+			if a := w.do(r); a.status < 400 {
+				t.Errorf("%s: got %d", name, a.status)
+			}
+		})
+	}
+}
+
+// A client of HTTP+SSE takes a refused POST for a broken connection, so the endpoint
+// sends the error on the stream.
+func TestNoRoomIsSaidOnTheStreamOfHTTPAndSSE(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.openSSE("quiet", "").open()
+		w.backend.err = storage.Errorf(storage.Busy, "no room")
+		c.accepted(callOf("x"))
+		messages := messagesOf(t, c.gone())
+		if last := messages[len(messages)-1]; !strings.Contains(last, `"id":1`) || !strings.Contains(last, `"text":"no room"}],"isError":true`) || !strings.Contains(last, `"retryAfterSeconds":1`) {
+			t.Errorf("got %s", last)
 		}
 	})
 }

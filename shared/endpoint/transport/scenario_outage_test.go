@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +14,7 @@ func outage(t *testing.T, methods []string, play func(t *testing.T, w *world, fa
 	for _, method := range methods {
 		for _, how := range []string{"lost", "unanswered"} {
 			t.Run(method+" "+how, func(t *testing.T) {
-				scenario(t, func(t *testing.T, w *world) {
+				bubble(t, func(t *testing.T, w *world) {
 					play(t, w, func() {
 						if how == "lost" {
 							w.down(method)
@@ -55,85 +54,45 @@ func toldToWait(t *testing.T, a *answer) {
 
 // C-70: one method of the store fails once. The request is refused for now, and succeeds
 // when the client sends it again. Nothing is started a second time.
-func TestCallIsServedOnceTheStoreIsBack(t *testing.T) {
-	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, w *world, fail func()) {
-		v := w.visit("known") // a session whose messages have not reached the box yet
-		fail()
-		refusedForNow(t, v.call("x"))
-		w.down()
-		if a := v.call("x"); a.status != http.StatusOK || !strings.Contains(a.body, `"result"`) {
-			t.Errorf("after it: got %d %s", a.status, a.body)
-		}
-	})
-}
-
-// C-70: one method of the store fails once while a session is opened. The request is
-// refused for now, and the client gets no session id.
-func TestInitializeIsServedOnceTheStoreIsBack(t *testing.T) {
-	for server, methods := range map[string][]string{
-		"quiet": {"", "Create", "Box", "Wait"},
-		"known": {"", "Handshake", "Create"},
-	} {
-		t.Run(server, func(t *testing.T) {
-			outage(t, methods, func(t *testing.T, w *world, fail func()) {
-				fail()
-				refusedForNow(t, w.do(request("POST", "/"+server+"/mcp", initialize)))
-				w.down()
-				v := w.visit(server)
-				if a := v.call("x"); a.status != http.StatusOK {
-					t.Errorf("after it: got %d %s", a.status, a.body)
-				}
-			})
-		})
-	}
-}
-
-// C-70: one method of the store fails once for a message that needs no answer. The
-// endpoint refuses the message for now, and accepts it when the client sends it again.
-func TestWhatNeedsNoAnswerIsTakenOnceTheStoreIsBack(t *testing.T) {
-	tests := map[string]struct {
-		body    string
+func TestRequestIsServedOnceTheStoreIsBack(t *testing.T) {
+	post := func(body string) func(*client) *answer { return func(v *client) *answer { return v.post(body) } }
+	for name, tt := range map[string]struct {
 		methods []string
+		send    func(*client) *answer
+		status  int
 	}{
-		"initialized":  {initialized, []string{"", "Load", "Save"}},
-		"notification": {`{"jsonrpc":"2.0","method":"notifications/x"}`, []string{"", "Load"}},
-		"answer":       {`{"jsonrpc":"2.0","id":"q-1","result":{}}`, []string{"", "Load", "Save", "PutAnswer"}},
-	}
-	for name, tt := range tests {
+		"call":         {[]string{"", "Load", "Save", "Wait"}, post(callOf("x")), http.StatusOK},
+		"initialized":  {[]string{"", "Load", "Save"}, post(initialized), http.StatusAccepted},
+		"notification": {[]string{"", "Load"}, post(`{"jsonrpc":"2.0","method":"notifications/x"}`), http.StatusAccepted},
+		"answer":       {[]string{"", "Load", "Save", "PutAnswer"}, post(`{"jsonrpc":"2.0","id":"q-1","result":{}}`), http.StatusAccepted},
+		"delete":       {[]string{"", "Load", "Save"}, (*client).del, http.StatusNoContent},
+		"initialize": {[]string{"", "Handshake", "Create"}, func(v *client) *answer {
+			return v.w.do(request("POST", v.path, initialize))
+		}, http.StatusOK},
+		"initialize of a server that starts": {[]string{"Create", "Box", "Wait"}, func(v *client) *answer {
+			return v.w.do(request("POST", "/quiet/mcp", initialize))
+		}, http.StatusOK},
+	} {
 		t.Run(name, func(t *testing.T) {
 			outage(t, tt.methods, func(t *testing.T, w *world, fail func()) {
-				v := w.greet("/quiet/mcp")
-				w.awake("quiet")
+				v := w.greet("/known/mcp") // a session whose messages have not reached the box yet
+				w.awake("known")
 				fail()
-				refusedForNow(t, v.post(tt.body))
+				refusedForNow(t, tt.send(v))
 				w.down()
-				if a := v.post(tt.body); a.status != http.StatusAccepted {
-					t.Errorf("after it: got %d %s", a.status, a.body)
+				status := tt.status
+				if name == "delete" { // a session ends completely or not at all
+					if a := v.call("x"); a.status != http.StatusOK {
+						status = http.StatusNotFound
+					}
 				}
+				tt.send(v).is(t, "after it", status, 0)
 				if name == "answer" && len(w.backend.answers) != 1 {
 					t.Errorf("handed over: %v", w.backend.answers)
 				}
 			})
 		})
 	}
-}
-
-// C-70: a session ends completely or not at all.
-func TestDeleteIsServedOnceTheStoreIsBack(t *testing.T) {
-	scenario(t, func(t *testing.T, w *world) {
-		for _, method := range []string{"", "Load", "Save"} {
-			v := w.visit("quiet")
-			w.down(method)
-			refusedForNow(t, v.del())
-			w.down()
-			if a := v.call("x"); a.status != http.StatusOK {
-				t.Errorf("%s: after it: got %d %s", method, a.status, a.body)
-			}
-			if a := v.del(); a.status != http.StatusNoContent {
-				t.Errorf("%s: after it: got %d %s", method, a.status, a.body)
-			}
-		}
-	})
 }
 
 // The store fails when a client begins to listen, or comes back. The client is told to
@@ -185,7 +144,7 @@ func TestPollIsServedOnceTheStoreIsBack(t *testing.T) {
 // The store fails while a response is open, either of a call or of a listener. The
 // response ends with a longer retry, and the client continues at the same place.
 func TestResponseUnderWayIsTakenUpOnceTheStoreIsBack(t *testing.T) {
-	scenario(t, func(t *testing.T, w *world) {
+	bubble(t, func(t *testing.T, w *world) {
 		proceed := make(chan struct{})
 		w.backend.tool("steps", func(r run) { r.say("one"); <-proceed; r.say("two"); r.end(`{}`) })
 		v := w.visit("pushy")

@@ -1,14 +1,10 @@
 package transport_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // question returns the scripted server's question as its client gets it.
@@ -25,29 +21,23 @@ func (w *world) asks(text string) {
 // another connection, at an instance that has not seen the question. The server gets the
 // answer, and the client gets the end of its call.
 func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
-	for name, text := range map[string]string{"elicitation": elicit, "sampling": sample, "roots": roots} {
-		t.Run(name, func(t *testing.T) {
-			parties(t, "pushy", func(t *testing.T, w *world, p party) {
-				w.asks(text)
-				p.say(callOf("ask"))
-				if diff := cmp.Diff([]string{question(text)}, p.heard()); diff != "" {
-					t.Fatalf("-want +got:\n%s", diff)
-				}
-				p.leave()
-				time.Sleep(5 * time.Hour)
-				p.back()
-				const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"late":"but here"}}`
-				p.say(answer)
-				commontest.Same(t, []string{resultOf(`{"heard":` + answer + `}`)}, p.heard())
-			})
-		})
-	}
+	parties(t, "pushy", func(t *testing.T, w *world, p party) {
+		w.asks(elicit)
+		p.say(callOf("ask"))
+		commontest.Same(t, []string{question(elicit)}, p.heard())
+		p.leave()
+		time.Sleep(5 * time.Hour)
+		p.back()
+		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"late":"but here"}}`
+		p.say(answer)
+		commontest.Same(t, []string{resultOf(`{"heard":` + answer + `}`)}, p.heard())
+	})
 }
 
 // C-65: a WebSocket client needs no other connection. Pings, which wake nothing, keep the
 // connection open, and the answer may come over it an hour later.
 func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
-	scenario(t, func(t *testing.T, w *world) {
+	bubble(t, func(t *testing.T, w *world) {
 		w.asks(elicit)
 		p := transports["WebSocket"](w, "pushy")
 		p.say(callOf("ask"))
@@ -55,9 +45,7 @@ func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
 		for range 7 { // each ping comes within the ten minutes that API Gateway gives a silent connection
 			time.Sleep(9 * time.Minute)
 			p.say(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
-			if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"p","result":{}}`}, p.heard()); diff != "" {
-				t.Fatalf("-want +got:\n%s", diff)
-			}
+			commontest.Same(t, []string{`{"jsonrpc":"2.0","id":"p","result":{}}`}, p.heard())
 		}
 		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
 		p.say(answer)
@@ -69,11 +57,8 @@ func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
 // declines or cancels, or the client sends an error.
 func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
 	for name, end := range map[string]string{
-		"accepted":           `"result":{"action":"accept","content":{"n":9007199254740993,"x":1e2, "ü":"\u00fc"}}`,
-		"declined":           `"result":{"action":"decline"}`,
-		"cancelled":          `"result":{"action":"cancel"}`,
-		"an error":           `"error":{"code":-1,"message":"no","data":[1.50]}`,
-		"refused by new one": `"error":{"code":-32602,"message":"not associated with a request"}`,
+		"a result": `"result":{"action":"accept","content":{"n":9007199254740993,"x":1e2, "ü":"\u00fc"}}`,
+		"an error": `"error":{"code":-1,"message":"no","data":[1.50]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			parties(t, "pushy", func(t *testing.T, w *world, p party) {
@@ -91,16 +76,14 @@ func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
 // C-62, R-76: a question comes only on the response of the call that it belongs to. It
 // comes neither on a listener nor on the response of another call.
 func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
-	scenario(t, func(t *testing.T, w *world) {
+	bubble(t, func(t *testing.T, w *world) {
 		w.asks(elicit)
 		proceed := make(chan struct{})
 		w.backend.tool("beside", func(r run) { r.say("beside"); <-proceed; r.end(`{}`) })
 		v := w.visit("pushy")
 		listener, beside := v.listen(""), v.calling("beside")
 		call := v.calling("ask")
-		if diff := cmp.Diff([]string{question(elicit)}, call.seen().datas(t)); diff != "" {
-			t.Fatalf("-want +got:\n%s", diff)
-		}
+		commontest.Same(t, []string{question(elicit)}, call.seen().datas(t))
 		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{}}`
 		v.post(answer)
 		commontest.Same(t, []string{question(elicit), resultOf(`{"heard":` + answer + `}`)}, call.end().datas(t))
@@ -109,25 +92,6 @@ func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
 		if got := listener.leave().datas(t); len(got) > 0 {
 			t.Errorf("the listener heard %q", got)
 		}
-	})
-}
-
-// C-66: one call waits for an answer. Another call that asks nothing goes on beside it,
-// with its own progress and result.
-func TestCallBesideAQuestionIsNotMixedWithIt(t *testing.T) {
-	parties(t, "pushy", func(t *testing.T, w *world, p party) {
-		w.asks(elicit)
-		w.backend.tool("work", func(r run) { r.say("half"); time.Sleep(time.Second); r.end(`{"work":"done"}`) })
-		p.say(callOf("ask"))
-		if diff := cmp.Diff([]string{question(elicit)}, p.heard()); diff != "" {
-			t.Fatalf("-want +got:\n%s", diff)
-		}
-		p.say(strings.Replace(callOf("work"), `"id":1`, `"id":2`, 1))
-		time.Sleep(2 * time.Second)
-		commontest.SameIn(t, "the call beside", []string{said("half"), `{"jsonrpc":"2.0","id":2,"result":{"work":"done"}}`}, p.heard())
-		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
-		p.say(answer)
-		commontest.SameIn(t, "the call that asked", []string{resultOf(`{"heard":` + answer + `}`)}, p.heard())
 	})
 }
 
@@ -148,54 +112,31 @@ func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
 	})
 }
 
-// C-67: a server sends messages by itself, long after the call that caused them. They
+// C-67, R-77: a server sends messages by itself, long after the call that caused them. They
 // reach the client of that session: at once if it is connected, and otherwise when it
-// comes back.
+// comes back. The answer to a ping of the server goes to the server like any other.
 func TestWhatAServerSaysOfItsOwnAccordReachesTheClient(t *testing.T) {
 	parties(t, "pushy", func(t *testing.T, w *world, p party) {
-		again := make(chan struct{})
+		w.awake("pushy")
+		again, pong := make(chan struct{}), make(chan string, 1)
 		w.backend.tool("later", func(r run) {
 			r.end(`{}`)
 			time.Sleep(time.Hour)
 			r.outside().say("while away")
 			<-again
 			r.outside().say("while there")
+			pong <- r.outside().ask("q-1", `"method":"ping"`)
 		})
 		p.say(callOf("later"))
-		if diff := cmp.Diff([]string{resultOf(`{}`)}, p.heard()); diff != "" {
-			t.Fatalf("-want +got:\n%s", diff)
-		}
+		commontest.Same(t, []string{resultOf(`{}`)}, p.heard())
 		p.leave()
 		time.Sleep(2 * time.Hour)
 		p.back()
 		commontest.Same(t, []string{said("while away")}, p.heard())
 		close(again)
-		commontest.Same(t, []string{said("while there")}, p.heard())
-	})
-}
-
-// R-77: a ping of the server belongs to no call and may come on any stream. The client's
-// answer goes to the server like any other.
-func TestPingOfAServerIsAnsweredOutsideOfACall(t *testing.T) {
-	parties(t, "pushy", func(t *testing.T, w *world, p party) {
-		w.awake("pushy")
-		const ping = `"method":"ping"`
-		heard := make(chan string, 1)
-		w.backend.tool("later", func(r run) {
-			r.end(`{}`)
-			time.Sleep(time.Hour)
-			heard <- r.outside().ask("q-1", ping)
-		})
-		p.say(callOf("later"))
-		p.heard()
-		p.leave()
-		time.Sleep(2 * time.Hour)
-		p.back()
-		if diff := cmp.Diff([]string{question(ping)}, p.heard()); diff != "" {
-			t.Fatalf("-want +got:\n%s", diff)
-		}
-		answer := string(wire.ResultResponse([]byte(`"q-1"`), []byte(`{}`)))
+		commontest.Same(t, []string{said("while there"), question(`"method":"ping"`)}, p.heard())
+		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{}}`
 		p.say(answer)
-		commontest.EqualIn(t, "the server heard", answer, <-heard)
+		commontest.EqualIn(t, "the server heard", answer, <-pong)
 	})
 }

@@ -1,9 +1,7 @@
 package transport_test
 
 import (
-	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -50,7 +48,12 @@ var ways = map[string]way{
 	"POST of a session, with a slash":               {"POST", "/pushy/mcp/", []string{sessionIs, "SESSION"}, list, 200, listed, ""},
 	"POST of a session, a batch of 2025-03-26":      {"POST", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-03-26"}, "[" + list + "]", 200, "[{", ""},
 	"POST of a session, a batch of 2025-06-18":      {"POST", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-06-18"}, "[" + list + "]", 400, "no batches", ""},
+	"POST of a session, a batch of a ping":          {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, `[{"jsonrpc":"2.0","id":4,"method":"ping"}]`, 200, `[{"jsonrpc":"2.0","id":4,"result":{}}]`, ""},
+	"POST of a session, a batch without requests":   {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, "[" + initialized + "]", 202, "", ""},
+	"POST of a session, headers of the modern era":  {"POST", "/pushy/mcp", []string{sessionIs, "SESSION", "Mcp-Method", "tools/call", "Mcp-Name", "other", "Mcp-Param-City", "=?base64?!?="}, list, 200, listed, ""},
+	"POST of a session of another server":           {"POST", "/known/mcp", []string{sessionIs, "SESSION"}, list, 404, noSession, ""},
 	"POST of a session, a notification":             {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, initialized, 202, "", ""},
+	"POST of a session, an error of nobody":         {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, `{"jsonrpc":"2.0","error":{"code":1,"message":"m"}}`, 202, "", ""},
 	"POST of a session, an answer":                  {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, `{"jsonrpc":"2.0","id":"q","result":{}}`, 202, "", ""},
 	"POST without a session":                        {"POST", "/pushy/mcp", nil, list, 400, "names no session", ""},
 	"POST of an unknown session":                    {"POST", "/pushy/mcp", []string{sessionIs, "absent"}, list, 404, noSession, ""},
@@ -64,10 +67,18 @@ var ways = map[string]way{
 	"GET of a session: its standalone stream":               {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-11-25"}, "", 200, "\ndata: \n\n", ""},
 	"GET of a session, resumed":                             {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", lastEventIs, "0/abc"}, "", 200, "", ""},
 	"GET of a session of HTTP+SSE":                          {"GET", "/pushy/mcp", []string{sessionIs, "STREAM"}, "", 404, noSession, ""},
+	"GET of a session of a WebSocket":                       {"GET", "/pushy/mcp", []string{sessionIs, "SOCKET", lastEventIs, "0"}, "", 404, noSession, ""},
+	"GET of a session of another server":                    {"GET", "/known/mcp", []string{sessionIs, "SESSION"}, "", 404, noSession, ""},
+	"GET, which is for an event stream before its version":  {"GET", "/pushy/mcp", []string{"Accept", "text/html;q=0, a/b", versionIs, "1999-01-01"}, "", 406, `"code":-32000`, ""},
+	"GET, whose version comes before its session":           {"GET", "/pushy/mcp", []string{versionIs, "1999-01-01"}, "", 400, "1999-01-01", ""},
+	"GET, whose event comes before its session":             {"GET", "/pushy/mcp", []string{sessionIs, "absent", lastEventIs, "?"}, "", 400, "malformed index", ""},
+	"GET of an unknown session":                             {"GET", "/pushy/mcp", []string{sessionIs, "absent", lastEventIs, "1"}, "", 404, noSession, ""},
 	"GET with a version and no session":                     {"GET", "/pushy/mcp", []string{versionIs, "2025-06-18"}, "", 400, "names no session", ""},
 	"GET with an event and no session":                      {"GET", "/pushy/mcp", []string{lastEventIs, "1"}, "", 400, "names no session", ""},
 	"GET with neither: HTTP+SSE":                            {"GET", "/pushy/mcp", []string{"Accept", wire.MediaSSE}, "", 200, endpointIs, ""},
 	"GET with neither, not for an event stream":             {"GET", "/pushy/mcp", []string{"Accept", "application/json"}, "", 406, "text/event-stream", ""},
+	"GET by which people look there with any client":        {"GET", "/pushy/mcp/", []string{"Accept", "*/*"}, "", 406, "text/event-stream", ""},
+	"GET of a session, for a program that takes anything":   {"GET", "/pushy/mcp", []string{"Accept", "text/*", sessionIs, "SESSION"}, "", 200, "", ""},
 	"GET of a browser":                                      {"GET", "/pushy/mcp", []string{"Accept", "text/html"}, "", 200, "claude mcp add", ""},
 	"GET with the event of HTTP+SSE":                        {"GET", "/pushy/mcp", []string{lastEventIs, "0.STREAM/out"}, "", 200, "data: /pushy/message?sessionId=STREAM", ""},
 	"GET of the modern era":                                 {"GET", "/pushy/mcp", []string{versionIs, "2026-07-28", sessionIs, "SESSION"}, "", 405, "use POST", "POST, OPTIONS"},
@@ -77,18 +88,25 @@ var ways = map[string]way{
 	"DELETE without a session":       {"DELETE", "/pushy/mcp", nil, "", 400, "names no session", ""},
 	"DELETE of an unknown session":   {"DELETE", "/pushy/mcp", []string{sessionIs, "absent"}, "", 404, noSession, ""},
 	"DELETE of a session of another": {"DELETE", "/pushy/mcp", []string{sessionIs, "STREAM"}, "", 404, noSession, ""},
+	"DELETE of one of a WebSocket":   {"DELETE", "/pushy/mcp", []string{sessionIs, "SOCKET"}, "", 404, noSession, ""},
+	"DELETE of one at a server":      {"DELETE", "/known/mcp", []string{sessionIs, "SESSION"}, "", 404, noSession, ""},
+	"DELETE with an odd version":     {"DELETE", "/pushy/mcp", []string{versionIs, "1999-01-01"}, "", 400, "1999-01-01", ""},
 	"DELETE of the modern era":       {"DELETE", "/pushy/mcp", []string{versionIs, "2026-07-28"}, "", 405, "use POST", "POST, OPTIONS"},
 
 	"GET of an event stream":                      {"GET", "/pushy/sse", nil, "", 200, endpointIs, ""},
+	"GET of an event stream, to take anything":    {"GET", "/pushy/sse", []string{"Accept", "*/*"}, "", 200, endpointIs, ""},
 	"GET of an event stream that was there":       {"GET", "/pushy/sse?sessionId=STREAM", nil, "", 200, "data: /pushy/message?sessionId=STREAM", ""},
 	"GET of an event stream of an unknown one":    {"GET", "/pushy/sse?sessionId=absent", nil, "", 404, noSession, ""},
 	"GET of an event stream of another transport": {"GET", "/pushy/sse?sessionId=SESSION", nil, "", 404, noSession, ""},
+	"GET of an event stream of a WebSocket":       {"GET", "/pushy/sse?sessionId=SOCKET", nil, "", 404, noSession, ""},
+	"GET of an event stream by another's event":   {"GET", "/pushy/sse", []string{lastEventIs, "0.SESSION/out"}, "", 404, noSession, ""},
 	"POST to an event stream, by who tries":       {"POST", "/pushy/sse", nil, initialize, 405, "use GET", "GET, OPTIONS"},
 	"DELETE of an event stream":                   {"DELETE", "/pushy/sse", nil, "", 405, "use GET", "GET, OPTIONS"},
 	"POST of a message":                           {"POST", "/pushy/message?sessionId=STREAM", nil, list, 202, "Accepted", ""},
 	"POST of a message, session in a header":      {"POST", "/pushy/message", []string{sessionIs, "STREAM"}, list, 400, "names no session", ""},
 	"POST of a message of an unknown session":     {"POST", "/pushy/message?sessionId=absent", nil, list, 404, noSession, ""},
 	"POST of a message of another transport":      {"POST", "/pushy/message?sessionId=SOCKET", nil, list, 404, noSession, ""},
+	"POST of a message of Streamable HTTP":        {"POST", "/pushy/message?sessionId=SESSION", nil, list, 404, noSession, ""},
 	"GET of messages":                             {"GET", "/pushy/message?sessionId=STREAM", nil, "", 405, "use POST", "POST, OPTIONS"},
 
 	"another method":              {"PUT", "/pushy/mcp", []string{sessionIs, "SESSION"}, list, 405, "use GET, POST, DELETE", anyMethod},
@@ -137,6 +155,9 @@ func TestEveryGenerationFindsItsPlaceOnOneFamilyOfPaths(t *testing.T) {
 		if got := a.header.Get("Allow"); got != w.allow {
 			t.Errorf("%s: Allow %q, want %q", name, got, w.allow)
 		}
+		if a.took > time.Second {
+			t.Errorf("%s: was held for %s, though the client had gone", name, a.took)
+		}
 		if got := a.header.Get("Access-Control-Allow-Origin"); got != page {
 			t.Errorf("%s: Access-Control-Allow-Origin %q, want %q", name, got, page)
 		}
@@ -156,7 +177,7 @@ func TestPageOfElsewhereIsRefusedOnEveryPath(t *testing.T) {
 // C-52: one principal has a session of each transport on one server, with the same ids of
 // requests and questions at the same time. Each client hears only its own messages.
 func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
-	scenario(t, func(t *testing.T, w *world) {
+	bubble(t, func(t *testing.T, w *world) {
 		w.awake("pushy")
 		w.backend.tool("ask", func(r run) {
 			r.say("begun " + string(r.session))
@@ -193,90 +214,25 @@ func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
 	})
 }
 
-// C-52: the id of a session, event or stream of one transport means nothing in another
-// one, and using it there has no effect.
-func TestIDsOfOneTransportAreNothingInAnother(t *testing.T) {
-	scenario(t, func(t *testing.T, w *world) {
-		w.backend.tool("echo", func(r run) { r.say("mine"); r.end(`{}`) })
-		all := map[string]party{}
-		for over, open := range transports {
-			all[over] = open(w, "pushy")
-			all[over].say(callOf("echo"))
-			all[over].heard()
-		}
-		web, sse, ws := all["Streamable HTTP"], all["HTTP+SSE"].(*sseParty), all["WebSocket"].(*wsParty)
-		event := web.(*httpParty).open[0].read().lastID(t) // of a request stream
-		before := len(w.backend.delivered)
-		for name, r := range map[string]*http.Request{
-			"message of a Streamable session":        request("POST", "/pushy/message?sessionId="+web.id(), callOf("echo")),
-			"message of a WebSocket session":         request("POST", "/pushy/message?sessionId="+ws.id(), callOf("echo")),
-			"event stream of a Streamable session":   request("GET", "/pushy/sse?sessionId="+web.id(), ""),
-			"event stream of a WebSocket session":    request("GET", "/pushy/sse?sessionId="+ws.id(), ""),
-			"event stream behind a Streamable place": request("GET", "/pushy/sse", "", lastEventIs, "0."+web.id()+"/out"),
-			"POST of an SSE session":                 request("POST", "/pushy/mcp", callOf("echo"), sessionIs, sse.id()),
-			"POST of a WebSocket session":            request("POST", "/pushy/mcp", callOf("echo"), sessionIs, ws.id()),
-			"GET of an SSE session":                  request("GET", "/pushy/mcp", "", sessionIs, sse.id(), lastEventIs, event),
-			"GET of a WebSocket session":             request("GET", "/pushy/mcp", "", sessionIs, ws.id(), lastEventIs, event),
-			"DELETE of an SSE session":               request("DELETE", "/pushy/mcp", "", sessionIs, sse.id()),
-			"DELETE of a WebSocket session":          request("DELETE", "/pushy/mcp", "", sessionIs, ws.id()),
-		} {
-			if a := w.do(r); a.status != http.StatusNotFound || !strings.Contains(a.body, noSession) {
-				t.Errorf("%s: %d %s", name, a.status, a.body)
-			}
-		}
-		for _, id := range []string{web.id(), sse.id()} {
-			if status := w.link(url.Values{"server": {"pushy"}, "session": {id}, "last-event-id": {event}}).connect(); status != http.StatusNotFound {
-				t.Errorf("connect to session %s: %d", id, status)
-			}
-		}
-		for over, place := range map[string]string{"HTTP+SSE": "1." + sse.id() + "/out", "WebSocket": slices.Collect(maps.Values(ws.last))[0]} {
-			a := w.do(web.(*httpParty).request("GET", "", lastEventIs, place))
-			if got := a.datas(t); len(got) > 0 {
-				t.Errorf("behind an event of %s: %q", over, got)
-			}
-		}
-		if n := len(w.backend.delivered) - before; n != 0 {
-			t.Errorf("the server got %d messages of this", n)
-		}
-		for over, p := range all {
-			p.say(callOf("echo"))
-			if diff := cmp.Diff([]string{said("mine"), resultOf(`{}`)}, p.heard()); diff != "" {
-				t.Errorf("afterwards, %s (-want +got):\n%s", over, diff)
-			}
-		}
-	})
-}
-
 // C-56, C-57, C-59: the server gets the session's principal with every message. That holds
 // over POST, HTTP+SSE and WebSocket, and also when a later instance serves the session.
 func TestPrincipalReachesTheServerOverEveryTransport(t *testing.T) {
-	for _, over := range slices.Sorted(maps.Keys(transports)) {
-		t.Run(over, func(t *testing.T) {
-			scenario(t, func(t *testing.T, w *world) {
-				w.backend.tool("echo", func(r run) { r.end(`{}`) })
-				ada, eve := transports[over](w, "pushy"), transports[over](w, "pushy", "Authorization", "Bearer eve")
-				for range 2 {
-					ada.leave()
-					eve.leave()
-					time.Sleep(time.Hour)
-					for _, p := range []party{ada, eve} {
-						p.back()
-						p.say(callOf("echo"))
-						p.heard()
-					}
+	everyParty(t, func(t *testing.T, w *world, open func(server string, headers ...string) party) {
+		for who, p := range map[string]party{"ada": open("pushy"), "Bearer eve": open("pushy", "Authorization", "Bearer eve")} {
+			p.leave()
+			time.Sleep(time.Hour)
+			p.back()
+			p.say(callOf("echo"))
+			p.heard()
+			all := w.sent(p.id())
+			if len(all) != 2 { // initialize and the call
+				t.Errorf("the server got %d messages of %s", len(all), who)
+			}
+			for _, d := range all {
+				if d.Client.Principal != who || d.Client.Tenant != "tenant" || len(d.Client.Init) == 0 {
+					t.Errorf("a message of %s came as of %q: %+v", who, d.Client.Principal, d.Client)
 				}
-				for who, p := range map[string]party{"ada": ada, "Bearer eve": eve} {
-					all := w.sent(p.id())
-					if len(all) != 3 { // initialize and two calls
-						t.Errorf("the server got %d messages of %s, want 3", len(all), who)
-					}
-					for _, d := range all {
-						if d.Client.Principal != who || d.Client.Tenant != "tenant" || len(d.Client.Init) == 0 {
-							t.Errorf("a message of %s came as of %q: %+v", who, d.Client.Principal, d.Client)
-						}
-					}
-				}
-			})
-		})
-	}
+			}
+		}
+	})
 }

@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -42,41 +40,48 @@ func TestSocketLadderOfAConnection(t *testing.T) {
 		"malformed event id":    {"server=pushy&session=x&last-event-id=1/./", nil, 400, "malformed"},
 		"event id of no stream": {"server=pushy&session=x&last-event-id=1/abc", nil, 404, "no such session"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				status, protocol, body := w.connect("c1", c.query, c.headers...)
-				if status != c.status || !strings.Contains(protocol+body, c.says) {
-					t.Errorf("got %d %q %s", status, protocol, body)
-				}
-			})
-		})
+		status, protocol, body := newWorld(t).connect("c1", c.query, c.headers...)
+		if status != c.status || !strings.Contains(protocol+body, c.says) {
+			t.Errorf("%s: got %d %q %s", name, status, protocol, body)
+		}
 	}
 }
 
 func TestSocketAnswersInPlaceByTheRoute(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		w.connect("c1", "server=known")
+		w.connect("c1", "server=known&event-ids=1")
 		got := []string{w.send("c1", initialize), w.send("c1", initialized), w.send("c1", `{"jsonrpc":"2.0","id":"p","method":"ping"}`)}
-		want := []string{
-			`{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, ``, `{"jsonrpc":"2.0","id":"p","result":{}}`,
-		}
-		commontest.Same(t, want, got)
-		if len(w.api.take("c1")) != 0 || len(w.backend.got) != 0 {
+		commontest.Same(t, []string{greeting, ``, `{"jsonrpc":"2.0","id":"p","result":{}}`}, got)
+		if len(w.backend.got) != 0 {
 			t.Error("something went further than the function")
 		}
+		c, err := w.store.Connection(t.Context(), "c1")
+		commontest.OK(t, err)
+		session := `{"jsonrpc":"2.0","method":"notifications/dormouse/event","params":{"sessionId":"` + string(c.Session) + `","eventId":"0"}}`
+		commontest.SameIn(t, "pushed", []string{session}, w.api.take("c1"))
 	})
 }
 
-func TestSocketTellsTheSessionOfAnInitializeThatWasAnsweredInPlace(t *testing.T) {
+// What cannot be served is answered with an error that says what to do, and nothing of the insides.
+func TestSocketWithoutInitializeIsToldToSendIt(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		if status, _, body := w.connect("c1", "server=known&event-ids=1"); status != 200 {
-			t.Fatal(status, body)
-		}
+		w.connect("c1", "server=pushy")
+		reply := w.send("c1", wsCall("1", "x"))
+		commontest.Contains(t, "", `"id":1,"error":{"code":-32600`, reply)
+		commontest.Contains(t, "", "send initialize first", reply)
+
+		w.backend.tool("initialize", func(r run) { r.fail(`{"code":-32603,"message":"mcp_init: no"}`) })
 		w.send("c1", initialize)
-		c, err := w.store.Connection(t.Context(), "c1")
-		commontest.OK(t, err)
-		want := `{"jsonrpc":"2.0","method":"notifications/dormouse/event","params":{"sessionId":"` + string(c.Session) + `","eventId":"0"}}`
-		commontest.Same(t, []string{want}, w.api.take("c1"))
+		if got := w.api.take("c1"); len(got) != 1 || !strings.Contains(got[0], "mcp_init") {
+			t.Errorf("pushed %q", got)
+		}
+		commontest.Contains(t, "after an initialize that failed", "-32001", w.send("c1", wsCall("1", "x")))
+
+		w.connect("c2", "server=pushy")
+		w.fail(func(func() error) error { panic("the disk is on fire") }, "")
+		if reply := w.send("c2", wsCall("1", "x")); !strings.Contains(reply, `"id":1,"error":{"code":-32603`) || strings.Contains(reply, "fire") {
+			t.Errorf("got %s", reply)
+		}
 	})
 }
 
@@ -116,13 +121,11 @@ func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 		"response to nobody":     {`{"jsonrpc":"2.0","id":"q","result":{}}`, ``},
 		"notification to nobody": {`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{}}`, ``},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				w.openSocket("c1")
-				if reply := w.send("c1", c.data); !strings.Contains(reply, c.want) || c.want == "" && reply != "" {
-					t.Errorf("got %s", reply)
-				}
-			})
+		bubble(t, func(t *testing.T, w *world) {
+			w.openSocket("c1")
+			if reply := w.send("c1", c.data); !strings.Contains(reply, c.want) || c.want == "" && reply != "" {
+				t.Errorf("%s: got %s", name, reply)
+			}
 		})
 	}
 }
@@ -142,15 +145,6 @@ func TestSocketWaitsForAnInitializeThatWasOvertaken(t *testing.T) {
 		synctest.Wait()
 		if got := w.api.take("c1"); len(got) != 2 {
 			t.Errorf("pushed %q", got)
-		}
-	})
-}
-
-func TestSocketWithoutInitializeIsToldToSendIt(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.connect("c1", "server=pushy")
-		if reply := w.send("c1", wsCall("1", "x")); !strings.Contains(reply, `"id":1,"error":{"code":-32600`) || !strings.Contains(reply, "send initialize first") {
-			t.Errorf("got %s", reply)
 		}
 	})
 }
@@ -181,9 +175,7 @@ func TestSocketResumesOnANewConnection(t *testing.T) {
 		if status != 200 || !w.api.gone["c1"] {
 			t.Fatalf("got %d %s, old connection closed: %v", status, body, w.api.gone["c1"])
 		}
-		if diff := cmp.Diff([]storage.ID{id}, w.pushes); diff != "" {
-			t.Fatal(diff)
-		}
+		commontest.SameIn(t, "invoked again for", []storage.ID{id}, w.pushes)
 		commontest.OK(t, w.function().Push(t.Context(), id))
 		time.Sleep(time.Hour)
 		commontest.Same(t, []string{said("two"), said("three"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.api.take("c2"))
@@ -221,73 +213,32 @@ func TestSocketSessionOutlivesItsConnection(t *testing.T) {
 	})
 }
 
-func TestSocketSessionWhoseInitializeFailedIsNone(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.connect("c1", "server=pushy")
-		w.backend.tool("initialize", func(r run) { r.fail(`{"code":-32603,"message":"mcp_init: no"}`) })
-		w.send("c1", initialize)
-		if got := w.api.take("c1"); len(got) != 1 || !strings.Contains(got[0], "mcp_init") {
-			t.Errorf("pushed %q", got)
-		}
-		commontest.Contains(t, "", "-32001", w.send("c1", wsCall("1", "x")))
-	})
-}
-
 func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		invoke := func(event string) (status int, headers map[string]string, body string) {
-			t.Helper()
+		push, err := apigateway.PushEvent("unknown")
+		commontest.OK(t, err)
+		for _, step := range []struct {
+			event  string
+			status int
+			body   string
+		}{
+			{`{"headers":{"Host":"localhost","Sec-WebSocket-Protocol":"mcp"},"queryStringParameters":{"server":"pushy","event-ids":"1"},` +
+				`"multiValueQueryStringParameters":{"server":["pushy"],"event-ids":["1"]},"requestContext":{"routeKey":"$connect","connectionId":"c1"}}`, 200, ""},
+			{`{"body":"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}","requestContext":{"routeKey":"$default","connectionId":"c1"}}`, 200, `{"jsonrpc":"2.0","id":1,"result":{}}`},
+			{`{"requestContext":{"routeKey":"$disconnect","connectionId":"c1"}}`, 200, ""},
+			{string(push), 200, ""},
+			{`{"headers":{"Host":"evil.example"},"requestContext":{"routeKey":"$connect","connectionId":"c2"}}`, 403, "evil.example"},
+		} {
 			var e apigateway.SocketEvent
-			commontest.OK(t, json.Unmarshal([]byte(event), &e))
+			commontest.OK(t, json.Unmarshal([]byte(step.event), &e))
 			res, err := apigateway.Socket(w.function())(t.Context(), e)
 			commontest.OK(t, err)
-			return res.StatusCode, res.Headers, res.Body
-		}
-		status, headers, body := invoke(`{"headers":{"Host":"localhost","Sec-WebSocket-Protocol":"mcp"},"queryStringParameters":{"server":"pushy","event-ids":"1"},` +
-			`"multiValueQueryStringParameters":{"server":["pushy"],"event-ids":["1"]},"requestContext":{"routeKey":"$connect","connectionId":"c1"}}`)
-		if status != 200 || headers["Sec-WebSocket-Protocol"] != "mcp" || body != "" {
-			t.Errorf("connect: %d %v %s", status, headers, body)
-		}
-		status, _, body = invoke(`{"body":"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}","requestContext":{"routeKey":"$default","connectionId":"c1"}}`)
-		if status != 200 || body != `{"jsonrpc":"2.0","id":1,"result":{}}` {
-			t.Errorf("message: %d %s", status, body)
-		}
-		if status, _, _ = invoke(`{"requestContext":{"routeKey":"$disconnect","connectionId":"c1"}}`); status != 200 {
-			t.Errorf("disconnect: %d", status)
-		}
-		payload, err := apigateway.PushEvent("unknown")
-		commontest.OK(t, err)
-		if status, _, _ = invoke(string(payload)); status != 200 {
-			t.Errorf("push: %d", status)
-		}
-		status, _, body = invoke(`{"headers":{"Host":"evil.example"},"requestContext":{"routeKey":"$connect","connectionId":"c2"}}`)
-		if status != 403 {
-			t.Errorf("another Host: %d %s", status, body)
-		}
-	})
-}
-
-func TestSocketReadsTheRecordOfAConnectionOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.openSocket("c1")
-		counting := w.count()
-		warm := w.function()
-		for _, reads := range []int{2, 1} { // the connection, and the session
-			counting.Reset()
-			warm.Message(t.Context(), "c1", []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
-			if n := counting.Counts(); n.Reads != reads || n.Writes != 0 {
-				t.Errorf("%d reads and %d writes, want %d and 0", n.Reads, n.Writes, reads)
+			if res.StatusCode != step.status || !strings.Contains(res.Body, step.body) || step.body == "" && res.Body != "" {
+				t.Errorf("%s: %d %s", step.event, res.StatusCode, res.Body)
 			}
-		}
-	})
-}
-
-func TestSocketSaysNothingOfItsInsides(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.connect("c1", "server=pushy")
-		w.fail(func(func() error) error { panic("the disk is on fire") }, "")
-		if reply := w.send("c1", wsCall("1", "x")); !strings.Contains(reply, `"id":1,"error":{"code":-32603`) || strings.Contains(reply, "fire") {
-			t.Errorf("got %s", reply)
+			if accepted := res.Headers["Sec-WebSocket-Protocol"] == "mcp"; accepted != strings.Contains(step.event, `"mcp"`) {
+				t.Errorf("%s: %v", step.event, res.Headers)
+			}
 		}
 	})
 }

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -9,8 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -64,9 +63,7 @@ func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
 				w.backend.tool("slow", func(r run) { r.say("here"); time.Sleep(time.Minute); r.say("away"); r.end(`{"content":[]}`) })
 				c := w.openSSE("quiet", "").open()
 				c.accepted(callOf("slow"))
-				if diff := cmp.Diff([]string{greeting, said("here")}, c.messages()); diff != "" {
-					t.Fatal(diff)
-				}
+				commontest.Same(t, []string{greeting, said("here")}, c.messages())
 				time.Sleep(2 * time.Minute)
 				query, header := "", ""
 				if tt.query != nil {
@@ -135,43 +132,33 @@ func TestSSEClientThatForgetsItsSessionNeedNotInitialize(t *testing.T) {
 // connection.
 func TestSSEClientThatAsksForTheModernEraIsToldTheVersions(t *testing.T) {
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`
-	for name, ask := range map[string]struct {
-		message string
-		headers []string
-	}{
-		"discover without a version": {`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}}`, nil},
-		"discover":                   {`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{` + meta + `}}`, nil},
-		"a call":                     {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo",` + meta + `}}`, nil},
-		"a call, by the header":      {callOf("echo"), []string{wire.HeaderProtocolVersion, wire.V20260728}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				c := w.openSSE("quiet", "")
-				if a := c.post(ask.message, ask.headers...); a.status != http.StatusAccepted {
-					t.Fatalf("answered with %d %s", a.status, a.body)
-				}
-				c.open()
-				got := c.messages()
-				if len(got) != 2 || got[1] != greeting {
-					t.Fatalf("got %v", got)
-				}
-				refused := json.RawMessage(got[0])
-				if string(wire.Lookup(refused, "id")) != "1" || string(wire.Lookup(refused, "error", "code")) != "-32022" ||
-					!strings.Contains(got[0], wire.V20241105) || strings.Contains(string(wire.Lookup(refused, "error", "data", "supported")), wire.V20260728) {
-					t.Errorf("got %s", refused)
-				}
-			})
-		})
-	}
-}
-
-func TestSSEMessageOfTheModernEraReachesNoServer(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
+		for name, ask := range map[string]struct {
+			message string
+			headers []string
+		}{
+			"discover without a version": {`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}}`, nil},
+			"a call":                     {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo",` + meta + `}}`, nil},
+			"a call, by the header":      {callOf("echo"), []string{wire.HeaderProtocolVersion, wire.V20260728}},
+		} {
+			c := w.openSSE("quiet", "")
+			c.post(ask.message, ask.headers...).is(t, name, http.StatusAccepted, 0)
+			c.open()
+			got := c.messages()
+			if len(got) != 2 || got[1] != greeting {
+				t.Fatalf("%s: got %v", name, got)
+			}
+			refused := json.RawMessage(got[0])
+			if string(wire.Lookup(refused, "id")) != "1" || string(wire.Lookup(refused, "error", "code")) != "-32022" ||
+				!strings.Contains(got[0], wire.V20241105) || strings.Contains(string(wire.Lookup(refused, "error", "data", "supported")), wire.V20260728) {
+				t.Errorf("%s: got %s", name, refused)
+			}
+		}
 		c := w.openSSE("quiet", "").open()
-		c.accepted(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`)
-		before := len(w.backend.got)
-		c.accepted(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`)
-		if got := w.backend.got[before:]; len(got) > 0 {
+		w.taken()
+		c.accepted(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,` + meta + `}}`)
+		c.accepted(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo",` + meta + `}}`)
+		if got := slicesWith(w.taken(), "tools/call"); len(got) > 0 {
 			t.Errorf("the server got %s", got)
 		}
 	})
@@ -195,68 +182,42 @@ func TestSSESecondStreamOfASessionTakesTheFirstOnesPlace(t *testing.T) {
 			t.Errorf("the first was open for %s", a.took)
 		}
 		c.accepted(callOf("echo"))
-		if got := second.messages(); !cmp.Equal(got[len(got)-1:], []string{called}) {
-			t.Errorf("the second heard %v", got)
-		}
-	})
-}
-
-func TestSSEStreamEndsWithItsSession(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.openSSE("quiet", "").open()
 		w.endSession(c.session)
-		if a := c.end(); a.took > 30*time.Second {
-			t.Errorf("the stream was open for %s", a.took)
+		a := second.end()
+		got := messagesOf(t, a)
+		commontest.EqualIn(t, "the second heard last", called, got[len(got)-1])
+		if a.took > time.Minute {
+			t.Errorf("it was open for %s, though its session had ended", a.took)
 		}
 	})
 }
 
 func TestSSEMessageThatIsRefused(t *testing.T) {
 	const good = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
-	tests := []struct {
-		name   string
-		path   string
-		body   string
-		header []string
-		status int
-		code   wire.Code
-	}{
-		{"post to the stream", "/quiet/sse", good, nil, 405, wire.CodeServer},
-		{"no session", "/quiet/message", good, nil, 400, wire.CodeServer},
-		{"unknown session", "/quiet/message?sessionId=absent", good, nil, 404, wire.CodeSessionNotFound},
-		{"not an id", "/quiet/message?sessionId=a.b", good, nil, 404, wire.CodeSessionNotFound},
-		{"other principal", "/quiet/message?sessionId=SESSION", good, []string{"Authorization", "Bearer eve"}, 404, wire.CodeSessionNotFound},
-		{"nobody", "/quiet/message?sessionId=SESSION", good, []string{"Authorization", "Bearer nobody"}, 401, wire.CodeServer},
-		{"other server", "/pushy/message?sessionId=SESSION", good, nil, 404, wire.CodeSessionNotFound},
-		{"absent server", "/absent/message?sessionId=SESSION", good, nil, 404, wire.CodeServer},
-		{"session of another transport", "/quiet/message?sessionId=STREAMABLE", good, nil, 404, wire.CodeSessionNotFound},
-		{"content type", "/quiet/message?sessionId=SESSION", good, []string{"Content-Type", "text/plain"}, 415, wire.CodeServer},
-		{"no json", "/quiet/message?sessionId=SESSION", "{", nil, 400, wire.CodeParse},
-		{"no message", "/quiet/message?sessionId=SESSION", `{"a":1}`, nil, 400, wire.CodeInvalidRequest},
-		{"two ids to some", "/quiet/message?sessionId=SESSION", `{"jsonrpc":"2.0","id":3,"ID":7,"method":"tools/list"}`, nil, 400, wire.CodeInvalidRequest},
-		{"size", "/quiet/message?sessionId=SESSION", strings.Repeat(" ", 4<<20+1), nil, 413, wire.CodeInvalidRequest},
-		{"initialized already", "/quiet/message?sessionId=SESSION", `{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}`, nil, 400, wire.CodeInvalidRequest},
-		{"origin", "/quiet/message?sessionId=SESSION", good, []string{"Origin", "https://evil.example"}, 403, wire.CodeServer},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				streamable := w.visit("quiet")
-				c := w.openSSE("quiet", "").open()
-				path := strings.NewReplacer("STREAMABLE", streamable.session, "SESSION", c.session).Replace(tt.path)
-				a := w.do(request("POST", path, tt.body, tt.header...))
-				if code := readable(t, a); a.status != tt.status || code != tt.code {
-					t.Errorf("got %d %s, want %d and %d", a.status, a.body, tt.status, tt.code)
-				}
-				if a.status == 405 && a.header.Get("Allow") != "GET, OPTIONS" {
-					t.Errorf("Allow %q", a.header.Get("Allow"))
-				}
-				if got := c.messages(); !cmp.Equal(got, []string{greeting}) {
-					t.Errorf("on the stream: %v", got)
-				}
-			})
-		})
-	}
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.openSSE("quiet", "").open()
+		for name, tt := range map[string]struct {
+			path, body string
+			header     []string
+			status     int
+			code       wire.Code
+		}{
+			"not an id":           {"/quiet/message?sessionId=a.b", good, nil, 404, wire.CodeSessionNotFound},
+			"other principal":     {"", good, []string{"Authorization", "Bearer eve"}, 404, wire.CodeSessionNotFound},
+			"other server":        {"/pushy/message?sessionId=" + c.session, good, nil, 404, wire.CodeSessionNotFound},
+			"content type":        {"", good, []string{"Content-Type", "text/plain"}, 415, wire.CodeServer},
+			"no json":             {"", "{", nil, 400, wire.CodeParse},
+			"no message":          {"", `{"a":1}`, nil, 400, wire.CodeInvalidRequest},
+			"two ids to some":     {"", `{"jsonrpc":"2.0","id":3,"ID":7,"method":"tools/list"}`, nil, 400, wire.CodeInvalidRequest},
+			"size":                {"", strings.Repeat(" ", 4<<20+1), nil, 413, wire.CodeInvalidRequest},
+			"initialized already": {"", `{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}`, nil, 400, wire.CodeInvalidRequest},
+		} {
+			a := w.do(request("POST", cmp.Or(tt.path, "/quiet/message?sessionId="+c.session), tt.body, tt.header...))
+			a.is(t, name, tt.status, tt.code)
+			readable(t, a)
+		}
+		commontest.SameIn(t, "on the stream", []string{greeting}, c.messages())
+	})
 }
 
 func TestSSEStoreInTroubleIsNeverAnUnknownSession(t *testing.T) {
@@ -264,12 +225,8 @@ func TestSSEStoreInTroubleIsNeverAnUnknownSession(t *testing.T) {
 		c := w.openSSE("quiet", "").open()
 		c.gone()
 		w.down("")
-		if a := c.post(callOf("echo")); a.status != http.StatusServiceUnavailable {
-			t.Errorf("message: %d %s", a.status, a.body)
-		}
-		if a := w.do(request("GET", "/quiet/sse?sessionId="+c.session, "", "Accept", "text/event-stream")); a.status != http.StatusServiceUnavailable {
-			t.Errorf("stream: %d %s", a.status, a.body)
-		}
+		c.post(callOf("echo")).is(t, "a message", http.StatusServiceUnavailable, 0)
+		w.do(request("GET", "/quiet/sse?sessionId="+c.session, "", "Accept", "text/event-stream")).is(t, "the stream", http.StatusServiceUnavailable, 0)
 		w.down()
 		c.accepted(callOf("echo"))
 	})

@@ -52,12 +52,7 @@ func taskOf(t *testing.T, raw json.RawMessage) task {
 func (w *world) becomes(a ask) task {
 	w.t.Helper()
 	got := w.do(a.request())
-	raw := wire.Lookup([]byte(got.body), "result")
-	if got.header.Get("Content-Type") == wire.MediaSSE {
-		datas := got.datas(w.t)
-		raw = wire.Lookup([]byte(datas[len(datas)-1]), "result")
-	}
-	made := taskOf(w.t, raw)
+	made := taskOf(w.t, wire.Lookup(got.message(w.t), "result"))
 	if made.ResultType != "task" || made.Status != "working" || made.TaskID == "" || made.Result != nil || made.RequestState != nil {
 		w.t.Fatalf("no task: %d %s", got.status, got.body)
 	}
@@ -133,26 +128,23 @@ func TestTaskIsMadeOfACallThatTakesLong(t *testing.T) {
 }
 
 func TestTaskIsNotMadeWhereItIsNotNeeded(t *testing.T) {
-	held := ask{method: "prompts/get", params: `"name":"slow"`, caps: taskCaps}
-	for name, c := range map[string]struct {
-		ask  ask
-		took time.Duration
-	}{
-		"a call that ends at once":            {tasking("quick"), 0},
-		"a client that does not know them":    {toolCall("slow"), 10 * time.Second},
-		"a request that is no call of a tool": {held, 10 * time.Second},
-		"with the parameter of 2025-11-25":    {ask{method: "tools/call", params: `"name":"quick","task":{"ttl":60000}`, caps: taskCaps}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.after("slow", 10*time.Second)
-				got := w.do(c.ask.request())
-				if !strings.Contains(got.body, `"resultType":"complete"`) || strings.Contains(got.body, "taskId") || got.took != c.took {
-					t.Errorf("got %s after %s", got.body, got.took)
-				}
-			})
-		})
-	}
+	modern(t, func(t *testing.T, w *world) {
+		w.after("slow", 10*time.Second)
+		for name, c := range map[string]struct {
+			ask  ask
+			took time.Duration
+		}{
+			"a call that ends at once":            {tasking("quick"), 0},
+			"a client that does not know them":    {toolCall("slow"), 10 * time.Second},
+			"a request that is no call of a tool": {ask{method: "prompts/get", params: `"name":"slow"`, caps: taskCaps}, 10 * time.Second},
+			"with the parameter of 2025-11-25":    {ask{method: "tools/call", params: `"name":"quick","task":{"ttl":60000}`, caps: taskCaps}, 0},
+		} {
+			got := w.do(c.ask.request())
+			if !strings.Contains(got.body, `"resultType":"complete"`) || strings.Contains(got.body, "taskId") || got.took != c.took {
+				t.Errorf("%s: got %s after %s", name, got.body, got.took)
+			}
+		}
+	})
 }
 
 func TestTaskFollowsWhatTheToolSaysOfTasks(t *testing.T) {
@@ -175,73 +167,43 @@ func TestTaskFollowsWhatTheToolSaysOfTasks(t *testing.T) {
 		}
 		before := len(w.backend.got)
 		got := w.do(toolCall("required").request())
-		if code, _ := got.rpcError(t); got.status != 400 || code != int(wire.CodeMissingCapability) || !strings.Contains(got.body, needsTasks) {
-			t.Errorf("required, of a client without: %d %s", got.status, got.body)
-		}
-		if len(w.backend.got) != before {
-			t.Error("the server was called")
-		}
+		got.is(t, "required, of a client without", 400, wire.CodeMissingCapability)
+		commontest.Contains(t, "the error", needsTasks, got.body)
+		commontest.EqualIn(t, "messages to the server", before, len(w.backend.got))
 	})
 }
 
 func TestTaskModeOfTheServer(t *testing.T) {
-	mode := func(w *world, m sessions.TaskMode) {
-		servers := w.opts.Servers
-		w.opts.Servers = func(name string) (sessions.Server, bool) {
-			s, ok := servers(name)
-			s.Tasks = m
-			return s, ok
-		}
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", 10*time.Second)
-	}
-	t.Run("always", func(t *testing.T) {
-		modern(t, func(t *testing.T, w *world) {
-			mode(w, sessions.TasksAlways)
-			begun := time.Now()
-			w.becomes(tasking("slow"))
-			commontest.EqualIn(t, "answered after", 300*time.Millisecond, time.Since(begun))
-		})
-	})
-	t.Run("off", func(t *testing.T) {
-		modern(t, func(t *testing.T, w *world) {
-			mode(w, sessions.TasksOff)
-			if got := w.do(tasking("slow").request()); got.took != 10*time.Second || strings.Contains(got.body, "taskId") {
-				t.Errorf("got %s after %s", got.body, got.took)
-			}
-			if raw := strings.Join(w.backend.got, ""); strings.Contains(raw, "modelcontextprotocol/tasks") {
-				t.Errorf("the server is told of tasks: %s", raw)
-			}
-			if got := w.do(ask{server: "known", method: "server/discover"}.request()).body; strings.Contains(got, "modelcontextprotocol/tasks") {
-				t.Errorf("the client is told of tasks: %s", got)
-			}
-			if got := w.do(task{TaskID: "t"}.of("tasks/get", "").request()); got.status != 404 {
-				t.Errorf("got %d %s", got.status, got.body)
-			}
-		})
+		w.change(func(s *sessions.Server) { s.Tasks = sessions.TasksOff })
+		if got := w.do(tasking("slow").request()); got.took != 10*time.Second || strings.Contains(got.body, "taskId") {
+			t.Errorf("got %s after %s", got.body, got.took)
+		}
+		told := strings.Join(w.backend.got, "") + w.do(ask{server: "known", method: "server/discover"}.request()).body
+		if strings.Contains(told, "modelcontextprotocol/tasks") {
+			t.Errorf("somebody is told of tasks: %s", told)
+		}
+		w.do(task{TaskID: "t"}.of("tasks/get", "").request()).is(t, "tasks/get", 404, 0)
+		w.change(func(s *sessions.Server) { s.Tasks = sessions.TasksAlways })
+		begun := time.Now()
+		w.becomes(tasking("slow"))
+		commontest.EqualIn(t, "answered after", 300*time.Millisecond, time.Since(begun))
 	})
 }
 
 func TestTaskIsToldOfOnlyWhenItIsAccepted(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Minute)
-		begun := time.Now()
+		begun, patience := time.Now(), 7*time.Second
 		w.backend.tend = func() (sessions.Status, error) {
-			return sessions.Status{Accepted: time.Since(begun) > 7*time.Second, Next: time.Now().Add(time.Second)}, nil
+			return sessions.Status{Accepted: time.Since(begun) > patience, Next: time.Now().Add(time.Second)}, nil
 		}
-		w.becomes(tasking("slow"))
-		if took := time.Since(begun); took < 7*time.Second {
-			t.Errorf("told after %s", took)
+		if w.becomes(tasking("slow")); time.Since(begun) < patience {
+			t.Errorf("told after %s", time.Since(begun))
 		}
-	})
-}
-
-func TestTaskThatNobodyTookIsNotToldOf(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.after("slow", time.Hour)
-		w.backend.tend = func() (sessions.Status, error) { return sessions.Status{Next: time.Now().Add(time.Second)}, nil }
-		if got := w.do(tasking("slow").request()); got.status != 503 || strings.Contains(got.body, "taskId") {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
+		patience = time.Hour // nobody takes it
+		w.do(tasking("slow").request()).is(t, "a task that nobody took", 503, 0)
 	})
 }
 
@@ -268,38 +230,19 @@ func TestTaskComesBehindTheProgressThatWasShown(t *testing.T) {
 	})
 }
 
+// What has become of a call is told in the terms of 2026-07-28.
 func TestTaskEnds(t *testing.T) {
-	for name, c := range map[string]struct {
-		end, status, message, result, fault string
-	}{
-		"with what the tool calls an error": {
-			end: `"result":{"content":[],"isError":true}`, status: "completed", result: `{"content":[],"isError":true,"resultType":"complete"}`,
-		},
-		"with an error": {
-			end: `"error":{"code":-32603,"message":"it broke","data":{"x":1}}`, status: "failed", message: "it broke",
-			fault: `{"code":-32603,"message":"it broke","data":{"x":1}}`,
-		},
-		"with an error of the other era": {
-			end: `"error":{"code":-32002,"message":"no such thing"}`, status: "failed", message: "no such thing",
-			fault: `{"code":-32602,"message":"no such thing"}`,
-		},
-		"cancelled": {end: `"error":{"code":-32800,"message":"request cancelled by the client"}`, status: "cancelled"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("slow", func(r run) {
-					time.Sleep(10 * time.Second)
-					r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,`+c.end+`}`, true)
-				})
-				made := w.becomes(tasking("slow"))
-				time.Sleep(time.Minute)
-				got := w.get(made)
-				if got.Status != c.status || got.StatusMessage != c.message || string(got.Result) != c.result || string(got.Error) != c.fault {
-					t.Errorf("got %+v", got)
-				}
-			})
+	modern(t, func(t *testing.T, w *world) {
+		w.backend.tool("slow", func(r run) {
+			time.Sleep(10 * time.Second)
+			r.fail(`{"code":-32002,"message":"no such thing"}`)
 		})
-	}
+		made := w.becomes(tasking("slow"))
+		time.Sleep(time.Minute)
+		if got := w.get(made); got.Status != "failed" || got.StatusMessage != "no such thing" || string(got.Error) != `{"code":-32602,"message":"no such thing"}` {
+			t.Errorf("got %+v", got)
+		}
+	})
 }
 
 func TestTaskAsksOneAfterTheOther(t *testing.T) {
@@ -361,38 +304,37 @@ func TestTaskIsMadeBehindTheRoundsOfItsCall(t *testing.T) {
 	})
 }
 
+// A question is for a client that has declared it with the call and with the request that fetches
+// it. Otherwise the server is told that there is no answer.
 func TestTaskDoesNotAskWhatWasNotDeclared(t *testing.T) {
-	for name, c := range map[string]struct {
+	for _, c := range []struct {
 		call, get string
 		refused   bool
 	}{
-		"never":                    {taskCaps, taskCaps, true},
-		"when the call was made":   {taskAskCaps, taskCaps, false},
-		"when it is come back for": {taskCaps, taskAskCaps, false},
+		{taskCaps, taskCaps, true},
+		{taskAskCaps, taskCaps, false},
+		{taskCaps, taskAskCaps, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("asks", func(r run) {
-					time.Sleep(5 * time.Second)
-					r.asks("q-1", elicit)
-					r.end(`{"content":[{"type":"text","text":` + fmt.Sprintf("%q", r.answers("q-1")[0]) + `}]}`)
-				})
-				a := tasking("asks")
-				a.caps = c.call
-				made := w.becomes(a)
+		modern(t, func(t *testing.T, w *world) {
+			w.backend.tool("asks", func(r run) {
 				time.Sleep(5 * time.Second)
-				get := made.of("tasks/get", "")
-				get.caps = c.get
-				got := taskOf(t, w.do(get.request()).result(t))
-				if asked := got.Status == "input_required"; asked == c.refused {
-					t.Errorf("got %+v", got)
-				}
-				w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)) // too late, or in time
-				time.Sleep(time.Second)
-				if got = w.get(made); c.refused && !strings.Contains(string(got.Result), `{\"action\":\"cancel\"}`) {
-					t.Errorf("the server was not told: %+v", got)
-				}
+				r.asks("q-1", elicit)
+				r.end(`{"content":[],"said":` + r.answers("q-1")[0] + `}`)
 			})
+			a := tasking("asks")
+			a.caps = c.call
+			made := w.becomes(a)
+			time.Sleep(5 * time.Second)
+			get := made.of("tasks/get", "")
+			get.caps = c.get
+			if got := taskOf(t, w.do(get.request()).result(t)); (got.Status == "input_required") == c.refused {
+				t.Errorf("%+v: got %+v", c, got)
+			}
+			w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)) // too late, or in time
+			time.Sleep(time.Second)
+			if got := w.get(made); c.refused != strings.Contains(string(got.Result), `"said":{"action":"cancel"}`) {
+				t.Errorf("%+v: in the end %+v", c, got)
+			}
 		})
 	}
 }
@@ -408,15 +350,10 @@ func TestTaskIsCancelled(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		w.acked(made.of("tasks/cancel", "")) // it has ended
-	})
-}
 
-func TestTaskIsCancelledBeforeItsBoxIsAwake(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("slow", func(run) {})
-		made := w.becomes(tasking("slow"))
-		box := storage.BoxFor("tenant", "quiet")
-		commontest.OK(t, w.store.SaveBox(t.Context(), storage.Box{ID: box, State: storage.Starting, Gen: 2, Rev: 1}))
+		w.backend.tool("waits", func(run) {}) // for its box
+		made = w.becomes(tasking("waits"))
+		commontest.OK(t, w.store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("tenant", "quiet"), State: storage.Starting, Gen: 2, Rev: 1}))
 		w.acked(made.of("tasks/cancel", ""))
 		w.acked(made.of("tasks/cancel", ""))
 		if got := w.get(made); got.Status != "cancelled" || got.Result != nil || got.Error != nil {
@@ -444,24 +381,17 @@ func TestTaskExpires(t *testing.T) {
 			t.Errorf("before its time is over: %+v", got)
 		}
 		time.Sleep(2 * time.Minute)
-		if got := w.do(made.of("tasks/get", "").request()); got.status != 400 || !strings.Contains(got.body, `"code":-32602`) {
-			t.Errorf("after it: %d %s", got.status, got.body)
-		}
-	})
-}
+		w.do(made.of("tasks/get", "").request()).is(t, "after it", 400, wire.CodeInvalidParams)
 
-func TestTaskThatTakesLongerThanEventsAreKeptIsStillFound(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.after("slow", 30*time.Hour)
-		made := w.becomes(tasking("slow"))
+		w.backend.attend = nil
+		w.after("long", 30*time.Hour) // longer than events are kept
+		made = w.becomes(tasking("long"))
 		time.Sleep(25 * time.Hour)
 		if got := w.get(made); got.Status != "working" || got.TTLMs != (48*time.Hour).Milliseconds() {
-			t.Errorf("got %+v", got)
+			t.Errorf("a long one: %+v", got)
 		}
 		time.Sleep(6 * time.Hour)
-		if got := w.get(made); got.Status != "completed" {
-			t.Errorf("got %+v", got)
-		}
+		commontest.EqualIn(t, "in the end", "completed", w.get(made).Status)
 	})
 }
 
@@ -471,15 +401,11 @@ func TestTaskTroubleOfTheStoreIsNoUnknownTask(t *testing.T) {
 		made := w.becomes(tasking("slow"))
 		w.down("Load")
 		for _, a := range []ask{made.of("tasks/get", ""), made.of("tasks/cancel", ""), made.of("tasks/update", `,"inputResponses":{}`)} {
-			if got := w.do(a.request()); got.status != 503 {
-				t.Errorf("%s: %d %s", a.method, got.status, got.body)
-			}
+			w.do(a.request()).is(t, a.method, 503, 0)
 		}
 		w.down()
 		w.backend.attend = storage.Errorf(storage.Unavailable, "the store does not answer").Because(errors.New("throttled"))
-		if got := w.do(made.of("tasks/get", "").request()); got.status != 503 {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
+		w.do(made.of("tasks/get", "").request()).is(t, "a call in trouble", 503, 0)
 		w.backend.attend = nil
 		time.Sleep(time.Minute)
 		if got := w.get(made); got.Status != "completed" {
@@ -507,7 +433,92 @@ func TestTaskWhoseBoxIsNotAwakeIsLookedAfter(t *testing.T) {
 	})
 }
 
-func TestTaskBudget(t *testing.T) {
+func TestTaskLadder(t *testing.T) {
+	const name = `"taskId":"t"`
+	with := []string{"Mcp-Name", "t"}
+	for _, tt := range []struct {
+		name   string
+		ask    ask
+		status int
+		code   wire.Code
+	}{
+		{"tasks/get, not declared", ask{method: "tasks/get", params: name, headers: with}, 400, wire.CodeMissingCapability},
+		{"tasks/update, not declared", ask{method: "tasks/update", params: name, headers: with}, 400, wire.CodeMissingCapability},
+		{"tasks/cancel, not declared", ask{method: "tasks/cancel", params: name, headers: with}, 400, wire.CodeMissingCapability},
+		{"tasks/get of nothing", ask{method: "tasks/get", params: name, headers: with, caps: taskCaps}, 400, wire.CodeInvalidParams},
+		{"tasks/update of nothing", ask{method: "tasks/update", params: name, headers: with, caps: taskCaps}, 400, wire.CodeInvalidParams},
+		{"tasks/cancel of nothing", ask{method: "tasks/cancel", params: name, headers: with, caps: taskCaps}, 400, wire.CodeInvalidParams},
+		{"no name", ask{method: "tasks/get", caps: taskCaps}, 400, wire.CodeInvalidParams},
+		{"a name that is no string", ask{method: "tasks/get", params: `"taskId":7`, caps: taskCaps}, 400, wire.CodeInvalidParams},
+		{"no header", ask{method: "tasks/get", params: name, caps: taskCaps}, 400, wire.CodeHeaderMismatch},
+		{"another header", ask{method: "tasks/get", params: name, headers: []string{"Mcp-Name", "u"}, caps: taskCaps}, 400, wire.CodeHeaderMismatch},
+		{"a header for nothing", ask{method: "tasks/cancel", headers: with, caps: taskCaps}, 400, wire.CodeHeaderMismatch},
+		{"tasks/result", ask{method: "tasks/result", params: name, caps: taskCaps}, 404, wire.CodeMethodNotFound},
+		{"tasks/list", ask{method: "tasks/list", caps: taskCaps}, 404, wire.CodeMethodNotFound},
+	} {
+		modern(t, func(t *testing.T, w *world) {
+			w.opts.Observer = nil
+			got := w.do(tt.ask.request())
+			got.is(t, tt.name, tt.status, tt.code)
+			if tt.code == wire.CodeMissingCapability {
+				commontest.Contains(t, tt.name, needsTasks, got.body)
+			}
+		})
+	}
+}
+
+func TestTaskIsNobodyElses(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.after("slow", 10*time.Second)
+		w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
+		made := w.becomes(tasking("slow"))
+		a := taskAsking("asks")
+		state := w.do(a.request()).required(t).State
+		other := made.of("tasks/get", "")
+		other.headers = append(other.headers, "Authorization", "eve")
+		tampered := []byte(made.TaskID)
+		if tampered[40] = 'A'; made.TaskID[40] == 'A' {
+			tampered[40] = 'B'
+		}
+		for name, a := range map[string]ask{
+			"of another principal":     other,
+			"at another server":        made.of("tasks/get", "").at("pushy"),
+			"tampered with":            task{TaskID: string(tampered)}.of("tasks/get", ""),
+			"cut":                      task{TaskID: made.TaskID[:len(made.TaskID)-1]}.of("tasks/get", ""),
+			"a request state":          task{TaskID: state}.of("tasks/get", ""),
+			"the stream it is in":      task{TaskID: string(storage.NewStreamID())}.of("tasks/get", ""),
+			"to cancel, of another":    {method: "tasks/cancel", caps: taskCaps, params: other.params, headers: other.headers},
+			"to update, of another":    {method: "tasks/update", caps: taskCaps, params: other.params + `,"inputResponses":{}`, headers: other.headers},
+			"a task as a requestState": a.retry(rounds{State: made.TaskID}, `{}`),
+		} {
+			w.do(a.request()).is(t, name, 400, wire.CodeInvalidParams)
+		}
+		if raw := strings.Join(w.backend.got, ""); strings.Contains(raw, "notifications/cancelled") {
+			t.Error("somebody else has cancelled it")
+		}
+	})
+}
+
+func TestTaskUpdateIsRead(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.backend.tool("asks", func(r run) { time.Sleep(2 * time.Second); r.asks("q-1", elicit) })
+		made := w.becomes(taskAsking("asks"))
+		time.Sleep(2 * time.Second)
+		for _, responses := range []string{``, `,"inputResponses":[]`, `,"inputResponses":{"q-1":7}`, `,"inputResponses":{"q-1":{"action":"maybe"}}`} {
+			w.do(made.of("tasks/update", responses).request()).is(t, responses, 400, wire.CodeInvalidParams)
+		}
+		if got := w.get(made); got.Status != "input_required" {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+// hearsOf is the request of a client that listens to tasks.
+func hearsOf(names string, rest string) ask {
+	return ask{method: "subscriptions/listen", id: "41", caps: taskAskCaps, server: "known", params: `"notifications":{"taskIds":` + names + rest + `}`}
+}
+
+func TestTaskIsListenedTo(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
 			time.Sleep(5 * time.Second)
@@ -515,26 +526,74 @@ func TestTaskBudget(t *testing.T) {
 			r.answers("q-1")
 			r.end(`{"content":[]}`)
 		})
-		a := taskAsking("asks")
-		w.after("slow", 2*time.Second)
-		w.becomes(tasking("slow"))
-		var made task
-		for _, step := range []struct {
-			name          string
-			do            func()
-			reads, writes int
-		}{
-			{"a call that becomes a task", func() { made = w.becomes(a) }, 1, 0},
-			{"working", func() { w.get(made) }, 2, 0}, // and what Track costs
-			{"asking", func() { time.Sleep(5 * time.Second); w.get(made) }, 3, 0},
-			{"an answer", func() { w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)) }, 3, 1},
-			{"completed", func() { time.Sleep(time.Second); w.get(made) }, 2, 0},
-			{"cancelled", func() { w.acked(made.of("tasks/cancel", "")) }, 1, 0},
-			{"of somebody else", func() { w.do(task{TaskID: "t"}.of("tasks/get", "").request()) }, 0, 0},
-		} {
-			if n := w.counted(step.do); n.Reads != step.reads || n.Writes != step.writes {
-				t.Errorf("%s: %d reads and %d writes (%v), want %d and %d", step.name, n.Reads, n.Writes, n.Calls, step.reads, step.writes)
+		made := w.becomes(taskAsking("asks").at("known"))
+		listens := w.begin(hearsOf(`["unknown","`+made.TaskID+`"]`, "").request())
+		time.Sleep(10 * time.Second)
+		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`).at("known"))
+		got := listens.end()
+		datas := got.datas(t)
+		if len(datas) != 4 || datas[0] != acknowledged(`{"taskIds":["`+made.TaskID+`"]}`) {
+			t.Fatalf("got %s", strings.Join(datas, "\n"))
+		}
+		for i, status := range []string{"input_required", "completed"} {
+			told := taskOf(t, wire.Lookup([]byte(datas[i+1]), "params"))
+			method, _ := wire.String(wire.Lookup([]byte(datas[i+1]), "method"))
+			if method != "notifications/tasks" || told.Status != status || told.TaskID != made.TaskID || told.ResultType != "" || !strings.Contains(datas[i+1], stamp) {
+				t.Errorf("got %s", datas[i+1])
 			}
+		}
+		if !strings.HasPrefix(datas[3], `{"jsonrpc":"2.0","id":41,"result":{"resultType":"complete"`) || got.took > 11*time.Second {
+			t.Errorf("ended after %s with %s", got.took, datas[3])
+		}
+	})
+}
+
+func TestTaskIsListenedToBesideOtherNews(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.handshake(t, listenable)
+		w.opts.Limit = time.Minute
+		w.after("slow", 5*time.Second)
+		made := w.becomes(tasking("slow").at("known"))
+		listens := w.begin(hearsOf(`["`+made.TaskID+`"]`, `,"toolsListChanged":true`).request())
+		time.Sleep(10 * time.Second)
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		got := listens.end()
+		datas := got.datas(t)
+		if len(datas) != 4 || !strings.Contains(datas[1], `"status":"completed"`) || !strings.Contains(datas[2], "tools/list_changed") || got.took < 50*time.Second {
+			t.Errorf("after %s: %s", got.took, strings.Join(datas, "\n"))
+		}
+		got = w.do(hearsOf(`["`+made.TaskID+`"]`, "").request())
+		if datas = got.datas(t); len(datas) != 3 || !strings.Contains(datas[1], `"status":"completed"`) || got.took != 0 {
+			t.Errorf("of a task that has ended, after %s: %s", got.took, strings.Join(datas, "\n"))
+		}
+	})
+}
+
+func TestTaskIsNotListenedTo(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		a := hearsOf(`["t"]`, "")
+		a.caps = "{}"
+		got := w.do(a.request())
+		got.is(t, "who does not know tasks", 400, wire.CodeMissingCapability)
+		commontest.Contains(t, "the error", needsTasks, got.body)
+		w.after("slow", 5*time.Second)
+		made := w.becomes(tasking("slow").at("known"))
+		w.down("Load")
+		w.do(hearsOf(`["`+made.TaskID+`"]`, "").request()).is(t, "a store in trouble", 503, 0)
+	})
+}
+
+func TestTaskIsListenedToUntilTheClientGoes(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.after("slow", time.Hour)
+		made := w.becomes(tasking("slow").at("known"))
+		listens := w.begin(hearsOf(`["`+made.TaskID+`"]`, "").request())
+		time.Sleep(20 * time.Second)
+		if got := listens.gone(); got.took != 20*time.Second || !strings.Contains(got.body, "keep-alive") {
+			t.Errorf("after %s: %s", got.took, got.body)
+		}
+		if raw := strings.Join(w.backend.got, ""); strings.Contains(raw, "notifications/cancelled") {
+			t.Error("who stops listening cancels the task")
 		}
 	})
 }
