@@ -79,7 +79,7 @@ vet-darwin: need-go ## Vet everything as it is built for macOS, and build dormou
 
 DURATION ?= 10m
 .PHONY: chaos
-chaos: need-go need-node need-python build ## Run the eleven experiments and a soak test for DURATION (10m); BOXES=lambda has boxes as on Lambda
+chaos: need-go need-node need-python build ## Run the ten experiments and a soak test for DURATION (10m); BOXES=lambda has boxes as on Lambda
 	@DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' infra/local/chaos.sh '$(DURATION)'
 
 # go test fuzzes one target at a time. Minimizing is bounded, or it would eat the
