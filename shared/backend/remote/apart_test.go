@@ -412,6 +412,7 @@ func TestServerAsksApartFromTheCall(t *testing.T) {
 		for _, client := range []string{"2025-11-25", "2026-07-28"} {
 			for _, ids := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s for %s, ids %v", version, client, ids), func(t *testing.T) {
+					t.Parallel()
 					up := newSpeaker(t, version)
 					up.ids = ids
 					w := newWorld(t, storagetest.NewMemory(), up)
@@ -531,6 +532,7 @@ func TestServerThatMixesItsStreamsIsNotResumed(t *testing.T) {
 	for _, client := range []string{"2025-11-25", "2026-07-28"} {
 		for _, warm := range []bool{true, false} {
 			t.Run(fmt.Sprintf("for %s, warm %v", client, warm), func(t *testing.T) {
+				t.Parallel()
 				up := newSpeaker(t, "2025-11-25")
 				up.mixes = true
 				w := newWorld(t, storagetest.NewMemory(), up)
