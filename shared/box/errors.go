@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -95,17 +96,14 @@ func (f *fault) response(id json.RawMessage) []byte {
 	return f.coded(wire.CodeInternal, id)
 }
 
-// unanswered returns the error response to a request whose process or session ends. If the
-// process got the request, nobody knows whether it was executed.
+// unanswered returns the error response to a request whose process or session ends. If a
+// process got the request, or got it in an earlier round, nobody knows whether it was executed.
 func (f *fault) unanswered(r *request) []byte {
 	own := *f
-	switch {
-	case r.passed != nil:
+	if r.passed != nil || r.stream.round > 0 || r.retries > 0 {
 		return own.coded(wire.CodeOutcomeUnknown, r.id)
-	case f.unsent != "":
-		own.message = f.unsent
 	}
-	own.data.NotExecuted = r.stream.round == 0 && r.retries == 0
+	own.message, own.data.NotExecuted = cmp.Or(f.unsent, f.message), true
 	return own.response(r.id)
 }
 

@@ -45,6 +45,19 @@ func TestServerThatExitsAtOnceSaysWhy(t *testing.T) {
 	}
 }
 
+// An earlier round of the call was executed, although this process never got the call.
+func TestLaterRoundWithoutAProcessHasAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "exits")
+	for round, want := range []wire.Code{wire.CodeInternal, wire.CodeOutcomeUnknown} {
+		stream := string(rune('a' + round))
+		r.deliverAs(stream, round, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`)
+		if _, message, code, data := r.failure(stream); code != int(want) || data.NotExecuted != (round == 0) {
+			t.Errorf("round %d: %d %s, %+v", round, code, message, data)
+		}
+	}
+}
+
 func TestServerThatSaysWhyOnStdoutIsHeard(t *testing.T) {
 	t.Parallel()
 	kept := &page{}

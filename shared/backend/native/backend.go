@@ -212,8 +212,11 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 	if _, ok := k.Servers(s.Server); !ok {
 		return k.Next.End(ctx, s, box)
 	}
-	k.interrupt(s.ID, func(*run) bool { return true })
-	_, err := k.items.endAll(ctx, box.ID, s.ID, func(storage.Item) bool { return true }, failure(phaseUnavailable, "the session has ended"))
+	stopped := k.interrupt(s.ID, func(*run) bool { return true })
+	_, err := k.items.endAll(ctx, box.ID, s.ID, func(storage.Item) bool { return true }, sessionEnded)
+	for _, r := range stopped { // endAll does not find a run that has no item yet
+		err = errors.Join(err, k.out.Fail(ctx, r.address, sessionEnded(storage.Item{State: storage.Taken}), time.Now().Add(k.EventAge)))
+	}
 	return err
 }
 
@@ -238,7 +241,7 @@ func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wir
 	}
 	why := &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}
 	for again := d.Client.Transport != storage.Modern; ; again = false {
-		found, err := k.items.endAll(ctx, d.Box, d.Session, func(it storage.Item) bool { return meant(it.Address) }, why)
+		found, err := k.items.endAll(ctx, d.Box, d.Session, func(it storage.Item) bool { return meant(it.Address) }, func(storage.Item) *wire.Error { return why })
 		for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
 			found++ // endAll does not find a run that has no item yet
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))

@@ -101,7 +101,7 @@ func (w *world) dies(t *testing.T, call string, n int, after bool) {
 		return // the call was answered, or refused, so that the client knows that it was not accepted
 	}
 	end := c.lives(t, first)
-	if wire.Lookup([]byte(end), "result") == nil && !strings.Contains(end, `"phase":"runtime"`) {
+	if wire.Lookup([]byte(end), "result") == nil && !strings.Contains(end, `"code":-32010`) {
 		t.Errorf("it came to %s", end)
 	}
 	w.settled()

@@ -129,7 +129,7 @@ func (k items) end(ctx context.Context, it storage.Item, why *wire.Error) error 
 
 // endAll ends those requests of a session for which match returns true, and returns how
 // many.
-func (k items) endAll(ctx context.Context, box storage.BoxID, id storage.ID, match func(storage.Item) bool, why *wire.Error) (found int, err error) {
+func (k items) endAll(ctx context.Context, box storage.BoxID, id storage.ID, match func(storage.Item) bool, why func(storage.Item) *wire.Error) (found int, err error) {
 	all, err := k.Store.Items(ctx, box)
 	if err != nil {
 		return 0, err
@@ -138,7 +138,7 @@ func (k items) endAll(ctx context.Context, box storage.BoxID, id storage.ID, mat
 	for _, it := range all {
 		if it.Address.Session == id && match(it) {
 			found++
-			errs = append(errs, k.end(ctx, it, why))
+			errs = append(errs, k.end(ctx, it, why(it)))
 		}
 	}
 	return found, errors.Join(errs...)

@@ -223,7 +223,7 @@ const early = time.Second
 func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run, error) {
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
-		return nil, k.items.end(ctx, it, failure(phaseUnavailable, "the session has ended"))
+		return nil, k.items.end(ctx, it, sessionEnded(it))
 	}
 	if err != nil {
 		return nil, err
@@ -242,13 +242,13 @@ func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run
 			base = tail.Last
 		}
 		if tail.Final {
-			return nil, k.items.end(ctx, it, failure(phaseRuntime, "the request has ended"))
+			return nil, k.items.end(ctx, it, lost(it, phaseRuntime, "the request has ended"))
 		}
 	}
 	server, ok := k.Servers(s.Server)
 	msgs, _, bad := wire.ParseBody(raw)
 	if !ok || bad != nil {
-		return nil, k.items.end(ctx, it, failure(phaseUnavailable, "the server is not configured any more"))
+		return nil, k.items.end(ctx, it, lost(it, phaseUnavailable, "the server is not configured any more"))
 	}
 	r := k.newRun(ctx, it.Address, s, server)
 	r.round, r.base, r.start, r.claim.put, r.claim.renewed = it.Round, base, base, true, time.Now()

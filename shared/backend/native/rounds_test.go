@@ -287,15 +287,37 @@ func TestServerThatAsksForTooMuchAtATimeGetsNoAnswer(t *testing.T) {
 	w.empty()
 }
 
+// A call that has begun may have done something, whether it is executed now, asks or pauses.
 func TestDeleteEndsTheCallsOfASession(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		c := w.legacy(everything)
-		c.tool("ask", `{"text":"form"}`)
-		c.tool("job", `{}`)
-		commontest.Equal(t, 204, c.do(c.request("DELETE", "")).status)
-		w.empty()
-		commontest.EqualIn(t, "alarms are left", 0, len(w.due()))
-	})
+	for name, call := range map[string]string{
+		"executed": toolCall("1", "steps", `{"n":1000,"millis":1000}`, ""),
+		"asks":     toolCall("1", "ask", `{"text":"form"}`, ""),
+		"pauses":   toolCall("1", "job", `{}`, ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T, w *world) {
+				l, store := w.legacy(everything), w.open()
+				first := make(chan answer, 1)
+				go func() { first <- l.post(call) }()
+				time.Sleep(3 * time.Second)
+				items, err := store.Items(t.Context(), storage.BoxFor("acme", "demo"))
+				commontest.OK(t, err)
+				commontest.Equal(t, 204, l.do(l.request("DELETE", "")).status)
+				<-first
+				end := "nothing"
+				for _, it := range items {
+					page, err := store.Read(t.Context(), it.Address.Session, it.ID, 0, 100)
+					if err != nil || !page.Final() {
+						t.Fatalf("the call has not ended: %v", err)
+					}
+					end = string(page.Events[len(page.Events)-1].Raw)
+				}
+				commontest.Contains(t, "", `"code":-32010`, end)
+				w.empty()
+				commontest.EqualIn(t, "alarms are left", 0, len(w.due()))
+			})
+		})
+	}
 }
 
 func TestAWebSocketClientIsToldWhatItsServerSaysOutsideOfRequests(t *testing.T) {

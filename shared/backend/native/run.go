@@ -442,6 +442,21 @@ func failure(phase, detail string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: phase + ": " + detail, Data: map[string]any{"phase": phase}}
 }
 
+// lost makes the error of a request that ends without its run. If a run of it may have begun,
+// nobody knows what came of the request.
+func lost(it storage.Item, phase, why string) *wire.Error {
+	if it.State == storage.Waiting && it.Round == 0 {
+		return failure(phase, why)
+	}
+	e := failure(phase, why+"; whether the call was executed is not known")
+	e.Code = wire.CodeOutcomeUnknown
+	return e
+}
+
+func sessionEnded(it storage.Item) *wire.Error {
+	return lost(it, phaseUnavailable, "the session has ended")
+}
+
 // merged returns a single message unchanged, and several messages as a batch.
 func merged(raws [][]byte) []byte {
 	if len(raws) == 1 {

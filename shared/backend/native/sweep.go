@@ -45,9 +45,13 @@ func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 		} else if k.noted(whole) && whole.Gen == it.Gen {
 			return k.invokeAgain(ctx, whole)
 		}
-		return k.items.end(ctx, it, failure(phaseRuntime, "the function that executed the request is gone; whether it was finished is not known"))
+		return k.items.end(ctx, it, lost(it, phaseRuntime, "the function that executed the request is gone"))
 	case it.State == storage.Waiting && now.After(it.NotAfter):
-		return k.items.end(ctx, it, failure(phaseUnavailable, "no function executed the request within "+validity.String()+"; it was not executed, send it again"))
+		why := "no function executed the request within " + validity.String()
+		if it.Round == 0 {
+			why += "; it was not executed, send it again"
+		}
+		return k.items.end(ctx, it, lost(it, phaseUnavailable, why))
 	case it.State == storage.Waiting && now.After(it.Created.Add(grace)):
 		return k.invokeAgain(ctx, it)
 	case it.State == storage.Suspended && len(it.Questions) == 0 && now.After(it.NotAfter.Add(grace)):
@@ -91,13 +95,13 @@ func (k *Backend) resolveAsking(ctx context.Context, it storage.Item, now time.T
 		return err
 	case tail.Final || now.After(it.NotAfter):
 		within := it.NotAfter.Sub(it.Created).Round(time.Millisecond)
-		return k.items.end(ctx, it, failure(phaseToolCall, "nobody answered within "+within.String()+" (answer_timeout_sec), and the server needs an answer; call the tool again"))
+		return k.items.end(ctx, it, lost(it, phaseToolCall, "nobody answered within "+within.String()+" (answer_timeout_sec), and the server needs an answer"))
 	case tail.Last < it.Base && now.After(it.Created.Add(lease)):
-		return k.items.end(ctx, it, failure(phaseRuntime, "the function that executed the request ended before it could ask"))
+		return k.items.end(ctx, it, lost(it, phaseRuntime, "the function that executed the request ended before it could ask"))
 	}
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
-		return k.items.end(ctx, it, failure(phaseUnavailable, "the session has ended"))
+		return k.items.end(ctx, it, sessionEnded(it))
 	}
 	if err != nil {
 		return err

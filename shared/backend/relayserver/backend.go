@@ -195,8 +195,9 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 	if !mayBeAsked(s) {
 		return nil
 	}
-	all := func(storage.Item) bool { return true }
-	return k.endAsking(ctx, storage.Address{Session: s.ID, Box: box.ID}, all, failureError(box.ID, sessionEnded()))
+	return k.eachAsking(ctx, storage.Address{Session: s.ID, Box: box.ID}, func(it storage.Item) error {
+		return k.endItem(ctx, it, sessionEnded())
+	})
 }
 
 // tracker follows one request to its end for one function. The request was posted to the

@@ -258,8 +258,7 @@ func (x *boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (r
 // that no runner can execute the request. If the box has suspended the request since the item
 // was read, endItem does nothing.
 func (x *boxes) endItem(ctx context.Context, it storage.Item, why storage.Failure) error {
-	why.Unsent = why.Unsent || it.State == storage.Waiting && it.Round == 0
-	return x.endItemWith(ctx, it, failureError(it.Box, why))
+	return x.endItemWith(ctx, it, errorOf(it, why))
 }
 
 func (x *boxes) endItemWith(ctx context.Context, it storage.Item, why *wire.Error) error {

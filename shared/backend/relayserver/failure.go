@@ -2,6 +2,7 @@ package relayserver
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
@@ -29,7 +30,7 @@ var expired = storage.Failure{
 // failureOf returns why generation gen ended without finishing its requests. The record has
 // the failure of the last lost generation only, also after the box is awake again.
 func failureOf(b storage.Box, gen storage.Generation) storage.Failure {
-	if b.Lost == gen && b.Failure.Detail != "" {
+	if b.Lost == gen && b.Failure.Phase == phaseRuntime { // any other failure is that of a later start
 		return b.Failure
 	}
 	return storage.Failure{Phase: phaseRuntime, Detail: "the box stopped before the request was finished; whether it was executed is not known", At: b.Changed}
@@ -40,12 +41,30 @@ func unanswered(it storage.Item) storage.Failure {
 	within := it.NotAfter.Sub(it.Created).Round(time.Millisecond)
 	return storage.Failure{
 		Phase: phaseToolCall, At: it.Created,
-		Detail: "nobody answered within " + within.String() + " (answer_timeout_sec), and the server needs an answer; call the tool again",
+		Detail: "nobody answered within " + within.String() + " (answer_timeout_sec), and the server needs an answer",
 	}
 }
 
 func sessionEnded() storage.Failure {
 	return storage.Failure{Phase: phaseUnavailable, Detail: "the session has ended"}
+}
+
+// begun reports whether a part of a call was executed, although no box may have it now.
+func begun(it storage.Item) bool { return it.State == storage.Suspended || it.Round > 0 }
+
+// errorOf returns the error that ends the request of an item. If the call has begun, the client
+// must not take it for one that never ran. So the error leaves out the words of the failure that
+// are for a request that waits.
+func errorOf(it storage.Item, why storage.Failure) *wire.Error {
+	if !begun(it) {
+		why.Unsent = why.Unsent || it.State == storage.Waiting
+		return failureError(it.Box, why)
+	}
+	what, _, _ := strings.Cut(why.Detail, ";")
+	why.Unsent, why.Detail = false, what+"; whether the call was executed is not known"
+	e := failureError(it.Box, why)
+	e.Code = wire.CodeOutcomeUnknown
+	return e
 }
 
 // startFailure returns what clients are told of a failed start, and what they can do. It

@@ -212,21 +212,24 @@ func (x *boxes) cancelled(ctx context.Context, d sessions.Delivery) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return x.endAsking(ctx, d.Address, func(it storage.Item) bool {
-		return len(it.Address.Requests) == 1 && slices.ContainsFunc(ids, func(id json.RawMessage) bool {
+	why := &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}
+	return x.eachAsking(ctx, d.Address, func(it storage.Item) error {
+		if len(it.Address.Requests) != 1 || !slices.ContainsFunc(ids, func(id json.RawMessage) bool {
 			return wire.SameID(id, it.Address.Requests[0])
-		})
-	}, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"})
-}
-
-// endAsking ends those calls of a session that wait for their client, or for a box after the
-// client has answered, and for which match returns true.
-func (x *boxes) endAsking(ctx context.Context, of storage.Address, match func(storage.Item) bool, why *wire.Error) error {
-	return x.each(ctx, of.Box, func(it storage.Item) error {
-		asks := it.State == storage.Suspended || it.State == storage.Waiting && it.Round > 0
-		if !asks || it.Address.Session != of.Session || !match(it) {
+		}) {
 			return nil
 		}
 		return x.endItemWith(ctx, it, why)
+	})
+}
+
+// eachAsking calls do for those calls of a session that wait for their client, or for a box
+// after the client has answered.
+func (x *boxes) eachAsking(ctx context.Context, of storage.Address, do func(storage.Item) error) error {
+	return x.each(ctx, of.Box, func(it storage.Item) error {
+		if it.State != storage.Suspended && (it.State != storage.Waiting || !begun(it)) || it.Address.Session != of.Session {
+			return nil
+		}
+		return do(it)
 	})
 }

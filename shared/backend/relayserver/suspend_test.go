@@ -3,6 +3,7 @@ package relayserver_test
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -145,7 +146,7 @@ func TestASuspendedCallEnds(t *testing.T) {
 		"nobody answers": {wire.MethodElicit, func(a *asylum) {
 			time.Sleep(6*time.Hour + time.Second)
 			a.sweep()
-		}, []string{`"phase":"tool_call"`, "nobody answered within 6h0m0s"}},
+		}, []string{"-32010", `"phase":"tool_call"`, "nobody answered within 6h0m0s"}},
 		"its client cancels": {wire.MethodElicit, func(a *asylum) {
 			commontest.OK(a.t, a.accept(cancel+`77}}`))
 		}, []string{"-32800"}},
@@ -154,13 +155,13 @@ func TestASuspendedCallEnds(t *testing.T) {
 		}, []string{"-32603", "no model"}},
 		"DELETE": {wire.MethodElicit, func(a *asylum) {
 			commontest.OK(a.t, a.host.End(a.t.Context(), a.caller, "s1"))
-		}, []string{"the session has ended"}},
+		}, []string{"-32010", "the session has ended"}},
 		"a function that ended the session died": {wire.MethodElicit, func(a *asylum) {
 			s := a.session()
 			s.State = storage.Ended
 			commontest.OK(a.t, a.store.Save(a.t.Context(), s))
 			a.sweep()
-		}, []string{"the session has ended"}},
+		}, []string{"-32010", "the session has ended"}},
 		"its box died before it asked": {wire.MethodElicit, func(a *asylum) {
 			a.dies()
 			a.swaps(func(it *storage.Item) { it.Base = 5 }) // as if the questions were not stored
@@ -192,6 +193,24 @@ func TestASuspendedCallEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A part of the call was executed before it waited, so it must not be sent again.
+func TestALaterRoundThatNoBoxTakesEndsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsylum(t)
+		a.suspended(wire.MethodElicit)
+		a.sleeps()
+		a.answers(1, 0, yes)
+		time.Sleep(time.Hour)
+		_, err := a.tracks(a.store).Check(t.Context())
+		commontest.OK(t, err)
+		end := string(a.end().Raw)
+		commontest.Contains(t, "the end", "-32010", end)
+		if strings.Contains(end, "again") || strings.Contains(end, sessions.DataUnsent) {
+			t.Errorf("it is to be sent again: %s", end)
+		}
+	})
 }
 
 func TestASuspendedCallWaitsWhateverElseComes(t *testing.T) {
