@@ -35,7 +35,7 @@ func drain(ctx context.Context, m *machine) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	told := map[string]bool{} // ids of the tasks whose boxes were told to end
-	for m.public.use.calls() > 0 || m.boxesRun(ctx) {
+	for inFlight(ctx, m) || m.boxesRun(ctx) {
 		haltAwake(ctx, m, told)
 		select {
 		case <-tick.C:
@@ -46,6 +46,30 @@ func drain(ctx context.Context, m *machine) {
 			return
 		}
 	}
+}
+
+// endWithin is how long calls in flight get to end if the machine stops without a drain. Boxes
+// give theirs as long.
+const endWithin = 5 * time.Second
+
+// awaitCalls waits until no call is in flight, at most until a time and until ctx ends. Calls at
+// remote servers and at servers in Go have no box that waits for them.
+func awaitCalls(ctx context.Context, m *machine, until time.Time) {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	for inFlight(ctx, m) && !m.upkeep.storesNothing() && storage.Rest(ctx, 50*time.Millisecond) == nil {
+	}
+}
+
+// inFlight reports whether a client waits for an answer, or a call goes on for which no function
+// waits, such as one over a WebSocket. A call that has asked its client goes on under the next
+// process.
+func inFlight(ctx context.Context, m *machine) bool {
+	if m.public.use.calls() > 0 {
+		return true
+	}
+	open := m.lines.Open()
+	return open > 0 && open > suspended(ctx, m)
 }
 
 // draining returns the line that tells the user which calls a drain waits for, and which are kept

@@ -4,7 +4,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -19,6 +22,25 @@ func TestDrainSaysWhatItWaitsFor(t *testing.T) {
 		if got := draining(n[0], n[1]); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
+	}
+}
+
+// Ctrl-C waits for calls that have no box, and no longer than boxes wait for theirs.
+func TestCallsWithoutABoxGetFiveSeconds(t *testing.T) {
+	for takes, want := range map[time.Duration]time.Duration{0: 0, 3 * time.Second: 3 * time.Second, time.Hour: endWithin} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &machine{public: &listeners{}}
+			m.lines = journal.NewLines(m.recorder, journal.Options{})
+			if takes > 0 {
+				m.public.use.add(true, 1)
+				time.AfterFunc(takes, func() { m.public.use.add(true, -1) })
+			}
+			begun := time.Now()
+			awaitCalls(t.Context(), m, begun.Add(endWithin))
+			if took := time.Since(begun); took < want || took > want+time.Second {
+				t.Errorf("a call of %s got %s, want %s", takes, took, want)
+			}
+		})
 	}
 }
 

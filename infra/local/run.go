@@ -188,7 +188,8 @@ const stopUnstored = 3 * time.Second
 const lastSend = 3 * time.Second
 
 // stop ends all parts. It refuses new messages first. Then it ends the boxes, whose last messages
-// the functions still handle. Then it ends the functions.
+// the functions still handle. Then it ends the functions. Calls in flight get
+// [endWithin].
 func (m *machine) stop(ctx context.Context) {
 	m.stopping.Store(true)
 	within := stopTime
@@ -198,6 +199,7 @@ func (m *machine) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	m.public.close()
+	until := time.Now().Add(endWithin)
 	if m.upkeep.end != nil {
 		m.upkeep.end()
 	}
@@ -208,6 +210,7 @@ func (m *machine) stop(ctx context.Context) {
 	}
 	if m.functions != nil {
 		m.functions.EndBoxes(ctx)
+		awaitCalls(ctx, m, until)
 	}
 	for i := len(m.closers) - 1; i >= 0; i-- {
 		if err := m.closers[i](ctx); err != nil && !errors.Is(err, net.ErrClosed) {
