@@ -22,6 +22,7 @@ import (
 const (
 	bakedAt     = "/usr/local/share/dormouse/installs"
 	imagePython = "/usr/bin/python3"
+	imageSpeaks = "3.11"      // the version of that Python
 	bakedInto   = "bin/baked" // make image puts this folder into the image
 )
 
@@ -80,7 +81,7 @@ func (c *imageCommand) Run(t *terminal) error {
 	defer func() { _ = os.RemoveAll(work) }() // the next run removes it
 	config := runner.BakeConfig{
 		Cache: cache, Work: work, Compile: c.Platform == "linux/"+runtime.GOARCH && runtime.GOOS == "linux", Log: slog.New(slog.DiscardHandler),
-		Image: provision.BakeConfig{To: into, At: bakedAt, Python: imagePython},
+		Image: provision.BakeConfig{To: into, At: bakedAt, Python: imagePython, Version: imageSpeaks},
 	}
 	if !config.Compile {
 		config.Environ = map[string]string{"npm_config_os": "linux", "npm_config_libc": "glibc", "npm_config_cpu": strings.Replace(arch, "amd64", "x64", 1)}

@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -54,15 +55,14 @@ func TestABakedServerStartsWithoutARegistry(t *testing.T) {
 			from.index("py-srv", "py_srv-1.0.0-py3-none-any.whl", wheel(t, "py_srv", "1.0.0", nil, map[string]string{
 				"py_srv.py": tinyPython, "py_srv-1.0.0.dist-info/entry_points.txt": "[console_scripts]\npy-srv = py_srv:main\n",
 			}))
-			python, err := exec.LookPath("python3")
-			commontest.OK(t, err)
+			python, version := pythonHere(t)
 			// Bake installs into the folder that the image will have, so its paths are
 			// right in the image.
 			i.at.baked = filepath.Join(i.root, "image")
 			baking := filepath.Join(i.root, "baking")
 			baked, err := Bake(t.Context(), parsed(t, server), BakeConfig{
 				Cache: baking, Work: i.at.work, Compile: true, Log: slog.New(slog.DiscardHandler),
-				Image: provision.BakeConfig{To: i.at.baked, At: i.at.baked, Python: python},
+				Image: provision.BakeConfig{To: i.at.baked, At: i.at.baked, Python: python, Version: version},
 			})
 			if err != nil {
 				t.Fatalf("%+v, %v", baked, err)
@@ -94,6 +94,37 @@ func TestABakedServerStartsWithoutARegistry(t *testing.T) {
 			}
 			commontest.OK(t, cmd.Wait())
 		})
+	}
+}
+
+// pythonHere returns the path and the version, such as 3.11, of this machine's Python.
+func pythonHere(t *testing.T) (path, version string) {
+	t.Helper()
+	path, err := exec.LookPath("python3")
+	commontest.OK(t, err)
+	said, err := exec.CommandContext(t.Context(), path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").Output()
+	commontest.OK(t, err)
+	return path, strings.TrimSpace(string(said))
+}
+
+// The interpreter of the image would not find its modules.
+func TestAPackageForAnotherPythonIsNotBaked(t *testing.T) {
+	i, from := published(t)
+	from.index("py-srv", "py_srv-1.0.0-py3-none-any.whl", wheel(t, "py_srv", "1.0.0", nil, map[string]string{
+		"py_srv.py": tinyPython, "py_srv-1.0.0.dist-info/entry_points.txt": "[console_scripts]\npy-srv = py_srv:main\n",
+	}))
+	python, version := pythonHere(t)
+	to := filepath.Join(i.root, "image")
+	_, err := Bake(t.Context(), parsed(t, `{"command": "uvx", "args": ["py-srv"]}`), BakeConfig{
+		Cache: i.at.cache, Work: i.at.work, Compile: true, Log: slog.New(slog.DiscardHandler),
+		Image: provision.BakeConfig{To: to, At: to, Python: python, Version: "2.7"},
+	})
+	want := "the image has Python 2.7, and this package was installed for Python " + version + ": bake it where python3 on the PATH is Python 2.7"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("something is in the image: %v", err)
 	}
 }
 

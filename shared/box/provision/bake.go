@@ -21,9 +21,10 @@ var ErrNotBaked = errors.New("its command is not npx or uvx with a package from 
 
 // BakeConfig says for which image a server is baked.
 type BakeConfig struct {
-	To     string // folder of this machine that gets the install
-	At     string // path of that folder in the image
-	Python string // path of the interpreter in the image, which has the same version as the interpreter of this machine
+	To      string // folder of this machine that gets the install
+	At      string // path of that folder in the image
+	Python  string // path of the interpreter in the image
+	Version string // version of that interpreter, such as 3.11, for which Python packages must be installed
 }
 
 // Bake installs the package of the server's command line, and copies the install into a
@@ -44,6 +45,11 @@ func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (name string, err 
 	name = run.bakedName(r)
 	if err := run.clean(run.launch.Reads[0]); err != nil {
 		return name, err
+	}
+	if r.kind == "pypi" {
+		if err := fits(filepath.Join(run.launch.Reads[0], "venv"), c.Version); err != nil {
+			return "", err
+		}
 	}
 	to := filepath.Join(c.To, name)
 	if err := errors.Join(removeInstall(to), os.MkdirAll(c.To, 0o755)); err != nil {
@@ -83,6 +89,21 @@ func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool
 	dir = filepath.Join(s.cfg.Baked, s.bakedName(r))
 	program, err := h.open(dir)
 	return dir, program, err == nil && executable(program)
+}
+
+// fits returns an error if a virtual environment is of another version of Python than that of
+// the image, whose interpreter would find none of its packages.
+func fits(venv, version string) error {
+	lib := filepath.Join(venv, "lib")
+	if _, err := os.Stat(filepath.Join(lib, "python"+version)); err == nil {
+		return nil
+	}
+	found, err := filepath.Glob(filepath.Join(lib, "python*"))
+	if err != nil || len(found) == 0 {
+		return fmt.Errorf("the image has Python %s, and this package was installed for no version of Python", version)
+	}
+	return fmt.Errorf("the image has Python %s, and this package was installed for Python %s: bake it where python3 on the PATH is Python %[1]s",
+		version, strings.TrimPrefix(filepath.Base(found[0]), "python"))
 }
 
 // moveVenv adapts a copy of a virtual environment to its path in the image.
