@@ -56,7 +56,9 @@ func (c *billCommand) Run(t *terminal) error {
 		return fmt.Errorf("no use was counted in %s; name the data folder of dormouse run with --data", c.folder())
 	}
 	a := accountOf(b, meter.Published(), c.By)
-	return c.show(t, a, func() error { return a.print(t.out, cmp.Or(c.Most, 20)) })
+	most, shown := cmp.Or(c.Most, 20), a
+	shown.Owners = a.Owners[:min(most, len(a.Owners))]
+	return c.show(t, shown, func() error { return a.print(t.out, most) })
 }
 
 // read asks for what was used since the time of --since, or ever since.

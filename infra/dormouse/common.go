@@ -71,7 +71,7 @@ type (
 		Since string `placeholder:"TIME" help:"Only this last time, such as 90m or 7d (calls: 24h; bill: whole days)."`
 	}
 	mostFlag struct {
-		Most int `short:"n" help:"No more rows than this (calls: 50; bill: 20)."`
+		Most int `short:"n" help:"No more rows than this (calls: 50, with --bodies at most 1,000; bill: 20)."`
 	}
 )
 

@@ -3,7 +3,6 @@ package dormouse
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -70,7 +69,7 @@ func (s served) config(p Program, servers string) local.Config {
 }
 
 type runCommand struct {
-	Names []string `arg:"" optional:"" name:"name" help:"The servers file, as with --servers. With --watch: names of servers; without one, all that have files of your own."`
+	Names []string `arg:"" optional:"" name:"name" help:"The servers file, if its name ends in .json; --servers takes any name. With --watch: names of servers; without one, all that have files of your own."`
 	served
 	fileFlag
 	dataFlag
@@ -101,7 +100,7 @@ func (c *runCommand) Validate() error {
 		c.Servers, c.Names = kong.ExpandPath(c.Names[0]), c.Names[1:]
 	}
 	if len(c.Names) > 0 && !c.Watch {
-		return errors.New("dormouse run hosts all servers of the file; names are for --watch")
+		return fmt.Errorf("dormouse run hosts all servers of the file, and names such as %[1]s are for --watch; a servers file whose name does not end in .json: dormouse run --servers %[1]s", c.Names[0])
 	}
 	return c.certificates().Check()
 }

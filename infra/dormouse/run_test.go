@@ -41,7 +41,7 @@ func TestRunRefusesFlagsThatCannotBeMeant(t *testing.T) {
 	s := newShell(t)
 	s.file("servers.json", `{"mcpServers":{"mine":{"command":"python3","args":["mine.py"]},"theirs":{"command":"npx","args":["-y","x"]}}}`)
 	for line, want := range map[string]string{
-		"run mine": "names are for --watch",
+		"run mine": "a servers file whose name does not end in .json: dormouse run --servers mine",
 		"run --watch min --servers $DATA/servers.json --data $DATA":                              "did you mean mine?",
 		"run --watch theirs --servers $DATA/servers.json --data $DATA":                           "others publish its program",
 		"run --exit-when-idle 1s --servers $DATA/servers.json --data $DATA":                      "nobody would start it again",
