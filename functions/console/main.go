@@ -1,4 +1,4 @@
-// Command console is the Lambda function behind /console/ of the REST API: the console.
+// Command console is the Lambda function that serves the console, at /console/ of the REST API.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 	})
 }
 
-// logs returns the log groups in which the console searches calls, nil if there are none.
+// logs returns the log groups in which the console searches for calls, or nil if there are none.
 func logs() *webconsole.Logs {
 	groups := strings.Split(os.Getenv(boot.EnvCallLogs), ",")
 	last := len(groups) - 1

@@ -1,11 +1,10 @@
-// Package dormouse makes a program out of servers in Go. The whole program is a main that
-// calls [Main]:
+// Package dormouse makes a program out of native servers, which are servers in Go. The whole
+// program is a main function that calls [Main]:
 //
 //	func main() { dormouse.Main(native.Servers{"hello": hello}) }
 //
-// It has every command of dormouse: go run . run hosts the servers on this machine. Built
-// with the tag aws, the same source is the Lambda functions that have the servers, and
-// nothing else.
+// The program has every command of dormouse: go run . run hosts the servers on this machine. Built
+// with the tag aws, the same source is the program of the Lambda functions that have the servers.
 package dormouse
 
 import (
@@ -15,9 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
-// Main is the whole program. In a Lambda function it is the function that the function's
-// handler names, http or socket. Everywhere else it executes the command line. Main does
-// not return.
+// Main runs the program. In a Lambda function it runs the function that the handler setting names,
+// http or socket. Elsewhere it runs the command line. It does not return.
 func Main(servers native.Servers) {
 	switch os.Getenv("_HANDLER") {
 	case "http":

@@ -1,4 +1,4 @@
-// Command http is the Lambda function behind the REST API, for all HTTP clients.
+// Command http is the Lambda function for HTTP clients, behind the REST API.
 package main
 
 import (

@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
-// booking asks the user before it books. The handler returns the question, and is called
-// again with the answer, perhaps in another process. While the user thinks, no process
-// runs, however long it takes.
+// booking asks the user before it books. Its tool returns the question, and is called again with
+// the answer, perhaps in another process. No process runs while the user thinks, however long that
+// takes.
 func booking(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "booking", Version: "1"}, s.Options())
 	type args struct {

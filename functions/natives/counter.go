@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
-// counter counts the calls of each session separately. A new counter serves each message,
-// so the number is in the store.
+// counter counts the calls of each session. The counter is in the store, because each message may
+// be served by a new process.
 func counter(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "counter", Version: "1"}, s.Options())
 	type args struct {

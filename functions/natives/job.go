@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
-// job works in steps. An alarm begins each step, and no process runs in the pauses between
-// them. The client gets the progress.
+// job works in steps and reports its progress to the client. An alarm starts each step after the
+// first. No process runs between the steps.
 func job(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "job", Version: "1"}, s.Options())
 	type args struct {
@@ -25,7 +25,7 @@ func job(_ context.Context, s native.Session) (*mcp.Server, error) {
 				return nil, nil, fmt.Errorf("steps must be 1 to 100 and seconds not below 0, not %d and %d", in.Steps, in.Seconds)
 			}
 			done := 0
-			if r.Params.RequestState != "" { // this server wrote the state, so it is a number
+			if r.Params.RequestState != "" { // only this server writes the state, so it is a number
 				done, _ = strconv.Atoi(r.Params.RequestState)
 			}
 			done++

@@ -1,5 +1,5 @@
-// Command natives is an example of a program with servers in Go, a file for each. The
-// servers file of such a program names them:
+// Command natives is an example of a program with native servers, each in a file. A servers file
+// for this program names them as follows:
 //
 //	"mycounter": {"x-dormouse": {"native": "counter"}}
 package main

@@ -1,5 +1,5 @@
-// Command oauth is the Lambda function behind the sign-in paths of the REST API: the
-// authorization server.
+// Command oauth is the Lambda function of the authorization server, behind the sign-in paths of
+// the REST API.
 package main
 
 import (

@@ -27,8 +27,9 @@ func main() {
 			if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
 				return answer{StatusCode: 401}, nil
 			}
-			// The other routes need no work. $connect does not prove whose the connection
-			// is, but the runner's hello does. $disconnect is only a hint.
+			// The other routes need no work. On $connect, a pass only shows that a runner
+			// connects; its hello frame proves which box it is. After $disconnect the runner may
+			// connect again.
 			if e.RequestContext.RouteKey != "$default" {
 				return answer{StatusCode: 200}, nil
 			}

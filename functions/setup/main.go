@@ -1,6 +1,6 @@
-// Command setup is the Lambda function that CloudFormation calls when a stack is deployed,
-// for what a template cannot make. It has a handler for each kind of custom resource. No
-// message waits for it, and nothing else may call it.
+// Command setup is the Lambda function that CloudFormation calls during a deployment, to create
+// what a template cannot. It has a handler for each kind of custom resource. Nothing else may call
+// it.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/aws/aws-lambda-go/lambda"
 )
 
-// event is a request of CloudFormation.
+// event is a request from CloudFormation.
 type event struct {
 	RequestType           string // Create, Update or Delete
 	ResourceType          string
@@ -28,14 +28,14 @@ type event struct {
 	OldResourceProperties json.RawMessage
 }
 
-// made is a custom resource: its name, and the attributes that the template reads.
+// made is a custom resource: its physical id, and the attributes that the template can read.
 type made struct {
 	id   string
 	data map[string]string
 }
 
-// kinds returns the handler of each kind of resource. CloudFormation may send an event twice, and
-// the handler must make nothing twice.
+// kinds returns the handlers by kind of custom resource. A handler must be idempotent, because
+// CloudFormation may send an event twice.
 func kinds() map[string]func(context.Context, event) (made, error) {
 	return map[string]func(context.Context, event) (made, error){
 		"Custom::Tickets": tickets,
@@ -48,9 +48,9 @@ func main() {
 	lambda.Start(func(ctx context.Context, e event) error { return handle(ctx, log, e) })
 }
 
-// handle makes, changes or deletes a resource and tells CloudFormation, which otherwise
-// waits for the answer until it gives the deployment up. If the answer does not reach
-// CloudFormation, Lambda calls again.
+// handle creates, updates or deletes a resource, and reports the result to CloudFormation. Without
+// that report, CloudFormation waits until the deployment times out. If the report fails, handle
+// returns an error, and Lambda tries again.
 func handle(ctx context.Context, log *slog.Logger, e event) error {
 	m, err := made{}, fmt.Errorf("this release knows no resource of the kind %s", e.ResourceType)
 	if h, ok := kinds()[e.ResourceType]; ok {
@@ -84,7 +84,7 @@ func handle(ctx context.Context, log *slog.Logger, e event) error {
 	if err != nil {
 		return fmt.Errorf("CloudFormation did not get the answer: %w", err)
 	}
-	defer func() { _ = res.Body.Close() }() // not read
+	defer func() { _ = res.Body.Close() }() // the body is not read
 	if res.StatusCode/100 != 2 {
 		return fmt.Errorf("CloudFormation did not get the answer: status %d", res.StatusCode)
 	}

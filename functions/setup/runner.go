@@ -17,13 +17,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 )
 
-// folder is where runners are in the bucket. Each has the SHA-256 of its contents as its
-// name, so a box that starts during a deployment gets the runner that its function means.
+// folder is the prefix of runners in the bucket. The rest of a runner's name is the SHA-256 of the
+// program. So during a deployment, old and new functions each start boxes with their own runner.
 const folder = "runner/"
 
-// runner puts the runner of boxes into the stack's bucket. The id of the resource is the
-// runner's name there. After an update with another runner, CloudFormation has the old one
-// removed; if the update fails, it has the new one removed.
+// runner uploads the program that runs boxes to the stack's bucket. The physical id of the
+// resource is the name of the object. If an update uploads another runner, CloudFormation later
+// deletes the old one, or the new one if the update fails.
 func runner(ctx context.Context, e event) (made, error) {
 	id := e.PhysicalResourceID
 	var want struct{ Bucket string }
@@ -35,7 +35,7 @@ func runner(ctx context.Context, e event) (made, error) {
 	}
 	if e.RequestType == "Delete" {
 		if !strings.HasPrefix(id, folder) {
-			return made{id: id}, nil // it was never made
+			return made{id: id}, nil // the resource was never created
 		}
 		return made{id: id}, object(ctx, http.MethodDelete, want.Bucket, id, nil)
 	}
@@ -48,7 +48,8 @@ func runner(ctx context.Context, e event) (made, error) {
 	return made{id, map[string]string{"Object": want.Bucket + "/" + id}}, object(ctx, http.MethodPut, want.Bucket, id, program)
 }
 
-// object makes a request for an object. A bucket that is gone has no object any more.
+// object sends a request for an object in a bucket. Deleting an object that does not exist is no
+// error.
 func object(ctx context.Context, method, bucket, name string, body []byte) error {
 	s := boot.Service(awscall.S3)
 	s.Client = &http.Client{Timeout: time.Minute}

@@ -16,25 +16,26 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 )
 
-// Values of the property Other: which secret opens tickets beside the current one.
+// Values of the property Other. It says which secret opens tickets in addition to the current one.
 const (
-	pending  = "AWSPENDING"  // the next one
-	previous = "AWSPREVIOUS" // the one that was current before
+	pending  = "AWSPENDING"  // the next secret
+	previous = "AWSPREVIOUS" // the previous secret
 )
 
-// ticketSecrets are the secrets that seal tickets, as 32 bytes or more in hexadecimal. A
-// parameter of Systems Manager keeps them, as JSON.
+// ticketSecrets are the secrets that seal tickets, each in hexadecimal with at least 32 bytes.
+// They are kept as JSON in a parameter of Systems Manager.
 type ticketSecrets struct {
 	Current  string `json:"current"`
 	Pending  string `json:"pending,omitempty"`
 	Previous string `json:"previous,omitempty"`
 }
 
-// tickets keeps the secrets of tickets in a parameter, and returns those that the functions
-// need now. CloudFormation cannot make such a parameter. The first deployment makes a
-// secret. If the stack has functions already, they keep theirs, so an upgrade from a release
-// that had the secret elsewhere loses no ticket. A deleted stack leaves the parameter, as it
-// leaves the table whose contents the secret seals.
+// tickets is the handler of Custom::Tickets. It keeps the secrets in a parameter, which
+// CloudFormation cannot create because it is encrypted, and returns those that the functions need
+// now. The first deployment creates a secret. If the stack has functions already, it takes their
+// secrets: then an upgrade from a release without the parameter invalidates no ticket. Deleting
+// the stack leaves the parameter, because it leaves the table, whose data is sealed with the
+// secret.
 func tickets(ctx context.Context, e event) (made, error) {
 	var want, before struct{ Name, Function, Other string }
 	if err := json.Unmarshal(e.ResourceProperties, &want); err != nil {
@@ -66,8 +67,9 @@ func tickets(ctx context.Context, e event) (made, error) {
 	return made{want.Name, map[string]string{"Current": now.Current, "Other": now.other(want.Other)}}, nil
 }
 
-// step returns the secrets after a deployment that changes Other from one value to another. The
-// same step may be taken twice. A deployment that fails is taken back by the opposite step.
+// step returns the secrets after a deployment that changes the property Other. The same step may
+// be taken twice. If the deployment fails, CloudFormation takes the opposite step, which restores
+// the secrets.
 func (s ticketSecrets) step(from, to string) ticketSecrets {
 	if s.Current == "" {
 		s.Current = newSecret()
@@ -85,7 +87,7 @@ func (s ticketSecrets) step(from, to string) ticketSecrets {
 	return s
 }
 
-// other returns the secret that opens tickets beside the current one; "" for none.
+// other returns the secret that opens tickets in addition to the current one, or "" for none.
 func (s ticketSecrets) other(which string) string {
 	return map[string]string{pending: s.Pending, previous: s.Previous}[which]
 }
@@ -96,8 +98,9 @@ func newSecret() string {
 	return hex.EncodeToString(b)
 }
 
-// keptTickets reads the secrets. There are none if the parameter is not there. An owner who
-// brings a secret back may write it alone, without JSON.
+// keptTickets reads the secrets in the parameter. It returns the zero value if the parameter does
+// not exist. The value may also be a single secret without JSON, for an owner who restores it by
+// hand.
 func keptTickets(ctx context.Context, name string) (s ticketSecrets, err error) {
 	var answer struct{ Parameters []struct{ Value string } }
 	refused, err := ask(ctx, "AmazonSSM.GetParameters", map[string]any{"Names": []string{name}, "WithDecryption": true}, &answer)
@@ -127,8 +130,9 @@ func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
 	return refusal(refused, err)
 }
 
-// servedTickets returns the secrets in the environment of a function. which is the value of Other
-// that says what its second secret is. There are none if there is no such function yet.
+// servedTickets returns the secrets in the environment of a deployed function. which is the value
+// of Other in its deployment, and says what its second secret is. If the function does not exist,
+// it returns the zero value.
 func servedTickets(ctx context.Context, function, which string) (got ticketSecrets, err error) {
 	s := boot.Service("lambda")
 	var a awscall.Answer
@@ -167,8 +171,8 @@ func ask(ctx context.Context, operation string, q, answer any) (refused string, 
 	return refused, err
 }
 
-// again calls f until AWS does not deny it, while half of this function's time is left. The
-// rights of a role that was just made take some seconds to be everywhere.
+// again calls f until AWS does not deny it. It gives up when the function has less than 30 s left.
+// A new role may take some seconds until its rights are effective.
 func again(ctx context.Context, f func() (denied bool)) {
 	const pause, enough = time.Second, 30 * time.Second
 	for f() {

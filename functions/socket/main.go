@@ -1,4 +1,5 @@
-// Command socket is the Lambda function behind the WebSocket API for MCP clients.
+// Command socket is the Lambda function for MCP clients that use WebSockets, behind a WebSocket
+// API.
 package main
 
 import (

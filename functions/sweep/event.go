@@ -9,14 +9,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
 )
 
-// taskStopped is the detail type of Dormouse's own event about one stopped task.
-// Events of a schedule have another detail type.
+// taskStopped is the detail type of an event of Dormouse about one stopped task. Events of the
+// schedule have another detail type.
 const taskStopped = "Dormouse Task Stopped"
 
 type event struct{ events.CloudWatchEvent }
 
-// task returns the task that an event is about. stops is false for an event of the
-// schedule. ours is false for a task that is no box.
+// task returns the task that the event is about. stops is false if the event comes from the
+// schedule. ours is false if the task is no box.
 func (e event) task() (t fleet.Status, ours, stops bool, err error) {
 	switch e.DetailType {
 	case taskStopped:

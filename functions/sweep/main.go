@@ -29,7 +29,7 @@ func main() {
 			if !stops {
 				return errors.Join(w.Sweep(ctx), natives.Sweep(ctx))
 			}
-			// ECS also reports tasks that are about to stop.
+			// ECS also reports tasks that have not stopped yet.
 			if err != nil || !ours || t.State != fleet.Stopped {
 				return err
 			}

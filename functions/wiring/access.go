@@ -12,12 +12,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// ReadAccess reads the token settings of the servers file, for an endpoint whose URL
-// for clients is publicURL. secret replaces that of the file unless it is empty. [New]
-// checks them.
+// ReadAccess reads the settings for access tokens in the servers file. publicURL is the endpoint's
+// URL for clients. secret replaces the client secret in the file, unless it is "". [New] checks
+// the settings.
 func ReadAccess(servers *serversfile.File, publicURL, secret string) (*resourceserver.Settings, error) {
 	var s resourceserver.Settings
-	if section := servers.Access(); section != nil { // a file without this section costs a cold start no decoding
+	if section := servers.Access(); section != nil { // without this section, a cold start need not decode anything
 		var err error
 		if s, err = resourceserver.ReadSettings(section); err != nil {
 			return nil, err
@@ -27,8 +27,7 @@ func ReadAccess(servers *serversfile.File, publicURL, secret string) (*resources
 	return &s, nil
 }
 
-// addresses returns the addresses at which several servers are served, with the servers at
-// each.
+// addresses returns the paths of all groups of servers, and the servers of each group.
 func addresses(servers *serversfile.File) map[string][]string {
 	all := map[string][]string{}
 	for _, name := range servers.Groups() {
@@ -42,24 +41,24 @@ func addresses(servers *serversfile.File) map[string][]string {
 	return all
 }
 
-// ReadBroker reads the same settings as [ReadAccess] for an endpoint with an authorization server
-// of its own. If the file names no issuer and the endpoint listens on loopback only, users sign in
-// with any name, for development. The URL does not say where the endpoint listens: one for the
-// network may have a URL on loopback.
+// ReadBroker is [ReadAccess] for an endpoint with its own authorization server. If the file names
+// no issuer and the endpoint listens on loopback only, users sign in with any name, for
+// development. onLoopback is needed because publicURL may name loopback although the endpoint is
+// open to a network.
 func ReadBroker(servers *serversfile.File, publicURL, secret string, onLoopback bool) (*resourceserver.Settings, error) {
 	s, err := ReadAccess(servers, publicURL, secret)
 	if err != nil {
 		return nil, err
 	}
-	s.Introspection = nil // it is for tokens of a provider, and this endpoint issues its own
+	s.Introspection = nil // Introspection is for a provider's tokens, but this endpoint issues its own
 	if u, err := url.Parse(publicURL); s.Issuer == "" && onLoopback && err == nil && u.Scheme == "http" {
 		s.Issuer, s.Name = strings.TrimSuffix(publicURL, "/"), "dev"
 	}
 	return s, nil
 }
 
-// takeTokens makes Auth accept tokens besides keys. others are further secrets that open them. The
-// error names the wrong setting.
+// takeTokens makes f.Auth accept access tokens as well as API keys. others are further secrets
+// that may have sealed tokens. The error names the wrong setting.
 func (f *Function) takeTokens(others [][]byte) error {
 	keys := apikey.NewKeys(f.Store)
 	if f.AuthServer {

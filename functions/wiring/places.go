@@ -8,11 +8,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// needs returns what the next attempt to start a box needs. A server that is not configured
-// any more needs nothing; its start fails for that reason.
+// needs returns what the next start of a box requires of the place where it runs. For a server
+// that is no longer in the servers file it returns little; that start fails anyway.
 func (f *Function) needs(b storage.Box) places.Needs {
 	s, _ := f.Servers.Server(b.Server)
-	_, container, _ := s.Container() // an error is ignored: the start of the box reports it
+	_, container, _ := s.Container() // an error is ignored, because the start of the box reports it
 	return places.Needs{
 		Wish: s.Box.Place, Attempt: b.Attempt, Busy: b.Busy,
 		CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB, ToolTimeout: s.ToolTimeout,

@@ -12,7 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// limit sets Quotas to the limits of the servers file, if it has any, and has Meter count for them.
+// limit sets f.Quotas to the limits in the servers file, if it has any, and makes f.Meter count
+// for them.
 func (f *Function) limit() (err error) {
 	if f.Servers == nil {
 		return nil
@@ -28,7 +29,7 @@ func (f *Function) limit() (err error) {
 	return err
 }
 
-// Stopped charges the tenant of a box for a task that has ended.
+// Stopped charges the tenant of a box for a task that has stopped.
 func (f *Function) Stopped(t fleet.Status) {
 	if f.Quotas == nil || t.Started.IsZero() {
 		return
@@ -37,7 +38,8 @@ func (f *Function) Stopped(t fleet.Status) {
 	f.Quotas.ChargeTask(tenant, t.ID, meter.Task(t.Stopped.Sub(t.Started).Seconds(), BoxSize(f.Servers, server)))
 }
 
-// Flush writes down what tenants have used, for a function that ends. Errors: Unavailable.
+// Flush stores what tenants have used. Call it before a function ends. The code of an error is
+// Unavailable.
 func (f *Function) Flush(ctx context.Context) error {
 	if f.Quotas == nil {
 		return nil
@@ -45,12 +47,12 @@ func (f *Function) Flush(ctx context.Context) error {
 	return f.Quotas.Flush(ctx)
 }
 
-// BoxSize returns the size that a server's box has on AWS.
+// BoxSize returns the size of the Fargate task for a server's box.
 func BoxSize(servers *serversfile.File, server string) meter.BoxSize {
 	size := meter.DefaultBox()
 	s, _ := servers.Server(server)
 	f, err := ecs.Size{CPUs: cmp.Or(s.Box.CPUs, size.VCPUs), MemoryMB: cmp.Or(s.Box.MemoryMB, int(size.MemoryMB))}.Fargate()
-	if err == nil { // if there is an error, Fargate has no task of this size
+	if err == nil { // on an error, Fargate has no task of this size
 		size.VCPUs, size.MemoryMB = f.CPUs, float64(f.MemoryMB)
 	}
 	return size

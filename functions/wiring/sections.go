@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// CheckSections checks what package serversfile does not read: the sections limits, access and
-// connect of a servers file. The error joins the mistakes, as that of [serversfile.Parse] does.
+// CheckSections checks the sections limits, access and connect of a servers file, which package
+// serversfile does not read. The error joins all mistakes, as that of [serversfile.Parse] does.
 func CheckSections(c *serversfile.File) error {
 	limits := func(section []byte) error {
 		_, _, err := quota.Read(section)
@@ -45,9 +45,9 @@ func readAccess(section []byte) error {
 	return unknownKey(err, reflect.TypeFor[resourceserver.Settings]())
 }
 
-// checkAccess reads the section access, and checks it as a machine does that takes tokens.
-// What the machine itself gives has a valid value here. A section with a variable that is
-// not set may be one that is not in use, so only its keys are checked.
+// checkAccess checks the section access in the way of an endpoint that accepts tokens. Values that
+// the endpoint itself would add are replaced by valid ones. In a section with a ${VAR}, it checks
+// only the keys: if the variable is not set, the section may not be in use.
 func checkAccess(c *serversfile.File, section []byte) error {
 	s, err := resourceserver.ReadSettings(section)
 	if err != nil {
@@ -65,7 +65,8 @@ func checkAccess(c *serversfile.File, section []byte) error {
 	return err
 }
 
-// unknownKey words the error of package json for a key that a section does not have.
+// unknownKey rewords the error of package json about an unknown key, and proposes a similar key of
+// the type of.
 func unknownKey(err error, of reflect.Type) error {
 	if err == nil {
 		return nil
@@ -86,13 +87,13 @@ func unknownKey(err error, of reflect.Type) error {
 	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, serversfile.Instead(name, known))
 }
 
-// mistake is a mistake in a section, in the value of a key; "" if it is in no single one.
+// mistake is a mistake in a section of the servers file. key is the member that has it, or "" if
+// that is no single one.
 type mistake struct{ key, why string }
 
-// mistakes returns the mistakes in a section, which is nil if the file has none. It first calls
-// read. If that fails, it calls alone with each member by itself, and so finds all members that are
-// wrong by themselves. If none is wrong by itself, it looks for the member without which read
-// accepts the section.
+// mistakes returns the mistakes in a section, which is nil if the file lacks it. It calls read
+// with the whole section. If that fails, it calls alone with each member, to find all members that
+// are wrong by themselves. If there are none, it looks for a member without which read succeeds.
 func mistakes(section []byte, alone, read func([]byte) error) (all []mistake) {
 	if section == nil {
 		return nil
@@ -125,11 +126,11 @@ func mistakes(section []byte, alone, read func([]byte) error) (all []mistake) {
 	return []mistake{{keys[i], err.Error()}}
 }
 
-// encode returns a section with these members.
+// encode returns a JSON object with these members.
 func encode(members map[string]json.RawMessage) []byte {
 	text, err := json.Marshal(members)
 	if err != nil {
-		panic("wiring: " + err.Error()) // all members were read as JSON
+		panic("wiring: " + err.Error()) // all members were decoded from JSON
 	}
 	return text
 }

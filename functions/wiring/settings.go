@@ -10,31 +10,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Variables of functions that set [Settings]. All are optional.
+// Environment variables of functions that set fields of [Settings]. All are optional.
 const (
-	EnvIdle         = "DORMOUSE_IDLE"          // a time: how long a box stays awake without work, for servers that set none
-	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // most calls that may wait for a box that is not awake; more get Busy; 0: any number
-	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds); see sessions.Limits
+	EnvIdle         = "DORMOUSE_IDLE"          // how long a box stays awake without work, for servers that set no time; in the form of EnvLife
+	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // how many calls may wait for a box that is not awake; more get Busy; 0 for any number
+	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a duration such as 90s or 36h; a bare number is in seconds; see sessions.Limits
 
-	// EnvConnectSecrets has a JSON object: the client secret of each third party, by its name
-	// in x-dormouse.connect. "none" is for a function that calls no third party.
+	// EnvConnectSecrets has a JSON object with the client secret of each third party in
+	// x-dormouse.connect, by its name there. "none" means that the function calls no third party.
 	EnvConnectSecrets = "DORMOUSE_CONNECT_SECRETS" //nolint:gosec // the name of a variable
 )
 
-// Local is what the stand-ins for AWS on one machine say to functions. On AWS it is empty.
+// Local is what the emulator of AWS tells functions. On AWS it is empty.
 type Local struct {
-	URL      string          // URL of the stand-ins for Lambda's Invoke API, EventBridge Scheduler and ECS, with a secret path
-	Loopback bool            // the endpoints listen on loopback only. Then users may sign in with any name
-	Since    time.Time       // when the stand-ins began. Their boxes end with them, so boxes that started earlier are gone
-	Place    string          // where boxes run; "" is as processes of this machine
-	Limits   sessions.Limits // times of sessions that tests shorten
+	URL      string          // URL of the emulators of Lambda's Invoke API, EventBridge Scheduler and ECS, with a secret path
+	Loopback bool            // the endpoints listen on loopback only, so users may sign in with any name
+	Since    time.Time       // when the emulators started; boxes that started earlier ended with an earlier emulator
+	Place    string          // where boxes run; "" runs them as processes of this machine
+	Limits   sessions.Limits // limits of sessions that tests shorten
 
 	Origins    []string // see [Settings]
 	ShowErrors bool     // see [Settings]
 }
 
-// Read sets Limits.Life, Idle, WaitingCalls, ConnectSecrets and NoConnect from the variables
-// that are set. The error names the variable and its valid values.
+// Read sets Limits.Life, Idle, WaitingCalls, ConnectSecrets and NoConnect from those of the
+// environment variables that are set. An error names the variable and its valid values.
 func (s *Settings) Read(getenv func(string) string) error {
 	if text := getenv(EnvConnectSecrets); text == "none" {
 		s.NoConnect = true
@@ -65,7 +65,7 @@ func (s *Settings) Read(getenv func(string) string) error {
 	return nil
 }
 
-// duration parses a time above 0: a number of seconds, or a Go duration with units.
+// duration parses a positive duration: a number of seconds, or a Go duration with units.
 func duration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if seconds, bare := strconv.ParseFloat(text, 64); bare == nil && seconds < 1e9 {

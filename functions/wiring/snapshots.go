@@ -11,16 +11,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Forget removes the kept workspaces of a box, up to a generation. remembers says that the server
-// keeps memory ("memory": "keep"), which goes too.
+// Forget removes what an owner has saved in a box, up to a generation of the box. An owner is a
+// session or the principal that shares a workspace. remembers reports that the server's processes
+// save their memory ("memory": "keep"), which is then also removed.
 type Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error
 
-// KeepIn parses the location where boxes keep workspaces. "folder:PATH" is on this machine:
-// the boxes write there themselves, so each function can remove workspaces. With
-// "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", boxes get URLs. "" means nowhere.
+// KeepIn parses the location where boxes save workspaces. "folder:PATH" is on this machine: boxes
+// write there themselves, and each function can remove workspaces. For
+// "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", boxes get signed URLs. "" means that nothing is
+// saved.
 //
-// folder returns the Forget of a folder. If folder is nil, KeepIn refuses a folder. KeepIn
-// sets the location of b, with the region and the endpoint of b.Location as defaults.
+// folder returns the Forget for a folder; if it is nil, KeepIn refuses a folder. The region and the
+// endpoint of b.Location are the defaults for a location in S3.
 func (p *Parts) KeepIn(where string, folder func(path string) Forget, b bucket.Config) error {
 	if where == "" {
 		return nil

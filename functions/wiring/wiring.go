@@ -1,7 +1,7 @@
-// Package wiring builds what the handlers of all functions share: the relay's
-// settings, authentication, sealing, metering. The functions on Lambda and `dormouse
-// run` build the same handlers from it. It reads no environment and opens nothing:
-// package boot does both for a function, and package local for one machine.
+// Package wiring builds what the handlers of all functions share: the settings of the relay,
+// authentication, sealing and metering. The functions on Lambda and `dormouse run` build the same
+// handlers from it. It neither reads the environment nor opens anything. Package boot does that
+// for a function, and package local for one machine.
 package wiring
 
 import (
@@ -33,79 +33,80 @@ import (
 // Settings are values that an operator may set. Servers and Secret are required.
 type Settings struct {
 	Servers      *serversfile.File
-	Secret       []byte // 32 bytes or more; it seals tickets
-	OtherSecret  []byte // also opens tickets while the operator replaces Secret; nil for none
+	Secret       []byte // at least 32 bytes; it seals tickets
+	OtherSecret  []byte // also opens tickets, while the operator replaces Secret; nil for none
 	Limits       sessions.Limits
 	Hosts        []string                 // see transport.Options.AllowedHosts
 	Origins      []string                 // see transport.Options.AllowedOrigins
-	Open         bool                     // any caller may call; otherwise callers need an API key or a token
-	Access       *resourceserver.Settings // settings for tokens, which are accepted besides keys; nil: only keys
-	PublicURL    string                   // where clients and browsers reach the HTTP endpoint; "" if that is not known
-	AuthServer   bool                     // this endpoint's own authorization server issues the tokens
-	RelayURL     string                   // where runners connect, see runner.DialWebSocket
+	Open         bool                     // callers need neither an API key nor a token
+	Access       *resourceserver.Settings // settings for access tokens, which are accepted as well as API keys; nil for API keys only
+	PublicURL    string                   // URL at which clients and browsers reach the HTTP endpoint; "" if unknown
+	AuthServer   bool                     // the endpoint's own authorization server issues the tokens
+	RelayURL     string                   // URL to which runners connect; see runner.DialWebSocket
 	Idle         time.Duration            // how long a box stays awake without work, for servers that set no time
-	WaitingCalls int                      // most calls that may wait for a box that is not awake; 0: any number
+	WaitingCalls int                      // how many calls may wait for a box that is not awake; 0 for any number
 	ShowErrors   bool                     // see transport.Options.ShowErrors
-	Pushed       bool                     // the servers file may come from the store, where operators push it
-	Lock         *held.Lock               // the lock file beside Servers; nil: there is none
+	Pushed       bool                     // operators may push a servers file to the store, which then replaces Servers
+	Lock         *held.Lock               // the lock file beside the servers file; nil for none
 	Metrics      string                   // CloudWatch namespace for metrics in log lines; "" for none
 
-	// ConnectSecrets has the secrets of this endpoint at third parties, by their names in
-	// x-dormouse.connect. They replace those of the servers file.
+	// ConnectSecrets has the client secrets of this endpoint at third parties, by their names in
+	// x-dormouse.connect. They replace those in the servers file.
 	ConnectSecrets map[string]string
-	NoConnect      bool // this function calls no third party, and has none of their secrets
+	NoConnect      bool // this function calls no third party, and lacks their secrets
 }
 
-// Parts are the services that the handlers work with. All but Spent, Bucket and
-// Forget are required.
+// Parts are the services that the handlers use. Store, Fleet, Runners, Clients, Meter and Log are
+// required.
 type Parts struct {
 	Store  storage.Store
-	Spent  func() meter.Stored // the use that the store reports; nil: the meter estimates it
+	Spent  func() meter.Stored // the use that the store reports; nil makes the meter estimate it
 	Fleet  fleet.Fleet
-	Inside *relayserver.Inside // the boxes of this program; nil: it has none
-	// IsInside reports whether the next box of a server is a box of this program.
+	Inside *relayserver.Inside // the boxes in this program; nil if it has none
+	// IsInside reports whether the next box of a server will run in this program.
 	IsInside func(server string) bool
-	Place    func(places.Needs) string // chooses the place of a start; nil: Fleet has one place
-	ListLag  time.Duration             // delay until the fleet lists a task
-	Runners  storage.Poster            // the connections of runners
+	Place    func(places.Needs) string // chooses where a box starts; nil if Fleet has one place only
+	ListLag  time.Duration             // longest time after which Fleet lists a new task
+	Runners  storage.Poster            // sends to the connections of runners
 	Clients  storage.Clients           // the connections of WebSocket clients
 	Meter    *meter.Meter
 	Log      *slog.Logger
-	// Observer gets the events of requests and frames; nil: Log has them.
+	// Observer gets the events of requests and frames. If it is nil, they go to Log.
 	Observer observe.Observer
-	// Bodies gets the sealed lines with what calls said; nil: that is not kept.
+	// Bodies gets sealed lines with what calls and their results said. If it is nil, that is not
+	// kept.
 	Bodies *slog.Logger
 
-	// Snapshots tells runners where to keep workspaces, "" for nowhere. Forget removes a
-	// kept workspace. Bucket holds the workspaces if they are in S3.
+	// Snapshots tells runners where to save workspaces; "" for nowhere. Forget removes saved
+	// workspaces. Bucket is not nil if workspaces are saved in S3.
 	Snapshots string
 	Forget    Forget
 	Bucket    *bucket.Bucket
 }
 
-// Function holds the parts from which the handlers of one function are built.
+// Function has the parts from which the handlers of one function are built.
 type Function struct {
 	Settings
-	Store    storage.Store // counted by Meter
+	Store    storage.Store // the store; Meter counts its use
 	Relay    relayserver.Config
 	Auth     apikey.Authenticator
-	SignIn   SignIn // tells clients where to get the tokens that Auth takes; nil: it takes none
-	Users    Users  // finds users who sign in to the console; nil: nobody does
+	SignIn   SignIn // tells clients where to get the tokens that Auth accepts; nil if it accepts none
+	Users    Users  // finds users who have signed in to the console; nil if nobody can
 	Tickets  *apikey.Tickets
-	States   *storage.Sealer // seals the state that modern clients carry between rounds
+	States   *storage.Sealer // seals the state that clients of 2026-07-28 send back with the answer to a question
 	Log      *slog.Logger
 	Observer observe.Observer
-	Meter    storage.Meter      // counts the cost of Store and of Relay's connections
-	Vault    *credentials.Vault // keys and tokens of callers at third parties
-	Held     *held.Keeper       // keeps what is accepted of servers' tools
-	Quotas   *quota.Limiter     // keeps the limits of the servers file; nil: there are none
+	Meter    storage.Meter      // counts the cost of Store and of the connections in Relay
+	Vault    *credentials.Vault // stores keys and tokens of callers at third parties
+	Held     *held.Keeper       // stores which tools of servers the operator has accepted
+	Quotas   *quota.Limiter     // enforces the limits in the servers file; nil if there are none
 
 	snapshots string
 	bucket    *bucket.Bucket
-	servers   sync.Map // what Server returns, by name: a request to a group asks for all
+	servers   sync.Map // results of Server by name, because a request to a group needs all servers
 }
 
-// SignIn is as transport.SignIn, which this package does not link.
+// SignIn has the methods of transport.SignIn. This package does not link transport.
 type SignIn interface {
 	Metadata(server, address string) []byte
 	Challenge(address string, tried bool, err error) string
@@ -114,13 +115,13 @@ type SignIn interface {
 	MetadataURL(address string) string
 }
 
-// Users is as api.Users, which this package does not link.
+// Users has the methods of api.Users. This package does not link api.
 type Users interface {
 	Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error)
 }
 
-// New returns a Function. It returns an error for a secret that is too short, for invalid
-// settings in Access, and for invalid limits or third parties of the servers file.
+// New returns a Function. It returns an error if a secret is too short, if Access is invalid, or
+// if the limits or third parties in the servers file are.
 func New(s Settings, p Parts) (*Function, error) {
 	var others [][]byte
 	if s.OtherSecret != nil {
@@ -195,7 +196,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	return f, nil
 }
 
-// bodies returns what keeps the bodies of calls for auditors.
+// bodies returns the Keeper that writes what calls said to a log, for auditors.
 func (f *Function) bodies(to *slog.Logger) *bodies.Keeper {
 	return &bodies.Keeper{
 		Server: func(name string) (serversfile.Server, bool) {
@@ -211,9 +212,8 @@ func (f *Function) bodies(to *slog.Logger) *bodies.Keeper {
 	}
 }
 
-// RelayWithBucket returns Relay for the relay function and the sweep, which have rights in
-// the bucket of snapshots, if there is one. The other functions leave removals in the
-// bucket to the sweep.
+// RelayWithBucket returns Relay with the bucket of saved workspaces, if there is one. Only the
+// relay and sweep functions have rights in the bucket; the sweep removes for the others.
 func (f *Function) RelayWithBucket() relayserver.Config {
 	c := f.Relay
 	if f.bucket != nil {
@@ -222,7 +222,8 @@ func (f *Function) RelayWithBucket() relayserver.Config {
 	return c
 }
 
-// launch returns the variables that a runner gets for its box, besides those of the relay.
+// launch returns the environment variables of a box's runner, except for those that the relay
+// adds.
 func (f *Function) launch(b storage.Box) (map[string]string, error) {
 	s, ok := f.Servers.Server(b.Server)
 	if !ok || s.Disabled {
@@ -244,12 +245,12 @@ func (f *Function) launch(b storage.Box) (map[string]string, error) {
 	return env, nil
 }
 
-// Server returns a configured server in the form of package sessions. It returns false for a
-// server that is not configured or is disabled.
+// Server returns a server of the servers file in the form of package sessions. ok is false if the
+// file lacks it or disables it.
 func (f *Function) Server(name string) (sessions.Server, bool) {
 	if known, ok := f.servers.Load(name); ok {
 		k, ok := known.(served)
-		k.Digest = k.record.Digest() // a file of the server's program may have been edited since the last call
+		k.Digest = k.record.Digest() // a file of the server's program may have changed since the last call
 		return k.Server, ok && k.is
 	}
 	s, ok := f.Servers.Server(name)
@@ -265,16 +266,16 @@ func (f *Function) Server(name string) (sessions.Server, bool) {
 	return made, ok && !s.Disabled
 }
 
-// served is a server of the servers file. is reports whether it is served.
+// served is a result of Function.Server. is reports whether clients can call the server.
 type served struct {
 	sessions.Server
 	record *serversfile.Record
 	is     bool
 }
 
-// Event wraps a handler of events so that the Observer gets each event, with its cost. whose
-// returns the account of an event (Tenant, Server and Session). If whose is nil, events have no
-// account.
+// Event wraps a handler of events, so that the Observer gets each event with its cost. whose
+// returns the Tenant, Server and Session that an event is charged to. If whose is nil, it is
+// charged to nobody.
 func Event[E any](f *Function, whose func(E) storage.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()

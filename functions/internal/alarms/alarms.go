@@ -1,5 +1,5 @@
-// Package alarms reads where a function keeps the alarms of native servers. It is separate
-// from package boot because it links go-sdk. The relay function does not need go-sdk.
+// Package alarms reads how a function sets the alarms of native servers. It is separate from
+// package boot because it links the MCP Go SDK, which the relay function does not need.
 package alarms
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
 )
 
-// Env is the variable with eventbridge.Config as JSON. Without it the function keeps
-// no alarms.
+// Env is the environment variable with an eventbridge.Config in JSON. Without it, the function
+// sets no alarms.
 const Env = "DORMOUSE_SCHEDULES"
 
-// Open returns the Alarms that the environment describes. It opens no connection.
+// Open returns the Alarms that the environment describes. It connects to nothing yet.
 func Open() (endpoints.Alarms, error) {
 	c, err := read()
 	if c == nil {
@@ -31,8 +31,8 @@ func Open() (endpoints.Alarms, error) {
 	}, nil
 }
 
-// Scheduler returns the scheduler of [Open] for a function that ends sessions and starts
-// nothing. Such a function has no right to invoke another one.
+// Scheduler returns only the scheduler of [Open]. It is for a function that ends sessions and
+// executes no alarm, and so has no right to invoke another function.
 func Scheduler() (native.Scheduler, error) {
 	c, err := read()
 	if c == nil {
@@ -41,11 +41,11 @@ func Scheduler() (native.Scheduler, error) {
 	return eventbridge.New(*c), nil
 }
 
-// read reads the configuration from [Env]. It returns nil if the function keeps no alarms.
+// read reads the configuration in [Env]. It returns nil if there is none.
 func read() (*eventbridge.Config, error) {
 	text := os.Getenv(Env)
 	if text == "" {
-		return nil, nil //nolint:nilnil // a function without alarms is no error
+		return nil, nil //nolint:nilnil // a function without alarms is valid
 	}
 	var c eventbridge.Config
 	err := json.Unmarshal([]byte(text), &c)

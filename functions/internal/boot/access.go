@@ -7,16 +7,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 )
 
-// Values of DORMOUSE_ACCESS.
+// Values of [EnvAccess].
 const (
 	accessKeys  = "keys"  // callers need an API key; the default
 	accessOAuth = "oauth" // callers need an API key, or sign in at this endpoint's own authorization server
 	accessIDP   = "idp"   // callers need an API key, or a token of an identity provider
-	accessOpen  = "open"  // any caller may call; on one machine only
+	accessOpen  = "open"  // callers need nothing; allowed only on one machine
 )
 
-// access sets who may call. It allows accessOpen only on one machine: under the emulator,
-// or under SAM, which runs single functions.
+// access sets in s who may call. It allows accessOpen only on one machine: under the emulator, or
+// under sam local.
 func access(s *wiring.Settings) error {
 	oneMachine := local().URL != "" || os.Getenv(envSAMLocal) == "true"
 	switch mode := os.Getenv(EnvAccess); {

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Variables of a function that Lambda, sam local (envSAMLocal), the template (envDomain) or
-// an emulator of AWS (envEndpoint) sets.
+// Names of environment variables. Lambda sets them, except for envSAMLocal (sam local), envDomain
+// (template.yaml) and envEndpoint (an emulator of AWS).
 const (
 	envRegion   = "AWS_REGION"
 	envKey      = "AWS_ACCESS_KEY_ID"
@@ -27,12 +27,12 @@ const (
 	envVersion  = "AWS_LAMBDA_FUNCTION_VERSION"
 	envMemory   = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE" // MiB
 	envSAMLocal = "AWS_SAM_LOCAL"                   // "true" under sam local
-	envDomain   = "AWS_URL_SUFFIX"                  // set by the template where it is not amazonaws.com
-	envEndpoint = "AWS_ENDPOINT_URL"                // all services of AWS, as AWS's own tools read it
+	envDomain   = "AWS_URL_SUFFIX"                  // set in AWS partitions whose domain is not amazonaws.com
+	envEndpoint = "AWS_ENDPOINT_URL"                // endpoint of all AWS services, as for the AWS SDKs
 )
 
-// credentials returns the credentials of the function's role. They are never renewed in a
-// process: Lambda starts the function anew instead.
+// credentials returns the credentials of the function's role. They need no renewal, because Lambda
+// ends a process before they expire.
 func credentials() aws.CredentialsProvider {
 	return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		c := aws.Credentials{AccessKeyID: os.Getenv(envKey), SecretAccessKey: os.Getenv(envSecret), SessionToken: os.Getenv(envToken)}
@@ -43,13 +43,13 @@ func credentials() aws.CredentialsProvider {
 	})
 }
 
-// connections returns a poster for the WebSocket API whose endpoint a variable names.
+// connections returns a poster to the WebSocket API whose endpoint is in the environment variable
+// env.
 func connections(env string) *relayserver.Connections {
 	return relayserver.NewPoster(os.Getenv(env), os.Getenv(envRegion), credentials())
 }
 
-// endpoint returns the address of an AWS service in this region, or of its stand-in on
-// one machine.
+// endpoint returns the URL of an AWS service in this region, or that of its emulator.
 func endpoint(service string) string {
 	if stand := local().URL; stand != "" {
 		return stand + "/" + service
@@ -60,25 +60,21 @@ func endpoint(service string) string {
 	return "https://" + service + "." + os.Getenv(envRegion) + "." + cmp.Or(os.Getenv(envDomain), "amazonaws.com")
 }
 
-// InvokeSelf starts an invocation of this same version of this function with a payload
-// (JSON), and does not wait for it. Lambda repeats an invocation that fails. While a
-// deployment shifts traffic, the name without a version would reach other code.
-//
-// Errors: Unavailable.
+// InvokeSelf starts an asynchronous invocation of this version of this function. payload is JSON.
+// Lambda tries again if the invocation fails. The version matters because the bare name may run
+// other code during a deployment. The code of an error is Unavailable.
 func InvokeSelf(ctx context.Context, payload []byte) error {
 	return Invoke(ctx, os.Getenv(envFunction)+":"+cmp.Or(os.Getenv(envVersion), "$LATEST"), payload)
 }
 
-// Invoke starts an invocation of a function, by its name or ARN, and does not wait
-// for it.
-//
-// Errors: Unavailable.
+// Invoke starts an asynchronous invocation of a function, given its name or ARN. The code of an
+// error is Unavailable.
 func Invoke(ctx context.Context, name string, payload []byte) error {
 	lambda := Service("lambda")
 	a, err := lambda.Do(ctx, awscall.Request{
 		Method: http.MethodPost, URL: lambda.Endpoint + "/2015-03-31/functions/" + url.PathEscape(name) + "/invocations", Body: payload,
 		Header: http.Header{"Content-Type": {"application/json"}, "X-Amz-Invocation-Type": {"Event"}},
-	}, 0) // the body stays unread
+	}, 0) // the response body is not read
 	switch a.Status {
 	case http.StatusAccepted:
 		return nil
@@ -88,7 +84,7 @@ func Invoke(ctx context.Context, name string, payload []byte) error {
 	return storage.Errorf(storage.Unavailable, "the function could not invoke %q: status %d", name, a.Status)
 }
 
-// Service returns an AWS service in this region, whose requests end after 10 s.
+// Service returns a client for an AWS service in this region. Its requests time out after 10 s.
 func Service(name string) awscall.Service {
 	return awscall.Service{
 		Name: name, Region: os.Getenv(envRegion), Endpoint: endpoint(name), Credentials: credentials(), Client: &http.Client{Timeout: 10 * time.Second},

@@ -1,6 +1,6 @@
-// Package boot holds the code that the main packages of all functions share. It reads the
-// environment once, opens the services that the environment names, and starts the loop
-// that takes invocations. It makes no decisions; package wiring builds the handlers.
+// Package boot has the code that the main packages of all functions share. It reads the
+// environment once, opens the services that the environment names, and calls the handlers for
+// invocations. Package wiring builds the handlers.
 package boot
 
 import (
@@ -21,47 +21,48 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// Environment of every function, besides the variables of package wiring.
+// Environment variables of every function, besides those of package wiring.
 const (
 	EnvStore        = "DORMOUSE_STORE"              // sqlite:PATH or dynamodb:TABLE[?endpoint=URL&region=NAME]
-	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file; on one machine, of its accepted copy
-	EnvSecret       = "DORMOUSE_SECRET"             // hex, 32 bytes or more; seals tickets
-	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // hex; a second secret that also opens tickets while the operator replaces EnvSecret; empty: none
-	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // where runners connect, see runner.DialWebSocket
+	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file; under the emulator, of the copy for [serversfile.LoadAccepted]
+	EnvSecret       = "DORMOUSE_SECRET"             // hexadecimal, at least 32 bytes; seals tickets
+	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // hexadecimal; a second secret that also opens tickets, while the operator replaces the first one; empty for none
+	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // URL to which runners connect; see runner.DialWebSocket
 	EnvConnections  = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients      = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
-	EnvHosts        = "DORMOUSE_HOSTS"              // values of Host that are served, separated by commas; empty: names of loopback
+	EnvHosts        = "DORMOUSE_HOSTS"              // values of the Host header that are accepted, separated by commas; empty for the names of loopback
 	EnvAccess       = "DORMOUSE_ACCESS"             // keys, oauth, idp, or open on one machine; see access.go
-	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required with oauth and idp, because tokens name it, and so that users can connect third parties
-	EnvSnapshots    = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty: nowhere
-	EnvMetrics      = "DORMOUSE_METRICS"            // CloudWatch namespace for metrics in log lines, which AWS bills; off or empty: none
-	EnvFleet        = "DORMOUSE_FLEET"              // where boxes run on AWS, see ecs.ParsePlace
-	EnvBoxFunctions = "DORMOUSE_BOX_FUNCTIONS"      // functions for boxes on AWS, see lambda.ParseSizes; empty: none
+	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required with oauth and idp, whose tokens name it, and for connecting accounts at third parties
+	EnvSnapshots    = "DORMOUSE_SNAPSHOTS"          // where boxes save workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty for nowhere
+	EnvMetrics      = "DORMOUSE_METRICS"            // CloudWatch namespace for metrics in log lines, which AWS bills; "off" or empty for none
+	EnvFleet        = "DORMOUSE_FLEET"              // where boxes run on AWS; see ecs.ParsePlace
+	EnvBoxFunctions = "DORMOUSE_BOX_FUNCTIONS"      // functions in which boxes run on AWS; see lambda.ParseSizes; empty for none
 
-	// EnvDashboard is the URL of the dashboard in CloudWatch. The console links to it for
-	// data that the store does not have.
+	// EnvDashboard is the URL of a CloudWatch dashboard. The console links to it for data that the
+	// store does not have.
 	EnvDashboard = "DORMOUSE_DASHBOARD"
 
-	// EnvCallLogs has the names of the log groups in which the console searches calls,
-	// separated by commas. The last is that of the function relay, which has only bodies of
-	// calls. If it is empty, the console searches no calls.
+	// EnvCallLogs has the names of the log groups in which the console searches for calls,
+	// separated by commas. The last one is that of the relay function, which has only the bodies
+	// of calls. If the variable is empty, the console cannot search for calls.
 	EnvCallLogs = "DORMOUSE_CALL_LOGS"
 
-	// EnvClientSecret is the secret of this endpoint at the identity provider: by it the
-	// function for sign-ins signs users in, and those that take tokens ask about them.
+	// EnvClientSecret is the client secret of this endpoint at the identity provider. The oauth
+	// function signs users in with it. The functions that accept the provider's tokens use it to
+	// ask the provider about them.
 	EnvClientSecret = "DORMOUSE_CLIENT_SECRET" //nolint:gosec // the name of a variable
 
-	// EnvLocal is set by the emulator of one machine: a [wiring.Local] as JSON.
+	// EnvLocal is a [wiring.Local] in JSON. The emulator sets it.
 	EnvLocal = "DORMOUSE_EMULATOR"
 )
 
-// opened holds what a process opens once, and uses for each servers file that it serves.
+// opened has what a process opens once, and uses for each version of the servers file.
 type opened struct {
 	settings wiring.Settings // without the fields that depend on the servers file
 	parts    wiring.Parts    // without the fields that depend on the servers file
 }
 
-// open reads the environment and opens the store. Its errors name the variable.
+// open reads the environment and opens the store. Its errors name the wrong environment variable.
 func open() (*opened, error) {
 	l := local()
 	o := &opened{settings: wiring.Settings{
@@ -89,7 +90,7 @@ func open() (*opened, error) {
 	return o, err
 }
 
-// local returns what the emulator of one machine says; nothing on AWS.
+// local returns the settings of the emulator. On AWS it returns the zero value.
 func local() (l wiring.Local) {
 	if text := os.Getenv(EnvLocal); text != "" {
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
@@ -99,7 +100,7 @@ func local() (l wiring.Local) {
 	return l
 }
 
-// own reads the servers file that was deployed with the function.
+// own reads the servers file that was deployed with this function.
 func own() (*serversfile.File, error) {
 	if local().URL != "" {
 		return serversfile.LoadAccepted(os.Getenv(EnvServers))
@@ -108,7 +109,7 @@ func own() (*serversfile.File, error) {
 	return c, err
 }
 
-// function builds the parts from which handlers are made, for one servers file.
+// function builds the parts of handlers for one version of the servers file.
 func (o *opened) function(servers *serversfile.File) (*wiring.Function, error) {
 	s, p := o.settings, o.parts
 	s.Servers, s.Lock = servers, held.LockOf(os.Getenv(EnvServers), false)
@@ -130,13 +131,13 @@ func (o *opened) function(servers *serversfile.File) (*wiring.Function, error) {
 	return f, nil
 }
 
-// parts opens the services that the environment names, except the fleet.
+// parts opens the services that the environment names, except for the fleet.
 func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	p = wiring.Parts{
 		Runners: connections(EnvConnections), Clients: connections(EnvClients), Meter: newMeter(s.Metrics),
 		Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	}
-	p.Bodies = p.Log // their lines are sealed
+	p.Bodies = p.Log // the bodies in these lines are sealed
 	if p.Store, p.Spent, err = openStore(os.Getenv(EnvStore), s.Limits); err != nil {
 		return p, err
 	}
@@ -152,8 +153,8 @@ func bucketIn(location bucket.Location) bucket.Config {
 	return bucket.Config{Location: location, Credentials: credentials(), Domain: os.Getenv(envDomain)}
 }
 
-// metricsSpace returns the CloudWatch namespace for metrics in log lines. It is "" outside
-// AWS, and if EnvMetrics names none.
+// metricsSpace returns the CloudWatch namespace for metrics in log lines, or "" for none. Outside
+// AWS it returns "".
 func metricsSpace() string {
 	space := os.Getenv(EnvMetrics)
 	if space == "off" || local().URL != "" || os.Getenv(envSAMLocal) == "true" {
@@ -163,11 +164,11 @@ func metricsSpace() string {
 }
 
 func newMeter(metrics string) *meter.Meter {
-	memory, _ := strconv.ParseFloat(os.Getenv(envMemory), 64) // 0 if unset: the meter then assumes the value of template.yaml
+	memory, _ := strconv.ParseFloat(os.Getenv(envMemory), 64) // 0 if unset: the meter then assumes the value in template.yaml
 	return meter.New(meter.Options{MemoryMB: memory, Started: time.Now(), Metrics: metrics})
 }
 
-// fail reports why a function cannot start and ends the process.
+// fail logs why a function cannot start, and exits.
 func fail(err error) {
 	slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error("function cannot start", "error", err)
 	os.Exit(1)

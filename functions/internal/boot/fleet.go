@@ -22,12 +22,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// ecsListLag is the longest delay until ECS lists a task.
+// ecsListLag is the longest time after which ECS lists a new task.
 const ecsListLag = time.Minute
 
-// openFleet opens ECS, and Lambda if EnvBoxFunctions names functions for boxes. If EnvFleet
-// is not set, it opens the fleet of the emulator instead of ECS, which lists tasks without
-// delay.
+// openFleet opens ECS, and also Lambda if EnvBoxFunctions names functions for boxes. If EnvFleet
+// is not set, it opens the emulator's fleet instead of ECS; that one lists tasks at once.
 func openFleet(servers *serversfile.File) (boxes *places.Fleet, listLag time.Duration, err error) {
 	base, wish, all := ecs.Place, places.Auto, map[string]fleet.Fleet{}
 	if place := os.Getenv(EnvFleet); place == "" {
@@ -78,7 +77,7 @@ func openECS(text string, servers *serversfile.File) (fleet.Fleet, error) {
 	return ecs.New(c)
 }
 
-// shapeOf returns what the tasks of a server need.
+// shapeOf returns the image, size and secrets that the tasks of a server need.
 func shapeOf(servers *serversfile.File, server string) (ecs.Shape, error) {
 	s, _ := servers.Server(server)
 	secrets := map[string]string{}
@@ -87,15 +86,15 @@ func shapeOf(servers *serversfile.File, server string) (ecs.Shape, error) {
 	}
 	container, _, err := s.Container()
 	if err != nil {
-		err = fleet.Refusal{Why: err.Error()} // the callers get what is wrong, and no second attempt is made
+		err = fleet.Refusal{Why: err.Error()} // a Refusal's text is shown to callers, and the start is not tried again
 	}
 	return ecs.Shape{
 		Image: cmp.Or(container.Image, s.Box.Image), User: container.User, Size: ecs.Size{CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB}, Secrets: secrets,
 	}, err
 }
 
-// signer returns what signs URLs of the runner's object, "BUCKET/FOLDER/SHA256". Without a
-// runner, no box can start.
+// signer returns a function that signs URLs of the runner's object in S3. object is
+// "BUCKET/FOLDER/SHA256". If it is "", the function returns an error, so no box can start.
 func signer(object string) (func(context.Context) (string, error), error) {
 	if object == "" {
 		return func(context.Context) (string, error) {
@@ -111,8 +110,8 @@ func signer(object string) (func(context.Context) (string, error), error) {
 	return func(ctx context.Context) (string, error) { return b.URL(ctx, sum) }, nil
 }
 
-// loginECR returns the header Authorization for a private registry of ECR, which the
-// function's role may read.
+// loginECR returns the Authorization header for a private ECR registry that the function's role
+// may read. For other registries it returns "".
 func loginECR(ctx context.Context, registry string) (string, error) {
 	rest, own := strings.CutSuffix(registry, "."+cmp.Or(os.Getenv(envDomain), "amazonaws.com"))
 	words := strings.Split(rest, ".") // ACCOUNT.dkr.ecr.REGION

@@ -10,21 +10,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// renewed is how long a process serves a servers file before it looks for a newer one. It
-// looks only when an invocation comes, with one read.
+// renewed is how long a process serves a version of the servers file before it looks for a newer
+// one. It looks only during an invocation, with one read of the store.
 const renewed = 30 * time.Second
 
-// latest keeps the handler of the newest servers file: the one that was pushed last, or the
-// function's own if there is none. It is safe for concurrent use.
+// latest has the handler for the newest servers file: the one that an operator has pushed last to
+// the store, or if there is none, the one that was deployed with the function. It is safe for
+// concurrent use.
 type latest[H any] struct {
 	opened *opened
 	own    *serversfile.File
 	build  func(*wiring.Function) (H, error)
 
 	mu      sync.Mutex
-	now     H         // the handler of the servers file that is served
-	version int64     // version of the pushed servers file that is served; 0: the function's own file
-	looked  time.Time // zero until the first look has succeeded
+	now     H         // handler for the servers file that is served
+	version int64     // version of the pushed servers file that is served; 0 for the deployed one
+	looked  time.Time // when the store was last read; zero until that has succeeded once
 }
 
 func newLatest[H any](o *opened, own *serversfile.File, build func(*wiring.Function) (H, error)) (*latest[H], error) {
@@ -44,10 +45,9 @@ func (l *latest[H]) serve(servers *serversfile.File) error {
 	return err
 }
 
-// get returns the handler. If this function cannot serve a pushed file, get logs that and
-// keeps the previous handler. Until the first look succeeds, get returns an error,
-// because the function's own file may admit clients that the pushed file refuses.
-// Errors: Unavailable.
+// get returns the handler. If a pushed file cannot be served, get logs that and returns the
+// previous handler. Until the store was read once, get returns the error of the read: the deployed
+// file may admit clients that the pushed file refuses. Its code is Unavailable.
 func (l *latest[H]) get(ctx context.Context) (H, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

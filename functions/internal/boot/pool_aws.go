@@ -9,9 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-const poolPlace = "" // there is none
+const poolPlace = "" // the emulator is not in this build
 
-// openPool fails, because only tests have an emulator.
+// openPool fails: without EnvFleet there is no fleet on AWS.
 func openPool(string, time.Time) (fleet.Fleet, error) {
 	return nil, errors.New(EnvFleet + " is not set: deploy the stack")
 }

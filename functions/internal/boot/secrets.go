@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// maxNames is how many parameters Systems Manager returns in one answer.
+	// maxNames is the largest number of parameters in one request to Systems Manager.
 	maxNames = 10
-	// maxSecrets is more than an answer with as many values may have.
+	// maxSecrets limits the bytes of a response. A response with maxNames values is smaller.
 	maxSecrets = 1 << 20
 )
 
-// Resolver returns the Resolve of a relayserver.Config for a function: it returns the variables
-// of the runner of a box, with the values of the secrets that the env of the box's server names.
-// It makes no request for a server that names none, one for up to ten parameters of Systems
-// Manager, and one for each secret of Secrets Manager. If AWS refuses a name,
-// serversfile.SecretFailure has the reason in place of the values.
+// Resolver returns the function for Resolve in a relayserver.Config. That function returns
+// environment variables for the runner of a box, with the secrets that the env of the box's server
+// refers to. It makes one request for each ten parameters of Systems Manager, and one for each
+// secret of Secrets Manager. If AWS refuses one, it returns only serversfile.SecretFailure, with
+// the reason.
 //
-// Under the emulator there are no such secrets, and no variables.
+// Under the emulator there are no secrets, and the function returns nothing.
 //
-// Errors: Unavailable.
+// The code of an error is Unavailable.
 func Resolver(f *wiring.Function) func(context.Context, storage.Box) (map[string]string, error) {
 	return func(ctx context.Context, b storage.Box) (map[string]string, error) {
 		if os.Getenv(EnvLocal) != "" {
@@ -86,13 +86,13 @@ func resolve(ctx context.Context, references map[string]string) (map[string]stri
 	return env, nil
 }
 
-// failure returns the variables of a runner whose server cannot have its secrets.
+// failure returns the variables of a runner whose server cannot get its secrets.
 func failure(why string) map[string]string {
 	return map[string]string{serversfile.SecretFailure: why}
 }
 
-// readParameters adds the values of up to ten parameters to values. refused is why Systems
-// Manager does not give one.
+// readParameters adds the values of at most maxNames parameters to values. If Systems Manager does
+// not give one of them, refused says why.
 func readParameters(ctx context.Context, names []string, values map[string]string) (refused string, err error) {
 	var answer struct {
 		Parameters        []struct{ Name, ARN, Selector, Value string }
@@ -117,7 +117,7 @@ type secretVersion struct {
 	VersionID    string `json:"VersionId,omitempty"`
 }
 
-// parseSecret reads NAME[:KEY[:STAGE[:VERSION]]], as ECS does. NAME may be an ARN.
+// parseSecret parses NAME[:KEY[:STAGE[:VERSION]]], the form that ECS uses. NAME may be an ARN.
 func parseSecret(name string) (v secretVersion, key string) {
 	prefix := ""
 	if a, err := arn.Parse(name); err == nil {
@@ -140,7 +140,8 @@ func readSecret(ctx context.Context, v secretVersion) (value, refused string, er
 	return *answer.SecretString, "", nil
 }
 
-// member returns the member of a secret's JSON object, or the whole secret for "".
+// member returns a member of a secret that is a JSON object. For key "" it returns the whole
+// secret.
 func member(secret, key string) (value string, ok bool) {
 	if key == "" {
 		return secret, true
@@ -155,10 +156,9 @@ func member(secret, key string) (value string, ok bool) {
 	return value, true
 }
 
-// Ask sends a request to a service of AWS that speaks JSON. refused says why the service
-// will never do it. The answer may hold secrets, so no error quotes it.
-//
-// Errors: Unavailable.
+// Ask sends a request to an AWS service that speaks JSON, and decodes the response into answer. If
+// the service will never accept this request, refused says why. The response may contain secrets,
+// so errors do not quote it. The code of an error is Unavailable.
 func Ask(ctx context.Context, service, operation string, q, answer any) (refused string, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -175,7 +175,7 @@ func Ask(ctx context.Context, service, operation string, q, answer any) (refused
 		Upper string `json:"Message"`
 	}
 	if err == nil && a.Status != http.StatusOK {
-		_ = json.Unmarshal(a.Body, &fault) // an answer without a type counts as Unavailable below
+		_ = json.Unmarshal(a.Body, &fault) // without a type the error becomes Unavailable below
 		kind := fault.Type[strings.LastIndex(fault.Type, "#")+1:]
 		switch kind {
 		case "AccessDeniedException", "ResourceNotFoundException", "ParameterNotFound", "ValidationException", "InvalidParameterException",

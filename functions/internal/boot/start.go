@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
-// Serve takes invocations until the process is stopped. build makes the handler of a
-// servers file. Serve calls build at the start, and again within the time renewed after an
-// operator's push.
+// Serve handles invocations until the process is stopped. build makes the handler for one version
+// of the servers file. Serve calls build at the start, and again within the time renewed after an
+// operator has pushed another version.
 func Serve[E, R any](build func(*wiring.Function) (func(context.Context, E) (R, error), error)) {
 	o, err := open()
 	if err != nil {
@@ -39,7 +39,7 @@ func Serve[E, R any](build func(*wiring.Function) (func(context.Context, E) (R, 
 	})
 }
 
-// Quiet returns a handler with an empty answer.
+// Quiet returns a handler whose response is empty.
 func Quiet[E any](handle func(context.Context, E) error) func(context.Context, E) (any, error) {
 	return func(ctx context.Context, e E) (any, error) { return nil, handle(ctx, e) }
 }

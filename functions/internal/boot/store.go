@@ -12,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// storeForms lists the valid forms of DORMOUSE_STORE in this build.
+// storeForms lists the valid forms of EnvStore in this build.
 const storeForms = sqliteForm + "dynamodb:" + dynamostore.LocationForm
 
-// openStore opens the store that EnvStore names, with the event age of limits. spent
+// openStore opens the store that EnvStore names. Its events live for limits.EventAge. spent
 // returns the use that DynamoDB reports; it is nil for SQLite.
 func openStore(name string, limits sessions.Limits) (s storage.Store, spent func() meter.Stored, err error) {
 	kind, where, _ := strings.Cut(name, ":")
@@ -37,9 +37,9 @@ func openStore(name string, limits sessions.Limits) (s storage.Store, spent func
 	return s, spent, nil
 }
 
-// openTable returns a store on an existing table. It creates the client without the SDK's
-// config module, which would read files and profiles. A function has its region and its
-// credentials in the environment.
+// openTable returns a store in an existing DynamoDB table. It does not use the config module of
+// the AWS SDK, which would read files and profiles. A function has its region and credentials in
+// the environment.
 func openTable(where string, limits sessions.Limits) (storage.Store, func() meter.Stored, error) {
 	location, err := dynamostore.ParseLocation(where, cmp.Or(os.Getenv(envRegion), os.Getenv("AWS_DEFAULT_REGION")))
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// sqliteForm is empty: a deployed function does not contain SQLite, which would be a
-// third of the program.
+// sqliteForm is empty: a deployed function does not contain SQLite, which would be a third of the
+// program.
 const sqliteForm = ""
 
 func openSQLite(string, sessions.Limits) (storage.Store, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
-// sqliteForm is the first of the valid forms of DORMOUSE_STORE.
+// sqliteForm is the form of EnvStore for SQLite.
 const sqliteForm = "sqlite:PATH or "
 
 func openSQLite(path string, limits sessions.Limits) (storage.Store, error) {

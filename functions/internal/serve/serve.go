@@ -1,6 +1,5 @@
-// Package serve runs the two functions that have native servers, http and socket. They read
-// the same environment as every function (see template.yaml), and return when the process
-// should end.
+// Package serve runs the two functions that execute native servers: http and socket. They read the
+// environment variables that all functions have; see template.yaml.
 package serve
 
 import (
@@ -17,15 +16,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
 
-// event is the event of the HTTP function: a request of the REST API, or an alarm of a
-// native server. The text of a client is always inside the request, so a client cannot
-// send an alarm.
+// event is an event of the HTTP function: a request from the REST API, or an alarm of a native
+// server. A client cannot forge an alarm, because everything that a client sends is inside the
+// request.
 type event struct {
 	events.APIGatewayProxyRequest
 	Alarm *native.Alarm `json:"dormouseAlarm"`
 }
 
-// HTTP runs the function behind the REST API. Alarms invoke the same function.
+// HTTP runs the function behind the REST API. An alarm invokes the same function.
 func HTTP(servers native.Servers) {
 	boot.Serve(func(f *wiring.Function) (func(context.Context, event) (*events.APIGatewayProxyStreamingResponse, error), error) {
 		a, err := alarms.Open()
@@ -53,8 +52,8 @@ func Socket(servers native.Servers) {
 		if err != nil {
 			return nil, err
 		}
-		// Nothing can be sent to a new connection before the invocation for $connect has
-		// ended, so another invocation pushes.
+		// API Gateway delivers nothing to a new connection until the invocation for $connect has
+		// ended. So another invocation pushes the stored messages.
 		s, err := endpoints.NewSocket(f, servers, a, func(ctx context.Context, id storage.ID) error {
 			payload, err := apigateway.PushEvent(id)
 			if err != nil {

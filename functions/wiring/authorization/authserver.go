@@ -1,7 +1,6 @@
-// Package authorization builds the pages for browsers from the parts that all functions
-// share: the authorization server, and the pages where users connect third parties. It is
-// separate from package wiring because it links an OpenID Connect client, which the
-// functions for calls do not need.
+// Package authorization builds the pages for browsers: those of the authorization server, and
+// those where users connect accounts at third parties. It is separate from package wiring because
+// it links an OpenID Connect client, which other functions do not need.
 package authorization
 
 import (
@@ -17,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Handler returns the pages of a Function. It answers all other paths with 404. Clients
-// that look for an authorization server expect a 404 if there is none.
+// Handler returns the pages of a Function. All other paths get 404, which is what clients expect
+// when they look for an authorization server and there is none.
 func Handler(f *wiring.Function) (http.Handler, error) {
 	p, err := New(f, nil)
 	if err != nil {
@@ -36,14 +35,15 @@ func Handler(f *wiring.Function) (http.Handler, error) {
 	}), nil
 }
 
-// Pages are the authorization server of a Function, if it has one, and the pages where
-// users connect third parties.
+// Pages are the authorization server of a Function, if it has one, and the pages where users
+// connect accounts at third parties.
 type Pages struct {
-	AuthServer *authserver.Server // nil: nobody signs in here
+	AuthServer *authserver.Server // nil if nobody can sign in here
 	pages      *credentials.Pages
 }
 
-// Paths are the paths that [Pages] may serve, beside those of the servers.
+// Paths returns the paths that [Pages] may serve, beside those of the servers. signIn says whether
+// there is an authorization server.
 func Paths(signIn bool) []string {
 	if !signIn {
 		return credentials.Paths()
@@ -51,7 +51,7 @@ func Paths(signIn bool) []string {
 	return slices.Concat(authserver.Paths(), credentials.Paths())
 }
 
-// Serves reports whether a path is one of the Pages.
+// Serves reports whether a path is one of the pages.
 func (p *Pages) Serves(path string) bool {
 	return slices.Contains(credentials.Paths(), path) || p.AuthServer != nil && p.AuthServer.Serves(path)
 }
@@ -65,8 +65,8 @@ func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.AuthServer.ServeHTTP(w, r)
 }
 
-// New returns the Pages of a Function. change changes the settings of the authorization
-// server; it may be nil. The error names the wrong setting.
+// New returns the pages of a Function. change may change the settings of the authorization server;
+// it may be nil. An error names the wrong setting.
 func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
 	var others [][]byte
 	if f.OtherSecret != nil {
@@ -92,8 +92,8 @@ func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
 	return p, err
 }
 
-// keepSignIn returns a function that keeps the tokens of users who sign in. It keeps them
-// only if the server, or a server of the group, exchanges them.
+// keepSignIn returns a function that stores the provider's tokens of a user who has signed in. It
+// stores them only if the server, or a server of the group, exchanges them for other tokens.
 func keepSignIn(f *wiring.Function) func(context.Context, storage.Identity, string, authserver.Token) error {
 	return func(ctx context.Context, who storage.Identity, server string, t authserver.Token) error {
 		if !slices.ContainsFunc(f.Access.Members(server), func(name string) bool {
@@ -106,7 +106,7 @@ func keepSignIn(f *wiring.Function) func(context.Context, storage.Identity, stri
 	}
 }
 
-// pagesOf returns the settings of the pages where users connect third parties.
+// pagesOf returns the settings of the pages where users connect accounts at third parties.
 func pagesOf(f *wiring.Function, signIn *authserver.Server, others [][]byte) credentials.PagesConfig {
 	c := credentials.PagesConfig{
 		Vault: f.Vault, Secret: f.Secret, Others: others, Log: f.Log,

@@ -1,6 +1,6 @@
-// Package endpoints builds the handlers that clients reach: HTTP, WebSocket, and the
-// alarms of native servers. It is separate from package wiring because it links go-sdk.
-// The relay function does not need go-sdk.
+// Package endpoints builds the handlers for clients over HTTP and WebSocket, and the handler for
+// alarms of native servers. It is separate from package wiring because it links the MCP Go SDK,
+// which the relay function does not need.
 package endpoints
 
 import (
@@ -27,32 +27,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// Alarms says how native servers are called at a later time. The zero value keeps no
-// alarms and executes everything at once.
+// Alarms says how native servers are called at a later time. With the zero value there are no
+// alarms.
 type Alarms struct {
 	Schedule native.Scheduler
-	// Invoke lets the HTTP function handle an event; see native.Config.
+	// Invoke makes the HTTP function handle an event; see native.Config.
 	Invoke func(ctx context.Context, payload []byte) error
 	Here   bool // Invoke handles the event in this process
-	// Command executes a command of the servers file; see remote.Server. nil on AWS.
+	// Command runs a command of the servers file; see remote.Server. It is nil on AWS.
 	Command func(ctx context.Context, command string) (string, error)
 }
 
-// HTTP is the endpoint for HTTP clients, and the handler of native servers' alarms.
+// HTTP has the handler for HTTP clients, and the one for alarms of native servers.
 type HTTP struct {
-	// Handler returns when everything that a request started has finished.
+	// Handler returns when all work that a request has started is done.
 	Handler http.Handler
 	Alarm   func(context.Context, native.Alarm) error
-	// Operators has the options of the API for operators in Handler. The caller can make
-	// another API with them.
+	// Operators are the options with which Handler serves the API for operators. The caller may
+	// build another such API with them.
 	Operators api.Options
-	// Host opens sessions for the program itself.
+	// Host is the session manager. The program itself can open sessions with it.
 	Host *sessions.Manager
 }
 
-// NewHTTP returns an HTTP. servers are the native servers of the program. The error names a
-// server of the servers file whose native server is not among them. options changes the options
-// of the endpoint. place adds to the API for operators what a machine has besides the store.
+// NewHTTP returns an HTTP. servers are the native servers that the program contains; if the
+// servers file names another one, the error names it. options may change the options of the
+// endpoint. place may add to the API for operators what a single machine knows beyond the store.
 // Both may be nil.
 func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*transport.Options), place func(*api.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
@@ -83,14 +83,14 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 		}),
 		Operators: operators, Host: o.Host,
 		Alarm: wiring.Event(f, func(a native.Alarm) storage.Account {
-			s, _ := f.Server(a.Server) // an unknown name must not make a new metric
+			s, _ := f.Server(a.Server) // s.Name is "" for an unknown server: a caller must not be able to create metrics with names of its own
 			return storage.Account{Tenant: a.Tenant, Server: s.Name, Session: a.Session}
 		}, b.Handle),
 	}, nil
 }
 
-// optionsOf returns the options of an endpoint over b. clients are the connections of WebSocket
-// clients, nil for an endpoint without them. change changes the options; it may be nil.
+// optionsOf returns the options of an endpoint with the backend b. clients are the connections of
+// WebSocket clients; nil if there are none. change may change the options; it may be nil.
 func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, change func(*transport.Options)) transport.Options {
 	o := transport.Options{
 		Servers: f.Server, Unserved: f.Servers.Reason, Removed: f.Servers.Removed,
@@ -102,7 +102,7 @@ func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, c
 		},
 		Groups: func(name string) (transport.Group, bool) {
 			if name == serversfile.AllServers {
-				return transport.Group{}, false // all servers are at /mcp only and not at /g/<name>, so their tokens have one audience
+				return transport.Group{}, false // the group of all servers is at /mcp only, not also at /g/<name>/mcp, so that its tokens have one audience
 			}
 			g, ok := f.Servers.Group(cmp.Or(name, serversfile.AllServers))
 			return transport.Group{Servers: g.Servers, Plain: g.Plain, Search: g.Search}, ok
@@ -118,9 +118,9 @@ func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, c
 	return o
 }
 
-// Operators returns the options of the API for operators in a function. The API's callers
-// have an API key of role viewer or operator, or have signed in to the console. The API
-// shows only what is in the store. b ends the calls of sessions.
+// Operators returns the options of the API for operators in a function. Its callers need an API
+// key with the role viewer or operator, or have signed in to the console. The API shows only what
+// is in the store. b is used to end calls of sessions.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	relay := relayserver.NewBackend(f.Relay)
 	return api.Options{
@@ -146,7 +146,7 @@ func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	}
 }
 
-// signIn returns the name of the provider at which the users of a function sign in.
+// signIn returns the name of the identity provider at which users sign in, or "".
 func signIn(f *wiring.Function) string {
 	if f.Access == nil {
 		return ""
@@ -155,8 +155,8 @@ func signIn(f *wiring.Function) string {
 	return name
 }
 
-// NewSocket returns the endpoint for WebSocket clients. push is as in
-// transport.SocketOptions; options and the error are as in [NewHTTP].
+// NewSocket returns the endpoint for WebSocket clients. push is Push in transport.SocketOptions.
+// options and the error are as in [NewHTTP].
 func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push func(context.Context, storage.ID) error, options func(*transport.Options)) (*transport.Socket, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
@@ -165,8 +165,8 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 	return transport.NewSocket(transport.SocketOptions{Options: optionsOf(f, b, f.Relay.Clients, options), Push: push}), nil
 }
 
-// limit makes an endpoint enforce the limits of the servers file, if it has any. The endpoint
-// then also refuses callers that still call at ten times a limit after they were refused.
+// limit makes an endpoint enforce the limits of the servers file, if it has any. The endpoint then
+// also refuses at once callers that keep calling at ten times a limit after a refusal.
 func limit(f *wiring.Function, o *transport.Options) {
 	if f.Quotas == nil {
 		return
@@ -184,8 +184,8 @@ func limit(f *wiring.Function, o *transport.Options) {
 	}
 }
 
-// Janitor returns a Backend for a function that executes no native server. It leaves due
-// work to the HTTP function, which it starts by alarms.Invoke.
+// Janitor returns a Backend for a function that executes no native server. It calls alarms.Invoke
+// to have due work done by the HTTP function.
 func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 	if alarms.Invoke == nil {
 		alarms.Invoke = func(context.Context, []byte) error {
@@ -195,8 +195,8 @@ func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 	return newBackend(f, alarms, nil)
 }
 
-// backend returns a Backend that executes the messages of native servers, and passes
-// all others to their boxes.
+// backend returns a Backend that executes the messages to native servers, and passes all others to
+// their boxes.
 func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native.Backend, error) {
 	for _, name := range f.Servers.Names() {
 		s, _ := f.Servers.Server(name)
@@ -207,7 +207,7 @@ func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native
 	return newBackend(f, alarms, servers), nil
 }
 
-// CheckNative returns an error for a server in Go that is not one of those that a program has.
+// CheckNative returns an error if s is a native server that is not in has.
 func CheckNative(s serversfile.Server, has native.Servers) error {
 	if _, ok := has[s.Native]; s.Native == "" || s.Disabled || ok {
 		return nil
@@ -219,8 +219,8 @@ func CheckNative(s serversfile.Server, has native.Servers) error {
 	return fmt.Errorf("this program has no native server %q; it has %s", s.Native, there)
 }
 
-// remotes is the client of remote servers in this process. New handlers, such as those
-// after a change of the servers file, continue to use its connections.
+// remotes is the client of remote servers in this process. It outlives the handlers, so that new
+// handlers use its open connections.
 var remotes = sync.OnceValue(remote.New)
 
 func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *native.Backend {

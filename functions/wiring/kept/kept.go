@@ -1,5 +1,5 @@
-// Package kept removes workspaces, and the memory of processes that sleep, from a folder of
-// one machine. Deployed functions do not link it.
+// Package kept removes saved workspaces and saved memory of processes from a folder on one
+// machine. Deployed functions do not link it.
 package kept
 
 import (
@@ -12,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Folder returns a function that removes what is kept of an owner from the folder at path. If
-// the owner is a session of a server that remembers, that includes the memory of its process,
-// which may be beside a workspace that all sessions of a principal share. The search for that
-// reads the pointers of all workspaces, so it is made for such servers only.
+// Folder returns a function that removes what is saved for an owner from the folder at path. If
+// remembers is set, the owner is a session whose process has saved memory, which is also removed.
+// That memory may be next to a workspace that all sessions of a principal share, so the function
+// must search all workspaces for it.
 func Folder(path string) wiring.Forget {
 	folder := snapshot.NewFolder(path)
 	return func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error {

@@ -18,28 +18,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 )
 
-// perGB is what CloudWatch Logs Insights costs for a GB that it reads, in dollars.
+// perGB is the price in USD of a GB that CloudWatch Logs Insights reads.
 const perGB = 0.005
 
-// Logs searches the log lines of calls by CloudWatch Logs Insights. AWS bills each search
-// by the bytes that it reads, so the console searches only when a visitor asks.
+// Logs searches the log lines of calls with CloudWatch Logs Insights. AWS bills each search by the
+// bytes that it reads, so the console searches only when a visitor asks for that.
 type Logs struct {
 	Service awscall.Service // CloudWatch Logs
 	Groups  []string        // names of the log groups of the functions for clients
-	Relay   string          // name of the log group of the function relay, which sees the ends of calls over WebSockets
+	Relay   string          // name of the log group of the relay function, which sees the end of calls over WebSockets
 }
 
 const (
-	searchWithin = 22 * time.Second // less than the time of the function
+	searchWithin = 22 * time.Second // less than the timeout of the function
 	searchAgain  = 500 * time.Millisecond
-	searchSince  = 24 * time.Hour // if nobody says
+	searchSince  = 24 * time.Hour // how far back a search goes by default
 	searchMost   = 31 * 24 * time.Hour
 	maxAnswer    = 8 << 20
 )
 
-// Calls returns the newest calls that ended within their request. There is no further page.
-// Errors: Invalid for a name that cannot stand in a query and for a time of more than
-// searchMost, Unavailable.
+// Calls returns the newest calls that ended within their request. It has no second page. The code
+// of an error is Unavailable, or Invalid for a name that cannot be in a query, or for a time of
+// more than searchMost.
 func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
 	defer cancel()
@@ -54,12 +54,12 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	return f.calls(q), nil
 }
 
-// mostBodies is how many lines with bodies one answer of CloudWatch may have. Each has up to
-// 180 KB.
+// mostBodies is the largest number of lines with bodies in one response of CloudWatch. Each has up
+// to 180 KB.
 const mostBodies = 40
 
-// Bodies returns what the newest calls said, which the functions have sealed with one of the
-// secrets. Errors: as of [Logs.Calls].
+// Bodies returns what the newest calls and their results said. The functions have sealed that with
+// one of the two secrets. Errors are as those of [Logs.Calls].
 func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte) ([]bodies.Body, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
 	defer cancel()
@@ -84,8 +84,8 @@ func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte)
 	return r.Bodies(), nil
 }
 
-// search searches log groups from a time on, the zero time is searchSince ago. Errors: Invalid
-// for a time of more than searchMost, Unavailable.
+// search runs a query on log groups. A zero since stands for searchSince ago. The code of an
+// error is Unavailable, or Invalid for a time of more than searchMost.
 func (l *Logs) search(ctx context.Context, text string, groups []string, since time.Time, limit int) (found, error) {
 	now := time.Now()
 	if since.IsZero() {
@@ -125,7 +125,7 @@ func (l *Logs) search(ctx context.Context, text string, groups []string, since t
 	}
 }
 
-// queryOf returns the query for calls.
+// queryOf returns the Insights query for calls.
 func queryOf(q api.CallQuery) (string, error) {
 	where := []string{`ispresent(tool)`, `outcome in ["done", "failed", "refused"]`}
 	if q.Failed {
@@ -146,8 +146,8 @@ func queryOf(q api.CallQuery) (string, error) {
 		text + "\n| sort @timestamp desc", err
 }
 
-// filter returns the part of a query with conditions. fields are names of fields, each followed by
-// its value, or by "" if it may have any value.
+// filter returns the filter line of a query, with the conditions in where and one for each field.
+// fields alternates names and values; a field with value "" is left out.
 func filter(where []string, fields ...string) (string, error) {
 	for pair := range slices.Chunk(fields, 2) {
 		if pair[1] == "" {
@@ -162,8 +162,7 @@ func filter(where []string, fields ...string) (string, error) {
 	return "\n| filter " + strings.Join(where, " and "), nil
 }
 
-// quoted returns a name in quotes, for a query. It refuses a name that could end the
-// quotes.
+// quoted returns a name in quotes for a query. It refuses names that could end the quotes.
 func quoted(name string) (string, error) {
 	if strings.ContainsAny(name, "\"'`\\") || strings.ContainsFunc(name, unicode.IsControl) {
 		return "", storage.Errorf(storage.Invalid, "%q cannot be searched for in CloudWatch, because it has a quote, a backslash or a control character", name)
@@ -180,22 +179,22 @@ type found struct {
 	}
 }
 
-// lineTime is how Insights writes @timestamp, in UTC.
+// lineTime is the format of @timestamp in Insights, in UTC.
 const lineTime = "2006-01-02 15:04:05.000"
 
-// calls returns the calls that were found and that q asks for.
+// calls returns those of the calls in f that q asks for.
 func (f found) calls(q api.CallQuery) api.Calls {
 	out := api.Calls{Calls: []api.Call{}, Search: &api.Search{Bytes: int64(f.Statistics.BytesScanned), USD: f.Statistics.BytesScanned / 1e9 * perGB}}
 	for _, row := range f.Results {
 		of := cells(row)
 		at, err := time.Parse(lineTime, of["@timestamp"])
-		// The query asks for this tenant and these servers. The caller must not see other
-		// rows even if CloudWatch reads the query in another way.
+		// The query has the same conditions. They are checked again here, because the caller must
+		// not see other rows if CloudWatch understands the query differently.
 		if err != nil || q.Tenant != "" && of["tenant"] != q.Tenant || q.Servers != nil && !slices.Contains(q.Servers, of["server"]) {
 			continue
 		}
 		number := func(field string) float64 {
-			n, _ := strconv.ParseFloat(of[field], 64) // 0 where a line has none
+			n, _ := strconv.ParseFloat(of[field], 64) // 0 if the line has no such field
 			return n
 		}
 		out.Calls = append(out.Calls, api.Call{
@@ -216,7 +215,7 @@ func cells(row []struct{ Field, Value string }) map[string]string {
 	return of
 }
 
-// start begins a search and returns its id.
+// start starts a search and returns its id.
 func (l *Logs) start(ctx context.Context, query map[string]any) (string, error) {
 	var begun struct{ QueryID string }
 	err := l.ask(ctx, "Logs_20140328.StartQuery", query, &begun)
@@ -230,8 +229,8 @@ func (l *Logs) results(ctx context.Context, id string) (found, error) {
 	return f, err
 }
 
-// stop ends a search whose caller has gone, because the search would read on and cost
-// more. If stop fails, CloudWatch ends the search after an hour.
+// stop ends a search whose caller is gone; otherwise it would go on reading, which costs money. If
+// stop fails, CloudWatch ends the search after an hour.
 func (l *Logs) stop(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -239,7 +238,7 @@ func (l *Logs) stop(ctx context.Context, id string) {
 	_ = l.ask(ctx, "Logs_20140328.StopQuery", map[string]any{"queryId": id}, &stopped)
 }
 
-// ask sends a request to CloudWatch Logs. Errors: Unavailable.
+// ask sends a request to CloudWatch Logs. The code of an error is Unavailable.
 func (l *Logs) ask(ctx context.Context, target string, request map[string]any, answer any) error {
 	body, err := json.Marshal(request)
 	if err != nil {

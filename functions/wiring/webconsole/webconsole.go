@@ -1,5 +1,5 @@
-// Package webconsole builds the console of a stack from the parts that all functions share.
-// It is separate from package endpoints because only one function serves the console.
+// Package webconsole builds the console of a stack on AWS. It is separate from package endpoints
+// because only one function serves the console.
 package webconsole
 
 import (
@@ -20,15 +20,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
-// Handler returns the console of a Function. schedule has the alarms of native servers,
-// nil if there are none. dashboard is the URL to which the page links for data that the
-// store does not have. logs searches calls; it is nil if they cannot be searched. The
-// page calls servers at their own endpoints, so the console needs no right to start
-// anything.
+// Handler returns the console of a Function. schedule cancels alarms of native servers; it is nil
+// if there are none. dashboard is a URL that the page links to, for data that the store does not
+// have. logs searches for calls; it is nil if there are no logs. The page calls servers at their
+// own endpoints, so this function needs no right to start boxes.
 func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, logs *Logs) http.Handler {
 	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{Schedule: schedule}))
 	own.Info.URL, own.Info.Dashboard = f.PublicURL, dashboard
-	own.NativeTools = nil // the native servers are in the function for HTTP clients, not in this one
+	own.NativeTools = nil // the native servers are in the HTTP function, not in this one
 	if logs != nil {
 		own.Calls, own.Info.SearchUSD = logs.Calls, perGB
 		own.Bodies = func(ctx context.Context, q bodies.Query) ([]bodies.Body, error) {
@@ -58,7 +57,7 @@ func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, lo
 	})
 }
 
-// Function returns the function of a console behind a REST API.
+// Function adapts a console to events of a REST API.
 func Function(h http.Handler, log *slog.Logger) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	serve := apigateway.HTTP(h, log)
 	return func(ctx context.Context, e events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
