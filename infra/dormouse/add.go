@@ -39,28 +39,29 @@ type addCommand struct {
 	dataFlag
 	serversFile
 
-	remote string         // the URL of a remote server; "" if the server is not remote
-	named  bool           // the user has given Name
-	word   string         // the one word for a server, as typed, such as npx://PACKAGE; "" for a command and for --json
-	source sources.Source // what word names
-	hash   string         // SHA-256 of the bundle that a server.json names; "" for none
-	taken  []string       // names in -e that are options of a bundle, and no variables
-	made   []string       // folders that this command has made
+	remote string         // URL of a remote server; "" if the server is not remote
+	named  bool           // the user has given a name
+	word   string         // the one word that stands for a server, as typed, such as npx://PACKAGE; "" if the user gave a command or --json
+	source sources.Source // what word stands for
+	hash   string         // SHA-256 that a server.json gives for its bundle; "" for none
+	taken  []string       // names in -e that set options of a bundle and not variables
+	made   []string       // folders that this command has created
 }
 
-// privateSetting is the setting that --private writes. If a remote server has a private address,
-// the error of its start has this name in it.
+// privateSetting is the setting that --private writes. It is also in the error of a remote server
+// that has a private address.
 const privateSetting = "x-dormouse.remote.private"
 
-// officialRegistry is the default of --registry. Names of its servers have two parts: OWNER/NAME.
+// officialRegistry is the default of --registry. The names of servers there have the form
+// OWNER/NAME.
 const officialRegistry = "https://registry.modelcontextprotocol.io"
 
-// published reports whether the server is that of a server.json, in the registry or elsewhere.
+// published reports whether a server.json describes the server, in the registry or elsewhere.
 func (c *addCommand) published() bool {
 	return c.source.Kind == sources.Published || c.word != "" && c.source.Kind == sources.None
 }
 
-// Validate checks the command line as a whole.
+// Validate is called by kong. It checks the flags and arguments together.
 func (c *addCommand) Validate() error {
 	if err := c.resolve(); err != nil {
 		return err
@@ -73,7 +74,7 @@ func (c *addCommand) Validate() error {
 	case c.remote != "":
 		for _, h := range c.Header {
 			if name, _, ok := strings.Cut(h, ":"); !ok || strings.TrimSpace(name) == "" {
-				return errors.New("--header is for a header and its value: --header 'NAME: VALUE'") // h may be a secret
+				return errors.New("--header is for a header and its value: --header 'NAME: VALUE'") // the value may be a secret, so it is not shown
 			}
 		}
 	case c.Entry != "" && (len(c.Command) > 0 || c.word != ""):
@@ -81,13 +82,14 @@ func (c *addCommand) Validate() error {
 	}
 	for _, kv := range c.Env {
 		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" {
-			return errors.New("-e is for a variable and its value: -e NAME=VALUE") // kv may be a secret
+			return errors.New("-e is for a variable and its value: -e NAME=VALUE") // the value may be a secret, so it is not shown
 		}
 	}
 	return nil
 }
 
-// Run writes the server into the servers file, and prepares it for its first client.
+// Run adds the server to the servers file, and starts it once so that its first client need not
+// wait.
 func (c *addCommand) Run(t *terminal) error {
 	begun := t.now()
 	ctx, stop := interruptible()
@@ -120,7 +122,7 @@ func (c *addCommand) Run(t *terminal) error {
 	case err != nil:
 		f.undo()
 		c.unmake()
-		_ = takenAtOnce(c.Data, []string{c.Name}) // if this fails, dormouse run finds the change by itself soon
+		_ = takenAtOnce(c.Data, []string{c.Name}) // on an error, dormouse run finds the change by itself soon
 		return c.mended(err)
 	case c.OAuth || c.NoStart:
 		return nil
@@ -134,7 +136,7 @@ func (c *addCommand) Run(t *terminal) error {
 }
 
 // begin starts the server of the saved file once, unless --oauth or --no-start is set. If the
-// start fails for lack of a variable, begin asks the user for it and tries again.
+// start fails because a variable is missing, begin asks the user for it and tries again.
 func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready readiness, err error) {
 	f.env.sayKept(t.out, c.Name)
 	if _, err := t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
@@ -173,15 +175,15 @@ func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready r
 	return ready, err
 }
 
-// notServed is the error of a server that lacks variables, or has another mistake.
+// notServed is the error about a server that lacks variables, or has another mistake in the file.
 type notServed struct {
 	why   string
-	lacks []string // variables that it needs and that are not set
+	lacks []string // required variables that are not set
 }
 
 func (n notServed) Error() string { return n.why }
 
-// lackOf returns the variables without which a server of a file is not served.
+// lackOf returns the variables that must be set before a server can be served.
 func lackOf(file *serversfile.File, name string) (names []string) {
 	for _, r := range file.Rejected() {
 		if r.Name == name {
@@ -193,11 +195,12 @@ func lackOf(file *serversfile.File, name string) (names []string) {
 	return names
 }
 
-// mostAsked is how often add starts a server, if the user gives what the last start lacked.
+// mostAsked is how often add starts a server, if the user gives the variable that the last start
+// lacked.
 const mostAsked = 4
 
-// fills asks the user for the variable that the error of a start names, and saves its value for
-// the server. It reports whether that was done.
+// fills asks the user for the environment variable that the error of a start calls missing, and
+// saves its value. It reports whether it has saved a value.
 func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
 	name := lacks(err.Error())
 	if name == "" || c.remote != "" || c.has(name) {
@@ -227,13 +230,12 @@ func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
 	return true
 }
 
-// has reports whether -e gives a variable.
+// has reports whether a flag -e sets a variable.
 func (c *addCommand) has(name string) bool {
 	return slices.ContainsFunc(c.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 }
 
-// lacks returns the environment variable that an error text of a server calls missing, "" for
-// none.
+// lacks returns the environment variable that an error text calls missing, or "".
 func lacks(words string) string {
 	if !missingWords.MatchString(words) {
 		return ""
@@ -246,8 +248,8 @@ var (
 	variableWord = regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b`)
 )
 
-// mended returns the error of an add that has left nothing behind, with what to type instead
-// if the error's words tell that.
+// mended returns the error for the user after a failed add, which has changed nothing. It proposes
+// a command if err shows what is missing.
 func (c *addCommand) mended(err error) error {
 	words, name := err.Error(), lacks(err.Error())
 	var not notServed
@@ -273,15 +275,14 @@ func (c *addCommand) mended(err error) error {
 	return fmt.Errorf("%s was not added: it did not start: %w", c.Name, err)
 }
 
-// project says what to type for a program that does not find its dependencies, "" for another
-// fault.
+// project returns a proposal if a program did not find its dependencies, and "" for other errors.
 func (c *addCommand) project(words string) string {
 	if len(c.Command) == 0 {
 		return ""
 	}
 	folder, with := cmp.Or(c.Cwd, "."), *c
 	with.word, with.Command = "", slices.Clone(c.Command)
-	found := false // an argument is a script
+	found := false // an argument names an existing file
 	for i, arg := range c.Command[1:] {
 		if info, err := os.Stat(filepath.Join(folder, arg)); err == nil && !info.IsDir() {
 			folder, with.Command[1+i] = filepath.Dir(filepath.Join(folder, arg)), filepath.Base(arg)
@@ -299,7 +300,7 @@ func (c *addCommand) project(words string) string {
 	case !strings.Contains(words, "ModuleNotFoundError") || c.HostPath != "":
 		return ""
 	case !here("pyproject.toml") && !here("requirements.txt"):
-		if !found { // nothing shows that it is a script of the user
+		if !found { // nothing shows that the program is a script of the user
 			return ""
 		}
 		with.HostPath, with.Cwd = folder, ""
@@ -315,8 +316,8 @@ func (c *addCommand) project(words string) string {
 	return "let uv install what it needs: " + with.typed()
 }
 
-// typed returns this add as a command line to type again, with more flags. It has … in the place
-// of the values of -e, which may be secret.
+// typed returns this command line for typing it again, with more flags. It replaces the values of
+// -e by "…", because they may be secrets.
 func (c *addCommand) typed(more ...string) string {
 	words := []string{"dormouse", "add"}
 	if c.named || c.word == "" {
@@ -351,7 +352,7 @@ func (c *addCommand) typed(more ...string) string {
 	return strings.Join(words, " ")
 }
 
-// quoted quotes a word for a shell, if that is necessary.
+// quoted quotes a word for a shell, if necessary.
 func quoted(word string) string {
 	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
 		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-…", r)
@@ -361,8 +362,8 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// put adds the server to the text of the file, which the caller saves. version is that of its
-// package or bundle, or "".
+// put adds the server to the text of the servers file; the caller saves it. version is that of the
+// server's package or bundle, or "".
 func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version string, err error) {
 	if c.Name != "" {
 		if err := c.isNew(f); err != nil {
@@ -403,7 +404,7 @@ func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version s
 	return version, f.Set(c.Name, entry)
 }
 
-// keep adds the variables of -e to .env, and to the env of the server.
+// keep saves the variables of -e in .env, and refers to them in the server's env.
 func (c *addCommand) keep(f *edited, e *serversedit.Entry) error {
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")
@@ -420,8 +421,8 @@ func (c *addCommand) keep(f *edited, e *serversedit.Entry) error {
 	return nil
 }
 
-// ofCommand returns the server of a command, of a URL and of --json. version is the one that
-// the package has got.
+// ofCommand returns the entry for a command, a URL or --json. version is the version to which the
+// package was pinned, or "".
 func (c *addCommand) ofCommand(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
 	if entry, err = c.entry(); err != nil {
 		return entry, "", err
@@ -435,7 +436,7 @@ func (c *addCommand) ofCommand(ctx context.Context, t *terminal, f *edited) (ent
 		through.Env = append(slices.Clone(through.Env), serversedit.Variable{Name: name, Value: value})
 	}
 	if through.Unwrap() {
-		c.remote = through.URL // errors are about a remote server from here on
+		c.remote = through.URL // the command only connects to a remote server, so errors from here on are about that server
 		return through, "", nil
 	}
 	entry.Unwrap()
@@ -448,7 +449,7 @@ func (c *addCommand) ofCommand(ctx context.Context, t *terminal, f *edited) (ent
 	return entry, version, c.keep(f, &entry)
 }
 
-// isNew returns an error if the file has a server of that name.
+// isNew returns an error if the file already has a server with this name.
 func (c *addCommand) isNew(f *edited) error {
 	if f.Has(c.Name) {
 		return fmt.Errorf("%s has a server %s already: choose another name, or dormouse remove %s first", f.name(), c.Name, c.Name)
@@ -456,7 +457,7 @@ func (c *addCommand) isNew(f *edited) error {
 	return nil
 }
 
-// entry returns the server of the command line, without the variables of -e.
+// entry returns the entry for the command line, without the variables of -e.
 func (c *addCommand) entry() (serversedit.Entry, error) {
 	e := serversedit.Entry{}
 	if c.Entry != "" {
@@ -489,7 +490,7 @@ func (c *addCommand) entry() (serversedit.Entry, error) {
 	return e, nil
 }
 
-// notHosted says why a server of a file would not be hosted; "" if it would.
+// notHosted returns why a server of a file cannot be served, or "" if it can.
 func notHosted(c *serversfile.File, name string) string {
 	for _, r := range c.Rejected() {
 		if r.Name == name {
@@ -499,17 +500,17 @@ func notHosted(c *serversfile.File, name string) string {
 	return ""
 }
 
-// checked says why a server of the file cannot be hosted, whatever variables are set; "" if it
-// can.
+// checked returns why a server of the edited text could not be served even if all variables were
+// set, or "" if it could.
 func (e *edited) checked(name string) (why string, err error) {
-	c, _, err := serversfile.ParseHere(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // this value stands for every variable; it is valid where the file needs a URL, too
+	c, _, err := serversfile.ParseHere(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // a valid value for every variable, also where the file needs a URL
 	if err != nil {
 		return "", err
 	}
 	return notHosted(c, name), nil
 }
 
-// served says why a server of the saved file is not hosted; "" if it is.
+// served returns why a server of the saved file cannot be served, or "" if it can.
 func (e *edited) served(name string) (why string, err error) {
 	c, _, err := serversfile.LoadHere(e.path, os.LookupEnv)
 	if err != nil {
@@ -523,13 +524,12 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// askTime is the longest time for a registry to say the newest version of a package.
+// askTime is the longest time that a package registry may take to answer.
 const askTime = 30 * time.Second
 
-// pin adds the newest version to a package of npm or PyPI that the entry starts without
-// one, and returns it. It asks the registry that npm or pip on this machine is configured
-// for. If the registry does not answer, the entry stays without a version. The lock of
-// the installation then keeps the version that is installed first.
+// pin sets the version in an entry that starts an npm or PyPI package without one, to the newest
+// version, and returns it. It asks the registry that npm or pip is configured for. If the registry
+// does not answer, the entry stays without a version; the first installation then decides.
 func (t *terminal) pin(ctx context.Context, e *serversedit.Entry, folder string) (version string) {
 	p, ok := e.Package()
 	if !ok || p.Version != "" {
@@ -546,8 +546,8 @@ func (t *terminal) pin(ctx context.Context, e *serversedit.Entry, folder string)
 	return version
 }
 
-// newest returns the newest version of a package, by the registry that npm or pip is configured
-// for in a folder.
+// newest returns the newest version of a package, from the registry that npm or pip is configured
+// for in this folder.
 func newest(ctx context.Context, p serversedit.Package, folder string) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()

@@ -22,12 +22,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// discoverWithin is the longest time to find out where users of a remote server sign in.
+// discoverWithin is the longest time for finding out where the users of a remote server sign in.
 const discoverWithin = 30 * time.Second
 
-// connects finds out where the users of a remote server sign in (MCP 2025-11-25,
-// "Authorization"). It registers this endpoint there unless --client-id is set. It writes
-// the result into x-dormouse.connect, and into e a header with the token of each user.
+// connects finds out where the users of a remote server sign in (MCP 2025-11-25, "Authorization").
+// It registers this endpoint there unless --client-id is set. It writes the result to
+// x-dormouse.connect. It adds a header to e that sends each user's token.
 func (c *addCommand) connects(ctx context.Context, f *edited, e *serversedit.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, discoverWithin)
 	defer cancel()
@@ -67,7 +67,8 @@ func (c *addCommand) connects(ctx context.Context, f *edited, e *serversedit.Ent
 	return f.SetOurs(raw, "connect", c.Name)
 }
 
-// register registers this endpoint at an authorization server (RFC 7591).
+// register registers this endpoint as a client of an authorization server (RFC 7591), and sets the
+// client id and secret in p.
 func (c *addCommand) register(ctx context.Context, client *http.Client, f *edited, meta *oauthex.AuthServerMeta, redirect string, p map[string]any) error {
 	byHand := "register " + redirect + " there, and give --client-id"
 	if meta.RegistrationEndpoint == "" {
@@ -92,9 +93,9 @@ func (c *addCommand) register(ctx context.Context, client *http.Client, f *edite
 	return err
 }
 
-// protection returns the metadata in which a server names the authorization servers whose
-// tokens it takes (RFC 9728). The metadata is at a URL that the server gives when it
-// refuses a request without a token, or else at a well-known URL.
+// protection returns the metadata in which a server names its authorization servers (RFC 9728).
+// When the server refuses a request without a token, it may say where the metadata is. Otherwise
+// it is at a well-known URL.
 func protection(ctx context.Context, client *http.Client, server string) (*oauthex.ProtectedResourceMetadata, error) {
 	probe := wire.NewRequest(json.RawMessage("1"), wire.MethodInitialize, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server, bytes.NewReader(probe))
@@ -107,7 +108,7 @@ func protection(ctx context.Context, client *http.Client, server string) (*oauth
 	if err != nil {
 		return nil, fmt.Errorf("the server does not answer: %w", err)
 	}
-	_ = resp.Body.Close() // the status and headers are enough
+	_ = resp.Body.Close() // the status and the headers are enough
 	if resp.StatusCode != http.StatusUnauthorized {
 		return nil, fmt.Errorf("the server does not ask for a sign-in: it answers with %s; leave out --oauth", resp.Status)
 	}
@@ -133,6 +134,6 @@ func protection(ctx context.Context, client *http.Client, server string) (*oauth
 			}
 		}
 	}
-	// A server without metadata is its own authorization server, as in 2025-03-26.
+	// In MCP 2025-03-26, a server without this metadata is its own authorization server.
 	return &oauthex.ProtectedResourceMetadata{Resource: u.String(), AuthorizationServers: []string{root}}, nil
 }

@@ -24,11 +24,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
-// behind is a word that markCommand inserts after the -- of dormouse add, because kong does not
-// tell where the -- was. No word of a command line can have a NUL byte.
+// behind is a word that markCommand inserts after "--" in the arguments of dormouse add, because
+// kong does not say where that was. No real argument can contain a NUL byte.
 const behind = "\x00"
 
-// markCommand inserts behind into the arguments of dormouse add, and changes no others.
+// markCommand inserts behind into the arguments of dormouse add. It returns other arguments
+// unchanged.
 func markCommand(args []string) []string {
 	if i := slices.Index(args, "--"); args[0] == "add" && i >= 0 {
 		return slices.Insert(slices.Clone(args), i+1, behind)
@@ -36,14 +37,14 @@ func markCommand(args []string) []string {
 	return args
 }
 
-// resolve finds out which of the words are the name, the command, and the one word that
-// stands for a server.
+// resolve finds out which arguments are the name, the command, or one word that stands for a
+// server.
 func (c *addCommand) resolve() error {
 	words := slices.DeleteFunc(append([]string{c.Name}, c.Command...), func(word string) bool { return word == "" })
 	c.Name, c.Command = "", nil
 	at := slices.Index(words, behind)
 	switch {
-	case at >= 0: // kong allows one word before --
+	case at >= 0: // kong allows only one word before --
 		c.Name, c.Command = strings.Join(words[:at], ""), words[at+1:]
 	case len(words) == 1 && c.Entry != "":
 		c.Name = words[0]
@@ -65,8 +66,8 @@ func (c *addCommand) resolve() error {
 	return nil
 }
 
-// readWord reads a command of one word, which may stand for a server. behind says that it came
-// after --: a word that names nothing known is then a program.
+// readWord handles a command that is one word, which may stand for a server. behind reports that
+// the word came after --; if it is unknown, it is then taken for a program.
 func (c *addCommand) readWord(behind bool) error {
 	if len(c.Command) != 1 || c.Entry != "" {
 		return nil
@@ -75,7 +76,7 @@ func (c *addCommand) readWord(behind bool) error {
 	source, err := sources.Of(word)
 	switch {
 	case err != nil && behind:
-		return nil // the start of the server will say what is wrong with the word
+		return nil // the start of the server will report what is wrong
 	case err != nil:
 		return err
 	case source.Image && c.Registry != officialRegistry && !strings.Contains(word, "://"):
@@ -99,23 +100,23 @@ func (c *addCommand) readWord(behind bool) error {
 	return nil
 }
 
-// unmake removes what this command has fetched, because the server was not added.
+// unmake removes what this command has downloaded, because the server was not added.
 func (c *addCommand) unmake() {
 	for _, folder := range c.made {
-		_ = os.RemoveAll(folder) // what stays is of no harm
+		_ = os.RemoveAll(folder) // an error is ignored: the rest does no harm
 		_ = os.Remove(filepath.Dir(folder))
 	}
 }
 
-// The kinds of what add fetches.
+// Folders for what add downloads.
 const (
 	bundles      = "bundles"
 	repositories = "repositories"
 )
 
-// fetched returns the folder in which add keeps one kind of what it fetches for a servers file,
-// whose path servers is. It is in the user's data folder; for a user without a home, it is in
-// data, the data folder of dormouse run.
+// fetched returns the folder for one kind of downloads for the servers file at path servers. It is
+// in the user's XDG data folder. For a user without a home it is in data, the data folder of
+// dormouse run.
 func fetched(kind, servers, data string) string {
 	if folder := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(folder) {
 		data = filepath.Join(folder, "dormouse")
@@ -126,8 +127,8 @@ func fetched(kind, servers, data string) string {
 	return filepath.Join(data, kind, hex.EncodeToString(sum[:4]))
 }
 
-// sweep removes folders that add has fetched, if the file named them before this command and
-// does not any more. data is the data folder.
+// sweep removes folders that an add has downloaded, if the servers file named them before this
+// command and does not any more. data is the data folder.
 func (e *edited) sweep(data string) (removed []string) {
 	for _, kind := range []string{bundles, repositories} {
 		home := fetched(kind, e.path, data)
@@ -139,12 +140,12 @@ func (e *edited) sweep(data string) (removed []string) {
 				removed = append(removed, folder)
 			}
 		}
-		_ = os.Remove(home) // fails while other sources are in it
+		_ = os.Remove(home) // fails if the folder is not empty
 	}
 	return removed
 }
 
-// ofFolder returns the server of a project, which stays where it is.
+// ofFolder returns the entry for a project in a folder. The project is not copied.
 func (c *addCommand) ofFolder(_ context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
 	if bundle, ok, err := sources.BundleIn(c.source.At); ok {
 		if err != nil {
@@ -170,11 +171,11 @@ func (c *addCommand) ofFolder(_ context.Context, t *terminal, f *edited) (entry 
 	return p.Entry, "", c.keep(f, &p.Entry)
 }
 
-// buildTime is the longest time to fetch a repository, and for each command that builds it.
+// buildTime is the longest time for downloading something, and for each command that builds it.
 const buildTime = 10 * time.Minute
 
-// ofRepository clones a repository at one commit, builds what it lacks, and returns its
-// server. version is the commit.
+// ofRepository clones a git repository at one commit and builds it, if needed. It returns the
+// entry for its server. version is the commit.
 func (c *addCommand) ofRepository(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -195,7 +196,7 @@ func (c *addCommand) ofRepository(ctx context.Context, t *terminal, f *edited) (
 	}
 	defer func() { _ = os.RemoveAll(part) }()
 	fetch, at := []string{"fetch", "--quiet", "--depth", "1", "--", "origin", cmp.Or(c.source.Ref, "HEAD")}, "FETCH_HEAD"
-	if shortCommit.MatchString(c.source.Ref) { // a server of git looks up whole names only
+	if shortCommit.MatchString(c.source.Ref) { // a git server cannot resolve abbreviated commits, so all commits are fetched
 		fetch, at = []string{"fetch", "--quiet", "--tags", "origin"}, c.source.Ref
 	}
 	for _, args := range [][]string{{"init", "--quiet"}, {"remote", "add", "--", "origin", c.source.At}, fetch, {"checkout", "--quiet", at}} {
@@ -234,7 +235,7 @@ func (c *addCommand) ofRepository(ctx context.Context, t *terminal, f *edited) (
 
 var shortCommit = regexp.MustCompile(`^[0-9a-f]{7,39}$`)
 
-// execIn executes a program in a folder, and returns what it prints.
+// execIn runs a program in a folder, and returns its output.
 func execIn(ctx context.Context, t *terminal, dir, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTime)
 	defer cancel()
@@ -251,7 +252,8 @@ func execIn(ctx context.Context, t *terminal, dir, program string, args ...strin
 	return strings.TrimSpace(out.String()), nil
 }
 
-// ofBundle unpacks a bundle, asks for what it lets users configure, and returns its server.
+// ofBundle unpacks a bundle (.mcpb), asks the user for its options, and returns the entry for its
+// server.
 func (c *addCommand) ofBundle(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
 	file := c.source.At
 	if c.source.IsURL() {
@@ -282,7 +284,8 @@ func (c *addCommand) ofBundle(ctx context.Context, t *terminal, f *edited) (entr
 	return entry, version, bundle.Unpack(dir)
 }
 
-// ofUnpacked returns the server of a bundle whose files are in a folder, or will be.
+// ofUnpacked returns the entry for the server of a bundle. dir is the folder in which its files
+// are or will be.
 func (c *addCommand) ofUnpacked(t *terminal, f *edited, bundle *sources.Bundle, dir string) (entry serversedit.Entry, version string, err error) {
 	c.Name = cmp.Or(c.Name, bundle.Name)
 	if err := c.isNew(f); err != nil {
@@ -298,9 +301,9 @@ func (c *addCommand) ofUnpacked(t *terminal, f *edited, bundle *sources.Bundle, 
 	return entry, bundle.Version, c.keep(f, &entry)
 }
 
-// configure returns the values of a bundle's options, as the servers file has them: from -e,
-// from the user, or the default. What is sensitive goes to .env, as does what the servers file
-// would take for a variable.
+// configure returns the values of a bundle's options, in the form for the servers file. They come
+// from -e, from the user, or from the defaults. It saves sensitive values in .env, and also values
+// with "${", which the servers file would take for a variable.
 func (c *addCommand) configure(t *terminal, f *edited, bundle *sources.Bundle) (values map[string][]string, err error) {
 	values = map[string][]string{}
 	var missing []string
@@ -343,8 +346,8 @@ func (c *addCommand) configure(t *terminal, f *edited, bundle *sources.Bundle) (
 	return nil, fmt.Errorf("%s was not added: it needs %s: %s", c.Name, strings.Join(missing, ", "), c.typed(give...))
 }
 
-// takes returns the value that -e gives to an option of a bundle. A -e that does so sets no
-// variable of the process.
+// takes returns the value that -e sets for an option of a bundle. Such a -e sets no environment
+// variable.
 func (c *addCommand) takes(o sources.Option) (given string, set bool) {
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")
@@ -377,8 +380,8 @@ func questionOf(server string, o sources.Option) string {
 	return fmt.Sprintf("%s needs %s: ", server, oneLine(what))
 }
 
-// download writes what is at the source's URL, of at most some bytes, and returns its SHA-256
-// in hexadecimal.
+// download writes the content of the source's URL to a writer, and returns its SHA-256 in
+// hexadecimal. It fails if the content has more than most bytes.
 func (c *addCommand) download(ctx context.Context, t *terminal, to io.Writer, most int64) (hash string, err error) {
 	if !strings.HasPrefix(c.source.At, "https://") && c.hash == "" {
 		return "", fmt.Errorf("%s is not https, so anybody on the way could change it", c.source.At)

@@ -17,12 +17,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// asker asks the user for a value. The terminal does not show the answer to a question for
-// a secret. An empty answer is no value.
+// asker asks the user a question. The terminal does not show the answer if it is secret. An empty
+// answer means no value.
 type asker func(question string, secret bool) (answer string, err error)
 
-// askOn returns an asker on a terminal: in is its keyboard and out its screen. It returns nil
-// if one of them is no terminal, and in CI.
+// askOn returns an asker that uses a terminal. It returns nil if in or out is no terminal, and in
+// CI.
 func askOn(in, out *os.File) asker {
 	if !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) || os.Getenv("CI") != "" {
 		return nil
@@ -35,7 +35,7 @@ func askOn(in, out *os.File) asker {
 			}
 			defer func() {
 				show()
-				_, _ = io.WriteString(out, "\n") // the Enter was not shown either
+				_, _ = io.WriteString(out, "\n") // the user's Enter was not shown either
 			}()
 		}
 		if _, err := io.WriteString(onTerminal(out), question); err != nil {
@@ -45,8 +45,8 @@ func askOn(in, out *os.File) asker {
 	}
 }
 
-// secret asks the user for a value, or reads one of at most some bytes from standard input if
-// there is nobody to ask. A value among the arguments would be visible in ps.
+// secret asks the user for a secret. If it cannot ask, it reads up to most bytes, and one more to
+// detect longer input, from standard input. It is never an argument, because ps would show it.
 func (t *terminal) secret(question string, most int64) (string, error) {
 	if t.ask != nil {
 		return t.ask(question, true)
@@ -55,8 +55,7 @@ func (t *terminal) secret(question string, most int64) (string, error) {
 	return strings.TrimRight(string(value), "\r\n"), err
 }
 
-// readLine reads to the end of a line and not beyond, because another reader may read the
-// next line.
+// readLine reads one line, and not more: another reader may read the next line.
 func readLine(in io.Reader) (string, error) {
 	var line []byte
 	for char := make([]byte, 1); ; {
@@ -70,8 +69,8 @@ func readLine(in io.Reader) (string, error) {
 	}
 }
 
-// hideInput makes a terminal hide what the user types. Call show to end that. Ctrl-C ends
-// it too, and then ends the program.
+// hideInput makes a terminal hide what the user types, until show is called. Ctrl-C also shows
+// input again, and exits.
 func hideInput(in *os.File) (show func(), err error) {
 	restore, err := changeModes(in, func(modes *unix.Termios) { modes.Lflag &^= unix.ECHO })
 	if err != nil {
@@ -94,14 +93,14 @@ func hideInput(in *os.File) (show func(), err error) {
 	}, nil
 }
 
-// variables is the file .env beside a servers file, while a command adds to it.
+// variables is the file .env beside a servers file, which a command may add to.
 type variables struct {
 	*serversedit.Env
 	path   string
 	before []byte
 }
 
-// openVariables reads the file beside a servers file; a file that is missing is empty.
+// openVariables reads the .env beside a servers file. A missing file counts as empty.
 func openVariables(servers string) (*variables, error) {
 	path, err := filepath.Abs(servers)
 	if err != nil {
@@ -123,32 +122,31 @@ func (v *variables) save() error {
 	return writeText(v.path, v.Text(), 0o600)
 }
 
-// sayKept prints the names of the variables that a command has added for a server.
+// sayKept prints the names of the variables that were added for a server.
 func (v *variables) sayKept(out io.Writer, server string) {
 	if kept := v.Added(); len(kept) > 0 {
 		_, _ = fmt.Fprintf(out, "%s of %s: in .env, which only you can read\n", strings.Join(kept, ", "), server)
 	}
 }
 
-// asked says for which values of a servers file a command asks the user.
+// asked selects the missing values that fill asks for.
 type asked struct {
 	servers  string   // path of the servers file
-	envFiles []string // as for dormouse run
+	envFiles []string // files of variables, as for dormouse run
 	only     []string // names of servers; nil for all
-	all      bool     // ask for every variable, not for inputs only
+	all      bool     // ask for every missing variable, not only for those that the file declares as inputs
 }
 
-// fill asks the user for values that servers lack, keeps them in .env, and reports
-// whether it has kept any. It does nothing if there is no user to ask. If it cannot read
-// the servers file, it leaves the error to the next reader of the file. It skips a server
-// that would have other mistakes even with its values.
+// fill asks the user for values that servers lack, and saves them in .env. filled reports whether
+// it has saved any. It does nothing if it cannot ask, or if it cannot read the servers file: later
+// readers of the file report that error.
 func (t *terminal) fill(a asked) (filled bool, err error) {
 	if t.ask == nil {
 		return false, nil
 	}
 	file, _, err := serversfile.LoadHere(a.servers, os.LookupEnv, a.envFiles...)
 	if err != nil {
-		return false, nil //nolint:nilerr // see above
+		return false, nil //nolint:nilerr // the next reader of the file reports the error
 	}
 	for _, r := range file.Rejected() {
 		if a.only != nil && !slices.Contains(a.only, r.Name) {
@@ -171,15 +169,15 @@ func (t *terminal) fillOne(r serversfile.Rejection, a asked) (kept bool, err err
 	return t.askFor(a.servers, r.Name, lacks)
 }
 
-// askFor asks for values of a server, and keeps them in .env beside the servers file. An
-// empty answer is no value.
+// askFor asks the user for values of a server, and saves them in the .env beside the servers file.
+// The user may leave out a value.
 func (t *terminal) askFor(servers, server string, lacks []serversfile.Variable) (kept bool, err error) {
 	env, err := openVariables(servers)
 	if err != nil || t.ask == nil {
 		return false, err
 	}
 	for _, v := range lacks {
-		if _, known := env.Lookup(v.Name); known { // the user gave it for another server
+		if _, known := env.Lookup(v.Name); known { // the user has given it for another server
 			continue
 		}
 		value, err := t.ask(questionFor(server, v), v.Secret)
@@ -200,7 +198,7 @@ func (t *terminal) askFor(servers, server string, lacks []serversfile.Variable) 
 	return len(env.Added()) > 0, nil
 }
 
-// questionFor returns the question for a value, such as `github needs GITHUB_TOKEN: `.
+// questionFor returns the question for a value, for example `github needs GITHUB_TOKEN: `.
 func questionFor(server string, v serversfile.Variable) string {
 	what := v.Name
 	if v.Input != "" {

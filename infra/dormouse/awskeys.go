@@ -8,13 +8,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
-// signedIn asks the aws command for the credentials that the command would use itself.
-// They may be those of a profile (AWS_PROFILE), of a single sign-on, or of a role. If
-// there is no command, or it has none, signedIn returns no credentials. The store then
-// reports what is missing.
+// signedIn returns the credentials that the aws command would use, which may come from a profile
+// (AWS_PROFILE), a single sign-on or a role. If the command is missing or fails, signedIn returns
+// none; the store then reports what is missing.
 func signedIn(ctx context.Context) dynamostore.Keys {
 	out, err := exec.CommandContext(ctx, "aws", "configure", "export-credentials", "--format", "process").Output()
-	var got struct{ AccessKeyId, SecretAccessKey, SessionToken string } //nolint:revive,staticcheck // the aws command calls them so
+	var got struct{ AccessKeyId, SecretAccessKey, SessionToken string } //nolint:revive,staticcheck // the names are those in the command's output
 	if err != nil || json.Unmarshal(out, &got) != nil {
 		return dynamostore.Keys{}
 	}

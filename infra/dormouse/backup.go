@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/backup"
 )
 
-// inFolder says which data folder a command works on itself.
+// inFolder has the flags of a command that works on a data folder itself.
 type inFolder struct {
 	dataFlag
 	printing
@@ -22,7 +22,7 @@ type backupCommand struct {
 	inFolder
 }
 
-// Run writes the file whole or not at all.
+// Run writes the backup to a temporary file, and renames it when it is complete.
 func (c *backupCommand) Run(t *terminal) (err error) {
 	ctx, stop := interruptible()
 	defer stop()
@@ -37,7 +37,7 @@ func (c *backupCommand) Run(t *terminal) (err error) {
 		return err
 	}
 	part := c.File + ".new"
-	_ = os.Remove(part) // the rest of a backup that was killed, or a file of another user, who could read this backup
+	_ = os.Remove(part) // may be left from a backup that was killed, or belong to another user, who could then read this backup
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ type restoreCommand struct {
 	inFolder
 }
 
-// Run replaces what the data folder has by what the backup has.
+// Run replaces the content of the data folder by that of the backup.
 func (c *restoreCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -72,7 +72,7 @@ func (c *restoreCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }() // nothing was written to it
 	s, kept, err := backup.Read(ctx, c.Data, f)
 	if err != nil {
 		return err

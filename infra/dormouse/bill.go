@@ -23,30 +23,30 @@ type billCommand struct {
 	printing
 }
 
-// account is the JSON output of bill.
+// account is the JSON output of dormouse bill.
 type account struct {
 	Since   time.Time      `json:"since"`
 	Until   time.Time      `json:"until"`
-	Prices  string         `json:"prices"` // the date of the prices
+	Prices  string         `json:"prices"` // date of the prices
 	Region  string         `json:"region"`
 	USD     float64        `json:"usd"`
 	Charges []meter.Charge `json:"charges"`
 	By      string         `json:"by"`
-	Owners  []ownerCost    `json:"owners"` // the most expensive first
+	Owners  []ownerCost    `json:"owners"` // the largest cost first; by day, the newest first
 }
 
-// ownerCost is the cost of one server, tenant, principal, tool, session or day. Name is "" for costs
-// without an owner.
+// ownerCost is the cost of one server, tenant, principal, tool, session or day. Name is "" for
+// costs that belong to none.
 type ownerCost struct {
 	Name   string      `json:"name"`
-	Server string      `json:"server,omitempty"` // of a session or a tool
-	Tenant string      `json:"tenant,omitempty"` // of a session
+	Server string      `json:"server,omitempty"` // server of a session or tool
+	Tenant string      `json:"tenant,omitempty"` // tenant of a session
 	USD    float64     `json:"usd"`
-	Boxes  float64     `json:"boxes_usd"` // the part of USD for the time of boxes
+	Boxes  float64     `json:"boxes_usd"` // part of USD that is for the time of boxes
 	Units  meter.Units `json:"units"`
 }
 
-// Run prints what AWS would have billed for all work in this data folder.
+// Run prints what AWS would have billed for all work in the data folder.
 func (c *billCommand) Run(t *terminal) error {
 	b, err := c.read()
 	if err != nil {
@@ -61,7 +61,8 @@ func (c *billCommand) Run(t *terminal) error {
 	return c.show(t, shown, func() error { return a.print(t.out, most) })
 }
 
-// read asks for what was used since the time of --since, or ever since.
+// read gets the bill since the time of --since. Without --since it gets the whole bill, or for
+// days and tools the last 90 days.
 func (c *billCommand) read() (b api.Bill, err error) {
 	query := ""
 	if c.Since != "" || c.By == "day" || c.By == "tool" {
@@ -77,7 +78,7 @@ func (c *billCommand) read() (b api.Bill, err error) {
 	return b, err
 }
 
-// daysOf reads a time such as 12h or 30d.
+// daysOf parses a duration such as 12h or 30d.
 func daysOf(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.Atoi(days); err == nil && n > 0 {
@@ -90,7 +91,7 @@ func daysOf(text string) (time.Duration, error) {
 	return 0, failure{exitUsage, fmt.Errorf("--since is %q; want a time such as 12h or 30d", text)}
 }
 
-// Validate checks the flags together.
+// Validate is called by kong. It checks the flags together.
 func (c *billCommand) Validate() error {
 	if c.By == "session" && c.Since != "" {
 		return errors.New("the use of a session is not counted by day; leave out --since, or use another --by")

@@ -26,7 +26,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// callPatience is how long a tool, and an install before it, may take.
+// callPatience is how long one call may take, with the installation of its server if that is
+// necessary.
 const callPatience = 15 * time.Minute
 
 type callCommand struct {
@@ -64,10 +65,10 @@ func (c *callCommand) Run(t *terminal) error {
 			defer func() { _ = s.Close() }()
 			of, err = c.find(ctx, s)
 		}
-		if errors.Is(err, errNoTools) && !c.remote() { // a server lists no tools while it is being installed
+		if errors.Is(err, errNoTools) && !c.remote() { // while a server is being installed, it lists no tools
 			if o := to.prepare(ctx, c.Server); o.err == nil {
 				of, err = c.find(ctx, s)
-			} else if !isCode(o.err, "invalid") { // "invalid" means that this machine prepares no servers
+			} else if !isCode(o.err, "invalid") { // "invalid" means that this endpoint cannot prepare servers
 				err = fmt.Errorf("%s: %w", c.Server, o.err)
 			}
 		}
@@ -96,8 +97,8 @@ func (c *callCommand) Run(t *terminal) error {
 	})
 }
 
-// callTool calls a tool, and shows its progress. key is the key of the call, "" for none. If a
-// call with the key runs already, callTool waits for the end of that one.
+// callTool calls a tool and shows its progress. key is the idempotency key of the call, or "". If
+// another call with this key is running, callTool waits for its result.
 func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool, key string, args any, shows *waits) (*mcp.CallToolResult, error) {
 	c.progress.Store(&progress{shows, tool})
 	defer c.progress.Store(nil)
@@ -118,18 +119,18 @@ func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool, key s
 	}
 }
 
-// progress is where the progress of a call is shown.
+// progress is where and under which name the progress of a call is shown.
 type progress struct {
 	on   *waits
 	tool string
 }
 
-// show shows a notification of progress. It is from the tool, or from Dormouse about a step of
-// the start of the server.
+// show shows a progress notification. It comes from the tool, or from Dormouse about a step in the
+// start of the server.
 func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
 	text := n.Message
 	switch {
-	case n.Progress < 0: // progress below zero is a step of the server's start
+	case n.Progress < 0: // Dormouse sends steps of a server's start with a negative progress
 		p.on.phase(server, text)
 		return
 	case n.Total > 0:
@@ -140,9 +141,9 @@ func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
 	p.on.phase(server, p.tool+": "+text)
 }
 
-// waited says how long a call took, and how long the user waited before that for a server that
-// slept. ready is when the server was ready, zero for one that did not sleep; begun and asked
-// are when the command and the call began.
+// waited says how long a call took, and separately how long the user waited for a sleeping server.
+// ready is when the server was ready, or zero if it was not asleep. begun is when the command
+// began, and asked when it sent the call.
 func waited(call time.Duration, ready, begun, asked time.Time) string {
 	if ready.IsZero() {
 		return took(float64(call.Milliseconds()))
@@ -154,12 +155,12 @@ func waited(call time.Duration, ready, begun, asked time.Time) string {
 	return fmt.Sprintf("%s, after waking for %s", took(float64(max(0, call).Milliseconds())), seconds(ready.Sub(begun)))
 }
 
-// served returns the server. If it is not served on this machine because it lacks values,
-// served asks the user for them.
+// served returns the server. If the server is on this machine and is not served because values are
+// missing, served asks the user for them.
 func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.Server, error) {
 	s, err := to.server(ctx, c.Server)
 	if isCode(err, forbidden) && c.remote() {
-		return api.Server{Name: c.Server}, nil // this key may only call servers, which is all that follows
+		return api.Server{Name: c.Server}, nil // this key may only call servers, which suffices here
 	}
 	if err != nil || s.Path != "" {
 		return s, err
@@ -181,10 +182,10 @@ func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.
 	return s, fmt.Errorf("%s is %s: %s", s.Name, s.State, s.Why)
 }
 
-// find returns the tool from the list of the server, with the schema of its arguments.
+// find returns the tool of this name from the server's list, with its input schema.
 func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, error) {
 	list, err := toolsOver(ctx, s, c.Server)
-	var endless *wire.EndlessList // of a list without an end, the tool may be in the part that was read
+	var endless *wire.EndlessList // an endless list may have the tool in the part that was read
 	if err != nil && !errors.As(err, &endless) {
 		return tool{}, fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
 	}
@@ -204,8 +205,8 @@ func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, err
 
 var errNoTools = errors.New("there are none")
 
-// arguments returns the arguments of the call as the tool's input schema wants them. It asks
-// the user for those that are missing.
+// arguments returns the arguments of the call in the types of the tool's input schema. It asks the
+// user for required ones that are missing.
 func (c *callCommand) arguments(t *terminal, of tool) (map[string]json.RawMessage, error) {
 	args, err := of.values(c.Arguments, c.Args)
 	if err != nil {
@@ -230,7 +231,7 @@ func (c *callCommand) arguments(t *terminal, of tool) (map[string]json.RawMessag
 	return args, of.fits(args)
 }
 
-// askFor asks the user for an argument until the answer has its type.
+// askFor asks the user for an argument until the answer has the type in the schema.
 func (t tool) askFor(by *terminal, name string) (json.RawMessage, error) {
 	schema := t.InputSchema.Properties[name]
 	what := name + ", " + aOrAn(typeOf(schema))
@@ -250,8 +251,8 @@ func (t tool) askFor(by *terminal, name string) (json.RawMessage, error) {
 	}
 }
 
-// fits checks arguments against the input schema. A schema that cannot be read is left to the
-// server.
+// fits checks arguments against the tool's input schema. If it cannot read the schema, it leaves
+// the check to the server.
 func (t tool) fits(args map[string]json.RawMessage) error {
 	schema := new(jsonschema.Schema)
 	if len(t.schema) == 0 || json.Unmarshal(t.schema, schema) != nil {
@@ -259,7 +260,7 @@ func (t tool) fits(args map[string]json.RawMessage) error {
 	}
 	resolved, err := schema.Resolve(nil)
 	if err != nil {
-		return nil //nolint:nilerr // see above
+		return nil //nolint:nilerr // the server will check
 	}
 	text, err := json.Marshal(args)
 	if err != nil {
@@ -275,13 +276,13 @@ func (t tool) fits(args map[string]json.RawMessage) error {
 	return nil
 }
 
-// wrong returns the error for arguments that a tool does not take.
+// wrong returns an error about arguments, which ends with the arguments that the tool takes.
 func (t tool) wrong(format string, args ...any) error {
 	return failure{exitUsage, fmt.Errorf(format+"; %s takes %s", append(args, t.Name, orNothing(t.arguments()))...)}
 }
 
-// toolsOver asks a server for its tools, page by page. With an error of type
-// [*wire.EndlessList] it returns what was read.
+// toolsOver asks a server for all pages of its list of tools. If the error is a
+// [*wire.EndlessList], list has the tools that were read.
 func toolsOver(ctx context.Context, s *mcp.ClientSession, server string) (api.Tools, error) {
 	list := api.Tools{Server: server, Taken: time.Now().UTC()}
 	var pages wire.Pages
@@ -307,8 +308,8 @@ func toolsOver(ctx context.Context, s *mcp.ClientSession, server string) (api.To
 	}
 }
 
-// values returns the arguments in all, a JSON object, and those in pairs, which have the
-// form key=value. An argument in pairs replaces the one in all.
+// values returns the arguments in all, which is a JSON object, and in pairs, which have the form
+// key=value. A pair replaces the same argument in all.
 func (t tool) values(pairs []string, all string) (map[string]json.RawMessage, error) {
 	args := map[string]json.RawMessage{}
 	if all != "" {
@@ -344,8 +345,8 @@ func orNothing(text string) string {
 	return text
 }
 
-// valueOf converts a text to a JSON value of a type of JSON schema. A text for any type is
-// JSON if it can be read as such, and else a string.
+// valueOf converts a text to a JSON value of a type in JSON Schema. For type "any", a text that is
+// not valid JSON becomes a string.
 func valueOf(text, kind string) (json.RawMessage, error) {
 	quoted, err := json.Marshal(text)
 	if kind == "string" || err != nil {
@@ -355,7 +356,7 @@ func valueOf(text, kind string) (json.RawMessage, error) {
 	err = json.Unmarshal([]byte(text), &value)
 	if kind == "any" {
 		if err != nil {
-			return quoted, nil //nolint:nilerr // a text that is not JSON counts as a string
+			return quoted, nil //nolint:nilerr // a text that is not JSON becomes a string
 		}
 		return json.RawMessage(text), nil
 	}
@@ -378,8 +379,8 @@ func aOrAn(kind string) string {
 	return "a " + kind
 }
 
-// endpoint returns the URL of a server, and the key for requests to it. If callers of
-// this machine need a key, endpoint makes one for the server that expires after the time within.
+// endpoint returns the URL of a server, and the API key for requests to it. If the endpoint is on
+// this machine and needs a key, endpoint creates one for this server that expires after within.
 func (c *client) endpoint(ctx context.Context, server string, within time.Duration) (address, key string, err error) {
 	base, key := c.base, c.key
 	if c.base == "http://local" {
@@ -397,15 +398,15 @@ func (c *client) endpoint(ctx context.Context, server string, within time.Durati
 	return base + "/" + server + "/mcp", key, nil
 }
 
-// connect opens an MCP session with a server, in a version of the protocol; "" is the newest
-// that the server speaks.
+// connect opens an MCP session with a server. version is the protocol version; "" stands for the
+// newest one that the server speaks.
 func (c *client) connect(ctx context.Context, server, version string) (*mcp.ClientSession, error) {
 	address, key, err := c.endpoint(ctx, server, callPatience)
 	if err != nil {
 		return nil, err
 	}
 	caller := mcp.NewClient(&mcp.Implementation{Name: "dormouse", Version: builtAs().Version}, &mcp.ClientOptions{
-		Capabilities: &mcp.ClientCapabilities{}, // by default, the SDK says that the client has roots; a server may ask for them when the client has gone
+		Capabilities: &mcp.ClientCapabilities{}, // the SDK's default includes roots, which a server could ask for when this client is gone
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			if p := c.progress.Load(); p != nil {
 				p.show(server, r.Params)
@@ -426,10 +427,10 @@ func (c *client) connect(ctx context.Context, server, version string) (*mcp.Clie
 	}
 }
 
-// plainly returns the error of a server as dormouse run prints it: without the names of
-// the server and of the method.
+// plainly returns the error of a server without the names of server and method, as dormouse run
+// shows it.
 func plainly(server string, err error) error {
-	// The SDK puts an answer of its own before each of these.
+	// The SDK wraps each of these errors in text of its own.
 	if refused, ok := errors.AsType[refusal](err); ok {
 		return refused
 	}
@@ -446,21 +447,21 @@ func plainly(server string, err error) error {
 	return errors.New(strings.TrimPrefix(answer.Message, fmt.Sprintf("server %q: ", server)))
 }
 
-// shortKey makes a key of the default tenant for one server.
+// shortKey creates an API key of the default tenant for one server. It expires after within.
 func (c *client) shortKey(ctx context.Context, server string, within time.Duration) (string, error) {
 	var made api.Key
 	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Servers: []string{server}, Seconds: int64(within.Seconds())}, &made)
 	return made.Key, err
 }
 
-// bearer is a transport that shows an API key.
+// bearer is a RoundTripper that adds an API key to requests.
 type bearer struct {
 	key  string
 	next http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper. The SDK hides why an endpoint refuses a request
-// for now, so such an answer becomes an error with the endpoint's reason.
+// RoundTrip implements http.RoundTripper. It turns a response with 429 or 5xx into an error with
+// the endpoint's message, because the SDK would hide that message.
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if b.key != "" {
 		r = r.Clone(r.Context())
@@ -478,9 +479,9 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, refusal{message: answer.Error.Message}
 }
 
-// trusting returns a transport to an address. If certificate is not nil, the transport accepts
-// this certificate, in DER, besides those that the system trusts. A machine tells the
-// certificate of its endpoint over its control socket.
+// trusting returns a RoundTripper for an address. If certificate (DER) is not nil, it accepts that
+// certificate in addition to those that the system trusts. It is the endpoint's certificate, which
+// dormouse run has told over its control socket.
 func trusting(address string, certificate []byte) http.RoundTripper {
 	own, ok := http.DefaultTransport.(*http.Transport)
 	u, err := url.Parse(address)
@@ -497,7 +498,7 @@ func trusting(address string, certificate []byte) http.RoundTripper {
 	return own
 }
 
-// verified returns an error if this system does not trust a chain of certificates for a host.
+// verified returns an error if this system does not trust the certificate chain for a host.
 func verified(chain []*x509.Certificate, host string) error {
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {
@@ -507,9 +508,9 @@ func verified(chain []*x509.Certificate, host string) error {
 	return err
 }
 
-// onceFailed is a middleware for one session. If server/discover fails because the server does
-// not start, all later requests fail with the same error. Otherwise the SDK would go on with
-// initialize, of an earlier version, and the server would be started a second time.
+// onceFailed returns a middleware for one session. If server/discover fails because the server
+// does not start, all later requests fail with the same error. Otherwise the SDK would fall back
+// to initialize, and so start the server a second time.
 func onceFailed(next mcp.MethodHandler) mcp.MethodHandler {
 	var failed error
 	return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
@@ -525,18 +526,18 @@ func onceFailed(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// info returns what the API says about itself.
+// info returns the API's description of its endpoint.
 func (c *client) info(ctx context.Context) (info api.Info, err error) {
 	err = c.call(ctx, http.MethodGet, "", nil, &info)
 	return info, err
 }
 
-// woke returns when the server that a call woke was ready; zero if the call woke none, or
-// that is not known.
+// woke returns when the server was ready that a call has woken. It returns the zero time if the
+// server was awake before, or if that is unknown.
 func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) (ready time.Time) {
 	var status api.Status
 	if before.State == api.Awake || c.call(ctx, http.MethodGet, "processes", nil, &status) != nil {
-		return ready // the call itself has succeeded
+		return ready // an error is ignored, because the call itself has succeeded
 	}
 	for _, p := range status.Processes {
 		if p.Server == before.Name && p.State == "ready" && p.Since.After(begun) && p.Since.After(ready) {
@@ -546,7 +547,7 @@ func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) (
 	return ready
 }
 
-// printResult prints the content of a result: texts as they are, anything else in
+// printResult prints the content of a result: text as it is, and other content as a summary in
 // brackets.
 func printResult(out io.Writer, r *mcp.CallToolResult) error {
 	var errs []error

@@ -37,7 +37,7 @@ func (c *callsCommand) Run(t *terminal) error {
 			if err != nil {
 				return err
 			}
-			defer func() { _ = lines.Close() }() // it was only read
+			defer func() { _ = lines.Close() }() // nothing was written to it
 			_, err = io.Copy(t.out, lines)
 			return err
 		}
@@ -69,10 +69,10 @@ func (c *callsCommand) query() (url.Values, error) {
 	return query, nil
 }
 
-// mostOnAPage is how many records the API returns at once.
+// mostOnAPage is the largest number of records in one response of the API.
 const mostOnAPage = 1000
 
-// calls returns the newest calls, no more than most.
+// calls returns the newest calls, at most most of them.
 func (c *client) calls(ctx context.Context, query url.Values, most int) ([]api.Call, error) {
 	all := []api.Call{}
 	for len(all) < most {
@@ -110,7 +110,7 @@ func printCalls(out io.Writer, all []api.Call, now time.Time) error {
 	})
 }
 
-// refused says why a request was refused, and whose it was.
+// refused says why a request was refused, and who sent it.
 func refused(c api.Call) string {
 	text, sep := "refused: "+clip(cmp.Or(c.Reason, c.Refusal), 100), " ("
 	for _, of := range [][2]string{{"tenant ", c.Tenant}, {"key ", c.Key}, {"from ", c.Address}} {
@@ -124,10 +124,10 @@ func refused(c api.Call) string {
 	return text
 }
 
-// moment returns a time as commands print it, in the zone of now.
+// moment formats a time in the zone of now.
 func moment(t, now time.Time) string { return t.In(now.Location()).Format(time.DateTime) }
 
-// day returns a day as commands print it, in the zone of now.
+// day formats a date in the zone of now.
 func day(t, now time.Time) string { return t.In(now.Location()).Format(time.DateOnly) }
 
 func took(ms float64) string {

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/term"
 )
 
-// cleaned is a terminal that commands print to. Most of what they print was written by
-// others: callers, servers, files to import. So nothing reaches it that could control it.
+// cleaned is a Writer to a terminal. Most of the output comes from others: callers, servers, files
+// to import. So Write removes characters that could control the terminal.
 type cleaned struct {
 	to     *os.File
-	colors bool // sequences that set colors (SGR) may pass
+	colors bool // escape sequences that set colors (SGR) may pass
 }
 
-// onTerminal returns a writer to a file, which is cleaned if the file is a terminal.
+// onTerminal returns a Writer to a file. If the file is a terminal, the Writer is a cleaned.
 func onTerminal(f *os.File) io.Writer {
 	if !term.IsTerminal(int(f.Fd())) {
 		return f
@@ -30,8 +30,7 @@ func onTerminal(f *os.File) io.Writer {
 	return cleaned{to: f}
 }
 
-// raw returns the writer that a cleaned one writes to. It is for what Dormouse itself wants
-// to tell the terminal.
+// raw returns the Writer below a cleaned. It is for control sequences that Dormouse itself sends.
 func raw(out io.Writer) io.Writer {
 	if c, ok := out.(cleaned); ok {
 		return c.to
@@ -39,7 +38,7 @@ func raw(out io.Writer) io.Writer {
 	return out
 }
 
-// colored returns a writer for the output of programs, whose colors a terminal shows.
+// colored returns a Writer that lets colors pass to a terminal. It is for the output of programs.
 func colored(out io.Writer) io.Writer {
 	if c, ok := out.(cleaned); ok {
 		return cleaned{c.to, true}
@@ -47,10 +46,10 @@ func colored(out io.Writer) io.Writer {
 	return out
 }
 
-// sgr fits a sequence that sets colors, and nothing else (ECMA-48, Select Graphic Rendition).
+// sgr matches an escape sequence that sets colors (ECMA-48, Select Graphic Rendition).
 var sgr = regexp.MustCompile(`^\x1b\[[0-9;:]*m`)
 
-// Write implements io.Writer. Colors end with the text that set them.
+// Write implements io.Writer. It resets colors at the end of text.
 func (c cleaned) Write(text []byte) (int, error) {
 	var out bytes.Buffer
 	tinted := false
@@ -79,8 +78,8 @@ func (c cleaned) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// oneLine returns a text without characters that are not shown as themselves, as a cell of
-// a table.
+// oneLine replaces line breaks and other unprintable characters in a text by spaces, so that it
+// fits into a cell of a table.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -90,13 +89,13 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// inCell returns an argument of a format with its texts on one line.
+// inCell returns an argument of a format verb, with a text on one line.
 func inCell(arg any) any {
 	switch v := arg.(type) {
 	case error:
 		return oneLine(v.Error())
 	case fmt.Stringer:
-		return arg // a Stringer is of our own types, whose texts are harmless
+		return arg // Stringers are our own types, whose texts are safe
 	}
 	if v := reflect.ValueOf(arg); v.Kind() == reflect.String {
 		return oneLine(v.String())
@@ -104,8 +103,8 @@ func inCell(arg any) any {
 	return arg
 }
 
-// escaped returns JSON in which no character controls a terminal: encoding/json escapes
-// those of ASCII only.
+// escaped escapes all unprintable characters in JSON, so that it cannot control a terminal.
+// encoding/json escapes ASCII control characters only.
 func escaped(text []byte) []byte {
 	var out bytes.Buffer
 	for _, r := range string(text) {

@@ -19,27 +19,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// client calls the API for operators of a target.
+// client calls the API for operators of an endpoint or a data folder.
 type client struct {
 	http  *http.Client
-	base  string // the URL to which the path of a route is added
+	base  string // URL that the paths of requests are added to
 	key   string
-	where string // names the folder or the endpoint in errors
-	up    bool   // a running Dormouse answers; otherwise this program itself answers from a store
+	where string // name of the data folder or endpoint, for errors
+	up    bool   // whether a dormouse run or a stack answers; otherwise this program itself answers from a store
 	end   func() // closes the client
-	shows []byte // the certificate that the endpoint of this machine shows, in DER; endpoint sets it
+	shows []byte // certificate of the endpoint on this machine, in DER; set by endpoint
 
-	progress atomic.Pointer[progress] // progress of the call under way
+	progress atomic.Pointer[progress] // where the progress of the current call is shown
 }
 
-// placed is a [target] whose store a command can also read itself, while no machine is
-// up.
+// placed is a [target] for commands that can also read the store themselves, if no dormouse run
+// uses the data folder.
 type placed struct {
 	target
 	storeFlag
 }
 
-// open returns a client for the target. The caller closes it.
+// open returns a client for the target. The caller must call its end.
 func (t target) open(ctx context.Context) (*client, error) {
 	if t.remote() {
 		u, err := url.Parse(t.URL)
@@ -66,7 +66,8 @@ func (t target) open(ctx context.Context) (*client, error) {
 	return &client{http: &http.Client{Transport: transport}, base: "http://local", key: key, where: t.folder(), up: true, end: transport.CloseIdleConnections}, nil
 }
 
-// open returns a client for the target, or for its store if nothing is up.
+// open returns a client for the target. If no dormouse run is up there, the client reads its
+// store.
 func (p placed) open(ctx context.Context) (*client, error) {
 	if p.Store == "" {
 		c, err := p.target.open(ctx)
@@ -90,8 +91,8 @@ func (p placed) open(ctx context.Context) (*client, error) {
 	}, nil
 }
 
-// use opens a client for place, passes it to do, and closes it. All of this may take the
-// time within, or any time if within is 0.
+// use opens a client for place, calls do with it, and closes it. All of that together may take
+// within, or any time if within is 0.
 func use(ctx context.Context, place interface {
 	open(context.Context) (*client, error)
 }, within time.Duration, do func(context.Context, *client) error,
@@ -109,14 +110,14 @@ func use(ctx context.Context, place interface {
 	return do(ctx, c)
 }
 
-// isNotUp reports whether an error says that no machine uses a data folder, or that nothing
-// answers.
+// isNotUp reports whether an error says that no dormouse run uses the data folder, or that no
+// endpoint answers.
 func isNotUp(err error) bool {
 	var f failure
 	return errors.As(err, &f) && f.code == exitNotUp
 }
 
-// pipeListener is a listener that only this program reaches.
+// pipeListener is a listener that only this process can connect to.
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -144,7 +145,7 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. The server calls it once.
+// Close implements net.Listener. It is called once.
 func (l *pipeListener) Close() error {
 	close(l.closed)
 	return nil
@@ -153,12 +154,13 @@ func (l *pipeListener) Close() error {
 // Addr implements net.Listener.
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "inside", Net: "unix"} }
 
-// call sends a request to a route of the API and decodes the answer. in and out may be nil.
+// call sends a request to a route of the API, and decodes the response into out. in and out may be
+// nil.
 func (c *client) call(ctx context.Context, method, path string, in, out any) error {
 	return c.ask(ctx, method, api.Prefix+path, in, out)
 }
 
-// ask is as call, with a whole path.
+// ask is call with a full path.
 func (c *client) ask(ctx context.Context, method, path string, in, out any) error {
 	body, err := c.send(ctx, method, path, in)
 	if err != nil {
@@ -174,12 +176,13 @@ func (c *client) ask(ctx context.Context, method, path string, in, out any) erro
 	return nil
 }
 
-// stream sends a request to a route of the API and returns the body of a good answer.
+// stream sends a request to a route of the API, and returns the body of a response with status
+// 200.
 func (c *client) stream(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	return c.send(ctx, method, api.Prefix+path, in)
 }
 
-// send is as stream, with a whole path. Unless the status is 200, the answer becomes an error.
+// send is stream with a full path. It returns an error for any status but 200.
 func (c *client) send(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var text []byte
 	if in != nil {
@@ -217,22 +220,22 @@ func (c *client) refused(res *http.Response) error {
 	return refusal{f.Error.Code, f.Error.Message}
 }
 
-// stranger is the error for an answer that is not of the API.
+// stranger is the error for a response that does not come from the API.
 type stranger struct{ where, status string }
 
 func (s stranger) Error() string {
 	return fmt.Sprintf("%s answers %s: is it a dormouse of this version?", s.where, s.status)
 }
 
-// refusal is an error that the API has answered with. code is that of the API.
+// refusal is an error response of the API, with the API's code.
 type refusal struct{ code, message string }
 
 func (r refusal) Error() string { return r.message }
 
-// forbidden is the code of a refusal because of the role of a key.
+// forbidden is the code of a refusal if the key's role does not permit the request.
 const forbidden = "forbidden"
 
-// isCode reports whether an error is a refusal with a code of the API.
+// isCode reports whether an error is a refusal with this code.
 func isCode(err error, code string) bool {
 	var r refusal
 	return errors.As(err, &r) && r.code == code
@@ -243,7 +246,8 @@ func (c *client) servers(ctx context.Context) ([]api.Server, error) {
 	return all, err
 }
 
-// serversFile returns the servers of a machine, and what else is wrong with their file.
+// serversFile returns the servers in a machine's servers file, including rejected ones. notes are
+// other remarks about the file.
 func (c *client) serversFile(ctx context.Context) (all []api.Server, notes []string, err error) {
 	var answer struct {
 		Servers []api.Server
@@ -261,9 +265,10 @@ func (c *client) server(ctx context.Context, name string) (api.Server, error) {
 	return serverOf(all, name)
 }
 
-// mistyped returns the error for a name that no server has, after nothing was found of it. A
-// server that was removed may have left something, so the name is not checked before. A
-// store does not know the servers, so any name may be right there.
+// mistyped returns an error if there is no server of this name. It is called after a search for
+// the server's data; found is how many were found. The name cannot be checked before, because a
+// removed server may have left data. If the client only reads a store, mistyped returns nil: a
+// store does not know which servers there are.
 func (c *client) mistyped(ctx context.Context, server string, found int) error {
 	if server == "" || found > 0 || !c.up {
 		return nil
@@ -276,8 +281,8 @@ func serverOf(all []api.Server, name string) (api.Server, error) {
 	return choose("server", name, all, func(s api.Server) string { return s.Name })
 }
 
-// sessions lists sessions that a query, such as server=NAME, selects: the whole, or the first
-// onAScreen in order of id. more reports that there are others.
+// sessions lists the sessions that a query such as server=NAME selects, in order of id. It lists
+// all if whole is set, and otherwise the first onAScreen; more then reports that there are others.
 func (c *client) sessions(ctx context.Context, query url.Values, whole bool) (list []api.Session, more bool, err error) {
 	list = []api.Session{}
 	query.Set("limit", strconv.Itoa(onAScreen))
@@ -297,5 +302,5 @@ func (c *client) sessions(ctx context.Context, query url.Values, whole bool) (li
 	}
 }
 
-// onAScreen is how many sessions are read for a person.
+// onAScreen is how many sessions are listed for a person.
 const onAScreen = 500

@@ -21,21 +21,20 @@ const (
 	exitFailed = 1
 	exitUsage  = 2 // the command line is invalid, and nothing was done
 	exitNotUp  = 3 // no dormouse run uses the data folder, or --url does not answer
-	exitTool   = 4 // the tool was called, and said isError
+	exitTool   = 4 // the tool was called and its result has isError
 )
 
-// failure is an error with an exit code of its own. A failure without an error prints
-// nothing more than the command has printed already.
+// failure is an error with an exit code. A failure whose error is nil prints nothing.
 type failure struct {
 	code int
 	error
 }
 
-// Unwrap returns the error.
+// Unwrap returns the wrapped error.
 func (f failure) Unwrap() error { return f.error }
 
-// notUp returns the error of a command that needs a running machine. It names the machines of
-// this user that are up elsewhere.
+// notUp returns the error of a command that needs a running dormouse run. It lists those of this
+// user that use other data folders.
 func notUp(ctx context.Context, data string) error {
 	how := "name its folder with --data, or another machine with --url"
 	if all := allUp(ctx); len(all) > 0 {
@@ -44,7 +43,7 @@ func notUp(ctx context.Context, data string) error {
 	return failure{exitNotUp, fmt.Errorf("dormouse run is not up with %s: start it, or %s", data, how)}
 }
 
-// The flags that several commands have, each defined once.
+// Flags that several commands have in common.
 type (
 	fileFlag struct {
 		Servers string `default:"servers.json" type:"path" help:"The servers file."`
@@ -75,38 +74,38 @@ type (
 	}
 )
 
-// target says which machine or stack a command is about. Data wins over URL, because URL
-// may come from the environment.
+// target selects the machine or stack that a command is about. Data has precedence over URL,
+// because URL may come from the environment.
 type target struct {
 	Data string `type:"path" placeholder:"DIR" help:"The data folder of dormouse run, by default .dormouse."`
 	urlFlag
 	Key string `env:"DORMOUSE_KEY" placeholder:"KEY" help:"API key for --url."`
 }
 
-// defaultData is the data folder of commands that get neither --data nor --url. dataEnv
-// may name another one; a container image sets it.
+// defaultData is the data folder of commands without --data and --url. The environment variable
+// dataEnv may name another one; a container image sets it.
 const (
 	defaultData = ".dormouse"
 	dataEnv     = "DORMOUSE_DATA"
 )
 
-// remote reports whether the target is an endpoint and not a folder.
+// remote reports whether the target is an endpoint at a URL and not a data folder.
 func (t target) remote() bool { return t.Data == "" && t.URL != "" }
 
-// address returns the address of an endpoint. URLs of clients lead to a path of it, and
-// people paste those too.
+// address returns the base URL of an endpoint. It also accepts a URL for clients, such as
+// https://HOST/NAME/mcp, because people paste those.
 func address(of string) string {
 	return strings.TrimSuffix(clientPath.ReplaceAllString(of, "$1"), "/")
 }
 
-// clientPath fits a URL of a server, of a group, or of all servers. The address of a stack
-// without a domain has a path itself, the stage of its API.
+// clientPath matches the URL of a server, of a group, or of all servers. The base URL of a stack
+// without a domain has a path itself: the stage of its API.
 var clientPath = regexp.MustCompile(`^(https?://(?:[^/]+\.execute-api\.[^/]+/[^/]+|[^/]+))(?:/g)?(?:/[^/]+)?/(?:mcp|sse)/?$`)
 
 // folder returns the data folder of a target that is not remote.
 func (t target) folder() string { return cmp.Or(t.Data, os.Getenv(dataEnv), defaultData) }
 
-// printing is the flag of every command that prints something.
+// printing has the flag of all commands that print a result.
 type printing struct {
 	JSON bool `help:"Print JSON."`
 }
@@ -119,16 +118,16 @@ func (p printing) show(t *terminal, v any, text func() error) error {
 	return text()
 }
 
-// table prints lines whose columns are separated by tabs. print calls say for each line.
-// A text among the arguments stays within its cell. On a terminal that is too narrow for a
-// table, its rows take several lines.
+// table prints lines with columns. print calls say once a line, with tabs between columns. A text
+// argument never breaks out of its cell. If the table is wider than the terminal, each row takes
+// several lines.
 func table(out io.Writer, print func(say func(format string, args ...any))) error {
 	var cells, text bytes.Buffer
 	print(func(format string, args ...any) {
 		for i := range args {
 			args[i] = inCell(args[i])
 		}
-		_, _ = fmt.Fprintf(&cells, format, args...) // a buffer takes everything
+		_, _ = fmt.Fprintf(&cells, format, args...) // writing to a buffer cannot fail
 	})
 	w := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
 	_, _ = w.Write(cells.Bytes()) // Flush returns the error
@@ -147,7 +146,7 @@ func table(out io.Writer, print func(say func(format string, args ...any))) erro
 	return err
 }
 
-// widest returns the columns of the longest line.
+// widest returns the width of the longest line in characters.
 func widest(text string) (most int) {
 	for line := range strings.Lines(text) {
 		most = max(most, utf8.RuneCountInString(strings.TrimRight(line, "\n")))
@@ -155,16 +154,16 @@ func widest(text string) (most int) {
 	return most
 }
 
-// folded lays tables out in lines of at most width columns. In cells, each line is a row whose
-// cells are separated by tabs; a line without a tab is text between tables. A column that does
-// not fit beside those before it begins a further line of each row. Texts of the last column
-// are broken at spaces, in their column if that has room.
+// folded formats tables in lines of at most width columns. Each line in cells is a row whose cells
+// are separated by tabs; a line without a tab is text between tables. A column that does not fit
+// beside the previous ones begins another line in each row. Texts in the last column are broken at
+// spaces.
 func folded(cells string, width int) string {
 	var out strings.Builder
-	var widths, words []int // of each column: the longest cell, and the longest word
+	var widths, words []int // widths of the longest cell, and of the longest word, by column
 	rows := strings.Split(strings.TrimSuffix(cells, "\n"), "\n")
 	for n, row := range rows {
-		if n == 0 || !strings.Contains(rows[n-1], "\t") { // this row may be the first of a table
+		if n == 0 || !strings.Contains(rows[n-1], "\t") { // this row may be the first one of a table
 			widths, words = nil, nil
 			for _, row := range rows[n:] {
 				all := strings.Split(row, "\t")
@@ -180,7 +179,7 @@ func folded(cells string, width int) string {
 				}
 			}
 		}
-		line, at := "", 0 // at is where the next column begins
+		line, at := "", 0 // at is the position of the next column
 		fold := func(to int) {
 			out.WriteString(strings.TrimRight(line, " ") + "\n")
 			line, at = "", to
@@ -205,13 +204,13 @@ func folded(cells string, width int) string {
 	return out.String()
 }
 
-// leastWidth is the least width of a last column in which folded breaks a text.
+// leastWidth is the smallest width in which folded breaks a text of the last column.
 const leastWidth = 30
 
-// indent begins each line of a folded row but the first.
+// indent begins each further line of a folded row.
 const indent = "    "
 
-// tinted colors the cells of a table that are a state, such as failed, or a mark, such as ✓.
+// tinted colors the cells of a table that are a state, such as "failed", or a mark, such as ✓.
 func tinted(table []byte) []byte {
 	for _, t := range tints {
 		table = t.cell.ReplaceAll(table, []byte("${1}\x1b["+t.color+"m${2}\x1b[0m"))
@@ -219,7 +218,7 @@ func tinted(table []byte) []byte {
 	return table
 }
 
-// tints has the color of each state and mark, as a parameter of SGR (ECMA-48).
+// tints has the color for each state and mark, as a parameter of SGR (ECMA-48).
 var tints = []struct {
 	cell  *regexp.Regexp
 	color string
@@ -229,7 +228,7 @@ var tints = []struct {
 	{regexp.MustCompile(`(?m)(^|  )(never started|starting|not running|refused: [^\n]*)`), "33"},
 }
 
-// namesIn returns the names of all servers of a file, also of those that cannot be hosted.
+// namesIn returns the names of all servers in a file, including rejected ones.
 func namesIn(file *serversfile.File) []string {
 	names := file.Names()
 	for _, r := range file.Rejected() {
@@ -238,7 +237,8 @@ func namesIn(file *serversfile.File) []string {
 	return names
 }
 
-// choose returns the element that has a name. what is the kind of element, for the error.
+// choose returns the element with a name, or else an error. what names the kind of element in the
+// error.
 func choose[T any](what, name string, all []T, nameOf func(T) string) (one T, err error) {
 	var names []string
 	for _, x := range all {
@@ -250,8 +250,8 @@ func choose[T any](what, name string, all []T, nameOf func(T) string) (one T, er
 	return one, unknown(what, name, names)
 }
 
-// unknown returns the error for a name that does not exist. what is the kind of thing,
-// such as "server"; names are the existing names.
+// unknown returns the error for a name that does not exist. what is the kind of thing, such as
+// "server". names are the existing names; the error proposes similar ones.
 func unknown(what, name string, names []string) error {
 	return fmt.Errorf("no %s %s: %s", what, name, serversfile.Instead(name, names))
 }

@@ -20,8 +20,8 @@ type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
-// scripts have the shell call dormouse complete, with the words of the line up to the cursor.
-// The last word is the one to complete, and may be empty.
+// scripts make the shell call dormouse complete with the words of the command line up to the
+// cursor. The last word is to be completed, and may be empty.
 var scripts = map[string]string{
 	"bash": `# dormouse completes its commands, flags and servers: source <(dormouse completion bash)
 _dormouse() {
@@ -57,7 +57,7 @@ type completeCommand struct {
 	Words []string `arg:"" optional:"" passthrough:""`
 }
 
-// Run prints what may replace the last word, one possibility a line.
+// Run prints the possible completions of the last word, one a line.
 func (c *completeCommand) Run(t *terminal, parser *kong.Kong) error {
 	words := c.Words
 	if len(words) > 0 && words[0] == "--" {
@@ -66,7 +66,7 @@ func (c *completeCommand) Run(t *terminal, parser *kong.Kong) error {
 	if len(words) == 0 {
 		words = []string{""}
 	}
-	last := strings.TrimPrefix(words[len(words)-1], "=") // bash takes --flag=value for three words
+	last := strings.TrimPrefix(words[len(words)-1], "=") // bash splits --flag=value into three words
 	node, args, flag := follow(parser.Model.Node, words[:len(words)-1])
 	for _, choice := range choices(node, args, flag, last, serversIn(words)) {
 		if strings.HasPrefix(choice, last) {
@@ -78,8 +78,8 @@ func (c *completeCommand) Run(t *terminal, parser *kong.Kong) error {
 	return nil
 }
 
-// follow goes from command to command by the words of a line. It returns the last command,
-// how many arguments it has got, and the flag whose value comes next, nil for none.
+// follow finds the command that the words of a command line lead to. It returns that command, how
+// many arguments it has got, and the flag whose value comes next, or nil.
 func follow(node *kong.Node, words []string) (last *kong.Node, args int, flag *kong.Flag) {
 	for _, word := range words {
 		switch {
@@ -114,7 +114,8 @@ func flagOf(node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// choices returns what may come next, in order. Without any, the shell proposes files.
+// choices returns what may come next, in the order in which to show it. If it returns nothing, the
+// shell proposes files.
 func choices(node *kong.Node, args int, flag *kong.Flag, last string, servers []string) (all []string) {
 	switch {
 	case flag != nil:
@@ -141,12 +142,12 @@ func choices(node *kong.Node, args int, flag *kong.Flag, last string, servers []
 	return all
 }
 
-// valuesFor returns the values that an argument or flag may have, as far as they are known.
+// valuesFor returns the possible values of an argument or flag, or nil if they are unknown.
 func valuesFor(v *kong.Value, servers []string) []string {
 	switch v.Name {
 	case "server", "server|session":
 		return servers
-	case "name": // a list of names, as for remove, is of servers; add takes one new name
+	case "name": // a list of names means existing servers, as in remove; a single one is a new name, as in add
 		if v.IsCumulative() {
 			return servers
 		}
@@ -165,10 +166,10 @@ func valuesFor(v *kong.Value, servers []string) []string {
 	return slices.DeleteFunc(strings.Split(v.Enum, ","), func(s string) bool { return s == "" })
 }
 
-// plainName is a name that no shell takes for more than a word.
+// plainName matches a name that needs no quotes in a shell.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// serversIn returns the names of all servers of the file that a command line names.
+// serversIn returns the names of all servers in the servers file that a command line refers to.
 func serversIn(words []string) []string {
 	file := ""
 	for i, word := range words {

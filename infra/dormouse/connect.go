@@ -33,7 +33,7 @@ type connectCommand struct {
 	printing
 }
 
-// Validate checks the command line as a whole.
+// Validate is called by kong. It checks the flags and arguments together.
 func (c *connectCommand) Validate() error {
 	switch {
 	case c.Client == "":
@@ -50,7 +50,7 @@ func (c *connectCommand) Validate() error {
 	return nil
 }
 
-// Run says how to connect a client, or writes into its file.
+// Run prints how to connect a client, or changes the client's configuration file.
 func (c *connectCommand) Run(t *terminal) error {
 	if c.Client == "" {
 		return c.list(t)
@@ -80,7 +80,8 @@ func (c *connectCommand) Run(t *terminal) error {
 	return c.paste(t, client, servers)
 }
 
-// servers returns the servers to connect, and who may call them, "" if that is not known.
+// servers returns the servers to connect. access says who may call them, as a value of
+// [local.Config].Access, or "" if unknown.
 func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, access string, err error) {
 	base, names := address(c.URL), c.Server
 	if base == "" {
@@ -97,11 +98,11 @@ func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, acce
 	return servers, access, nil
 }
 
-// usualURL is the address of a machine with the default settings.
+// usualURL is the URL of dormouse run with default settings.
 const usualURL = "http://127.0.0.1:8787"
 
-// here returns the endpoint and the servers of this machine: of the run that uses the data
-// folder, or else of the servers file.
+// here returns the URL and the servers of this machine. They come from the dormouse run that uses
+// the data folder, or if there is none, from the servers file.
 func (c *connectCommand) here(t *terminal) (base string, names []string, access string, err error) {
 	data, err := c.folder(context.Background())
 	if err != nil {
@@ -148,8 +149,8 @@ func (c *connectCommand) here(t *terminal) (base string, names []string, access 
 	return base, names, access, nil
 }
 
-// openedBy returns those of the servers that an API key is for. It returns all for a key that
-// it does not find, which may be a token.
+// openedBy returns those servers that an API key may call. For an unknown key, which may be an
+// access token, it returns all.
 func (c *client) openedBy(ctx context.Context, key string, names []string) ([]string, error) {
 	all, err := c.keys(ctx, "")
 	if err != nil {
@@ -166,7 +167,7 @@ func (c *client) openedBy(ctx context.Context, key string, names []string) ([]st
 	return opened, nil
 }
 
-// inFile returns the names of all servers of the file, and of those that it can host.
+// inFile returns the names of all servers in the servers file, and of those that can be served.
 func (c *connectCommand) inFile() (all, hosted []string, err error) {
 	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv)
 	if err != nil {
@@ -176,14 +177,14 @@ func (c *connectCommand) inFile() (all, hosted []string, err error) {
 	return all, slices.DeleteFunc(slices.Clone(all), func(name string) bool { return file.Reason(name) != "" }), nil
 }
 
-// ways is the JSON output for one server.
+// ways is the JSON output about one server.
 type ways struct {
 	Name string             `json:"name"`
 	URL  string             `json:"url"`
 	Ways []clientfile.Paste `json:"ways"`
 }
 
-// paste prints the texts and links that connect a client to the servers.
+// paste prints the texts and links with which a user connects a client to the servers.
 func (c *connectCommand) paste(t *terminal, client clientfile.Client, servers []clientfile.Server) error {
 	var all []ways
 	for _, s := range servers {
@@ -222,7 +223,7 @@ func (c *connectCommand) paste(t *terminal, client clientfile.Client, servers []
 // written is the JSON output of --write and --remove.
 type written struct {
 	File    string   `json:"file"`
-	Backup  string   `json:"backup,omitempty"` // the file as it was before
+	Backup  string   `json:"backup,omitempty"` // copy of the file before the change
 	Servers []string `json:"servers"`
 	Changed bool     `json:"changed"`
 }
@@ -237,8 +238,8 @@ func (c *connectCommand) write(t *terminal, client clientfile.Client, servers []
 	})
 }
 
-// remove takes out of the client's file what write has put there for this endpoint. The
-// machine need not be up, and its servers may be gone.
+// remove removes from the client's file what write has added for this endpoint. dormouse run need
+// not be up, and the servers may no longer exist.
 func (c *connectCommand) remove(t *terminal, of clientfile.Client) error {
 	base := address(c.URL)
 	if base == "" {
@@ -260,8 +261,8 @@ func (c *connectCommand) remove(t *terminal, of clientfile.Client) error {
 	})
 }
 
-// change changes the client's file, keeps the earlier one and prints the difference. same
-// says what holds if nothing has changed.
+// change changes the client's file, saves a copy of the old one, and prints the difference. same
+// is the end of the message if nothing has changed.
 func (c *connectCommand) change(t *terminal, client clientfile.Client, same string, edit func(before []byte) (after []byte, names []string, err error)) error {
 	path := c.File
 	if path == "" {

@@ -7,12 +7,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/difference"
 )
 
-// around is how many equal lines a difference shows around each change.
+// around is how many unchanged lines lineDiff shows before and after a change.
 const around = 2
 
-// lineDiff returns the lines that differ between two texts, with a few equal lines around
-// them. It puts "- " before removed lines and "+ " before added ones. "  ⋮" stands for
-// lines that are left out.
+// lineDiff returns the lines that differ between two texts, and a few unchanged lines around them.
+// Removed lines begin with "- ", and added ones with "+ ". "  ⋮" stands for unchanged lines that
+// are left out.
 func lineDiff(before, after string) string {
 	a, b := strings.Split(strings.TrimSuffix(before, "\n"), "\n"), strings.Split(strings.TrimSuffix(after, "\n"), "\n")
 	if before == "" {
@@ -23,7 +23,7 @@ func lineDiff(before, after string) string {
 	return clipped(lines)
 }
 
-// clipped leaves out equal lines that are far from any change.
+// clipped leaves out unchanged lines that are far from any change.
 func clipped(lines []string) string {
 	var out strings.Builder
 	skipped := false

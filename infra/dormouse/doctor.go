@@ -46,32 +46,31 @@ type finding struct {
 	Check  string   `json:"check"`
 	OK     bool     `json:"ok"`
 	Says   string   `json:"says"`
-	Todo   string   `json:"todo,omitempty"`        // what to do about it
-	MS     float64  `json:"duration_ms,omitempty"` // of a step of a server's start
-	Output []string `json:"output,omitempty"`      // the last lines that the server wrote
+	Todo   string   `json:"todo,omitempty"`        // what the user should do
+	MS     float64  `json:"duration_ms,omitempty"` // duration of a step in a server's start
+	Output []string `json:"output,omitempty"`      // the last lines of the server's output
 }
 
-// good returns the finding of a check that has passed. bad returns the finding of a check
-// that has failed.
+// good returns the result of a check that has passed, and bad that of one that has failed.
 func good(check, format string, args ...any) finding {
 	return finding{Check: check, OK: true, Says: fmt.Sprintf(format, args...)}
 }
 
 func bad(check, says, todo string) finding { return finding{Check: check, Says: says, Todo: todo} }
 
-// doctor is one run of the command, with what the checks share.
+// doctor is a run of the doctor command, with data that several checks use.
 type doctor struct {
 	*doctorCommand
 	t       *terminal
-	cfg     local.Config      // of the dormouse run that is up, or else of one with these flags
+	cfg     local.Config      // configuration of the dormouse run that is up, or of one with these flags
 	file    *serversfile.File // nil if it cannot be read
-	wrong   []error           // mistakes of the servers file, and of its servers
-	machine *client           // nil if nothing is up
-	up      api.Info          // what the machine says of itself
-	down    error             // why a machine that is up does not answer
+	wrong   []error           // mistakes in the servers file
+	machine *client           // nil if no dormouse run is up
+	up      api.Info          // the description of that dormouse run
+	down    error             // why that dormouse run does not answer; nil if it does
 }
 
-// Run prints a line for each check, and fails if one fails.
+// Run prints a line for each check, and fails if a check has failed.
 func (c *doctorCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -101,7 +100,7 @@ func (d *doctor) all(ctx context.Context) (all []finding) {
 		all = append(append(d.programs(ctx), d.serversFile()...), d.network(), d.ports(ctx))
 		all = append(append(all, d.certificate(ctx)...), d.disk(), d.store(ctx), d.secret())
 	}
-	var at time.Time // the time that the endpoint at --url tells
+	var at time.Time // the time at the endpoint of --url; zero if unknown
 	if d.URL != "" {
 		var f finding
 		f, at = d.proxy(ctx)
@@ -121,8 +120,8 @@ func (d *doctor) all(ctx context.Context) (all []finding) {
 	return all
 }
 
-// elsewhere reports whether the checks are only about the endpoint at --url, such as a
-// stack. That is so if no machine is up here and there is no servers file.
+// elsewhere reports whether only the endpoint at --url is checked. That is so if no dormouse run
+// is up here and there is no servers file.
 func (d *doctor) elsewhere() bool {
 	if !d.remote() || d.machine != nil {
 		return false
@@ -152,8 +151,8 @@ func printFindings(t *terminal, all []finding) error {
 	})
 }
 
-// served calls use for each server of the file that is not switched off, or for the one that
-// the checks are about.
+// served calls use for each server in the file that is not disabled, or only for the server that
+// the user named.
 func (d *doctor) served(use func(serversfile.Server)) {
 	if d.file == nil {
 		return
@@ -165,11 +164,10 @@ func (d *doctor) served(use func(serversfile.Server)) {
 	}
 }
 
-// about reports whether the checks are about a server: all servers, or the one that was
-// named.
+// about reports whether a server is checked. Without an argument, all servers are.
 func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == name }
 
-// look finds a program as dormouse run does for a server: by the PATH of the server, from its
+// look finds a program in the way of dormouse run: in the PATH of a server, from the server's
 // folder.
 func (d *doctor) look(s serversfile.Server, program string) (path string, err error) {
 	if program == runner.Keeper && s.Command != "" {
@@ -178,11 +176,11 @@ func (d *doctor) look(s serversfile.Server, program string) (path string, err er
 	return box.LookPath(program, cmp.Or(s.Env["PATH"], os.Getenv("PATH")), cmp.Or(s.Cwd, serversfile.FolderOf(d.Servers)))
 }
 
-// programs looks for the programs that install and start servers, and for those that the
-// servers of the file name. One that no server needs may be missing.
+// programs checks the programs that install and start servers, and those that the servers file
+// names. A program that no server needs may be missing.
 func (d *doctor) programs(ctx context.Context) (all []finding) {
-	needs := map[string][]serversfile.Server{}               // by program
-	usual := []string{"node", "npx", "uv", "uvx", "python3"} // are reported also if no server needs them
+	needs := map[string][]serversfile.Server{}               // servers by the program that they need
+	usual := []string{"node", "npx", "uv", "uvx", "python3"} // these are reported even if no server needs them
 	names := slices.Clone(usual)
 	d.served(func(s serversfile.Server) {
 		programs := []string{runner.Needs(s, os.Getenv("PATH"), serversfile.FolderOf(d.Servers))}
@@ -201,7 +199,7 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 	})
 	for _, name := range names {
 		path, err := d.look(serversfile.Server{}, name)
-		var lack []string // servers that do not find the program
+		var lack []string // servers that cannot find the program
 		for _, s := range needs[name] {
 			own, wrong := d.look(s, name)
 			if wrong != nil {
@@ -230,7 +228,8 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 	return all
 }
 
-// probed says whether this system can give a server a kernel of its own.
+// probed checks whether dormouse-keeper works on this system, which runs a server in a kernel of
+// its own.
 func probed(ctx context.Context, keeper string) finding {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -257,7 +256,7 @@ func versioned(ctx context.Context, name, path string) finding {
 	return good(name, "%s (%s)", cmp.Or(version, "of unknown version"), path)
 }
 
-// serversFile reports the mistakes of the file, and the variables that are not set.
+// serversFile reports mistakes in the servers file, and variables that are not set.
 func (d *doctor) serversFile() []finding {
 	mistakes, lacks, all := d.wrong, []string(nil), 0
 	if d.file != nil {
@@ -291,9 +290,9 @@ func (d *doctor) serversFile() []finding {
 	return []finding{file, variables}
 }
 
-// network names the variables of proxies and certificates that are set, without their
-// values, which may have passwords. A certificate that cannot be read breaks every
-// connection of its readers.
+// network reports which environment variables for proxies and certificates are set. It leaves out
+// their values, which may contain passwords. It reports a certificate file that cannot be read,
+// because every program that uses it would fail to connect.
 func (d *doctor) network() finding {
 	const check = "network"
 	var set []string
@@ -333,14 +332,14 @@ func (d *doctor) ports(ctx context.Context) finding {
 	return good(check, "%s is free, and so is the port for WebSocket", d.cfg.Listen)
 }
 
-// certificate looks at the certificate of a machine that is up, as its clients do.
+// certificate checks the certificate of a running dormouse run in the way of its clients.
 func (d *doctor) certificate(ctx context.Context) []finding {
 	const check = "certificate"
 	u, err := url.Parse(d.up.URL)
 	if d.up.Certificate == nil || err != nil {
 		return nil
 	}
-	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, ServerName: u.Hostname()}} //nolint:gosec // the connection only shows the certificate, and sends nothing
+	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, ServerName: u.Hostname()}} //nolint:gosec // this connection only reads the certificate
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
 	if err != nil {
 		return []finding{bad(check, err.Error(), "clients reach the endpoint as little: see --tls-cert, --tls and --public-url")}
@@ -359,7 +358,7 @@ func (d *doctor) certificate(ctx context.Context) []finding {
 	}
 }
 
-// least is the free space below which a disk counts as full.
+// least is the smallest free space, in bytes, that is enough.
 const least = 1 << 30
 
 func (d *doctor) disk() finding {
@@ -372,7 +371,7 @@ func (d *doctor) disk() finding {
 	if err := unix.Statfs(folder, &of); err != nil || of.Bsize <= 0 {
 		return bad(check, "the free space of "+folder+" is not known", "name another folder with --data")
 	}
-	free := of.Bavail * uint64(of.Bsize) // free space as df shows it, without the blocks that only root may use
+	free := of.Bavail * uint64(of.Bsize) // without the blocks that only root may use, as in df
 	says := fmt.Sprintf("%.1f GB free for %s", float64(free)/1e9, d.folder())
 	if free < least {
 		return bad(check, says, "free some room, or name another folder with --data")
@@ -383,7 +382,7 @@ func (d *doctor) disk() finding {
 	return good(check, "%s", says)
 }
 
-// existing returns the data folder, or the nearest folder above it that exists.
+// existing returns the data folder, or if it does not exist, its nearest parent that does.
 func (d *doctor) existing() (string, error) {
 	folder, err := filepath.Abs(d.folder())
 	for err == nil {
@@ -401,8 +400,8 @@ func (d *doctor) existing() (string, error) {
 	return "", err
 }
 
-// store reads the store. It asks the machine if one is up. Otherwise it looks at the file
-// without opening it, because opening may change it.
+// store checks the store. If dormouse run is up, it asks that one. It reads the file without
+// opening it as a store, because that could change it.
 func (d *doctor) store(ctx context.Context) finding {
 	const check = "store"
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -456,8 +455,8 @@ func (d *doctor) secret() finding {
 	return good(check, "only you can read it")
 }
 
-// guests returns the servers that dormouse run confines without being asked, if it can,
-// because not only its user may call.
+// guests returns the servers without a sandbox profile that dormouse run nevertheless confines,
+// because others than its user may call.
 func (d *doctor) guests() (names []string) {
 	file, _, err := serversfile.LoadGuests(d.Servers, os.LookupEnv, d.EnvFile...)
 	if !d.cfg.HasGuests() || err != nil {
@@ -516,11 +515,11 @@ func (d *doctor) sandbox(on sandbox.Support, guests []string) finding {
 	return good(check, "%s", says)
 }
 
-// wrongBy is a difference of clocks that breaks tokens and tickets.
+// wrongBy is the difference between two clocks from which tokens and tickets may be refused.
 const wrongBy = time.Minute
 
-// clock compares the local time with the time of the build and with at, the time of the
-// endpoint at --url.
+// clock compares the local time with the time of the build, and with at, the time at the endpoint
+// of --url. It ignores a zero at.
 func (d *doctor) clock(at time.Time) finding {
 	const check = "clock"
 	now, todo := d.t.now().UTC(), "set the clock: keys, tokens and tickets have times"

@@ -26,8 +26,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// proxy asks the endpoint at --url as a client does, so that a reverse proxy in front of it is
-// checked too. at is the time at the endpoint, zero if it is not known.
+// proxy sends a request to the endpoint of --url in the way of a client, which also checks a
+// reverse proxy in front of it. at is the time at the endpoint, or zero if unknown.
 func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	const check = "proxy"
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -36,8 +36,8 @@ func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	if u, err := url.Parse(base); err != nil || u.Host == "" {
 		return bad(check, fmt.Sprintf("--url %q is no URL", d.URL), "want https://HOST"), at
 	}
-	// No server is called doctor.none. The endpoint checks the Host header first, so an answer
-	// that there is no such server has passed that check.
+	// No server is called doctor.none. The endpoint checks the Host header before it looks for the
+	// server. So an error that the server is unknown shows that the Host header is accepted.
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/doctor.none/mcp", bytes.NewReader(wire.NewRequest(json.RawMessage("1"), "ping", nil)))
 	if err != nil {
 		return bad(check, err.Error(), "want https://HOST"), at
@@ -53,7 +53,7 @@ func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	}
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
-	at, _ = http.ParseTime(res.Header.Get("Date")) // without a valid date, the zero time
+	at, _ = http.ParseTime(res.Header.Get("Date")) // zero without a valid Date
 	var answer struct{ Error struct{ Message string } }
 	problem := ""
 	if err == nil && json.Unmarshal(body, &answer) == nil {
@@ -72,14 +72,14 @@ func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	return good(check, "dormouse answers at %s", d.URL), at
 }
 
-// took returns the finding with the time that its step took.
+// took returns f with the duration of its step.
 func (f finding) took(d time.Duration) finding {
 	f.MS = float64(d.Microseconds()) / 1000
 	return f
 }
 
-// server takes one server through the steps that its first client would wait for. With --url
-// it only asks the server there.
+// server checks one server: it takes the steps that the server's first client would wait for. With
+// --url it only calls the server there.
 func (d *doctor) server(ctx context.Context) []finding {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
@@ -106,20 +106,21 @@ func (d *doctor) server(ctx context.Context) []finding {
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
 	}
 	if d.machine != nil {
-		_, _ = d.machine.reload(ctx, []string{d.Server}) // forgets what the server said at earlier starts; the checks do not need that
+		_, _ = d.machine.reload(ctx, []string{d.Server}) // an error is ignored: reload only makes dormouse run forget the recorded lists of the server, which the checks do not need
 	}
 	return append([]finding{good("path", "%s", path)}, d.start(ctx, newStarts(d.Server))...)
 }
 
-// start hosts the servers file in a data folder of its own, and greets the server there.
-// seen takes the events of its start; nil for a server that starts nothing.
+// start serves the servers file in a temporary data folder, and calls the server there. seen
+// records the events of its start; it is nil for a server that starts no process.
 func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 	data, err := os.MkdirTemp("", "dormouse-doctor-")
 	if err != nil {
 		return []finding{bad("start", err.Error(), "make the temporary folder writable, or set TMPDIR")}
 	}
-	defer func() { _ = os.RemoveAll(data) }() // what is left there harms nothing
-	// The machine of d.cfg may serve others. This one does not, and confines servers alike.
+	defer func() { _ = os.RemoveAll(data) }() // an error is ignored: what is left does no harm
+	// The dormouse run of d.cfg may serve other users. This one does not, but confines servers in
+	// the same way.
 	host := local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data, Guests: d.cfg.HasGuests(), Native: d.t.program.Native}
 	if seen != nil {
 		host.Events = seen.take
@@ -137,10 +138,10 @@ func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 	return all
 }
 
-// shown is how many of the last lines of a server doctor shows.
+// shown is how many of the last lines of a server's output doctor shows.
 const shown = 10
 
-// lastLines returns the last lines that the processes of a server wrote.
+// lastLines returns the last lines of the output of a server's processes.
 func lastLines(ctx context.Context, data, server string) (lines []string) {
 	_ = use(ctx, target{Data: data}, patience, func(ctx context.Context, to *client) error {
 		query := url.Values{"of": {server}, "lines": {fmt.Sprint(shown)}}
@@ -152,19 +153,19 @@ func lastLines(ctx context.Context, data, server string) (lines []string) {
 		for from := json.NewDecoder(body); ; {
 			var o api.Output
 			if err := from.Decode(&o); err != nil {
-				return err // the end
+				return err // io.EOF at the end
 			}
 			for line := range strings.Lines(o.Text) {
 				lines = append(lines, strings.TrimRight(line, "\n"))
 			}
 		}
-	}) // if the lines cannot be read, doctor shows only the reason of the failure
+	}) // without these lines, doctor shows only the reason of the failure
 	return lines[max(0, len(lines)-shown):]
 }
 
-// greet opens a session with the server on a machine, asks for the tools and ends the
-// session. seen has what a machine of this program says about the start of the server; it is
-// nil for any other machine, and for a server that starts no process.
+// greet opens a session with the server, lists its tools, and ends the session. seen has the
+// events of the server's start if this program hosts the server. It is nil for other endpoints,
+// and for a server that starts no process.
 func (d *doctor) greet(ctx context.Context, at target, seen *starts) (all []finding) {
 	err := use(ctx, at, 0, func(ctx context.Context, to *client) error {
 		begun := time.Now()
@@ -208,25 +209,24 @@ func (d *doctor) greet(ctx context.Context, at target, seen *starts) (all []find
 	return all
 }
 
-// starts keeps the events of the first start of a server on a machine. Its methods are safe for
-// concurrent use.
+// starts records the events of a server's first start. Its methods are safe for concurrent use.
 type starts struct {
 	server string
 
 	mu    sync.Mutex
-	first map[string]journal.Event // the first of each kind
+	first map[string]journal.Event // the first event of each kind
 	ended bool
-	over  chan struct{} // is closed when the start has ended, well or not
+	over  chan struct{} // closed when the start has succeeded or failed
 }
 
 func newStarts(server string) *starts {
 	return &starts{server: server, first: map[string]journal.Event{}, over: make(chan struct{})}
 }
 
-// eventWithin is how long after the server's answer the event of its start may come.
+// eventWithin is how long wait waits for an event about the start, after the server has answered.
 const eventWithin = 2 * time.Second
 
-// wait waits for the event that ends the first start.
+// wait waits until the first start has succeeded or failed, but for eventWithin at most.
 func (s *starts) wait(ctx context.Context) {
 	if s == nil {
 		return
@@ -239,7 +239,7 @@ func (s *starts) wait(ctx context.Context) {
 	}
 }
 
-// take keeps an event if it is of the first start.
+// take records an event if it belongs to the first start.
 func (s *starts) take(e journal.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,8 +252,8 @@ func (s *starts) take(e journal.Event) {
 	}
 }
 
-// findings returns the steps of the start: install, start and handshake. known is false if
-// there was no start, as for a server in Go.
+// findings returns the steps of the start: install, start and handshake. known is false if no
+// process was started, as for a server in Go.
 func (s *starts) findings() (all []finding, known bool) {
 	if s == nil {
 		return nil, false

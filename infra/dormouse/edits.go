@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// editsOf returns what the console of a machine does to the servers file: what the commands
-// do, on the same files.
+// editsOf returns the edits of the servers file that the console offers. They do the same as the
+// commands.
 func (t *terminal) editsOf(servers, data string) api.Edits {
 	file := serversFile{fileFlag{servers}}
 	change := func(names []string, use func(f *edited, name string) error) error {
@@ -38,7 +38,7 @@ func (t *terminal) editsOf(servers, data string) api.Edits {
 	}
 }
 
-// quietly executes a command line with nobody to ask, and returns what it prints.
+// quietly runs a command line that cannot ask the user, and returns its output.
 func (t *terminal) quietly(args []string) (said string, err error) {
 	var out, why bytes.Buffer
 	own := *t
@@ -50,7 +50,8 @@ func (t *terminal) quietly(args []string) (said string, err error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// addArguments returns the arguments of dormouse add for what a user has typed into a form.
+// addArguments returns arguments for dormouse add, from what a user has typed into the console's
+// form.
 func addArguments(s api.NewServer) (args []string, err error) {
 	words, err := splitWords(s.What)
 	if err != nil {
@@ -74,8 +75,8 @@ func addArguments(s api.NewServer) (args []string, err error) {
 	return append(args, words...), nil
 }
 
-// splitWords splits a line into words as a shell does, with quotes and backslashes, and
-// expands nothing.
+// splitWords splits a line into words as a shell does, with quotes and backslashes. It expands
+// nothing.
 func splitWords(line string) (words []string, err error) {
 	var word strings.Builder
 	begun, quote, escaped := false, rune(0), false
@@ -112,7 +113,8 @@ func splitWords(line string) (words []string, err error) {
 	return words, nil
 }
 
-// setValue sets a variable of a server. The value goes to .env, and the servers file refers to it.
+// setValue sets an environment variable of a server. It saves the value in .env, and refers to it
+// in the servers file.
 func (e *edited) setValue(env *variables, server, name, value string) error {
 	if !serversfile.IsVariable(name) {
 		return errors.New("a variable has a name of letters, digits and _")

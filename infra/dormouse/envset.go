@@ -19,7 +19,7 @@ type envSetCommand struct {
 	serversFile
 }
 
-// Run sets the variable. A machine that is up takes it at once.
+// Run sets the variable. If dormouse run is up, it uses the new value at once.
 func (c *envSetCommand) Run(t *terminal) error {
 	value, err := c.value(t)
 	if err != nil {

@@ -12,11 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// serversFile is the flag of commands that change the servers file.
+// serversFile has the flag of commands that change the servers file.
 type serversFile struct{ fileFlag }
 
-// edited is a servers file, and the file of variables beside it, while a command changes
-// them.
+// edited is a servers file that a command changes, with the .env beside it.
 type edited struct {
 	*serversedit.File
 	env    *variables
@@ -24,7 +23,7 @@ type edited struct {
 	before []byte
 }
 
-// open reads both files; one that is missing is empty.
+// open reads the servers file and .env. A missing file counts as empty.
 func (f serversFile) open() (e *edited, err error) {
 	e = &edited{}
 	if e.path, err = filepath.Abs(f.Servers); err != nil {
@@ -40,8 +39,8 @@ func (f serversFile) open() (e *edited, err error) {
 	return e, err
 }
 
-// save writes what has changed. The variables come first, so that a run that reads the
-// servers file at once finds them.
+// save writes the files if they have changed. It writes .env first, because dormouse run may read
+// the servers file at once.
 func (e *edited) save() error {
 	if err := e.env.save(); err != nil {
 		return err
@@ -60,14 +59,15 @@ func (e *edited) saveServers() error {
 	return nil
 }
 
-// undo takes back what the command has written, unless somebody has changed it since.
+// undo restores the files as they were before the command. It leaves a file alone that somebody
+// else has changed since.
 func (e *edited) undo() {
 	back := func(path string, written, before []byte) {
 		if now, err := readText(path, serversfile.MaxFile); err != nil || !bytes.Equal(now, written) || bytes.Equal(now, before) {
 			return
 		}
 		if before == nil {
-			_ = os.Remove(path) // a file that stays is of no harm
+			_ = os.Remove(path) // an error is ignored: the file does no harm
 			return
 		}
 		if info, err := os.Stat(path); err == nil {
@@ -76,17 +76,17 @@ func (e *edited) undo() {
 	}
 	back(e.path, e.Text(), e.before)
 	if env, err := readText(e.env.path, serversfile.MaxFile); err == nil && bytes.HasPrefix(env, e.env.before) {
-		back(e.env.path, env, e.env.before) // .env also has values that add has asked the user for
+		back(e.env.path, env, e.env.before) // the file also has values that add has asked the user for
 	}
 }
 
 func (e *edited) name() string { return filepath.Base(e.path) }
 
-// maxClientFile is the largest file of a client that is read, in bytes. Claude Code keeps
-// much more than servers in its file.
+// maxClientFile is the largest configuration file of a client that is read, in bytes. That of
+// Claude Code also contains much else.
 const maxClientFile = 64 << 20
 
-// readText reads a file of at most some bytes; one that is not there is empty.
+// readText reads a file of at most most bytes. A missing file counts as empty.
 func readText(path string, most int64) ([]byte, error) {
 	text, err := serversedit.ReadFile(path, most)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,8 +95,8 @@ func readText(path string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// writeText replaces the content of a file as a whole. It follows symbolic links, and
-// makes missing folders.
+// writeText replaces the content of a file atomically. It follows symbolic links, and creates
+// missing folders.
 func writeText(path string, text []byte, mode fs.FileMode) error {
 	if to, err := filepath.EvalSymlinks(path); err == nil {
 		path = to

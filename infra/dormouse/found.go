@@ -15,16 +15,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 )
 
-// A machine that is up leaves a note in the user's runtime folder, so that commands find it
-// from every folder.
+// While dormouse run is up, there is a note about it in the user's runtime folder. So commands
+// find it from any working directory.
 
 type upNote struct {
-	Data string `json:"data"` // its data folder, absolute
-	URL  string `json:"url"`  // of its endpoint
+	Data string `json:"data"` // absolute path of the data folder
+	URL  string `json:"url"`  // URL of the endpoint
 }
 
-// notesFolder is the folder of the notes. It is "" if there is none that only this user can
-// write.
+// notesFolder returns the folder of the notes. It returns "" if the folder is missing, or if
+// another user could write to it.
 func notesFolder() string {
 	folder := placeOfNotes()
 	info, err := os.Lstat(folder)
@@ -44,10 +44,10 @@ func placeOfNotes() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("dormouse-%d", os.Getuid()))
 }
 
-// leave writes the note of a machine, and returns forget, which removes it. If the note cannot be
-// written, only commands in the folder of the machine find it.
+// leave writes the note, and returns a function that removes it. If writing fails, only commands
+// in the right working directory find this dormouse run.
 func (n upNote) leave() (forget func()) {
-	_ = os.Mkdir(placeOfNotes(), 0o700) // fails if the folder exists, which notesFolder checks
+	_ = os.Mkdir(placeOfNotes(), 0o700) // fails if the folder exists; notesFolder checks it
 	folder, text := notesFolder(), []byte(nil)
 	data, err := filepath.Abs(n.Data)
 	if err == nil {
@@ -59,11 +59,12 @@ func (n upNote) leave() (forget func()) {
 	}
 	sum := sha256.Sum256([]byte(data))
 	path := filepath.Join(folder, hex.EncodeToString(sum[:8])+".json")
-	_ = os.WriteFile(path, text, 0o600) // without a note, only commands in the folder of the machine find it
+	_ = os.WriteFile(path, text, 0o600) // an error is ignored, as the comment on leave explains
 	return func() { _ = os.Remove(path) }
 }
 
-// allUp returns the machines of this user that are up, and removes the notes of the others.
+// allUp returns the notes of every dormouse run of this user that is up. It removes the other
+// notes.
 func allUp(ctx context.Context) (all []upNote) {
 	folder := notesFolder()
 	if folder == "" {
@@ -91,8 +92,9 @@ func allUp(ctx context.Context) (all []upNote) {
 	return all
 }
 
-// folder returns the data folder of a command that reads from the machine: the one that was
-// named or is here, and otherwise that of the only machine that is up.
+// folder returns the data folder for a command that reads from a dormouse run. That is the folder
+// that the user has named, or the one in the working directory, or else that of the only dormouse
+// run that is up.
 func (d dataFlag) folder(ctx context.Context) (string, error) {
 	if filepath.Base(d.Data) != defaultData || exists(d.Data) {
 		return d.Data, nil
@@ -101,8 +103,9 @@ func (d dataFlag) folder(ctx context.Context) (string, error) {
 	return cmp.Or(data, d.Data), err
 }
 
-// elsewhere returns the data folder of the only machine that is up, for a command that names
-// none and is in a folder without one. With several it returns an error that lists them.
+// elsewhere returns the data folder of the only dormouse run that is up. It is for a command that
+// names no data folder, in a working directory without one; otherwise it returns "". If several
+// are up, the error lists them.
 func (t target) elsewhere(ctx context.Context) (data string, err error) {
 	if t.Data != "" || os.Getenv(dataEnv) != "" || exists(defaultData) {
 		return "", nil
@@ -117,7 +120,7 @@ func (t target) elsewhere(ctx context.Context) (data string, err error) {
 	return "", failure{exitNotUp, errors.New("several machines are up; name one:" + listed(all))}
 }
 
-// listed returns a line for each machine, with the flag that names it.
+// listed returns a line for each dormouse run, with the flag that selects it.
 func listed(all []upNote) (lines string) {
 	for _, n := range all {
 		lines += fmt.Sprintf("\n  %s: --data %s", n.URL, quoted(n.Data))

@@ -17,15 +17,15 @@ type grantsCommand struct {
 	Revoke revokeGrantCommand `cmd:"" help:"Revoke a grant. Its tokens are refused within 30 seconds."`
 }
 
-// grantLine is a grant in the JSON output. Times are RFC 3339, UTC.
+// grantLine is a grant in JSON output. Times are RFC 3339 in UTC.
 type grantLine struct {
 	ID        string    `json:"id"`
 	Tenant    string    `json:"tenant"`
 	Principal string    `json:"principal"`
 	Server    string    `json:"server"`
 	Scopes    []string  `json:"scopes"`
-	Client    string    `json:"client"` // what it calls itself
-	Host      string    `json:"host"`   // where the user's browser was sent
+	Client    string    `json:"client"` // the name that the client gave at its registration
+	Host      string    `json:"host"`   // host that the user's browser was redirected to
 	Created   time.Time `json:"created"`
 	Expires   time.Time `json:"expires"`
 	Revoked   time.Time `json:"revoked,omitzero"`

@@ -18,7 +18,7 @@ type acceptCommand struct {
 	printing
 }
 
-// Run accepts tools that are held back, and prints how they differ from what was accepted.
+// Run accepts tools that are held back, and prints how they differ from the ones accepted before.
 func (c *acceptCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		taken, err := to.accept(ctx, c.Server, c.Tools)
@@ -39,7 +39,7 @@ func (c *acceptCommand) Run(t *terminal) error {
 	})
 }
 
-// accept has the endpoint serve tools of a server that are held back: those named, or all of them.
+// accept makes the endpoint offer tools of a server that it holds back: the named ones, or all.
 func (c *client) accept(ctx context.Context, server string, tools []string) (taken api.Accepted, err error) {
 	state, err := c.held(ctx, server)
 	if err != nil {
@@ -71,7 +71,8 @@ func (c *client) held(ctx context.Context, server string) (state held.Server, er
 	return state, c.call(ctx, http.MethodGet, "servers/"+server+"/held", nil, &state)
 }
 
-// printHeldOf prints what is held back of servers, and how to accept it.
+// printHeldOf lists, for each server, the tools that are held back until the user accepts them,
+// and the command that accepts them.
 func printHeldOf(ctx context.Context, out io.Writer, to *client, all []api.Server) error {
 	for _, s := range all {
 		if s.Held == 0 {

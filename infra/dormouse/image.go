@@ -17,13 +17,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// The paths of installs and of Python in the image of the boxes. infra/image has the same
-// paths.
+// Paths of installs and of Python in the image of the boxes. infra/image uses the same paths.
 const (
 	bakedAt     = "/usr/local/share/dormouse/installs"
 	imagePython = "/usr/bin/python3"
-	imageSpeaks = "3.11"      // the version of that Python
-	bakedInto   = "bin/baked" // make image puts this folder into the image
+	imageSpeaks = "3.11"      // version of imagePython
+	bakedInto   = "bin/baked" // make image copies this folder into the image
 )
 
 type imageCommand struct {
@@ -32,7 +31,7 @@ type imageCommand struct {
 	printing
 }
 
-// Validate checks the platform.
+// Validate is called by kong. It checks the platform.
 func (c *imageCommand) Validate() error {
 	if c.Platform != "linux/arm64" && c.Platform != "linux/amd64" {
 		return fmt.Errorf("--platform %s: want linux/arm64 or linux/amd64", c.Platform)
@@ -40,7 +39,7 @@ func (c *imageCommand) Validate() error {
 	return nil
 }
 
-// ownPlatform is the platform of boxes that is nearest to this machine.
+// ownPlatform returns the platform of boxes that fits this machine's processor.
 func ownPlatform() string {
 	if runtime.GOARCH == "arm64" {
 		return "linux/arm64"
@@ -48,15 +47,15 @@ func ownPlatform() string {
 	return "linux/amd64"
 }
 
-// bakedServer is one line of the result.
+// bakedServer is the result for one server, in JSON output.
 type bakedServer struct {
 	Server string `json:"server"`
-	Digest string `json:"digest,omitempty"` // hash of the install request; it also names the folder of the install
-	Why    string `json:"why,omitempty"`    // why the server is not installed into the image; "" if it is
+	Digest string `json:"digest,omitempty"` // hash of the install request, which is also the name of the install's folder
+	Why    string `json:"why,omitempty"`    // why the server is not installed in the image; "" if it is
 }
 
-// Run installs the servers of the servers file for the image of the boxes. A server that
-// cannot be baked is no error: its box installs it.
+// Run installs the servers of the servers file for the image of the boxes. If a server cannot be
+// installed there, its box installs it later, so that is no error.
 func (c *imageCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -78,7 +77,7 @@ func (c *imageCommand) Run(t *terminal) error {
 	if err := errors.Join(os.RemoveAll(into), os.RemoveAll(work), os.MkdirAll(work, 0o755), os.MkdirAll(into, 0o755)); err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(work) }() // the next run removes it
+	defer func() { _ = os.RemoveAll(work) }() // an error is ignored: the next run removes the folder
 	config := runner.BakeConfig{
 		Cache: cache, Work: work, Compile: c.Platform == "linux/"+runtime.GOARCH && runtime.GOOS == "linux", Log: slog.New(slog.DiscardHandler),
 		Image: provision.BakeConfig{To: into, At: bakedAt, Python: imagePython, Version: imageSpeaks},
@@ -92,7 +91,7 @@ func (c *imageCommand) Run(t *terminal) error {
 		if !ok || s.Command == "" {
 			continue // a remote or native server has nothing to install
 		}
-		_, _ = fmt.Fprintf(t.err, "baking %s\n", s.Name) // progress; the result counts
+		_, _ = fmt.Fprintf(t.err, "baking %s\n", s.Name) // an error is ignored: this line only shows progress
 		rows = append(rows, bakeOne(ctx, s, config))
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -101,7 +100,7 @@ func (c *imageCommand) Run(t *terminal) error {
 	return c.show(t, rows, func() error { return printBaked(t.out, rows) })
 }
 
-// bakeOne installs one server for the image, and returns its line of the result.
+// bakeOne installs one server for the image.
 func bakeOne(ctx context.Context, s serversfile.Server, c runner.BakeConfig) bakedServer {
 	row := bakedServer{Server: s.Name}
 	if p, ok := provision.PackageOf(s.Command, s.Args); ok && p.Kind == "pypi" && !c.Compile {

@@ -27,7 +27,7 @@ type importCommand struct {
 	printing
 }
 
-// Run takes servers of another client over into the servers file.
+// Run imports servers from the configuration of another MCP client into the servers file.
 func (c *importCommand) Run(t *terminal) error {
 	sources, err := c.sources(t)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *importCommand) Run(t *terminal) error {
 	return c.prepare(t, f, items)
 }
 
-// prepare prepares what was imported. A server that does not start stays in the file.
+// prepare starts each imported server once. A server that does not start stays in the file.
 func (c *importCommand) prepare(t *terminal, f *edited, items []serversedit.Item) error {
 	file, _, err := serversfile.LoadHere(f.path, os.LookupEnv)
 	if err != nil {
@@ -96,9 +96,9 @@ func (c *importCommand) prepare(t *terminal, f *edited, items []serversedit.Item
 	return err
 }
 
-// importAll imports from one source after the other. With --only it imports from each
-// source the names that the source has. It asks the last source for all names that are
-// left, so that the error names the missing ones.
+// importAll imports from all sources, in order. With --only it imports from each source those
+// names that the source has. It asks the last source for all names that are left, so that its
+// error lists the missing ones.
 func importAll(sources []serversedit.Source, f *edited, o serversedit.Options) ([]serversedit.Item, error) {
 	items := []serversedit.Item{}
 	only := o.Only
@@ -146,7 +146,7 @@ func (c *importCommand) print(out io.Writer, f *edited, items []serversedit.Item
 	return err
 }
 
-// note says what a person must know, or do, for an imported server.
+// note returns what the user should know or do about an imported server.
 func note(i serversedit.Item) string {
 	var parts []string
 	if i.Why != "" {
@@ -174,8 +174,8 @@ func note(i serversedit.Item) string {
 	return strings.Join(parts, "; ")
 }
 
-// sources reads what c.From names: "-" is standard input, the name of a client stands for
-// the client's files, and anything else is the path of a file.
+// sources reads the servers that c.From names. "-" stands for standard input, and the name of a
+// client for the client's files. Anything else is the path of a file.
 func (c *importCommand) sources(t *terminal) ([]serversedit.Source, error) {
 	if c.From == "-" {
 		text, err := io.ReadAll(io.LimitReader(t.in, serversfile.MaxFile+1))
@@ -219,7 +219,7 @@ func (c *importCommand) sources(t *terminal) ([]serversedit.Source, error) {
 	return all, nil
 }
 
-// sourceOf reads a client's file. dollar says that $NAME is a variable in it.
+// sourceOf reads a client's configuration file. dollar reports that $NAME is a variable in it.
 func sourceOf(path string, dollar bool) (serversedit.Source, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -241,8 +241,8 @@ func sourceOf(path string, dollar bool) (serversedit.Source, error) {
 	return serversedit.Read(text, path, dollar)
 }
 
-// ofClaude takes the servers out of ~/.claude.json: those of the user, and those of the
-// working folder.
+// ofClaude extracts the servers from the text of ~/.claude.json: those of the user, and those of
+// the working directory, which have precedence.
 func ofClaude(text []byte) ([]byte, error) {
 	var all struct {
 		Servers  map[string]json.RawMessage `json:"mcpServers"`
@@ -269,9 +269,9 @@ func ofClaude(text []byte) ([]byte, error) {
 	return json.Marshal(map[string]any{"mcpServers": servers})
 }
 
-// machine says where the user's files are.
+// machine returns where clients keep their files on this machine.
 func (t *terminal) machine() clientfile.Machine {
-	home, _ := os.UserHomeDir() // "" without a home; then no file of a client is found
+	home, _ := os.UserHomeDir() // "" without a home; then no client's file is found
 	m := clientfile.Machine{Home: home, Config: filepath.Join(home, ".config")}
 	if folder := os.Getenv("XDG_CONFIG_HOME"); folder != "" {
 		m.Config = folder

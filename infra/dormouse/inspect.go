@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// inspector is the package of MCP Inspector, which the tests of real clients run, too.
+// inspector is the npm package of MCP Inspector. The tests with real clients use the same version.
 const inspector = "@modelcontextprotocol/inspector@2.12.0"
 
-// inspectFor is how long a key for MCP Inspector opens its server.
+// inspectFor is how long the API key for MCP Inspector is valid.
 const inspectFor = 12 * time.Hour
 
 type inspectCommand struct {
@@ -21,7 +21,7 @@ type inspectCommand struct {
 	target
 }
 
-// Run runs MCP Inspector until it ends, with the server's address and a key in a file that only
+// Run runs MCP Inspector until it ends. It passes the server's URL and a key in a file that only
 // this user can read.
 func (c *inspectCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()

@@ -31,20 +31,20 @@ type serviceCommand struct {
 	Uninstall uninstallServiceCommand `cmd:"" help:"Stop the service, and remove its files. Servers file and data stay."`
 }
 
-// manager is what keeps services up on this machine: systemd or launchd, for one user or, as
-// root with systemd, for the system.
+// serviceManager installs services on this machine, by systemd or launchd. They belong to one
+// user, or with systemd as root, to the system.
 type serviceManager struct {
 	t       *terminal
-	system  string // as runtime.GOOS has it
+	system  string // as runtime.GOOS
 	uid     int
-	home    string // of the user
+	home    string // the user's home folder
 	config  string // the user's configuration folder
-	etc     string // folder of the system's units
-	program string // the path of dormouse
+	etc     string // folder of systemd's system units
+	program string // path of the dormouse program
 	environ []string
 }
 
-// label names the service for launchd.
+// label is the service's name in launchd.
 const label = "mcp.dormouse"
 
 func serviceManagerOf(t *terminal) (*serviceManager, error) {
@@ -60,14 +60,15 @@ func serviceManagerOf(t *terminal) (*serviceManager, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A link that is on the PATH stays when a package manager replaces the program.
+	// If dormouse is on the PATH, use that path: unlike the path of this program, it stays the
+	// same when a package manager installs another version.
 	if found, err := exec.LookPath("dormouse"); err == nil && filepath.IsAbs(found) && same(found, program) {
 		program = found
 	}
 	return &serviceManager{t: t, system: runtime.GOOS, uid: os.Getuid(), home: home, config: config, etc: "/etc/systemd/system", program: program, environ: os.Environ()}, nil
 }
 
-// same reports whether two paths lead to one file.
+// same reports whether two paths lead to the same file.
 func same(a, b string) bool {
 	one, errOne := os.Stat(a)
 	two, errTwo := os.Stat(b)
@@ -76,10 +77,10 @@ func same(a, b string) bool {
 
 func (m *serviceManager) launchd() bool { return m.system == "darwin" }
 
-// root reports whether the service is one of the system.
+// root reports whether the service belongs to the system and not to one user.
 func (m *serviceManager) root() bool { return m.uid == 0 && !m.launchd() }
 
-// tool runs systemctl, journalctl or launchctl.
+// tool runs systemctl, journalctl or launchctl, and writes its output to out.
 func (m *serviceManager) tool(ctx context.Context, out io.Writer, name string, args ...string) error {
 	if name != "launchctl" && !m.root() {
 		args = slices.Concat([]string{"--user"}, args)
@@ -96,7 +97,7 @@ func (m *serviceManager) tool(ctx context.Context, out io.Writer, name string, a
 	return nil
 }
 
-// domain is where launchd has the services of the user.
+// domain returns the launchd domain of the user's services.
 func (m *serviceManager) domain() string { return "gui/" + strconv.Itoa(m.uid) }
 
 func (m *serviceManager) file() string {
@@ -110,7 +111,7 @@ func (m *serviceManager) file() string {
 	}
 }
 
-// log returns the file in which launchd keeps the output of the service.
+// log returns the file to which launchd writes the output of the service.
 func (m *serviceManager) log() string {
 	return filepath.Join(m.home, "Library", "Logs", "dormouse.log")
 }
@@ -150,7 +151,7 @@ func (c *installServiceCommand) install(ctx context.Context, m *serviceManager) 
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // folders of the system, which others may read
 			return err
 		}
-		mode := os.FileMode(0o600) // the URL of a proxy in the file may have a password
+		mode := os.FileMode(0o600) // the file may contain the URL of a proxy, with a password
 		if m.root() {
 			mode = 0o644
 		}
@@ -169,7 +170,7 @@ func (c *installServiceCommand) install(ctx context.Context, m *serviceManager) 
 	return nil
 }
 
-// check completes the command, and refuses what could not run.
+// check fills in defaults, and returns an error if the service could not run.
 func (c *installServiceCommand) check(m *serviceManager) error {
 	if m.launchd() && m.uid == 0 {
 		return errors.New("launchd starts it for one user: type this as that user, without sudo")
@@ -202,7 +203,7 @@ func (c *installServiceCommand) check(m *serviceManager) error {
 	return nil
 }
 
-// start has the system load the files and start the service, also in place of one that runs.
+// start makes systemd or launchd load the files, and starts or restarts the service.
 func (m *serviceManager) start(ctx context.Context) error {
 	if m.launchd() {
 		_ = m.tool(ctx, io.Discard, "launchctl", "bootout", m.domain()+"/"+label) // fails if the service does not run
@@ -220,8 +221,8 @@ func (m *serviceManager) start(ctx context.Context) error {
 	return nil
 }
 
-// variables are what the service gets of the environment: where programs are, which systemd
-// and launchd do not know, and how to reach others.
+// variables returns the environment variables that the service gets: PATH, which systemd and
+// launchd set differently, and those for proxies and certificates.
 func (m *serviceManager) variables() (all [][2]string) {
 	for _, kv := range m.environ {
 		if name, value, ok := strings.Cut(kv, "="); ok && (name == "PATH" || provision.IsNetwork(name)) {
@@ -256,8 +257,8 @@ UMask=0077
 	return b.String()
 }
 
-// units returns the units of the system: those of the repository, with the program and the
-// servers file of this machine.
+// units returns the system units. They are those of the repository, with this machine's paths of
+// the program and the servers file.
 func (m *serviceManager) units(c *installServiceCommand) map[string]string {
 	var b strings.Builder
 	for line := range strings.Lines(systemd.Service) {
@@ -269,7 +270,8 @@ func (m *serviceManager) units(c *installServiceCommand) map[string]string {
 	return map[string]string{m.file(): b.String(), filepath.Join(m.etc, "dormouse.socket"): systemd.Socket}
 }
 
-// line returns the command line for a unit. data is not quoted.
+// line returns the command line for a unit file. If data is not c.Data, it is a systemd expression
+// and is not quoted.
 func (m *serviceManager) line(c *installServiceCommand, data string) string {
 	words := []string{inUnit(m.program, true), "run", "--servers", inUnit(c.Servers, true), "--data", data}
 	if data == c.Data {
@@ -281,11 +283,11 @@ func (m *serviceManager) line(c *installServiceCommand, data string) string {
 	return strings.Join(words, " ")
 }
 
-// percent writes a text in which systemd finds no specifier.
+// percent escapes "%", which begins specifiers in unit files.
 func percent(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
-// inUnit quotes a word for a unit file of systemd. command says that the word is of a command
-// line, in which systemd expands variables.
+// inUnit quotes a word for a systemd unit file. command reports that the word is on a command
+// line, where systemd also expands variables.
 func inUnit(word string, command bool) string {
 	word = percent(word)
 	if command {
@@ -297,11 +299,11 @@ func inUnit(word string, command bool) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`).Replace(word) + `"`
 }
 
-// plist returns the file for launchd.
+// plist returns the property list for launchd.
 func (m *serviceManager) plist(c *installServiceCommand) string {
 	text := func(s string) string {
 		var b strings.Builder
-		_ = xml.EscapeText(&b, []byte(s)) // a Builder takes everything
+		_ = xml.EscapeText(&b, []byte(s)) // writing to a Builder cannot fail
 		return "<string>" + b.String() + "</string>"
 	}
 	var args, env strings.Builder
@@ -339,7 +341,7 @@ func (m *serviceManager) plist(c *installServiceCommand) string {
 
 type statusServiceCommand struct{}
 
-// Run shows what the system says about the service.
+// Run prints what systemd or launchd says about the service.
 func (c *statusServiceCommand) Run(t *terminal) error {
 	m, err := serviceManagerOf(t)
 	if err != nil {
@@ -394,7 +396,7 @@ func (c *logsServiceCommand) print(ctx context.Context, m *serviceManager) error
 	}
 	err := m.tool(ctx, m.t.out, args[0], args[1:]...)
 	if ctx.Err() != nil {
-		return nil // the user has seen enough
+		return nil // the user has pressed Ctrl-C
 	}
 	return err
 }

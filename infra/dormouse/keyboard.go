@@ -7,27 +7,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keyboard is a terminal whose keys are read without Enter.
+// keyboard is a terminal that delivers keys without Enter.
 type keyboard struct {
 	in       *os.File
-	giveBack func() // sets the modes of the terminal as they were
+	giveBack func() // restores the terminal modes
 }
 
-// takeKeyboard takes the keyboard of a terminal. Ctrl-C and Ctrl-Z keep their meaning. It
-// returns nil if the terminal is not this program's to read, such as for a program in the
-// background.
+// takeKeyboard makes a terminal deliver keys without Enter. Ctrl-C and Ctrl-Z still send their
+// signals. It returns nil if this program is not in the foreground of the terminal.
 func takeKeyboard(in *os.File) *keyboard {
 	if owner, err := unix.IoctlGetInt(int(in.Fd()), unix.TIOCGPGRP); err != nil || owner != unix.Getpgrp() {
 		return nil
 	}
-	// A program in the background that reads the terminal, or sets its modes, is stopped. With
-	// these signals ignored it gets an error instead.
+	// By default, these signals stop a background program that reads the terminal or sets its
+	// modes. If they are ignored, it gets an error instead.
 	signal.Ignore(unix.SIGTTIN, unix.SIGTTOU)
 	return keyboardOf(in)
 }
 
-// keyboardOf has a terminal give its keys without Enter. It returns nil for a file that is
-// no terminal.
+// keyboardOf makes a terminal deliver keys without Enter. It returns nil if in is no terminal.
 func keyboardOf(in *os.File) *keyboard {
 	restore, err := changeModes(in, func(modes *unix.Termios) {
 		modes.Lflag &^= unix.ICANON | unix.ECHO
@@ -39,8 +37,7 @@ func keyboardOf(in *os.File) *keyboard {
 	return &keyboard{in, restore}
 }
 
-// changeModes changes the modes of a terminal. The caller calls restore to set them as they
-// were.
+// changeModes changes the modes of a terminal. restore sets the old ones again.
 func changeModes(in *os.File, change func(modes *unix.Termios)) (restore func(), err error) {
 	fd := int(in.Fd())
 	before, err := unix.IoctlGetTermios(fd, getModes)
@@ -52,10 +49,11 @@ func changeModes(in *os.File, change func(modes *unix.Termios)) (restore func(),
 	if err := unix.IoctlSetTermios(fd, setModes, &modes); err != nil {
 		return nil, err
 	}
-	return func() { _ = unix.IoctlSetTermios(fd, setModes, before) }, nil // the terminal may be gone
+	return func() { _ = unix.IoctlSetTermios(fd, setModes, before) }, nil // an error means that the terminal is gone
 }
 
-// read calls the function of each key that is pressed, until the terminal ends.
+// read calls the function of each key that the user presses. It returns when the terminal is
+// closed.
 func (k *keyboard) read(press map[byte]func()) {
 	key := make([]byte, 1)
 	for {

@@ -2,7 +2,7 @@ package dormouse
 
 import "golang.org/x/sys/unix"
 
-// The requests to read and set the modes of a terminal.
+// Requests for ioctl that read and set the modes of a terminal.
 const (
 	getModes = unix.TCGETS
 	setModes = unix.TCSETS

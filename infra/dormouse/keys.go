@@ -28,26 +28,27 @@ type keysCommand struct {
 	Revoke revokeKeyCommand `cmd:"" help:"Revoke a key. Every endpoint refuses it within 30 seconds; open responses go on to their end."`
 }
 
-// managed are the flags of commands for keys, which a machine, a stack or a store has.
+// managed has the flags of commands that manage API keys. The keys are in a dormouse run, a stack
+// or a store.
 type managed struct {
 	placed
 	printing
 }
 
-// use calls do with a client for the machine or the store that has the keys.
+// use calls do with a client for the endpoint or the store that has the keys.
 func (m managed) use(do func(context.Context, *client) error) error {
 	return use(context.Background(), m.placed, time.Minute, do)
 }
 
-// keyStore says which store a command opens itself, and how it prints.
+// keyStore has the flags of commands that open the store themselves.
 type keyStore struct {
 	dataFlag
 	storeFlag
 	printing
 }
 
-// useStore opens the store, calls do with it, and closes it. Data is then the folder of the
-// store.
+// useStore opens the store, calls do with it, and closes it. It sets k.Data to the data folder
+// that it has found.
 func (k *keyStore) useStore(do func(context.Context, storage.Store) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -66,8 +67,8 @@ func (k *keyStore) useStore(do func(context.Context, storage.Store) error) error
 	return do(ctx, store)
 }
 
-// openStore opens the store that name says, or that of the folder data if name is "". Its
-// credentials come from the environment, or from the aws command if there are none.
+// openStore opens the store of this name, or if name is "", that of the data folder. AWS
+// credentials come from the environment, or if it has none, from the aws command.
 func openStore(ctx context.Context, name, data string) (storage.Store, error) {
 	name, err := local.StoreName(name, data)
 	if err != nil {
@@ -91,7 +92,7 @@ func openStore(ctx context.Context, name, data string) (storage.Store, error) {
 	return local.OpenStore(name, getenv, sessions.Limits{}, sqlitestore.Options{})
 }
 
-// awsCredentials adds the credentials of the aws command to an environment without any.
+// awsCredentials returns getenv with the credentials of the aws command added, if getenv has none.
 func awsCredentials(ctx context.Context, getenv func(string) string) func(string) string {
 	if getenv("AWS_ACCESS_KEY_ID") != "" {
 		return getenv
@@ -118,7 +119,7 @@ type createKeyCommand struct {
 	managed
 }
 
-// Validate checks the flags together.
+// Validate is called by kong. It checks the flags together.
 func (c *createKeyCommand) Validate() error {
 	switch {
 	case c.AllServers == (len(c.Server) > 0):
@@ -129,7 +130,7 @@ func (c *createKeyCommand) Validate() error {
 	return nil
 }
 
-// Run makes a key.
+// Run creates a key.
 func (c *createKeyCommand) Run(t *terminal) error {
 	asked := api.NewKey{
 		Principal: c.Principal, Tenant: c.Tenant, Servers: c.Server, Role: c.Role,
@@ -161,9 +162,9 @@ func (c *createKeyCommand) Run(t *terminal) error {
 	})
 }
 
-// makeFolder makes the data folder, because keys are often made before the first run. It
-// prints a warning if nothing shows that a run will use the folder. If the key is for a
-// machine that is up elsewhere, it does nothing.
+// makeFolder creates the data folder, because users often create keys before the first dormouse
+// run. It prints a warning if nothing indicates that a dormouse run will use this folder. If the
+// key is for a dormouse run that is up elsewhere, makeFolder does nothing.
 func (c *createKeyCommand) makeFolder(t *terminal) error {
 	if c.remote() || c.Store != "" {
 		return nil
@@ -179,7 +180,7 @@ func (c *createKeyCommand) makeFolder(t *terminal) error {
 	return os.MkdirAll(c.folder(), 0o700)
 }
 
-// sayKey prints a key that was just made. Only the key goes to stdout.
+// sayKey prints a new key. Only the key goes to standard output, so that a script can read it.
 func sayKey(t *terminal, made api.Key) error {
 	_, err := fmt.Fprintln(t.out, made.Key)
 	may := ""
@@ -191,8 +192,8 @@ func sayKey(t *terminal, made api.Key) error {
 	return err
 }
 
-// checkServers returns an error for names that the servers file does not have. If the
-// file is elsewhere, as for a stack on AWS, or cannot be read, it prints a warning.
+// checkServers returns an error for names that the servers file lacks. If the file cannot be read,
+// for example because the key is for a stack on AWS, it only prints a warning.
 func (c *createKeyCommand) checkServers(t *terminal) error {
 	if len(c.Server) == 0 {
 		return nil
@@ -227,7 +228,7 @@ func (c *listKeysCommand) Run(t *terminal) error {
 	})
 }
 
-// keys lists the keys of a tenant, or of all that the caller manages.
+// keys lists the keys of a tenant. For tenant "" it lists all keys that the caller may manage.
 func (c *client) keys(ctx context.Context, tenant string) ([]api.Key, error) {
 	answer := struct{ Keys []api.Key }{}
 	err := c.call(ctx, "GET", "keys?tenant="+tenant, nil, &answer)
@@ -262,7 +263,7 @@ type rotateKeyCommand struct {
 // keyOverlap is how long a replaced key stays valid.
 const keyOverlap = 24 * time.Hour
 
-// Run makes the key that replaces another one.
+// Run creates a key that replaces another one.
 func (c *rotateKeyCommand) Run(t *terminal) error {
 	return c.use(func(ctx context.Context, to *client) error {
 		id, err := c.find(ctx, to)

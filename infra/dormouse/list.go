@@ -22,7 +22,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// patience is how long a command waits for an answer of the API.
+// patience is how long a command waits for the API.
 const patience = 30 * time.Second
 
 type listCommand struct {
@@ -68,11 +68,11 @@ func (c *listCommand) Run(t *terminal) error {
 	})
 }
 
-// notRunning is the state of a server whose machine is not up.
+// notRunning is the state of a server if no dormouse run is up.
 const notRunning = "not running"
 
-// stored lists the servers of the file while no machine is up, and says which of them an
-// engine runs.
+// stored lists the servers in the file if no dormouse run is up. notes says which of them only a
+// container engine can run.
 func (c *listCommand) stored(ctx context.Context) (all []api.Server, notes []string, err error) {
 	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv)
 	if err != nil {
@@ -106,16 +106,16 @@ func (c *listCommand) stored(ctx context.Context) (all []api.Server, notes []str
 	return all, notes, nil
 }
 
-// openExisting opens the store of a data folder, nil if there is none.
+// openExisting opens the store of a data folder. It returns nil if there is none.
 func openExisting(ctx context.Context, data string) (storage.Store, error) {
 	if !exists(filepath.Join(data, local.StoreFile)) {
-		return nil, nil //nolint:nilnil // there is nothing to read
+		return nil, nil //nolint:nilnil // there is no store
 	}
 	return openStore(ctx, "", data)
 }
 
-// recordedTools returns the tools of a server that its record has for the user of this machine;
-// nil if it has none.
+// recordedTools returns the tools of a server that a handshake record has for the user of this
+// machine. list.Tools is nil if there is no record.
 func recordedTools(ctx context.Context, store storage.Store, s serversfile.Server) (list api.Tools, err error) {
 	for _, tenant := range []string{apikey.LocalTenant, "default"} {
 		tools, taken, err := api.Options{Store: store}.Known(ctx, tenant, s)
@@ -126,7 +126,7 @@ func recordedTools(ctx context.Context, store storage.Store, s serversfile.Serve
 	return list, nil
 }
 
-// printNotes prints what is wrong with the servers file.
+// printNotes prints remarks about the servers file.
 func printNotes(out io.Writer, notes []string) error {
 	if len(notes) == 0 {
 		return nil
@@ -169,10 +169,10 @@ func printServers(out io.Writer, all []api.Server, base string, now time.Time) e
 	return err
 }
 
-// ago returns how long ago a time is, such as 3m ago.
+// ago returns how long ago a time was, for example "3m ago".
 func ago(now, t time.Time) string { return span(now.Sub(t)) + " ago" }
 
-// span returns a duration in its largest unit, such as 90s, 3m, 36h or 5d.
+// span formats a duration in one unit, for example 90s, 3m, 36h or 5d.
 func span(d time.Duration) string {
 	switch d = max(0, d); {
 	case d < 2*time.Minute:
@@ -193,8 +193,8 @@ type toolsCommand struct {
 	printing
 }
 
-// Run prints the tools of a server, from the handshake record if there is one. Otherwise
-// it asks the server, which may wake it.
+// Run prints the tools of a server. It takes them from the handshake record. If there is no
+// record, it asks the server, which may have to start.
 func (c *toolsCommand) Run(t *terminal) error {
 	err := use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
 		list, err := to.tools(ctx, c.Server)
@@ -217,7 +217,7 @@ func (c *toolsCommand) Run(t *terminal) error {
 	return c.show(t, list, func() error { return printTools(t.out, list) })
 }
 
-// recorded returns the tools of the server that its record has, while no machine is up.
+// recorded returns the tools in the server's handshake record, if no dormouse run is up.
 func (c *toolsCommand) recorded(ctx context.Context) (list api.Tools, err error) {
 	store, err := openExisting(ctx, c.folder())
 	if store == nil || err != nil {
@@ -226,7 +226,7 @@ func (c *toolsCommand) recorded(ctx context.Context) (list api.Tools, err error)
 	defer func() { _ = store.Close() }()
 	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv)
 	if err != nil {
-		return list, nil //nolint:nilerr // the caller says that no machine is up
+		return list, nil //nolint:nilerr // the caller reports that no dormouse run is up
 	}
 	s, ok := file.Server(c.Server)
 	if !ok {
@@ -235,13 +235,13 @@ func (c *toolsCommand) recorded(ctx context.Context) (list api.Tools, err error)
 	return recordedTools(ctx, store, s)
 }
 
-// tools returns the tools of a server. With an error of type [*wire.EndlessList] it returns
-// what was read.
+// tools returns the tools of a server. If the error is a [*wire.EndlessList], the result has the
+// tools that were read.
 func (c *client) tools(ctx context.Context, server string) (api.Tools, error) {
 	var list api.Tools
 	err := c.call(ctx, "GET", "servers/"+server+"/tools", nil, &list)
 	switch {
-	case isCode(err, forbidden): // a key of role user may list the tools as any client does
+	case isCode(err, forbidden): // a key with the role user can still list the tools, as an MCP client
 	case isCode(err, "not_found"):
 		if _, err := c.server(ctx, server); err != nil {
 			return list, err
@@ -273,7 +273,7 @@ type tool struct {
 		DestructiveHint *bool
 		IdempotentHint  bool
 	}
-	schema json.RawMessage // the whole input schema
+	schema json.RawMessage // the complete input schema
 }
 
 func toolsOf(list api.Tools) ([]tool, error) {
@@ -301,8 +301,7 @@ func printTools(out io.Writer, list api.Tools) error {
 	})
 }
 
-// arguments returns the names of the arguments with their types; those that may be left
-// out are in brackets.
+// arguments returns the names of the arguments with their types. Optional ones are in brackets.
 func (t tool) arguments() string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(t.InputSchema.Properties)) {
@@ -329,7 +328,7 @@ func (t tool) hints() string {
 	return strings.Join(all, ", ")
 }
 
-// typeOf returns the type that a JSON schema names, "any" without one.
+// typeOf returns the type in a JSON schema, or "any" if it has none.
 func typeOf(schema json.RawMessage) string {
 	if name, ok := wire.String(wire.Lookup(schema, "type")); ok {
 		return name

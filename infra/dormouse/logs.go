@@ -26,8 +26,8 @@ type logsCommand struct {
 	printing
 }
 
-// Run prints the stderr output of processes, even after they and dormouse run have
-// ended. The values of secret variables are hidden in it.
+// Run prints what processes have written to stderr, even if they and dormouse run have ended.
+// Values of secret variables are hidden.
 func (c *logsCommand) Run(t *terminal) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -57,8 +57,7 @@ func (c *logsCommand) Run(t *terminal) error {
 	}
 }
 
-// none returns the error for a command that has found no output, with the reason as far as it is
-// known.
+// none returns the error if there is no output, with the reason as far as it is known.
 func (c *logsCommand) none(ctx context.Context, to *client) error {
 	if c.Of == "" {
 		return errors.New("no output is kept: no server has run lately, or it ran with another --data folder")
@@ -100,8 +99,9 @@ func (c *logsCommand) query() (url.Values, error) {
 	return query, nil
 }
 
-// print prints output until its end. If the user names a server or a session, it prints a
-// title before the output of each process. Otherwise each line begins with its server.
+// print prints output until there is no more. said reports whether there was any. If the user has
+// named a server or a session, it prints a title before the output of each process. Otherwise each
+// line begins with the name of its server.
 func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err error) {
 	last, out, zone := "", colored(t.out), t.now().Location()
 	next := func() (o api.Output, err error) { return o, from.Decode(&o) }
@@ -143,10 +143,12 @@ func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err err
 	}
 }
 
-// noted fits the time of a note about a process, which is in UTC.
+// noted matches the time in a line that dormouse has added to the output of a process. The time is
+// in UTC.
 var noted = regexp.MustCompile(`(?m)^--- \d{4}-\d\d-\d\dT[\d:.]+Z`)
 
-// lastOf returns the outputs with the last lines of what next returns until its error.
+// lastOf reads all outputs from next. It returns a function like next that has only their last
+// lines.
 func lastOf(next func() (api.Output, error), lines int) func() (api.Output, error) {
 	var all []api.Output
 	o, end := next()
@@ -169,7 +171,7 @@ func lastOf(next func() (api.Output, error), lines int) func() (api.Output, erro
 	}
 }
 
-// whose returns a title with the session, or the sessions, of a process.
+// whose returns a title for a process: its session, or the name for the sessions that share it.
 func whose(process string) string {
 	if process == "shared" || strings.HasPrefix(process, "principal-") {
 		return "process " + process

@@ -1,5 +1,4 @@
-// Package dormouse is the command line. It hosts the servers of a servers file on this
-// machine, shows the running processes and the sessions, and manages API keys.
+// Package dormouse is the command line of dormouse.
 package dormouse
 
 import (
@@ -23,13 +22,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/timerslack"
 )
 
-// Program is a program with this command line.
+// Program is a program with dormouse's command line.
 type Program struct {
-	Native    native.Servers // the servers in Go that it has
-	Functions local.Opener   // where dormouse run handles messages; nil for its own process
+	Native    native.Servers // native servers that the program contains
+	Functions local.Opener   // opens functions that run in other processes; nil makes dormouse run handle messages itself
 }
 
-// Main executes the command line of this process, and ends the process.
+// Main runs the command line of this process, and exits.
 func (p Program) Main() {
 	sandbox.Enter(os.Args)
 	if len(os.Args) > 1 && os.Args[1] == "run" {
@@ -38,8 +37,8 @@ func (p Program) Main() {
 	os.Exit(execute(os.Args[1:], &terminal{program: p, in: os.Stdin, out: onTerminal(os.Stdout), err: onTerminal(os.Stderr), now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: p.prepare, try: p.try}))
 }
 
-// operating has the commands that call the API for operators (package api), of a machine, which
-// is one dormouse run, or of a stack on AWS.
+// operating has the commands that call the API for operators (package api). That API is served by
+// dormouse run, which is called a machine, and by a stack on AWS.
 type operating struct {
 	List     listCommand    `cmd:"" group:"Servers" help:"Show the servers of the servers file, with their states and addresses."`
 	Tools    toolsCommand   `cmd:"" group:"Servers" help:"Show the tools of a server with their arguments."`
@@ -93,33 +92,33 @@ type commands struct {
 	ShowVersion kong.VersionFlag `name:"version" help:"Show the version."`
 }
 
-// terminal is what a command gets besides its flags and files. Tests replace every part.
+// terminal is what commands use besides their flags. Tests replace all of it.
 type terminal struct {
 	program  Program
 	in       io.Reader
 	out, err io.Writer
 	now      func() time.Time
-	ask      asker // nil if there is nobody to ask
+	ask      asker // nil if the user cannot be asked
 	prepare  func(context.Context, preparation) ([]outcome, error)
 	try      func(context.Context, trying) (one, two tried, err error)
 }
 
-// otherNames maps words that people type out of habit with other programs to our commands.
+// otherNames maps words that users know from other programs to our commands.
 var otherNames = map[string]string{"ls": "list", "rm": "remove", "up": "run", "start": "run", "serve": "run", "init": "add", "-v": "--version"}
 
-// description begins the help.
+// description is at the beginning of the help.
 const description = `MCP servers that sleep between messages.
 
   dormouse add everything -- npx -y @modelcontextprotocol/server-everything
   dormouse run
   dormouse call everything echo message=hi    # in another terminal`
 
-// printJSON prints one value over several lines.
+// printJSON prints a value as JSON with indentation.
 func (t *terminal) printJSON(v any) error {
 	return printJSON(t.out, v, "  ")
 }
 
-// printJSON prints one value, over several lines if indent is not "".
+// printJSON prints a value as JSON, on one line if indent is "".
 func printJSON(out io.Writer, v any, indent string) error {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
@@ -133,18 +132,18 @@ func printJSON(out io.Writer, v any, indent string) error {
 
 type runnerCommand struct{}
 
-// Run runs a runner until it ends.
+// Run runs the program of a box until it ends.
 func (runnerCommand) Run() error {
 	runner.Main()
 	return nil
 }
 
-// exited is the exit code with which kong would end the program, after it has printed help or
-// the version. It is the value of a panic, because kong's parser goes on if Exit returns.
+// exited is the exit code with which kong wants to exit, after it has printed help or the version.
+// It is the value of a panic, because the parser would go on if Exit returned.
 type exited int
 
-// execute runs one command line and returns the exit code. It writes an error as one line
-// to t.err. For a wrong command line, that line names the help to read.
+// execute runs a command line and returns the exit code. It prints an error as one line to t.err.
+// If the command line is invalid, that line also names the help to read.
 func execute(args []string, t *terminal) (code int) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -161,7 +160,7 @@ func execute(args []string, t *terminal) (code int) {
 	if name := otherNames[args[0]]; name != "" {
 		args = slices.Concat([]string{name}, args[1:])
 	}
-	if args[0] == "help" { // people try it, and kong has no such command
+	if args[0] == "help" { // users expect this command, and kong has none
 		args = slices.Concat(args[1:], []string{"--help"})
 	}
 	var c commands
@@ -175,7 +174,7 @@ func execute(args []string, t *terminal) (code int) {
 		if n := wrong.Context.Selected(); n != nil {
 			help = n.FullPath()
 		}
-		if help == "dormouse add" && strings.HasPrefix(err.Error(), "unknown flag") && !slices.Contains(args, "--") { // kong takes the flags of the server's command as its own
+		if help == "dormouse add" && strings.HasPrefix(err.Error(), "unknown flag") && !slices.Contains(args, "--") { // kong takes the flags of the server's command for its own
 			err = fmt.Errorf("%w; put the command of the server after --, as in: dormouse add NAME -- npx -y PACKAGE", err)
 		}
 		if strings.Contains(err.Error(), behind) {
@@ -196,8 +195,8 @@ func execute(args []string, t *terminal) (code int) {
 	return own.code
 }
 
-// helpOf returns the help of an argument or a flag. kong shows a default only where a flag
-// has no placeholder.
+// helpOf returns the help of an argument or flag. kong itself does not show the default of a flag
+// with a placeholder.
 func helpOf(v *kong.Value) string {
 	text := kong.DefaultHelpValueFormatter(v)
 	if f := v.Flag; f != nil && f.Default != "" && f.PlaceHolder != "" && f.PlaceHolder != f.Default && !f.IsBool() {

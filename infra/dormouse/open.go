@@ -37,8 +37,8 @@ func (c *openCommand) Run(t *terminal) error {
 	})
 }
 
-// entry returns a link to the console. For this machine, the link signs in the machine's
-// user; with --url, it signs in the holder of the key.
+// entry returns a link to the console. Without --url the link signs in the user of this machine,
+// and with --url the holder of the key.
 func (c *openCommand) entry(ctx context.Context, to *client) (e api.Entry, err error) {
 	if !c.remote() {
 		err = to.call(ctx, http.MethodPost, "entry", nil, &e)
@@ -53,8 +53,8 @@ func (c *openCommand) entry(ctx context.Context, to *client) (e api.Entry, err e
 	return e, err
 }
 
-// browse opens a page in the browser of a desktop. If there is no desktop, or no program
-// that opens browsers, the user still has the link.
+// browse opens a page in the browser of a desktop. If that fails, the user still has the printed
+// link.
 func browse(url string) {
 	program := ""
 	switch {

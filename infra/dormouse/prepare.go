@@ -20,39 +20,39 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// preparation says which servers to install and start once.
+// preparation names servers that are to be installed and started once.
 type preparation struct {
 	servers string   // path of the servers file
 	data    string   // data folder
-	names   []string // of the servers
-	shows   *waits   // shows the phases of the preparation
-	accepts bool     // accepts the tools that the preparation finds held back
+	names   []string // names of the servers
+	shows   *waits   // where the phases are shown
+	accepts bool     // whether to accept tools that are held back after the start
 }
 
-// outcome is what a prepared server said, or why it said nothing.
+// outcome is the result of preparing a server.
 type outcome struct {
 	server string
 	readiness
 	err error
 }
 
-// readiness is what is known of a server after its start.
+// readiness is what a server has told about itself after its start.
 type readiness struct {
-	version string // of the server; may be ""
+	version string // version of the server; may be ""
 	tools   int
-	warning string // about its tools; "" for none
+	warning string // a problem with its list of tools; may be ""
 }
 
-// errNotTaken is the error for a run that does not host the server.
+// errNotTaken is the error if the dormouse run that is up does not serve the server.
 var errNotTaken = errors.New("dormouse run hosts another servers file: name that one with --servers, or its folder with --data")
 
-// interruptible returns a context that ends with Ctrl-C.
+// interruptible returns a context that ends at Ctrl-C or SIGTERM.
 func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 }
 
-// prepare prepares servers side by side on the machine that uses the data folder. If none
-// does, this program hosts them itself for that time, at an address of its own. The outcomes
+// prepare prepares servers, all at the same time. It asks the dormouse run that uses the data
+// folder. If none is up, this program serves them itself meanwhile, at a free port. The outcomes
 // are in the order of the names.
 func (p Program) prepare(ctx context.Context, what preparation) (all []outcome, err error) {
 	do := func(ctx context.Context, to *client) error {
@@ -67,9 +67,9 @@ func (p Program) prepare(ctx context.Context, what preparation) (all []outcome, 
 	return all, err
 }
 
-// prepareAll prepares servers on a running machine.
+// prepareAll prepares servers in a dormouse run that is up.
 func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, error) {
-	taken, err := c.reload(ctx, p.names) // also forgets the lists of earlier servers of these names
+	taken, err := c.reload(ctx, p.names) // also forgets the recorded lists of earlier servers with these names
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, erro
 	return all, together.Wait()
 }
 
-// prepare has the machine start a server once, and waits for that.
+// prepare makes dormouse run start a server once, and waits for the result.
 func (c *client) prepare(ctx context.Context, server string) outcome {
 	var said api.Prepared
 	err := c.call(ctx, http.MethodPost, "servers/"+server+"/prepare", nil, &said)
@@ -114,7 +114,7 @@ func (o outcome) String() string {
 	return count(o.tools, "tool")
 }
 
-// prepareShown prepares servers, and shows a line for each, which stays.
+// prepareShown prepares servers. It shows a line for each on the terminal, which stays there.
 func (t *terminal) prepareShown(ctx context.Context, p preparation) (all []outcome, err error) {
 	if len(p.names) == 0 {
 		return nil, nil
@@ -123,7 +123,7 @@ func (t *terminal) prepareShown(ctx context.Context, p preparation) (all []outco
 	all, err = t.prepare(ctx, p)
 	p.shows.end(err == nil)
 	for _, o := range all {
-		if o.err != nil && p.shows.width != nil { // the line that stays on the terminal was clipped
+		if o.err != nil && p.shows.width != nil { // the line on the terminal shows only the beginning of the error
 			_, _ = fmt.Fprintf(t.err, "%s: %v\n", o.server, o.err)
 		}
 	}
@@ -137,7 +137,7 @@ type prepareCommand struct {
 	printing
 }
 
-// Run installs and starts servers side by side.
+// Run installs and starts the servers, all at the same time.
 func (c *prepareCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -171,7 +171,7 @@ func (c *prepareCommand) Run(t *terminal) error {
 	return cmp.Or(err, failedIf(failed > 0))
 }
 
-// failedIf returns the failure of a command that has already printed the reasons; nil if failed
+// failedIf returns the failure of a command that has already printed the reasons, or nil if failed
 // is false.
 func failedIf(failed bool) error {
 	if failed {
@@ -180,7 +180,8 @@ func failedIf(failed bool) error {
 	return nil
 }
 
-// preparable returns the named servers of a servers file, or all that are served.
+// preparable returns the names of the servers to prepare: the given ones, or all that are served.
+// It leaves out disabled ones.
 func preparable(servers string, only []string) (names []string, err error) {
 	file, _, err := serversfile.LoadHere(servers, os.LookupEnv)
 	if err != nil {
@@ -203,8 +204,8 @@ func preparable(servers string, only []string) (names []string, err error) {
 	return slices.DeleteFunc(file.Names(), func(name string) bool { s, _ := file.Server(name); return s.Disabled }), nil
 }
 
-// hostAlone hosts a servers file at an address of its own until do has returned. The caller
-// sets Servers, Data, Native and what else it wants in cfg.
+// hostAlone serves a servers file at a free port of loopback, until do has returned. The caller
+// sets Servers, Data and Native in cfg, and may set other fields.
 func hostAlone(ctx context.Context, cfg local.Config, do func(ctx context.Context, url string) error) error {
 	bin, err := os.Executable()
 	if err != nil {

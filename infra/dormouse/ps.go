@@ -24,16 +24,16 @@ type psCommand struct {
 	printing
 }
 
-// report is the JSON output of ps.
+// report is the JSON output of dormouse ps.
 type report struct {
 	Running  bool         `json:"running"` // whether dormouse run is up
 	Servers  []api.Server `json:"servers"`
-	Sessions int          `json:"sessions"`                // how many are open
-	More     bool         `json:"more_sessions,omitempty"` // there are so many that not all were counted
+	Sessions int          `json:"sessions"`                // number of open sessions
+	More     bool         `json:"more_sessions,omitempty"` // not all sessions were counted, because there are too many
 	api.Status
 }
 
-// Run prints the processes that there are.
+// Run prints the processes of servers.
 func (c *psCommand) Run(t *terminal) error {
 	var r report
 	err := use(context.Background(), c, patience, func(ctx context.Context, to *client) (err error) {
@@ -65,7 +65,7 @@ func (c *psCommand) Run(t *terminal) error {
 	})
 }
 
-// choose removes from r what the flags do not select.
+// choose removes what the flags do not select.
 func (c *psCommand) choose(r *report) {
 	r.Processes = slices.DeleteFunc(r.Processes, func(p api.Process) bool {
 		return c.Server != "" && p.Server != c.Server || c.Principal != "" && p.Principal != c.Principal || !c.All && !c.JSON && p.State == "stopped" && p.Detail == ""
@@ -73,12 +73,12 @@ func (c *psCommand) choose(r *report) {
 	r.Boxes = slices.DeleteFunc(r.Boxes, func(b api.Box) bool { return c.Server != "" && b.Server != c.Server })
 }
 
-// mostListed is how many processes ps lists one by one, unless flags ask for each. More
-// would not fit on a screen.
+// mostListed is how many processes ps lists one by one, unless a flag selects some. More would not
+// fit on a screen.
 const mostListed = 30
 
-// print prints the processes. With all it adds those of the platform. Unless each is set,
-// it prints more than mostListed processes as one line for each server.
+// print prints the processes. With all it also prints the boxes. If there are more than mostListed
+// processes, it prints one line for each server, unless each is set.
 func (r report) print(out io.Writer, now time.Time, all, each bool) error {
 	return table(out, func(say func(string, ...any)) {
 		switch {
@@ -123,15 +123,15 @@ func printProcess(say func(string, ...any), p api.Process, now time.Time) {
 	say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Server, state, orDash(p.Principal), orDash(p.Client), span(now.Sub(p.Since)), last, mem, clip(p.Why(), 100))
 }
 
-// sums is the line of a server in printSums.
+// sums is what printSums prints about a server.
 type sums struct {
 	states map[string]int
-	last   time.Time // when any of its processes was called last; zero for never
+	last   time.Time // the last call of any of its processes; zero if there was none
 	memory int64
 	why    string // the reason of the newest process that has one
 }
 
-// printSums prints one line for each server, the one with the newest process first.
+// printSums prints one line for each server; the one with the newest process comes first.
 func (r report) printSums(say func(string, ...any), now time.Time) {
 	of, order := map[string]*sums{}, []string{}
 	for _, p := range r.Processes { // the newest first
@@ -165,7 +165,7 @@ func (r report) printSums(say func(string, ...any), now time.Time) {
 	say("\n%d processes; dormouse ps --server NAME lists those of one server, --principal WHO those of one person.\n", len(r.Processes))
 }
 
-// stateOf returns the state of a process in the words that list and the terminal use.
+// stateOf returns the state of a process, in the words that dormouse list uses.
 func stateOf(p api.Process) string {
 	switch p.State {
 	case "staging", "started":
@@ -179,7 +179,7 @@ func stateOf(p api.Process) string {
 	}
 }
 
-// printAll prints what belongs to the platform: boxes.
+// printAll prints the boxes, and the processes of the operating system in each.
 func (r report) printAll(say func(string, ...any), now time.Time) {
 	if len(r.Boxes) > 0 && r.Processes != nil {
 		say("\nBOX\tPID\tUP\tPROCESSES\n")
@@ -199,7 +199,7 @@ func orDash(text string) string {
 	return text
 }
 
-// count returns a number of things, such as "1 session".
+// count returns a number with its noun, for example "1 session" or "2 sessions".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -220,7 +220,7 @@ type sessionsCommand struct {
 	printing
 }
 
-// Run prints the sessions, whether anything runs or not.
+// Run prints the sessions, which exist whether or not a process runs.
 func (c *sessionsCommand) Run(t *terminal) error {
 	query := url.Values{}
 	for name, value := range map[string]string{"server": c.Server, "principal": c.Principal} {
@@ -264,7 +264,8 @@ func printSessions(out io.Writer, all []api.Session, now time.Time) error {
 	})
 }
 
-// short returns enough of a session's id, or a principal's hash, to recognize it.
+// short returns the beginning of a session id or of a principal's hash, long enough to recognize
+// it.
 func short(name string) string {
 	if kind, hash, ok := strings.Cut(name, "-"); ok && kind == "principal" {
 		return kind + "-" + hash[:min(8, len(hash))]
@@ -272,8 +273,8 @@ func short(name string) string {
 	return name[:min(12, len(name))]
 }
 
-// clipReason cuts a reason to at most most characters, as clip does. It keeps the place
-// in the servers file at its end.
+// clipReason shortens a reason to most characters, as clip does. It keeps the place in the servers
+// file at the end of the reason.
 func clipReason(why string, most int) string {
 	place := ""
 	if at := strings.LastIndex(why, " ("); at > 0 && strings.HasSuffix(why, ")") && len(why)-at < most/2 {

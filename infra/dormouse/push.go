@@ -17,7 +17,7 @@ type pushCommand struct {
 	Withdraw bool   `help:"Go back to the file that was deployed."`
 }
 
-// Run pushes the file, and says which version it is.
+// Run pushes the servers file to a stack, and prints its new version.
 func (c *pushCommand) Run(t *terminal) error {
 	push := api.Push{Name: filepath.Base(c.File), Withdraw: c.Withdraw}
 	if !c.Withdraw {

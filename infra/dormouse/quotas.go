@@ -20,7 +20,7 @@ type quotasCommand struct {
 	Set  setQuotasCommand  `cmd:"" help:"Change limits of a tenant. The servers file needs x-dormouse.limits; {} is enough."`
 }
 
-// tenantQuotas is the JSON form of a tenant. Limits are the ones that apply now.
+// tenantQuotas is the JSON output about a tenant. Limits are those in force.
 type tenantQuotas struct {
 	quota.Report
 	Limits quota.Limits `json:"limits"`
@@ -58,8 +58,8 @@ func (c *showQuotasCommand) Run(t *terminal) error {
 	})
 }
 
-// fileLimits returns the section of a servers file with its limits. If it cannot be read, as
-// on another machine than that of a stack, it prints a warning.
+// fileLimits returns the section with the limits in a servers file. If it cannot read the file,
+// for example because the stack was deployed from another machine, it prints a warning.
 func fileLimits(t *terminal, path string) []byte {
 	servers, _, err := serversfile.Load(path, os.LookupEnv)
 	if err != nil {
@@ -72,7 +72,7 @@ func fileLimits(t *terminal, path string) []byte {
 	return servers.Limits()
 }
 
-// tenantsOf returns all tenants that have sessions, keys or limits of their own.
+// tenantsOf returns all tenants that have sessions, keys, or limits of their own.
 func tenantsOf(ctx context.Context, store storage.Store) ([]string, error) {
 	callers, err := callersOf(ctx, store)
 	if err != nil {

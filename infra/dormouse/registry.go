@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// ofRegistry returns the server of a server.json, which is in the registry, in a file or at a
-// URL. Values of -e are those for which it asks.
+// ofRegistry returns the entry for the server that a server.json describes, in the registry, in a
+// file or at a URL. -e sets the variables that the server.json asks for.
 func (c *addCommand) ofRegistry(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
 	text, err := c.serverJSON(ctx, t)
 	if err != nil {
@@ -50,13 +50,13 @@ func (c *addCommand) ofRegistry(ctx context.Context, t *terminal, f *edited) (en
 			return entry, "", fmt.Errorf("-e %s: the variable has another value already, in .env or in the environment", name)
 		}
 	}
-	if _, entry, err = serversedit.Published(text, f.env.Lookup); err != nil { // again, because .env now has the values of -e
+	if _, entry, err = serversedit.Published(text, f.env.Lookup); err != nil { // again, because .env has the values of -e now
 		return entry, "", err
 	}
 	if entry.URL == "" {
 		return entry, "", nil
 	}
-	c.remote = entry.URL // errors are about a remote server from here on
+	c.remote = entry.URL // errors from here on are about a remote server
 	if c.Private {
 		entry.SetOurs("remote", map[string]bool{"private": true})
 	}
@@ -66,7 +66,7 @@ func (c *addCommand) ofRegistry(ctx context.Context, t *terminal, f *edited) (en
 	return entry, "", c.shareKey(entry, f)
 }
 
-// serverJSON reads the server.json that the user names.
+// serverJSON returns the text of the server.json that the user has named.
 func (c *addCommand) serverJSON(ctx context.Context, t *terminal) ([]byte, error) {
 	switch {
 	case c.source.Kind == sources.None:
@@ -81,9 +81,9 @@ func (c *addCommand) serverJSON(ctx context.Context, t *terminal) ([]byte, error
 	return text.Bytes(), err
 }
 
-// guardVariables refuses a remote server whose entry uses a variable that is set here,
-// unless the user gives its value with -e. The author of the entry could choose the name
-// of any secret, and the server would get the value with the first request.
+// guardVariables refuses the entry of a remote server that uses a variable which is set here,
+// unless -e gives its value. Otherwise the author of the entry could name any secret, and the
+// first request would send it to the server.
 func (c *addCommand) guardVariables(e serversedit.Entry, f *edited) error {
 	texts := []string{e.URL}
 	for _, h := range e.Headers {
@@ -99,7 +99,7 @@ func (c *addCommand) guardVariables(e serversedit.Entry, f *edited) error {
 	return nil
 }
 
-// variablesIn returns the variables in texts of a servers file.
+// variablesIn returns the variables that texts of a servers file use.
 func variablesIn(texts []string) (names []string) {
 	for _, text := range texts {
 		for _, rest := range strings.Split(text, "${")[1:] {
@@ -114,8 +114,8 @@ func variablesIn(texts []string) (names []string) {
 	return names
 }
 
-// shareKey gives the key of the registry to a server at the same address, if the server's
-// server.json asks for one key that is not set.
+// shareKey saves the registry's key for a server with the same origin, if its server.json asks for
+// a bearer key that is not set.
 func (c *addCommand) shareKey(e serversedit.Entry, f *edited) error {
 	i := slices.IndexFunc(e.Headers, func(h serversedit.Variable) bool { return strings.EqualFold(h.Name, "Authorization") })
 	if c.Key == "" || i < 0 || origin(e.URL) != origin(c.Registry) {
@@ -141,7 +141,7 @@ func origin(of string) string {
 	return strings.ToLower(u.Scheme + "://" + u.Host)
 }
 
-// fetch asks the registry for the newest version of the server.
+// fetch gets the server.json of the newest version from the registry.
 func (c *addCommand) fetch(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()

@@ -15,8 +15,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// hangups returns a channel that gets SIGHUP from people and service managers. The system
-// sends SIGHUP too, when the terminal of this program is closed; then hangups calls end.
+// hangups returns a channel that receives the SIGHUP signals by which users and service managers
+// ask for a reload. The system also sends SIGHUP when this program's terminal is closed; then
+// hangups calls end.
 func hangups(end func()) chan os.Signal {
 	signals, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
@@ -36,7 +37,7 @@ func hangups(end func()) chan os.Signal {
 	return reload
 }
 
-// terms returns a channel that the first SIGTERM closes. The second one calls end.
+// terms returns a channel that is closed at the first SIGTERM. At the second one it calls end.
 func terms(end func()) <-chan struct{} {
 	signals, first := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(signals, syscall.SIGTERM)
@@ -49,7 +50,7 @@ func terms(end func()) <-chan struct{} {
 	return first
 }
 
-// hasTerminal reports whether this program has a controlling terminal that is open.
+// hasTerminal reports whether this program has a controlling terminal.
 func hasTerminal() bool {
 	f, err := os.Open("/dev/tty")
 	if err != nil {
@@ -63,7 +64,7 @@ type reloadCommand struct {
 	printing
 }
 
-// Run prints what has changed.
+// Run makes dormouse run read its servers file, and prints what has changed.
 func (c *reloadCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		taken, err := to.reload(ctx, nil)
@@ -86,16 +87,16 @@ func (c *reloadCommand) Run(t *terminal) error {
 	})
 }
 
-// reload makes the machine read its servers file at once, and forget the handshake records of
-// some servers; nil stands for all.
+// reload makes dormouse run read its servers file at once, and forget the handshake records of
+// some servers, or with nil, of all.
 func (c *client) reload(ctx context.Context, forget []string) (taken api.Reloaded, err error) {
 	err = c.call(ctx, "POST", "reload", api.Reload{Forget: forget}, &taken)
 	return taken, err
 }
 
-// takenAtOnce makes the machine that uses a data folder, if one is up, read its servers file
-// now, so that the next call finds what a command has changed. It forgets the records of the
-// named servers.
+// takenAtOnce makes the dormouse run that uses a data folder read its servers file now, so that
+// the next call uses what this command has changed. It forgets the records of the changed servers.
+// If no dormouse run is up, it does nothing.
 func takenAtOnce(data string, changed []string) error {
 	err := use(context.Background(), target{Data: data}, patience, func(ctx context.Context, to *client) error {
 		taken, err := to.reload(ctx, append([]string{}, changed...))
@@ -117,12 +118,12 @@ type checkCommand struct {
 }
 
 type checked struct {
-	Servers  []string `json:"servers"`  // that can be hosted
-	Mistakes []remark `json:"mistakes"` // because of each one, its server or the whole file is not served
+	Servers  []string `json:"servers"`  // those that can be served
+	Mistakes []remark `json:"mistakes"` // each prevents that its server, or the whole file, is served
 	Warnings []remark `json:"warnings"`
 }
 
-// remark is something about a servers file, with its place if it has one.
+// remark is a mistake or warning, with its place in the servers file if it has one.
 type remark struct {
 	File   string `json:"file,omitempty"`
 	Line   int    `json:"line,omitempty"`
@@ -141,7 +142,7 @@ func remarkAt(p serversfile.Position, text string) remark {
 	return remark{p.File, p.Line, p.Column, text}
 }
 
-// Run prints all mistakes, and fails if there is one.
+// Run prints all mistakes, and fails if there are any.
 func (c *checkCommand) Run(t *terminal) error {
 	found := check(c.config(t.program, c.File))
 	if c.JSON {
@@ -166,7 +167,7 @@ func (c *checkCommand) Run(t *terminal) error {
 	return nil
 }
 
-// check says what dormouse run would do with a servers file.
+// check finds out what dormouse run would do with a servers file.
 func check(cfg local.Config) checked {
 	found := checked{Servers: []string{}, Mistakes: []remark{}, Warnings: []remark{}}
 	c, warnings, mistakes := readServers(cfg)
@@ -186,8 +187,8 @@ func check(cfg local.Config) checked {
 	return found
 }
 
-// readServers reads a servers file as dormouse run does. The mistakes are of the whole file,
-// or of its servers; the catalog is nil if dormouse run would not start.
+// readServers reads a servers file in the way of dormouse run. mistakes are those of the whole
+// file and of single servers. c is nil if dormouse run would not start.
 func readServers(cfg local.Config) (c *serversfile.File, warnings []serversfile.Warning, mistakes []error) {
 	read := local.Check(cfg)
 	switch joined, ok := read.Wrong.(interface{ Unwrap() []error }); {

@@ -8,13 +8,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 )
 
-// named are the names of servers that a command changes.
+// named has the names of servers that a command changes.
 type named struct {
 	Names []string `arg:"" name:"name" help:"Name of a server; may be repeated."`
 	serversFile
 }
 
-// change changes each server in the file. Nothing is written if one of them is not there.
+// change calls use for each named server, and saves the file. If a server is unknown, it changes
+// nothing.
 func (c named) change(use func(f *edited, name string) error) (*edited, error) {
 	f, err := c.open()
 	if err != nil {
@@ -35,8 +36,8 @@ func (c named) change(use func(f *edited, name string) error) (*edited, error) {
 
 type removeCommand struct{ named }
 
-// Run takes servers out of the file. Their variables stay in .env, because other programs
-// may read them there.
+// Run removes servers from the file. Their variables stay in .env, because other programs may read
+// them there.
 func (c *removeCommand) Run(t *terminal) error {
 	f, err := c.change(func(f *edited, name string) error { return f.Remove(name) })
 	if err != nil {
@@ -56,7 +57,8 @@ func (c *removeCommand) Run(t *terminal) error {
 	return err
 }
 
-// unused returns the variables in .env that only the earlier text of the servers file takes.
+// unused returns the variables in .env that the servers file used before this command, and does
+// not use any more.
 func (e *edited) unused() (names []string) {
 	env, after := serversedit.NewEnv(e.env.Text(), nil), variablesIn([]string{string(e.Text())})
 	for _, name := range variablesIn([]string{string(e.before)}) {
@@ -69,7 +71,7 @@ func (e *edited) unused() (names []string) {
 
 type enableCommand struct{ named }
 
-// Run takes servers into service again.
+// Run enables servers again.
 func (c *enableCommand) Run(t *terminal) error {
 	f, err := c.change(func(f *edited, name string) error { return f.Switch(name, true) })
 	if err != nil {
@@ -90,7 +92,7 @@ func (c *enableCommand) Run(t *terminal) error {
 
 type disableCommand struct{ named }
 
-// Run takes servers out of service.
+// Run disables servers.
 func (c *disableCommand) Run(t *terminal) error {
 	if _, err := c.change(func(f *edited, name string) error { return f.Switch(name, false) }); err != nil {
 		return err

@@ -24,22 +24,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
-// secure are the flags for an endpoint that speaks HTTPS itself.
+// secure has the flags of an endpoint that serves HTTPS itself.
 type secure struct {
 	TLS  string `name:"tls" placeholder:"DOMAIN" help:"Serve HTTPS at :443 with a certificate of Let's Encrypt for this domain, which is then the --public-url."`
 	Cert string `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve HTTPS with the certificate in this PEM file, which is read again when it changes."`
 	Key  string `name:"tls-key" type:"path" placeholder:"FILE" help:"The key of --tls-cert, a PEM file."`
 }
 
-// says are the flags for what dormouse run prints.
+// says has the flags for what dormouse run prints.
 type says struct {
 	printing
 	LogFormat string `name:"log-format" enum:"text,json" default:"text" help:"What stderr gets: text for people, or the log as json."`
 	Verbose   bool   `short:"v" help:"Show boxes and frames too."`
 }
 
-// served are the flags of dormouse run that decide what it serves of a servers file, and to
-// whom. dormouse check has the same.
+// served has the flags that decide which servers dormouse run serves, and to whom. dormouse check
+// and dormouse doctor have them too.
 type served struct {
 	Listen    listenAddress `short:"p" placeholder:"ADDRESS" aliases:"port" help:"Address of the endpoint, or its port on 127.0.0.1, by default 127.0.0.1:8787."`
 	Sockets   listenAddress `placeholder:"ADDRESS" help:"Address for WebSocket clients, by default the next port after --listen."`
@@ -48,7 +48,8 @@ type served struct {
 	Access    string        `enum:",keys,oauth,idp,open" default:"" help:"Who may call. keys: callers with an API key. oauth, idp: also users who sign in. open: everybody. By default open on loopback without --public-url, otherwise keys."`
 }
 
-// listenAddress is HOST:PORT, or a port of this machine alone.
+// listenAddress is HOST:PORT. On the command line it may also be a port, which stands for that
+// port of 127.0.0.1.
 type listenAddress string
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -60,7 +61,8 @@ func (a *listenAddress) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// config returns the configuration of a machine with these flags, in this program.
+// config returns the configuration for local.Run with these flags. servers is the path of the
+// servers file.
 func (s served) config(p Program, servers string) local.Config {
 	return local.Config{
 		Servers: servers, EnvFiles: s.EnvFile, Listen: cmp.Or(string(s.Listen), "127.0.0.1:8787"), Sockets: string(s.Sockets), PublicURL: s.PublicURL, Access: s.Access,
@@ -85,7 +87,7 @@ type runCommand struct {
 	Trials   trials        `embed:""`
 }
 
-// trials are hidden flags, for tests and experiments.
+// trials has hidden flags, for tests and experiments.
 type trials struct {
 	InitTimeout time.Duration `hidden:"" help:"How long a session waits for notifications/initialized."`
 	Hold        time.Duration `hidden:"" help:"How long a response is held."`
@@ -94,7 +96,7 @@ type trials struct {
 	Authority   string        `hidden:"" help:"The ACME directory of another authority for --tls."`
 }
 
-// Validate checks that flags fit together.
+// Validate is called by kong. It checks the flags together.
 func (c *runCommand) Validate() error {
 	if len(c.Names) > 0 && strings.HasSuffix(c.Names[0], ".json") {
 		c.Servers, c.Names = kong.ExpandPath(c.Names[0]), c.Names[1:]
@@ -105,8 +107,8 @@ func (c *runCommand) Validate() error {
 	return c.certificates().Check()
 }
 
-// certificates says where the endpoint's certificate comes from. With an address of its own,
-// in --listen, it opens no port 80 that sends HTTP callers to HTTPS.
+// certificates returns the TLS settings. If --tls is set without --listen, they include a redirect
+// from port 80 to HTTPS.
 func (c *runCommand) certificates() certs.Settings {
 	s := certs.Settings{Domain: c.Secure.TLS, Directory: c.Trials.Authority, Cert: c.Secure.Cert, Key: c.Secure.Key}
 	if c.Listen == "" && s.Domain != "" {
@@ -115,7 +117,7 @@ func (c *runCommand) certificates() certs.Settings {
 	return s
 }
 
-// watching says which servers start anew when a file of their sources is saved; nil for none.
+// watching returns the function for [local.Config].Watch, or nil without --watch.
 func (c *runCommand) watching() (func(server string) bool, error) {
 	if !c.Watch {
 		return nil, nil
@@ -210,8 +212,8 @@ func (c *runCommand) Run(t *terminal) error {
 	return local.Run(ctx, cfg)
 }
 
-// typed returns what the user types for this program: its name if the shell finds it, or
-// else the path by which it was called, as in a clone. The path of go run is not for people.
+// typed returns how the user calls this program: by its name if the shell finds that, otherwise by
+// the path in called. go run has a temporary path, so "go run ." stands for it.
 func typed(called string) string {
 	if strings.Contains(called, "/go-build") && filepath.Base(filepath.Dir(called)) == "exe" {
 		return "go run ."
@@ -222,7 +224,8 @@ func typed(called string) string {
 	return called
 }
 
-// telemetryOf reads where telemetry goes; nil is nowhere.
+// telemetryOf reads from the environment where spans are sent. It returns nil if they are sent
+// nowhere.
 func telemetryOf(environ []string) (*telemetry.Options, error) {
 	settings, err := otlp.FromEnviron(environ, "dormouse")
 	if settings == nil || err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 )
 
-// screen is the display of dormouse run, with the keys of its keyboard.
+// screen is the display of dormouse run, and the keyboard that controls it.
 type screen struct {
 	*display.Terminal
-	keys *keyboard // nil if the keyboard was not taken
+	keys *keyboard // nil if stdin is no terminal, or belongs to another program
 }
 
-// open opens the display on stderr. reload has dormouse run read its servers file, and quit
-// ends it.
+// open opens the display on stderr. reload is called when the user presses r, and quit when the
+// user presses q.
 func (c says) open(t *terminal, reload, quit func()) screen {
 	o := c.display(t.err, os.Getenv)
 	var s screen
@@ -31,7 +31,7 @@ func (c says) open(t *terminal, reload, quit func()) screen {
 	return s
 }
 
-// Close ends the display and gives the keyboard back.
+// Close closes the display, and restores the terminal modes.
 func (s screen) Close() {
 	s.Terminal.Close()
 	if s.keys != nil {
@@ -39,12 +39,12 @@ func (s screen) Close() {
 	}
 }
 
-// display returns how to write to out. On a terminal the lines at the bottom are
-// rewritten, unless TERM is dumb. In CI they are not, because its logs may come from a
-// terminal.
+// display returns the options for writing to out. On a terminal, the lines at the bottom are
+// rewritten, unless TERM is dumb. They are not rewritten in CI, whose logs may be written through
+// a terminal.
 func (c says) display(out io.Writer, getenv func(string) string) display.Options {
 	o := display.Options{Out: out, Verbose: c.Verbose, Version: builtAs().Version, Stamps: getenv("JOURNAL_STREAM") == ""}
-	out = raw(out) // the display itself cleans what others wrote
+	out = raw(out) // the display itself removes control characters of others
 	o.Out = out
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

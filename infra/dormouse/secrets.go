@@ -31,7 +31,7 @@ type setSecretCommand struct {
 	keyStore
 }
 
-// Run stores a value.
+// Run stores a value that the user types, or that standard input has.
 func (c *setSecretCommand) Run(t *terminal) error {
 	value, err := t.secret("Value: ", credentials.MaxSecret)
 	if err != nil {
@@ -56,8 +56,8 @@ func (c *setSecretCommand) Run(t *terminal) error {
 	})
 }
 
-// sealing returns the secret that seals what is stored. That is the value of secretEnv if
-// it is set, or else the secret of the data folder. For a stack, secretEnv must be set.
+// sealing returns the secret that seals values in the store: that in the environment variable
+// secretEnv, or else that of the data folder. For a stack, secretEnv must be set.
 func (k keyStore) sealing() ([]byte, error) {
 	text := os.Getenv(secretEnv)
 	switch {
@@ -73,17 +73,16 @@ func (k keyStore) sealing() ([]byte, error) {
 	return datafolder.Secret(k.Data)
 }
 
-// secretEnv is the variable of functions with the secret that seals, in hexadecimal.
+// secretEnv is the environment variable that has the secret of functions, in hexadecimal.
 const secretEnv = "DORMOUSE_SECRET" //nolint:gosec // the name of a variable
 
-// secretLine is one key or token of a principal in the JSON output. Times are RFC 3339,
-// UTC.
+// secretLine is a key or token of a principal in JSON output. Times are RFC 3339 in UTC.
 type secretLine struct {
 	Name      string    `json:"name"`
 	Tenant    string    `json:"tenant"`
 	Principal string    `json:"principal"`
 	Changed   time.Time `json:"changed,omitzero"`
-	Until     time.Time `json:"until,omitzero"` // when the value ends; absent if it does not end by itself
+	Until     time.Time `json:"until,omitzero"` // when the value expires; absent if it does not
 	Refused   bool      `json:"refused,omitempty"`
 }
 
@@ -93,7 +92,7 @@ type listSecretsCommand struct {
 	keyStore
 }
 
-// Run lists what principals have.
+// Run lists the keys and tokens that principals have, without their values.
 func (c *listSecretsCommand) Run(t *terminal) error {
 	return c.useStore(func(ctx context.Context, store storage.Store) error {
 		const page = 100
@@ -142,7 +141,7 @@ type removeSecretCommand struct {
 	keyStore
 }
 
-// Run removes a value.
+// Run removes a key or token of a principal.
 func (c *removeSecretCommand) Run(t *terminal) error {
 	return c.useStore(func(ctx context.Context, store storage.Store) error {
 		there, err := credentials.Remove(ctx, store, c.Tenant, c.Principal, c.Name)

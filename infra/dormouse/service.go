@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 )
 
-// serviceOf makes dormouse run use the sockets of a service manager and notify it of
-// states. Without a service manager, that has no effect.
+// serviceOf makes dormouse run use the sockets that a service manager has opened, and notify it of
+// its state. Without a service manager it changes nothing.
 func serviceOf(cfg *local.Config, exitWhenIdle time.Duration) (err error) {
 	if cfg.Opened, err = activated(); err != nil {
 		return err
@@ -25,14 +25,14 @@ func serviceOf(cfg *local.Config, exitWhenIdle time.Duration) (err error) {
 		return fmt.Errorf("--exit-when-idle is %v; want a second or more", exitWhenIdle)
 	}
 	cfg.ExitWhenIdle = exitWhenIdle
-	// If a notification fails, the manager notices the state in another way.
+	// Errors are ignored, because the service manager also notices the state in other ways.
 	cfg.Ready = func(string) { _, _ = daemon.SdNotify(false, daemon.SdNotifyReady) }
 	cfg.Stopping = func() { _, _ = daemon.SdNotify(false, daemon.SdNotifyStopping) }
 	return nil
 }
 
-// activated returns the sockets that a service manager has opened, in the order of
-// dormouse.socket: HTTP, WebSocket.
+// activated returns the sockets that a service manager has opened, in the order in which
+// dormouse.socket has them: HTTP, then WebSocket.
 func activated() ([]net.Listener, error) {
 	all, err := activation.Listeners()
 	if err != nil {

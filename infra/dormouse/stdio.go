@@ -13,7 +13,7 @@ type stdioCommand struct {
 	ClientID string `name:"client-id" placeholder:"ID" help:"Sign in as this OAuth client, or as that of the metadata document at an https URL, instead of registering one."`
 }
 
-// Run carries messages between stdin and stdout and the endpoint.
+// Run passes messages between stdin, stdout and the endpoint.
 func (c *stdioCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()

@@ -19,7 +19,7 @@ type stopCommand struct {
 	printing
 }
 
-// Validate checks the arguments together.
+// Validate is called by kong. It checks the flags and arguments together.
 func (c *stopCommand) Validate() error {
 	if c.All == (c.Of != "") {
 		return errors.New("say what to stop: a server, a session, or --all")
@@ -27,8 +27,7 @@ func (c *stopCommand) Validate() error {
 	return nil
 }
 
-// Run tells the processes of servers to stop, and does not wait until they have ended. The
-// sessions stay.
+// Run tells the processes of servers to stop, and does not wait for their end. The sessions stay.
 func (c *stopCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		told, err := c.stop(ctx, to)
@@ -71,7 +70,7 @@ type giveCommand struct {
 	printing
 }
 
-// Run hands a session over.
+// Run hands a session over to another principal.
 func (c *giveCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		var given api.Session

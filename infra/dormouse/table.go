@@ -13,10 +13,10 @@ import (
 
 const dynamodb = "dynamodb:"
 
-// useTable makes sure that the table of a store on DynamoDB exists. It does nothing for
-// other stores. It returns the name of the store with its region, and variables to add to
-// the functions' environment. The functions must find the same table, and DynamoDB Local
-// keeps separate tables for each region and key.
+// useTable creates the table of a store on DynamoDB if it does not exist. For other stores it does
+// nothing. It returns the name of the store with its region. more has environment variables for
+// the functions. They must find the same table, and DynamoDB Local has separate tables for each
+// region and access key.
 func useTable(ctx context.Context, store string) (name string, more []string, err error) {
 	where, ok := strings.CutPrefix(store, dynamodb)
 	if !ok {
@@ -30,7 +30,7 @@ func useTable(ctx context.Context, store string) (name string, more []string, er
 	keys := dynamostore.Keys{
 		ID: os.Getenv("AWS_ACCESS_KEY_ID"), Secret: os.Getenv("AWS_SECRET_ACCESS_KEY"), Token: os.Getenv("AWS_SESSION_TOKEN"),
 	}
-	if location.Endpoint != "" && keys.ID == "" { // DynamoDB Local takes any key
+	if location.Endpoint != "" && keys.ID == "" { // DynamoDB Local accepts any key
 		keys = dynamostore.Keys{ID: "local", Secret: "local"}
 		more = []string{"AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local"}
 	}

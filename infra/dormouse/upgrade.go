@@ -28,7 +28,7 @@ type upgradeCommand struct {
 	printing
 }
 
-// Validate checks the command line as a whole.
+// Validate is called by kong. It checks the flags and arguments together.
 func (c *upgradeCommand) Validate() error {
 	if c.To != "" && c.Server == "" {
 		return errors.New("--to is for one server: dormouse upgrade NAME --to VERSION")
@@ -36,18 +36,18 @@ func (c *upgradeCommand) Validate() error {
 	return nil
 }
 
-// newer is a server whose package has a newer version.
+// newer is a server that starts one version of a package, and the newest version of that package.
 type newer struct {
 	Name    string `json:"name"`
 	Package string `json:"package"`
 	Version string `json:"version"`
 	Newest  string `json:"newest,omitempty"`
-	Why     string `json:"why,omitempty"` // why the newest version is not known
+	Why     string `json:"why,omitempty"` // why the newest version is unknown; "" if it is known
 
 	of serversedit.Package
 }
 
-// Run lists newer versions, or has a server start another one.
+// Run lists newer versions of packages, or makes a server start another version.
 func (c *upgradeCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -79,11 +79,11 @@ func (c *upgradeCommand) Run(t *terminal) error {
 	return c.apply(ctx, t, f, s)
 }
 
-// mostAskedAtOnce is how many packages a registry is asked for at the same time.
+// mostAskedAtOnce is how many packages are looked up in registries at the same time.
 const mostAskedAtOnce = 8
 
-// resolved returns those of the named servers that start one version of a package, with the
-// newest version of the package, or why that is not known.
+// resolved returns those of the named servers that start one version of a package. Each has the
+// newest version of the package, or the reason why that is unknown.
 func resolved(ctx context.Context, t *terminal, f *edited, names []string) (all []newer) {
 	for _, name := range names {
 		if p, ok := f.Package(name); ok && p.Version != "" {
@@ -109,11 +109,11 @@ func resolved(ctx context.Context, t *terminal, f *edited, names []string) (all 
 			return nil
 		})
 	}
-	_ = asking.Wait() // the errors are in Why
+	_ = asking.Wait() // each error is in Why
 	return all
 }
 
-// list shows the servers whose packages have newer versions.
+// list prints the servers whose packages have newer versions.
 func (c *upgradeCommand) list(t *terminal, all []newer) error {
 	old := slices.DeleteFunc(slices.Clone(all), func(s newer) bool { return s.Why == "" && !isNewer(s.Newest, s.Version) })
 	err := c.show(t, append([]newer{}, old...), func() error { return printNewer(t.out, old, len(all)) })
@@ -137,14 +137,15 @@ func printNewer(out io.Writer, old []newer, of int) error {
 	return err
 }
 
-// changedTools is what a trial of another version has shown.
+// changedTools is the result of upgrading a server: how its tools differ.
 type changedTools struct {
 	newer
 	Tools []held.Change `json:"tools"`
 }
 
-// apply tries another version of a server beside the one that is served, shows how its tools
-// differ, and has the servers file and its lock take it.
+// apply tries another version of a server, while the current one stays in use. It shows how the
+// tools differ, and asks the user. Then it sets the version in the servers file, and accepts the
+// tools.
 func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s newer) error {
 	trial, before := *f.File, c.Server+"-before"
 	for trial.Has(before) {
@@ -192,7 +193,7 @@ func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s ne
 		err = all[0].err
 	}
 	if errors.Is(err, errNotTaken) {
-		err = nil // the machine that is up hosts another file
+		err = nil // the dormouse run that is up serves another file
 	}
 	if err != nil {
 		f.undo()
@@ -212,30 +213,31 @@ func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s ne
 	})
 }
 
-// trying says which two servers of a file to start in a trial: one with the version of before,
-// and one with the new version.
+// trying names two servers of a file for a trial: one with the current version, and one with the
+// new version.
 type trying struct {
-	file  string // path of the servers file
-	text  []byte // the servers file of the trial
+	file  string // path of the real servers file
+	text  []byte // text of the servers file for the trial
 	names [2]string
 	shows *waits
 }
 
-// tried is the outcome of one server of a trial, and the tools that it listed.
+// tried is the outcome of one server in a trial, with its tools.
 type tried struct {
 	outcome
 	tools []json.RawMessage
 }
 
-// try hosts a servers file apart from every machine, with a data folder of its own, and starts
-// two servers of it.
+// try serves a servers file for a trial, with a temporary data folder, and starts two of its
+// servers.
 func (p Program) try(ctx context.Context, what trying) (one, two tried, err error) {
 	data, err := os.MkdirTemp("", "dormouse-upgrade")
 	if err != nil {
 		return one, two, err
 	}
 	defer func() { _ = os.RemoveAll(data) }()
-	// Paths and variables of the file are those of its folder.
+	// The file for the trial must be in the same folder, because its paths and its .env are
+	// relative to that.
 	file, err := os.CreateTemp(filepath.Dir(what.file), ".upgrade-*.json")
 	if err != nil {
 		return one, two, err
@@ -271,8 +273,8 @@ func (p Program) try(ctx context.Context, what trying) (one, two tried, err erro
 	return one, two, err
 }
 
-// isNewer reports whether version a is newer than b, by the numbers before the first word. Of
-// those that are the same, one with a word behind them, such as 2.0.0-rc.1, is older.
+// isNewer reports whether version a is newer than version b. It compares the numbers up to the
+// first word. If they are equal, a version with a word, such as 2.0.0-rc.1, is older.
 func isNewer(a, b string) bool {
 	numbers := func(version string) (all []int, word bool) {
 		version, _, _ = strings.Cut(strings.TrimPrefix(version, "v"), "+")

@@ -12,19 +12,19 @@ import (
 
 type versionCommand struct{ printing }
 
-// build describes how this program was built.
+// build says how this program was built.
 type build struct {
-	Version  string   `json:"version"`            // version of the module, such as v0.4.0; "devel" without one
-	Commit   string   `json:"commit,omitempty"`   // the whole hash
-	Modified bool     `json:"modified,omitempty"` // the source had changes beside the commit
-	Time     string   `json:"time,omitempty"`     // of the commit, RFC 3339
+	Version  string   `json:"version"`            // version of the module, such as v0.4.0; "devel" if unknown
+	Commit   string   `json:"commit,omitempty"`   // full hash
+	Modified bool     `json:"modified,omitempty"` // the source had uncommitted changes
+	Time     string   `json:"time,omitempty"`     // time of the commit, RFC 3339
 	Go       string   `json:"go"`
 	Platform string   `json:"platform"`          // OS/ARCHITECTURE
-	Store    int      `json:"store"`             // version of the SQLite file
-	Protocol []string `json:"protocol_versions"` // versions of MCP that clients may speak, the newest first
+	Store    int      `json:"store"`             // version of the SQLite store's format
+	Protocol []string `json:"protocol_versions"` // protocol versions that clients may use, the newest first
 }
 
-// builtAs reads what the go command has written into this program about its build.
+// builtAs reads the information about the build that the go command has put into this program.
 func builtAs() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -39,7 +39,7 @@ func buildOf(info *debug.BuildInfo) build {
 		Protocol: append([]string{wire.V20260728}, wire.LegacyVersions()...),
 	}
 	main, settings := info.Main, info.Settings
-	for _, m := range info.Deps { // in a program with servers in Go, Dormouse is a dependency of the main module
+	for _, m := range info.Deps { // in a program with native servers, the main module is another one
 		if m.Path == "github.com/dormouse-mcp/dormouse" {
 			main, settings = *m, nil
 		}

@@ -17,44 +17,44 @@ import (
 )
 
 const (
-	// unseen is how long a wait may last without being shown.
+	// unseen is how long a wait may take before it is shown.
 	unseen = 150 * time.Millisecond
-	// redraw is the time between two looks at what a terminal shows.
+	// redraw is the time between two updates of the terminal.
 	redraw = 100 * time.Millisecond
-	// reminder is the time after which a program that reads the lines gets one again, although
-	// the phase is still the same.
+	// reminder is the time after which a line is repeated, if the output is no terminal and the
+	// phase is still the same.
 	reminder = 10 * time.Second
 )
 
-// waits shows what a command waits for: a line for each server, with its phase and the time
-// since the wait began. On a terminal the lines move, and go away at the end. In a pipe each
-// phase is a line of its own. A wait shorter than unseen shows nothing. Its methods are safe
-// for concurrent use.
+// waits shows what a command waits for: a line for each server, with its phase and the time so
+// far. On a terminal the lines are rewritten, and removed at the end. If the output is no
+// terminal, each new phase is a new line. A wait shorter than unseen is not shown. The methods are
+// safe for concurrent use.
 type waits struct {
 	out   io.Writer
-	width func() int // of the terminal; nil for a pipe
+	width func() int // width of the terminal; nil if the output is none
 	begun time.Time
 	stop  chan struct{}
 	gone  chan struct{}
 
 	mu    sync.Mutex
 	rows  []wait
-	shown int // how many lines are on the terminal
+	shown int // number of lines that are on the terminal
 	last  []byte
 }
 
 type wait struct {
 	name, phase string
-	took        time.Duration // from the begin of the wait to its end; 0 before the end
-	said        string        // the phase of the last line, where the output is no terminal
-	at          time.Time     // when said was written
+	took        time.Duration // how long this wait took; 0 while it goes on
+	said        string        // the phase in the last line, if the output is no terminal
+	at          time.Time     // when that line was written
 }
 
-// waits begins to show the waits for some servers. The caller calls end.
+// waits begins to show what the command waits for. The caller must call end.
 func (t *terminal) waits(phase string, names ...string) *waits {
 	o := says{}.display(t.err, os.Getenv)
 	w := &waits{out: o.Out, begun: time.Now(), stop: make(chan struct{}), gone: make(chan struct{})}
-	if _, ok := o.Out.(*os.File); !ok { // the output is a buffer of this program
+	if _, ok := o.Out.(*os.File); !ok { // the output is a buffer of this program, not a file
 		w.out = io.Discard
 	}
 	if o.Form == display.Screen {
@@ -82,7 +82,7 @@ func (w *waits) show() {
 	}
 }
 
-// phase says what is done for a server now.
+// phase sets what is being done for a server.
 func (w *waits) phase(name, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +91,7 @@ func (w *waits) phase(name, text string) {
 	}
 }
 
-// over ends the wait for a server. text says how it ended.
+// over ends the wait for one server. text is its result.
 func (w *waits) over(name, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +104,7 @@ func (w *waits) row(name string) int {
 	return slices.IndexFunc(w.rows, func(r wait) bool { return r.name == oneLine(name) })
 }
 
-// end ends all waits. If stay is set, their lines stay on the screen.
+// end ends all waits. If stay is set, the lines stay on the terminal.
 func (w *waits) end(stay bool) {
 	close(w.stop)
 	<-w.gone
@@ -135,7 +135,8 @@ func (w *waits) clear() []byte {
 	return out.Bytes()
 }
 
-// draw shows the waits as they are now. It ignores errors, because there is no place to show them.
+// draw writes the current lines. It ignores errors, because there is no other place to report
+// them.
 func (w *waits) draw() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -166,7 +167,7 @@ func (w *waits) draw() {
 	_, _ = w.out.Write(out)
 }
 
-// lines writes a line for each phase that is new, and for one that lasts.
+// lines writes a line for each server whose phase is new, or has lasted for reminder.
 func (w *waits) lines() {
 	for i := range w.rows {
 		r := &w.rows[i]
@@ -184,7 +185,7 @@ func (w *waits) lines() {
 	}
 }
 
-// seconds returns a time in seconds, with tenths below ten.
+// seconds formats a duration in seconds, below ten with one decimal.
 func seconds(d time.Duration) string {
 	if d < 10*time.Second {
 		return fmt.Sprintf("%.1f s", d.Seconds())
@@ -192,10 +193,10 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%d s", int(d.Seconds()))
 }
 
-// lookEvery is the time between two looks at the processes of a machine.
+// lookEvery is the time between two requests for the states of processes.
 const lookEvery = 200 * time.Millisecond
 
-// follows begins to follow the phases of servers on a machine. The caller calls end.
+// follows begins to show the phases of starting servers in w. The caller must call end.
 func (c *client) follows(ctx context.Context, w *waits) (end func()) {
 	ctx, stop := context.WithCancel(ctx)
 	var following sync.WaitGroup
@@ -206,7 +207,8 @@ func (c *client) follows(ctx context.Context, w *waits) (end func()) {
 	}
 }
 
-// follow tells the phases of servers on a machine until ctx ends. An error shows no phase.
+// follow asks the API for the states of processes until ctx ends, and shows them in w. It ignores
+// errors.
 func (c *client) follow(ctx context.Context, w *waits) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()

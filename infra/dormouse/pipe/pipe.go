@@ -1,19 +1,19 @@
-// Package pipe makes an endpoint of Streamable HTTP a stdio server, for clients that know
-// only these. What one side says reaches the other unchanged, whatever the method and the
-// protocol version.
+// Package pipe makes a Streamable HTTP endpoint available as a stdio server, for clients that
+// support only stdio. It passes all messages on unchanged, whatever their method and protocol
+// version.
 //
-// The transport of the go-sdk cannot be used: it opens the standalone stream and sends the
-// version only for a client of its own, and drops members that it does not know.
+// It cannot use the client transport of the MCP Go SDK. That one sends the protocol version and opens
+// the standalone stream only for the SDK's own client, and drops JSON members that it does not know.
 //
 // # What the pipe does by itself
 //
-//   - It keeps the session id and the version of the handshake, and repeats them in headers.
-//     A request of 2026-07-28 has its own version, method, name and arguments in headers.
-//   - It opens the standalone stream of a legacy session, and resumes streams that break with
-//     Last-Event-ID. An answer that cannot be resumed is an error that says so.
-//   - If the endpoint does not know the session any more, it opens another one with the
-//     client's own initialize and sends the message again. It was refused, so it did not run.
-//   - It signs the user in (type signIn) if the endpoint asks for that and there is no key.
+//   - It takes the session id and the protocol version from the handshake, and sends them in
+//     headers. For a request of 2026-07-28, it sends version, method, name and arguments in headers.
+//   - It opens the standalone stream of a session. It resumes broken streams with Last-Event-ID.
+//     If a stream cannot be resumed, the client gets an error instead of the response.
+//   - If the endpoint no longer knows the session, the pipe opens another one with the client's own
+//     initialize. Then it sends the message again. That is safe, because the endpoint has refused it.
+//   - If the endpoint requires a sign-in and there is no key, it signs the user in (type signIn).
 package pipe
 
 import (
@@ -38,23 +38,23 @@ import (
 
 // Config describes a pipe.
 type Config struct {
-	URL      string       // of the endpoint: http or https
-	Key      string       // sent as a bearer token; "" signs the user in when the endpoint asks for it
-	ClientID string       // of a client that is registered, or the URL of its metadata document; "" registers one
-	Tokens   string       // folder that keeps tokens; it is made when there is one to keep
+	URL      string       // URL of the endpoint; http or https
+	Key      string       // sent as a bearer token; if "", the user signs in when the endpoint requires it
+	ClientID string       // id of a registered client, or URL of a client id metadata document; if "", the pipe registers a client
+	Tokens   string       // folder that keeps access tokens; created for the first one
 	Browse   func(string) // opens a page in the user's browser, if there is one
-	In       io.Reader    // messages of the client, one a line
+	In       io.Reader    // messages from the client, one a line
 	Out      io.Writer    // messages for the client, one a line
 	Log      io.Writer    // sentences for the user, one a line
 }
 
 // Times and sizes.
 const (
-	lingers    = 30 * time.Second       // how long answers are waited for when the client has closed its end
-	leavesIn   = 2 * time.Second        // the timeout of the request that ends the session
-	standsIn   = time.Second            // how long the next message waits for the standalone stream to open
-	lostWithin = 5 * time.Minute        // how long a broken stream is resumed without success
-	firstRest  = 500 * time.Millisecond // the pause before a stream is resumed, if the endpoint names none; it doubles up to longRest
+	lingers    = 30 * time.Second       // how long Run waits for responses after the client has closed its end
+	leavesIn   = 2 * time.Second        // timeout of the request that ends the session
+	standsIn   = time.Second            // how long the next message waits until the standalone stream is open
+	lostWithin = 5 * time.Minute        // how long a broken stream is tried to be resumed
+	firstRest  = 500 * time.Millisecond // pause before a stream is resumed, if the endpoint names none; it doubles up to longRest
 	longRest   = 30 * time.Second
 	maxMessage = 64 << 20 // bytes of one message
 )
@@ -62,38 +62,38 @@ const (
 // pipe is one stdio server.
 type pipe struct {
 	Config
-	where string // the URL without a query and a user
+	where string // Config.URL without query and user
 	http  *http.Client
 	login *signIn
-	ctx   context.Context // ends with the pipe
+	ctx   context.Context // done when the pipe ends
 
-	out sync.Mutex // one line at a time
+	out sync.Mutex // held while a line is written to Out
 
-	renewing sync.Mutex // one new session at a time
+	renewing sync.Mutex // held while a new session is opened
 
 	mu       sync.Mutex
 	session  string
-	version  string          // the protocol version of the handshake, or of the last request that names one
-	greeting []byte          // the client's initialize
-	params   json.RawMessage // the headers repeat some arguments of some tools: these are named here; see bridge.HeaderParams
-	calls    []*call         // those that wait for an answer
+	version  string          // protocol version of the handshake, or of the last request that names one
+	greeting []byte          // the client's initialize request
+	params   json.RawMessage // which arguments of which tools must be repeated in headers; see bridge.HeaderParams
+	calls    []*call         // requests that wait for a response
 }
 
-// call is a line of the client on its way, or the standalone stream.
+// call is a line from the client that is being handled, or the standalone stream.
 type call struct {
 	body     []byte
-	msg      wire.Message      // the zero message for a batch and for what is no message
-	waits    []json.RawMessage // ids without a response so far
-	version  string            // the protocol version that the request itself names; "" for none
+	msg      wire.Message      // zero for a batch, and for a line that is no valid message
+	waits    []json.RawMessage // ids of the requests that have no response yet
+	version  string            // protocol version in the request itself; "" for none
 	standing bool              // the call is the standalone stream
-	hidden   bool              // the client does not get the answer to this call
+	hidden   bool              // the pipe itself sends this request, so the client gets no response
 	ctx      context.Context
 	cancel   context.CancelFunc
 }
 
-// Run carries messages until the client closes its end or ctx ends. Answers that are due then
-// have half a minute. Errors of single messages go to the client as answers; Run returns an
-// error only if Config.URL is not valid.
+// Run passes messages on until the client closes its end or ctx ends. If the client has closed its
+// end, responses that are due have half a minute to come. The client gets an error response for
+// each request that fails. Run itself returns an error only if Config.URL is invalid.
 func Run(ctx context.Context, c Config) error {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -107,7 +107,7 @@ func Run(ctx context.Context, c Config) error {
 	p := &pipe{Config: c, where: u.Scheme + "://" + u.Host + u.Path, ctx: ctx}
 	p.http = &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if len(via) > 5 || r.Method != via[0].Method {
-			return http.ErrUseLastResponse // after a redirect to GET the message would be lost
+			return http.ErrUseLastResponse // a redirect to GET would drop the message
 		}
 		return nil
 	}}
@@ -117,7 +117,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	var flights sync.WaitGroup
 	lines := make(chan []byte)
-	go p.read(lines, stop) // read may block on In for ever, so nothing waits for its end
+	go p.read(lines, stop) // read may block on In forever, so Run does not wait for it
 	for open := true; open; {
 		var line []byte
 		select {
@@ -134,8 +134,8 @@ func Run(ctx context.Context, c Config) error {
 	return nil
 }
 
-// read passes the client's lines on until the client closes its end. It then cancels the calls
-// of subscriptions/listen, which never end by themselves. After lingers, stop ends the others.
+// read passes the client's lines on until the client closes its end. Then it cancels the calls of
+// subscriptions/listen, which would never end, and after lingers it ends the others with stop.
 func (p *pipe) read(lines chan<- []byte, stop func()) {
 	defer close(lines)
 	in := bufio.NewReader(p.In)
@@ -156,8 +156,9 @@ func (p *pipe) read(lines chan<- []byte, stop func()) {
 	time.AfterFunc(lingers, stop)
 }
 
-// take sends a line of the client. Lines reach the endpoint in their order: take returns when
-// a request is written, and when anything else, or initialize, is answered.
+// take sends a line from the client. It keeps the lines in order: it returns when a request was
+// written. For initialize, and for a line without a request, it returns when the endpoint has
+// responded.
 func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
 	c := &call{body: line}
 	c.ctx, c.cancel = context.WithCancel(p.ctx)
@@ -191,12 +192,12 @@ func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
 			return slices.ContainsFunc(o.waits, func(w json.RawMessage) bool { return wire.SameID(w, id) })
 		}
 	}
-	if c.msg.Method == wire.NotifyCancelled && modern { // in 2026-07-28, a client cancels over HTTP by ending the request
+	if c.msg.Method == wire.NotifyCancelled && modern { // in 2026-07-28, a client cancels a request over HTTP by closing it
 		c.cancel()
 		p.cancelCalls(cancelled)
 		return
 	}
-	on := make(chan struct{}) // is closed when the next line may be sent
+	on := make(chan struct{}) // closed when the next line may be sent
 	passed := sync.OnceFunc(func() { close(on) })
 	written := passed
 	if len(c.waits) == 0 || c.msg.Method == wire.MethodInitialize {
@@ -211,7 +212,7 @@ func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
 	<-on
 }
 
-// end forgets a call.
+// end cancels a call and forgets it.
 func (p *pipe) end(c *call) {
 	c.cancel()
 	p.mu.Lock()
@@ -219,7 +220,7 @@ func (p *pipe) end(c *call) {
 	p.calls = slices.DeleteFunc(p.calls, func(o *call) bool { return o == c })
 }
 
-// cancelCalls cancels the calls for which which is true. They get no answer.
+// cancelCalls cancels the calls that which selects. The client gets no response to them.
 func (p *pipe) cancelCalls(which func(*call) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,7 +231,7 @@ func (p *pipe) cancelCalls(which func(*call) bool) {
 	}
 }
 
-// exchange sends a call and carries what comes back.
+// exchange sends a call, and passes on what the endpoint sends back.
 func (p *pipe) exchange(c *call, written func()) {
 	resp, fault := p.send(c, written)
 	if fault != nil {
@@ -243,7 +244,7 @@ func (p *pipe) exchange(c *call, written func()) {
 	}
 }
 
-// receive passes a response on to the client. Its status is 2xx.
+// receive passes a response with status 2xx on to the client.
 func (p *pipe) receive(c *call, resp *http.Response) {
 	switch media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";"); {
 	case strings.TrimSpace(media) == wire.MediaSSE:
@@ -264,7 +265,8 @@ func (p *pipe) receive(c *call, resp *http.Response) {
 	p.fail(c, &wire.Error{Code: wire.CodeOutcomeUnknown, Message: "the answer of " + p.where + " was lost or is none; whether the request was executed is not known"})
 }
 
-// hand gives a message, or a batch of them, to the client.
+// hand passes a message, or a batch, on to the client, and records which requests now have a
+// response.
 func (p *pipe) hand(c *call, raw []byte) {
 	if !wire.Valid(raw) {
 		p.logf("%s sends what is no JSON; it is left out", p.where)
@@ -272,7 +274,7 @@ func (p *pipe) hand(c *call, raw []byte) {
 	}
 	msgs, _, err := wire.ParseBody(raw)
 	if result := wire.Lookup(raw, "result"); err != nil && (result != nil || wire.Lookup(raw, "error") != nil) {
-		msgs = []wire.Message{{Kind: wire.Response, ID: wire.Lookup(raw, "id"), Result: result}} // not JSON-RPC, but an answer all the same
+		msgs = []wire.Message{{Kind: wire.Response, ID: wire.Lookup(raw, "id"), Result: result}} // not valid JSON-RPC, but clearly a response
 	}
 	for _, m := range msgs {
 		if m.Kind != wire.Response {
@@ -298,11 +300,11 @@ func (p *pipe) hand(c *call, raw []byte) {
 func (p *pipe) print(raw []byte) {
 	p.out.Lock()
 	defer p.out.Unlock()
-	_, _ = p.Out.Write(append(bytes.Clone(wire.Compact(bytes.TrimSpace(raw))), '\n')) // a client that has gone also closes its other end
+	_, _ = p.Out.Write(append(bytes.Clone(wire.Compact(bytes.TrimSpace(raw))), '\n')) // if the client is gone, it has closed its other end too
 }
 
-// fail answers the requests of a call that have no response so far with an error. A cancelled
-// call gets no answer.
+// fail sends an error response for those requests of a call that have no response yet. It sends
+// none for a cancelled call.
 func (p *pipe) fail(c *call, fault *wire.Error) {
 	if c.ctx.Err() != nil {
 		return
@@ -321,13 +323,13 @@ func (p *pipe) fail(c *call, fault *wire.Error) {
 	}
 }
 
-// logf writes a sentence for the user.
+// logf prints a sentence for the user.
 func (p *pipe) logf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.Log, "dormouse stdio: "+format+"\n", args...)
 }
 
-// send posts a call. It signs the user in, opens another session, or reads the list of tools
-// first, if the endpoint wants that. The error is for the client.
+// send posts a call to the endpoint. If the endpoint requires it, send first signs the user in,
+// opens another session, or reads the list of tools, and posts again. The error is for the client.
 func (p *pipe) send(c *call, written func()) (*http.Response, *wire.Error) {
 	var renewed, listed bool
 	signed := 0
@@ -365,14 +367,15 @@ func (p *pipe) send(c *call, written func()) (*http.Response, *wire.Error) {
 	}
 }
 
-// known returns the session, and which arguments headers repeat.
+// known returns the current session id, and which arguments must be repeated in headers.
 func (p *pipe) known() (session string, params json.RawMessage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.session, p.params
 }
 
-// do sends a request of the call. written is called when the request is written.
+// do sends an HTTP request for the call. last is the Last-Event-ID. written is called when the
+// request was written.
 func (p *pipe) do(c *call, method string, params json.RawMessage, session, last string, written func()) (*http.Response, *wire.Error) {
 	var body io.Reader
 	if method == http.MethodPost {
@@ -395,7 +398,7 @@ func (p *pipe) do(c *call, method string, params json.RawMessage, session, last 
 		return resp, nil
 	}
 	if cause := new(url.Error); errors.As(err, &cause) {
-		err = cause.Err // without the URL, which may hold a secret
+		err = cause.Err // leaves out the URL, which may contain a secret
 	}
 	if dial := new(net.OpError); errors.As(err, &dial) && dial.Op == "dial" {
 		return nil, &wire.Error{Code: wire.CodeServer, Message: fmt.Sprintf("nothing answers at %s: %v", p.where, err)}
@@ -431,10 +434,10 @@ func (p *pipe) setHeader(h http.Header, c *call, params json.RawMessage, session
 	}
 }
 
-// refusal reads the answer of a refused request, and returns what the client gets, and the
-// code of the endpoint's own error.
+// refusal reads the response to a refused request. It returns the error for the client, and the
+// code in the response, or 0.
 func (p *pipe) refusal(c *call, resp *http.Response) (*wire.Error, wire.Code) {
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxMessage)) // an error is ignored: the part that was read may be enough
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxMessage)) // on an error, the part that was read may suffice
 	_ = resp.Body.Close()
 	m, err := wire.Parse(body)
 	if err != nil || m.Kind != wire.Response || m.Error == nil {
@@ -449,7 +452,7 @@ func (p *pipe) refusal(c *call, resp *http.Response) (*wire.Error, wire.Code) {
 		Message string
 		Data    json.RawMessage
 	}
-	_ = json.Unmarshal(m.Error, &fault) // it is an object; a code that is no number counts as none
+	_ = json.Unmarshal(m.Error, &fault) // m.Error is an object; an invalid code becomes 0
 	e := &wire.Error{Code: fault.Code, Message: fault.Message}
 	if fault.Data != nil {
 		e.Data = fault.Data
@@ -457,8 +460,8 @@ func (p *pipe) refusal(c *call, resp *http.Response) (*wire.Error, wire.Code) {
 	return e, fault.Code
 }
 
-// renew opens another session in place of lost, which the endpoint does not know any more,
-// and reports whether there is one.
+// renew opens another session instead of lost, which the endpoint no longer knows. It reports
+// whether there is one now.
 func (p *pipe) renew(lost string) bool {
 	p.renewing.Lock()
 	defer p.renewing.Unlock()
@@ -483,7 +486,8 @@ func (p *pipe) renew(lost string) bool {
 	return now != lost
 }
 
-// list reads the list of tools for a call of 2026-07-28, whose headers must repeat arguments.
+// list reads the list of tools, which says what arguments must be in headers. The request has the
+// _meta of a tools/call of 2026-07-28.
 func (p *pipe) list(of *call) {
 	id := json.RawMessage(`"dormouse-list"`)
 	params, ok := wire.Replace(json.RawMessage(`{"_meta":{}}`), wire.Lookup(of.msg.Params, "_meta"), "_meta")
@@ -492,7 +496,8 @@ func (p *pipe) list(of *call) {
 	}
 }
 
-// own makes an exchange that the client does not see. It reports whether the endpoint took it.
+// own sends a message of the pipe itself, whose response the client does not get. It reports
+// whether the endpoint has accepted it.
 func (p *pipe) own(body []byte, id json.RawMessage) bool {
 	m, err := wire.Parse(body)
 	if err != nil {
@@ -535,6 +540,6 @@ func (p *pipe) leave() {
 	defer cancel()
 	c := &call{ctx: ctx, cancel: cancel}
 	if resp, fault := p.do(c, http.MethodDelete, nil, session, "", func() {}); fault == nil {
-		_ = resp.Body.Close() // an endpoint may refuse to end a session
+		_ = resp.Body.Close() // the status is ignored, because an endpoint may refuse to end sessions
 	}
 }

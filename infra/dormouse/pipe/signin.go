@@ -25,32 +25,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
-// signInWithin is how long the user may take in the browser.
+// signInWithin is the longest time that a sign-in in the browser may take.
 const signInWithin = 10 * time.Minute
 
-// signIn has the tokens of the user at one endpoint. They are in a file that only the user
-// can read, so that other pipes to the endpoint use them too. The pipe that finds none opens
-// the browser: OAuth 2.1 with PKCE, to a port of this machine.
+// signIn has the user's access tokens for one endpoint. They are in a file that only the user can
+// read, so that all pipes to the endpoint share them. If there are none, the pipe opens the
+// browser, and gets them by OAuth 2.1 with PKCE and a redirect to a port of this machine.
 type signIn struct {
 	Config
 	http *http.Client
-	path string // of the file with the tokens
+	path string // path of the file with the tokens
 
 	mu     sync.Mutex // guards source, state and server
 	source oauth2.TokenSource
-	state  string       // the OAuth state of the sign-in under way
-	server *http.Server // serves the URL at, to which the browser comes back
+	state  string       // OAuth state of the current sign-in
+	server *http.Server // serves the redirect URL at
 
-	asking sync.Mutex // one sign-in at a time; guards at
+	asking sync.Mutex // held during a sign-in; guards at
 	at     string
 	back   chan *auth.AuthorizationResult
 }
 
-// kept is the file of an endpoint.
+// kept is the content of the file with the tokens for an endpoint.
 type kept struct {
-	URL      string           `json:"url"` // of the endpoint
+	URL      string           `json:"url"` // URL of the endpoint
 	ClientID string           `json:"client_id"`
-	Secret   string           `json:"client_secret,omitempty"` // if the server gave one
+	Secret   string           `json:"client_secret,omitempty"` // client secret, if the authorization server gave one
 	TokenURL string           `json:"token_url"`
 	Style    oauth2.AuthStyle `json:"auth_style,omitempty"`
 	Token    *oauth2.Token    `json:"token"`
@@ -63,7 +63,7 @@ func newSignIn(c Config, client *http.Client) *signIn {
 	return s
 }
 
-// close stops waiting for the browser.
+// close stops the server of the redirect URL.
 func (s *signIn) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +72,9 @@ func (s *signIn) close() {
 	}
 }
 
-// token returns an access token, "" for none. If it cannot be refreshed any more, the endpoint
-// refuses the request, and the user signs in again.
+// token returns an access token, or "" if there is none. It also returns "" if the token has
+// expired and cannot be refreshed. The endpoint then refuses the request, and the user signs in
+// again.
 func (s *signIn) token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,15 +88,15 @@ func (s *signIn) token() string {
 	return t.AccessToken
 }
 
-// wanted reports whether a response asks for a sign-in, or for one that allows more.
+// wanted reports whether a response requires a sign-in, or one with more scopes.
 func (s *signIn) wanted(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusUnauthorized ||
 		resp.StatusCode == http.StatusForbidden && strings.Contains(strings.Join(resp.Header.Values("WWW-Authenticate"), " "), "insufficient_scope")
 }
 
-// authorize gets a token after a refusal: one that another request or another pipe has got
-// meanwhile, with the refresh token if the refusal is the first, or with the user. It closes
-// the response.
+// authorize gets another access token after a refused request. It prefers one that another request
+// or another pipe has got meanwhile. After the first refusal it tries the refresh token. Otherwise
+// the user must sign in. It closes the response.
 func (s *signIn) authorize(ctx context.Context, resp *http.Response, first bool) error {
 	defer func() { _ = resp.Body.Close() }()
 	used := strings.TrimPrefix(resp.Request.Header.Get("Authorization"), "Bearer ")
@@ -130,10 +131,10 @@ func (s *signIn) authorize(ctx context.Context, resp *http.Response, first bool)
 	return nil
 }
 
-// handler returns the flow. Its page of the way back listens from the first sign-in on.
+// handler returns the OAuth flow. The first call starts the server of the redirect URL.
 func (s *signIn) handler() (*auth.AuthorizationCodeHandler, error) {
 	if s.at == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on an address of this machine returns at once
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on this machine returns at once
 		if err != nil {
 			return nil, err
 		}
@@ -164,7 +165,7 @@ func (s *signIn) handler() (*auth.AuthorizationCodeHandler, error) {
 	return auth.NewAuthorizationCodeHandler(c)
 }
 
-// ask sends the user to a page and waits until the browser comes back.
+// ask opens a page in the user's browser, and waits for the redirect.
 func (s *signIn) ask(ctx context.Context, page *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
 	u, err := url.Parse(page.URL)
 	if err != nil {
@@ -186,8 +187,7 @@ func (s *signIn) ask(ctx context.Context, page *auth.AuthorizationArgs) (*auth.A
 	}
 }
 
-// callback is the page to which the browser comes back. Whoever does not know the state of the
-// sign-in cannot end it.
+// callback serves the redirect URL. It ignores requests without the state of the current sign-in.
 func (s *signIn) callback(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	s.mu.Lock()
@@ -208,8 +208,8 @@ func (s *signIn) callback(w http.ResponseWriter, r *http.Request) {
 	s.back <- &auth.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}
 }
 
-// load takes the tokens of the file, and reports whether there are any. refresh says that the
-// access token is of no use.
+// load reads the tokens from the file, and reports whether there are any. If refresh is set, it
+// treats the access token as expired.
 func (s *signIn) load(refresh bool) bool {
 	text, err := os.ReadFile(s.path)
 	var k kept
@@ -226,7 +226,7 @@ func (s *signIn) load(refresh bool) bool {
 	return true
 }
 
-// keep saves the first tokens of a sign-in, and uses them from now on.
+// keep stores the first tokens of a sign-in, and uses them from now on.
 func (s *signIn) keep(ctx context.Context, c *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
 	if err := s.save(c, t); err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func (s *signIn) keep(ctx context.Context, c *oauth2.Config, t *oauth2.Token) (o
 	return oauth2.StaticTokenSource(t), nil
 }
 
-// saving returns a source that refreshes t, and saves what it gets.
+// saving returns a token source that refreshes t when it expires, and saves the new tokens.
 func (s *signIn) saving(ctx context.Context, c *oauth2.Config, t *oauth2.Token) oauth2.TokenSource {
 	from := c.TokenSource(ctx, t)
 	return oauth2.ReuseTokenSource(t, sourceFunc(func() (*oauth2.Token, error) {
@@ -253,7 +253,7 @@ type sourceFunc func() (*oauth2.Token, error)
 
 func (f sourceFunc) Token() (*oauth2.Token, error) { return f() }
 
-// save writes the file, which only the user can read.
+// save writes the tokens to the file, which only the user can read.
 func (s *signIn) save(c *oauth2.Config, t *oauth2.Token) error {
 	text, err := json.Marshal(kept{URL: s.URL, ClientID: c.ClientID, Secret: c.ClientSecret, TokenURL: c.Endpoint.TokenURL, Style: c.Endpoint.AuthStyle, Token: t})
 	if err == nil {
@@ -265,7 +265,8 @@ func (s *signIn) save(c *oauth2.Config, t *oauth2.Token) error {
 	return err
 }
 
-// alone waits until no other pipe of this user signs in at the endpoint.
+// alone waits until no other pipe of this user signs in at the endpoint, and keeps others waiting
+// until release is called.
 func (s *signIn) alone(ctx context.Context) (release func(), err error) {
 	if err := os.MkdirAll(s.Tokens, 0o700); err != nil {
 		return nil, err
@@ -286,6 +287,6 @@ func (s *signIn) alone(ctx context.Context) (release func(), err error) {
 	case err := <-locked:
 		return func() { _ = f.Close() }, err
 	case <-ctx.Done():
-		return nil, ctx.Err() // the goroutine still waits for the lock; it and the file go when this program ends
+		return nil, ctx.Err() // the goroutine still waits for the lock; the end of the program ends it
 	}
 }

@@ -9,10 +9,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// stand opens the standalone stream of the session, over which the server asks and notifies
-// apart from a call, and keeps it open. Endpoints without such a stream refuse it. stand returns
-// when the endpoint has answered, so that what the next message causes is heard, or after
-// standsIn: some endpoints answer with the first event.
+// stand opens the standalone stream of the session and keeps it open. The server sends requests
+// and notifications over it that belong to no call. An endpoint without such a stream refuses it.
+// stand returns when the endpoint has responded, so that no event is missed that the next message
+// causes. But it waits for standsIn at most, because some endpoints respond only with the first
+// event.
 func (p *pipe) stand() {
 	up := make(chan struct{})
 	session, _ := p.known()
@@ -34,7 +35,8 @@ func (p *pipe) stand() {
 	}
 }
 
-// stream carries the events of a response, and resumes it until the call has its answers.
+// stream passes on the events of a response. When the stream breaks, it resumes it, until all
+// requests of the call have a response.
 func (p *pipe) stream(c *call, resp *http.Response) {
 	session, _ := p.known()
 	last, rest := "", time.Duration(0)
@@ -53,7 +55,7 @@ func (p *pipe) stream(c *call, resp *http.Response) {
 		}
 		for wait := max(rest, firstRest); ; wait = min(2*wait, longRest) {
 			if rest > 0 && rest < firstRest && wait == firstRest {
-				wait = rest // the endpoint says how soon
+				wait = rest // the endpoint has asked for a shorter pause
 			}
 			var again bool
 			if resp, again = p.resume(c, session, last, wait); resp != nil { //nolint:bodyclose // events closes it
@@ -67,13 +69,13 @@ func (p *pipe) stream(c *call, resp *http.Response) {
 	}
 }
 
-// broken is the error of a stream that ended before its answer.
+// broken returns the error for a stream that ended before the response.
 func broken(where string) *wire.Error {
 	return &wire.Error{Code: wire.CodeOutcomeUnknown, Message: "the stream of " + where + " broke before the answer; whether the request was executed is not known"}
 }
 
-// events hands the events of one response on, and returns where to resume, and how long to
-// wait before that.
+// events passes on the events of one response. It returns the id of the last event, and the pause
+// that the endpoint asks for.
 func (p *pipe) events(c *call, resp *http.Response, last string, rest time.Duration) (string, time.Duration) {
 	defer func() { _ = resp.Body.Close() }()
 	events := wire.NewSSEReader(resp.Body, maxMessage)
@@ -97,8 +99,8 @@ func (p *pipe) events(c *call, resp *http.Response, last string, rest time.Durat
 	}
 }
 
-// resume asks for the rest of a stream behind the event last, after the time wait. Without a
-// response, again says whether it makes sense to ask once more.
+// resume waits, and then requests the rest of a stream after the event last. If resp is nil, again
+// reports whether another attempt makes sense.
 func (p *pipe) resume(c *call, session, last string, wait time.Duration) (resp *http.Response, again bool) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -107,7 +109,7 @@ func (p *pipe) resume(c *call, session, last string, wait time.Duration) (resp *
 		return nil, false
 	case <-timer.C:
 	}
-	of := &call{ctx: c.ctx, standing: true} // a GET, which has no body
+	of := &call{ctx: c.ctx, standing: true} // a call for a GET, which has no body
 	resp, fault := p.do(of, http.MethodGet, nil, session, last, func() {})
 	if fault != nil {
 		return nil, true
@@ -122,7 +124,8 @@ func (p *pipe) resume(c *call, session, last string, wait time.Duration) (resp *
 	return nil, resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
 }
 
-// whenWritten returns a context whose request calls written when it is written.
+// whenWritten returns a context that makes an HTTP request call written when the request was
+// written.
 func whenWritten(ctx context.Context, written func()) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { written() }})
 }
