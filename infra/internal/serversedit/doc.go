@@ -1,8 +1,8 @@
-// Package serversedit changes the servers file, and the file of variables beside it. It
-// adds, replaces and removes servers, switches them on and off, and imports servers from
-// the files of other clients. It keeps the comments and the order of the file.
+// Package serversedit edits the servers file, and the .env beside it. It adds, replaces and
+// removes servers, enables and disables them, and imports servers from the configuration of other
+// MCP clients. It keeps the comments and the order of the file.
 //
-// Values that may be secret go to the file of variables ([Env]); the servers file has only
-// the variable's name. The package turns texts into texts. It writes no files. It reads those
-// that a client's file names in envFile ([Read]), and others for its callers ([ReadFile]).
+// Values that may be secrets go to .env ([Env]); the servers file only refers to them. The package
+// edits texts in memory and writes no files. It reads files only in two places: those that a client
+// names as envFile ([Read]), and those that its callers want ([ReadFile]).
 package serversedit

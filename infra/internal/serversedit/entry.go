@@ -10,34 +10,34 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
-// Entry is one server, in the form of mcpServers. Strings may hold `${VAR}`.
+// Entry is one server, in the form of mcpServers. Its strings may contain `${VAR}`.
 type Entry struct {
-	URL      string          `json:"url,omitempty"`  // of a remote server, which has no Command
-	Type     string          `json:"type,omitempty"` // transport of a remote server: "http" or "sse"; "" if Dormouse is to find it out
+	URL      string          `json:"url,omitempty"`  // URL of a remote server; then Command is ""
+	Type     string          `json:"type,omitempty"` // transport of a remote server: "http" or "sse"; "" lets Dormouse find out
 	Headers  Variables       `json:"headers,omitempty"`
 	Command  string          `json:"command,omitempty"`
 	Args     []string        `json:"args,omitempty"`
 	Env      Variables       `json:"env,omitempty"`
 	Cwd      string          `json:"cwd,omitempty"`
 	EnvFile  string          `json:"envFile,omitempty"`
-	EnvVars  json.RawMessage `json:"env_vars,omitempty"` // of Codex
+	EnvVars  json.RawMessage `json:"env_vars,omitempty"` // only in files of Codex
 	Disabled *bool           `json:"disabled,omitempty"`
 	Enabled  *bool           `json:"enabled,omitempty"`
 	Ours     map[string]any  `json:"x-dormouse,omitempty"`
-	Ignored  []string        `json:"-"` // keys of other clients that are not imported
+	Ignored  []string        `json:"-"` // keys of other clients that Dormouse does not use
 }
 
-// Variables are the variables of a process, in the order of the file.
+// Variables are environment variables or headers, in the order of the file.
 type Variables []Variable
 
-// Variable is one variable of a process. One with Null is null in the file: the process does
-// not get it from the machine either.
+// Variable is an environment variable or a header. Null means that the value in the file is null:
+// the process must not inherit the variable.
 type Variable struct {
 	Name, Value string
 	Null        bool
 }
 
-// MarshalJSON writes an object.
+// MarshalJSON implements json.Marshaler. It writes an object.
 func (v Variables) MarshalJSON() ([]byte, error) {
 	all := make([]member, len(v))
 	for i, one := range v {
@@ -49,12 +49,12 @@ func (v Variables) MarshalJSON() ([]byte, error) {
 	return encode(all), nil
 }
 
-// JSON returns the entry in the form in which it stands in a file.
+// JSON returns the entry as it is written to a file.
 func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
 
-// ParseEntry reads an entry in the form of mcpServers, with the keys of all clients, or in
-// that of `code --add-mcp`. name is "" if the entry has none. In the place of a text, numbers,
-// true and false become texts. A header that is null is left out. The error quotes no value.
+// ParseEntry parses an entry of mcpServers with the keys that any client uses, or the argument of
+// `code --add-mcp`. name is "" if the entry has none. Where a string is required, it also accepts
+// numbers and booleans. It leaves out headers that are null. An error quotes no value.
 func ParseEntry(text []byte) (e Entry, name string, err error) {
 	plain := map[string]struct {
 		to   any
@@ -94,14 +94,14 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 				e.set(k, v)
 			}
 			return err
-		case "source": // for a server over stdio this key adds nothing
+		case "source": // not needed for a server over stdio
 		default:
 			e.Ignored = append(e.Ignored, key)
 		}
 		return nil
 	})
 	if e.URL == "" {
-		e.Type, e.Headers = "", nil // clients keep these beside a command, where they add nothing
+		e.Type, e.Headers = "", nil // some clients keep these keys beside a command, where they have no effect
 	}
 	return e, name, err
 }
@@ -114,10 +114,10 @@ func (e *Entry) set(key string, value json.RawMessage) {
 	e.Ours[key] = value
 }
 
-// SetOurs sets a member of the entry's x-dormouse to a value, which is encoded as JSON.
+// SetOurs sets a member of the entry's x-dormouse to a value, encoded as JSON.
 func (e *Entry) SetOurs(key string, value any) { e.set(key, jsonedit.Encode(value)) }
 
-// SetBox sets a member of x-dormouse.box, and leaves the others.
+// SetBox sets a member of x-dormouse.box, and keeps the others.
 func (e *Entry) SetBox(key string, value any) {
 	if box, ok := e.box(); ok {
 		box[key] = value
@@ -125,15 +125,16 @@ func (e *Entry) SetBox(key string, value any) {
 	}
 }
 
-// box returns x-dormouse.box. ok is false if that is no object, which an error reports later,
-// when the servers file is read.
+// box returns a copy of x-dormouse.box. ok is false if it is no object; the reader of the servers
+// file reports that.
 func (e *Entry) box() (box map[string]any, ok bool) {
 	box = map[string]any{}
 	before, has := e.Ours["box"].(json.RawMessage)
 	return box, !has || json.Unmarshal(before, &box) == nil
 }
 
-// Hide adds a variable to x-dormouse.box.secrets, so that its value is hidden in output.
+// Hide adds a variable to x-dormouse.box.secrets, so that its value is hidden in the output of the
+// server.
 func (e *Entry) Hide(name string) {
 	box, _ := e.box()
 	secrets, _ := box["secrets"].([]any)
@@ -142,7 +143,7 @@ func (e *Entry) Hide(name string) {
 	}
 }
 
-// variables reads an object of strings. what names it in errors.
+// variables parses an object of strings. what names the object in errors.
 func variables(to *Variables, what string, value json.RawMessage) error {
 	if string(value) == "null" {
 		return nil
@@ -175,8 +176,8 @@ func texts(to *[]string, value json.RawMessage) error {
 	return nil
 }
 
-// scalar returns a number, true or false as a JSON text with the same characters. Any other
-// value stays.
+// scalar returns a number or boolean as a JSON string with the same characters. It returns other
+// values unchanged.
 func scalar(value json.RawMessage) json.RawMessage {
 	if strings.ContainsRune("-0123456789tf", rune(value[0])) {
 		return jsonedit.Encode(string(value))
@@ -184,8 +185,8 @@ func scalar(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// as decodes a member into to. The error says that key must be what, and does not quote the
-// value, as that of encoding/json would.
+// as decodes the value of key into to. Its error says that key must be what. Unlike the error of
+// encoding/json, it does not quote the value.
 func as(key string, value json.RawMessage, what string, to any) error {
 	if json.Unmarshal(value, to) != nil {
 		return fmt.Errorf("%s must be %s", key, what)
@@ -193,8 +194,8 @@ func as(key string, value json.RawMessage, what string, to any) error {
 	return nil
 }
 
-// members calls use for each member of an object, in order. A repeated name counts once,
-// with its last value.
+// members calls use for each member of an object, in order. For a repeated key, it calls use once,
+// with the last value.
 func members(dec *json.Decoder, use func(key string, value json.RawMessage) error) error {
 	var keys []string
 	values := map[string]json.RawMessage{}

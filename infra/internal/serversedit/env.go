@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Env is the text of a file of variables, .env. Its methods only add values, but for Set.
+// Env is the text of a .env file. Only Set changes existing variables; the other methods add some.
 type Env struct {
 	text    []byte
 	have    map[string]string
@@ -17,8 +17,8 @@ type Env struct {
 	added   []string
 }
 
-// NewEnv reads a file of variables. outside has the variables that win over the file,
-// usually those of this program; nil has none.
+// NewEnv parses a .env file. outside returns variables that have precedence over the file, usually
+// those of this process. It may be nil.
 func NewEnv(text []byte, outside serversfile.Getenv) *Env {
 	if outside == nil {
 		outside = func(string) (string, bool) { return "", false }
@@ -26,13 +26,13 @@ func NewEnv(text []byte, outside serversfile.Getenv) *Env {
 	return &Env{text: text, have: serversfile.ParseEnv(text), outside: outside}
 }
 
-// Text returns the whole file.
+// Text returns the content of the file.
 func (e *Env) Text() []byte { return e.text }
 
-// Added returns the names of the variables that were added, in order.
+// Added returns the names of the added variables, in order.
 func (e *Env) Added() []string { return e.added }
 
-// Lookup is a [serversfile.Getenv]: a variable of outside wins over one of the file.
+// Lookup is a [serversfile.Getenv]. Variables of outside have precedence over those in the file.
 func (e *Env) Lookup(name string) (string, bool) {
 	if value, ok := e.outside(name); ok {
 		return value, true
@@ -41,9 +41,9 @@ func (e *Env) Lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// Keep puts a value into the file and returns the variable that now has it. That is name,
-// unless name already has another value; then it is name with the server's name in front.
-// The error names the variable and does not quote the value.
+// Keep stores a value in the file, and returns the variable that has it. That is name, unless name
+// already has another value; then the server's name is put in front of it. An error names the
+// variable, but does not quote the value.
 func (e *Env) Keep(server, name, value string) (variable string, err error) {
 	if !utf8.ValidString(value) || strings.Contains(value, "\x00") {
 		return "", fmt.Errorf("the value of %s is not UTF-8, or holds a NUL", name)
@@ -61,7 +61,7 @@ func (e *Env) Keep(server, name, value string) (variable string, err error) {
 		}
 		other, set := e.outside(variable)
 		if set && other != value {
-			continue // the value outside of the file would win over the one in it
+			continue // this value would have precedence over the one in the file
 		}
 		if old, ok := e.have[variable]; ok && old != value {
 			continue
@@ -73,7 +73,7 @@ func (e *Env) Keep(server, name, value string) (variable string, err error) {
 	return "", errors.New("every name for " + name + " is taken in .env: remove lines there that nothing uses")
 }
 
-// Set gives a variable a value, whatever value it had. The error does not quote the value.
+// Set sets a variable, even if it has another value. An error does not quote the value.
 func (e *Env) Set(name, value string) error {
 	if !serversfile.IsVariable(name) {
 		return errors.New("a variable has a name of letters, digits and _")
@@ -94,9 +94,9 @@ func (e *Env) add(name, value string) {
 	e.have[name], e.added = value, append(e.added, name)
 }
 
-// quote writes a value in a form that every reader of such files decodes in the same way.
-// A value with only harmless characters stays bare. Any other value stands in single
-// quotes, and cannot contain what would end them.
+// quote formats a value so that all readers of .env files decode it alike. A value without special
+// characters stays bare. Most others are put in single quotes, and those with a single quote or a
+// carriage return in double quotes.
 func quote(value string) string {
 	plain := func(c rune) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("_-./:@%+,=", c)

@@ -11,16 +11,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// File is the text of a servers file. If a method that changes it fails, the text stays
-// unchanged.
+// File is the text of a servers file. If a method fails, the text stays unchanged.
 type File struct {
-	name  string // for messages
+	name  string // path of the file, for messages
 	text  []byte
-	names []string // of servers
+	names []string // names of its servers
 }
 
-// Parse reads a servers file; name is its path. An empty or missing text is a file without
-// servers. The error is that of [serversfile.Entries].
+// Parse parses a servers file. name is its path. An empty text stands for a file without servers.
+// The error is that of [serversfile.Entries].
 func Parse(text []byte, name string) (*File, error) {
 	f := &File{name: name, text: text}
 	if len(text) == 0 {
@@ -41,35 +40,35 @@ func (f *File) read() error {
 	return err
 }
 
-// Text returns the whole file.
+// Text returns the content of the file.
 func (f *File) Text() []byte { return f.text }
 
 // Names returns the names of all servers, in the order of the file.
 func (f *File) Names() []string { return slices.Clone(f.names) }
 
-// Has reports whether the file has a server of that name, even one that is not served.
+// Has reports whether the file has a server with this name, even one that cannot be served.
 func (f *File) Has(name string) bool { return slices.Contains(f.names, name) }
 
-// Set adds a server at the end, or replaces the server with that name.
+// Set adds a server at the end, or replaces the server with this name.
 func (f *File) Set(name string, e Entry) error {
 	return f.change(func() ([]byte, error) { return jsonedit.Set(f.text, e.JSON(), f.path(name)...) })
 }
 
-// SetVariable gives the process of a server a variable.
+// SetVariable sets an environment variable of a server.
 func (f *File) SetVariable(server, name, value string) error {
 	return f.change(func() ([]byte, error) {
 		return jsonedit.Set(f.text, jsonedit.Encode(value), f.path(server, "env", name)...)
 	})
 }
 
-// SetOurs sets a member of x-dormouse at the root of the file, at a path below it. value is JSON.
+// SetOurs sets a member of the file's x-dormouse. path leads to the member, and value is JSON.
 func (f *File) SetOurs(value []byte, path ...string) error {
 	return f.change(func() ([]byte, error) {
 		return jsonedit.Set(f.text, value, append([]string{"x-dormouse"}, path...)...)
 	})
 }
 
-// Remove removes a server from the file. If the file does not have it, nothing changes.
+// Remove removes a server from the file. If there is none with this name, nothing changes.
 func (f *File) Remove(name string) error {
 	return f.change(func() ([]byte, error) { return jsonedit.Delete(f.text, f.path(name)...) })
 }
@@ -91,9 +90,9 @@ func (f *File) change(edit func() ([]byte, error)) error {
 	return nil
 }
 
-// Switch switches a server off or on. It sets x-dormouse.enabled, which other clients
-// ignore. To switch on, it first removes that key, so that the file is as before. It sets
-// the key to true only if another client's key still switches the server off.
+// Switch enables or disables a server with the key x-dormouse.enabled, which other clients ignore.
+// To enable a server, it removes that key. It sets the key to true only if another client's key
+// would still disable the server.
 func (f *File) Switch(name string, on bool) error {
 	const ours, enabled = "x-dormouse", "enabled"
 	if !on {

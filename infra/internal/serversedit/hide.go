@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Hide replaces by "***" what may be a secret in one line of a client's file, so that the
-// line can be shown. That is the value of each member that is not plainly harmless, and
-// each string that looks like a secret. It knows the members of JSON, TOML and YAML.
+// Hide replaces what may be a secret in one line of a client's file by "***", so that the line can
+// be shown. That is the value of each member that is not clearly harmless, and each string that
+// looks like a secret. Hide knows the syntax of JSON, TOML and YAML.
 func Hide(line string) string {
 	quoted := regexp.MustCompile(`("(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_.-]+)?(\s*[:=]\s*)?("(?:[^"\\]|\\.)*"|'[^']*')`)
 	hidden := quoted.ReplaceAllStringFunc(line, func(s string) string {
@@ -25,7 +25,7 @@ func Hide(line string) string {
 	if hidden != line || strings.ContainsAny(line, `"'`) {
 		return hidden
 	}
-	m := regexp.MustCompile(`^([-+ ]*[A-Za-z0-9_-]+:\s+)(\S.*)$`).FindStringSubmatch(line) // of YAML
+	m := regexp.MustCompile(`^([-+ ]*[A-Za-z0-9_-]+:\s+)(\S.*)$`).FindStringSubmatch(line) // a line of YAML
 	if m == nil {
 		return line
 	}
@@ -36,8 +36,8 @@ func Hide(line string) string {
 	return line
 }
 
-// public reports whether a member says how a server is reached or started, which is no
-// secret unless it looks like one.
+// public reports whether a member says how a server is reached or started. Its value is not secret
+// unless it looks like a secret.
 func public(name string) bool {
 	return slices.Contains([]string{"url", "httpUrl", "serverUrl", "uri", "command", "cmd", "args", "type", "name", "cwd", "description", "theme", "model", "$schema"}, name)
 }

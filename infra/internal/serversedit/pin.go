@@ -11,21 +11,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
-// Package is a package of npm or PyPI that a server starts with npx, uvx or the like.
+// Package is an npm or PyPI package that a server starts with npx, uvx or a similar command.
 type Package struct {
 	Kind    string // "npm" or "pypi"
 	Name    string
 	Version string // "" if the server starts the newest version
 	arg     int    // index of the argument that names the package
-	before  string // the part of that argument before the version, with its sign: "@" or "=="
+	before  string // the part of that argument before the version, including "@" or "=="
 }
 
-// oneVersion fits what follows the name of a package of one version: an extra of Python, the
-// sign, and the version.
+// oneVersion matches the text after a package's name that selects one version: Python extras, "@"
+// or "==", and the version.
 var oneVersion = regexp.MustCompile(`^((?:\[[^\]]*\])?(?:@|==)v?)([0-9][0-9A-Za-z.+!_-]*)$`)
 
-// packageOf returns the package that a command line starts. ok is false if it starts none, or
-// one by a range of versions, or by a tag other than "latest".
+// packageOf returns the package that a command line starts. ok is false if there is none, or if it
+// is selected by a range of versions or by a tag other than "latest".
 func packageOf(command string, args []string) (p Package, ok bool) {
 	of, ok := provision.PackageOf(command, args)
 	p.Kind, p.Name = of.Kind, of.Name
@@ -49,17 +49,17 @@ func packageOf(command string, args []string) (p Package, ok bool) {
 	return p, rest == "" || rest == "@latest"
 }
 
-// Package returns the package that the entry starts. ok is false if the entry starts none, or
-// one by a range of versions, or by a tag other than "latest".
+// Package returns the package that the entry starts. ok is false if there is none, or if it is
+// selected by a range of versions or by a tag other than "latest".
 func (e Entry) Package() (p Package, ok bool) { return packageOf(e.Command, e.Args) }
 
-// Pin has the entry start one version of its package.
+// Pin makes the entry start this version of its package.
 func (e *Entry) Pin(p Package, version string) {
 	e.Args = slices.Clone(e.Args)
 	e.Args[p.arg] = p.before + version
 }
 
-// Package returns the package that a server of the file starts; see [Entry.Package].
+// Package returns the package that a server in the file starts; see [Entry.Package].
 func (f *File) Package(server string) (p Package, ok bool) {
 	var e struct {
 		Command string   `json:"command"`
@@ -72,7 +72,7 @@ func (f *File) Package(server string) (p Package, ok bool) {
 	return packageOf(e.Command, e.Args)
 }
 
-// SetVersion has a server start another version of its package.
+// SetVersion makes a server start another version of its package.
 func (f *File) SetVersion(server string, p Package, version string) error {
 	if !oneVersion.MatchString("@" + version) {
 		return fmt.Errorf("%q is not one version", version)

@@ -11,50 +11,50 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// What Import does with a server.
+// Values of Does in [Item].
 const (
 	Add      = "add"
 	Replace  = "replace"
-	Keep     = "keep"      // the file has a server of that name, which stays as it is
-	LeaveOut = "leave out" // it cannot be hosted
+	Keep     = "keep"      // a server with this name exists and stays unchanged
+	LeaveOut = "leave out" // the server cannot be hosted
 )
 
-// Options are choices of the user, and facts about the machine.
+// Options are the user's choices for [Import], and facts about this machine.
 type Options struct {
-	Only    []string // names in the source; none for all
-	Replace bool     // servers of the same name are replaced
-	Folder  string   // of the servers file
+	Only    []string // names of servers in the source; nil for all
+	Replace bool     // replace servers that have the same name
+	Folder  string   // folder of the servers file
 	Exists  func(path string) bool
-	// Program says whether this machine has the program that a command line needs.
+	// Program reports whether the program that a command line needs is on this machine.
 	Program func(command string, args []string) bool
 }
 
-// Item is the outcome for one server. It holds no values of variables.
+// Item is the result of importing one server. It contains no values of variables.
 type Item struct {
 	Name   string   `json:"name"`
-	Was    string   `json:"was,omitempty"` // its name in the source, if that is not a valid name here
+	Was    string   `json:"was,omitempty"` // name in the source, if it is not a valid name here
 	Does   string   `json:"does"`
 	Why    string   `json:"why,omitempty"`    // why the server is kept or left out
-	Moved  []string `json:"moved,omitempty"`  // variables to which values of the source were moved
+	Moved  []string `json:"moved,omitempty"`  // variables that now have values of the source
 	Absent []string `json:"absent,omitempty"` // programs and paths that are not on this machine
 	Unset  []Unset  `json:"unset,omitempty"`  // variables without a value
-	// Ignored has keys of other clients, which are not imported.
+	// Ignored are keys of other clients that were not imported.
 	Ignored []string `json:"ignored,omitempty"`
-	// Direct says that a program in front of a remote server, mcp-remote, was taken away.
+	// Direct reports that mcp-remote was removed: the entry now names the remote server itself.
 	Direct bool `json:"direct,omitempty"`
-	Off    bool `json:"off,omitempty"` // it is switched off
+	Off    bool `json:"off,omitempty"` // the server is disabled
 }
 
 // Unset is a variable that a server needs and that has no value.
 type Unset struct {
 	Variable string `json:"variable"`
-	What     string `json:"what,omitempty"`   // in the words of the source
-	Secret   bool   `json:"secret,omitempty"` // true also if the source does not say
+	What     string `json:"what,omitempty"`   // description in the source
+	Secret   bool   `json:"secret,omitempty"` // also true if the source does not say
 }
 
-// Import copies servers of a source into a file, and their secrets into env. Without o.Only
-// it also copies x-dormouse of a source that dormouse run does not read itself. The error
-// names servers of o.Only that the source does not have.
+// Import copies servers from a source to a file, and their secrets to env. Without o.Only it also
+// copies those members of x-dormouse that the source has. If the source lacks a server in o.Only,
+// the error names it.
 func Import(src Source, f *File, env *Env, o Options) ([]Item, error) {
 	var items []Item
 	for _, name := range o.Only {
@@ -96,7 +96,7 @@ func Import(src Source, f *File, env *Env, o Options) ([]Item, error) {
 	return items, nil
 }
 
-// inFile says why a server, or a member of x-dormouse, is not imported.
+// inFile is the reason why a server, or a member of x-dormouse, is not imported.
 const inFile = "it is in the file already: --replace takes the other one"
 
 func namesOf(src Source) (names []string) {
@@ -141,7 +141,7 @@ func (im importer) one(s Theirs, taken map[string]bool) (Item, error) {
 	}
 	item.Direct = e.Unwrap()
 	item.Off = e.Disabled != nil && *e.Disabled || e.Enabled != nil && !*e.Enabled
-	for _, in := range im.src.Inputs { // a default with "}" cannot stand in `${NAME:-default}`
+	for _, in := range im.src.Inputs { // a default that contains "}" cannot be written as ${NAME:-default}
 		name := serversfile.InputVariable(in.ID)
 		if _, set := im.env.Lookup(name); !set && strings.Contains(in.Default, "}") && strings.Contains(string(s.JSON), "${"+name+"}") {
 			im.env.add(name, in.Default)
@@ -165,21 +165,21 @@ func (im importer) one(s Theirs, taken map[string]bool) (Item, error) {
 	return item, im.f.Set(item.Name, e)
 }
 
-// ValidName returns the name under which Dormouse hosts a server of another client. It
-// replaces each character that a path of a URL cannot have by a hyphen.
+// ValidName returns a valid name for a server that has this name in another client. It replaces
+// characters that cannot be in the path of a URL by hyphens.
 func ValidName(name string) string {
 	name = regexp.MustCompile(`[^A-Za-z0-9._-]+`).ReplaceAllString(name, "-")
 	name = strings.TrimRight(strings.TrimLeft(name, "-._"), "-")
 	switch name = name[:min(len(name), 64)]; name {
 	case "":
 		return "server"
-	case "ping", "sping", "console": // reserved
+	case "ping", "sping", "console": // reserved paths
 		return name + "-server"
 	}
 	return name
 }
 
-// each replaces the strings of an entry.
+// each replaces the values of the entry by the results of use.
 func (e *Entry) each(use func(string) string) {
 	e.Command, e.Cwd, e.EnvFile, e.URL = use(e.Command), use(e.Cwd), use(e.EnvFile), use(e.URL)
 	for i := range e.Headers {
@@ -193,7 +193,7 @@ func (e *Entry) each(use func(string) string) {
 	}
 }
 
-// secret reports whether a value refers to an input whose text VS Code does not show.
+// secret reports whether a value refers to an input of VS Code that is marked as a password.
 func (im importer) secret(value string) bool {
 	return slices.ContainsFunc(im.src.Inputs, func(in Input) bool {
 		_, rest, ok := strings.Cut(value, "${"+serversfile.InputVariable(in.ID))
@@ -201,9 +201,9 @@ func (im importer) secret(value string) bool {
 	})
 }
 
-// Rebase makes relative paths absolute that refer to the folder from, unless the servers
-// file is in that folder, to. A word of args is a path if it names a file there. A path in
-// the home folder stays.
+// Rebase makes paths absolute that are relative to the folder from, unless that is to, the folder
+// of the servers file. An argument is a path if it names an existing file. Paths that begin with
+// "~" stay.
 func (e *Entry) Rebase(from, to string, exists func(path string) bool) {
 	if from == "" || from == to {
 		return
@@ -230,7 +230,7 @@ func (e *Entry) Rebase(from, to string, exists func(path string) bool) {
 	}
 }
 
-// unset returns the variables that an entry refers to and that have no value and no default.
+// unset returns the variables that an entry refers to and that have neither a value nor a default.
 func (im importer) unset(e Entry) (all []Unset) {
 	e.Args, e.Env, e.Headers = slices.Clone(e.Args), slices.Clone(e.Env), slices.Clone(e.Headers)
 	e.each(func(s string) string {
@@ -257,7 +257,7 @@ func (im importer) unset(e Entry) (all []Unset) {
 	return all
 }
 
-// absent returns the programs and paths of an entry that are not on this machine.
+// absent returns the programs and paths in an entry that do not exist on this machine.
 func (im importer) absent(e Entry) (all []string) {
 	if e.URL != "" {
 		return nil

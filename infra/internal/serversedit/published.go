@@ -12,8 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// published is an object of a server.json, the form of the official registry. The schema has
-// renamed some keys over time, so the methods take several keys and use the first that exists.
+// published is an object in a server.json, the format of the official MCP registry. Its schema has
+// renamed some keys over time. So the methods take several keys, and use the first one that
+// exists.
 type published map[string]any
 
 func (p published) word(keys ...string) string {
@@ -52,8 +53,8 @@ func (p published) variables() map[string]published {
 	return all
 }
 
-// readPublished reads a server.json, alone or inside an answer of a registry; nil for
-// anything else.
+// readPublished parses a server.json, which may be inside a response of the registry. It returns
+// nil for anything else.
 func readPublished(text []byte) (p published) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -71,19 +72,19 @@ func readPublished(text []byte) (p published) {
 
 func isPublished(text []byte) bool { return readPublished(text) != nil }
 
-// BundleError is the error for a server that is a bundle, which somebody has to fetch first.
+// BundleError is the error for a server that is a bundle (.mcpb), which must be downloaded first.
 type BundleError struct {
 	URL  string
-	Hash string // SHA-256 in hexadecimal; "" if the server.json has none
+	Hash string // SHA-256 in hexadecimal; "" if unknown
 }
 
 // Error implements error.
 func (e BundleError) Error() string { return "it is a bundle: dormouse add " + e.URL }
 
-// Published returns the server of a server.json, under the last part of its name: its first
-// package that can be hosted, or its first remote server. The error is a [BundleError] if the
-// only such package is a bundle. Inputs of the user become
-// variables. An optional one is left out unless getenv has it.
+// Published returns the entry for the server that a server.json describes: for its first package
+// that can be hosted, or else for its first remote server. name is the last part of the server's
+// name. If the only such package is a bundle, the error is a [BundleError]. Values that users must
+// set become variables. An optional value is left out unless getenv has it.
 func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, err error) {
 	server := readPublished(text)
 	if server == nil {
@@ -132,8 +133,8 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 	return name, e, errors.New("it has neither a package nor a remote server")
 }
 
-// foreign reports whether a package is in another registry than npx and uvx ask. The
-// registry that they ask may have another package of the same name.
+// foreign reports whether a package is in another registry than the one that npx or uvx use.
+// Theirs may have a different package of the same name.
 func (p published) foreign(kind string) bool {
 	usual := map[string]string{"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}[kind]
 	base := strings.TrimSuffix(p.word("registryBaseUrl", "registry_base_url"), "/")
@@ -189,8 +190,8 @@ func (p published) start(kind, spec string, getenv serversfile.Getenv) (e Entry)
 	return e
 }
 
-// words returns arguments of a server.json as the words of a command line. It leaves out
-// optional arguments without a value.
+// words returns arguments in a server.json as words of a command line. It leaves out optional
+// arguments that have no value.
 func words(all []published, getenv serversfile.Getenv) (args []string) {
 	for _, a := range all {
 		name := a.word("name")
@@ -199,7 +200,7 @@ func words(all []published, getenv serversfile.Getenv) (args []string) {
 		}
 		_, has := a["value"]
 		_, hint := a["default"]
-		if name != "" && !has && !hint && !a.yes("isRequired") { // an option without a value
+		if name != "" && !has && !hint && !a.yes("isRequired") { // a flag that takes no value
 			args = append(args, name)
 			continue
 		}
@@ -215,9 +216,9 @@ func words(all []published, getenv serversfile.Getenv) (args []string) {
 	return args
 }
 
-// given returns the value of an input. It takes the file's value, with the variables in
-// braces replaced; else that of variable; else the default. ok is false if there is no value
-// and none is required.
+// given returns the value of an input in a server.json: the value in the file, with its
+// {variables} replaced; or a reference to the environment variable; or the default. ok is false if
+// it has none and needs none.
 func (p published) given(variable string, getenv serversfile.Getenv) (value string, ok bool) {
 	if value, ok := p["value"].(string); ok {
 		inside := p.variables()

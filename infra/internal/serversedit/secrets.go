@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Keep sets a variable of the process. Its value goes to the file of variables unchanged.
+// Keep sets an environment variable of the process. It stores the value in .env.
 func (e *Entry) Keep(server string, env *Env, name, value string) error {
 	moved, err := keeper{server, env}.whole(name, value)
 	if err != nil {
@@ -18,10 +18,10 @@ func (e *Entry) Keep(server string, env *Env, name, value string) error {
 	return nil
 }
 
-// KeepSecrets moves values that may be secret to the file of variables. It moves every
-// value of env that is not clearly harmless, as a word, a small number, a path, or a
-// plain URL is. It moves an argument that looks like a secret or follows an option whose
-// name suggests one. `${…}` stays.
+// KeepSecrets moves values that may be secrets to .env. It moves each value in Env that is not
+// clearly harmless; a word, a small number, a path or a plain URL is harmless. It moves an
+// argument if it looks like a secret, or follows an option whose name suggests one. References
+// such as `${VAR}` stay.
 func (e *Entry) KeepSecrets(server string, env *Env) error {
 	k := keeper{server, env}
 	for i, v := range e.Env {
@@ -37,8 +37,8 @@ func (e *Entry) KeepSecrets(server string, env *Env) error {
 	return k.args(e.Args)
 }
 
-// remote moves the secrets in the headers of a remote server and in the query of its URL.
-// A word such as Bearer in front of a secret stays.
+// remote moves secrets in the headers of a remote server, and in the query of its URL, to .env. A
+// scheme such as Bearer in front of a secret stays.
 func (k keeper) remote(e *Entry) error {
 	for i, h := range e.Headers {
 		name := serversfile.InputVariable(k.server + "_" + h.Name)
@@ -72,19 +72,20 @@ func (k keeper) remote(e *Entry) error {
 	return nil
 }
 
-// keeper moves values of one server to the file of variables.
+// keeper moves values of one server to .env.
 type keeper struct {
 	server string
 	env    *Env
 }
 
-// whole moves a value to the file of variables, and returns the reference that replaces it.
+// whole moves a value to .env, and returns the reference that replaces it.
 func (k keeper) whole(name, value string) (string, error) {
 	variable, err := k.env.Keep(k.server, name, value)
 	return "${" + variable + "}", err
 }
 
-// parts moves the parts of a value outside of `${…}` for which secret returns true.
+// parts moves those parts of a value to .env for which secret returns true. It leaves out
+// references such as `${VAR}`.
 func (k keeper) parts(name, value string, secret func(part string) bool) (string, error) {
 	return between(value, func(part string) (string, error) {
 		if !secret(part) {
@@ -94,8 +95,8 @@ func (k keeper) parts(name, value string, secret func(part string) bool) (string
 	})
 }
 
-// args moves the secrets of a command line to variables, whose names begin with that of
-// the server.
+// args moves secrets in the arguments of a command to variables in .env, whose names begin with
+// that of the server.
 func (k keeper) args(args []string) error {
 	own := func(option string) string {
 		name := regexp.MustCompile(`[^A-Za-z0-9]+`).ReplaceAllString(k.server+"_"+strings.Trim(option, "-"), "_")
@@ -109,7 +110,7 @@ func (k keeper) args(args []string) error {
 		option, value, assigned := strings.Cut(arg, "=")
 		var err error
 		switch {
-		case assigned && (before == "-e" || before == "--env"): // of docker run
+		case assigned && (before == "-e" || before == "--env"): // a variable for docker run
 			value, err = k.parts(option, value, func(part string) bool { return !harmless(option, part) })
 			args[i] = option + "=" + value
 		case assigned && secretOption(option):
@@ -132,7 +133,7 @@ func secretOption(option string) bool {
 		regexp.MustCompile(`(?i)[-_](api-?key|key|token|secret|password|passwd|pass|pwd|auth|credentials?|pat|pin|dsn|cookie)$`).MatchString(option)
 }
 
-// between replaces each part of a string outside of `${…}` by what use returns for it.
+// between replaces each part of a string that is not a `${…}` by the result of use.
 func between(s string, use func(string) (string, error)) (string, error) {
 	var out strings.Builder
 	for {
@@ -156,12 +157,12 @@ func between(s string, use func(string) (string, error)) (string, error) {
 	}
 }
 
-// secretName reports whether the name of a variable or an option suggests a secret.
+// secretName reports whether the name of a variable or option suggests a secret.
 func secretName(name string) bool {
 	return regexp.MustCompile(`(?i)key|token|secret|pass|pwd|auth|cred|cookie|private|signature|dsn|cert|licen[cs]e|bearer|session|webhook|connection|database_url|_uri|_pat$|_pin$`).MatchString(name)
 }
 
-// harmless reports whether a value is clearly no secret.
+// harmless reports whether a value is clearly not a secret.
 func harmless(name, value string) bool {
 	switch value {
 	case "", "0", "1", "true", "false", "on", "off", "yes", "no", "none":
@@ -179,11 +180,11 @@ func harmless(name, value string) bool {
 	return regexp.MustCompile(`^([A-Za-z0-9]+([._,:+@-][A-Za-z0-9]+)*|(https?:/|~|\.{1,2})?(/[A-Za-z0-9._:+-]*)+)$`).MatchString(value)
 }
 
-// looksSecret reports whether a value looks like a secret, whatever its name.
+// looksSecret reports whether a value looks like a secret, whatever it is called.
 func looksSecret(value string) bool {
 	for _, form := range []string{
 		`(?i)\b(bearer|basic)\s+\S`, // a header
-		`(?i)(api[-_]?key|token|secret|passw(or)?d|pwd|sig(nature)?|auth(orization)?)\s*[=:]\s*\S`, // a query, a header, a connection string
+		`(?i)(api[-_]?key|token|secret|passw(or)?d|pwd|sig(nature)?|auth(orization)?)\s*[=:]\s*\S`, // in a query, a header or a connection string
 		`://[^/\s@]*:[^/\s@]+@`, // a URL with a password
 		`\b(sk|pk|rk)[-_][A-Za-z0-9_-]{8,}`, `\bgh[pousr]_[A-Za-z0-9]{4,}`, `\bgithub_pat_`, `\bglpat-`, `\bxox[a-z]-`, `\b(AKIA|ASIA)[A-Z0-9]{12,}`, `\bAIza`, `\bhf_[A-Za-z0-9]{8,}`, `\bnpm_[A-Za-z0-9]{8,}`, `\bpypi-[A-Za-z0-9]{8,}`, `\beyJ[A-Za-z0-9_-]{8,}`, `\bpplx-`, `\bdm_[a-z2-7]{8}_`,
 		`-----BEGIN `,
@@ -192,7 +193,7 @@ func looksSecret(value string) bool {
 			return true
 		}
 	}
-	if regexp.MustCompile(`^(@|~?\.{0,2}/)`).MatchString(value) { // a package, or a path
+	if regexp.MustCompile(`^(@|~?\.{0,2}/)`).MatchString(value) { // a package or a path
 		return false
 	}
 	for _, run := range regexp.MustCompile(`[A-Za-z0-9]{24,}`).FindAllString(value, -1) {

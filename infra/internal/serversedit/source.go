@@ -16,47 +16,47 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Source is another client's file.
+// Source is the configuration file of another MCP client.
 type Source struct {
-	Servers []Theirs // in the order of the file; of TOML in the order of their names
+	Servers []Theirs // in the order of the file; in a TOML file, sorted by name
 	Inputs  []Input
-	Folder  string   // for relative paths, "" if it is not known
-	ours    []member // the members of x-dormouse at the root of the file
+	Folder  string   // folder that relative paths in the file refer to; "" if unknown
+	ours    []member // members of x-dormouse at the root of the file
 }
 
-// Theirs is a server in a client's file.
+// Theirs is a server in another client's file.
 type Theirs struct {
-	Name string // as in the file
-	JSON []byte // the server's entry, in the form of mcpServers; it may hold secrets
+	Name string // name in the file
+	JSON []byte // entry in the form of mcpServers; it may contain secrets
 	Why  string // why the server cannot be hosted even if all variables are set; "" if it can
 }
 
-// Input is a value `${input:ID}` that VS Code asks for. HasDefault tells an empty Default
-// from none.
+// Input is a value for `${input:ID}`, which VS Code asks its user for. HasDefault distinguishes an
+// empty Default from none.
 type Input struct {
 	ID, Description, Default string
 	HasDefault, Secret       bool
 }
 
-// Read reads a client's file of any form: that of Claude and Cursor (mcpServers), VS Code
-// (servers), Zed (context_servers) and Codex (TOML), a server.json of the registry, a map of
-// servers by name, or one server with its name. A path that is not absolute is only a name
-// for messages. dollar says that $NAME is a variable, as in files of Gemini. Errors have the
-// place of a mistake, and quote no value.
+// Read parses a client's file. It knows the forms of Claude and Cursor (mcpServers), VS Code
+// (servers), Zed (context_servers) and Codex (TOML). It also accepts a server.json of the
+// registry, a map of servers by name, and a single server with its name. A relative path is only
+// used in messages. dollar reports that $NAME is a variable, as in files of Gemini. Errors have
+// the place of the mistake, and quote no value.
 func Read(text []byte, path string, dollar bool) (Source, error) {
 	text, err := asJSON(text, path)
 	if err != nil {
 		return Source{}, err
 	}
 	src := Source{}
-	project := false // `${workspaceFolder}` stands for Folder
+	project := false // whether `${workspaceFolder}` stands for Folder
 	if filepath.IsAbs(path) {
 		src.Folder = serversfile.FolderOf(path)
 		project = src.Folder != filepath.Dir(path)
 	}
 	form, servers := find(text)
 	switch form {
-	case mcpServers: // Entries refuses repeated names
+	case mcpServers: // Entries returns an error for repeated names
 		entries, err := serversfile.Entries(text, path)
 		if err != nil {
 			return src, err
@@ -92,7 +92,7 @@ func Read(text []byte, path string, dollar bool) (Source, error) {
 	return src, nil
 }
 
-// asJSON returns a file as JSON without comments. TOML loses the order of its keys.
+// asJSON returns the text of a file as JSON without comments. For TOML, the order of keys is lost.
 func asJSON(text []byte, path string) ([]byte, error) {
 	if !serversfile.IsTOML(text, path) {
 		return serversfile.JSON(text, path)
@@ -101,10 +101,10 @@ func asJSON(text []byte, path string) ([]byte, error) {
 	if err := toml.Unmarshal(bytes.TrimPrefix(text, []byte("\ufeff")), &all); err != nil {
 		var wrong *toml.DecodeError
 		if !errors.As(err, &wrong) {
-			return nil, fmt.Errorf("%s: not TOML", path) // the rest of the error may quote a value
+			return nil, fmt.Errorf("%s: not TOML", path) // the error itself may quote a value
 		}
 		line, column := wrong.Position()
-		what, _, _ := strings.Cut(strings.TrimPrefix(wrong.Error(), "toml: "), ": strconv.") // the error of strconv would quote the value
+		what, _, _ := strings.Cut(strings.TrimPrefix(wrong.Error(), "toml: "), ": strconv.") // an error of strconv would quote the value
 		if strings.HasPrefix(what, "expected keyword") {
 			what = "write text in double quotes, a number, true or false"
 		}
@@ -117,8 +117,8 @@ func asJSON(text []byte, path string) ([]byte, error) {
 	return text, nil
 }
 
-// form is the way in which a kind of file lists its servers. Its text is the key that holds
-// them, if one does.
+// form is the way in which a file lists its servers. If a key of the file contains them, the text
+// is that key.
 type form string
 
 const (
@@ -126,13 +126,13 @@ const (
 	vscodeServers  form = "servers"         // .vscode/mcp.json, and settings.json below "mcp"
 	contextServers form = "context_servers" // Zed
 	codexServers   form = "mcp_servers"     // Codex
-	registryServer form = "server.json"     // of the official registry: one server
-	bareServers    form = "bare"            // a map of servers by name, with nothing around it
-	aloneServer    form = "alone"           // one server with its name, as for code --add-mcp
+	registryServer form = "server.json"     // a server.json of the official registry, with one server
+	bareServers    form = "bare"            // a map of servers by name, without a key around it
+	aloneServer    form = "alone"           // one server with its name, as in code --add-mcp
 	noServers      form = "none"
 )
 
-// find returns the form of a file and its servers.
+// find returns the form of a file, and its servers.
 func find(text []byte) (form, []member) {
 	root := object(text)
 	if _, servers, ok := get(object(valueOf(root, "mcp")), vscodeServers); ok {
@@ -174,14 +174,16 @@ func find(text []byte) (form, []member) {
 	return bareServers, all
 }
 
-// get returns the members of the object that f names.
+// get returns f, and the members of the object at the key f. ok is false if there is no such
+// object.
 func get(root []member, f form) (form, []member, bool) {
 	value := valueOf(root, string(f))
 	return f, object(value), len(value) > 0 && (value[0] == '{' || f == mcpServers)
 }
 
-// entry returns an entry in the form of mcpServers. Zed had a command as an object with
-// path, args and env. Codex has two of our settings beside the command.
+// entry converts an entry to the form of mcpServers. In older files of Zed, command is an object
+// with path, args and env. Codex has two timeouts beside the command, which become members of
+// x-dormouse.
 func (f form) entry(value json.RawMessage) []byte {
 	var out, ours []member
 	for _, m := range object(value) {
@@ -207,12 +209,12 @@ func (f form) entry(value json.RawMessage) []byte {
 		out[i].value = encode(append(object(out[i].value), ours...))
 	}
 	if out == nil {
-		return value // Theirs.wrong says later why
+		return value // Theirs.wrong later finds the reason
 	}
 	return encode(out)
 }
 
-// inputs returns the values for which VS Code asks its user.
+// inputs returns the values that VS Code asks its user for.
 func inputs(text []byte) (all []Input) {
 	type asked struct {
 		ID, Description string
@@ -223,7 +225,7 @@ func inputs(text []byte) (all []Input) {
 		Inputs []asked
 		MCP    struct{ Inputs []asked }
 	}
-	_ = json.Unmarshal(text, &file) // what has another form is no input
+	_ = json.Unmarshal(text, &file) // on an error, parts in other forms are ignored
 	for _, in := range append(file.MCP.Inputs, file.Inputs...) {
 		value, ok := in.Default.(string)
 		all = append(all, Input{in.ID, in.Description, value, ok, in.Password})
@@ -231,11 +233,11 @@ func inputs(text []byte) (all []Input) {
 	return all
 }
 
-// expand replaces in an entry the variables that mean something else, or nothing, in our
-// file: inputs of VS Code, and the folder of the project.
+// expand replaces variables in an entry that mean nothing in the servers file: inputs of VS Code,
+// and the folder of the project.
 func (src Source) expand(entry []byte, project, dollar bool) []byte {
 	text := string(entry)
-	inside := func(s string) string { // a text within a JSON text
+	inside := func(s string) string { // escapes a text for a JSON string
 		quoted := jsonedit.Encode(s)
 		return string(quoted[1 : len(quoted)-1])
 	}
@@ -256,9 +258,9 @@ func (src Source) expand(entry []byte, project, dollar bool) []byte {
 	return []byte(text)
 }
 
-// wrong says why a server cannot be hosted, whatever variables are set.
+// wrong returns why a server cannot be hosted even if all variables are set, or "" if it can.
 func (s Theirs) wrong(path string) string {
-	set := func(string) (string, bool) { return "http://set", true } // this value stands for every variable; it is valid where the file needs a URL, too
+	set := func(string) (string, bool) { return "http://set", true } // a valid value for every variable, also where the file needs a URL
 	file := encode([]member{{"mcpServers", encode([]member{{ValidName(s.Name), s.JSON}})}})
 	parse := serversfile.Parse
 	if filepath.IsAbs(path) {
@@ -279,17 +281,17 @@ type member struct {
 	value json.RawMessage
 }
 
-// object returns the members of a JSON object in order, and nil for another value. A repeated
-// name counts once, with its last value.
+// object returns the members of a JSON object in order, or nil for other values. For a repeated
+// name it returns the last value.
 func object(value json.RawMessage) (all []member) {
 	_ = members(json.NewDecoder(bytes.NewReader(value)), func(key string, value json.RawMessage) error {
 		all = append(all, member{key, value})
 		return nil
-	}) // the value is valid JSON, so any error says that it is no object
+	}) // value is valid JSON, so an error means that it is no object
 	return all
 }
 
-// valueOf returns the value of a name, nil if there is none.
+// valueOf returns the value of the member with this name, or nil.
 func valueOf(of []member, name string) json.RawMessage {
 	for _, m := range of {
 		if m.name == name {

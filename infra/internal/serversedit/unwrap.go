@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// Unwrap takes away what stands in front of the server: the shell of Windows, cmd /c, and
-// mcp-remote, which calls a remote server that Dormouse calls itself. direct reports the
-// latter. Options of mcp-remote without a counterpart become keys of e.Ignored.
+// Unwrap removes a program that only starts the server: the Windows shell (cmd /c), or mcp-remote,
+// which connects to a remote server. Dormouse can do the latter itself: direct reports that
+// mcp-remote was removed. Options of mcp-remote without an equivalent are added to e.Ignored.
 func (e *Entry) Unwrap() (direct bool) {
 	if name := strings.ToLower(e.Command); name == "cmd" || name == "cmd.exe" {
 		args := e.Args
@@ -40,7 +40,7 @@ func (e *Entry) Unwrap() (direct bool) {
 	for args = args[1:]; len(args) > 0; {
 		option, value, joined := strings.Cut(args[0], "=")
 		args = args[1:]
-		alone := slices.Contains([]string{"--allow-http", "--debug", "--silent", "--enable-proxy"}, option) || !strings.HasPrefix(option, "-") // a word without a dash is a port for the sign-in of mcp-remote
+		alone := slices.Contains([]string{"--allow-http", "--debug", "--silent", "--enable-proxy"}, option) || !strings.HasPrefix(option, "-") // a word without a dash is the port for mcp-remote's own sign-in
 		if alone {
 			continue
 		}
@@ -57,7 +57,7 @@ func (e *Entry) Unwrap() (direct bool) {
 			}
 		case "--ignore-tool":
 			denied = append(denied, value)
-		case "--host", "--auth-timeout": // about the sign-in of mcp-remote
+		case "--host", "--auth-timeout": // only for mcp-remote's own sign-in
 		default:
 			remote.Ignored = append(remote.Ignored, option)
 		}
@@ -72,7 +72,7 @@ func (e *Entry) Unwrap() (direct bool) {
 	return true
 }
 
-// filled replaces variables by the values that the process would have got.
+// filled replaces variables in a text by their values in e.Env.
 func (e *Entry) filled(text string) string {
 	for _, v := range e.Env {
 		text = strings.ReplaceAll(text, "${"+v.Name+"}", v.Value)
@@ -80,7 +80,7 @@ func (e *Entry) filled(text string) string {
 	return text
 }
 
-// private reports whether a URL names this machine or a private network.
+// private reports whether the host of a URL is this machine, or an address in a private network.
 func private(of string) bool {
 	u, err := url.Parse(of)
 	if err != nil {

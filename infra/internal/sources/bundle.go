@@ -23,27 +23,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 )
 
-// Limits of a bundle. They hold for what is unpacked, whatever the archive says of itself.
+// Limits of a bundle. Unpack checks them while it unpacks, whatever the archive says about sizes.
 const (
 	MaxBundle   = 512 << 20 // bytes of the file
 	maxUnpacked = 2 << 30   // bytes of all files
 	maxFiles    = 50_000
 )
 
-// Bundle is an MCP bundle: a zip archive with a server and its manifest.json, of a
-// manifest_version from 0.1 to 0.4.
+// Bundle is an MCP bundle: a zip archive with a server and its manifest.json. Its manifest_version
+// is 0.1 to 0.4.
 type Bundle struct {
-	Name    string // valid for a server
+	Name    string // valid as the name of a server
 	Version string
 	Hash    string   // SHA-256 of the file in hexadecimal; "" for a folder
-	Options []Option // what the user configures, by key
+	Options []Option // values that the user may set, sorted by key
 
 	path     string
-	most     int64 // limit for the bytes of all files
+	most     int64 // limit for the total size of the files in bytes
 	manifest manifest
 }
 
-// Option is one entry of user_config.
+// Option is a member of user_config: a value that the user may set.
 type Option struct {
 	Key       string   `json:"-"`
 	Type      string   `json:"type"` // string, number, boolean, directory or file
@@ -54,7 +54,7 @@ type Option struct {
 	Sensitive bool     `json:"sensitive"`
 	Min       *float64 `json:"min"`
 	Max       *float64 `json:"max"`
-	Default   texts    `json:"default"` // one value, or several if Multiple; nil for none
+	Default   texts    `json:"default"` // one value, or several if Multiple is set; nil for none
 }
 
 type manifest struct {
@@ -80,7 +80,7 @@ type start struct {
 	Platforms map[string]start  `json:"platform_overrides"`
 }
 
-// texts are one scalar or an array of them, as texts.
+// texts are a JSON scalar, or the scalars in an array, as strings.
 type texts []string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -93,7 +93,7 @@ func (t *texts) UnmarshalJSON(text []byte) error {
 	for _, one := range all {
 		var s string
 		if json.Unmarshal(one, &s) != nil {
-			s = string(one) // a number, true or false
+			s = string(one) // a number or boolean
 		}
 		if s != "null" {
 			*t = append(*t, s)
@@ -102,7 +102,7 @@ func (t *texts) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// OpenBundle reads the manifest of a bundle, and its hash.
+// OpenBundle reads the manifest of a bundle, and computes the hash of the file.
 func OpenBundle(file string) (*Bundle, error) {
 	b, err := openBundle(file)
 	if err != nil {
@@ -116,7 +116,7 @@ func openBundle(file string) (*Bundle, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }() // nothing was written to it
 	sum := sha256.New()
 	switch n, err := io.Copy(sum, io.LimitReader(f, MaxBundle+1)); {
 	case err != nil:
@@ -148,13 +148,12 @@ func openBundle(file string) (*Bundle, error) {
 	return b, err
 }
 
-// BundleIn reads the manifest of a bundle that is not packed yet, in a folder. ok is false if
-// there is none.
+// BundleIn reads the manifest of an unpacked bundle in a folder. ok is false if there is none.
 func BundleIn(dir string) (b *Bundle, ok bool, err error) {
 	text, err := readManifest(filepath.Join(dir, "manifest.json"))
 	var m manifest
 	if err != nil || json.Unmarshal(text, &m) != nil || m.Server.Type == "" {
-		return nil, false, nil //nolint:nilerr // the manifest.json is of something else
+		return nil, false, nil //nolint:nilerr // the manifest.json belongs to something else
 	}
 	b, err = read(text)
 	return b, true, err
@@ -196,15 +195,15 @@ func read(text []byte) (*Bundle, error) {
 // platform returns the name of this system in manifests.
 func platform() string { return runtime.GOOS }
 
-// places replaces variables of manifests that stand for a folder of the user, such as
-// ${DESKTOP}, or for a separator, such as ${/}.
+// places replaces variables of manifests that stand for a folder of the user, such as ${DESKTOP},
+// or for a separator, such as ${/}.
 func places(text string) string {
 	return strings.NewReplacer("${DESKTOP}", "${HOME}/Desktop", "${DOCUMENTS}", "${HOME}/Documents", "${DOWNLOADS}", "${HOME}/Downloads",
 		"${pathSeparator}", "/", "${/}", "/").Replace(text)
 }
 
-// Check returns the values in what a user has given for an option: one, or several between
-// colons if it is multiple. Paths become absolute. The error quotes no value.
+// Check parses and checks what a user has given for an option: one value, or several separated by
+// colons if Multiple is set. It makes paths absolute. Its error quotes no value.
 func (o Option) Check(given string) (values []string, err error) {
 	values = []string{given}
 	if o.Multiple {
@@ -248,9 +247,9 @@ func (o Option) between() string {
 	return ""
 }
 
-// Entry returns how the server starts in the folder with the bundle's files. values has the
-// texts for the keys of user_config, as a servers file takes them; a key without texts is
-// left out, with the argument or variable that is nothing else.
+// Entry returns the entry for the server, whose files are in dir. values has the values of the
+// options by key. They may contain references such as ${VAR}. If an argument or a variable is only
+// an option that has no value, it is left out.
 func (b *Bundle) Entry(dir string, values map[string][]string) (e serversedit.Entry, err error) {
 	m := b.manifest
 	file := filepath.Join(dir, filepath.FromSlash(m.Server.Entry))
@@ -311,7 +310,7 @@ func (b *Bundle) Entry(dir string, values map[string][]string) (e serversedit.En
 	return e, nil
 }
 
-// within returns the path of a file in the bundle that a word names, or the word.
+// within returns the absolute path if word names a file of the bundle. Otherwise it returns word.
 func within(dir, word string) string {
 	if strings.Contains(word, "/") && filepath.IsLocal(word) && isFile(filepath.Join(dir, word)) {
 		return filepath.Join(dir, word)
@@ -321,8 +320,8 @@ func within(dir, word string) string {
 
 var reference = regexp.MustCompile(`\$\{([^{}]*)\}`)
 
-// fill replaces the variables of a manifest in a text. A text that is only an option becomes
-// its values.
+// fill replaces the variables of a manifest in a text. If the text is only one option, the result
+// is the values of that option.
 func (b *Bundle) fill(text, dir string, values map[string][]string) (words []string, err error) {
 	if m := reference.FindStringSubmatch(text); m != nil && m[0] == text {
 		if key, ok := strings.CutPrefix(m[1], "user_config."); ok && b.has(key) {
@@ -351,9 +350,8 @@ func (b *Bundle) has(key string) bool {
 	return ok
 }
 
-// Unpack writes the files of the bundle into a folder that is not there yet. After an error
-// nothing of it is left. It writes nothing outside of the folder, no links, and no more than
-// the limits of this package.
+// Unpack unpacks the bundle into a new folder. After an error the folder does not exist. Unpack
+// writes nothing outside the folder, no links, and no more than the limits of this package.
 func (b *Bundle) Unpack(dir string) (err error) {
 	z, err := zip.OpenReader(b.path)
 	if err != nil {
@@ -385,7 +383,7 @@ func (b *Bundle) Unpack(dir string) (err error) {
 		left -= n
 	}
 	if b.manifest.Server.Type == "binary" {
-		_ = root.Chmod(filepath.FromSlash(b.manifest.Server.Entry), 0o755) // if this fails, the start of the server says so
+		_ = root.Chmod(filepath.FromSlash(b.manifest.Server.Entry), 0o755) // on an error, the start of the server will fail
 	}
 	if err := os.Chmod(part, 0o755); err != nil { //nolint:gosec // as above
 		return err
@@ -393,7 +391,8 @@ func (b *Bundle) Unpack(dir string) (err error) {
 	return os.Rename(part, dir)
 }
 
-// unpack writes one file of an archive, of at most left bytes, and returns its size.
+// unpack writes one file of an archive, and returns its size. It fails if the file has more than
+// left bytes.
 func unpack(root *os.Root, f *zip.File, left int64) (n int64, err error) {
 	name := filepath.FromSlash(strings.TrimSuffix(f.Name, "/"))
 	if !filepath.IsLocal(name) || strings.Contains(name, `\`) {

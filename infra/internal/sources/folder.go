@@ -15,11 +15,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 )
 
-// Project is a folder with a server.
+// Project is a server in a folder, and how to start it.
 type Project struct {
-	Name  string // a guess; it is valid as the name of a server
+	Name  string // guessed, and valid as the name of a server
 	Entry serversedit.Entry
-	Build [][]string // what to execute in the folder first, because something is missing
+	Build [][]string // commands that must be run in the folder first, because something is missing
 }
 
 // maxManifest is the largest manifest that is read, in bytes.
@@ -34,9 +34,9 @@ func isProject(dir string) bool {
 	return false
 }
 
-// Find says how the server in a folder starts. dir is absolute. It looks for a bundle's
-// manifest.json, package.json, pyproject.toml or requirements.txt, go.mod, and then for the
-// only program in bin.
+// Find finds out how to start the server in a folder. dir is absolute. It looks for package.json,
+// then for pyproject.toml or requirements.txt, then for go.mod, and then for a single program in
+// bin.
 func Find(dir string) (p Project, err error) {
 	has := func(name string) bool { return isFile(filepath.Join(dir, name)) }
 	switch {
@@ -55,12 +55,13 @@ func Find(dir string) (p Project, err error) {
 	return p, err
 }
 
-// atPlace starts a program in the folder itself.
+// atPlace returns an entry that starts a program in the folder itself.
 func atPlace(dir, command string, args ...string) serversedit.Entry {
 	return serversedit.Entry{Command: command, Args: args, Cwd: dir}
 }
 
-// copied starts a program in a copy of the folder, for which Dormouse installs what it needs.
+// copied returns an entry that starts a program in a copy of the folder. Dormouse installs the
+// dependencies there.
 func copied(dir, command string, args ...string) serversedit.Entry {
 	e := serversedit.Entry{Command: command, Args: args}
 	e.SetBox("host_path", dir)
@@ -101,7 +102,7 @@ func ofNode(dir string) (p Project, err error) {
 			continue
 		}
 		if file == "" {
-			file = filepath.Clean(name) // if no candidate exists, the build must make the first one
+			file = filepath.Clean(name) // if no file exists, this one must be built
 		}
 		if isFile(filepath.Join(dir, name)) {
 			file = filepath.Clean(name)
@@ -212,8 +213,8 @@ func ofGo(dir string) (p Project, err error) {
 	return p, nil
 }
 
-// Compiled makes the server of a Go module start as a program that is built once. file is
-// where the program is.
+// Compiled makes the server of a Go module start from a program that is built once, at the path
+// file.
 func (p *Project) Compiled(file string) {
 	if p.Entry.Command == "go" {
 		p.Build = append(p.Build, []string{"go", "build", "-o", file, p.Entry.Args[1]})

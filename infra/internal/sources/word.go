@@ -15,12 +15,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// Kind is what a word names.
+// Kind is the kind of source that a word stands for.
 type Kind int
 
-// The kinds.
+// Kinds of sources. Each comment names the fields of Source that have it.
 const (
-	None       Kind = iota // nothing that stands alone
+	None       Kind = iota // no source by itself
 	Command                // a program, a script, a package or an image: Source.Command
 	Remote                 // a remote server: Source.At
 	Repository             // a git repository: Source.At, Ref and Below
@@ -29,21 +29,22 @@ const (
 	Folder                 // a project: Source.At
 )
 
-// Source is what one word names.
+// Source is what one word stands for.
 type Source struct {
 	Kind    Kind
-	Name    string   // guessed, and valid for a server; "" if the source itself says more
-	Command []string // with its arguments
-	Image   bool     // the last word of Command is an image
-	At      string   // a URL, or an absolute path
+	Name    string   // guessed, and valid as the name of a server; "" if the source itself has one
+	Command []string // program and arguments
+	Image   bool     // the last word of Command is a container image
+	At      string   // URL or absolute path
 	Ref     string   // branch, tag or commit; "" for the newest
-	Below   string   // folder in the repository; "" for its root
+	Below   string   // folder in the repository; "" for the root
 }
 
-// IsURL reports whether At is to be fetched.
+// IsURL reports whether At is a URL and not a path.
 func (s Source) IsURL() bool { return strings.Contains(s.At, "://") }
 
-// Of says what a word names. The error is for a path where nothing is.
+// Of finds out what a word stands for. It returns an error for an unknown scheme, and for a path
+// that does not exist.
 func Of(word string) (Source, error) {
 	scheme, rest, ok := strings.Cut(word, "://")
 	if !ok {
@@ -84,10 +85,10 @@ func image(name string) Source {
 	return s
 }
 
-// local says what a word without a scheme names: what is there on this machine, an address of
-// git, a package of npm with a scope, or an image.
+// local finds out what a word without a scheme stands for: a file or folder on this machine, a git
+// address, an npm package with a scope, or a container image.
 func local(word string) (Source, error) {
-	if regexp.MustCompile(`^[\w.-]+@[\w.-]+:\S`).MatchString(word) { // git@host:path
+	if regexp.MustCompile(`^[\w.-]+@[\w.-]+:\S`).MatchString(word) { // such as git@host:path
 		return repository(word), nil
 	}
 	at := word
@@ -128,7 +129,7 @@ func local(word string) (Source, error) {
 
 func isBundle(ext string) bool { return ext == ".mcpb" || ext == ".dxt" }
 
-// interpreter returns the program that executes scripts of an extension.
+// interpreter returns the program that runs scripts with this file extension, or "".
 func interpreter(ext string) string {
 	switch ext {
 	case ".py":
@@ -144,8 +145,8 @@ func provisionable(word string) bool {
 	return ok
 }
 
-// isImage reports whether a word can only be an image. A name of two parts whose first has a
-// dot may be one of a registry of servers.
+// isImage reports whether a word can only be a container image. A name with one slash and a dot
+// before it may also be the name of a server in the MCP registry.
 func isImage(word string) bool {
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@sha256:[0-9a-f]{64})?$`).MatchString(word) {
 		return false
@@ -154,7 +155,7 @@ func isImage(word string) bool {
 	return strings.Contains(word, ":") || strings.Contains(rest, "/") || parts && !strings.Contains(first, ".")
 }
 
-// web says what a URL of http or https names.
+// web finds out what an http or https URL stands for.
 func web(word string) Source {
 	u, err := url.Parse(word)
 	if err != nil {
@@ -173,8 +174,8 @@ func web(word string) Source {
 	return Source{Kind: Remote, At: word, Name: nameOfHost(u.Hostname())}
 }
 
-// repository reads the address of a repository: with #REF, or as forges show a folder of it,
-// /OWNER/NAME/tree/REF/FOLDER.
+// repository parses the address of a git repository. It may end with #REF, or be the URL of a
+// folder on a forge: /OWNER/NAME/tree/REF/FOLDER.
 func repository(word string) Source {
 	s := Source{Kind: Repository}
 	s.At, s.Ref, _ = strings.Cut(strings.TrimPrefix(word, "git+"), "#")
@@ -189,7 +190,7 @@ func repository(word string) Source {
 	return s
 }
 
-// nameOfHost returns the part of a host by which people call it.
+// nameOfHost returns the part of a host name that best names the service.
 func nameOfHost(host string) string {
 	if net.ParseIP(host) != nil {
 		return "remote"
@@ -204,13 +205,13 @@ func nameOfHost(host string) string {
 	return serversedit.ValidName(labels[0])
 }
 
-// programs are first words of commands. None of them is a likely name of a server.
+// programs are typical first words of commands. None of them is a likely name of a server.
 var programs = []string{"npx", "uvx", "uv", "pipx", "node", "bun", "bunx", "deno", "python", "python3", "docker", "podman", "go", "java"}
 
-// IsProgram reports whether a word is a program that starts others.
+// IsProgram reports whether a word is a typical first word of a command.
 func IsProgram(word string) bool { return slices.Contains(programs, word) }
 
-// NameOf guesses the name of a server by its command.
+// NameOf guesses the name of a server from its command.
 func NameOf(words []string) string {
 	if p, ok := provision.PackageOf(words[0], words[1:]); ok {
 		return short(p.Name)
@@ -245,7 +246,7 @@ func NameOf(words []string) string {
 	return short(base)
 }
 
-// takesValue reports whether the word behind an option is most likely its value.
+// takesValue reports whether the argument after an option is probably its value.
 func takesValue(option string) bool {
 	if len(option) == 2 {
 		return slices.Contains([]string{"-e", "-v", "-p", "-r", "-C"}, option)
@@ -254,7 +255,7 @@ func takesValue(option string) bool {
 		!slices.Contains([]string{"--rm", "--init", "--interactive", "--tty", "--privileged", "--yes", "--quiet", "--no-project"}, option)
 }
 
-// short returns a name without the parts that all servers have.
+// short returns a valid name for a server, without common parts such as "mcp-".
 func short(name string) string {
 	name = name[strings.LastIndexByte(name, '/')+1:]
 	for _, part := range []string{"mcp-server-", "server-", "mcp-"} {
