@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -318,6 +320,22 @@ func TestDeleteEndsTheCallsOfASession(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A call of less than a second has no item that another function could end.
+func TestDeleteEndsACallThatHasNoItemYet(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		l, h, first, over := w.legacy(everything), native.Handler(transport.New(w.options())), httptest.NewRecorder(), make(chan struct{})
+		go func() {
+			defer close(over)
+			h.ServeHTTP(first, l.request("POST", toolCall("1", "steps", `{"n":1000,"millis":1000}`, "")))
+		}()
+		time.Sleep(300 * time.Millisecond)
+		h.ServeHTTP(httptest.NewRecorder(), l.request("DELETE", ""))
+		<-over
+		commontest.Contains(t, "", `"code":-32010`, first.Body.String())
+		w.empty()
+	})
 }
 
 func TestAWebSocketClientIsToldWhatItsServerSaysOutsideOfRequests(t *testing.T) {
