@@ -213,7 +213,8 @@ func (f *Function) bodies(to *slog.Logger) *bodies.Keeper {
 }
 
 // RelayWithBucket returns Relay with the bucket of saved workspaces, if there is one. Only the
-// relay and sweep functions have rights in the bucket; the sweep removes for the others.
+// relay and sweep functions have rights in the bucket; the sweep also removes workspaces for the
+// other functions.
 func (f *Function) RelayWithBucket() relayserver.Config {
 	c := f.Relay
 	if f.bucket != nil {

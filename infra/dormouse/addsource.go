@@ -210,7 +210,7 @@ func (c *addCommand) ofRepository(ctx context.Context, t *terminal, f *edited) (
 	}
 	dir := filepath.Join(home, c.source.Name+"-"+commit[:12])
 	if !exists(dir) {
-		if err := os.Chmod(part, 0o755); err != nil { //nolint:gosec // as above
+		if err := os.Chmod(part, 0o755); err != nil { //nolint:gosec // a confined server, which has a user of its own, reads the folder
 			return entry, "", err
 		}
 		if err := os.Rename(part, dir); err != nil {

@@ -45,8 +45,9 @@ func askOn(in, out *os.File) asker {
 	}
 }
 
-// secret asks the user for a secret. If it cannot ask, it reads up to most bytes, and one more to
-// detect longer input, from standard input. It is never an argument, because ps would show it.
+// secret asks the user for a secret. If it cannot ask, it reads the secret from standard input:
+// most bytes, and one more, so that the caller notices a longer one. A secret is never an
+// argument, because ps would show it.
 func (t *terminal) secret(question string, most int64) (string, error) {
 	if t.ask != nil {
 		return t.ask(question, true)

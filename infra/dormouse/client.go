@@ -266,8 +266,8 @@ func (c *client) server(ctx context.Context, name string) (api.Server, error) {
 }
 
 // mistyped returns an error if there is no server of this name. It is called after a search for
-// the server's data; found is how many were found. The name cannot be checked before, because a
-// removed server may have left data. If the client only reads a store, mistyped returns nil: a
+// the server's data, with the number of records found. The name cannot be checked before, because
+// a removed server may have left data. If the client only reads a store, mistyped returns nil: a
 // store does not know which servers there are.
 func (c *client) mistyped(ctx context.Context, server string, found int) error {
 	if server == "" || found > 0 || !c.up {

@@ -48,7 +48,7 @@ type share struct {
 	n      int
 	room   *semaphore.Weighted // room for the principal's request bodies, and for its messages over WebSockets
 	unread *semaphore.Weighted // room for messages that the principal's WebSocket clients have not read
-	turns  *semaphore.Weighted // one for each WebSocket message that is being handled
+	turns  *semaphore.Weighted // one for each WebSocket message whose handling has just begun
 }
 
 // maxTurns is how many new messages over the WebSockets of one principal are handled at once: enough

@@ -48,12 +48,12 @@ func drain(ctx context.Context, m *machine) {
 	}
 }
 
-// endWithin is how long calls in flight get to end if the machine stops without a drain. Boxes
-// give theirs as long.
+// endWithin is how long calls in flight may take to end if dormouse run stops without a drain.
+// Boxes give their own calls the same time.
 const endWithin = 5 * time.Second
 
-// awaitCalls waits until no call is in flight, at most until a time and until ctx ends. Calls at
-// remote servers and at servers in Go have no box that waits for them.
+// awaitCalls waits until no call is in flight, but not beyond the time until or the end of ctx. It
+// is for calls of remote and native servers: they have no box that would wait for them.
 func awaitCalls(ctx context.Context, m *machine, until time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -61,9 +61,9 @@ func awaitCalls(ctx context.Context, m *machine, until time.Time) {
 	}
 }
 
-// inFlight reports whether a client waits for an answer, or a call goes on for which no function
-// waits, such as one over a WebSocket. A call that has asked its client goes on under the next
-// process.
+// inFlight reports whether a client waits for the response to a POST, or a call goes on whose
+// request has ended, such as one over a WebSocket. It does not count calls that wait for an answer
+// of their client, because they go on in the next process.
 func inFlight(ctx context.Context, m *machine) bool {
 	if m.public.use.calls() > 0 {
 		return true

@@ -15,9 +15,9 @@ import (
 // gate keeps the programs in boxes away from the client endpoints. Otherwise a program in a
 // sandbox could call a server without one, and that server would do what the sandbox forbids.
 //
-// The gate is shut if the machine has, or once had, a server in a sandbox with network access. (Its
-// processes may still run after the file has changed.) The servers file can open the gate for good:
-// x-dormouse.access.boxes lets boxes call.
+// The gate is shut if the machine has, or once had, a server in a sandbox with network access.
+// (Its processes may still run after the file has changed.) It is open nevertheless while the
+// servers file lets boxes call (x-dormouse.access.boxes).
 type gate struct {
 	met  atomic.Bool           // the machine has, or had, a server in a sandbox with network access
 	open atomic.Bool           // the servers file lets boxes call

@@ -30,7 +30,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// here sets those parts of the API for operators that the store does not have.
+// here sets those parts of the API for operators that need more than the store.
 func (m *machine) here(o *api.Options) {
 	o.Info.Place, o.Info.Access, o.Info.Guests = api.PlaceMachine, m.public.access(), m.cfg.HasGuests()
 	o.Status = func(ctx context.Context) (api.Status, error) { return statusOf(ctx, m) }

@@ -250,7 +250,7 @@ func (p *preparer) initialize(ctx context.Context) (json.RawMessage, error) {
 	return result, err
 }
 
-// list asks for all pages of a list, and returns how many entries they have.
+// list requests all pages of a list, and returns how many entries they have.
 func (p *preparer) list(ctx context.Context, method, key string) (n int, err error) {
 	var pages wire.Pages
 	for params := json.RawMessage(nil); ; {

@@ -188,8 +188,8 @@ const stopUnstored = 3 * time.Second
 const lastSend = 3 * time.Second
 
 // stop ends all parts. It refuses new messages first. Then it ends the boxes, whose last messages
-// the functions still handle. Then it ends the functions. Calls in flight get
-// [endWithin].
+// the functions still handle. Then it ends the functions. Calls in flight may take [endWithin] to
+// end.
 func (m *machine) stop(ctx context.Context) {
 	m.stopping.Store(true)
 	within := stopTime

@@ -18,9 +18,9 @@ func systemVitals(folder string) (v api.Vitals) {
 	v.MemoryFree, v.Memory, _ = guard.Left() // 0 if unknown
 	var disk unix.Statfs_t
 	if unix.Statfs(folder, &disk) == nil {
-		// As df counts: without the blocks that only root may use.
-		v.DiskFree = int64(disk.Bavail) * disk.Bsize                   //nolint:gosec // a disk has fewer bytes
-		v.Disk = v.DiskFree + int64(disk.Blocks-disk.Bfree)*disk.Bsize //nolint:gosec // as above
+		// The sizes leave out the blocks that only root may use, as df does.
+		v.DiskFree = int64(disk.Bavail) * disk.Bsize                   //nolint:gosec // no disk is so large that this overflows
+		v.Disk = v.DiskFree + int64(disk.Blocks-disk.Bfree)*disk.Bsize //nolint:gosec // no disk is so large that this overflows
 	}
 	return v
 }

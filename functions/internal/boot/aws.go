@@ -22,7 +22,7 @@ const (
 	envRegion   = "AWS_REGION"
 	envKey      = "AWS_ACCESS_KEY_ID"
 	envSecret   = "AWS_SECRET_ACCESS_KEY" //nolint:gosec // the name of a variable
-	envToken    = "AWS_SESSION_TOKEN"     //nolint:gosec // as above
+	envToken    = "AWS_SESSION_TOKEN"     //nolint:gosec // the name of a variable
 	envFunction = "AWS_LAMBDA_FUNCTION_NAME"
 	envVersion  = "AWS_LAMBDA_FUNCTION_VERSION"
 	envMemory   = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE" // MiB

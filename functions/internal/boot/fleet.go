@@ -22,7 +22,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// ecsListLag is the longest time after which ECS lists a new task.
+// ecsListLag is how long it may take until ECS lists a new task.
 const ecsListLag = time.Minute
 
 // openFleet opens ECS, and also Lambda if EnvBoxFunctions names functions for boxes. If EnvFleet

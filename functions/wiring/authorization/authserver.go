@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Handler returns the pages of a Function. All other paths get 404, which is what clients expect
-// when they look for an authorization server and there is none.
+// Handler returns the pages of a Function. All other paths get 404. Clients that look for an
+// authorization server expect that if there is none.
 func Handler(f *wiring.Function) (http.Handler, error) {
 	p, err := New(f, nil)
 	if err != nil {

@@ -53,7 +53,7 @@ const (
 	lingers    = 30 * time.Second       // how long Run waits for responses after the client has closed its end
 	leavesIn   = 2 * time.Second        // timeout of the request that ends the session
 	standsIn   = time.Second            // how long the next message waits until the standalone stream is open
-	lostWithin = 5 * time.Minute        // how long a broken stream is tried to be resumed
+	lostWithin = 5 * time.Minute        // how long the pipe tries to resume a broken stream
 	firstRest  = 500 * time.Millisecond // pause before a stream is resumed, if the endpoint names none; it doubles up to longRest
 	longRest   = 30 * time.Second
 	maxMessage = 64 << 20 // bytes of one message

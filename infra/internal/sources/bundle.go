@@ -385,7 +385,7 @@ func (b *Bundle) Unpack(dir string) (err error) {
 	if b.manifest.Server.Type == "binary" {
 		_ = root.Chmod(filepath.FromSlash(b.manifest.Server.Entry), 0o755) // on an error, the start of the server will fail
 	}
-	if err := os.Chmod(part, 0o755); err != nil { //nolint:gosec // as above
+	if err := os.Chmod(part, 0o755); err != nil { //nolint:gosec // a confined server, which has a user of its own, reads the folder
 		return err
 	}
 	return os.Rename(part, dir)

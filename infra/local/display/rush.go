@@ -18,7 +18,7 @@ const most = 20
 type rush struct {
 	since  time.Time // beginning of the second that is counted
 	shown  int       // calls printed in this second
-	more   int       // calls left out, and how many of them have failed or were refused
+	more   int       // calls left out; failed and denied count those of them that have failed or were refused
 	failed int
 	denied int
 	by     map[string]int // number of calls left out, by server

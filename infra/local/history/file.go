@@ -381,7 +381,7 @@ func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, 
 
 // callsOf returns the WHERE clause for the calls that q selects.
 func callsOf(q api.PeopleQuery) (w where) {
-	w.and("refusal = '' AND tool != ''") // a refused request may have no known caller, and other requests have called no tool
+	w.and("refusal = '' AND tool != ''") // leaves out refused requests, whose caller may be unknown, and requests that call no tool
 	w.equal("tenant", q.Tenant)
 	w.among(q.Servers)
 	if !q.Since.IsZero() {

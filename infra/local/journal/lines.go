@@ -37,8 +37,8 @@ type start struct {
 	install  time.Duration // how long the finished installs took
 }
 
-// maxKnown limits how many sessions, starts and calls Lines remembers. At the limit it forgets
-// all; later events about those have fewer fields.
+// maxKnown limits how many sessions, starts and calls Lines remembers. At the limit it forgets all
+// of them; later events about them have fewer fields.
 const maxKnown = 10_000
 
 // Options of [NewLines]. All functions but Trace are required.
