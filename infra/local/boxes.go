@@ -211,7 +211,8 @@ func (m *machine) hear(e *observe.Event) {
 	}
 }
 
-// yield asks a box that is a process to end those of its server processes that are idle.
+// yield asks a box that is a process to end the server process that has been idle longest; see
+// [frame.Yield].
 func (m *machine) yield(id storage.BoxID) {
 	ctx, cancel := context.WithTimeout(context.Background(), yieldWithin)
 	defer cancel()

@@ -19,8 +19,8 @@ const countWithin = 2 * time.Second
 // mostSeen is how many sessions are read to find the tenants that this machine has.
 const mostSeen = 100
 
-// recorded finds the tools of servers in the handshake records of some tenants. A record has what
-// a server last answered to tools/list.
+// recorded finds the tools of servers for some tenants. For a server in a box they are in its
+// handshake record, which has what the server last answered to tools/list.
 type recorded struct {
 	ctx     context.Context
 	known   api.Options
@@ -33,8 +33,8 @@ func recordsOf(ctx context.Context, m *machine, tenants ...string) recorded {
 	return r
 }
 
-// recordsOfAll returns the records of all tenants of a machine. It reads the newest sessions to
-// find the tenants.
+// recordsOfAll returns the records of all tenants of a machine. To find the tenants, it reads the
+// keys and some sessions.
 func recordsOfAll(ctx context.Context, m *machine) recorded {
 	r := recordsOf(ctx, m)
 	var err error
