@@ -69,8 +69,9 @@ func bounded(msgs ...wire.Message) error {
 	return nil
 }
 
-// overtaking is how long a message waits for the initialize that its client has sent before it.
-// API Gateway does not keep the messages of a WebSocket connection in order.
+// overtaking is how long a message waits for the initialize that its client sent before it, but
+// that has not arrived yet. API Gateway does not keep the messages of a WebSocket connection in
+// order.
 const overtaking = 2 * time.Second
 
 // initialized waits until a session that was opened with its connection has got its initialize.
@@ -222,7 +223,7 @@ func (u *use) remember(ctx context.Context, msgs []wire.Message) error {
 				noteRequest(s, m)
 			}
 		}
-		if s.Group == "" { // the group's session must not end before this one
+		if s.Group == "" { // the session with the group is extended instead; see [use.touch]
 			u.manager.limits.extend(s)
 		}
 		return true

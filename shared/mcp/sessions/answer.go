@@ -58,8 +58,9 @@ func (u *use) answered(ctx context.Context, m wire.Message) error {
 	return err
 }
 
-// asked reports whether a suspended call of the session asks this question, or may be about to: a
-// client may get the first question of a round and answer it before the call's item says so.
+// asked reports whether a suspended call of the session waits for the answer to this question, or
+// soon will. A client can get a question and answer it before the call's item in the store is
+// marked as suspended.
 func (u *use) asked(ctx context.Context, stream storage.StreamID, round int, question string) (bool, error) {
 	it, err := u.manager.store.Item(ctx, u.box.ID, stream)
 	switch {
@@ -68,7 +69,7 @@ func (u *use) asked(ctx context.Context, stream storage.StreamID, round int, que
 	case !errors.Is(err, storage.NotFound):
 		return false, err
 	}
-	// During its first second, a call that a function executes has no item.
+	// A call that a function executes itself gets its item only after a second.
 	tail, err := u.manager.store.Tail(ctx, u.session.ID, stream)
 	return err == nil && tail.Last > 0 && !tail.Final && round == 1, storage.IgnoreNotFound(err)
 }
@@ -94,8 +95,8 @@ func (u *use) answer(ctx context.Context, m wire.Message) error {
 	return u.manager.backend.Answer(ctx, a, u.box)
 }
 
-// keep stores a client's response to a question, and returns the response that counts. That is
-// the first one. Raw is nil if it has expired.
+// keep stores a client's response to a question. It returns the first response that the question
+// has got, because only that one counts. Raw is nil if the first response has expired.
 func (u *use) keep(ctx context.Context, question string, m wire.Message) (storage.Answer, error) {
 	a := storage.Answer{Session: u.session.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(u.manager.limits.EventAge)}
 	if _, _, suspends := storage.Suspends(question); suspends {

@@ -25,8 +25,8 @@ type Server struct {
 	// Spreads allows the sessions of one tenant to be in several boxes, because they share nothing.
 	Spreads bool
 	Tasks   TaskMode
-	// Remembers means that a process keeps its memory while its box sleeps. So an answer to what
-	// it has asked wakes the box.
+	// Remembers means that a process keeps its memory while its box sleeps. So the client's answer
+	// to a question of the process wakes the box.
 	Remembers bool
 	// InPlace means that the server has no box: the function that gets a message executes
 	// it.
@@ -37,8 +37,8 @@ type Server struct {
 	Preparing bool
 	// Tools are the tools that the server offers to any caller. [Caller.Tools] allows no others.
 	Tools storage.ToolFilter
-	// Pin, if not nil, says that the server's tools are held still: clients see each as it was
-	// when it was accepted, and cannot see or call others.
+	// Pin, if not nil, says that clients see each tool of the server as it was when it was
+	// accepted. They can neither see nor call a tool that was not accepted.
 	Pin *storage.Pin
 	// Providers are the third parties, by their names in the servers file, at which the server
 	// acts for its caller.
@@ -62,14 +62,14 @@ type Delivery struct {
 	once *once // the idempotency key of the call, nil for none
 }
 
-// Backend executes the messages of clients: behind the relay in a box, or in this
-// function. Implementations are safe for concurrent use.
+// Backend executes the messages of clients: in a box, which it reaches through the relay, or in the
+// function that calls it. Implementations are safe for concurrent use.
 type Backend interface {
 	// Deliver sends a message to the box that executes it, or executes it here. box is the record
 	// that was read with the session. When Deliver returns, the message is sent but not accepted
 	// yet; the Tracker follows it. For a delivery without requests the Tracker is nil: Deliver has
-	// sent it once, or dropped it because the box is not awake. A delivery that Wakes is sent once
-	// in any case, or there is an error.
+	// sent it once, or dropped it because the box is not awake. A delivery with Wakes is never
+	// dropped without an error.
 	//
 	// Errors: Unavailable (the outcome is unknown), Busy, TooLarge.
 	Deliver(ctx context.Context, d Delivery, box storage.Box) (Tracker, error)
@@ -101,8 +101,9 @@ type Status struct {
 	Next     time.Time // when to call Check again
 }
 
-// InlineTracker is an optional interface of a Tracker whose request this function itself executes.
-// The response must be kept open meanwhile. Watch replaces the reads of the log.
+// InlineTracker is an optional interface of a Tracker whose request is executed by the function
+// that uses the Tracker. That function must keep the client's response open until Held is false. It
+// reads the events with Watch instead of from the log.
 type InlineTracker interface {
 	// Held reports whether the request is still executed here.
 	Held() bool
@@ -131,7 +132,7 @@ type Limits struct {
 	EventAge    time.Duration // how long events and answers are kept; at most and by default storage.EventAge
 	AcceptBy    time.Duration // how long a function waits until a box confirms that it has a request; 25 s
 	Hold        time.Duration // how long a response that waits for events is held open; 25 s
-	Since       time.Time     // when this program started, if no other program used the store before: older leases are free; zero: not known
+	Since       time.Time     // when this program started, if no other program uses the store: a lease taken before counts as free; zero: not known
 	Pace        time.Duration // the shortest retry that a client gets; all others are multiples of it; 1 s
 	Standby     int           // how many GETs of one session may wait for the standalone stream; 32
 }

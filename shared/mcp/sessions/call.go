@@ -38,7 +38,7 @@ type Call struct {
 	follower *follower // set for the event stream of an HTTP+SSE client
 }
 
-// readyCall returns a Call whose only events are responses that are in no log.
+// readyCall returns a Call whose only events are these responses, which are in no log.
 func (h *Manager) readyCall(raws ...[]byte) *Call { return &Call{manager: h, ready: raws} }
 
 // Client returns the name that the client gave itself in initialize, "" if it gave none or
@@ -53,15 +53,15 @@ func (c *Call) Done() bool { return c.done }
 // them. A request that needed no box has no log.
 func (c *Call) Stored() bool { return c.ready == nil && c.joined == nil }
 
-// Keyed reports whether the client has given the call a key. Such a call goes on if its
-// client closes the response.
+// Keyed reports whether the client has given the call an idempotency key. Such a call goes on if
+// its client closes the response.
 func (c *Call) Keyed() bool { return c.once != nil }
 
-// Repeat reports whether an earlier request with the same key has begun the call.
+// Repeat reports whether an earlier request with the same idempotency key has begun the call.
 func (c *Call) Repeat() bool { return c.repeat }
 
-// Gap reports whether events are missing before those that Next returned last, because
-// the log is bounded. The transport must tell the client (I4).
+// Gap reports whether events are missing before those that Next returned last, because the log is
+// bounded. The transport must tell the client (I4 in the package comment).
 func (c *Call) Gap() bool { return c.gap }
 
 // Close reports whether the response must end now, and after which time the client should come
@@ -81,8 +81,8 @@ func (c *Call) Held() bool {
 // or when this function has stopped executing the request (see [InlineTracker]). An event
 // that only closes the stream has no Raw.
 //
-// The request is accepted (I8) when Next returns without an error for the first time, with
-// or without events. That may be later than until.
+// The request is accepted (I8 in the package comment) when Next returns without an error for the
+// first time, with or without events. That may be later than until.
 //
 // Of several GETs on the standalone stream only one, the primary, gets events. When Next of a GET
 // returns no events, it reads the session if the last read is five seconds old, and so may have
@@ -232,9 +232,9 @@ const firstTend = 1100 * time.Millisecond
 // untilClose returns the events of a page, up to the first that closes the response.
 func (c *Call) untilClose(ctx context.Context, page storage.Page) ([]storage.Event, error) {
 	if c.lease != nil && !c.lease.current && c.lease.from.Index == 0 {
-		// The client names no event, so it gets the stream from the beginning. Where the server
-		// closed the stream then, the response must not end now: without an id, the client would
-		// come back to the beginning each time.
+		// The client sent no event id, so it gets the stream from the beginning. Events at which
+		// the server closed an earlier response must not end this one: without an id, the client
+		// would come back to the beginning each time.
 		for i := range page.Events {
 			page.Events[i].Retry = 0
 		}

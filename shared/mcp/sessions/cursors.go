@@ -90,8 +90,9 @@ func owe(s *storage.Session, c storage.Cursor) bool {
 	return true
 }
 
-// doubt reports in sure whether certainly no other function posts the batch straight now. If the record
-// does not say since when that is not known, doubt notes the present time in s, and noted is true.
+// doubt reports in sure whether certainly no other function is posting the batch straight now. If
+// the cursor of the stream has no time since when that is not sure (Since), doubt records the
+// present time there and reports noted.
 func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 	c := cursorOf(s, b.Stream)
 	now := time.Now()

@@ -9,15 +9,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// deliver sends a message to the backend. Of the address it gets only the fields that depend on the
+// deliver sends a message to the backend. Its caller sets only the fields of a that depend on the
 // message: Requests, Init, List and Shown, and Stream if the message has one already.
 func (u *use) deliver(ctx context.Context, raw []byte, a storage.Address) (*Call, error) {
 	return u.deliverWith(ctx, Delivery{Raw: raw, Address: a})
 }
 
-// deliverWith is deliver for a Delivery in which Raw, Tools, Needs, Brief and those fields of the
-// address are set. For a delivery with requests, it first gets the caller's secrets ([Parts.Secrets])
-// and then asks the gate ([Parts.Gate]).
+// deliverWith is deliver for a Delivery. Its caller sets Raw, Tools, Needs, Brief and the fields of
+// the address that deliver names. For a delivery with requests, deliverWith first gets the caller's
+// secrets ([Parts.Secrets]) and then asks [Parts.Gate].
 //
 // Errors: as of [storage.Secrets], of the gate, and of the backend.
 func (u *use) deliverWith(ctx context.Context, d Delivery) (*Call, error) {
@@ -40,8 +40,8 @@ func (u *use) getSecrets(ctx context.Context, d *Delivery) (err error) {
 	return err
 }
 
-// admit hands a delivery to the backend, unless an earlier request with the same idempotency key has
-// begun the call, or the gate refuses it.
+// admit hands a delivery to the backend, unless an earlier request with the same idempotency key
+// has begun the call, or [Parts.Gate] refuses it.
 func (u *use) admit(ctx context.Context, d Delivery) (*Call, error) {
 	if d.Stream == "" {
 		d.Stream = d.once.newStream()

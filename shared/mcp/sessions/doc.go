@@ -4,10 +4,12 @@
 // HTTP, no AWS and no process. A transport speaks to an [Endpoint]: one server, or several at
 // one address (package aggregate).
 //
-// The comments use these words. The log is the streams of events in the store. A box runs the
-// processes of one server for one tenant; it sleeps when they have nothing to do. A handshake record
-// keeps what a server answered to initialize and to requests for lists. Legacy clients speak MCP up
-// to 2025-11-25, which has sessions; modern clients speak 2026-07-28, which has none.
+// The comments use these words. The log is the streams of events in the store. A function is a
+// program that uses this package: an invocation on Lambda, or the one process on one machine. A box
+// runs the processes of one server for one tenant; it sleeps when they have nothing to do. A
+// handshake record keeps what a server answered to initialize and to requests for lists. Legacy
+// clients speak MCP up to 2025-11-25, which has sessions; modern clients speak 2026-07-28, which has
+// none.
 //
 // Each message takes the same way through the package:
 //

@@ -28,8 +28,8 @@ type Endpoint interface {
 	// last is "" ([Manager.Listen], [Manager.Resume]). hold is the result of [Resumable.Hold];
 	// until returns the time at which the transport will end a response that is held so long.
 	Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (Resumable, error)
-	// Again returns a new id for the place that last names. A client whose Listen has failed gets
-	// it, because some clients break when they get an id twice.
+	// Again returns a new event id for the position in the stream that last stands for. A client
+	// whose Listen has failed gets it, because some clients break when they get an id twice.
 	Again(last string) string
 	// Follow opens the event stream of an HTTP+SSE client, and returns the id of its session. That is
 	// the session of the event with the id last, or else the one whose id is named. If both are "",
@@ -242,12 +242,12 @@ func (e *server) stateless(kind string) Caller {
 	return c
 }
 
-// ForClient returns the Response of a call in a session of a caller.
+// ForClient returns c as the Response to the caller of, in the session with this id.
 func (c *Call) ForClient(of Caller, id storage.ID) Response {
 	return &clientStream{Call: c, c: &of, id: id}
 }
 
-// Immediate returns a Response whose only events are responses that are in no log.
+// Immediate returns a Response whose only events are raws, which are in no log.
 func (h *Manager) Immediate(c Caller, id storage.ID, raws ...[]byte) Response {
 	return h.readyCall(raws...).ForClient(c, id)
 }
@@ -305,8 +305,8 @@ func (s *clientStream) Start() string {
 	if s.first > 0 {
 		at.Index = s.first - 1
 	}
-	// A GET that does not get the events yet has no other place in the stream than the one that
-	// its client named.
+	// A GET that is still a standby gets no events. So its position in the stream is the one that
+	// its client sent.
 	if !s.begun || at.Index == 0 {
 		at.Index = s.from
 	}

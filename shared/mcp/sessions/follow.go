@@ -16,7 +16,7 @@ import (
 // that [Call.Report] recorded. until is when the response is planned to end. A session that has not
 // been initialized lives at least until [Limits.InitTimeout] after that.
 //
-// Cost: one read, one write, and a read for each look, as for [Manager.Listen].
+// Cost: one read, one write, and at most one read every five seconds, as for [Manager.Listen].
 //
 // Errors: NotFound (session), Unavailable.
 func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *storage.Index, until time.Time) (*Call, error) {

@@ -163,9 +163,9 @@ func (u *use) openMember(ctx context.Context, c Caller) error {
 	return err
 }
 
-// Joins follows, from the first, the messages that [Manager.Say] has written for the session with a
-// group that has this id. Package aggregate writes one when the session uses a member for the first
-// time.
+// Joins returns a Call that reads, from the beginning, the messages that [Manager.Say] has written
+// for the session with a group that has this id. Package aggregate writes one when the session uses
+// a member for the first time.
 func (h *Manager) Joins(id storage.ID) *Call {
 	return &Call{manager: h, session: id, stream: storage.LegacySSE, begun: time.Now()}
 }
@@ -305,8 +305,8 @@ func (u *use) forClient(ctx context.Context, c Caller, method string, list json.
 	return list, nil
 }
 
-// memberOf returns a session with those fields of a client's session with a member on which lists
-// depend.
+// memberOf returns s with the fields on which lists depend set as in the client's session with the
+// member of c.
 func memberOf(s storage.Session, c Caller) storage.Session {
 	s.Digest, s.Tenant, s.Principal, s.Served = c.Server.Digest, c.Tenant, c.Principal, false
 	return s

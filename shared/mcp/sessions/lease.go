@@ -50,9 +50,9 @@ func (l *listener) owns(s storage.Session) bool {
 // response longer and for clocks that differ.
 const longestHold = 20 * time.Minute
 
-// free returns the time from which any GET may take the lease. A lease that ends later than any valid
-// one does not count, because a function with a wrong clock has written it, nor does one of before
-// [Limits.Since].
+// free returns the time from which any GET may take the lease. A lease does not count if it ends
+// later than any valid one, because a function with a wrong clock has written it. Nor does it count
+// if it was taken before [Limits.Since].
 func free(s storage.Session, limits Limits, now time.Time) time.Time {
 	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) || s.Primary.Until.Add(-limits.Hold).Before(limits.Since) {
 		return time.Time{}
@@ -71,7 +71,7 @@ func (l *listener) place(s storage.Session) int {
 	return slices.IndexFunc(s.Standby, func(x storage.Lease) bool { return x.Nonce == l.nonce })
 }
 
-// wait sets again to when this standby should try to take the lease.
+// wait sets l.again to the time when this standby should try to take the lease.
 func (l *listener) wait(s storage.Session, limits Limits) {
 	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }

@@ -14,13 +14,13 @@ import (
 // "". Of several GETs of a session one, the primary, gets the events; the others are standbys. Listen
 // returns Closed if the server never sends anything outside of a request.
 //
-// The session's record has a lease that names the primary. The lease ends when its response should
-// end, or when the context of its Next ends before that. A GET whose lastEventID comes from the
-// primary takes the lease over at once, because the client of the primary has come back. Any other
-// GET takes the lease when it has been over for five times [Limits.Pace]. If there are more standbys
-// than [Limits.Standby], the one that has waited longest is sent away.
+// The session's record has a lease that names the primary. The lease ends when the primary's
+// response should end, or earlier if the context of its Next ends. A GET whose lastEventID comes
+// from the primary takes the lease over at once, because the client of the primary has come back.
+// Any other GET takes the lease when it has been over for five times [Limits.Pace]. If there are
+// more standbys than [Limits.Standby], the one that has waited longest is sent away.
 //
-// Cost: one read, one write, and a read for each look (see [Call.Next]).
+// Cost: one read, one write, and at most one read every five seconds (see [Call.Next]).
 //
 // Errors: Invalid (lastEventID), NotFound (session), Closed, Unavailable.
 func (h *Manager) Listen(ctx context.Context, c Caller, id storage.ID, lastEventID string) (*Call, error) {
@@ -50,8 +50,9 @@ func (h *Manager) Listen(ctx context.Context, c Caller, id storage.ID, lastEvent
 	return call, nil
 }
 
-// claim makes the call the primary if the lease is free or its own, and otherwise a
-// standby. After casTries conflicts it waits up to stagger before the next attempt.
+// claim makes the call the primary if the lease is free or an earlier GET of the same client holds
+// it, and otherwise a standby. After casTries conflicts it waits up to stagger before the next
+// attempt.
 func (c *Call) claim(ctx context.Context) error {
 	l := c.lease
 	for range casTries {

@@ -17,7 +17,7 @@ type Manager struct {
 	backend Backend
 	limits  Limits
 	parts   Parts
-	out     Publisher // to the clients, of the store and parts
+	out     Publisher // writes events to the log and sends them to clients; made of store and parts
 }
 
 // New makes a Manager. Zero limits get their defaults. It cannot push to WebSocket clients;
@@ -30,8 +30,8 @@ func New(store storage.Store, backend Backend, limits Limits) *Manager {
 type Parts struct {
 	Clients storage.Clients // connections of WebSocket clients, to push to them and close them
 	Held    *Held           // keeps which tools of servers were accepted; see [Server.Pin]
-	// Gate is asked before the backend gets a request. Requests that the Manager answers itself do
-	// not pass it.
+	// Gate decides whether the backend gets a request, for instance by the caller's quota. Requests
+	// that the Manager answers itself do not pass it.
 	Gate storage.Gate
 	// Secrets returns the keys and tokens of callers at third parties ([Server.Providers]).
 	Secrets storage.Secrets

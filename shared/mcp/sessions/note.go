@@ -10,10 +10,10 @@ import (
 
 // note updates the records of the session and the server by what the events of a batch say:
 //
-//   - the answer to an initialize ([storage.Address.Init]) is copied into the session, or ends
-//     the session if it is an error;
+//   - the answer to an initialize ([storage.Address.Init]) is copied into the session, or ends the
+//     session if it is an error;
 //   - a list ([storage.Address.List]) is kept in the handshake record;
-//   - if the server announces that lists have changed, the kept ones become invalid.
+//   - if the server announces that lists have changed, the lists in the record become invalid.
 //
 // note is called before the batch is written to the log, and writes what must be there when the client
 // gets the batch. after, if not nil, must be called when the batch is in the log.
@@ -42,7 +42,8 @@ func note(ctx context.Context, store storage.Store, a storage.Address, b storage
 	return nil, nil
 }
 
-// keepHandshake copies a server's answer to initialize into the session's record, if that is there.
+// keepHandshake copies what a server's answer to initialize says into the session's record, if the
+// session is Created or Ready.
 func keepHandshake(ctx context.Context, store storage.Store, id storage.ID, result []byte) error {
 	_, err := amend(ctx, store, id, func(s *storage.Session) bool {
 		if s.State != storage.Created && s.State != storage.Ready {

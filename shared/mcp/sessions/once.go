@@ -57,8 +57,8 @@ type begun struct {
 
 type keyed struct{}
 
-// WithKey returns a context whose tools/call has a key, as its header [wire.HeaderIdempotencyKey]
-// says. "" is no key.
+// WithKey returns a context with the idempotency key of a tools/call, from the request's header
+// [wire.HeaderIdempotencyKey]. An empty header gives no key.
 func WithKey(ctx context.Context, header string) context.Context {
 	if header == "" {
 		return ctx
@@ -67,7 +67,7 @@ func WithKey(ctx context.Context, header string) context.Context {
 }
 
 // onceOf returns the idempotency key of the tools/call in msgs, nil if there is none. round is
-// [Client.Round]. A *[wire.Error] refuses the request.
+// [Client.Round]. A *[wire.Error] is returned if the key is not valid.
 func (u *use) onceOf(ctx context.Context, round string, batch bool, msgs ...wire.Message) (*once, error) {
 	for _, m := range msgs {
 		if m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
@@ -140,11 +140,11 @@ func keyError(kind, text string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInvalidParams, Message: "idempotency key: " + text, Data: map[string]string{"type": kind}}
 }
 
-// KeyInUse is the type, in an error's data, of [StillRunning].
+// KeyInUse is the value of "type" in the data of the error [StillRunning].
 const KeyInUse = "idempotency_key_in_progress"
 
-// StillRunning returns the error for a request with a key that cannot be held until the end of
-// its call. The call goes on.
+// StillRunning returns the error for a tools/call with an idempotency key whose response cannot be
+// held until the end of the call. The call goes on.
 func StillRunning() *wire.Error {
 	return keyError(KeyInUse, "the call is still running; send it again with the same key")
 }
@@ -217,7 +217,7 @@ func refuses(err error) bool {
 //
 // Cost: one write. For a repeat also one read, or three if the call has other events than its end.
 //
-// Errors: *[wire.Error] for other arguments; Unavailable.
+// Errors: *[wire.Error] if the key was used for another tool or other arguments; Unavailable.
 func (u *use) reserve(ctx context.Context, d Delivery) (*Call, error) {
 	o := d.once
 	now := time.Now()
@@ -337,8 +337,8 @@ func (j *joined) forgotten() []byte {
 // is older and has no item and no end was lost with the function or box that had it.
 func (j *joined) undecided() time.Duration { return j.manager.limits.AcceptBy + 5*time.Second }
 
-// Check implements Tracker. It does what the function of the earlier request would do, because that
-// function may be gone.
+// Check implements [Tracker]. It does the work of the function that got the earlier request,
+// because that function may be gone.
 func (j *joined) Check(ctx context.Context) (Status, error) {
 	tracker, err := j.manager.backend.Track(ctx, j.of, j.call.Stream)
 	if err == nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // Publisher appends events to the log, and then pushes them to a client that has a WebSocket or the
-// event stream of HTTP+SSE (I1). Every function that appends events uses a Publisher. It holds
-// nothing between calls and is safe for concurrent use.
+// event stream of HTTP+SSE (I1 in the package comment). Every function that appends events uses a
+// Publisher. It holds nothing between calls and is safe for concurrent use.
 //
 // Usually a Publisher writes an event to the log and posts it straight to the WebSocket connection of
 // its request, and changes no other record. Once that connection is gone, the session's record

@@ -139,7 +139,7 @@ func (p *redelivery) pushAll(ctx context.Context) error {
 	return nil
 }
 
-// pushPage posts the events of a page, and moves the cursor past each of them without writing it.
+// pushPage posts the events of a page, and moves the cursor in memory past each of them.
 func (p *redelivery) pushPage(ctx context.Context, c *storage.Cursor, page storage.Page) error {
 	ctx, cancel := context.WithDeadline(ctx, p.s.Pusher.Until)
 	defer cancel()
@@ -163,8 +163,8 @@ func (p *redelivery) pushPage(ctx context.Context, c *storage.Cursor, page stora
 	return nil
 }
 
-// push1 posts an event to the newest connection that takes it. pushed is false if the
-// session has none.
+// push1 posts an event to the newest connection that takes it. pushed is false if the session has
+// no connection left.
 func (p *redelivery) push1(ctx context.Context, e storage.Event, id storage.EventID) (pushed bool, err error) {
 	for {
 		conn, err := p.newest(ctx)
@@ -186,7 +186,8 @@ func (p *redelivery) push1(ctx context.Context, e storage.Event, id storage.Even
 	}
 }
 
-// gapNotice returns the notification that events were lost (I4).
+// gapNotice returns the notification that tells a client that events were lost (I4 in the package
+// comment).
 func gapNotice() []byte {
 	return wire.NewNotification(wire.NotifyMessage,
 		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))

@@ -19,9 +19,9 @@ import (
 // a connection broke. The handshake record keeps the whole list; Manager leaves out tools of it for
 // each caller.
 //
-// If the tools of a server are held still ([Server.Pin]), clients see them as they were when they
-// were accepted, whatever the server lists now. The first list that a client gets is accepted by
-// itself, later changes by an operator. A call of a tool that was not accepted is refused.
+// If a server has a [Server.Pin], clients see its tools as they were when they were accepted,
+// whatever the server lists now. The first list of a server is accepted automatically, later
+// changes by an operator. A call of a tool that was not accepted is refused.
 
 // shownTo returns the [storage.Address.Shown] of a delivery. lists are the ids of the requests for
 // lists of tools in it. It is nil if the client sees all tools as the server lists them.
@@ -40,8 +40,8 @@ func greetingOf(c Caller) *storage.Shown {
 	return &storage.Shown{Pin: c.Server.Pin, Greets: true}
 }
 
-// offered returns a server's answer to initialize as its clients get it. If its tools are held
-// still, the answer offers listChanged for tools: Dormouse itself announces when a tool is accepted.
+// offered returns a server's answer to initialize as its clients get it. If pin is not nil, the
+// answer declares listChanged for tools: Dormouse itself announces when a tool is accepted.
 func offered(pin *storage.Pin, greeting json.RawMessage) json.RawMessage {
 	var tools map[string]json.RawMessage
 	if pin == nil || json.Unmarshal(wire.Lookup(greeting, "capabilities", "tools"), &tools) != nil || tools == nil {
@@ -66,7 +66,8 @@ func toolLists(msgs []wire.Message) (ids []json.RawMessage) {
 	return ids
 }
 
-// shown returns a batch as the client of an address may see it. Errors: Unavailable.
+// shown returns a batch as the client of an address may see it: with only the tools that it may
+// see. Errors: Unavailable.
 func (o Publisher) shown(ctx context.Context, a storage.Address, b storage.Batch) (storage.Batch, error) {
 	if a.Shown == nil || b.Stream != a.Stream {
 		return b, nil
@@ -97,7 +98,7 @@ func (o Publisher) shown(ctx context.Context, a storage.Address, b storage.Batch
 	return b, nil
 }
 
-// Held keeps what was accepted of the tools of servers.
+// Held keeps the tools of servers that were accepted; see [Server.Pin].
 type Held = held.Keeper
 
 func (o Publisher) keeper() *Held {

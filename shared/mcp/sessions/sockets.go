@@ -119,7 +119,7 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 		var others []string
 		err = r.update(ctx, func(s *storage.Session) bool {
 			others = join(s, c.Conn, r.claims, alone)
-			if s.Group == "" { // the group's session must not end before this one
+			if s.Group == "" { // the session with the group is extended instead
 				h.limits.extend(s)
 			}
 			return true
@@ -140,8 +140,8 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 	return s, owing, nil
 }
 
-// rejoin is a use of a session to which a connection is added, with the cursors that the client
-// names.
+// rejoin is a use of a session to which a connection is added. claims are the cursors that the
+// client sent for it.
 type rejoin struct {
 	*use
 	claims []storage.Cursor

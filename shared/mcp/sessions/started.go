@@ -11,11 +11,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// startPart begins the name of the part of a handshake record that keeps a fingerprint of the lists
-// that a fresh process had. [Start.Kind] follows.
+// startPart is the prefix of the names of those parts of a handshake record that keep a fingerprint
+// of the lists of a fresh process. [Start.Kind] follows it.
 const startPart = "start "
 
-// mostStarts bounds the parts with fingerprints in a record, because clients may invent kinds.
+// mostStarts bounds the parts with fingerprints in a record, because clients can cause any number
+// of Kinds.
 const mostStarts = 64
 
 // Start is a fingerprint of the lists of a fresh process.
