@@ -80,8 +80,8 @@ func resumed(last string) (id string, places map[string]storage.Index, err error
 type following struct {
 	*merged
 	places map[string]storage.Index // the last event of each member's stream that the client has, as its event id says
-	// joining has the members that a mark has announced and whose session is not there yet, with
-	// the number of attempts to open its stream.
+	// joining has the members that a mark (see [Group.join]) has announced and whose session is not
+	// there yet, with the number of attempts to open its stream.
 	joining map[string]int
 	done    bool
 }
@@ -94,7 +94,7 @@ const (
 	mostJoins = 50
 )
 
-// add adds the stream of a session to what is read.
+// add opens the stream of a session and starts to read it.
 func (f *following) add(c sessions.Caller, member string, id storage.ID) error {
 	last := ""
 	if at, ok := f.places[member]; ok {

@@ -18,7 +18,7 @@ import (
 const (
 	// mostKept bounds the names in all indexes of a Kept, unless one index alone has more.
 	mostKept = 100_000
-	// lookAgain is the age at which an index is made anew if it does not have a name.
+	// lookAgain is the age at which an index is made anew if it lacks a name that is looked up.
 	lookAgain = time.Second
 )
 
@@ -39,7 +39,7 @@ type index struct {
 	records map[string]bool   // the handshake records that it depends on
 	whole   bool              // sleeping members whose list no record has were asked, too
 	made    time.Time         // when the making began; the mu of Kept guards it
-	stale   bool              // a record has changed since then; the mu of Kept guards it
+	stale   bool              // a record has changed since made; the mu of Kept guards it
 	entries []group.Entry     // without Raw
 	names   map[string]int    // the entry with this name in the group, by its place in entries
 	owned   map[string]int    // the only entry with this name at its member; -1 if several members have the name
@@ -61,7 +61,7 @@ func (x *index) fill(entries []group.Entry) {
 	}
 }
 
-// entry returns the entry at a place in a map of the index.
+// entry returns the entry of a name. of is x.names or x.owned.
 func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
 	if i, ok := of[name]; ok && i >= 0 {
 		return x.entries[i], true
@@ -70,9 +70,9 @@ func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
 }
 
 // index returns the index for a list method (kind) and a session with the group. It makes the index
-// anew if a handshake record has changed, or if has returns false for the index and it is older than
-// lookAgain. If wakes is false, the index leaves out sleeping members
-// whose list no record has.
+// anew if a handshake record has changed, or if has returns false for the index and it is older
+// than lookAgain. If wakes is false, the index leaves out sleeping members whose list no record
+// has.
 func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes bool, has func(*index) bool) (*index, error) {
 	x := &index{whole: wakes, made: time.Now(), records: make(map[string]bool, len(g.Members))}
 	if g.Kept != nil {
@@ -135,8 +135,8 @@ func (g *Group) key(kind string, s storage.Session) [sha256.Size]byte {
 	return sha256.Sum256(text)
 }
 
-// get returns the index of a key, or nil if the caller must make it. If the index lacks something,
-// only the first of several callers makes it anew; the others get the old one meanwhile.
+// get returns the index of a key, or nil if the caller must make it. If has returns false for an
+// index, only the first of several callers makes it anew; the others get the old index meanwhile.
 func (k *Kept) get(key [sha256.Size]byte, wakes bool, has func(*index) bool) *index {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -89,7 +89,7 @@ type listening struct {
 	begun   bool      // begin has been called for each part
 	start   string    // the place before the first event
 	next    time.Time // when to call listed; zero: readAll was not called yet
-	late    int       // how many members are unlisted
+	late    int       // the last result of unlisted
 	open    int       // how many streams of members are read
 	marks   *part     // the stream with the marks of Group.join, nil if the session uses all members
 	waiting bool      // no stream of a member is open yet, and a mark may still come
@@ -259,7 +259,7 @@ func (l *listening) Start() string {
 	if l.begun {
 		return l.start
 	}
-	for _, p := range l.parts { // begin has failed at one of the parts, so all begin at their start
+	for _, p := range l.parts { // begin has failed at one of the parts, so no event of any part was sent
 		p.place = p.stream.(sessions.Resumable).Start()
 	}
 	return l.Cursor()

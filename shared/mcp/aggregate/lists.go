@@ -79,7 +79,8 @@ func (g *Group) list(ctx context.Context, m wire.Message, s storage.Session, cli
 	return without(result, missing), nil
 }
 
-// without adds to a list which members could not be asked, with the reason for each.
+// without adds to a list, under metaUnavailable, the members that could not be asked, with the
+// reason for each.
 func without(list json.RawMessage, missing map[string]string) json.RawMessage {
 	meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
 	if len(missing) == 0 || err != nil { // texts always encode

@@ -73,7 +73,8 @@ func (m *merged) read(p *part) {
 	})
 }
 
-// wait returns what is read next from any part. some is false at the time wake.
+// wait returns what is read next from any part. some is false if nothing was read until the time
+// wake.
 func (m *merged) wait(ctx context.Context, wake time.Time) (h heard, some bool, err error) {
 	timer := time.NewTimer(time.Until(wake))
 	defer timer.Stop()

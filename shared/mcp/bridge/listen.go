@@ -99,7 +99,8 @@ func (l *Listener) Resources() []string { return slices.Clone(l.uris) }
 // Honour sets the resources that the server has agreed to report.
 func (l *Listener) Honour(uris []string) { l.uris = slices.Clone(uris) }
 
-// Acknowledged returns the first message to the client, which says what of its request it gets.
+// Acknowledged returns the first message to the client, which says which of the notifications that
+// it wants it gets.
 func (l *Listener) Acknowledged() []byte {
 	filter := slices.Clone(l.lists)
 	if len(l.uris) > 0 {

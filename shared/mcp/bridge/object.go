@@ -41,8 +41,8 @@ func (o object) get(key string) json.RawMessage {
 	return nil
 }
 
-// with returns the object with exactly one member of this key. It replaces the first of
-// them, or is added at the end.
+// with returns the object with value as its only member of this key. The member takes the place of
+// the first one with the key, or is added at the end.
 func (o object) with(key string, value json.RawMessage) object {
 	at := slices.IndexFunc(o, func(m member) bool { return m.key == key })
 	rest := o.without(key)

@@ -11,9 +11,9 @@ import (
 
 // question is a server's request to the client, such as elicitation/create.
 type question struct {
-	id     string        // the server's id of the question
+	id     string        // the id of the JSON-RPC request with which the server asks
 	key    string        // the question's key in inputRequests
-	index  storage.Index // of its event
+	index  storage.Index // index of the question's event in the log
 	method string
 	params json.RawMessage
 }

@@ -67,10 +67,11 @@ func unable(why string) *wire.Error {
 // Asked is a question that a legacy client gets.
 type Asked = storage.Question
 
-// Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them. round
-// is how often the call with this stream has asked, first the number of the first question in the
-// round. of is the place, in its batch, of the request that the server has answered with inputs.
-// fault says that the client has not declared the capability for a question.
+// Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them.
+// round is how often the call with this stream has asked. first is the number that inputs[0] has
+// among the questions of this round. of is the index, in its batch, of the request that the server
+// has answered with inputs. fault says that the client has not declared the capability for a
+// question.
 func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
 		id := storage.QuestionID(storage.StreamID(stream), round, first+i)

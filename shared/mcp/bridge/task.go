@@ -152,7 +152,7 @@ func (t *Task) Age(now time.Time) time.Duration { return now.Sub(t.made) }
 func (t *Task) Take(e storage.Event) {
 	m, err := wire.Parse(e.Raw)
 	switch {
-	case err != nil: // the event has no message, and only ends a response
+	case err != nil: // the event has no message: it only ends an HTTP response to the client, which comes back (storage.Event.Retry)
 	case m.Kind == wire.Request:
 		if id, ok := wire.String(m.ID); ok {
 			t.asked = append(t.asked, question{id: id, key: id, index: e.Index, method: m.Method, params: bytes.Clone(m.Params)})
@@ -271,8 +271,7 @@ func (t *Task) state(answered map[string]bool) (status string, members object) {
 // cancelledCode is [wire.CodeCancelled] as JSON.
 const cancelledCode = "-32800"
 
-// Sign returns a text that is another one when the status of the task or its open questions have
-// changed.
+// Sign returns a text that changes when the status of the task or its open questions change.
 func (t *Task) Sign(answered map[string]bool) string {
 	status, _ := t.state(answered)
 	for _, q := range t.open(answered) {
@@ -281,15 +280,16 @@ func (t *Task) Sign(answered map[string]bool) string {
 	return status
 }
 
-// Waits reports whether the client has nothing to do but wait.
+// Waits reports whether the call still runs and asks the client nothing.
 func (t *Task) Waits(answered map[string]bool) bool {
 	status, _ := t.state(answered)
 	return status == statusWorking
 }
 
 func (t *Task) members(status string, now time.Time, poll time.Duration) object {
-	// It is not stored when the status changed, so say now. The end of a call is kept for Keep after
-	// it has ended, whenever that is.
+	// No record says when the status changed, so a task that does not work any more gets the
+	// present time. The end of a call is kept for Keep after it has ended, which may be at any
+	// time; so ttlMs grows with the age of the task.
 	updated, keep := now, t.Keep*(1+t.Age(now)/t.Keep)
 	if status == statusWorking {
 		updated = t.made
@@ -330,7 +330,8 @@ func moment(t time.Time) json.RawMessage {
 	return text(t.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
 }
 
-// Task returns the notification that tells the client of this stream about a task.
+// Task returns the notification that tells the client of a subscriptions/listen the state of a
+// task.
 func (l *Listener) Task(t *Task, answered map[string]bool, now time.Time, poll time.Duration) []byte {
 	return wire.NewNotification(wire.NotifyTasks, append(t.detailed(answered, now, poll), member{"_meta", l.stamp()}).encode())
 }

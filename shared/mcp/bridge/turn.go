@@ -20,7 +20,7 @@ type Turn struct {
 	server json.RawMessage  // serverInfo
 	state  State            // the State that came with the request, zero if none did
 	given  map[string]bool  // ids of questions that have their answer
-	used   map[string]bool  // keys of answers that came with a request before the server asked
+	used   map[string]bool  // keys of answers that came before the server asked and that a question has got; see early
 
 	at       storage.Index   // of the last event
 	open     []question      // questions for the client
@@ -100,7 +100,7 @@ func (t *Turn) Take(e storage.Event) Step {
 	t.at = e.Index
 	m, err := wire.Parse(e.Raw)
 	switch {
-	case err != nil: // the event has no message, and only ends a response
+	case err != nil: // the event has no message: it only ends an HTTP response to the client, which comes back (storage.Event.Retry)
 		return Step{}
 	case m.Kind == wire.Request:
 		return t.ask(e.Index, m, seen)

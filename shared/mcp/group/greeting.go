@@ -61,8 +61,8 @@ func anything() map[string]any {
 	}
 }
 
-// join adds the members of the object more to all. If both have an object under one key, it joins
-// these too.
+// join adds the keys of more to all. If both have an object under one key, it joins these objects
+// in the same way. Otherwise the value in all stays, unless the one in more is true.
 func join(all, more map[string]any) {
 	for key, value := range more {
 		has, ok := all[key].(map[string]any)
@@ -87,7 +87,8 @@ func Joined(method string, list, page json.RawMessage) json.RawMessage {
 	return list
 }
 
-// Whole returns a list that has the entries of all pages, without nextCursor.
+// Whole returns a list, to which [Joined] has added the entries of all other pages, without
+// nextCursor.
 func Whole(method string, list json.RawMessage) json.RawMessage {
 	if wire.Lookup(list, "nextCursor") == nil {
 		return list
@@ -114,9 +115,9 @@ func Unknown() json.RawMessage {
 	return json.RawMessage(`{"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}}}`)
 }
 
-// Subscription returns the params of a subscriptions/listen for one member, made of those that the
-// group got. greeting is the member's answer to initialize, or [Unknown]. wanted is false if the member
-// can send none of the notifications that the client wants.
+// Subscription returns the params of a subscriptions/listen for one member, made from params, those
+// that the client sent to the group. greeting is the member's answer to initialize, or [Unknown].
+// wanted is false if the member can send none of the notifications that the client wants.
 func Subscription(member string, params, greeting json.RawMessage) (own json.RawMessage, wanted bool) {
 	filter := map[string]any{}
 	for key, kind := range map[string]string{"toolsListChanged": "tools", "promptsListChanged": "prompts", "resourcesListChanged": "resources"} {

@@ -210,7 +210,7 @@ func (n *Names) Find(m wire.Message) (t Target) {
 		id("taskId")
 	case wire.NotifyProgress:
 		id("progressToken")
-	default: // of an extension
+	default: // a method of an extension
 		if uri, ok := wire.String(wire.Lookup(m.Params, "uri")); ok {
 			if member, own, ok := UnwrapURI(uri); ok && n.has(member) {
 				t.Member, t.Place, t.own = member, []string{"params", "uri"}, wire.AppendString(nil, own)
