@@ -56,7 +56,7 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 	}
 	prefix, path := Place(event)
 	event.Path = path
-	// The module prints what it cannot read, so an unreadable event must not reach it.
+	// The proxy module prints what it cannot read, so an unreadable event must not reach it.
 	if _, err := http.NewRequestWithContext(ctx, strings.ToUpper(event.HTTPMethod), "/"+strings.TrimPrefix(event.Path, "/"), nil); err != nil {
 		return nil, fmt.Errorf("event is no http request: %w", err)
 	}

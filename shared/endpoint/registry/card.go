@@ -34,13 +34,13 @@ type catalogEntry struct {
 	URL  string `json:"url"`
 }
 
-// MediaType says what the answer is.
+// MediaType returns the media type of the answer, for transport.Document.
 func (catalog) MediaType() string { return catalogType }
 
 // card is a server card: a server.json with another schema, and with protocol versions.
 type card struct{ server }
 
-// MediaType says what the answer is.
+// MediaType returns the media type of the answer, for transport.Document.
 func (card) MediaType() string { return cardType }
 
 // IsCard reports whether [Registry.Cards] answers requests for a path.
@@ -74,7 +74,8 @@ func (g Registry) Cards(r *http.Request, base string, may []sessions.Caller) (an
 	}
 	c := card{all[0].Server}
 	c.Schema = cardSchema
-	// Dormouse speaks every version with each server. 2024-11-05 has another transport.
+	// Dormouse serves every server in all versions. 2024-11-05 is left out, because it does not
+	// have the transport streamable-http.
 	c.Remotes[0].Versions = append([]string{wire.V20260728}, slices.DeleteFunc(wire.LegacyVersions(), func(v string) bool { return v == wire.V20241105 })...)
 	return c, nil
 }

@@ -22,7 +22,7 @@ type response struct {
 	Meta   map[string]meta `json:"_meta"`
 
 	hosted string    // the name of the server at its endpoint
-	taken  time.Time // when the server said what is known of it; zero if it has said nothing yet
+	taken  time.Time // when the server gave its last answer to initialize; zero if none is kept
 }
 
 // meta is the member of _meta that clients of the official registry read.

@@ -89,9 +89,9 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	return answers
 }
 
-// refused returns the answers to messages over a stream or a WebSocket, where a status would
-// end the session of some clients: to each request its own, if a limit, a right that the
-// caller lacks or the endpoint refuses it. It returns nil for any other error, which refuses
+// refused returns an answer to each request in msgs, if err comes from a limit, from a right that
+// the caller lacks, or from the endpoint. It is for HTTP+SSE and WebSocket, where an HTTP status
+// would end the session of some clients. For any other error it returns nil: such an error refuses
 // the messages as a whole.
 func (c *called) refused(msgs []wire.Message, batch bool, err error) (answers [][]byte) {
 	var p *problem

@@ -46,7 +46,7 @@ type block struct {
 	Text string `json:"text"`
 }
 
-// limit is what an answer about a limit has as data, besides the text.
+// limit is the data of the answer to a request that a limit refuses.
 type limit struct {
 	Kind    string `json:"kind"`
 	Scope   string `json:"scope,omitempty"`
@@ -61,8 +61,9 @@ func limitOf(err error) limit {
 	return limit{l.Kind, l.Scope, max(1, int((l.After+time.Second-1)/time.Second))}
 }
 
-// flood reports whether a caller goes on at ten times a limit. Such a caller gets a
-// status that ends the sessions of some clients, and the endpoint closes its WebSocket.
+// flood reports whether err refuses a caller that sends ten times as many requests as a limit
+// allows. Such a caller gets a status that ends the sessions of some clients, and the endpoint
+// closes its WebSocket.
 func flood(err error) bool {
 	var l *storage.Limited
 	return errors.As(err, &l) && l.Flood

@@ -26,7 +26,7 @@ type called struct {
 	why     string           // why the call failed; "" if the log line must not show the reason
 	parent  string           // traceparent of the client's span, "" for none
 	version string           // of the protocol, as the client's header says; "" for none
-	said    observe.Said     // for auditors only
+	said    observe.Said     // what the client and the server said, for auditors only
 }
 
 func (c *called) asks(msgs []wire.Message) {
@@ -55,7 +55,7 @@ func (c *called) asks(msgs []wire.Message) {
 					all = append(all, m.Params)
 				}
 			}
-			c.said.Arguments, _ = json.Marshal(all) // what was parsed is valid
+			c.said.Arguments, _ = json.Marshal(all) // cannot fail: the params were parsed as JSON
 		}
 	}
 }
@@ -99,8 +99,8 @@ func (c *called) begins(call sessions.Resumable) {
 	}
 }
 
-// ends reads the response of a call. show says that the line may repeat what the server
-// answered.
+// ends records the outcome of a call from its response. If show is true, the log line may repeat
+// what the server answered.
 func (c *called) ends(raw []byte, show bool) {
 	var failed bool
 	if failed, c.why = sessions.FailureOf(raw, show); failed {

@@ -10,8 +10,8 @@ import (
 // mostConnections limits the records of connections that a Socket remembers.
 const mostConnections = 1000
 
-// connections remembers records of connections, by id. A record never changes, so it only
-// saves a read of the store to remember one.
+// connections caches records of connections, by id. A record never changes, so a cached one is
+// never out of date.
 type connections struct {
 	mu sync.Mutex
 	by map[string]storage.Connection

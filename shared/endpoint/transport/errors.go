@@ -19,8 +19,8 @@ const (
 	methodsRead    = "GET, HEAD, OPTIONS"
 )
 
-// table returns the HTTP status and the JSON-RPC code for one of our codes. No other
-// function maps them. It treats an unknown code as Internal.
+// table returns the HTTP status and the JSON-RPC code for a [storage.Code]. No other function maps
+// them. It treats an unknown code as Internal.
 func table(code storage.Code) (status int, rpc wire.Code) {
 	switch code {
 	case storage.Invalid:
@@ -91,7 +91,7 @@ func problemOf(err error) *problem {
 	var known *storage.Error
 	var rpc *wire.Error
 	switch {
-	case errors.As(err, &known): // whatever caused it
+	case errors.As(err, &known): // its own code and text count, not those of its cause
 	case errors.As(err, &rpc):
 		return &problem{status: http.StatusBadRequest, code: storage.Invalid, rpc: rpc}
 	case errors.Is(err, context.Canceled):
@@ -108,8 +108,8 @@ func problemOf(err error) *problem {
 	return p
 }
 
-// logged returns what the log has of an error that is answered with p: the error, or p if the
-// error alone has another code.
+// logged returns the error that the log has for err, which was answered with p: err, or p if the
+// code of err is another one.
 func logged(err error, p *problem) error {
 	if storage.CodeOf(err) != p.code {
 		return p
@@ -117,8 +117,8 @@ func logged(err error, p *problem) error {
 	return err
 }
 
-// answerOf returns the answer that an endpoint has given in the form of an error, nil for
-// another error.
+// answerOf returns err as a *wire.Error if it is the answer that an endpoint has given to a
+// request, otherwise nil.
 func answerOf(err error) (answer *wire.Error) {
 	var known *storage.Error
 	if errors.As(err, &known) || !errors.As(err, &answer) {
@@ -147,9 +147,9 @@ func text(err error, code storage.Code) string {
 	}
 }
 
-// passing reports whether an error may pass. A poll that meets such an error is told to come
-// back later. It does not get the status of the table, at which some clients would give up
-// the whole connection (P3).
+// passing reports whether an error may pass. A poll that meets such an error is told to come back
+// later. It does not get the status of the table, at which some clients would give up the whole
+// connection (P3 in the package comment).
 func passing(err error) bool {
 	status := problemOf(err).status
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

@@ -25,7 +25,7 @@ type exchange struct {
 	session storage.ID
 	id      json.RawMessage // id of the first request in the body; error responses carry it
 	method  string          // method of that request, or else of the first message
-	msgs    []wire.Message  // what was posted, once it is known not to be a poll
+	msgs    []wire.Message  // the messages of a POST; nil for other methods
 	batch   bool            // the messages were posted as a batch
 	read    bool            // the body was read, or an attempt was made
 	status  int             // the status that was sent; 0: none yet
@@ -62,8 +62,7 @@ func (x *exchange) at(over storage.Transport) sessions.Endpoint {
 	return x.opts.endpoint(x.party, over)
 }
 
-// until returns when a response must end. The response may be held open for as long as
-// hold.
+// until returns the time at which a response must end that may be held open for hold.
 func (x *exchange) until(hold time.Duration) time.Time {
 	end := x.begun.Add(min(hold, x.opts.Limit))
 	if limit, ok := x.ctx().Deadline(); ok {
@@ -72,7 +71,8 @@ func (x *exchange) until(hold time.Duration) time.Time {
 	return end
 }
 
-// spare is how long before the end of a function's time it begins to close its stream.
+// spare is how long before the deadline of the request's context a response ends, so that there is
+// time to end it well.
 const spare = 2 * time.Second
 
 func earlier(a, b time.Time) time.Time {

@@ -75,8 +75,8 @@ func (o *Options) atGroup(address string, g Group, over storage.Transport, who f
 	return p, nil
 }
 
-// served returns the servers that are served, with their names, in the order of the servers
-// file. If of is not nil, it returns those of them that of names.
+// served returns the servers that are served, with their names, in the order of the servers file.
+// If of is not nil, it returns only servers whose names are in of.
 func (o *Options) served(of []string) (servers []sessions.Server, names []string) {
 	if o.Names == nil {
 		return nil, nil

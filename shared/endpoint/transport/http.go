@@ -9,7 +9,7 @@ import (
 // requests, so a new one could serve each. It is safe for concurrent use.
 type HTTP struct{ opts Options }
 
-// New returns the endpoint.
+// New makes an HTTP. Options that are zero get their defaults.
 func New(opts Options) *HTTP { return &HTTP{opts: opts.withDefaults()} }
 
 // ServeHTTP answers one request, which takes up to [Options].Limit. It logs a panic and

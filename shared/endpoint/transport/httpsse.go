@@ -62,9 +62,9 @@ func getSSE(x *exchange) error {
 	}
 }
 
-// endpointURI returns the URI to which the client posts. It is a path without an origin: only
-// the platform knows that, and clients refuse another one. It is an absolute path, because
-// Java's clients do not resolve it against the URI of the stream.
+// endpointURI returns the URI to which the client posts. It has no origin: only the platform knows
+// the right one, and clients refuse any other. It is an absolute path, because Java's clients do
+// not resolve it against the URI of the stream.
 func endpointURI(x *exchange) string {
 	path := strings.TrimSuffix(x.r.URL.EscapedPath(), "/")
 	return prefix(x.r) + path[:strings.LastIndex(path, "/")+1] + "message?" + querySession + "=" + string(x.session)
@@ -120,9 +120,9 @@ func postSSE(x *exchange) error {
 	return nil
 }
 
-// handAside hands messages over and waits until they are accepted. Their executor puts its
-// answers on the client's stream. answers are those to requests that no executor gets,
-// because they were refused here.
+// handAside hands messages over and waits until they are accepted. The server that gets them
+// answers on the client's event stream. answers are those to requests that were refused here, so
+// that no server gets them.
 func (x *exchange) handAside(endpoint sessions.Endpoint, msgs []wire.Message, batch bool) (answers [][]byte, err error) {
 	var call sessions.Response
 	switch {

@@ -58,8 +58,8 @@ func checkHeaders(h http.Header, msg wire.Message) error {
 		if !strings.HasPrefix(header, http.CanonicalHeaderKey(wire.HeaderParamPrefix)) {
 			continue
 		}
-		// Only the tool's schema says which argument the header repeats; forward compares
-		// the two.
+		// Only the tool's schema says which argument the header repeats; modern.check compares the
+		// two.
 		if _, ok := wire.DecodeHeaderValue(values[0]); !ok || len(values) > 1 {
 			return mismatch(header, "params.arguments")
 		}

@@ -100,8 +100,8 @@ func (m modern) list(ctx context.Context) (notes json.RawMessage, err error) {
 	return notes, m.x.opts.Host.Learn(m.ctx, m.to.Caller, nil, notes)
 }
 
-// resend repeats a call that has ended, after its client has done what the server wanted
-// first. It does not ask a second time if the client has not done all of it.
+// resend sends a call again that ended with questions, which the client has now answered. If an
+// answer is missing or an elicitation was not accepted, it returns an error and does not ask again.
 func (m modern) resend(turn *bridge.Turn) error {
 	if complete, agreed := turn.Complete(); !complete || !agreed {
 		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and the user has not accepted each request for that; send the request again"}
@@ -138,7 +138,7 @@ const (
 
 // gathering is the wait for further questions. The zero value has no question.
 type gathering struct {
-	first, newest time.Time // when these came
+	first, newest time.Time // when the first and the newest question came
 	questions     int
 }
 
@@ -165,9 +165,9 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 	return due
 }
 
-// answer sends the outcome of a call. A client that closes the response cancels the call,
-// unless it brought a state or a key: with these it can come back. server is serverInfo, nil
-// if it is not known.
+// answer sends the outcome of a call. A client that closes the response cancels the call, unless it
+// brought a requestState or an idempotency key: with these it can come back. server is serverInfo,
+// nil if it is not known.
 func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge.Turn) error {
 	m.x.called.stream = call.Stream()
 	out := newReply(m)

@@ -28,7 +28,7 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	x.session = sessions.PinnedID(x.caller)
 	ours := msg.Method == wire.MethodDiscover || msg.Method == wire.MethodListen
 	var to []sessions.Dispatched
-	var refused error // the answer to a request that names nothing of the endpoint; all checks come first
+	var refused error // the error of Dispatch, which is sent only if all checks pass
 	switch {
 	case batch:
 		return storage.Errorf(storage.Invalid, "version %s has no batches; send each message in a request of its own", wire.V20260728)

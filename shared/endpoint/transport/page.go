@@ -55,8 +55,8 @@ func (p *pageText) links(x *exchange, names []string) {
 	p.say(`</ul>`)
 }
 
-// page answers with a page. why says why the request was refused, "" if it was not. The
-// caller is known if it was not refused.
+// page answers with a page. why says why the request was refused, "" if it was not. The caller of a
+// request that was not refused is known.
 func page(x *exchange, status int, why string) {
 	title, of, url := subjectOf(x)
 	var p pageText
@@ -198,15 +198,16 @@ func connectClients(p *pageText, s clientfile.Server) {
 	}
 }
 
-// isName reports whether a text can be the name of a server. A stranger chooses the path of a
-// link to a page, and the page has commands with the name.
+// isName reports whether a text can be the name of a server. Anybody can make a link with any path
+// to a page, and the page shows commands with the name in the path.
 func isName(text string) bool {
 	return !strings.ContainsFunc(text, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.'
 	})
 }
 
-// isLink reports whether a text is a link that a client opens, and not a way through menus.
+// isLink reports whether a text is a link that a client opens, and not a description of a way
+// through menus.
 func isLink(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && u.Scheme != ""

@@ -57,8 +57,8 @@ func postStreamable(x *exchange) error {
 	return respond(x, call, batch, x.until(hold(x, call)))
 }
 
-// messages does the checks of a POST that come before its messages are known, and reads
-// these.
+// messages does the checks of a POST that come before its messages are known, and reads the
+// messages.
 func (x *exchange) messages() (msgs []wire.Message, batch bool, err error) {
 	if err := x.accept(); err != nil {
 		return nil, false, err
@@ -108,9 +108,9 @@ func (x *exchange) hand(endpoint sessions.Endpoint, id storage.ID, msgs []wire.M
 	return call, err
 }
 
-// window returns how long a response may take and still be plain JSON. If initialize fails
-// within it, the client gets no session id, so its window is longer. It ends with the
-// silence after which an event stream gets a comment.
+// window returns how long a response may take and still be plain JSON. Only in plain JSON can the
+// answer to a failed initialize leave out the session id, so initialize has a longer window. It
+// ends with the silence after which an event stream gets a comment.
 func window(x *exchange) time.Duration {
 	if slices.ContainsFunc(x.msgs, isInitialize) {
 		return max(x.opts.JSONWindow, x.opts.KeepAlive)

@@ -65,9 +65,9 @@ func keyOf(credential string) string {
 	return credential
 }
 
-// refusalOf returns why an error refuses a caller: its code, or the kind of the limit that
-// is used up. It returns "" for other errors, and for a call that lacks what its user can
-// connect.
+// refusalOf returns why an error refuses a caller: its code, or the kind of the limit that is used
+// up. It returns "" for other errors, and for a call that needs an account at a third party that
+// its user has not connected.
 func refusalOf(err error) string {
 	var lacks *storage.NotConnected
 	if err == nil || errors.As(err, &lacks) {

@@ -325,9 +325,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	return sessions.Fit(answer), nil
 }
 
-// hand gives messages to the server that they are for. The writer of an event to the log also
-// pushes it, so only an answer that was given in place is returned, and what tells the client
-// the stream of its request.
+// hand gives messages to the server that they are for. The function that writes an answer to the
+// log also pushes it. So hand returns only an answer that is in no log, and the notice that tells
+// the client the stream of its request.
 func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire.Message, batch bool) ([]byte, error) {
 	initialize := slices.ContainsFunc(msgs, isInitialize)
 	var call sessions.Response

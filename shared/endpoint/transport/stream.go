@@ -24,15 +24,16 @@ type stream struct {
 // keptBuffer is how many bytes a stream holds for its next events. A longer message is not copied.
 const keptBuffer = 64 << 10
 
-// prime adds the event that opens every stream. It has a cursor and nothing else (P1).
+// prime adds the event that opens every stream. It has a cursor and nothing else (P1 in the package
+// comment).
 func (s *stream) prime(id string) {
 	if s.polls {
 		s.place(id)
 	}
 }
 
-// pace adds the event that ends a response early, which has a retry (P6). The client keeps
-// the id that it has.
+// pace adds the event that ends a response early, which has a retry (P6 in the package comment).
+// The client keeps the id that it has.
 func (s *stream) pace(retry time.Duration) { s.away(wire.SSE{Retry: retry, HasData: true}) }
 
 // leave is pace for a client that comes back with another id.
@@ -56,7 +57,8 @@ func (s *stream) place(id string) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id, HasData: true})
 }
 
-// fill adds a comment to a stream that would otherwise end with an empty body (P3).
+// fill adds a comment to a stream that would otherwise end with an empty body, at which clients
+// fail.
 func (s *stream) fill() {
 	if !s.begun && len(s.buf) == 0 {
 		s.comment("nothing yet")
@@ -80,8 +82,7 @@ func (s *stream) events(events []sessions.Event) {
 	}
 }
 
-// gap adds a message about lost events (I4). It has no id, so the event before it stays
-// the cursor.
+// gap adds a message about lost events. It has no id, so the event before it stays the cursor.
 func (s *stream) gap() {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", Data: wire.NewNotification(wire.NotifyMessage,
 		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))})
@@ -93,8 +94,7 @@ func (s *stream) endpoint(id, uri string) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "endpoint", ID: id, Data: []byte(uri)})
 }
 
-// message adds a message of HTTP+SSE or of the modern era. If id is "", a client cannot
-// come back to it.
+// message adds an event with a message. If id is "", a client cannot come back to it.
 func (s *stream) message(id string, raw []byte) {
 	e := wire.SSE{Name: "message", ID: id, Data: raw}
 	if len(raw) <= keptBuffer || bytes.IndexByte(raw, '\r') >= 0 || bytes.IndexByte(raw, '\n') >= 0 {

@@ -16,9 +16,8 @@ import (
 // mostNamed is how many servers an error names.
 const mostNamed = 20
 
-// unknown returns the text of the 404 for a server that is not there. It names the
-// servers that the caller may use. For a caller that may use none, it returns the text
-// otherwise.
+// unknown returns the text of the 404 for a server that is not there. It names the servers that the
+// caller may use, or is the argument otherwise if there are none.
 func (o *Options) unknown(r *http.Request, name, otherwise string) string {
 	names := o.usable(r)
 	if len(names) == 0 {
@@ -49,10 +48,10 @@ func (o *Options) usable(r *http.Request) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return may[name].Principal == "" })
 }
 
-// server returns a server that a caller may use. If the servers file has the server but
-// it is not served, the error gives the reason. If the file does not have it, the error
-// says so if the server was removed. Otherwise it names the servers that the sender of r
-// may use, or has the text unknown if there are none. r may be nil.
+// server returns a server that a caller may use. If the servers file has the server but it is not
+// served, the error gives the reason. If the file does not have it, the error says so if the server
+// was removed. Otherwise it names the servers that the sender of r may use, or has the argument
+// unknown as its text if there are none. r may be nil.
 func (o *Options) server(r *http.Request, name, unknown string) (sessions.Server, error) {
 	server, ok := o.Servers(name)
 	if ok {

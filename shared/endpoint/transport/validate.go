@@ -42,9 +42,9 @@ import (
 //	messages at once, ids of requests       413 -32600  sessions.Manager
 //	no such session                         404 -32001
 
-// accept checks that the client of a POST takes JSON. MCP wants it to take event streams,
-// too, but a client that does not is served: it waits for its answer. A request without
-// Accept does not pass.
+// accept checks that the client of a POST takes JSON. MCP wants it to take event streams, too. A
+// client that takes only JSON is served all the same: its response is held until the answer. A
+// request without Accept is refused.
 func (x *exchange) accept() error {
 	if !accepts(x.r.Header.Values("Accept"), wire.MediaJSON) {
 		return notAcceptable(wire.MediaJSON, wire.MediaSSE)
@@ -55,11 +55,11 @@ func (x *exchange) accept() error {
 // takesStreams reports whether the client of a POST takes event streams.
 func takesStreams(x *exchange) bool { return accepts(x.r.Header.Values("Accept"), wire.MediaSSE) }
 
-// streams checks that a GET comes from a client that follows an event stream. A page of
-// another site can make its reader's browser send a GET without an Origin, as for an
-// image. Each would hold a function. Browsers say in headers what a GET is for, and which
-// site it comes from. A program may send no Accept, except at the address of Streamable HTTP
-// without a session: there it would open one of HTTP+SSE where it only looks.
+// streams checks that a GET comes from a client that follows an event stream. A page of another
+// site can make its reader's browser send a GET without an Origin, as for an image. Each would hold
+// a function. Browsers say in headers what a GET is for, and which site it comes from. A program
+// may leave out Accept, except in a GET of /<server>/mcp without a session: such a GET may only
+// look at what is there, and would open a session of HTTP+SSE.
 func (x *exchange) streams() error {
 	h := x.r.Header
 	site, dest := h.Get("Sec-Fetch-Site"), h.Get("Sec-Fetch-Dest")
