@@ -195,7 +195,8 @@ func bearer(headers []string) (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// admit returns a key after checking that it is proven, good, and good for a purpose.
+// admit returns the key with an id, if proven accepts the key, and if it is valid and good for a
+// purpose.
 func (a *Keys) admit(ctx context.Context, id string, to purpose, proven func(storage.Key) bool) (storage.Key, error) {
 	begun := time.Now()
 	k, err := a.find(ctx, id, begun)
@@ -277,7 +278,7 @@ func (Open) Authenticate(*http.Request, string) (storage.Identity, error) {
 	return storage.Identity{Tenant: LocalTenant, Principal: LocalTenant}, nil
 }
 
-// Members returns the same for all servers.
+// Members returns the identity of Authenticate for each of the servers.
 func (o Open) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
 	return EachServer(o, r, servers)
 }

@@ -35,7 +35,7 @@ func Has(role storage.Role, r Right) bool {
 // purpose says what a key must permit.
 type purpose struct {
 	right  Right
-	server string // that is called
+	server string // the server to call; "" for none
 }
 
 func toCall(server string) purpose { return purpose{ToCall, server} }

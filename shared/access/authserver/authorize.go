@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 )
 
-// request is a checked authorization request. It is sealed into the consent page and
-// into the cookie of its flow.
+// request is a checked authorization request. It is sealed into the consent page, and into the
+// cookie of the sign-in that follows (see flow).
 type request struct {
 	Client    string   `json:"i"`
 	Redirect  string   `json:"u"`
@@ -41,7 +41,7 @@ type redirectError struct {
 // Error implements error.
 func (e *redirectError) Error() string { return e.code }
 
-// authorize shows the consent page for a request (GET), or takes the answer (POST).
+// authorize shows the consent page for a request (GET), or handles the form of that page (POST).
 func (b *Server) authorize(w http.ResponseWriter, r *http.Request) error {
 	err := error(nil)
 	if r.Method == http.MethodPost {
@@ -91,7 +91,7 @@ func (b *Server) ask(w http.ResponseWriter, r *http.Request) error {
 	if err := b.check(q, resources, &req); err != nil {
 		return err
 	}
-	if req.Client == resourceserver.ConsoleClient { // the console is ours, so the user need not consent
+	if req.Client == resourceserver.ConsoleClient { // the console is part of Dormouse, so the user need not consent
 		return b.begins(w, r, req, "")
 	}
 	if req.Server != "" && b.agreed(r, who, req) && q.Get("prompt") != "consent" {
@@ -180,7 +180,7 @@ func (b *Server) askUser(w http.ResponseWriter, r *http.Request, who client, req
 	return nil
 }
 
-// answer takes the user's answer to the consent page.
+// answer handles the form of the consent page, in which the user has allowed or refused access.
 func (b *Server) answer(w http.ResponseWriter, r *http.Request) error {
 	f, err := form(r)
 	if err != nil {

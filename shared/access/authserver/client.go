@@ -171,7 +171,7 @@ func clientSecret(key []byte, id string) string {
 	return "ds_" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// credentials are what a client names itself with; secret is "" if it sends none.
+// credentials are the id and the secret that a client has sent; secret is "" for none.
 type credentials struct{ id, secret string }
 
 // credentialsOf reads the Authorization header, or else the form (RFC 6749 §2.3.1).

@@ -13,7 +13,7 @@ import (
 type browsers struct {
 	seals
 	cookies webpage.Cookies
-	origin  string // of the sign-in's pages; "" for our own
+	origin  string // see [Login]
 }
 
 // Names of cookies.

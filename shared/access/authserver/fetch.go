@@ -39,9 +39,9 @@ const (
 	maxFetchesAHost = 2
 )
 
-// documents reads client ID metadata documents: JSON about a client at the URL that is
-// its id. It remembers them for a while, and keeps those in the store that users have
-// signed in for.
+// documents reads client ID metadata documents: JSON about a client at the URL that is its id. It
+// remembers each document for a while. It also stores the documents of clients for which users have
+// signed in.
 type documents struct {
 	store storage.Values
 	web   *http.Client
@@ -50,7 +50,7 @@ type documents struct {
 	mu      sync.Mutex
 	known   map[string]kept // by id
 	running map[string]int  // fetches, by host
-	fetches int             // all of running
+	fetches int             // the sum of running
 	ended   chan struct{}   // closed when a fetch ends
 }
 

@@ -110,9 +110,9 @@ func withClient(props []byte, client string, scopes []string) []byte {
 	return all
 }
 
-// begin stores a new grant, and returns it and its first refresh token. The grant expires
-// with its code, until keep prolongs it. So it does not stay if this function dies before
-// it has sent the tokens. An ID that is taken is a Conflict.
+// begin stores a new grant, and returns it and its first refresh token. The grant expires with its
+// code, until keep prolongs it. So it does not stay if this function dies before it has sent the
+// tokens. If the grant exists already, begin returns Conflict.
 func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (refresh string, begun storage.Grant, err error) {
 	refresh, now := refreshToken(handle, random(32)), time.Now()
 	g.ID, g.Current, g.Salt = grantID(handle), sum(refresh), randomBytes(32)
@@ -152,12 +152,12 @@ var (
 	errRevoked = errors.New("the grant was revoked")
 )
 
-// rotate replaces the refresh token of a grant and returns the next one. For the
-// previous token it returns the current one again, as long as nobody has used the current one:
-// clients lose answers, and several programs share one token.
+// rotate replaces the refresh token of a grant and returns the next one, unless may returns an
+// error for the grant. For the previous token it returns the current one again, as long as nobody
+// has used the current one: clients lose answers, and several programs share one token.
 //
 // Errors: errLate if token is the one before the previous one, within grace; errReused for any
-// other token; NotFound; Unavailable.
+// other token; NotFound; Unavailable; those of may.
 func (b *grants) rotate(ctx context.Context, handle, token string, may func(storage.Grant) error) (storage.Grant, string, error) {
 	for {
 		g, err := b.rows.Grants().Get(ctx, grantID(handle))

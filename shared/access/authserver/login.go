@@ -18,7 +18,8 @@ import (
 
 // Login is where users sign in.
 type Login interface {
-	// Origin is the scheme and host of the pages where users sign in; "" for our own.
+	// Origin is the scheme and host of the pages where users sign in; "" if the [Server] has
+	// these pages itself.
 	Origin() string
 	// URL returns where to send a browser so that its user signs in and comes back to
 	// the address of the redirect, with the state.

@@ -94,7 +94,8 @@ func (b *Server) additions(req request) (all []addition) {
 	return all
 }
 
-// body returns the contents of a page. It escapes every text that is not ours.
+// body returns the contents of a page. It escapes every text that comes from a client or from the
+// settings.
 //
 // html/template would link every method of every type into the function, because it
 // calls methods by name.

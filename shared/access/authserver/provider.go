@@ -99,7 +99,8 @@ func (p *provider) discover(ctx context.Context) (*oidc.Provider, providerMetada
 
 func (p *provider) config(found *oidc.Provider, extra providerMetadata, redirect string) oauth2.Config {
 	endpoint := found.Endpoint()
-	// Without this, x/oauth2 tries both ways; some providers then refuse the code.
+	// Without this, x/oauth2 tries both ways to send the client's secret; some providers then
+	// refuse the code.
 	endpoint.AuthStyle = oauth2.AuthStyleInHeader
 	if len(extra.Methods) > 0 && !slices.Contains(extra.Methods, authBasic) || p.settings.ClientSecret == "" {
 		endpoint.AuthStyle = oauth2.AuthStyleInParams

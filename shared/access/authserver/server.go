@@ -272,7 +272,8 @@ const (
 	maxState = 1024
 )
 
-// refusal is an error of OAuth (RFC 6749 §5.2). Its texts are ours and in ASCII.
+// refusal is an error of OAuth (RFC 6749 §5.2). text is what the client or the user reads, in
+// ASCII; cause is for the log.
 type refusal struct {
 	status int
 	code   string
@@ -285,8 +286,8 @@ func (e *refusal) Unwrap() error { return e.cause }
 
 func bad(code, text string) *refusal { return &refusal{http.StatusBadRequest, code, text, nil} }
 
-// internal turns an error of the store or of a provider into a refusal that says to try
-// again.
+// internal turns an error of the store or of a provider into a refusal: Forbidden into
+// access_denied, any other error into one that says to try again.
 func internal(err error) *refusal {
 	if storage.CodeOf(err) == storage.Forbidden {
 		return &refusal{http.StatusForbidden, "access_denied", err.Error(), err}

@@ -22,7 +22,7 @@ func (b *targets) serveGroups() {
 	b.settings.Groups = groups
 }
 
-// has reports whether clients may ask for a server or a group, or the console for itself.
+// has reports whether clients may ask for a token for a server, for a group or for the console.
 func (b *targets) has(name string) bool {
 	if name == resourceserver.Console {
 		return len(b.settings.Roles) > 0

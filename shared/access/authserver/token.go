@@ -60,9 +60,9 @@ func badGrant() *refusal {
 	return bad("invalid_grant", "this code or token is unknown, expired, or was used before; sign in again")
 }
 
-// redeem exchanges a code for tokens. A wrong request changes nothing. A code that comes
-// a second time ends the grant that was made from it. The caller keeps the grant when it
-// has sent the tokens.
+// redeem exchanges a code for tokens. A wrong request changes nothing. A code that comes a second
+// time ends the grant that was made from it. After it has sent the tokens, the caller must call
+// keep for the grant.
 func (b *Server) redeem(r *http.Request, f url.Values) (tokens, storage.Grant, error) {
 	who, c, err := b.openCode(r, f)
 	if err != nil {

@@ -67,7 +67,7 @@ func (v *Vault) pageURL(a Asked) string {
 	return v.publicURL + "/" + a.Server + "/connect?" + url.Values{"e": {v.asks.Seal(plain)}}.Encode()
 }
 
-// opened reads an ask. ok is false if it is none, or too old.
+// opened opens a sealed Asked. ok is false if sealed is not one, or if it has expired.
 func (v *Vault) opened(sealed string) (a Asked, ok bool) {
 	plain, ok := v.asks.Open(sealed)
 	return a, ok && json.Unmarshal(plain, &a) == nil && time.Now().Unix() <= a.Until

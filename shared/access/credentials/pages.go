@@ -153,13 +153,13 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request) error {
 // in the link that a user got who was asked to connect it.
 type pageRequest struct {
 	server    string
-	sealed    string // the ask, "" for none
+	sealed    string // the sealed Asked of the link, "" for none
 	asked     *Asked
 	providers []string
 	who       storage.Identity
 }
 
-// read reads the server and the ask of a request.
+// read reads the server of a request, and the Asked that its link carries.
 func (p *Pages) read(q url.Values) (pageRequest, error) {
 	v := pageRequest{server: q.Get("server"), sealed: q.Get("e")}
 	providers, ok := p.Providers(v.server)
@@ -230,7 +230,7 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// list shows the providers of a visit.
+// list shows the providers of a request, each with a form.
 func (p *Pages) list(w http.ResponseWriter, v pageRequest, has map[string]storage.Secret, missing []Missing, csrf string) {
 	body := text("The server " + v.server + " acts for " + v.who.Principal + " at:")
 	for _, name := range v.providers {
@@ -447,8 +447,7 @@ func (p *Pages) back(w http.ResponseWriter, r *http.Request) error {
 	return p.done(w, r, v, l.Provider)
 }
 
-// # Cookies
-
+// Names of cookies.
 const (
 	cookieCSRF = "dm_connect_csrf"
 	cookieUser = "dm_connect_user"

@@ -100,7 +100,7 @@ type place struct{ tenant, principal, provider string }
 
 func (p place) id() string { return storage.UpstreamTokenID(p.tenant, p.principal, p.provider) }
 
-// owner is the additional data of the seal.
+// owner returns the additional data with which AES-GCM seals a row of this place.
 func (p place) owner() []byte { return fmt.Appendf(nil, "%q %q %q", p.tenant, p.principal, p.provider) }
 
 func (p place) row() storage.UpstreamToken {
@@ -222,7 +222,7 @@ func (v *Vault) good(ctx context.Context, at place, renew renewal) (*storage.Sec
 		}
 		switch {
 		case got != nil:
-			is.rev = row.Rev + 2 // claimed and stored
+			is.rev = row.Rev + 2 // the row was written twice: claimed, then filled
 			return got, is, nil
 		case has != nil && storage.CodeOf(err) == storage.Unavailable:
 			return has, is, nil

@@ -58,8 +58,8 @@ func accountKey(tenant string) storage.ValueKey {
 	return storage.ValueKey{Tenant: tenant, Scope: storage.ValueOfServer, Name: "quota.account"}
 }
 
-// account is what this instance knows about the use and the limits of a tenant. Callers
-// hold turn.
+// account is what this instance knows about the use and the limits of a tenant. Hold turn to read or
+// change it.
 type account struct {
 	tenant string
 	turn   turn

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// calls is the bucket of the calls of one principal. Callers hold turn.
+// calls is the bucket of the calls of one principal. Its methods need turn to be held.
 type calls struct {
 	key   storage.ValueKey
 	clock func() time.Time

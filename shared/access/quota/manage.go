@@ -11,12 +11,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Report is what an operator sees of a tenant.
+// Report has the limits and the use of a tenant, for an operator.
 type Report struct {
 	Tenant string          `json:"tenant"`
 	Own    json.RawMessage `json:"own,omitempty"` // limits that an operator has set for the tenant
 	Month  string          `json:"month"`         // YYYY-MM, UTC
-	USD    float64         `json:"usd"`           // used in it; each instance may still hold back up to a cent or a minute of it
+	USD    float64         `json:"usd"`           // used in Month, without what instances have not written yet: for each a cent or a minute of use at most
 }
 
 // Show reads the account of a tenant. A tenant without one has used nothing. Errors:

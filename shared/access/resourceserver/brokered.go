@@ -25,9 +25,9 @@ type Brokered struct {
 	ClientHosts []string `json:"client_hosts,omitempty"`
 	// Enterprise are issuers whose assertions are exchanged for tokens (ID-JAG).
 	Enterprise []Enterprise `json:"enterprise,omitempty"`
-	// Roles maps viewer and operator to the rules for users who sign in to the console. A
-	// user whom both fit is an operator. Without Roles, no user can sign in to the
-	// console.
+	// Roles maps viewer, auditor and operator to the rules for users who sign in to the console. A
+	// user whom several of them fit is an operator, or else an auditor. Without Roles, no user can
+	// sign in to the console.
 	Roles policy.Rules `json:"roles,omitempty"`
 }
 

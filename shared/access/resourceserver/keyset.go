@@ -22,7 +22,7 @@ const (
 	fetchEvery  = 30 * time.Second // least time between fetches, whatever tokens come
 	fetchFirst  = 2 * time.Second  // the same limit while there are no keys at all
 	fetchWithin = 3 * time.Second  // for metadata and keys together
-	maxDocument = 256 << 10        // bytes of either
+	maxDocument = 256 << 10        // bytes of the metadata, and of the key set
 )
 
 // keySet holds the keys of one issuer. It fetches them when they are needed: a process

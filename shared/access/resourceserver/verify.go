@@ -23,7 +23,7 @@ type verifier struct {
 	keys       *keySet
 	issuer     string
 	algorithms []string
-	types      []string // of headers
+	types      []string // accepted values of typ in the header
 	parser     *jwt.Parser
 	validator  *jwt.Validator
 }
