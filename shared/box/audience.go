@@ -11,17 +11,17 @@ import (
 // sessions that were never ended would get them for ever.
 const maxMembers = 1024
 
-// audience is the sessions that share a process. The box's lock guards it.
+// audience is the sessions that share a process. [Box].mu guards it.
 type audience struct {
 	box     *Box
-	id      string            // names their processes
+	id      string            // the name of their processes in logs and in files, by [Scope.Name]
 	members []*session        // in the order of their last messages
 	speaker *session          // the member that was active last; reports of the process name it
 	secrets map[string]Secret // secrets of the principal, as of the last delivery
 }
 
-// awaitRoom returns when no session has more than maxUntold bytes waiting
-// for the sink.
+// awaitRoom blocks until each session has at most maxUntold bytes of output that the sink has not
+// taken.
 func (a *audience) awaitRoom() {
 	a.box.mu.Lock()
 	defer a.box.mu.Unlock()
@@ -39,7 +39,7 @@ func (a *audience) filled() *session {
 	return nil
 }
 
-// level returns the most verbose level that a session has set, "" if none has.
+// level returns the most verbose log level that one of the sessions has set, "" if none has.
 func (a *audience) level() string {
 	level := ""
 	for _, s := range a.members {
@@ -70,8 +70,8 @@ func (a *audience) subscriptions() []string {
 // own client does not support it.
 const everything = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
-// initParams returns the params of initialize for a process of these sessions. A process
-// of several does not learn the name of the first client.
+// initParams returns the params of initialize for a process of these sessions. If several sessions
+// share it, they name Dormouse as the client, and not the client of the first session.
 func (a *audience) initParams() json.RawMessage {
 	params := initParams(a.speaker.init)
 	if !a.box.server.Scope.wide() {
@@ -81,8 +81,8 @@ func (a *audience) initParams() json.RawMessage {
 	return json.RawMessage(`{"protocolVersion":` + string(version) + `,"capabilities":` + everything + `,"clientInfo":{"name":"dormouse","version":"1"}}`)
 }
 
-// event passes a message to the session of its stream. Without a stream it goes to all
-// sessions of the process.
+// event passes a message of the process to the client of the stream. If to is nil, it goes to the
+// standalone streams of all sessions of the process.
 func (a *audience) event(to *stream, raw []byte, final bool) {
 	switch {
 	case to != nil:
@@ -94,11 +94,10 @@ func (a *audience) event(to *stream, raw []byte, final bool) {
 	}
 }
 
-// direct returns the session whose client gets a request of the process. That is the
-// session whose call is in flight, or without a call the newest session that can answer.
-// It refuses the request while calls of several principals are in flight. The process
-// does not say which call it asks for, and one client must not read a question for
-// another.
+// direct returns the session whose client gets a request of the process. That is the session of
+// owner, the call in flight; without a call it is the newest session whose client can answer.
+// direct refuses the request while calls of several principals are in flight. The process does not
+// say for which call it asks, and one user's client must not get the question of another user.
 func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
 	switch {
 	case mixed:
@@ -115,7 +114,7 @@ func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session,
 	return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no client that this belongs to can answer " + m.Method}
 }
 
-// tellAll passes a notification outside of calls to every session that wants it.
+// tellAll passes a notification that belongs to no call to every session that wants it.
 func (a *audience) tellAll(raw []byte) {
 	m, err := wire.Parse(raw)
 	for _, s := range a.members {
@@ -125,8 +124,8 @@ func (a *audience) tellAll(raw []byte) {
 	}
 }
 
-// common adapts a request with which one session would change a setting for all
-// sessions. It reports whether the process is to get the request at all.
+// common adapts a request of one session that would change a setting of all sessions, such as the
+// log level. pass is false if the process must not get the request.
 func (a *audience) common(s *session, m *wire.Message) (pass bool) {
 	switch m.Method {
 	case wire.MethodSetLevel:

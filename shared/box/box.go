@@ -18,36 +18,36 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// Box hosts one server for one tenant, with a process for each session or for several,
-// as [Server].Scope says. It is safe for concurrent use. Its methods do not block on
-// processes or the [Sink], apart from Close.
+// Box hosts one server for one tenant, with a process for each session or for several, as
+// [Server].Scope says. It is safe for concurrent use. Its methods wait neither for processes nor
+// for the [Sink], apart from Close.
 type Box struct {
 	server  Server
 	sink    Sink
 	log     *slog.Logger
 	hide    *redact.Redactor
 	grace   proc.Grace
-	draw    func() int64 // see conversation
+	draw    func() int64 // draws the number of a request; see the function numbers
 	spawn   func(proc.Command, proc.Grace) (child, error)
-	lacks   sync.Once          // makes the box log only once which guards the sandboxes lack
-	marks   atomic.Int64       // how many processes got a mark so far
+	lacks   sync.Once          // so that the box logs only once which protections its sandboxes lack
+	marks   atomic.Int64       // how many processes were marked so far, see [Server].Mark
 	saves   context.Context    //nolint:containedctx // context in which workspaces are saved; Close ends it
 	abandon context.CancelFunc // ends saves
 	leaves  func()             // takes the box out of [Server].Memory
 
-	// mu guards everything below, and all sessions, groups and processes. A goroutine
-	// that holds it works on tables and copies messages. It must not make a system call
-	// that may wait, call the sink or parse a message.
+	// mu guards everything below, and all sessions, groups and processes. A goroutine that holds
+	// mu only changes tables and copies messages. It must not make a system call that may block,
+	// call the sink or parse a message.
 	mu     sync.Mutex
-	era    bridge.Era // of the server, "" if it is not known
+	era    bridge.Era // which protocol versions the server speaks, "" if that is not known
 	used   time.Time  // when a client or one of its calls was last active
 	counts dropped
-	starts backOff       // the pause before the next start, after starts that failed
-	active int           // processes and calls of the sink under way
-	over   chan struct{} // not nil when Close waits: closed when active is zero
+	starts backOff       // delays the next start after failed starts
+	active int           // goroutines that Close waits for: processes, calls of the sink, removals of files
+	over   chan struct{} // made by Close, and closed when active is zero
 
 	sessions map[string]*session
-	groups   map[string]*group // those with a process
+	groups   map[string]*group // by name; only groups that have a process
 	closed   bool
 }
 
@@ -69,13 +69,13 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	return b
 }
 
-// Deliver executes a message and returns at once: failures are events too. Each request
-// ends in an event of the stream d.ID, and the last of these has Final. A delivery
-// without requests has no such event. The box drops a delivery whose id is in flight in
-// its session.
+// Deliver executes a message of a client and returns at once. Failures also reach the client as
+// events. Each request ends in an event of the stream d.ID, and the event of the last one has
+// Final set. A delivery without requests has no event with Final. If requests of a delivery with
+// the same id are still in flight in the session, the box drops the new delivery.
 //
-// Deliver passes a response to the process that asked. If that sleeps with its memory, the
-// response wakes it. Otherwise Deliver drops a response to a question that is not open.
+// Deliver passes a response to the process that has asked the question. If that process sleeps
+// with its memory, the response wakes it. A response to a question that is not open is dropped.
 func (b *Box) Deliver(d Delivery) {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	b.mu.Lock()
@@ -112,8 +112,8 @@ func (b *Box) Deliver(d Delivery) {
 	b.execute(g, st, msgs, d.Again)
 }
 
-// execute gives messages to the process of the session. It starts the process if one of
-// the messages needs it.
+// execute gives the messages to the current process of g. It starts a process if there is none and
+// one of the messages needs it.
 func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 	msgs = slices.DeleteFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Response && answered(g.live, st.session, m) })
 	p := g.current
@@ -155,13 +155,13 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 	}
 }
 
-// forProcess reports whether a process must be there to take m.
+// forProcess reports whether m needs a running process.
 func (b *Box) forProcess(m wire.Message) bool {
 	switch m.Kind {
 	case wire.Request:
 		return true
 	case wire.Response:
-		return b.server.Images != nil // the process that asked may sleep
+		return b.server.Images != nil // the process that asked may be asleep, and this response wakes it
 	case wire.Notification:
 		return m.Method != wire.NotifyInitialized && m.Method != wire.NotifyCancelled
 	default:
@@ -179,7 +179,8 @@ func requestsOf(msgs []wire.Message) []wire.Message {
 	return found
 }
 
-// invalid answers a delivery that cannot be parsed, under its id if it has one.
+// invalid returns the error response to a delivery that cannot be parsed. It has the id of the
+// request if that could be read.
 func invalid(msgs []wire.Message, err error) []byte {
 	var id json.RawMessage
 	if len(msgs) == 1 {
@@ -206,16 +207,15 @@ func (b *Box) Answer(session storage.ID, question string, raw []byte) {
 	}
 }
 
-// answered passes the response of a session's client to the one of the processes that has asked.
-// It returns false if none has.
+// answered passes a response of a session's client to the process that asked the question. It
+// returns false if none of the processes has asked it.
 func answered(processes []*process, s *session, m wire.Message) bool {
 	question, _ := wire.String(m.ID)
 	return slices.ContainsFunc(processes, func(p *process) bool { return p.conv.answer(s, question, m) })
 }
 
-// CloseStream closes a stream for good. The box cancels its requests and drops what the
-// server still says for them. An event that is already on its way to the sink may still
-// arrive.
+// CloseStream cancels the requests of a stream and drops everything that the server still sends
+// for them. An event that was already handed to the sink may still arrive.
 func (b *Box) CloseStream(session storage.ID, stream storage.StreamID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -224,9 +224,10 @@ func (b *Box) CloseStream(session storage.ID, stream storage.StreamID) {
 	}
 }
 
-// StopSession ends a session. The box stops a process of this session only: requests in
-// flight end with an error unless the process answers them on its way out. A shared
-// process goes on, and the requests of the session are cancelled.
+// StopSession ends a session. If the session has a process of its own, the box stops the process:
+// requests in flight end with an error, unless the process still answers them before it ends. If
+// the session shares a process, the process goes on, and only the requests of the session are
+// cancelled.
 func (b *Box) StopSession(session storage.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,8 +247,8 @@ func (b *Box) StopSession(session storage.ID) {
 	}
 }
 
-// Questions lists the open questions of each session by id, in the order in which the
-// server asked them.
+// Questions returns, for each session, the ids of the server's requests that its client has not
+// answered, in the order in which the server sent them.
 func (b *Box) Questions() map[storage.ID][]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -262,9 +263,9 @@ func (b *Box) Questions() map[storage.ID][]string {
 	return open
 }
 
-// IdleSince returns when a client or one of its requests was last active. ok is true
-// only if no request is in flight, no process is starting, and the sink has taken
-// everything. With a Keeper every workspace must be saved too.
+// IdleSince returns when a client or one of its requests was last active. ok is true only if no
+// request is in flight, no process is starting, and the sink has taken all output. If the server
+// has a Keeper, every workspace must be saved as well.
 func (b *Box) IdleSince() (since time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -281,14 +282,14 @@ func (b *Box) IdleSince() (since time.Time, ok bool) {
 	return b.used, true
 }
 
-// Close stops all processes. It returns when they and everything in their groups are
-// gone, the sink has taken their last events, and the workspaces are saved. Apart from
-// the sink and the saves it takes no longer than within and the slowest process, which
-// gets about seven seconds.
+// Close stops all processes. It returns when they and all processes of their process groups have
+// ended, the sink has taken their last events, and the workspaces are saved. Without the sink and
+// the saves, it takes at most the time within and about seven seconds for the slowest process.
 //
-// Requests in flight get the time within to end. Those that are left end with an error of
-// phase box_unavailable, and so do later requests, at once. When ctx ends first, Close
-// kills the processes, gives up saving, and returns an error that wraps the cause of ctx.
+// Requests in flight may go on for the time within. After it they end with an error of phase
+// box_unavailable. Requests that come after the call of Close get this error at once. If ctx ends
+// first, Close kills the processes, gives up saving, and returns an error that wraps the cause of
+// ctx.
 func (b *Box) Close(ctx context.Context, within time.Duration) error {
 	defer b.leaves()
 	over := b.shut(within)
@@ -332,8 +333,8 @@ func (b *Box) shut(within time.Duration) <-chan struct{} {
 
 // # For sessions and processes; mu is held
 
-// session finds or makes a session and joins it to its group. fresh reports whether it
-// was not a member before.
+// session finds or makes a session and adds it to its group. fresh reports whether it was not yet
+// a member of the group.
 func (b *Box) session(id, principal string) (s *session, g *group, fresh bool) {
 	if s = b.sessions[id]; s == nil {
 		s = &session{box: b, id: id, principal: principal}
@@ -355,12 +356,12 @@ func (b *Box) session(id, principal string) (s *session, g *group, fresh bool) {
 	return s, g, fresh
 }
 
-// groupOf returns the group to which a session belongs, nil if that has no process.
+// groupOf returns the group of a session, or nil if the group has no process.
 func (b *Box) groupOf(s *session) *group {
 	return b.groups[b.server.Scope.Name(s.id, s.principal)]
 }
 
-// processes returns the processes of a session's group, with those that are being stopped.
+// processes returns the processes of a session's group, including those that are being stopped.
 func (b *Box) processes(s *session) []*process {
 	if g := b.groupOf(s); g != nil {
 		return g.live
@@ -368,7 +369,7 @@ func (b *Box) processes(s *session) []*process {
 	return nil
 }
 
-// Era returns which protocols the server speaks, "" if that is not known yet.
+// Era returns which protocol versions the server speaks, "" if that is not known yet.
 func (b *Box) Era() bridge.Era {
 	b.mu.Lock()
 	defer b.mu.Unlock()

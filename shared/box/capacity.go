@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// tryAgain is the time after which a refused client may come back.
+// tryAgain is the time after which a client whose request was refused may send it again.
 const tryAgain = 10 * time.Second
 
-// makeRoom finds room for one more process. Below the limit it returns nil and true at once.
-// Else it returns the process whose end makes room: one that is already ending, or the
-// one that has been idle longest, which it stops. It returns false if all processes are
-// at work.
+// makeRoom finds room for one more process. Below the limit it returns nil and true. At the limit
+// it returns the process after whose end the new one may start: one that is already ending, or
+// else the one that has been idle longest, which makeRoom stops. It returns false if all processes
+// are busy.
 func (b *Box) makeRoom() (free *process, ok bool) {
 	if b.server.MaxProcesses == 0 {
 		return nil, true
@@ -20,7 +20,7 @@ func (b *Box) makeRoom() (free *process, ok bool) {
 	for _, g := range b.groups {
 		for _, p := range g.live {
 			if p.followed || p.nap.asleep() {
-				continue // n counts the process that takes the place of this one; a sleeping process does not count
+				continue // a sleeping process does not count, and of a process that another one will replace only the other counts
 			}
 			if p.state >= stopping || g.current != p {
 				free = p
@@ -64,7 +64,7 @@ func (b *Box) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	}, true
 }
 
-// idlest returns the ready process that has been idle longest, nil for none.
+// idlest returns the ready process that has been idle longest, nil if no ready process is idle.
 func (b *Box) idlest() (idle *process) {
 	for _, g := range b.groups {
 		if p := g.current; p != nil && p.state == ready && p.conv.idle() && (idle == nil || p.clock.used.Before(idle.clock.used)) {
@@ -83,7 +83,7 @@ func (b *Box) atLimit() bool {
 	return b.server.MaxProcesses > 0 && n >= b.server.MaxProcesses
 }
 
-// full returns the fault of a request that finds no room for a process.
+// full returns the error for a request that needs a new process when all processes are busy.
 func (b *Box) full() *fault {
 	f := b.unavailable(fmt.Sprintf("all %d processes that may run are busy: try again in %s", b.server.MaxProcesses, tryAgain))
 	f.data.Limit, f.data.RetryAfter = float64(b.server.MaxProcesses), tryAgain.Seconds()

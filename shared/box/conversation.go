@@ -17,60 +17,61 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// Limits of what one process may have open, so that neither side can fill the memory of
-// the box. Real processes have a handful.
+// Limits of what one process may have open, so that neither clients nor the server can fill the
+// memory of the box. Normally there is a handful of each.
 const (
 	maxRequests  = 1024 // requests of the client in flight
 	maxQuestions = 1024 // questions of the server without an answer
 	maxID        = 1024 // bytes of an id or progress token
 )
 
-// processSide takes the output of a conversation for the process.
+// processSide receives what a conversation sends to the process.
 type processSide interface {
 	// send writes a line to the process. number is the number of the request in it, 0
 	// for other messages. It returns false if too many bytes already wait for the
 	// process to read.
 	send(number int64, line []byte) bool
-	// withdraw has the process stop working on a request that the client has given up.
-	// It sends line if the process still knows the request as the client sent it.
+	// withdraw makes the process stop working on a request that its client has given up. line is
+	// the cancellation; it is sent unless the protocol of the process cancels in another way.
 	withdraw(r *request, line []byte)
 }
 
-// clientSide takes the output of a conversation for clients.
+// clientSide receives what a conversation sends to clients.
 type clientSide interface {
-	// event reports a message. A nil stream means the standalone stream.
+	// event sends a message to the client of a stream, nil for the standalone stream. final marks
+	// the last event of the stream.
 	event(to *stream, raw []byte, final bool)
-	// direct returns, for a process of several sessions, the session whose client gets a
-	// request of the process, or why it is refused. owner is the call that the request
-	// may belong to. mixed says that calls of several principals are in flight.
+	// direct returns the session whose client gets a request of the process, or the error with
+	// which the request is refused. It is called only if several sessions share the process. owner
+	// is the call to which the request may belong, nil for none. mixed says that calls of several
+	// principals are in flight.
 	direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
 }
 
-// clockSide hears the events of a conversation that start or stop clocks.
+// clockSide is told of the events that start or stop the timers of requests and of the process.
 type clockSide interface {
-	// opened is called when a request's question is asked. closed is called when it is
-	// answered or withdrawn, or when its request ends.
+	// opened is called when the process asks the client something for a request. closed is called
+	// when that question is answered or withdrawn, or when its request ends.
 	opened(q *question)
 	closed(q *question)
 	// quiet is called when no request is in flight any more.
 	quiet()
-	// over is called when a request that the process has got ends.
+	// over is called when a request ends that was sent to the process.
 	over()
 }
 
-// conversation is the state that lets clients talk with one process: it knows the owner
-// of each request and the stream of each message. It is pure: it does no I/O, reads no
-// clock, starts no goroutine and takes no lock. Its owner holds the lock.
+// conversation is the state of the messages between clients and one process: it knows the client
+// and the stream of each request. It does no I/O, reads no clock, starts no goroutine and takes no
+// lock. Its caller must hold [Box].mu.
 //
 // The process never sees the ids of clients. Every request gets a number, which is its
 // id and its progress token in the process. So the box cannot confuse equal ids of two
 // clients, or of a cancelled request and a new one. The numbers are random, so a client
 // cannot name the request of another one.
 //
-// The conversation does not change a slice after it has passed it on. It writes every
-// line for the process, and every message for a client, from the parts that were read
-// ([wire.Message.Line]). So members of a message that this package does not know never
-// reach the other side.
+// A byte slice is not changed after it was passed on. Every line for the process, and every
+// message for a client, is composed anew from the parts that [wire.Parse] has found. So top-level
+// members of a message that are not part of JSON-RPC never reach the other side.
 type conversation struct {
 	pipe    processSide
 	clients clientSide
@@ -78,18 +79,18 @@ type conversation struct {
 	shared  bool // several sessions share the process
 
 	draw      func() int64   // a number for a request, not 0
-	kept      map[int64]bool // numbers of the box's own requests
-	came      int64          // requests so far
+	kept      map[int64]bool // numbers of the box's own requests so far, which no other request may get
+	came      int64          // how many requests came so far
 	requests  map[int64]*request
-	renamed   map[int64]*request // requests that were sent again, by their second number
+	renamed   map[int64]*request // requests that were sent again under another number, by that number
 	byID      map[clientID]*request
-	passed    *list.List // of *request, known to the process, oldest first
-	questions map[string]*question
+	passed    *list.List           // the requests, as *request, that were sent to the process, oldest first
+	questions map[string]*question // open questions, by the id that the client sees
 	asked     map[string]*question // questions by the key of the id that the server gave them
-	questionN int64
+	questionN int64                // how many questions the process has asked so far
 }
 
-// newConversation makes a conversation. The caller sets its process and clock.
+// newConversation makes a conversation. The caller sets pipe and clock.
 func newConversation(draw func() int64, shared bool, to clientSide) *conversation {
 	return &conversation{
 		draw: draw, shared: shared, clients: to, kept: map[int64]bool{},
@@ -98,10 +99,10 @@ func newConversation(draw func() int64, shared bool, to clientSide) *conversatio
 	}
 }
 
-// numbers returns a function that draws request numbers, from 1. In a process of several
-// sessions they have 53 bits, which is as much as JavaScript can count. So a client
-// cannot guess the number of another one's request. In a process of one session they have
-// 31 bits, because some servers keep an id in 32.
+// numbers returns a function that draws random request numbers, from 1. If several sessions share
+// a process, a number has 53 bits, so that one client cannot guess the number of another one's
+// request; JavaScript cannot represent larger integers. Otherwise it has 31 bits, because some
+// servers keep an id in 32 bits.
 func numbers(scope Scope) func() int64 {
 	bits := 31
 	if scope.wide() {
@@ -109,13 +110,13 @@ func numbers(scope Scope) func() int64 {
 	}
 	return func() int64 {
 		var b [8]byte
-		_, _ = rand.Read(b[:]) // it never fails
+		_, _ = rand.Read(b[:]) // never fails
 		return 1 + int64(binary.LittleEndian.Uint64(b[:])>>(64-bits))%(1<<bits-1)
 	}
 }
 
-// number draws a number that is free: no request in flight has it, and none of the box's
-// own requests ever had it.
+// number draws a number that no request in flight has and that none of the box's own requests ever
+// had.
 func (c *conversation) number() int64 {
 	for {
 		n := c.draw()
@@ -129,22 +130,22 @@ func (c *conversation) knows(n int64) bool {
 	return c.requests[n] != nil || c.renamed[n] != nil || c.kept[n]
 }
 
-// own draws a number for a request of the box itself and keeps it for good. There are
-// few of these.
+// own draws a number for a request of the box itself. The number is never used again. There are
+// few such requests.
 func (c *conversation) own() int64 {
 	n := c.number()
 	c.kept[n] = true
 	return n
 }
 
-// idle reports whether no request is in flight. A request stays in flight while its
-// question is open. A question without a request does not count: a client that has gone
-// never answers it, and would keep the box awake for ever.
+// idle reports whether no request of a client is in flight. A request stays in flight while its
+// client is asked a question. A question that belongs to no request does not count: if its client
+// has gone, nobody answers it, and the box could never sleep.
 func (c *conversation) idle() bool { return len(c.requests) == 0 }
 
 // # From the client
 
-// add takes a request of the client into the table, or says why not.
+// add registers a request of a client. It returns an error if the request is refused.
 func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 	key := clientID{st.session, idKey(m.ID)}
 	token := wire.Lookup(m.Params, "_meta", wire.MetaProgressToken)
@@ -164,8 +165,8 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 	return r, nil
 }
 
-// pass sends a request of the table to the process. It returns false if too many bytes
-// already wait for the process.
+// pass sends a registered request to the process, or holds it until the process is ready. It
+// returns false if the queue of the process is full.
 func (c *conversation) pass(r *request, m wire.Message) bool {
 	m.ID = strconv.AppendInt(nil, r.number, 10)
 	if r.token != nil {
@@ -174,16 +175,16 @@ func (c *conversation) pass(r *request, m wire.Message) bool {
 	return c.pipe.send(r.number, m.Line())
 }
 
-// known marks a request as one that the process may have read. Before that, no message
-// of the process can belong to it.
+// known marks a request as sent to the process. Before that, no message of the process can belong
+// to the request.
 func (c *conversation) known(r *request) {
 	if r.passed == nil {
 		r.passed = c.passed.PushBack(r)
 	}
 }
 
-// cancel ends the request that a client's notifications/cancelled names, and tells
-// the process. It returns nil if there is no such request of the session here.
+// cancel ends the request that a client's notifications/cancelled names, and cancels it in the
+// process. It returns nil if the session has no such request in this conversation.
 func (c *conversation) cancel(s *session, m wire.Message) *request {
 	m = c.notice(m)
 	r := c.byID[clientID{s, idKey(wire.Lookup(m.Params, "requestId"))}]
@@ -198,8 +199,8 @@ func (c *conversation) cancel(s *session, m wire.Message) *request {
 	return r
 }
 
-// tellCancelled has the process stop working on a request that ends although the client
-// has not cancelled it.
+// tellCancelled makes the process stop working on a request that ends although its client has not
+// cancelled it.
 func (c *conversation) tellCancelled(r *request, reason string) {
 	if r.passed == nil {
 		return
@@ -207,7 +208,7 @@ func (c *conversation) tellCancelled(r *request, reason string) {
 	c.pipe.withdraw(r, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.sent, reason)))
 }
 
-// renumber gives a request another number, which the process answers from now on.
+// renumber gives a request a new number, under which the process answers it from now on.
 func (c *conversation) renumber(r *request) int64 {
 	delete(c.renamed, r.sent)
 	r.sent = c.number()
@@ -215,8 +216,8 @@ func (c *conversation) renumber(r *request) int64 {
 	return r.sent
 }
 
-// answer passes the response of a session's client to an open question. It returns false
-// if the session was not asked that question, or m is no response.
+// answer passes a client's response to the question with the id visible to the process. It returns
+// false if the session was not asked this question, or m is no response.
 func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 	q := c.questions[visible]
 	if q == nil || m.Kind != wire.Response || q.session != nil && q.session != s {
@@ -228,8 +229,9 @@ func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 	return true
 }
 
-// mayReport reports whether a session's client may send this progress. In a process of
-// several sessions it may only do so for a question that it was asked.
+// mayReport reports whether a session's client may send m, a progress notification, to the
+// process. If several sessions share the process, m must be about a question that this client was
+// asked.
 func (c *conversation) mayReport(s *session, m wire.Message) bool {
 	if !c.shared {
 		return true
@@ -243,8 +245,8 @@ func (c *conversation) mayReport(s *session, m wire.Message) bool {
 	return false
 }
 
-// notice returns a client's notification as the process gets it. A progress token in it
-// could be the number of a request, so notice replaces it with an unused number.
+// notice returns a client's notification in the form for the process. A progress token in its
+// _meta could equal the number of a request, so notice replaces the token with an unused number.
 func (c *conversation) notice(m wire.Message) wire.Message {
 	if wire.Lookup(m.Params, "_meta", wire.MetaProgressToken) != nil {
 		m.Params, _ = wire.Replace(m.Params, strconv.AppendInt(nil, c.number(), 10), "_meta", wire.MetaProgressToken)
@@ -267,10 +269,10 @@ func (c *conversation) response(m wire.Message) bool {
 	return true
 }
 
-// release takes the open questions from a request that the process answers, because the process
-// does not wait for them there. They belong to another request of the same client, or to none. A
-// client of 2026-07-28 is asked in its requests only, so the questions of such a request end with
-// it.
+// release detaches the open questions from a request that the process answers; the process then
+// asks them for something else. They move to the newest other request of the same session, or
+// belong to no request. If r comes from a client of 2026-07-28, its questions end with it, because
+// such a client is asked only in responses to its requests.
 func (c *conversation) release(r *request) {
 	var heir *request
 	for e := c.passed.Back(); e != nil && heir == nil; e = e.Prev() {
@@ -289,7 +291,7 @@ func (c *conversation) release(r *request) {
 	}
 }
 
-// request finds the request in flight that the process knows by this id.
+// request finds the request in flight that has this id in the process.
 func (c *conversation) request(id json.RawMessage) *request {
 	n, ok := wire.Integer(id)
 	if !ok {
@@ -305,9 +307,9 @@ func (c *conversation) request(id json.RawMessage) *request {
 	return r
 }
 
-// ask passes a request of the process to the client as a question, or returns why not.
-// The id of the question is random: it is unique in the session for ever, and a client
-// cannot guess it.
+// ask sends a request of the process to a client as a question, or returns the error with which it
+// is refused. The id of the question is random: it is unique in the session for ever, and no
+// client can guess it.
 func (c *conversation) ask(m wire.Message) *wire.Error {
 	if len(c.questions) >= maxQuestions || len(m.ID) > maxID {
 		return &wire.Error{Code: wire.CodeInternal, Message: "too many requests to the client are open"}
@@ -332,9 +334,9 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 	return nil
 }
 
-// notification passes a notification of the process to its stream. It returns false if
-// it belongs to something that is over, or if its owner is unknown. subscribed means that
-// the process has sent it because of a subscription, and so outside of calls.
+// notification passes a notification of the process to its stream. It returns false if the
+// notification belongs to something that has ended, or if nobody knows whose it is. subscribed
+// means that the process sent it because of a subscription, so it belongs to no call.
 func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 	switch m.Method {
 	case wire.NotifyProgress:
@@ -353,8 +355,8 @@ func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 			return true
 		}
 	default:
-		// A modern client may listen to nothing, so it gets an extension's notification
-		// on the response that it waits for.
+		// A client of 2026-07-28 may have no open subscription, so a notification of an extension
+		// goes to the stream of the response for which the client waits.
 		if r, mixed := c.owner(); r != nil && r.modern && !mixed && !subscribed && wire.OfExtension(m.Method) {
 			c.clients.event(r.stream, m.Line(), false)
 			return true
@@ -364,8 +366,8 @@ func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 	return true
 }
 
-// progress passes the progress of a request in flight. A client that did not ask for
-// progress must not get any, and it must not get a token that it does not know.
+// progress passes the progress of a request in flight to its client, with the client's own token.
+// It returns false if the client has not asked for progress.
 func (c *conversation) progress(m wire.Message) bool {
 	n, ok := wire.Integer(wire.Lookup(m.Params, wire.MetaProgressToken))
 	if !ok {
@@ -380,7 +382,8 @@ func (c *conversation) progress(m wire.Message) bool {
 	return true
 }
 
-// withdraw tells the client that the process no longer wants an answer to a question.
+// withdraw passes a notifications/cancelled of the process to the client that was asked: the
+// process no longer wants the answer.
 func (c *conversation) withdraw(m wire.Message) bool {
 	q := c.asked[idKey(wire.Lookup(m.Params, "requestId"))]
 	if q == nil {
@@ -392,9 +395,9 @@ func (c *conversation) withdraw(m wire.Message) bool {
 	return true
 }
 
-// owner returns the request to which unaddressed messages of the process belong: the
-// newest one that the process knows, nil for none. mixed reports that requests of
-// several principals are in flight, so that the message may belong to another one.
+// owner returns the request to which a message of the process belongs that names none: the newest
+// one that was sent to the process, nil if there is none. mixed is true if requests of several
+// principals are in flight, so the message may belong to another principal.
 func (c *conversation) owner() (newest *request, mixed bool) {
 	for e := c.passed.Back(); e != nil; e = e.Prev() {
 		r, _ := e.Value.(*request)
@@ -423,8 +426,8 @@ func (c *conversation) end(r *request, raw []byte) {
 	c.askIfLast(st)
 }
 
-// suspend removes a request from the table. A later round resumes it when its client has
-// answered.
+// suspend removes a request whose client must first answer questions. When the client has
+// answered, the request is delivered again, perhaps to another box.
 func (c *conversation) suspend(r *request, a asking) {
 	c.drop(r)
 	r.stream.open--
@@ -438,7 +441,7 @@ func (c *conversation) askIfLast(st *stream) {
 	}
 }
 
-// endAll ends all requests and forgets all questions.
+// endAll ends all requests with the error f, and forgets all questions.
 func (c *conversation) endAll(f *fault) {
 	for _, r := range c.inOrder() {
 		c.end(r, f.unanswered(r))
@@ -447,8 +450,8 @@ func (c *conversation) endAll(f *fault) {
 	clear(c.asked)
 }
 
-// leave ends the open requests of a departing session with f, and the questions to its
-// client with an error.
+// leave ends the open requests of a departing session with the error f. The questions to its
+// client end with an error for the process.
 func (c *conversation) leave(s *session, f *fault) {
 	for _, r := range c.inOrder() {
 		if r.stream.session == s {
@@ -464,7 +467,7 @@ func (c *conversation) leave(s *session, f *fault) {
 	}
 }
 
-// drop forgets a request, and tells the client nothing.
+// drop forgets a request and its questions. It sends the client nothing.
 func (c *conversation) drop(r *request) {
 	delete(c.requests, r.number)
 	delete(c.renamed, r.sent)

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
-// child is a running process. A [proc.Child] is one; tests have others.
+// child is a running process: a [proc.Child], or a fake in tests.
 type child interface {
 	PID() int
 	Since() time.Time
@@ -29,15 +29,15 @@ type child interface {
 	KernelKilled() bool
 }
 
-// touch notes that a client is active.
+// touch records that a client is active now.
 func (b *Box) touch() { b.used = time.Now() }
 
-// enter counts a goroutine that Close waits for. Its end is counted by leave.
+// enter counts a goroutine that Close waits for. Each call must be followed by a call of leave.
 func (b *Box) enter() { b.active++ }
 
 func (b *Box) leave() {
 	b.active--
-	if b.active == 0 && b.over != nil && !isClosed(b.over) { // a message may come after Close
+	if b.active == 0 && b.over != nil && !isClosed(b.over) { // a message may come after Close, and over must not be closed twice
 		close(b.over)
 	}
 }
@@ -68,26 +68,25 @@ func (b *Box) remove(sessionID string) {
 	})
 }
 
-// unavailable returns the fault of requests that end because the box cannot serve them.
+// unavailable returns the error of requests that end because the box cannot execute them.
 func (b *Box) unavailable(why string) *fault {
 	return b.server.fault(PhaseBoxUnavailable, "%s", why)
 }
 
-// interrupted returns the fault of requests in flight whose process or session ends before
-// they do.
+// interrupted returns the error of requests in flight whose process or session ends first.
 func (b *Box) interrupted(why string) *fault {
 	f := b.unavailable(why + "; whether the call was executed is not known")
 	f.unsent = b.unavailable(why + "; the call was not executed, send it again").message
 	return f
 }
 
-// saveTime limits how long the box takes to save a workspace. Only two things wait for a
-// save: the next process of the session, and the box before it sleeps.
+// saveTime limits how long the box takes to save a workspace. The next process of the session
+// waits for the save, and so does the box before it sleeps.
 const saveTime = 2 * time.Minute
 
-// backOff delays starts after failures: not after the first, then by 2, 4 and 8 seconds.
-// Without it every retry of a client would start a process of a server that cannot
-// start.
+// backOff delays starts after failures: the start after the first failure not at all, the next
+// ones by 2, 4 and then always 8 seconds. Otherwise every retry of a client would start a process
+// of a server that cannot start.
 type backOff struct {
 	failed int
 	next   time.Time
@@ -104,7 +103,7 @@ func (o *backOff) failure() {
 
 func (o *backOff) success() { *o = backOff{} }
 
-// wait returns how long the next start has to wait.
+// wait returns how long the caller must wait before the next start.
 func (o *backOff) wait() time.Duration { return max(0, time.Until(o.next)) }
 
 func isClosed(c <-chan struct{}) bool {

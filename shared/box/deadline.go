@@ -2,8 +2,8 @@ package box
 
 import "time"
 
-// deadlines limit how long a process may take for a request, and a client for an answer.
-// They also limit how long an idle process is kept.
+// deadlines has the timers of a process: for its requests, for the answers of clients, and for the
+// time that it is kept while idle.
 type deadlines struct {
 	box  *Box
 	p    *process
@@ -11,27 +11,27 @@ type deadlines struct {
 	used time.Time // when the process last had something to do
 
 	pulse
-	last  *fault      // not nil: the process takes no more calls, and stops with this after its last one
-	grace *time.Timer // fires when the time for the last calls is over
+	last  *fault      // if not nil, the process takes no more calls and is stopped with this error after the open ones
+	grace *time.Timer // at its end the process is stopped, even if calls are open
 	until time.Time   // when grace fires
 }
 
-// limit sets the deadline of a request: a server that does not answer must not keep the
-// box awake for ever.
+// limit starts the timer of a request: a server that does not answer must not keep the box awake
+// for ever.
 func (d *deadlines) limit(r *request) {
 	if timeout := d.box.server.ToolTimeout; timeout >= 0 {
 		d.count(r, timeout)
 	}
 }
 
-// count starts or restarts the timer for the time that a request has left.
+// count starts or restarts the timer of a request that has the time left.
 func (d *deadlines) count(r *request, left time.Duration) {
 	r.due = time.Now().Add(left)
 	r.timer = d.box.server.Guard.After(left, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
-		// The request may have ended, or asked something, while this waited for the
-		// lock.
+		// The request may have ended, or its client may have been asked something, while this
+		// function waited for the lock.
 		if d.p.conv.requests[r.number] != r || r.asked > 0 {
 			return
 		}
@@ -43,12 +43,12 @@ func (d *deadlines) count(r *request, left time.Duration) {
 	})
 }
 
-// repair is the time in which a process may still send the right answer after one that is
-// not JSON. Some servers print an answer, perhaps cut short, before they send it.
+// repair is how long the box waits for the right response after one that is not JSON. Some servers
+// print a response to stdout, perhaps shortened, before they send it.
 const repair = time.Second
 
-// soon calls giveUp: at once, or if wait is true after [repair], unless open then says that the
-// request has ended.
+// soon calls giveUp at once, or, if wait is true, after [repair] if open then returns true. open
+// says whether the request is still open.
 func (d *deadlines) soon(wait bool, open func() bool, giveUp func()) {
 	if !wait {
 		giveUp()
@@ -63,9 +63,8 @@ func (d *deadlines) soon(wait bool, open func() bool, giveUp func()) {
 	})
 }
 
-// opened stops the clock of a request that asks its client something: the server is not
-// responsible for the time that a human takes. The question has a limit of its own,
-// because a client that has gone never answers.
+// opened stops the timer of a request whose client is asked something: a human may take time to
+// answer. The question has a time limit of its own, because a client that has gone never answers.
 func (d *deadlines) opened(q *question) {
 	r := q.call
 	if r.asked++; r.asked == 1 && r.timer != nil {
@@ -95,7 +94,7 @@ func (d *deadlines) ask(q *question, within time.Duration) {
 	})
 }
 
-// closed lets the clock of a request run again when its last question is closed.
+// closed restarts the timer of a request when its last open question has ended.
 func (d *deadlines) closed(q *question) {
 	q.timer.Stop()
 	r := q.call
@@ -104,7 +103,8 @@ func (d *deadlines) closed(q *question) {
 	}
 }
 
-// quiet restarts the idle time of the process.
+// quiet restarts the idle timer of the process, or stops the process if it was told to end after
+// its last request.
 func (d *deadlines) quiet() {
 	d.box.touch()
 	d.used = d.box.used
@@ -117,7 +117,7 @@ func (d *deadlines) quiet() {
 	}
 }
 
-// rest starts the idle time of the process anew.
+// rest restarts the idle timer of the process.
 func (d *deadlines) rest() {
 	d.used = time.Now()
 	if d.idle != nil {
@@ -127,8 +127,8 @@ func (d *deadlines) rest() {
 	d.idle = d.box.server.Guard.After(d.box.server.Idle, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
-		// The process may have been used while this waited for the lock. While a request
-		// is open the timer does nothing: the end of the request calls quiet.
+		// The process may have been used while this function waited for the lock. If a request is
+		// open, nothing happens now: quiet is called when the request ends.
 		switch {
 		case !d.p.isCurrent() || time.Since(d.used) < d.box.server.Idle:
 		case d.p.conv.idle() || d.p.waits():
@@ -137,7 +137,7 @@ func (d *deadlines) rest() {
 	})
 }
 
-// take takes over the requests of a process that sleeps, with the time that each has left.
+// take takes over the timers of the requests and questions of a process that sleeps.
 func (d *deadlines) take(c *conversation) {
 	for _, r := range c.requests {
 		if r.timer != nil && r.asked == 0 {
@@ -163,8 +163,9 @@ func (d *deadlines) stop() {
 	d.certain()
 }
 
-// drain limits the time that a process has for its calls before it is stopped. A later limit
-// does not replace an earlier one: an order to halt may come after that to shut down.
+// drain stops the process after the time within, unless it has ended its calls before. Of several
+// calls of drain the earliest end counts: an operator may halt a process, and the box may be shut
+// down during that time.
 func (d *deadlines) drain(why *fault, within time.Duration) {
 	until := time.Now().Add(within)
 	if d.grace != nil {

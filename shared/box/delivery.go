@@ -7,12 +7,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// What a box gets, and what it says, as its host and the runner name it. The deliver id of a
-// Delivery names the request stream that it opens. A box keeps Init, Level and Subscribed for the
-// process that this delivery or a later one starts. If Init is nil, the box takes that of an
-// initialize that was delivered, or else that of a client without capabilities. The box owns Raw,
-// and the receiver of an Output owns its Raw. A process that was started with other Secrets than
-// the last is started anew.
+// The types of what a box receives and sends. The ID of a Delivery names the request stream that
+// it opens. Init, Level and Subscribed are kept for the process that this delivery or a later one
+// starts. If Init is nil, the box uses the params of a delivered initialize, or else those of a
+// client without capabilities. The box owns the Raw of a Delivery, and the Sink owns the Raw of an
+// Output. A process that was started with other Secrets than those of the last delivery is
+// replaced.
 type (
 	Delivery   = frame.Delivery
 	Output     = frame.Event
@@ -24,31 +24,33 @@ type (
 type dropped struct {
 	Noise    int64 // lines of servers that were no messages
 	Oversize int64 // lines of servers over the limit of 16 MiB
-	Late     int64 // messages of servers about a request or question that is over
+	Late     int64 // messages of servers about a request or question that has ended
 	Unknown  int64 // messages of clients about something that does not exist
 }
 
-// Sink receives the output of a box. Goroutines of the box call its methods, for each
-// session in order and one at a time. A method may call the box. A method that blocks
-// holds up only its own session. Once 4 MiB of output wait for it, the box stops reading
-// the processes of that session.
+// Sink receives the output of a box. Goroutines of the box call its methods, for each session in
+// order and one at a time. A method may call the box. A method that blocks delays only its own
+// session. When 4 MiB of output of a session wait for the Sink, the box stops reading from the
+// processes of that session.
 type Sink interface {
 	Output(Output)
-	// Handshake receives the result of a fresh process for initialize, and the protocol
-	// version that the box asked for. The box keeps using result, so the method must not
-	// change it.
+	// Handshake receives the result of initialize from a process that was just started, and the
+	// protocol version that the box asked for. The box goes on using result, so the method must
+	// not change it.
 	Handshake(sessionID, ticket, requestedVersion string, result json.RawMessage)
 	// Lists receives a fingerprint of the lists of a fresh process, if [Server].Lists is set.
 	Lists(sessionID, ticket string, l Lists)
 	Process(ProcessStatus)
 }
 
-// Lists says what a fresh process lists.
+// Lists describes the lists (tools, prompts, resources and so on) of a process that was just
+// started.
 type Lists struct {
-	// Kind names everything that the lists may depend on: what the process was told of its
-	// client, and its principal if the process knows that. Own says that the process does.
+	// Kind is a hash of everything that the lists may depend on: the protocol version and the
+	// capabilities that the process was told, and its principal if Own is true. Own says that the
+	// process may know its principal.
 	Kind string
 	Own  bool
-	// Fingerprint is a JSON object with a hash for each kind of list that the process has.
+	// Fingerprint is a JSON object: the hash of each list that the process has, by method.
 	Fingerprint json.RawMessage
 }

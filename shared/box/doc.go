@@ -5,9 +5,9 @@
 // also hides how it chooses the stream for a message, and how it ends open requests when
 // a process dies.
 //
-// The package knows nothing of HTTP, connections or the store; it shares only the names of what
-// a box gets and says with package frame. The output of a server leaves through a [Sink]. The
-// caller that made the [Box] numbers the output, stores it and sends it.
+// The package knows nothing of HTTP, connections or the store. The types of what a box receives
+// and sends are those of package frame. The output of a server goes to a [Sink]. The program that
+// made the [Box] implements the Sink; it numbers, stores and sends the output.
 //
 // # One process
 //
@@ -84,12 +84,12 @@
 // answers before they send them. An error without an id belongs to the only request that
 // waits, unless the process answers notifications with such errors; the box finds that out.
 //
-// What a process wrote before it got the oldest open request says nothing about its end, so
-// errors do not name it as the cause.
+// An error does not quote what a process wrote before it got its oldest open request, because that
+// does not explain why the process ended.
 //
-// If a process exits with code 0, the box gives the requests that it has certainly not read
-// to another process, once: the kernel says how much of its stdin is left when no program can
-// read it any more.
+// If a process exits with code 0, the box finds out which requests the process has not read: the
+// kernel says how much is left in its stdin, once no program can read it any more. The box gives
+// these requests to another process, once.
 //
 // # Before it starts
 //
@@ -115,9 +115,9 @@
 // they have moved. By the same mark the next runner finds the children of a runner that
 // was killed.
 //
-// The box keeps the stderr of a process in two places, without secrets. Memory has its
-// end, for the errors that end its requests. The place that [Server].Stderr opens has all
-// of it.
+// The box keeps the stderr of a process in two places, with secrets removed. The last 4,000
+// characters stay in memory, for the errors that end its requests. All of it goes to the writer
+// that [Server].Stderr opens.
 //
 // # Asleep
 //
@@ -131,12 +131,13 @@
 // save wins.
 //
 // With [Server].Images a process sleeps with its memory. It is frozen when it is idle, when each
-// open request waits for its client, and when the box ends. Its memory, its workspace and the
-// conversation are saved together. If a request is still open, another process takes over the
-// conversation, and waits until a message needs it. That process, or one of a later box, gets
-// the memory back if it fits, and is told nothing that it knows. If the memory does not fit, the
-// log says why, and the process starts as any other does. An answer to a question that the
-// process has asked outside of requests wakes it, also in a later box.
+// open request waits for its client, and when the box ends. The box saves the memory, the
+// workspace and the state of the conversation together. If a request is still open, the box at
+// once makes a successor, which takes over the conversation and is started when a message needs
+// it. The successor, or a process of a later box, gets the memory back if the memory fits. It then
+// needs no handshake. If the memory does not fit, the log says why, and the process starts as any
+// other does. A client's answer to a question that the process asked outside of requests also
+// wakes it, even in a later box.
 //
 // # Time
 //

@@ -15,10 +15,10 @@ import (
 // logs.
 type Phase string
 
-// The phases that a box reports, in the order in which it goes through them. The host has one
-// more, relay_connect, for a box that could not reach the host.
+// The phases that a box reports, in the order in which a process goes through them. The program
+// that starts boxes has another one, relay_connect, for a box that could not connect to it.
 const (
-	PhaseSessionCreate  Phase = "session_create"  // no place for the session could be made
+	PhaseSessionCreate  Phase = "session_create"  // the workspace or the sandbox could not be made, or memory is full
 	PhaseDepInstall     Phase = "dep_install"     // the server's dependencies could not be installed
 	PhaseProcessStart   Phase = "process_start"   // the process did not start, or ended without a message
 	PhaseMCPInit        Phase = "mcp_init"        // the server refused initialize or did not answer it
@@ -27,13 +27,13 @@ const (
 	PhaseBoxUnavailable Phase = "box_unavailable" // the box is not there, or is going away
 )
 
-// Failure is the member data of the JSON-RPC errors that a box makes itself. It holds no
-// value of the server's environment.
+// Failure is the data of the JSON-RPC errors that a box makes itself. It holds no value of the
+// server's environment.
 type Failure struct {
 	Phase  Phase  `json:"phase"`
 	Server string `json:"server"`
 
-	// How the process ended, if it has: one of the two is set.
+	// How the process ended, if it has ended: either ExitCode or Signal is set.
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Signal   string `json:"signal,omitempty"` // such as SIGKILL
 
@@ -42,9 +42,9 @@ type Failure struct {
 	// [Server].ShowOutput is set.
 	Stderr string `json:"stderr,omitempty"`
 	Stdout string `json:"stdout,omitempty"`
-	// OutOfMemory says that the process seems to have run out of memory. Either the process
-	// printed so, or a SIGKILL ended it that the box had not sent. The kernel was then
-	// killing processes for lack of memory.
+	// OutOfMemory says that the process seems to have run out of memory. Either it printed so, or
+	// it died of a SIGKILL that the box had not sent while the kernel was killing processes for
+	// lack of memory.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// NoiseLines counts the lines of stdout that were no messages.
 	NoiseLines int64 `json:"noise_lines,omitempty"`
@@ -54,14 +54,14 @@ type Failure struct {
 	// ServerError is the error with which the server refused initialize.
 	ServerError *ServerError `json:"server_error,omitempty"`
 
-	// Limit is the limit that was reached, in the unit of the setting. Setting names the
-	// setting that changes it, "" for a fixed limit.
+	// Limit is the limit that was reached, in the unit of Setting. Setting names the server
+	// setting that changes the limit, "" if the limit is fixed.
 	Limit   float64 `json:"limit,omitempty"`
 	Setting string  `json:"setting,omitempty"`
 	// NotExecuted says that the process never got the request.
 	NotExecuted bool `json:"notExecuted,omitempty"`
-	// RetryAfter is the number of seconds after which the client may try again, 0 for
-	// any time.
+	// RetryAfter is the number of seconds after which the client may try again, 0 if it need not
+	// wait.
 	RetryAfter float64 `json:"retry_after_sec,omitempty"`
 }
 
@@ -71,18 +71,19 @@ type ServerError struct {
 	Message string `json:"message"`
 }
 
-// fault is the reason why requests end without a response of the server.
+// fault is the reason why requests end with an error of the box and not with a response of the
+// server.
 type fault struct {
 	message string
-	words   string // last words of the server or an install; they follow the message
+	words   string // the last output of the server or of an install; follows the message
 	after   string // text that follows message and words
 	hint    string // what the operator may type or change, "" for nothing
-	unsent  string // the message for a request that the process never got, "" for message
-	show    bool   // clients get the words, and Stderr and Stdout of data
+	unsent  string // the message for a request that was never sent to the process, "" if message applies
+	show    bool   // clients also get words, and the Stderr and Stdout of data
 	data    Failure
 }
 
-// whole returns the message with the last words of the server, for the operator.
+// whole returns the message with the last output of the server, for the operator.
 func (f *fault) whole() string {
 	if f.words == "" {
 		return f.message + f.after
@@ -90,14 +91,14 @@ func (f *fault) whole() string {
 	return f.message + ": " + f.words + f.after
 }
 
-// response returns the error response to a request that was refused, or that its process
-// has answered wrongly or not in time.
+// response returns the error response to a request that was refused, answered wrongly or not
+// answered in time.
 func (f *fault) response(id json.RawMessage) []byte {
 	return f.coded(wire.CodeInternal, id)
 }
 
-// unanswered returns the error response to a request whose process or session ends. If a
-// process got the request, or got it in an earlier round, nobody knows whether it was executed.
+// unanswered returns the error response to a request whose process or session ends. If a process
+// was sent the request, now or in an earlier round or try, nobody knows whether it was executed.
 func (f *fault) unanswered(r *request) []byte {
 	own := *f
 	if r.passed != nil || r.stream.round > 0 || r.retries > 0 {
@@ -127,7 +128,7 @@ func (s Server) fault(p Phase, format string, args ...any) *fault {
 	}
 }
 
-// refusal reads the error of a server. Its parts may be of any type.
+// refusal reads the error of a server. Its members may have the wrong types.
 func refusal(raw json.RawMessage, hide *redact.Redactor) *ServerError {
 	e := &ServerError{}
 	if text, ok := wire.String(wire.Lookup(raw, "message")); ok {

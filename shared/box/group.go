@@ -8,17 +8,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// group holds the sessions that share a process, that process, and earlier processes that
-// are being stopped. The box's lock guards it. The box forgets the group and its members
-// when their last process has ended. The next delivery of a session makes it a member
-// again.
+// group is the sessions that share a process, with that process and earlier ones that are being
+// stopped. [Box].mu guards it. The box forgets the group and its members when their last process
+// has ended. The next delivery of a session makes a new group.
 type group struct {
 	audience
 	current *process   // gets new messages, nil for none
-	live    []*process // current, and those that are being stopped
+	live    []*process // the current process, and those that are being stopped
 	ended   bool       // the box has forgotten the group
-	isAnew  bool       // current starts for a session that had a process before
-	untold  *stream    // a stream whose client has yet to be told that what the process had in memory is gone; nil for none
+	isAnew  bool       // current starts for a session that already had a process
+	untold  *stream    // the stream on which the client is still to be told that the process lost its memory; nil for none
 	forget  func()     // deletes the group from the box
 }
 
@@ -28,8 +27,8 @@ func newGroup(c *Box, id string, forget func()) *group {
 
 // # Its sessions
 
-// join adds a session as the last member, or moves it there, and makes it the speaker of
-// the group.
+// join adds a session as the newest member, or makes a member the newest, and makes it the
+// speaker.
 func (g *group) join(s *session) {
 	s.departed, g.speaker = false, s
 	known := slices.Contains(g.members, s)
@@ -41,8 +40,8 @@ func (g *group) join(s *session) {
 	}
 }
 
-// anew notes that the process starts for messages of a session that had another process before. The
-// client is told by a log message, if it has asked for log messages: by a level, or in the request.
+// anew records that the process starts for a session whose previous process has ended. The client
+// gets a log message about it, if it has asked for log messages, by a log level or in the request.
 func (g *group) anew(st *stream, msgs []wire.Message) {
 	g.untold, g.isAnew = nil, true
 	for _, m := range requestsOf(msgs) {
@@ -53,7 +52,7 @@ func (g *group) anew(st *stream, msgs []wire.Message) {
 	}
 }
 
-// logAnew logs that a living session got a fresh process, which has nothing in memory.
+// logAnew logs that a session that goes on got a new process, which has nothing in memory.
 func (g *group) logAnew() {
 	if g.isAnew {
 		g.box.log.Info("process started anew in a living session: what the one before had in memory is gone",
@@ -62,7 +61,7 @@ func (g *group) logAnew() {
 	g.isAnew = false
 }
 
-// tellAnew tells the client that anew has noted, once the process is ready.
+// tellAnew sends the log message that anew has prepared, once the process is ready.
 func (g *group) tellAnew() {
 	if st := g.untold; st != nil && st.open > 0 {
 		params, _ := json.Marshal(map[string]string{"level": "notice", "logger": "dormouse", "data": g.box.server.Name + " was started anew: what it had in memory is gone"})
@@ -71,8 +70,8 @@ func (g *group) tellAnew() {
 	g.untold = nil
 }
 
-// depart takes a session out of a group of several. The requests of the session end with
-// f; the process goes on for the other sessions.
+// depart removes a session from a group of several sessions. Its requests end with the error f;
+// the process goes on for the other sessions.
 func (g *group) depart(s *session, f *fault) {
 	if !slices.Contains(g.members, s) {
 		return
@@ -91,8 +90,8 @@ func (g *group) depart(s *session, f *fault) {
 	s.tidy()
 }
 
-// tellSettings tells a ready process the settings that changed because a session joined
-// or left.
+// tellSettings sends a ready process the settings that changed because a session joined or left.
+// level and subscriptions are the previous settings.
 func (g *group) tellSettings(level string, subscriptions []string) {
 	p := g.current
 	if p == nil || !p.greeted {
@@ -119,23 +118,23 @@ func (g *group) tidy() {
 
 // # Its processes
 
-// start makes a process. The process runs when the earlier processes of the group have
-// ended. If room is not nil, it also waits for the end of room, whose place it takes.
+// start makes a process. It is started when the earlier processes of the group have ended. If room
+// is not nil, it also waits until room has ended, because the limit of processes is reached.
 func (g *group) start(room *process) *process {
 	h := g.next()
 	g.begin(h, room)
 	return h.p
 }
 
-// next returns the handshake of a new process, in the protocol that its server is known or
-// expected to speak.
+// next makes a process and returns its handshake, in the protocol that the server speaks as far as
+// the box knows.
 func (g *group) next() *handshake {
 	isStateless, how := speaks(&g.audience)
 	return newHandshake(newProcess(g), isStateless, how)
 }
 
-// begin runs the process of a handshake, after the earlier processes of the group and after
-// room, if that is not nil.
+// begin starts the process of a handshake, once the earlier processes of the group have ended, and
+// room, if it is not nil.
 func (g *group) begin(h *handshake, room *process) {
 	r := &processRun{p: h.p, hello: h}
 	if room != nil {
@@ -150,8 +149,8 @@ func (g *group) begin(h *handshake, room *process) {
 	g.box.server.Guard.Go(r.run)
 }
 
-// draw draws a number for a request that no process of the group knows, because one of them may
-// take over what another one has open.
+// draw draws a number for a request that no process of the group has used, because one process may
+// take over the open requests of another.
 func (g *group) draw() int64 {
 	for {
 		n := g.box.draw()
@@ -169,7 +168,7 @@ func (g *group) left(p *process) {
 	g.box.leave()
 }
 
-// detach makes the next message start another process.
+// detach makes the next message of the group start another process, if p is the current one.
 func (g *group) detach(p *process) {
 	if g.current == p {
 		g.current = nil
@@ -193,8 +192,7 @@ func (g *group) busy() bool {
 
 // # Deliveries
 
-// request begins one request of a delivery. It either ends the request at once or passes
-// it to p.
+// request handles one request of a delivery: it answers the request at once or passes it to p.
 func (g *group) request(p *process, st *stream, m wire.Message) {
 	s := st.session
 	for _, other := range g.live {
@@ -211,7 +209,7 @@ func (g *group) request(p *process, st *stream, m wire.Message) {
 	p.request(st, m)
 }
 
-// notification takes a notification of a session's client. p is nil if none runs.
+// notification handles a notification of a session's client. p is nil if no process runs.
 func (g *group) notification(p *process, s *session, m wire.Message) {
 	switch {
 	case m.Method == wire.NotifyInitialized:
@@ -229,12 +227,12 @@ func (g *group) notification(p *process, s *session, m wire.Message) {
 	}
 }
 
-// hasStream reports whether a delivery of this id has requests in flight.
+// hasStream reports whether requests of the session's delivery with this id are in flight.
 func (g *group) hasStream(s *session, id string) bool {
 	return slices.ContainsFunc(inflight(g.live, s), func(st *stream) bool { return st.id == id })
 }
 
-// inflight lists the streams of a session that have requests in flight in processes.
+// inflight returns the streams of a session that have requests in flight in one of the processes.
 func inflight(processes []*process, s *session) []*stream {
 	var all []*stream
 	for _, p := range processes {
@@ -247,7 +245,8 @@ func inflight(processes []*process, s *session) []*stream {
 	return all
 }
 
-// closeStream cancels the requests of a stream in processes and drops its pending events.
+// closeStream cancels the requests of a stream in all of the processes, and drops events that the
+// sink has not got yet.
 func closeStream(processes []*process, s *session, id string) {
 	for _, p := range processes {
 		for _, r := range p.conv.inOrder() {

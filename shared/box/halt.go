@@ -6,21 +6,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Halt stops processes for an operator, and keeps their sessions. It stops the process of
-// one session, or all processes if session is "". by says who stops them, in words for
-// clients, such as "ada".
+// Halt stops processes for an operator; their sessions stay. It stops the process of one session,
+// or all processes if session is "". by names the operator, in words for clients, such as "ada".
 //
-// Calls in flight get the time within to end. Calls that are still open then end with an
-// error of phase box_unavailable that names by. The next message of a session starts
-// another process, once the old one has ended. A process that is shared with other
-// sessions goes on; only the calls of the named session end.
+// Calls in flight may go on for the time within. Calls that are open after it end with an error of
+// phase box_unavailable that names by. The next message of a session starts another process, once
+// the old one has ended. If the named session shares its process, the process goes on, and only
+// the calls of that session end.
 func (b *Box) Halt(session storage.ID, by string, within time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	why := b.interrupted("it was stopped by " + by)
 	discard := func(g *group) {
 		for _, p := range g.live {
-			p.nap.discard = true // who stops a process wants another one
+			p.nap.discard = true // who stops a process wants a fresh one, not the old memory
 		}
 		g.drain(why, within)
 	}
@@ -48,7 +47,7 @@ func (b *Box) Halt(session storage.ID, by string, within time.Duration) {
 	}
 }
 
-// endCalls ends the calls that a session has in flight in processes, which go on.
+// endCalls ends the calls of a session that are in flight in the processes. The processes go on.
 func endCalls(processes []*process, s *session, why *fault) {
 	for _, p := range processes {
 		p.conv.leave(s, why)

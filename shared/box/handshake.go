@@ -8,19 +8,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// handshake begins the conversation with a process: it finds out which protocol the
-// process speaks, and limits the time for it.
+// handshake begins the conversation with a process: it finds out which protocol the process
+// speaks, within a time limit.
 type handshake struct {
 	p         *process
 	begun     time.Time
 	probe     probe
-	stateless bool        // the process is asked in the stateless protocol
-	refused   *fault      // why the previous process refused the other protocol; nil if none did
+	stateless bool        // the box speaks the stateless protocol (2026-07-28) to the process
+	refused   *fault      // the error of the previous process, which did not speak the other protocol; nil if there was none
 	insist    *time.Timer // sends initialize to a process that does not answer server/discover
-	startup   *time.Timer
+	startup   *time.Timer // limits the time for the handshake
 }
 
-// probe is the state of asking a server of unknown protocol for server/discover.
+// probe says how far the box is in asking a server of unknown protocol for server/discover.
 type probe int
 
 const (
@@ -40,8 +40,8 @@ func newHandshake(p *process, isStateless bool, how probe) *handshake {
 	return h
 }
 
-// speaks returns the protocol for a new process of these sessions, and whether the box has
-// to probe for it.
+// speaks returns which protocol the box speaks to a new process of these sessions, and whether
+// that is a probe because the server's protocol is unknown.
 func speaks(a *audience) (isStateless bool, p probe) {
 	switch {
 	case a.box.era == bridge.ModernOnly:
@@ -92,7 +92,7 @@ func (h *handshake) stop() {
 	}
 }
 
-// greeted takes the answer to the first message.
+// greeted handles the response to the first message.
 func (h *handshake) greeted(m wire.Message) {
 	p := h.p
 	g := p.proto.greeted(m)
@@ -116,7 +116,7 @@ func (h *handshake) greeted(m wire.Message) {
 	h.done(g.version)
 }
 
-// unreadable takes an answer to the first message that cannot be read.
+// unreadable handles a response to the first message that cannot be parsed.
 func (h *handshake) unreadable(f *fault) {
 	if h.stateless && (h.probe == probing || h.refused != nil) {
 		h.probed(probeRefused) // a server that does not know the method may answer anything
@@ -125,9 +125,9 @@ func (h *handshake) unreadable(f *fault) {
 	h.p.fail(f)
 }
 
-// insisted sends initialize to a process that does not answer server/discover. Some
-// servers skip unknown methods; others have yet to read their first message. The first
-// result decides which protocol the process speaks (MCP 2026-07-28, stdio).
+// insisted sends initialize too if the process has not answered server/discover. Some servers
+// ignore unknown methods; others are slow to read their first message. The first result decides
+// which protocol the process speaks (MCP 2026-07-28, stdio).
 func (h *handshake) insisted() {
 	p := h.p
 	p.box.mu.Lock()
@@ -138,21 +138,21 @@ func (h *handshake) insisted() {
 	second := p.conv.own()
 	s := &sessionful{p: p}
 	p.own[second] = &ownRequest{method: wire.MethodInitialize, take: func(m wire.Message) {
-		// After an error for initialize, wait for the answer to server/discover, which
-		// says more.
+		// If initialize ends in an error, the answer to server/discover is still awaited, because
+		// it says more.
 		if p.greeted || m.Error != nil || m.Result[0] != '{' {
 			return
 		}
 		s.introduced(m.Result)
-		delete(p.own, p.first) // an answer to server/discover says nothing more
+		delete(p.own, p.first) // an answer to server/discover is ignored from now on
 		p.proto, h.stateless, h.probe, p.box.era = s, false, probeSilent, bridge.LegacyOnly
 		h.done(s.version)
 	}}
 	s.hello(second)
 }
 
-// probed replaces a process that does not answer server/discover, or answers it unlike a
-// stateless server.
+// probed replaces a process that has not answered server/discover, or not as a stateless server
+// does. The new process gets initialize.
 func (h *handshake) probed(how probe) {
 	why := "it refused server/discover, so another process gets initialize"
 	if how == probeSilent {
@@ -163,11 +163,11 @@ func (h *handshake) probed(how probe) {
 	}
 }
 
-// replace starts a process with the other protocol in the place of one that refused its
-// own, and returns its handshake. The new process takes over the conversation. It does so
-// even if the old process is no longer the current one, and the box only waits for its requests. If
-// the other protocol was tried already, the process fails with f and replace returns nil. The log
-// of the old process gets why.
+// replace starts a process with the other protocol after h.p did not speak its protocol, and
+// returns the new handshake. The new process takes over the conversation, even if h.p is no longer
+// current and only finishes its requests. If the other protocol was tried already, or no process
+// may take over, h.p fails and replace returns nil. f is the error of h.p for that case. why goes
+// into the log of h.p.
 func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	p := h.p
 	switch {
@@ -189,8 +189,8 @@ func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	return successor
 }
 
-// done ends the handshake. version is the one that the box asked for. The process gets
-// the settings of its sessions, and then the waiting messages.
+// done ends the handshake. version is the protocol version that the box asked for. The process
+// gets the settings of its sessions, and then the waiting messages.
 func (h *handshake) done(version string) {
 	p := h.p
 	h.startup.Stop()
@@ -210,8 +210,8 @@ func (h *handshake) done(version string) {
 	p.clock.quiet()
 }
 
-// tellHandshake tells the sink what the process has said first, and clients that lists may have
-// changed.
+// tellHandshake passes the process's first response to the sink, and tells clients that lists may
+// have changed.
 func (p *process) tellHandshake(version string) {
 	session, ticket, result := p.group.speaker.id, p.group.speaker.ticket, p.proto.initialized(p.group.speaker)
 	p.group.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
@@ -220,7 +220,7 @@ func (p *process) tellHandshake(version string) {
 	}
 }
 
-// answerInitialize answers what clients have sent as their first message.
+// answerInitialize answers the initialize requests of clients, which waited for the process.
 func (p *process) answerInitialize() {
 	for _, r := range p.conv.inOrder() {
 		if r.method == wire.MethodInitialize {

@@ -7,18 +7,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// keeping restores the workspace of a process before it starts, and saves it when it has ended.
+// keeping restores the workspace of a process before the process starts, and saves it after the
+// process has ended.
 type keeping struct {
 	box       *Box
 	audience  *audience
-	workspace string // the folder to save when the process has ended, "" for none
-	staged    string // see [provision.Launch]
-	atWork    bool   // the process had open requests when the box told it to end
-	given     processSecrets
+	workspace string         // the folder to save after the end of the process, "" for none
+	staged    string         // see [provision.Launch]
+	atWork    bool           // the process had open requests when the box told it to end
+	given     processSecrets // the principal's secrets that the process got
 }
 
-// restore returns what gives a new workspace the files of the previous process, nil for
-// nothing.
+// restore returns the function that fills a new workspace with the files that were kept, nil if
+// nothing is kept.
 func (k *keeping) restore() provision.Restore {
 	if k.box.server.Keeper == nil {
 		return nil
@@ -31,8 +32,8 @@ func (k *keeping) restore() provision.Restore {
 	}
 }
 
-// save saves the workspace of a process that has ended. If inOrder is false, save skips
-// the workspace, because a file may be half written.
+// save saves the workspace of a process that has ended. If inOrder is false, save only logs that
+// it does not, because a file may be half written.
 func (k *keeping) save(inOrder bool) {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()
@@ -62,9 +63,9 @@ func (k *keeping) save(inOrder bool) {
 	}
 }
 
-// leave removes the workspace of a process from this machine, after it was saved, if it is kept
-// for a principal. Another process of the principal may save before this one starts again, which
-// must then begin with what that one has saved.
+// leave removes a workspace from this machine after it was saved, if it is kept for a principal.
+// Another process of the principal may save its own workspace meanwhile, and the next process must
+// then begin with that one.
 func (k *keeping) leave() {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()
@@ -79,7 +80,7 @@ func (k *keeping) leave() {
 	}
 }
 
-// owner returns the name under which the workspace is kept.
+// owner returns the name under which the workspace is kept; see [Keeper].
 func (k *keeping) owner() string {
 	a := k.audience
 	if s := a.speaker; a.id == s.id {

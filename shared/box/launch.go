@@ -16,9 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// environment returns the environment of the server: four variables that most programs
-// need, those of proxies and certificates, those of its image, and the configured ones. The rest of the
-// runner's own environment stays out, because it holds tokens.
+// environment returns the environment of the server: PATH, HOME, LANG and TMPDIR, the variables
+// for proxies and certificates ([provision.Network]), those of its image, and the configured ones.
+// The rest of the runner's own environment is left out, because it contains tokens.
 func (s Server) environment() map[string]string {
 	tmp := cmp.Or(s.Base["TMPDIR"], "/tmp")
 	env := provision.Network(s.Base, s.Env, s.Unset)
@@ -36,7 +36,7 @@ func (s Server) environment() map[string]string {
 	return env
 }
 
-// path returns the folders in which the server's programs are looked for.
+// path returns the PATH in which the server's programs are looked up.
 func (s Server) path() string {
 	if path, ok := s.Env["PATH"]; ok {
 		return path
@@ -44,8 +44,8 @@ func (s Server) path() string {
 	return cmp.Or(s.Base["PATH"], "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 }
 
-// redacted hides the secrets of the server's environment: its own values, and the passwords
-// of the machine's proxies.
+// redacted returns a redactor for the values of the server's Env, and for the passwords in the
+// proxy variables of Base.
 func (s Server) redacted() *redact.Redactor {
 	hide := redact.New(s.Env, s.Secrets)
 	for name, value := range s.Base {
@@ -56,7 +56,8 @@ func (s Server) redacted() *redact.Redactor {
 	return hide
 }
 
-// staged returns the server with the command, folder and variables of a launch.
+// staged returns the server with the command, folder and variables that the provisioner has
+// prepared.
 func (s Server) staged(l provision.Launch) Server {
 	path := s.path()
 	s.Command, s.Args, s.Cwd = l.Command, slices.Clone(l.Args), l.Cwd
@@ -81,15 +82,16 @@ func (s Server) staged(l provision.Launch) Server {
 // launch is what the operating system needs to start the server.
 type launch struct {
 	proc.Command
-	// keep is the workspace to save when the process has ended, "" for none.
+	// keep is the workspace to save after the end of the process, "" for none. staged is
+	// [provision.Launch.Staged].
 	keep, staged string
 
 	unrun []string // packages whose install scripts were not run
 }
 
-// lacks looks for the first argument that looks like a script and does not exist. It
-// describes the argument and the folder where the script should be, to explain why a
-// server ended at once. Only the server knows whether an argument is a file.
+// lacks looks for the first argument that seems to be a script. If that file does not exist, lacks
+// returns a text that says so, to explain why a server ended at once. It returns "" otherwise.
+// Only the server knows whether an argument is a file.
 func (l launch) lacks() string {
 	for _, arg := range l.Args[1:] {
 		if !slices.Contains([]string{".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".jar"}, filepath.Ext(arg)) || strings.HasPrefix(arg, "-") {
@@ -109,8 +111,7 @@ func (l launch) lacks() string {
 	return ""
 }
 
-// launch resolves the command in the server's own environment. Its error, if the server
-// cannot be started, is written for the user.
+// launch finds the server's program, in the server's own PATH. Its error is written for the user.
 func (s Server) launch() (launch, error) {
 	if s.Cwd != "" {
 		if info, err := os.Stat(s.Cwd); err != nil {
@@ -132,9 +133,9 @@ func (s Server) launch() (launch, error) {
 	return l, nil
 }
 
-// LookPath finds the program of a server as execvp does, but with the given PATH, and with
-// relative commands below dir. It returns the absolute path of the program. Its error is
-// written for the user.
+// LookPath finds the program of a server as execvp does, but in the given PATH, and with a
+// relative command below dir. It returns the absolute path of the program. Its error is written
+// for the user.
 func LookPath(command, path, dir string) (string, error) {
 	if command == "" {
 		return "", errors.New("command of the server is empty")

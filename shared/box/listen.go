@@ -13,15 +13,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// listener takes the stdout of a process.
+// listener reads the stdout of a process.
 type listener struct {
 	p      *process
-	spread spread // the message of several lines that is being written
-	note   string // a line for the process's log, to be written once the box is not locked any more
+	spread spread // a message that the process is writing over several lines
+	note   string // a line for the process's log, which is written when the box is unlocked
 }
 
-// listen reads the lines of the process until its stdout is closed, no faster than the
-// sink takes them.
+// listen reads lines until the process closes its stdout. It waits while too much output waits for
+// the sink.
 func (l *listener) listen() {
 	p := l.p
 	from := io.MultiReader(bytes.NewReader(p.nap.said), p.child.Stdout())
@@ -43,8 +43,8 @@ func (l *listener) listen() {
 	}
 }
 
-// last takes what came behind the last line end. A process that is being frozen writes the rest
-// of the line when it is thawed.
+// last handles the text after the last end of a line. If the process is being frozen, last only
+// keeps the text, because the process will write the rest of the line after it is thawed.
 func (l *listener) last(lines *proc.LineReader) {
 	p := l.p
 	rest, ok := lines.Rest()
@@ -79,7 +79,7 @@ func (l *listener) hear(line []byte) {
 	}
 }
 
-// part takes a part of a line: a message, or text that is no message.
+// part handles a part of a line: a message, or text that is no message.
 func (l *listener) part(m wire.Message, raw []byte, err error) {
 	p := l.p
 	kept := err != nil && !l.spread.ours && wire.Lookup(raw, "jsonrpc") == nil
@@ -87,7 +87,7 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 		p.output.keep(raw)
 	}
 	if p.output.refused.from != nil && err == nil && m.Kind == wire.Response && hasFailed(m) {
-		p.hearRefusals(false) // the network has said its refusals before the process could answer
+		p.hearRefusals(false) // the network reports what it refuses before the process can answer
 	}
 	l.note = ""
 	l.locked(m, raw, err, kept)
@@ -96,7 +96,8 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 	}
 }
 
-// locked takes a part of a line under the box's lock. kept says that the log has the part.
+// locked handles a part of a line with the box locked. kept says that output.keep has stored the
+// part.
 func (l *listener) locked(m wire.Message, raw []byte, err error, kept bool) {
 	p := l.p
 	p.box.mu.Lock()
@@ -141,7 +142,7 @@ func (l *listener) heard(m wire.Message, raw []byte) {
 	}
 }
 
-// answered takes a response of the process to a request of the box or of a client.
+// answered handles a response of the process to a request of the box or of a client.
 func (l *listener) answered(m wire.Message, raw []byte) {
 	p := l.p
 	if n, own, ours := l.own(m.ID); ours {
@@ -163,9 +164,10 @@ func (l *listener) answered(m wire.Message, raw []byte) {
 	}
 }
 
-// unnamed takes an error without an id. Servers send one if they could not read a request,
-// and some for a notification. If it may be about a notification, unnamed finds out
-// whether the process answers those: it sends one more, and a ping behind it.
+// unnamed handles an error response without an id. Servers send one if they could not read a
+// request, and some also send one for each notification. If the error may be about a notification,
+// unnamed tests whether the process answers notifications: it sends another notification, and then
+// a ping.
 func (l *listener) unnamed(m wire.Message, raw []byte) {
 	p := l.p
 	const why = "its error has no id"
@@ -194,9 +196,9 @@ func (l *listener) unnamed(m wire.Message, raw []byte) {
 	l.noise(raw, why, false)
 }
 
-// garbled takes a part of a line that is no message. It may be a broken response, whose
-// request would otherwise wait until its deadline. garbled ends that request at once if
-// the part is JSON, and soon if it is not.
+// garbled handles a part of a line that is no message. The part may be a broken response, whose
+// request would otherwise wait until its deadline. garbled ends that request: at once if the part
+// is JSON, and else after [repair], unless the right response comes.
 func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool) {
 	why := err.Error()
 	var wrong *wire.Error
@@ -216,11 +218,11 @@ func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool)
 	}
 }
 
-// maxMethod is the longest method in the note about a dropped message, in bytes.
+// maxMethod is how many bytes of a method the note about a dropped message shows.
 const maxMethod = 64
 
-// noise counts what is no message, and has the log note why it is none, unless the log has
-// the line itself.
+// noise counts a part that is no message. Unless the log already has the part, noise makes a note
+// for the log, which says why the part was dropped.
 func (l *listener) noise(raw []byte, why string, kept bool) {
 	p := l.p
 	p.output.wrote.lines++
@@ -235,14 +237,14 @@ func (l *listener) noise(raw []byte, why string, kept bool) {
 	l.note = fmt.Sprintf("stdout: %s of %d bytes was dropped: %s", what, len(raw), p.box.hide.Text(why))
 }
 
-// answers reports whether JSON, or what begins as JSON, begins as a response does.
+// answers reports whether raw, which may be broken JSON, has a result or an error.
 func answers(raw json.RawMessage) bool {
 	return wire.Lookup(raw, "result") != nil || wire.Lookup(raw, "error") != nil
 }
 
-// unreadable ends the request with this id, because its answer cannot be read. If the
-// right answer may still come, unreadable waits for it a moment. It returns false if no
-// request waits under this id.
+// unreadable ends the request with this id, because its response cannot be read. If wait is true,
+// it first gives the process the time [repair] to send the right response. It returns false if
+// there is no such request.
 func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait bool) bool {
 	p := l.p
 	const text = "answered %s with something that is no JSON-RPC response: %s"
@@ -262,7 +264,7 @@ func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait b
 		return false
 	}
 	if r.broken && wait {
-		return true // it ends soon
+		return true // its end is already due
 	}
 	r.broken = true
 	p.clock.soon(wait, func() bool { return p.conv.requests[r.number] == r }, func() {
@@ -273,7 +275,7 @@ func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait b
 	return true
 }
 
-// own finds the request of the box that the process knows by this id.
+// own finds the box's own request with this id.
 func (l *listener) own(id json.RawMessage) (n int64, o *ownRequest, ok bool) {
 	if n, ok = wire.Integer(id); ok {
 		o, ok = l.p.own[n]
@@ -281,13 +283,13 @@ func (l *listener) own(id json.RawMessage) (n int64, o *ownRequest, ok bool) {
 	return n, o, ok
 }
 
-// onlyRequest returns the id of the only request that the process has not answered, nil if
-// there is none or several.
+// onlyRequest returns the id of the request that the process has not answered. It returns nil if
+// there is none, or more than one.
 func (l *listener) onlyRequest() json.RawMessage {
 	p := l.p
 	var waiting []int64
 	for n, own := range p.own {
-		if own.method != wire.MethodListen { // which stays open
+		if own.method != wire.MethodListen { // a request for notifications stays open
 			waiting = append(waiting, n)
 		}
 	}
@@ -301,8 +303,8 @@ func (l *listener) onlyRequest() json.RawMessage {
 	return strconv.AppendInt(nil, waiting[0], 10)
 }
 
-// overlong takes a line over the limit. The reader has dropped the line; overlong ends the
-// request that the line answered.
+// overlong handles a line over the limit. The reader has dropped the line. If the line was a
+// response, its request ends with an error.
 func (l *listener) overlong(long *proc.TooLong) {
 	p := l.p
 	p.box.mu.Lock()

@@ -13,29 +13,29 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// output holds what a process prints besides its messages, and other facts that explain
-// its end.
+// output is what a process prints besides its messages, with other facts that may explain why it
+// ended.
 type output struct {
 	hide   *redact.Redactor
-	log    *proc.Log // the full log, nil for none
+	log    *proc.Log // all that the process prints besides its messages, nil for no log
 	stderr proc.Tail
-	stdout proc.Tail // what was no message
+	stdout proc.Tail // lines of stdout that were no messages
 	wrote  written
-	bytes  atomic.Int64 // of stdout
+	bytes  atomic.Int64 // bytes read from stdout
 	spoke  bool         // the process has sent a message
-	lacks  string       // the message that a script does not exist, "" for none
+	lacks  string       // says that a script among the arguments does not exist, "" if none is missing
 	unrun  []string     // packages whose install scripts were not run
-	over   bool         // the sandbox has ended the process because it used too much memory
+	over   bool         // the process used more memory than its sandbox allows, and was killed
 
 	refused refusals
 }
 
-// written says how much a process has written at some time.
+// written is how much a process had written at one moment.
 type written struct {
 	lines  int64 // lines of stdout that were no messages
-	kept   int64 // how many of lines output keeps; the others may be parts of messages
-	stderr int64 // bytes
-	stdout int64 // bytes of the lines that are kept
+	kept   int64 // those of lines that are in output.stdout; the others may be parts of messages
+	stderr int64 // bytes of stderr
+	stdout int64 // bytes of the kept lines
 	at     time.Time
 }
 
@@ -46,26 +46,26 @@ func (o *output) now() written {
 	return w
 }
 
-// lately returns how much the process had written before its last second.
+// lately returns how much the process had written before its most recent output; see
+// [proc.Tail.Lately].
 func (o *output) lately() written {
 	return written{stderr: o.stderr.Lately(), stdout: o.stdout.Lately(), at: time.Now()}
 }
 
-// silent reports whether the process has written nothing.
+// silent reports whether the process has written nothing besides messages.
 func (o *output) silent() bool {
 	w := o.now()
 	w.at = time.Time{}
 	return w == written{}
 }
 
-// words returns the last words that the process printed since the moment of since, those of
-// stderr first.
+// words returns the line that best explains the end of the process, out of what it printed after
+// since: a line of stderr, or else of stdout.
 func (o *output) words(since written) string {
 	return cmp.Or(proc.LastWords(o.stderr.Since(since.stderr, o.hide)), marked(proc.LastWords(o.stdout.Since(since.stdout, o.hide))))
 }
 
-// keep keeps a line of stdout that was no message, because it may explain why the
-// process ends.
+// keep stores a line of stdout that was no message, because it may explain why the process ends.
 func (o *output) keep(line []byte) {
 	if len(line) > proc.MaxTail {
 		line = []byte(o.hide.End(o.hide.Text(string(line[:proc.MaxTail]))))
@@ -74,7 +74,7 @@ func (o *output) keep(line []byte) {
 	_, _ = o.stdout.Write(append(slices.Clone(line), '\n')) // never fails
 }
 
-// maxQuote is how many bytes of a line an error has.
+// maxQuote is how many bytes of a line an error quotes.
 const maxQuote = 200
 
 // quote returns the beginning of a line, without secrets.
@@ -94,8 +94,8 @@ func (o *output) quote(line []byte) string {
 // tails returns the ends of stderr and stdout, without secrets.
 func (o *output) tails() (stderr, stdout string) { return o.stderr.Last(o.hide), o.stdout.Last(o.hide) }
 
-// besides returns what a process has done instead of an answer, to follow the text "it runs".
-// words are its last words, "" for none.
+// besides returns what a process did instead of sending its first response, as a text to append to
+// "it runs". words is the line of output that is quoted, "" for none.
 func (o *output) besides(words string) string {
 	switch {
 	case words != "":
@@ -111,9 +111,9 @@ func (o *output) besides(words string) string {
 	}
 }
 
-// starved reports whether a process that ended by itself seems to have run out of memory.
-// killed says that the kernel has killed some process for lack of memory since this one
-// started.
+// starved reports whether a process that ended by itself seems to have run out of memory. killed
+// says that the kernel has killed a process, perhaps another one, for lack of memory since this
+// one started. Only output after since counts.
 func (o *output) starved(e proc.Exit, killed bool, since written) bool {
 	if e.Code != nil && *e.Code == 0 {
 		return false
@@ -126,7 +126,7 @@ func (o *output) starved(e proc.Exit, killed bool, since written) bool {
 	}, func(words string) bool { return strings.Contains(said, words) })
 }
 
-// marked adds to a line that it comes from stdout.
+// marked adds to a line of output that it comes from stdout.
 func marked(line string) string {
 	if line == "" {
 		return ""
@@ -134,8 +134,8 @@ func marked(line string) string {
 	return line + " (stdout)"
 }
 
-// scriptsNotRun names, for a process that failed to start, the packages whose install
-// scripts were not run.
+// scriptsNotRun returns advice for a process that failed to start: it names the packages whose
+// install scripts were not run.
 func scriptsNotRun(packages []string) string {
 	if len(packages) == 0 {
 		return ""

@@ -20,7 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// startCause is a reason to give up a start before there is a process.
+// startCause is the reason why a start is given up before the process runs.
 type startCause string
 
 func (c startCause) Error() string { return string(c) }
@@ -30,8 +30,9 @@ const (
 	errStopped = startCause("the process is not wanted any more")
 )
 
-// awaitTurn waits until the previous processes have ended: two processes of a session
-// would write the same files. It returns false if this process is to end too.
+// awaitTurn waits until the previous processes have ended, because two processes of a session
+// would write the same files. It then waits until the process is needed. It returns false if the
+// process was stopped meanwhile.
 func (r *processRun) awaitTurn() bool {
 	for _, gone := range r.before {
 		select {
@@ -46,8 +47,8 @@ func (r *processRun) awaitTurn() bool {
 	return r.p.wanted.Err() == nil && r.awaitStart()
 }
 
-// awaitStart waits for the pause after failed starts. It returns false if the process is
-// to end.
+// awaitStart waits for the pause that follows failed starts. It returns false if the process was
+// stopped meanwhile.
 func (r *processRun) awaitStart() bool {
 	b := r.p.box
 	b.mu.Lock()
@@ -67,8 +68,8 @@ func (r *processRun) awaitStart() bool {
 	}
 }
 
-// prepare has the provisioner put everything in place, and resolves the command to
-// execute. It gives up when the process has to end, or after the startup timeout.
+// prepare has the provisioner prepare the start, and finds the program to execute. It gives up
+// when the process is stopped, or after the startup timeout.
 func (r *processRun) prepare() (launch, error) {
 	p := r.p
 	s := p.box.server
@@ -98,8 +99,8 @@ func (r *processRun) prepare() (launch, error) {
 	return ready, err
 }
 
-// progress reports one step of the start to the sink, and to the waiting clients that
-// gave a progress token.
+// progress reports one step of the start to the sink, and to waiting clients that sent a progress
+// token.
 func (r *processRun) progress(step provision.Progress) {
 	p := r.p
 	b := p.box
@@ -114,8 +115,8 @@ func (r *processRun) progress(step provision.Progress) {
 		log.Info("process", "phase", string(step.Phase), "step", st.Detail)
 		k.Process(st)
 	}})
-	// Progress values have to grow, and those of the server begin at zero or above. So
-	// these values are negative.
+	// Progress values have to grow, and those of the server begin at zero or above. So these
+	// values are negative, and approach zero.
 	r.steps++
 	at := -1 / float64(uint64(1)<<min(r.steps, 40))
 	for _, q := range p.conv.inOrder() {
@@ -129,8 +130,8 @@ func (r *processRun) progress(step provision.Progress) {
 	}
 }
 
-// confine resolves the command of a prepared process, and sets it up to start in the
-// server's sandbox. If the sandbox cannot be made, the process is not started.
+// confine finds the program of a prepared process, and has it started in the server's sandbox. It
+// returns an error if the sandbox cannot be made.
 func (r *processRun) confine(s Server, placed provision.Launch) (launch, error) {
 	p := r.p
 	clear := r.mark(&s)
@@ -165,8 +166,8 @@ func (r *processRun) confine(s Server, placed provision.Launch) (launch, error) 
 	return l, err
 }
 
-// withSecrets returns the server with the values of its principal in the environment. It
-// writes the files of the secrets that the server reads from files.
+// withSecrets returns the server with the principal's secrets in its environment. A secret that
+// the server reads from a file is written to its file.
 func (r *processRun) withSecrets(s Server, placed provision.Launch) (Server, error) {
 	p := r.p
 	if len(s.Principal) == 0 {
@@ -211,8 +212,8 @@ func (r *processRun) withSecrets(s Server, placed provision.Launch) (Server, err
 	return s, nil
 }
 
-// mark puts the process's own mark into its environment. clear ends every process that
-// carries the mark.
+// mark adds a variable with a mark to the environment of s, by which its processes are found.
+// clear kills every process that has the mark.
 func (r *processRun) mark(s *Server) (clear func()) {
 	p := r.p
 	if s.Mark == "" {
@@ -230,7 +231,8 @@ func (r *processRun) mark(s *Server) (clear func()) {
 	}
 }
 
-// closedWay says what is in the way of a program that its sandbox may not execute.
+// closedWay explains why the sandbox's user may not execute a program: it names the folder or file
+// that other users may not enter or execute.
 func closedWay(err error) string {
 	var of *fs.PathError
 	if errors.As(err, &of) {
@@ -250,14 +252,14 @@ func closedWay(err error) string {
 	return "the program and its interpreter, and the folders above them, must be open to other users (chmod o+rx), in the PATH or below host_path"
 }
 
-// Shebang returns the words of the first line of a script: its interpreter, and an argument. It
-// returns nil if the file is no script, or cannot be read.
+// Shebang returns the words of the first line of a script: its interpreter and perhaps an
+// argument. It returns nil if the file is no script, or cannot be read.
 func Shebang(script string) []string {
 	f, err := os.Open(script)
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // nothing was written through it
 	start := make([]byte, 256)
 	n, _ := io.ReadFull(f, start) // a file that is shorter than start is no error
 	line, _, _ := strings.Cut(string(start[:n]), "\n")
@@ -267,7 +269,7 @@ func Shebang(script string) []string {
 	return nil
 }
 
-// startFault returns the fault of a process that cannot be started.
+// startFault returns the error for the clients of a process that cannot be started because of err.
 func (b *Box) startFault(err error) *fault {
 	if full := (guard.FullError{}); errors.As(err, &full) {
 		f := b.server.fault(PhaseSessionCreate, "cannot be started: %s", full.Error())

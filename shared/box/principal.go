@@ -12,25 +12,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// The templates for secrets of a principal, in values of the environment.
+// The beginnings of the templates for a principal's secrets, in values of Env: the secret itself,
+// and the path of a file with it.
 const (
 	principalBegin = "${principal:"
 	fileBegin      = "${principal_file:"
 )
 
-// processSecrets holds the secrets that a process got for its principal. The files with secrets
-// are in the workspace of the process, so no other sandbox shows them.
+// processSecrets is the secrets that a process got of its principal. The files with secrets are in
+// the workspace, which no other sandbox can see.
 type processSecrets struct {
 	secrets map[string]Secret
 	folder  string // folder of the files with secrets, "" if the server reads none
 }
 
-// secretsFolder is the folder of the files, in the workspace.
+// secretsFolder is the name of the folder with files of secrets, in the workspace.
 const secretsFolder = ".dormouse-principal"
 
-// stale reports whether the process must be replaced because a secret of its group has
-// changed. If the process reads the secret only from a file, stale replaces the file
-// instead.
+// stale reports whether the process must be replaced because a secret has changed. If the process
+// reads the secret only from a file, stale writes the new secret to the file instead.
 func (p *process) stale() bool {
 	stale := false
 	for _, name := range p.box.server.Principal {
@@ -45,8 +45,8 @@ func (p *process) stale() bool {
 	return stale
 }
 
-// useless reports whether a secret of the process has expired, or was missing when the
-// process was started.
+// useless reports whether one of the secrets that the process was started with has expired, or was
+// missing.
 func (p *process) useless(now time.Time) bool {
 	return slices.ContainsFunc(p.box.server.Principal, func(name string) bool {
 		s := p.keeping.given.secrets[name]
@@ -54,7 +54,8 @@ func (p *process) useless(now time.Time) bool {
 	})
 }
 
-// uses reports whether a value of the environment has the template that begins so.
+// uses reports whether a value of Env contains the template, which is given without its closing
+// brace.
 func (s Server) uses(template string) bool {
 	for _, value := range s.Env {
 		if strings.Contains(value, template+"}") {
@@ -64,7 +65,8 @@ func (s Server) uses(template string) bool {
 	return false
 }
 
-// newFolder makes the folder of the files. It fails if a link leads out of the workspace.
+// newFolder makes an empty folder for the files of secrets. It fails if the process has no
+// workspace.
 func newFolder(placed provision.Launch) (string, error) {
 	if placed.Workspace == "" {
 		return "", errors.New("it has no workspace for the files of ${principal_file:…}")
@@ -78,8 +80,8 @@ func newFolder(placed provision.Launch) (string, error) {
 
 func (f processSecrets) path(name string) string { return filepath.Join(f.folder, name) }
 
-// write replaces the file of a secret, or removes it if there is no secret. The server
-// can write in the workspace, so the folder may now be a link to elsewhere.
+// write replaces the file of a secret, or removes it if value is "". It uses an [os.Root], because
+// the server may have replaced the folder with a link to a place outside of the workspace.
 func (f processSecrets) write(name, value string) error {
 	if f.folder == "" {
 		return fs.ErrNotExist
@@ -110,7 +112,7 @@ func (f processSecrets) write(name, value string) error {
 	return root.Rename(next, at)
 }
 
-// clear removes the files, so that no snapshot of the workspace has them.
+// clear removes the files of secrets, so that they do not get into a snapshot of the workspace.
 func (f processSecrets) clear() error {
 	if f.folder == "" {
 		return nil

@@ -10,16 +10,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Limits of the memory for one process.
+// Limits of the memory that the lines of one process take.
 const (
-	maxLine  = 16 << 20 // bytes of a line of the server, with its end
-	maxQueue = 32 << 20 // bytes that wait until the server reads them
+	maxLine  = 16 << 20 // bytes of a line from the server, with its line end
+	maxQueue = 32 << 20 // bytes of the lines that the server has not read yet
 )
 
-// process is one run of the server: an OS process and the conversation with it. The box's
-// lock guards its fields, except those with a lock of their own. Its goroutines are those
-// of its [processRun]: one that runs it, one writer, one reader of stdout and one reader
-// of stderr. All have ended when over is closed.
+// process is one run of the server: an OS process and the conversation with it. [Box].mu guards
+// its fields, except those with a lock of their own. Its goroutines are those of its [processRun]:
+// one runs the process, and the others move its input and output. All have ended when over is
+// closed.
 type process struct {
 	box     *Box
 	group   *group // the sessions that the process serves
@@ -31,23 +31,23 @@ type process struct {
 
 	wanted context.Context //nolint:containedctx // context of the start; its cause is errStopped once the process was stopped
 	halt   context.CancelCauseFunc
-	over   chan struct{} // closed when its goroutines have ended
+	over   chan struct{} // closed when the goroutines of the process have ended
 
 	state   state
 	greeted bool // the handshake was completed, also if the process is stopping by now
 	ending
 
 	first int64                 // the number of the first message that the box sends
-	own   map[int64]*ownRequest // the box's own requests that it has not answered
+	own   map[int64]*ownRequest // the box's own requests to the process that it has not answered, by number
 	notes notes
-	held  heldLines // messages that wait until the process is ready, or has shown that it works
+	held  heldLines // messages that wait until the process is ready, or has shown that it still works
 
 	nap   nap
-	child child // nil before it runs
-	queue *proc.Queue
+	child child       // nil before the OS process is started
+	queue *proc.Queue // lines for stdin
 }
 
-// notes says whether an error without an id may be the answer of a process to a notification.
+// notes says whether an error response without an id may be about a notification.
 type notes struct {
 	sent    bool // the process was sent a notification, and has answered no request since
 	asked   bool // the box is testing whether the process answers notifications
@@ -56,12 +56,12 @@ type notes struct {
 
 type ending struct {
 	told     bool   // the box has told the process to end
-	left     bool   // the process exited, or closed a pipe, before it was told to
-	failed   *fault // why requests of the process end; nil if its exit says why
-	followed bool   // another process waits for the end of this one, and then starts
-	replaced string // why the box has another process take over the conversation; "" if none does
+	left     bool   // the process exited, or closed its stdin or stdout, before the box told it to end
+	failed   *fault // the error with which requests of the process end; nil if its exit says why
+	followed bool   // another process starts after the end of this one
+	replaced string // why another process takes over the conversation, for the log; "" if none does
 
-	since *written // only what the process wrote after this mark may say why it ended; nil until it has ended
+	since *written // what the process had written before anything that may explain its end; nil until it has ended
 }
 
 func newProcess(g *group) *process {
@@ -78,21 +78,21 @@ func newProcess(g *group) *process {
 	return p
 }
 
-// converse takes over a conversation and draws the number of the first message.
+// converse makes c the conversation of the process, and draws the number of the first message.
 func (p *process) converse(c *conversation) {
 	p.conv = c
 	c.pipe, c.clock = p, &p.clock
 	p.first = c.own()
 }
 
-// to moves the process forward to a state, never back.
+// to sets the state of the process to s, unless it is already past s.
 func (p *process) to(s state) { p.state = max(p.state, s) }
 
 func (p *process) isCurrent() bool { return p.group.current == p }
 
 // # For its deadlines
 
-// excuse adds to f, the fault of a request without an answer, what the process wrote to stdout
+// excuse adds to f, the error of a request that got no response, what the process wrote to stdout
 // since it got the request.
 func (p *process) excuse(r *request, f *fault) {
 	now := p.output.wrote
@@ -105,8 +105,8 @@ func (p *process) excuse(r *request, f *fault) {
 	f.after = ". It wrote to stdout what is no MCP message: every line there must be one message of JSON"
 }
 
-// expire ends a request with f, and tells the process to stop working on it. The process
-// then has to show that it works.
+// expire ends a request with the error f, and tells the process to stop working on it. The process
+// then has to show that it still works.
 func (p *process) expire(r *request, reason string, f *fault) {
 	p.conv.tellCancelled(r, reason)
 	p.clock.doubt()
@@ -115,14 +115,14 @@ func (p *process) expire(r *request, reason string, f *fault) {
 
 // # Its end
 
-// fail ends the process, and its requests with f.
+// fail stops the process, and ends its open requests with f at once.
 func (p *process) fail(f *fault) {
 	p.stop(p.fill(f))
 	p.endRequests(p.failed)
 }
 
-// stop begins to end the process. Requests end with f if they are still open after the
-// grace time, or when the process is gone.
+// stop begins to end the process. A request that the process still answers ends well. The others
+// end with f when the process has exited.
 func (p *process) stop(f *fault) {
 	if p.failed == nil && f != nil {
 		own := *f // a copy, because fill adds facts about this process
@@ -138,14 +138,14 @@ func (p *process) stop(f *fault) {
 	p.dismiss()
 }
 
-// handOver stops the process, and gives its conversation and the messages that wait to the new
-// process of a handshake. The process must not know any request of the conversation.
+// handOver stops p, and makes the new process of a handshake its successor, which gets the
+// conversation and the waiting messages. No request of the conversation may have been sent to p.
 func (p *process) handOver(h *handshake) {
 	next := h.p
 	p.followed = true
 	p.group.begin(h, p)
 	empty := next.conv
-	clear(p.conv.questions) // of this process
+	clear(p.conv.questions) // they were questions of the old process
 	clear(p.conv.asked)
 	next.converse(p.conv)
 	next.held = p.held
@@ -155,8 +155,8 @@ func (p *process) handOver(h *handshake) {
 	p.stop(nil)
 }
 
-// endRequests ends all open requests, once. It counts a failed start before the clients
-// get the error, so that a client that tries again at once has to wait.
+// endRequests ends all open requests with f, once. It first counts a failed start, so that a
+// client that tries again at once has to wait.
 func (p *process) endRequests(f *fault) {
 	if p.state == gone {
 		return
@@ -169,16 +169,16 @@ func (p *process) endRequests(f *fault) {
 	p.conv.endAll(f)
 }
 
-// reason returns what the process had written before anything that may say why it ended.
-// That is what it wrote since it got the oldest of its open requests. If it has none, it is
-// what it wrote in its last second.
+// reason returns how much the process had written before it got the oldest of its open requests.
+// Only what it wrote later may explain its end. Without an open request, only its most recent
+// output may explain it. Before the handshake is over, all output may.
 func (p *process) reason() written {
 	w := p.before()
 	p.since = &w
 	return w
 }
 
-// before returns what reason returns, for a process that may still run. It changes nothing.
+// before returns the result of reason for a process that may still run. It changes nothing.
 func (p *process) before() (w written) {
 	if p.since != nil {
 		return *p.since
@@ -192,15 +192,14 @@ func (p *process) before() (w written) {
 	return w
 }
 
-// asked reports whether the process is ending because the box told it to, and not because it
-// failed.
+// asked reports whether the process ends because the box told it to, and not because of a failure.
 func (p *process) asked() bool {
 	return p.told && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable)
 }
 
 // # To the process
 
-// request passes a request to the process, or ends it with an error.
+// request registers a client's request and passes it to the process, or ends it with an error.
 func (p *process) request(st *stream, m wire.Message) {
 	if len(p.conv.requests) >= maxRequests {
 		f := p.box.server.fault(PhaseRuntime, "has %d requests in flight, wait for one of them to end", maxRequests)
@@ -220,16 +219,17 @@ func (p *process) request(st *stream, m wire.Message) {
 	}
 }
 
-// queueFull returns the fault of a process whose queue is full.
+// queueFull returns the error for a request that does not fit into the queue of lines for the
+// process.
 func (p *process) queueFull() *fault {
 	f := p.box.server.fault(PhaseRuntime, "does not read its input: %d MiB wait for it", maxQueue>>20)
 	f.data.Limit = maxQueue
 	return p.fill(f)
 }
 
-// send passes a line to the process, or holds it until the process is ready. number is
-// the number of the request in it, or 0. It returns false if the line does not fit into
-// the queue.
+// send queues a line for the process, or holds it until the process is ready. number is the number
+// of the request in the line, 0 for other messages. send returns false if there is no room for the
+// line.
 func (p *process) send(number int64, line []byte) bool {
 	r := p.conv.requests[number]
 	if !p.greeted || r != nil && r.passed == nil && p.clock.holds() {
@@ -252,8 +252,8 @@ func (p *process) send(number int64, line []byte) bool {
 	return ok
 }
 
-// withdraw has the process stop working on a request. It sends line unless the protocol
-// has another way.
+// withdraw makes the process stop working on a request. It sends line, unless the protocol has
+// another way to cancel the request.
 func (p *process) withdraw(r *request, line []byte) {
 	if !p.proto.withdraw(r) {
 		p.send(0, line)
@@ -262,30 +262,30 @@ func (p *process) withdraw(r *request, line []byte) {
 
 type ownRequest struct {
 	method string
-	take   func(wire.Message) // takes the response, nil to ignore it
-	broken func(*fault)       // takes the fault of a response that cannot be read; if it is nil, take gets the fault as a response
+	take   func(wire.Message) // handles the response; nil to ignore it
+	broken func(*fault)       // handles a response that cannot be read; if it is nil, take gets an error response instead
 }
 
-// fail ends a request whose response cannot be read.
+// fail ends a request of the box whose response cannot be read.
 func (o *ownRequest) fail(f *fault) {
 	switch {
 	case o.broken != nil:
 		o.broken(f)
 	case o.take != nil:
-		m, _ := wire.Parse(f.response(json.RawMessage("0"))) // it is a message
+		m, _ := wire.Parse(f.response(json.RawMessage("0"))) // cannot fail
 		o.take(m)
 	}
 }
 
-// ask sends a request of the box itself. answer takes the response, and may be nil.
+// ask sends the process a request of the box itself. answer handles the response; it may be nil.
 func (p *process) ask(method string, params json.RawMessage, answer func(wire.Message)) {
 	n := p.conv.own()
 	p.own[n] = &ownRequest{method: method, take: answer}
 	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), method, params))
 }
 
-// write queues a line for the process without waiting for it to be ready. It returns
-// false if the line does not fit.
+// write queues a line for the process, even if the handshake is not over. It returns false if
+// there is no room for the line.
 func (p *process) write(line []byte) bool {
 	if p.queue.Push(line) {
 		return true
@@ -294,7 +294,7 @@ func (p *process) write(line []byte) bool {
 	return false
 }
 
-// heldLines are messages that wait until a process is ready.
+// heldLines are messages that are held until the process is ready.
 type heldLines struct {
 	lines []heldLine
 	bytes int
@@ -305,17 +305,17 @@ type heldLines struct {
 type heldLine struct {
 	number int64
 	line   []byte
-	answer *heldAnswer // if not nil, line is this response, and is not sent as it is
+	answer *heldAnswer // if not nil, the message is this response to a question; line counts only for the limit
 }
 
-// heldAnswer is the response of a session's client to a question that only the process knows,
-// once it has its memory back.
+// heldAnswer is the response of a session's client to a question that the process asked before it
+// slept. It can be passed on when the process has its memory back.
 type heldAnswer struct {
 	of *session
 	m  wire.Message
 }
 
-// add holds a message. It returns false if the message does not fit.
+// add holds a message. It returns false if there is no room for it.
 func (h *heldLines) add(l heldLine) bool {
 	if h.bytes+len(l.line) > maxQueue {
 		return false
@@ -346,19 +346,19 @@ func (p *process) sendHeld() {
 	}
 }
 
-// announce tells a session of the process that lists may have changed, if the session has
-// moved and its client does not know yet.
+// announce tells a session's client that lists may have changed, if the definition of the server
+// has changed and the client does not know it yet.
 func (p *process) announce(s *session) {
 	if s.moved {
 		s.announce(p.proto.initialized(s))
 	}
 }
 
-// fill adds to a fault what is known about the process: its exit, its output, its start time,
-// and what its network has refused.
+// fill adds to an error what is known about the process: its exit, its output, its start time, and
+// what its network has refused.
 func (p *process) fill(f *fault) *fault {
 	if p.child == nil {
-		return f // f may describe a failed install
+		return f // no process ran; f may describe a failed install
 	}
 	for _, text := range p.output.refused.since(p.before().at) {
 		if !strings.Contains(f.after, text) {

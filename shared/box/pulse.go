@@ -2,7 +2,7 @@ package box
 
 import "time"
 
-// pulse says whether a process still works, after a request has timed out.
+// pulse says whether a process still works. It is used after a request has timed out.
 type pulse struct {
 	asked  *time.Timer // runs since the box asked the process for a sign of life; nil if the box has not asked
 	silent bool        // the process has not answered within signTime
@@ -11,8 +11,7 @@ type pulse struct {
 // signTime is how long a process may take to show that it works.
 const signTime = 5 * time.Second
 
-// doubt asks the process for a sign of life. Until it comes, the process gets no new
-// requests.
+// doubt asks the process for a sign of life. Until the sign comes, new requests are held.
 func (d *deadlines) doubt() {
 	if d.pulse.asked != nil || d.p.state != ready || !d.p.isCurrent() || !d.p.proto.prove() {
 		return
@@ -28,7 +27,8 @@ func (d *deadlines) doubt() {
 // holds reports whether new requests must wait until the process shows that it works.
 func (d *deadlines) holds() bool { return d.pulse.asked != nil }
 
-// alive takes a sign of life: a response, a question, or progress of a request in flight.
+// alive is called for each sign of life: a response, a question, or progress of a request in
+// flight.
 func (d *deadlines) alive() {
 	if d.pulse.asked != nil {
 		d.certain()
@@ -43,8 +43,8 @@ func (d *deadlines) certain() {
 	d.pulse = pulse{}
 }
 
-// over replaces the process if it is silent, messages wait for it, and none of its requests
-// is open.
+// over replaces the process if it has given no sign of life in time, messages are held for it, and
+// it has no open request.
 func (d *deadlines) over() {
 	p := d.p
 	if p.waits() {

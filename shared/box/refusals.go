@@ -14,43 +14,43 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// RefusalsFile is the descriptor on which the process of a server with [Server].Refusals says
-// what its network refuses: a line of text for each refusal, before the server meets it.
+// RefusalsFile is the file descriptor on which the process of a server with [Server].Refusals
+// reports what its network refuses. It writes a line of text for each refusal before the server
+// gets the error.
 const RefusalsFile = 4
 
 const (
-	saidAgain   = time.Second // the network says the same refusal at most once in this time
-	maxRefusals = 64          // refusals of a process that are kept, and that the sink hears of
-	mostSaid    = 3           // refusals that one error names
+	saidAgain   = time.Second // the network reports the same refusal at most once in this time
+	maxRefusals = 64          // how many refusals of a process are kept, and how many the sink gets
+	mostSaid    = 3           // how many refusals one error quotes
 )
 
-// refusals has what the network of a process refused. It has a lock of its own.
+// refusals is what the network of a process has refused. It has its own lock.
 type refusals struct {
 	from *os.File // nil if the process has no network that reports refusals
 
 	mu   sync.Mutex
-	rest []byte               // the beginning of a line whose end has not come
-	last map[string]time.Time // by text, without secrets
-	told int                  // how many refusals the sink has heard of
+	rest []byte               // the beginning of a line that is not complete yet
+	last map[string]time.Time // when each refusal was last reported, by its text without secrets
+	told int                  // how many refusals the sink has got
 }
 
-// open makes a pipe and returns the end into which the network of the process writes. The
-// caller closes it.
+// open makes a pipe and returns the end for the process, which the caller closes.
 func (f *refusals) open() (theirs *os.File, err error) {
 	f.from, theirs, err = os.Pipe()
 	return theirs, err
 }
 
-// close ends a call of hear that waits.
+// close makes a waiting call of hear return.
 func (f *refusals) close() {
 	if f.from != nil {
 		_ = f.from.Close() // it was only read
 	}
 }
 
-// hear returns the lines that the network has written since the last call, and which of them the
-// sink should hear of. If there are none and wait is true, hear waits for one. over says that there
-// will be no more.
+// hear returns the lines that were reported since the last call, and in fresh those that the sink
+// should get. If there are none and wait is true, hear waits for one. over says that there will be
+// no more.
 func (f *refusals) hear(wait bool, hide func(string) string) (said, fresh []string, over bool) {
 	conn, err := f.from.SyscallConn()
 	if err != nil {
@@ -91,7 +91,7 @@ func (f *refusals) hear(wait bool, hide func(string) string) (said, fresh []stri
 	return said, fresh, over || err != nil
 }
 
-// add notes a refusal. It reports whether the sink should hear of it.
+// add records a refusal. It reports whether the sink should get it.
 func (f *refusals) add(text string) (fresh bool) {
 	_, known := f.last[text]
 	if len(f.last) >= maxRefusals || f.last == nil {
@@ -104,8 +104,8 @@ func (f *refusals) add(text string) (fresh bool) {
 	return fresh
 }
 
-// since returns what was refused from a time on, the latest last. It includes what was said a
-// moment before, for that may have happened again.
+// since returns the last refusals that were reported after at, the latest one last. It includes
+// reports of the second before at, because the network does not repeat a report within a second.
 func (f *refusals) since(at time.Time) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,7 +114,7 @@ func (f *refusals) since(at time.Time) []string {
 	return all[max(0, len(all)-mostSaid):]
 }
 
-// latest returns what was refused last, "" for nothing.
+// latest returns the last refusal, "" if there is none.
 func (f *refusals) latest() string {
 	if all := f.since(time.Time{}); len(all) > 0 {
 		return all[len(all)-1]
@@ -122,8 +122,8 @@ func (f *refusals) latest() string {
 	return ""
 }
 
-// hearRefusals logs what the network has refused, and tells the sink what is new. The box must
-// not be locked. It returns false when there is no more.
+// hearRefusals logs what the network has refused, and passes what is new to the sink. The caller
+// must not hold [Box].mu. It returns false when there will be no more.
 func (p *process) hearRefusals(wait bool) bool {
 	f := &p.output.refused
 	if f.from == nil {
@@ -154,9 +154,9 @@ func hasFailed(m wire.Message) bool {
 	return m.Error != nil || bytes.Contains(m.Result, []byte(`"isError"`)) && string(wire.Lookup(m.Result, "isError")) == "true"
 }
 
-// withRefusals returns a response that says what the network refused while its request was in
-// flight, if the request has failed: in the message of an error, or behind the content of a
-// tool's answer.
+// withRefusals returns a response with the text of what the network refused while its request was
+// in flight, if the response reports a failure. The text goes to the end of the error message, or
+// of the content of a tool's result.
 func (p *process) withRefusals(r *request, m wire.Message) wire.Message {
 	if p.output.refused.from == nil || !hasFailed(m) {
 		return m

@@ -10,7 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// report reports the state of the process to the sink and the log.
+// report passes the state of the process to the sink, and logs it. f is the error that ended it,
+// nil for none.
 func (p *process) report(state ProcessState, f *fault) {
 	st := p.status(state, f)
 	log := p.logOf(st)
@@ -36,9 +37,8 @@ func (p *process) report(state ProcessState, f *fault) {
 	}})
 }
 
-// logOf returns the log for the line about a state of the process. The line names the
-// session that speaks for the process, and the name that the session's client gives
-// itself.
+// logOf returns a logger for a state of the process. Its lines name the session that was active
+// last, and that session's client.
 func (p *process) logOf(st ProcessStatus) *slog.Logger {
 	return p.box.log.With("server", p.box.server.Name, "process", st.Process, "session_id", st.Session,
 		"client", p.box.hide.Text(wire.ClientName(p.group.speaker.init)), "pid", st.PID, "state", string(st.State))
@@ -78,7 +78,7 @@ func (p *process) running() ProcessState {
 	return Started
 }
 
-// exitCode returns -1 if there is no exit code.
+// exitCode returns the exit code for the log, -1 if there is none.
 func exitCode(st ProcessStatus) int {
 	if st.ExitCode == nil {
 		return -1
@@ -86,7 +86,8 @@ func exitCode(st ProcessStatus) int {
 	return *st.ExitCode
 }
 
-// obituary is the fault with which the process's open requests end.
+// obituary returns the error with which the open requests of a process that has ended are
+// answered.
 func (p *process) obituary() *fault {
 	if p.failed != nil {
 		return p.fill(p.failed)
@@ -102,7 +103,7 @@ func (p *process) obituary() *fault {
 	how := "closed its stdin or stdout and did not exit"
 	e, exited := p.exit()
 	if exited && !isClosed(p.child.Abandoned()) {
-		how = e.String() // if the box had given up waiting for the exit, its own signal would be the cause
+		how = e.String() // an abandoned process dies of a signal of the box, which would not be the cause
 	}
 	since := p.reason()
 	words := p.output.words(since)
@@ -128,8 +129,8 @@ func (p *process) obituary() *fault {
 	return f
 }
 
-// cause says why the box told the process to end. It uses the words of the error that
-// clients get, without the advice.
+// cause says why the box told the process to end, in the words of the error for clients, without
+// its advice.
 func (e *ending) cause() string {
 	switch {
 	case e.failed != nil:
@@ -143,7 +144,7 @@ func (e *ending) cause() string {
 	return strings.TrimSuffix(what, ", try again")
 }
 
-// howItEnded returns the last line of the process's log.
+// howItEnded returns the last line for the process's log.
 func (p *process) howItEnded() string {
 	e, exited := p.exit()
 	p.box.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// clientID identifies a client's request by its session and the [idKey] of its id.
+// clientID identifies a client's request: its session, and the [idKey] of its id.
 type clientID struct {
 	session *session
 	key     string
@@ -20,45 +20,45 @@ type request struct {
 	number int64
 	order  int64           // place in the order in which the box got the requests
 	id     json.RawMessage // as the client wrote it
-	token  json.RawMessage // its progress token, nil for none
+	token  json.RawMessage // the client's progress token, nil for none
 	method string
 	stream *stream
-	passed *list.Element // nil until the process knows the request
-	timer  *time.Timer   // its deadline, nil for none
+	passed *list.Element // its element in conversation.passed; nil until it was sent to the process
+	timer  *time.Timer   // ends the request at its deadline, nil for none
 	due    time.Time     // when timer fires
-	left   time.Duration // the time until due, while asked is not zero
-	asked  int           // its open questions
-	before written       // what its process had written when it got the request
-	given  handed        // how the process got the request
-	broken bool          // the process has answered with what cannot be read
+	left   time.Duration // how much time is left until due, while the timer stands still because asked is not 0
+	asked  int           // how many of its questions are open
+	before written       // what the process had written when it was sent the request
+	given  handed        // how the request was sent to the process
+	broken bool          // the process has sent a response that cannot be read
 
 	modern  bool   // the client speaks 2026-07-28, so the request has the form of that version
 	line    []byte // the request in the form of earlier versions, kept if it may be sent again
 	sent    int64  // the number under which the process knows the request
-	task    *task  // the task that it is in the process, nil for none
+	task    *task  // the task that the box has made of it in the process, nil for none
 	retries int    // how often the process has asked to get the request again
 }
 
 type handed struct {
-	line  []byte // the request for the process, before it was translated
+	line  []byte // the request, before the protocol translated it
 	at    int64  // how many bytes the process had been sent before line
-	again bool   // an earlier process was sent it, and has not read it
+	again bool   // an earlier process was sent the request, and had not read it
 }
 
 // question is a server's request to the client that has no answer yet.
 type question struct {
 	visible string // id the client sees
 	id      json.RawMessage
-	token   json.RawMessage // its progress token, nil for none
+	token   json.RawMessage // the server's progress token, nil for none
 	order   int64
-	session *session // the session whose client is asked; nil if there is only one
-	call    *request // the request that the question belongs to, nil on the standalone stream
+	session *session // the session whose client is asked; nil if the process has only one session
+	call    *request // the client's request to which the question belongs, nil for none
 	timer   *time.Timer
 	due     time.Time // when timer fires
 }
 
-// stream returns the stream on which the question went out, nil for the standalone stream of
-// the only session.
+// stream returns the stream on which the question was sent. nil is the standalone stream, if the
+// process has only one session.
 func (q *question) stream() *stream {
 	switch {
 	case q.call != nil:

@@ -9,16 +9,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 )
 
-// processRun runs one process, from the wait for its turn to its end.
+// processRun runs one process: it waits for its turn, starts it, and stays until its end.
 type processRun struct {
 	p      *process
 	hello  *handshake
-	before []<-chan struct{} // closed when the processes that it follows have ended
+	before []<-chan struct{} // the channel over of each process that must end first
 	steps  int               // how many steps of the preparation were reported
 
-	ended  sync.Once // sets the fields below, before stdin is closed
-	unread int       // bytes of stdin that the process has not read
-	sure   bool      // unread is certain: no program can read them any more
+	ended  sync.Once // sets unread and sure, before stdin is closed
+	unread int       // bytes of stdin that the process had not read when it ended
+	sure   bool      // unread is exact, because no program can read them any more
 }
 
 func (r *processRun) run() {
@@ -44,10 +44,9 @@ func (r *processRun) run() {
 	p.group.left(p)
 }
 
-// finish ends the open requests of a process that has ended. It reports whether the
-// workspace may be saved. The process must have exited with code 0 or after the box
-// stopped it. If a signal ended it, it must have had no open request when the box stopped
-// it.
+// finish ends the open requests of a process that has ended. It reports whether the workspace may
+// be saved. That is so if the process exited with code 0, or if the box stopped it. If it then
+// died of a signal, it must have had no open request when the box stopped it.
 func (r *processRun) finish() bool {
 	p := r.p
 	p.box.mu.Lock()
@@ -64,8 +63,8 @@ func (r *processRun) finish() bool {
 	return p.asked() && (e.Signal == "" || !p.keeping.atWork)
 }
 
-// unsend takes back the requests that the process has certainly not read. It reports
-// whether there are some. If they end with f, the error says that they were not executed.
+// unsend marks the requests that the process has certainly not read as not sent. It reports
+// whether there are any. If they end with f, the error then says that they were not executed.
 func (r *processRun) unsend(f *fault) (some bool) {
 	p := r.p
 	if !r.sure || p.state == gone {
@@ -87,8 +86,8 @@ func (r *processRun) unsend(f *fault) (some bool) {
 	return some
 }
 
-// again gives the requests that the process has not read to another process, each once. A
-// server may end after each answer, and a request may come at that moment.
+// again passes the requests that the process has not read to another process, each once. Some
+// servers exit after each answer, just when the next request may come.
 func (r *processRun) again(f *fault) {
 	p := r.p
 	for _, q := range p.conv.inOrder() {
@@ -103,13 +102,14 @@ func (r *processRun) again(f *fault) {
 	}
 }
 
-// launch starts the OS process and sends it the first message.
+// launch starts the OS process and sends it the first message. It returns false if the process
+// cannot be started.
 func (r *processRun) launch() bool {
 	p := r.p
 	p.output.log = p.box.server.log(p.group.id, p.box.hide)
 	r.hello.begun = time.Now()
 	var l launch
-	err := p.box.server.Memory.Room(p.wanted) // until the machine has memory for it
+	err := p.box.server.Memory.Room(p.wanted) // waits until the machine has memory for it
 	if err == nil {
 		l, err = r.prepare()
 	}
@@ -143,7 +143,8 @@ func (r *processRun) launch() bool {
 	return true
 }
 
-// spawn starts the OS process, with the descriptors of a keeper.
+// spawn starts the OS process. If the program is a keeper, it inherits the files for refusals and
+// control; see [RefusalsFile] and [ControlFile].
 func (r *processRun) spawn(l launch) (child, error) {
 	l.Extra = nil
 	if r.p.box.server.Refusals {
@@ -151,7 +152,7 @@ func (r *processRun) spawn(l launch) (child, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = theirs.Close() }() // the child has its own
+		defer func() { _ = theirs.Close() }() // the child has a copy
 		l.Extra = []*os.File{nil, theirs}
 	}
 	if r.p.box.server.Images != nil {
@@ -172,7 +173,7 @@ func (r *processRun) spawn(l launch) (child, error) {
 	return c, err
 }
 
-// accompany moves messages both ways until the process is gone and all its output is
+// accompany moves messages in both directions until the process has ended and all its output is
 // read.
 func (r *processRun) accompany() {
 	p := r.p
@@ -226,8 +227,8 @@ func (r *processRun) speak() {
 	}
 }
 
-// leave ends a process that has exited or closed one of its pipes. The process may still
-// answer its open requests.
+// leave terminates a process that has exited or closed its stdin or stdout. Its open requests end
+// later, because it may still answer them.
 func (r *processRun) leave() {
 	p := r.p
 	if !isClosed(p.nap.drowsy) {
@@ -236,7 +237,7 @@ func (r *processRun) leave() {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	if p.nap.asked && !p.nap.over {
-		return // freeze ends the process
+		return // freeze ends the process itself
 	}
 	p.left = p.left || !p.told
 	if r.hello.probe == probing && p.state < ready {

@@ -6,10 +6,9 @@ type Scope string
 // wide reports whether several sessions may share a process.
 func (s Scope) wide() bool { return s == ScopePrincipal || s == ScopeShared }
 
-// Name returns the name of a session's process. If the session has a process of its own,
-// the name is the session's id. A shared process is named "shared", or "principal-" and
-// the principal. A session whose principal is not known shares its process only in
-// ScopeShared.
+// Name returns the name of the process for a session. A process of one session has the session's
+// id as its name. A shared process is named "shared", or "principal-" and the hash of the
+// principal. A session without a known principal shares its process only in ScopeShared.
 func (s Scope) Name(sessionID, principal string) string {
 	switch {
 	case s == ScopeShared:
@@ -24,6 +23,6 @@ func (s Scope) Name(sessionID, principal string) string {
 // The scopes. The zero value is ScopeSession.
 const (
 	ScopeSession   Scope = "session"   // each session has its own process
-	ScopePrincipal Scope = "principal" // all sessions of a principal share one
-	ScopeShared    Scope = "shared"    // all sessions of the box share one
+	ScopePrincipal Scope = "principal" // all sessions of a principal share a process
+	ScopeShared    Scope = "shared"    // all sessions of the box share a process
 )

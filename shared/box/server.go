@@ -24,12 +24,12 @@ const (
 	DefaultIdle           = 120 * time.Second
 )
 
-// WorkspaceVariable stands for the path of the process's workspace, in arguments and in
-// values of the environment. The path is known only when the workspace is made.
+// WorkspaceVariable stands for the path of the process's workspace, in Args and in values of Env.
+// The box replaces it, because the path is not known before the workspace is made.
 const WorkspaceVariable = "${workspaceFolder}"
 
-// Server is the configured server of a box. After the call of New the caller must not
-// change its maps and slices. It has one field for each setting.
+// Server configures the server of a box. The caller must not change its maps and slices after the
+// call of New.
 type Server struct {
 	// Name is the name of the server in errors and logs.
 	Name string
@@ -37,109 +37,105 @@ type Server struct {
 	// relative to Cwd. A name without a slash is looked up in the PATH of the server.
 	Command string
 	Args    []string
-	// Env is added to the environment of the server and overrides it. The box hides
-	// values of six bytes and more in all it passes on, in the forms in which programs
-	// print them.
+	// Env is added to the environment of the server and overrides it. The box removes values of
+	// six bytes and more from all that it passes on, in each of the forms in which programs print
+	// them.
 	Env map[string]string
-	// Principal has the names in `${principal:NAME}` and `${principal_file:NAME}` in
-	// values of Env. A process gets its principal's secrets of these names, see
-	// Delivery.Secrets. A variable whose secret is missing is left out. Scope must not be
-	// ScopeShared.
+	// Principal has the names that occur in values of Env as `${principal:NAME}` or
+	// `${principal_file:NAME}`. A process gets the secrets with these names from the Secrets of a
+	// [Delivery]. A variable whose secret is missing is left out. Scope must not be ScopeShared.
 	Principal []string
-	// Secrets names variables of Env whose values are hidden at any length.
+	// Secrets names variables of Env whose values are removed from output even if they are short.
 	Secrets []string
-	// Base is the environment of the runner. The server gets only PATH, HOME, LANG and
-	// TMPDIR of it, and the variables of [provision.Network]. The box hides the passwords
-	// of proxies in all it passes on.
+	// Base is the environment of the runner. The server gets only PATH, HOME, LANG, TMPDIR and the
+	// variables of [provision.Network] from it. The box removes passwords of proxies from all that
+	// it passes on.
 	Base map[string]string
-	// Given has the variables of the image that the server was written for. The server gets
-	// all of them, and none is hidden.
+	// Given has the variables of the container image that the server was written for. The server
+	// gets all of them, and none of them is treated as a secret.
 	Given map[string]string
 	// Unset names variables that the server does not get from Base.
 	Unset []string
 	// Cwd is the server's working directory, "" for the runner's own.
 	Cwd string
-	// Provisioner prepares each process, and returns the command, arguments and folder
-	// to execute in the place of Command, Args and Cwd. If it is nil, the box executes
-	// those.
+	// Provisioner prepares each process, and returns the command, arguments and folder to use in
+	// the place of Command, Args and Cwd. If it is nil, the box uses those three.
 	Provisioner Provisioner
-	// Keeper keeps the workspaces of the Provisioner while the box sleeps. It needs a
-	// Provisioner. If Keeper is nil, no workspace is kept.
+	// Keeper stores the workspaces of the Provisioner while the box sleeps. It needs a
+	// Provisioner. If Keeper is nil, no workspace is stored.
 	Keeper Keeper
-	// Kept matters if each session has its own process. With ScopePrincipal each process
-	// begins with the workspace that any session of its principal has saved last.
+	// Kept is used only if each session has its own process. If it is ScopePrincipal, each process
+	// begins with the workspace that was saved last for any session of its principal.
 	Kept Scope
 
-	// Scope says which sessions share a process; "" is ScopeSession. The first delivery
-	// of any of them starts the process; if one session ends, the process goes on for the
-	// others. All of them get the messages that the process sends outside of calls. A
-	// client may see what the others do in the process, as far as the server shows it.
+	// Scope says which sessions share a process; "" means ScopeSession. The first delivery of one
+	// of these sessions starts the process. If one session ends, the process goes on for the
+	// others. All of them get the messages that the process sends outside of calls. A client may
+	// see what others do in the process, as far as the server shows it.
 	Scope Scope
 
-	// Sandbox makes the sandbox of one process, by the name of the process. placed is
-	// the result of the Provisioner, or has only Cwd without one. An error that is a
-	// [*sandbox.Error] ends requests with session_create. If Sandbox is nil, the server
+	// Sandbox makes the sandbox of one process. name is the name of the process. placed is what
+	// the Provisioner has prepared; without a Provisioner only its Cwd is set. If the error is a
+	// [*sandbox.Error], requests end with the phase session_create. If Sandbox is nil, the server
 	// has the rights of the runner.
 	Sandbox func(name string, placed provision.Launch) (*sandbox.Sandbox, error)
 
-	// Mark, if not "", is a text that no other box on the machine uses, such as the path
-	// of a folder of its own. Each process gets it in the variable [proc.MarkEnv],
-	// followed by a slash and a number. When the process has ended, the box kills every
-	// process that still carries its mark, such as a child that left the group.
-	// [proc.EndMarked] finds the processes that a killed runner has left. Mark works
-	// only on Linux.
+	// Mark, if not "", is a text that no other box on the machine uses, such as the path of a
+	// folder of the box. Each process gets it in the variable [proc.MarkEnv], followed by a slash
+	// and a number. When the process has ended, the box kills every process that still has this
+	// value, such as a child that left the process group. [proc.EndMarked] finds the processes
+	// that a killed runner has left. Mark works only on Linux.
 	Mark string
-	// Guard keeps the box from harming others in a program that has several. It may be nil.
-	// Apart starts each process in a session of its own, so that it has no part in the
-	// terminal of such a program.
+	// Guard protects a program that runs several boxes from the faults of one. It may be nil.
+	// Apart starts each process in an OS session of its own, so that it has no access to the
+	// terminal of the program.
 	Guard *guard.Guard
 	Apart bool
-	// Memory has room for each process of the box before it starts, and ends idle ones when
-	// others need theirs. nil: nothing is bounded.
+	// Memory bounds the memory of several boxes: each process waits for room before it starts, and
+	// idle processes end if others need their room. If it is nil, nothing is bounded.
 	Memory *guard.Memory
-	// MaxProcesses limits the processes at a time, of all sessions; 0 means no limit. At
-	// the limit the box stops the process that has been idle longest. If all processes
-	// are at work, the box refuses the new one.
+	// MaxProcesses limits how many processes run at a time, for all sessions; 0 means no limit. At
+	// the limit the box stops the process that has been idle longest. If all processes are busy,
+	// the box refuses requests that need a new one.
 	MaxProcesses int
-	// Stderr, if not nil, opens a writer for the stderr of a process, by the name of the
-	// process. One goroutine at a time writes whole lines to it, with secrets replaced
-	// by redact.Hidden. Lines of stdout that were no messages begin with "stdout: ".
-	// Lines about the process itself begin with "---". The box ignores its errors, and
-	// closes it. If Stderr is nil, the box logs the end of the output with a failure.
+	// Stderr, if not nil, opens a writer for the stderr of a process. name is the name of the
+	// process. One goroutine at a time writes whole lines, in which secrets are replaced by
+	// [redact.Hidden]. Lines of stdout that were no messages begin with "stdout: ". Lines about
+	// the process itself begin with "---". The box ignores errors of the writer, and closes it. If
+	// Stderr is nil, the box logs the end of the output when the process fails.
 	Stderr func(name string) io.WriteCloser
 
-	// Refusals says that the program is a keeper whose network refuses hosts, and says so on
-	// [RefusalsFile]. The log has each line of it, and so has the error of a request that was
-	// in flight.
+	// Refusals says that the program is a keeper (see package memory) that reports on
+	// [RefusalsFile] which hosts its network refuses. Each report goes to the log, and into the
+	// error of a request that was in flight.
 	Refusals bool
 
-	// Images, if not nil, keeps the memory of processes while they sleep. The program is then a
-	// keeper that has its control socket as [ControlFile]. It needs a Keeper.
+	// Images, if not nil, stores the memory of processes while they sleep. The program must then
+	// be a keeper with its control socket as [ControlFile]. Images needs a Keeper.
 	Images *memory.Kept
 
-	// Lists has the box ask each fresh process for its lists, and tell the Sink what they
-	// are. The owner of the Sink finds out that the program has changed.
+	// Lists makes the box ask each new process for its lists, and pass a fingerprint of them to
+	// [Sink].Lists. With it the Sink finds out that the program of the server has changed.
 	Lists bool
 
-	// ShowOutput adds output to the errors that clients get: the end of a process's
-	// stderr and of its stdout besides messages, or of an install's stderr. Set it on a
-	// machine whose clients are its operator. The output of a hosted program may be meant
-	// only for the operator.
+	// ShowOutput adds output to the errors for clients: the end of a process's stderr and of its
+	// stdout besides messages, or of an install's stderr. Set it only on a machine whose clients
+	// are its operator, because the output of a server may be meant for its operator only.
 	ShowOutput bool
 
-	// Era is the protocol that the server was found to speak, "" if it is not known. It
-	// saves the box a probe. If it is wrong, the box finds the protocol out again.
+	// Era is the protocol version or versions that the server was found to speak before, "" if
+	// that is not known. It saves the box a probe. If it is wrong, the box finds out again.
 	Era bridge.Era
 
-	// StartupTimeout limits the time from the start of a process, with its preparation,
-	// to its answer to initialize. Zero means the default.
+	// StartupTimeout limits the time from the start of a process, including its preparation, until
+	// it has answered initialize. Zero means the default.
 	StartupTimeout time.Duration
-	// ProbeTime limits the time that a process of a server of unknown protocol has to
-	// answer server/discover; then another process takes its place. After a sixth of this
-	// time the box sends initialize too. Zero means the default.
+	// ProbeTime limits how long a server of unknown protocol may take to answer server/discover.
+	// After a sixth of this time the box also sends initialize. After all of it another process
+	// takes the place of this one. Zero means the default.
 	ProbeTime time.Duration
-	// ToolTimeout limits the time of one tools/call, or any other request, from when the
-	// process gets it. Zero means the default, less than zero no limit.
+	// ToolTimeout limits the time of one request, such as a tools/call, from when it is sent to
+	// the process. Zero means the default, less than zero no limit.
 	ToolTimeout time.Duration
 	// AnswerTimeout limits the time that the client has to answer a question of a
 	// request. That time does not count against ToolTimeout. Zero means the default.
@@ -148,12 +144,12 @@ type Server struct {
 	Idle time.Duration
 }
 
-// Provisioner puts in place what processes need before they start.
-// [provision.Provisioner] implements it.
+// Provisioner prepares what a process needs before it starts. [provision.Provisioner] implements
+// it.
 type Provisioner interface {
-	// Provision prepares a process by its name, which is [Scope.Name] of its session. It
-	// blocks until it is done, and gives up when ctx ends. tell reports its steps. restore,
-	// if it is not nil, fills a new workspace. The error may be a [*provision.Error].
+	// Provision prepares the process with this name, which is the [Scope.Name] of its session. It
+	// blocks until it is done or ctx ends. It calls tell for each step. restore, if not nil, fills
+	// a new workspace. The error may be a [*provision.Error].
 	Provision(ctx context.Context, name string, tell func(provision.Progress), restore provision.Restore) (provision.Launch, error)
 	// Remove deletes the files of a process whose session has ended.
 	Remove(name string) error
@@ -175,21 +171,20 @@ func (s Server) log(name string, hide *redact.Redactor) *proc.Log {
 	return proc.NewLog(s.Stderr(name), hide)
 }
 
-// Keeper keeps the workspaces of processes while their box sleeps. name is the name of a
-// process, by [Scope.Name]. owner is the name under which a workspace is kept: the name of
-// the process, or "principal-" and a hash. Several processes may share an owner of the
-// second kind. The box makes the calls for one process one after the other.
+// Keeper stores the workspaces of processes while their box sleeps. name is the name of a process,
+// by [Scope.Name]. owner is the name under which a workspace is stored: the name of the process,
+// or "principal-" and a hash. Several processes may share an owner of the second kind. The box
+// makes one call at a time for each process.
 type Keeper interface {
-	// Restore puts what is kept for owner into the new workspace of a process. It is a
+	// Restore fills the new workspace of a process with what is stored for owner. It is a
 	// [provision.Restore].
 	Restore(ctx context.Context, name, owner, workspace string) (names []string, err error)
-	// Save keeps the workspace of a process for owner. staged is [provision.Launch.Staged].
-	// The process has ended. If Save fails, the kept copy from before must still be there.
+	// Save stores the workspace of a process, which has ended, for owner. staged is
+	// [provision.Launch.Staged]. If Save fails, what was stored before must still be there.
 	Save(ctx context.Context, name, owner, workspace, staged string) error
-	// Leave tells the Keeper that the box removes the workspace of a process. The Keeper
-	// keeps its own copy.
+	// Leave tells the Keeper that the box removes the workspace of a process from this machine.
+	// What the Keeper has stored remains.
 	Leave(name string)
-	// Forget removes what is kept for owner. The process with that name has ended for
-	// good.
+	// Forget deletes what is stored for owner, after its process has ended for good.
 	Forget(ctx context.Context, owner string) error
 }

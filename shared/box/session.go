@@ -11,45 +11,44 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// maxUntold limits the bytes of events that wait for the sink. Above it the box stops
-// reading the processes of the session.
+// maxUntold limits how many bytes of a session's events wait for the sink. Above it the box stops
+// reading from the processes of the session.
 const maxUntold = 4 << 20
 
-// session is the state of one client session. The box's lock guards it. The box forgets
-// it when none of its processes and events is left.
+// session is the state of one client session. [Box].mu guards it. The box forgets it when it has
+// no process and no output waits for the sink.
 type session struct {
 	box       *Box
 	id        string
 	principal string
-	departed  bool   // the session has no group, or has left it
+	departed  bool   // the session is a member of no group
 	forget    func() // deletes the session from the box
 
-	// All of these are from the last delivery, but init is from the last delivery that
-	// had one.
+	// These fields are from the last delivery; init is from the last delivery that had one.
 	ticket, level string
 	subscriptions []string
 	init          json.RawMessage
 
-	moved bool // the session's client does not know yet that lists may have changed
-	held  bool // the session's client hears of changed tools, whether the server tells of them or not
+	moved bool // the definition of the server has changed, and the client has not been told that lists may have changed
+	held  bool // the client is told of changed tools even if the server does not announce such changes
 
-	over bool // the session has ended together with its own process, so its files are removed too
+	over bool // the session has ended, and the files of its process are removed with the process
 
-	untold []pendingOutput
-	bytes  int       // of untold
-	room   sync.Cond // signaled when bytes has shrunk
-	// telling says that a goroutine is passing untold to the sink. The goroutine ends when
-	// untold is empty.
+	untold []pendingOutput // output that waits for the sink
+	bytes  int             // of the messages in untold
+	room   sync.Cond       // signaled when bytes has shrunk
+	// telling says that a goroutine passes untold to the sink. The goroutine ends when untold is
+	// empty.
 	telling bool
 }
 
 type pendingOutput struct {
 	call     func(Sink)
-	streamID string // the request stream of an event, else ""
+	streamID string // the request stream of an event, "" for anything else
 	bytes    int
 }
 
-// note keeps the session state that a delivery carries.
+// note stores the state of the session that comes with a delivery.
 func (s *session) note(d Delivery, msgs []wire.Message) {
 	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscribed
 	s.moved, s.held = s.moved || d.Moved, d.Held
@@ -64,8 +63,8 @@ func (s *session) note(d Delivery, msgs []wire.Message) {
 	}
 }
 
-// announce tells the client of a session that has moved to another definition of the server
-// that lists may have changed. result is the answer of the new definition to initialize.
+// announce tells the client that lists may have changed, after the definition of the server has
+// changed. result is the new server's result of initialize.
 func (s *session) announce(result json.RawMessage) {
 	s.moved = false
 	for _, changed := range []struct{ kind, method string }{
@@ -78,7 +77,7 @@ func (s *session) announce(result json.RawMessage) {
 	}
 }
 
-// tidy forgets the session if nothing is left of it.
+// tidy forgets the session if it is a member of no group and no output waits.
 func (s *session) tidy() {
 	if s.departed && !s.telling {
 		s.forget()
@@ -87,18 +86,18 @@ func (s *session) tidy() {
 
 // # To the sink
 
-// common passes a message of the standalone stream to the client.
+// common passes a message of the standalone stream to the sink.
 func (s *session) common(raw []byte) {
 	s.output("", Output{Ticket: s.ticket, Raw: raw})
 }
 
-// output passes a message of a stream, "" for the standalone stream, to the client.
+// output passes a message of a stream to the sink. stream "" is the standalone stream.
 func (s *session) output(stream string, e Output) {
 	e.Session, e.Stream = storage.ID(s.id), storage.StreamID(stream)
 	s.tell(pendingOutput{call: func(k Sink) { k.Output(e) }, streamID: stream, bytes: len(e.Raw)})
 }
 
-// tell passes a call to the sink after those that wait for it already.
+// tell queues a call of the sink, after those that are waiting already.
 func (s *session) tell(t pendingOutput) {
 	s.untold = append(s.untold, t)
 	s.hold(t.bytes)
@@ -109,14 +108,14 @@ func (s *session) tell(t pendingOutput) {
 	}
 }
 
-// hold adds bytes of events that wait for the sink.
+// hold adds to the bytes that wait for the sink. bytes is negative when the sink has taken some.
 func (s *session) hold(bytes int) {
 	s.bytes += bytes
 	s.box.server.Guard.Budget().Hold(bytes)
 }
 
-// tellAll passes everything to the sink, one call after the other, without holding the
-// lock.
+// tellAll makes all queued calls of the sink, one after the other, and does not hold the lock
+// during a call.
 func (s *session) tellAll() {
 	b := s.box
 	b.mu.Lock()
@@ -135,8 +134,8 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
-// call passes one call to the sink. The box is locked again also after a panic, because
-// tellAll unlocks it.
+// call makes one call of the sink, with the box unlocked. It locks the box again even after a
+// panic, because tellAll unlocks it.
 func (s *session) call(t pendingOutput) {
 	s.box.mu.Unlock()
 	defer s.box.mu.Lock()
@@ -154,13 +153,13 @@ func (s *session) dropStream(id string) {
 	s.room.Broadcast()
 }
 
-// verbosity returns 0 for the most verbose log level, then 1 and so on. It returns -1
-// for a string that is no level of MCP.
+// verbosity returns the position of an MCP log level, from 0 for debug, the most verbose one. It
+// returns -1 for any other string.
 func verbosity(level string) int {
 	return slices.Index([]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}, level)
 }
 
-// can reports whether the session's client has declared that it can answer m.
+// can reports whether the client's declared capabilities let it answer m, a request of the server.
 func (s *session) can(m wire.Message) bool {
 	has := func(path ...string) bool {
 		v := wire.Lookup(s.init, append([]string{"capabilities"}, path...)...)
@@ -179,7 +178,8 @@ func (s *session) can(m wire.Message) bool {
 	}
 }
 
-// wants reports whether a session that shares its process is to get m.
+// wants reports whether a session that shares its process should get m, a notification that
+// belongs to no call.
 func (s *session) wants(m wire.Message) bool {
 	switch m.Method {
 	case wire.NotifyMessage:
@@ -196,11 +196,12 @@ func (s *session) wants(m wire.Message) bool {
 	}
 }
 
-// client returns the description of a session's client that the server gets.
+// client returns what the client said about itself in initialize, for use in requests of
+// 2026-07-28.
 func (s *session) client() bridge.Legacy { return bridge.ReadLegacy(initParams(s.init)) }
 
-// initParams returns the params of the client's initialize. If they cannot be used, it
-// returns those of a client without capabilities.
+// initParams returns the params of a client's initialize. If they cannot be used, it returns the
+// params of a client without capabilities.
 func initParams(of json.RawMessage) json.RawMessage {
 	if m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, of)); err == nil && wire.Lookup(m.Params, "protocolVersion") != nil {
 		return m.Params

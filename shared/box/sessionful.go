@@ -9,19 +9,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// sessionful speaks to a process in the versions that have initialize.
+// sessionful speaks to a process in the MCP versions that have initialize.
 type sessionful struct {
 	p       *process
 	version string          // the protocol version that the box asked for
-	result  json.RawMessage // of initialize, without tasks
+	result  json.RawMessage // the result of initialize, without the capability of tasks
 	tasks   *legacyTasks    // nil if the process has no tasks of 2025-11-25
 }
 
 func (s *sessionful) hello(id int64) string {
 	number := strconv.AppendInt(nil, id, 10)
 	params := s.p.group.initParams()
-	// A version without initialize cannot be agreed on by it. Servers that know such a version
-	// would take its offer for the version itself, and send what a client of 2025-11-25 refuses.
+	// initialize cannot agree on a version that has no initialize. Some servers that know such a
+	// version would still take the offer, and then send what a client of 2025-11-25 refuses.
 	offered, _ := wire.String(wire.Lookup(params, "protocolVersion"))
 	if s.version = wire.Negotiate(offered); s.version != offered {
 		params, _ = wire.Replace(params, wire.AppendString(nil, s.version), "protocolVersion")
@@ -51,8 +51,8 @@ func (s *sessionful) greeted(m wire.Message) firstAnswer {
 	return firstAnswer{version: s.version}
 }
 
-// introduced takes the result of initialize. It removes the tasks from the result that
-// clients get.
+// introduced stores the result of initialize. It removes the capability of tasks, which clients
+// must not see.
 func (s *sessionful) introduced(result json.RawMessage) {
 	var calls bool
 	if s.result, calls = bridge.WithoutLegacyTasks(result); calls {
@@ -82,7 +82,7 @@ func (s *sessionful) begin() {
 func (s *sessionful) set(method string, params map[string]string) {
 	raw, err := json.Marshal(params)
 	if err != nil {
-		return // strings always encode
+		return // a map of strings always marshals
 	}
 	s.p.ask(method, raw, nil)
 }
@@ -101,7 +101,7 @@ func (s *sessionful) outgoing(r *request, line []byte) []byte {
 
 func (s *sessionful) withdraw(r *request) bool { return s.tasks != nil && s.tasks.cancel(r) }
 
-// prove asks for a list besides the ping, because some servers answer no ping.
+// prove asks for a ping and for a list, because some servers answer no ping.
 func (s *sessionful) prove() bool {
 	for _, list := range []struct{ capability, method string }{
 		{"tools", wire.MethodToolsList}, {"prompts", wire.MethodPromptsList}, {"resources", wire.MethodResourcesList},

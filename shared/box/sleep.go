@@ -17,16 +17,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// ControlFile is the descriptor of the control socket of a keeper, if [Server].Images is set.
+// ControlFile is the file descriptor of a keeper's control socket, if [Server].Images is set.
 const ControlFile = 5
 
-// nap is what a process needs to sleep with its memory. The OS process of one that sleeps has
-// ended. If its conversation has an open request, another [process], its heir, takes that over
-// and waits until a message needs it. The box's lock guards asked, sent, over, kept and discard;
-// the channels order the other fields.
+// nap is what a process needs to sleep with its memory. When a process sleeps, its OS process has
+// ended. If its conversation has an open request, another [process], called its heir, takes over
+// the conversation and waits until a message needs it. [Box].mu guards asked, sent, over, kept and
+// discard; the channels order the accesses to the other fields.
 type nap struct {
-	control *memory.Control // nil without a keeper that can freeze
-	image   memory.Process
+	control *memory.Control // nil if the program is no keeper that can freeze
+	image   memory.Process  // names the image, and says which process may get it
 
 	drowsy  chan struct{} // closed when [processRun.freeze] is to begin
 	asked   bool          // drowsy is closed
@@ -34,17 +34,17 @@ type nap struct {
 	over    bool          // freeze has returned
 	kept    bool          // freeze has succeeded: an image of the memory is in the store
 	size    int64         // size of that image in bytes
-	dead    frozen        // requests and questions that the box has ended unknown to the process
+	dead    frozen        // requests and questions that the box has ended without telling the process
 	discard bool          // the memory must not be kept
 
 	heard chan struct{} // closed when the box has taken all output of the process
 	rest  []byte        // the beginning of an output line that the process had not ended when it was frozen
 	cut   bool          // rest was too long, so the process cannot be kept
-	said  []byte        // rest of the process whose memory this one has
-	heir  bool          // the process has taken over the conversation of one that sleeps
+	said  []byte        // the rest of the process whose memory this process has
+	heir  bool          // the process has taken over the conversation of a process that sleeps
 
-	needed chan struct{} // closed once the process is to run
-	lost   string        // why the process started without the memory that was kept, "" if none was lost
+	needed chan struct{} // closed once a message needs the process
+	lost   string        // why the process started without the memory that was saved, "" if none was lost
 }
 
 func (n *nap) begin() {
@@ -52,10 +52,10 @@ func (n *nap) begin() {
 	close(n.needed)
 }
 
-// asleep reports whether the process waits until a message needs it.
+// asleep reports whether the process is an heir that waits until a message needs it.
 func (n *nap) asleep() bool { return !isClosed(n.needed) }
 
-// rouse has a process that sleeps start.
+// rouse makes an heir that waits start.
 func (n *nap) rouse() {
 	if n.asleep() {
 		close(n.needed)
@@ -71,8 +71,8 @@ func (n *nap) close() {
 
 // # To sleep
 
-// waits reports whether every open request waits for its client, so that the process may sleep
-// meanwhile.
+// waits reports whether every open request waits for an answer of its client, so that the process
+// may sleep meanwhile.
 func (p *process) waits() bool {
 	if p.state != ready || p.nap.control == nil || len(p.conv.requests) == 0 || len(p.held.lines) > 0 {
 		return false
@@ -85,8 +85,8 @@ func (p *process) waits() bool {
 	return true
 }
 
-// bury notes in dead the requests that the box ends while the process still works on them. When
-// the process is thawed, it may answer them.
+// bury records in dead the requests that the box ends while the process still works on them. After
+// the process is thawed, it may still answer them.
 func (n *nap) bury(p *process) {
 	if p.child == nil || n.control == nil || p.failed == nil || n.asked {
 		return
@@ -97,8 +97,8 @@ func (n *nap) bury(p *process) {
 	n.dead.Questions = slices.DeleteFunc(p.conv.frozenQuestions(), func(q frozenQuestion) bool { return !q.OfCall })
 }
 
-// dismiss ends a process that was told to end. It freezes the process if its memory can be kept,
-// and terminates it otherwise.
+// dismiss ends a process that the box told to end. If its memory can be saved, dismiss starts the
+// freeze. Otherwise it terminates the process.
 func (p *process) dismiss() {
 	switch n := &p.nap; {
 	case p.child == nil || n.asked && !n.over:
@@ -111,8 +111,8 @@ func (p *process) dismiss() {
 	}
 }
 
-// freeze saves the memory of the process together with its workspace, which ends the process. If
-// that fails, the process ends all the same.
+// freeze saves the memory of the process together with its workspace. The process ends, even if
+// freeze fails.
 func (r *processRun) freeze() {
 	p := r.p
 	b, begun := p.box, time.Now()
@@ -134,7 +134,8 @@ func (r *processRun) freeze() {
 	p.child.Terminate()
 }
 
-// takeMemory writes the memory of the process, and returns the state of its conversation.
+// takeMemory writes the memory of the process to a writer, and returns the state of its
+// conversation.
 func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) {
 	p := r.p
 	within, done := context.WithTimeout(ctx, memory.FreezeWithin)
@@ -145,7 +146,7 @@ func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) 
 		return nil, err
 	}
 	if err := p.nap.control.Freeze(within, to); err != nil {
-		_, _ = unread() // closes it
+		_, _ = unread() // only closes it
 		return nil, err
 	}
 	for _, over := range []<-chan struct{}{p.child.Exited(), p.nap.heard} {
@@ -171,11 +172,11 @@ func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) 
 	return p.frozen(input), nil
 }
 
-// frozen is the state of a conversation with a process that sleeps. It is kept behind the memory
-// in the image.
+// frozen is the state of a conversation with a process that sleeps. The image has it after the
+// memory.
 type frozen struct {
-	Unread []byte `json:"unread"` // what the box had sent and the process has not read
-	Said   []byte `json:"said"`   // the beginning of an output line that the process has not ended
+	Unread []byte `json:"unread"` // bytes that the box has sent and the process has not read
+	Said   []byte `json:"said"`   // the beginning of an output line whose end the process has not written
 
 	Stateless bool            `json:"stateless,omitempty"`
 	Version   string          `json:"version,omitempty"`
@@ -183,13 +184,13 @@ type frozen struct {
 	Tasks     bool            `json:"tasks,omitempty"`   // the process supports tasks of 2025-11-25
 	Needed    []string        `json:"needed,omitempty"`  // tools that can be called only as a task
 	All       bool            `json:"all,omitempty"`     // Needed has all such tools
-	Changes   int64           `json:"changes,omitempty"` // see stateless
+	Changes   int64           `json:"changes,omitempty"` // see stateless.changes
 	Notes     bool            `json:"notes,omitempty"`   // see notes.answers
 
 	Own       map[int64]string `json:"own,omitempty"`       // methods of the box's own open requests, by number
 	Numbers   []int64          `json:"numbers,omitempty"`   // numbers of all own requests so far; no other request may get one of them
-	Calls     []int64          `json:"calls,omitempty"`     // numbers of open requests of clients
-	Questions []frozenQuestion `json:"questions,omitempty"` // open ones, in the order in which they were asked
+	Calls     []int64          `json:"calls,omitempty"`     // numbers of the clients' open requests
+	Questions []frozenQuestion `json:"questions,omitempty"` // the open questions, in the order in which they were asked
 	Asked     int64            `json:"asked,omitempty"`     // how many questions the process has asked so far
 
 	Level         string   `json:"level,omitempty"`
@@ -204,9 +205,9 @@ type frozenQuestion struct {
 	OfCall  bool            `json:"of_call,omitempty"`
 }
 
-// frozen describes the conversation with a process that was just frozen. input is what the
-// process had not read of its stdin. Requests whose lines still waited in the queue are left
-// out: the next process gets them.
+// frozen returns the state of the conversation with a process that was just frozen. input is what
+// the process had not read of its stdin. Requests that were still in the queue are left out,
+// because the next process gets them anew.
 func (p *process) frozen(input []byte) *frozen {
 	begun, lines := p.queue.Take()
 	f := &frozen{
@@ -264,9 +265,10 @@ func (c *conversation) frozenQuestions() []frozenQuestion {
 	return list
 }
 
-// passOn gives the conversation of a process that sleeps to another one, if a call is open or
-// something was sent to the process while it fell asleep. That one sleeps until it is needed,
-// unless a message has asked for it already. Questions outside of calls wait in the image.
+// passOn gives the conversation of a process that sleeps to another process, the heir, if a
+// request is open or something was sent to the process while it fell asleep. The heir waits until
+// it is needed, unless a message needs it already. Questions outside of calls are restored from
+// the image later.
 func (r *processRun) passOn() {
 	p := r.p
 	p.box.mu.Lock()
@@ -284,10 +286,10 @@ func (r *processRun) passOn() {
 	next.inherit(p)
 }
 
-// inherit takes over the conversation of a process that sleeps.
+// inherit makes p the heir of from, a process that sleeps.
 func (p *process) inherit(from *process) {
 	c, fresh := from.conv, p.conv
-	_, late := from.queue.Take() // lines that were queued since the freeze: answers, and cancellations
+	_, late := from.queue.Take() // lines that were queued after the freeze: answers and cancellations
 	held := p.held.lines
 	p.held = heldLines{}
 	for _, line := range late {
@@ -298,14 +300,14 @@ func (p *process) inherit(from *process) {
 			p.held.add(heldLine{number: r.number, line: r.given.line})
 		}
 		r.given.at, r.before = -1, written{}
-		if r.passed != nil && r.asked == 0 {
+		if r.passed != nil && r.asked == 0 { // the process was at work on the request when it was frozen
 			p.nap.rouse() // it is at work
 		}
 	}
 	for _, h := range held {
 		p.held.add(h)
 	}
-	for _, r := range fresh.inOrder() { // from.conv and this one draw from the same numbers
+	for _, r := range fresh.inOrder() { // no two of them have the same number, see group.draw
 		c.came++
 		r.order = c.came
 		c.requests[r.number], c.byID[clientID{r.stream.session, idKey(r.id)}] = r, r
@@ -324,8 +326,9 @@ func (p *process) inherit(from *process) {
 
 // # To wake
 
-// begin starts the OS process. A keeper gets the memory that is kept for the process, if it
-// fits; then begin returns the state of the conversation.
+// begin starts the OS process. If the program is a keeper and a fitting image of the memory is
+// found, the keeper thaws it, and begin returns the state of the conversation. Otherwise it
+// returns nil for the state.
 func (r *processRun) begin(l launch) (child, *frozen, error) {
 	p := r.p
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{l.Command.Path}, l.Command.Args...), "\x00")))
@@ -341,7 +344,7 @@ func (r *processRun) begin(l launch) (child, *frozen, error) {
 		}
 		f, err := r.wake(anew)
 		if err == nil || anew {
-			return c, f, nil // if the keeper has ended, the end of the process says why
+			return c, f, nil // if the keeper has ended, its exit says why
 		}
 		r.lost(err)
 		c.Kill()
@@ -355,7 +358,8 @@ func (r *processRun) begin(l launch) (child, *frozen, error) {
 // megabytes rounds up.
 func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
-// forgetImage deletes the memory that must not be kept, also that of an earlier process.
+// forgetImage deletes the image of the memory, also that of an earlier process, if the memory must
+// not be kept.
 func (p *process) forgetImage() {
 	p.box.mu.Lock()
 	discard, owner := p.nap.discard && p.box.server.Images != nil, p.keeping.owner()
@@ -366,11 +370,11 @@ func (p *process) forgetImage() {
 	}
 }
 
-// wakeTime limits the time in which a keeper thaws an image.
+// wakeTime limits how long a keeper may take to thaw an image.
 const wakeTime = 30 * time.Second
 
-// wake has the keeper thaw the memory of the process, or start the program. After an error the
-// keeper is of no use any more.
+// wake makes the keeper thaw the memory of the process or, if anew is true or there is no memory,
+// start the program. After an error the keeper cannot be used any more.
 func (r *processRun) wake(anew bool) (*frozen, error) {
 	p := r.p
 	ctx, done := context.WithTimeout(context.Background(), p.box.server.StartupTimeout)
@@ -395,8 +399,9 @@ func (r *processRun) wake(anew bool) (*frozen, error) {
 	return nil, nil
 }
 
-// thaw looks for memory, claims it and has the keeper thaw it. It returns nil for a keeper that
-// is to start the program, and an error for one that cannot.
+// thaw looks for an image of the memory, claims it and makes the keeper thaw it. If it returns nil
+// and no error, the keeper must start the program instead. After an error the keeper cannot be
+// used any more.
 func (r *processRun) thaw(ctx context.Context) (*frozen, error) {
 	p := r.p
 	begun := time.Now()
@@ -430,7 +435,7 @@ func (r *processRun) thaw(ctx context.Context) (*frozen, error) {
 	return nil, err
 }
 
-// lost notes why the process starts without the memory that was kept.
+// lost logs why the process starts without the memory that was saved.
 func (r *processRun) lost(why error) {
 	p := r.p
 	text := p.box.hide.Text(why.Error())
@@ -441,8 +446,8 @@ func (r *processRun) lost(why error) {
 	p.nap.lost = text
 }
 
-// forgetMemory ends what only the process that slept could have answered, because it does not
-// come back.
+// forgetMemory ends the open requests and questions of a process that slept, because its memory is
+// lost and a fresh process cannot answer them.
 func (p *process) forgetMemory() {
 	if !p.nap.heir {
 		return
@@ -461,8 +466,8 @@ func (p *process) forgetMemory() {
 	})
 }
 
-// thawed continues the conversation with a process that has its memory again. The process is
-// told nothing that it knows.
+// thawed continues the conversation with a process that has its memory again. It sends the process
+// only settings that changed while it slept.
 func (p *process) thawed(f *frozen) {
 	if f.Stateless {
 		p.proto = &stateless{p: p, discover: f.Greeting, changes: f.Changes}
@@ -505,8 +510,8 @@ func (p *process) thawed(f *frozen) {
 	}
 }
 
-// asks restores the questions of a process that slept. One whose call has ended gets an error,
-// so that the process does not wait for it.
+// asks restores the open questions of a process that slept. If the call or the session of a
+// question has ended, the process gets an error as the answer.
 func (p *process) asks(f *frozen) {
 	p.conv.questionN = max(p.conv.questionN, f.Asked)
 	for i, q := range f.Questions {

@@ -7,18 +7,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// maxSpread limits the bytes that are kept of a message of several lines.
+// maxSpread limits how many bytes of a message over several lines are kept.
 const maxSpread = 4 << 10
 
-// spread recognizes a message that a process writes over several lines, as programs print
-// JSON for people. Such a message cannot be read, but its request must not wait for it.
+// spread recognizes a message that a process writes over several lines, as programs print JSON for
+// people. MCP does not allow that, so its request ends with an error instead of waiting for ever.
 type spread struct {
 	text   []byte // the message as far as it was written; nil if no such message is being written
 	indent []byte // the white space before each member of the message
-	ours   bool   // the message has a JSON-RPC version
+	ours   bool   // the message has the member jsonrpc
 	id     json.RawMessage
 	result bool // the message has a result or an error
-	told   bool // answers has returned it
+	told   bool // answers has already returned the id
 }
 
 func (s *spread) add(line []byte) {
@@ -55,7 +55,7 @@ func (s *spread) add(line []byte) {
 	}
 }
 
-// answers returns the id of the message, once, when it is certain that it is a response.
+// answers returns the id of the message, once, as soon as the message is certainly a response.
 func (s *spread) answers() (id json.RawMessage, whole bool) {
 	if s.told || !s.ours || !s.result || s.id == nil {
 		return nil, false

@@ -2,23 +2,22 @@ package box
 
 import "time"
 
-// state says how far a process has come. It only goes forward.
+// state says how far a process has come. It never goes back.
 type state int
 
 const (
 	starting state = iota // the process waits for its turn, or the provisioner prepares it
 	greeting              // the process runs, and has not answered the first message
-	ready                 // the process takes messages
+	ready                 // the handshake is over: the process takes messages
 	stopping              // the process is ending, or was told to end
 	gone                  // the requests of the process have ended; the box ignores its output
 )
 
-// ProcessState says how far a process has come, for the sink.
+// ProcessState says how far a process has come, in a [ProcessStatus].
 type ProcessState string
 
-// The states. The sink gets Staging once for each step of the preparation, then Started,
-// Ready, and Stopped or Exited, in this order. A process that cannot be started skips
-// Started and Ready.
+// The states. The sink gets Staging once for each step of the preparation, then Started, Ready,
+// and at last Stopped or Exited. A process that cannot be started skips Started and Ready.
 const (
 	Staging ProcessState = "staging" // the provisioner prepares the process; Detail says how far it is
 	Started ProcessState = "started" // the process runs and has yet to answer initialize
@@ -32,18 +31,18 @@ const (
 type ProcessStatus struct {
 	Process string // the name of its session, or of the sessions that share it, by [Scope.Name]
 	Session string // the session of the process; if several share it, the one that was active last
-	Ticket  string // the session's newest
+	Ticket  string // the newest ticket of the session, see [Delivery]
 	State   ProcessState
 	Phase   Phase  // the step at which it failed, "" if it did not
-	Detail  string // why it failed, what is prepared while it is staging, or what its network has refused; else ""
+	Detail  string // why it failed, what is being prepared, what its network has refused, or whether its memory was kept or lost
 	PID     int    // 0 if the process never ran
 	Since   time.Time
 	Full    bool // the box now runs as many processes as it may
 
 	ExitCode *int   // nil while the process runs, and when Signal is set
 	Signal   string // such as SIGKILL
-	Stderr   string // the end of stderr, up to 4,000 characters; only after the process has ended
-	Stdout   string // the same of stdout, for the lines that were no messages
+	Stderr   string // the end of stderr, up to 4,000 characters; set after the process has ended
+	Stdout   string // the end of the stdout lines that were no messages; set after the process has ended
 	// NoiseLines counts the lines of stdout that were no messages.
 	NoiseLines int64
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// stateless speaks to a process of version 2026-07-28. Requests of a client of that
-// version, and their answers, pass unchanged. Requests of other clients get the facts that
-// the client sent in initialize. Such a process does not send questions: it answers that
-// it needs input. The box then suspends the delivery and forgets it.
+// stateless speaks to a process of version 2026-07-28. Requests of a client of that version, and
+// their responses, pass unchanged. To requests of other clients the box adds what the client sent
+// in initialize. Such a process does not send requests to the client. Instead it responds that it
+// needs input; the box then suspends the delivery and forgets it.
 type stateless struct {
 	p        *process
-	discover json.RawMessage // its answer to server/discover
-	changes  int64           // id of the request for notifications of changes, 0 for none
+	discover json.RawMessage // the result of server/discover
+	changes  int64           // number of the box's request for notifications of changes, 0 for none
 }
 
 func (s *stateless) hello(id int64) string {
@@ -49,8 +49,8 @@ func (s *stateless) params(method string) json.RawMessage {
 	return s.p.group.speaker.client().Params(method, nil, "", false)
 }
 
-// begin asks for the notifications of changes that the sessions want. It cancels the
-// request for them that was sent before.
+// begin asks for the notifications of changes that the sessions want. It cancels the previous
+// request for them.
 func (s *stateless) begin() {
 	p := s.p
 	if s.changes != 0 {
@@ -81,7 +81,7 @@ func (s *stateless) outgoing(r *request, line []byte) []byte {
 	m, err := wire.Parse(line)
 	switch {
 	case err == nil && m.Kind == wire.Notification && m.Method == wire.NotifyRootsChanged:
-		return nil // the process asks for roots anew in each call
+		return nil // the process asks for the roots anew in each call
 	case err != nil || r == nil:
 		return line
 	}
@@ -94,7 +94,7 @@ func (s *stateless) outgoing(r *request, line []byte) []byte {
 		s.p.conv.end(r, wire.ErrorResponse(r.id, &wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"}))
 		return nil
 	case wire.MethodSetLevel, wire.MethodPing:
-		s.p.conv.end(r, wire.ResultResponse(r.id, nil)) // the level goes with each request
+		s.p.conv.end(r, wire.ResultResponse(r.id, nil)) // each request carries the log level
 		return nil
 	}
 	r.line = line
@@ -134,15 +134,16 @@ func (s *stateless) notification(m wire.Message) (wire.Message, bool) {
 	return m, err == nil
 }
 
-// These limit the retries of a request that the server asks to get again at once.
+// Limits for a request that the server asks to get again at once.
 const (
 	maxRetries = 10
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 2 * time.Second
 )
 
-// needs handles the result input_required, in which the process asks for input to a request. It
-// asks the client, or repeats the request at once if the result asks nothing.
+// needs handles the result input_required, in which the process asks for the client's input to a
+// request. needs suspends the request and asks the client. If the result contains no question,
+// needs sends the request again.
 func (s *stateless) needs(r *request, result json.RawMessage) {
 	inputs, state, fault := bridge.ReadInputs(result)
 	if fault == nil && len(inputs) == 0 {
@@ -163,7 +164,7 @@ func (s *stateless) needs(r *request, result json.RawMessage) {
 	s.p.conv.suspend(r, a)
 }
 
-// original returns a request as the client wrote it.
+// original returns a request with the id and the progress token of the client.
 func (r *request) original() []byte {
 	raw, _ := wire.Replace(r.line, r.id, "id")
 	if r.token != nil {
@@ -172,7 +173,7 @@ func (r *request) original() []byte {
 	return raw
 }
 
-// retry sends a request again, a little later.
+// retry sends a request again after a short delay, at most maxRetries times.
 func (s *stateless) retry(r *request, state json.RawMessage) {
 	p := s.p
 	if r.retries++; r.retries > maxRetries {

@@ -10,18 +10,18 @@ import (
 type stream struct {
 	session    *session
 	id, ticket string // "" for the standalone stream
-	round      int    // how often its delivery was suspended
+	round      int    // how often the delivery was suspended before
 	came       time.Time
-	open       int      // requests that are at work
-	asking     []asking // requests that need answers of their client
+	open       int      // requests that are not answered or suspended
+	asking     []asking // requests that were suspended, because their client must answer questions
 }
 
-// asking is a request that needs answers of its client.
+// asking is a request whose client must answer questions.
 type asking struct {
-	raw       []byte // the request to deliver again
+	raw       []byte // the request to deliver again with the answers
 	questions []bridge.Asked
-	requests  [][]byte // the messages that ask the questions
-	within    time.Duration
+	requests  [][]byte      // the messages that ask the questions
+	within    time.Duration // how long the client has to answer
 }
 
 func (st *stream) questions() int {
@@ -32,7 +32,7 @@ func (st *stream) questions() int {
 	return n
 }
 
-// event sends the client a message of the stream.
+// event passes a message of the stream to the sink.
 func (st *stream) event(raw []byte, final bool) {
 	e := Output{Ticket: st.ticket, Raw: raw, Final: final}
 	if st.id == "" {
@@ -41,21 +41,21 @@ func (st *stream) event(raw []byte, final bool) {
 	st.session.output(st.id, e)
 }
 
-// answer ends a request with a response before a process gets it.
+// answer ends a request that no process got, with a response of the box.
 func (st *stream) answer(raw []byte) {
 	st.open--
 	st.event(raw, st.open == 0)
 }
 
-// refuseAll ends all requests of a delivery with f before a process gets them.
+// refuseAll ends requests that no process got, with the error f.
 func (st *stream) refuseAll(requests []wire.Message, f *fault) {
 	for _, m := range requests {
 		st.answer(f.response(m.ID))
 	}
 }
 
-// ask suspends the delivery: it sends the questions of its requests to the client. It is
-// called once, when each request of the delivery has ended or waits for answers.
+// ask suspends the delivery and sends the questions of its requests to the client. It is called
+// once, when each request of the delivery has ended or waits for answers.
 func (st *stream) ask() {
 	suspended := &Suspension{}
 	var raws, requests [][]byte

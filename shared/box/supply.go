@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// supply gives the group the secrets of a new delivery. If the group's process must be
-// replaced for them and is idle, supply stops it; the delivery then starts another. A
-// process with calls goes on with its old secrets. If one of these has expired or was
-// missing, supply drains the process. The box's lock is held.
+// supply gives the group the secrets of a new delivery. If the current process must be replaced
+// for them and is idle, supply stops it; the delivery then starts another one. A process with
+// calls goes on with its old secrets. If one of these has expired or was missing, the process
+// takes no more calls and ends after the open ones. [Box].mu is held.
 func (g *group) supply(secrets map[string]Secret) {
 	b := g.box
 	for _, s := range secrets {

@@ -10,15 +10,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// survey asks a process that was just started for its lists. Its program may be another one
-// than that of the previous process, and no process announces changes that were made before it
-// started. Messages of clients that wait for the process go first.
+// survey asks a process that was just started for its lists. The program may have changed since
+// the previous process, and no process announces changes from before its start. Waiting messages
+// of clients go first.
 type survey struct {
 	p      *process
-	left   []wire.List       // lists to ask for
-	hashes map[string]string // hashes of the lists that were answered
-	pages  wire.Pages        // pages of the list that is asked for
-	list   hash.Hash         // hash of the entries of that list so far
+	left   []wire.List       // lists that were not asked for yet; the first is being asked for
+	hashes map[string]string // hashes of the complete lists, by method
+	pages  wire.Pages        // the pages so far of the current list
+	list   hash.Hash         // hash of the current list's entries so far
 }
 
 func (v *survey) begin() {
@@ -41,7 +41,7 @@ func (v *survey) ask() {
 	v.page(nil)
 }
 
-// page asks for the page at a cursor, nil for the first page.
+// page asks for one page of the current list; cursor is nil for the first page.
 func (v *survey) page(cursor json.RawMessage) {
 	method := v.left[0].Method
 	params := v.p.proto.params(method)
@@ -57,18 +57,18 @@ func (v *survey) page(cursor json.RawMessage) {
 func withCursor(params, cursor json.RawMessage) json.RawMessage {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(params, &members) != nil {
-		return params // a box writes objects only
+		return params // params is always an object here
 	}
 	members["cursor"] = cursor
 	with, err := json.Marshal(members)
 	if err != nil {
-		return params // it was JSON before
+		return params // the members were JSON before
 	}
 	return with
 }
 
-// told takes the answer to a request for a page. If the process cannot list at the moment, the
-// survey ends without a fingerprint, and nothing is compared.
+// told handles the response with a page. If the process fails to list, the survey ends without a
+// fingerprint.
 func (v *survey) told(m wire.Message) {
 	l := v.left[0]
 	switch {
@@ -90,7 +90,7 @@ func (v *survey) over() {
 	a := v.p.group
 	fingerprint, err := json.Marshal(v.hashes)
 	if err != nil || len(v.hashes) == 0 {
-		return // strings always encode
+		return // a map of strings always marshals
 	}
 	own := a.box.server.Scope == ScopePrincipal || a.box.server.Kept == ScopePrincipal || len(a.box.server.Principal) > 0
 	l := Lists{Kind: a.kind(own), Own: own, Fingerprint: fingerprint}
@@ -98,19 +98,19 @@ func (v *survey) over() {
 	a.speaker.tell(pendingOutput{call: func(k Sink) { k.Lists(session, ticket, l) }})
 }
 
-// kind returns a name for what a process was told of its client, and of its principal if own
-// is true.
+// kind returns a hash of what a process was told about its client, and of its principal if own is
+// true; see [Lists].
 func (a *audience) kind(own bool) string {
 	var capabilities any
 	params := a.initParams()
-	_ = json.Unmarshal(wire.Lookup(params, "capabilities"), &capabilities) // without capabilities, nil stands for the kind
+	_ = json.Unmarshal(wire.Lookup(params, "capabilities"), &capabilities) // stays nil if there are no capabilities
 	said := []any{string(wire.Lookup(params, "protocolVersion")), capabilities}
 	if own {
 		said = append(said, a.speaker.principal)
 	}
-	text, err := json.Marshal(said) // which sorts the keys
+	text, err := json.Marshal(said) // sorts the keys
 	if err != nil {
-		return "" // it was JSON before
+		return "" // the parts were JSON before
 	}
 	sum := sha256.Sum256(text)
 	return base64.RawURLEncoding.EncodeToString(sum[:12])

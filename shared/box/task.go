@@ -9,32 +9,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// Tasks of 2025-11-25 stay between the box and the process; clients do not see them. Such
-// a task lives in the memory of the process, and a client that polls for it would keep
-// the process awake. Some tools can only be called as a task (execution.taskSupport
-// "required"). For these the box makes the task in its client's place and asks for its
-// result at once. The process answers tasks/result when the task is over, and sends its
-// questions meanwhile. For the client the call is like any other, with its progress, its
-// questions and its deadline. The box turns a cancel into tasks/cancel.
+// Tasks of 2025-11-25 stay between the box and the process; clients do not see them. Such a task
+// lives in the memory of the process, and a client that polls for it would keep the process awake.
+// Some tools can only be called as a task (execution.taskSupport "required"). For a call of such a
+// tool the box makes a task and asks for its result at once. The process answers tasks/result when
+// the task has ended, and may ask questions meanwhile. To the client it is a call like any other,
+// with its progress, its questions and its deadline. The box turns a cancellation into
+// tasks/cancel.
 //
-// The box learns these tools from the lists of tools that pass through it. If a call of
-// an unknown tool ends in an error, the box lists the tools itself, once in the life of
-// the process. A tool that requires a task has certainly not run then, so the box may
-// call it again.
+// The box learns which tools need a task from the lists of tools that pass through it. If a call
+// of an unknown tool ends in an error, the box lists the tools itself, once for each process. A
+// tool that needs a task cannot have run without one, so the box may call it again.
 
-// legacyTasks keeps what the box knows about a process with tasks.
+// legacyTasks is what the box knows about a process that supports tasks of 2025-11-25.
 type legacyTasks struct {
 	p      *process
 	needed map[string]bool // tools that can be called as a task only
-	all    bool            // all tools are known
+	all    bool            // needed is complete
 }
 
-// unconfirmedCall is a call that ended in an error, of a tool that the box does not know yet. The
-// box lists the tools before the client gets the error.
+// unconfirmedCall is a call of a tool that the box does not know, which ended in an error. Before
+// the client gets the error, the box lists the tools to find out whether the tool needs a task.
 type unconfirmedCall struct {
 	r     *request
 	end   wire.Message // the error, or the result that says isError
-	pages *wire.Pages  // pages of the list so far
+	pages *wire.Pages  // the pages of the list so far
 }
 
 func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
@@ -49,14 +48,14 @@ func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
 	return bridge.AsLegacyTask(line, t.life())
 }
 
-// needs reports whether the box has to make a call a task. It does not if the client
-// asked for a task itself.
+// needs reports whether the box must make a task of a call. It must not if the client has asked
+// for a task itself.
 func (t *legacyTasks) needs(r *request) bool {
 	name, _ := wire.String(wire.Lookup(r.line, "params", "name"))
 	return t.needed[name] && wire.Lookup(r.line, "params", "task") == nil
 }
 
-// response takes a response about a task. It returns false for a response that goes to
+// response handles a response that belongs to a task. It returns false if the response must go to
 // the client.
 func (t *legacyTasks) response(r *request, m wire.Message) bool {
 	switch {
@@ -70,7 +69,7 @@ func (t *legacyTasks) response(r *request, m wire.Message) bool {
 		t.askTools(unconfirmedCall{r, m, &wire.Pages{}}, nil)
 		return true
 	case r.task.id != nil:
-		return false // the result
+		return false // the result of the task
 	}
 	if r.task.id = wire.Lookup(m.Result, "task", "taskId"); r.task.id == nil {
 		return false
@@ -87,14 +86,14 @@ func (t *legacyTasks) askTools(d unconfirmedCall, cursor json.RawMessage) {
 	t.p.ask(wire.MethodToolsList, params, func(m wire.Message) { t.toolsTold(d, m) })
 }
 
-// toolsTold takes a page of the tools that askTools has asked the server for. It asks for the
-// next one, or, once the tool of the call is known, lets the call go on.
+// toolsTold handles a page of the tools that askTools has asked for. It then calls the tool again
+// as a task, asks for the next page, or sends the client the error.
 func (t *legacyTasks) toolsTold(d unconfirmedCall, m wire.Message) {
 	t.learn(m.Result)
 	cursor, err := d.pages.Next(m.Result)
 	t.all = t.all || m.Error == nil && cursor == nil
 	switch {
-	case t.p.conv.requests[d.r.number] != d.r: // it has ended meanwhile
+	case t.p.conv.requests[d.r.number] != d.r: // the request has ended meanwhile
 	case t.needs(d.r):
 		d.r.task = &task{}
 		t.sendAgain(d.r, bridge.AsLegacyTask(d.r.line, t.life()))
@@ -105,14 +104,15 @@ func (t *legacyTasks) toolsTold(d unconfirmedCall, m wire.Message) {
 	}
 }
 
-// learn notes the tools in a list that require a task.
+// learn records which tools in a list need a task.
 func (t *legacyTasks) learn(list json.RawMessage) {
 	for _, name := range bridge.LegacyNeed(list) {
 		t.needed[name] = true
 	}
 }
 
-// listed returns a list of tools as clients get it, without the requirement of a task.
+// listed returns the response to a request of a client. In a list of tools it hides that some need
+// a task.
 func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
 	if r.method == wire.MethodToolsList && m.Error == nil {
 		t.learn(m.Result)
@@ -121,8 +121,8 @@ func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
 	return m
 }
 
-// notification takes a notification about tools or tasks. It returns true if clients must
-// not get it.
+// notification handles a notification about tools or tasks. It returns true if clients must not
+// get the notification.
 func (t *legacyTasks) notification(m wire.Message) bool {
 	if m.Method == wire.NotifyToolsChanged {
 		t.needed, t.all = map[string]bool{}, false
@@ -130,8 +130,8 @@ func (t *legacyTasks) notification(m wire.Message) bool {
 	return m.Method == wire.NotifyTaskStatus
 }
 
-// life returns how long the process has to keep a task. That is as long as the client may
-// wait for the call, or 0 if that is unlimited.
+// life returns how long the process must keep a task: as long as the client may wait for the call,
+// 0 if that is unlimited.
 func (t *legacyTasks) life() time.Duration {
 	s := t.p.box.server
 	if s.ToolTimeout < 0 {
@@ -140,8 +140,7 @@ func (t *legacyTasks) life() time.Duration {
 	return s.ToolTimeout + s.AnswerTimeout
 }
 
-// sendAgain sends a request in another form, under another number. Its progress token
-// stays the same.
+// sendAgain sends a request in another form under a new number. Its progress token stays the same.
 func (t *legacyTasks) sendAgain(r *request, line []byte) {
 	line, _ = wire.Replace(line, strconv.AppendInt(nil, t.p.conv.renumber(r), 10), "id")
 	if !t.p.write(wire.Compact(line)) {
@@ -149,8 +148,8 @@ func (t *legacyTasks) sendAgain(r *request, line []byte) {
 	}
 }
 
-// cancel has the process stop working on a request that is a task. It returns false for
-// any other request.
+// cancel makes the process stop working on a request that is a task. It returns false for any
+// other request.
 func (t *legacyTasks) cancel(r *request) bool {
 	if r.task == nil || r.task.id == nil {
 		return false
