@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// CloseCode is the code with which a WebSocket connection was closed (RFC 6455, section
-// 7.4). The relay's own codes are in the range for private use. A runner that does not
-// know a code of that range can still tell whether to come back:
+// CloseCode is the code with which a WebSocket connection was closed (RFC 6455, section 7.4). The
+// relay has codes of its own, in the range for private use. If a runner does not know such a code,
+// its number still says whether the runner should connect again:
 //
 //	4000–4499  do not come back
 //	4500–4999  come back
 type CloseCode int
 
-// Close codes that mean something to a runner. After any other code, and after an end
-// without one (1005, 1006), the runner comes back.
+// The close codes to which a runner reacts. After any other code, and after an end without a code
+// (1005, 1006), the runner connects again.
 const (
 	CloseGoingAway   CloseCode = 1001 // the gateway's idle limit, its limit of two hours, or a new deployment
-	CloseProtocol    CloseCode = 1002 // the peer could not read a message of this end
+	CloseProtocol    CloseCode = 1002 // the peer could not read a message of this runner
 	CloseUnsupported CloseCode = 1003 // the peer does not take binary messages
 	CloseNotText     CloseCode = 1007 // the peer got text that is not UTF-8
 	ClosePolicy      CloseCode = 1008 // API Gateway throttles
 	CloseTooBig      CloseCode = 1009 // a message or a frame was over the gateway's limit
 	CloseExtension   CloseCode = 1010
 	CloseTryLater    CloseCode = 1013
-	CloseFenced      CloseCode = 4001 // a newer runner runs the box: stop, exit
+	CloseFenced      CloseCode = 4001 // a newer runner runs the box: stop the processes and exit
 	CloseRefused     CloseCode = 4002 // the host does not speak this runner's version of the protocol
 
 	privateCodes  CloseCode = 4000
@@ -57,20 +57,20 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the relay refused the connection with status %d", e.Status)
 }
 
-// reconnection says what the runner does after the end of a connection, or after a failed
-// attempt to open one.
+// reconnection says whether and when the runner connects again, after the end of a connection or a
+// failed attempt to connect.
 type reconnection int
 
 const (
-	reconnect       reconnection = iota // connect anew, after a pause that grows
-	reconnectLater                      // connect anew, after a long pause
-	reconnectSeldom                     // connect again, but give up after a few times, because the fault may be on this end
-	stayAway                            // the host does not want this runner to come back
-	fencedOff                           // a newer runner runs the box
+	reconnect       reconnection = iota // connect again, after a pause that grows with each failure
+	reconnectLater                      // connect again, after a long pause
+	reconnectSeldom                     // connect again, but give up after a few times, because the fault may be in this runner
+	stayAway                            // do not connect again: the host refuses this runner
+	fencedOff                           // do not connect again: a newer runner runs the box
 )
 
-// reconnectionOf says what to do after an error of a Conn or a Dialer. Any error but a ClosedError
-// or a RefusedError is one of the network.
+// reconnectionOf says what to do after an error of a Conn or a Dialer. An error that is neither a
+// ClosedError nor a RefusedError comes from the network.
 func reconnectionOf(err error) reconnection {
 	if closed, ok := errors.AsType[*ClosedError](err); ok {
 		return closed.Code.reconnection()
@@ -81,8 +81,8 @@ func reconnectionOf(err error) reconnection {
 	}
 	switch s := refused.Status; {
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == http.StatusForbidden:
-		// The gateway also answers 403 when the function behind it is throttled. A runner
-		// without a good pass gets 401.
+		// The gateway also answers 403 when it throttles the relay function. A runner without a
+		// valid pass gets 401 instead.
 		return reconnectLater
 	case s == http.StatusRequestTimeout || s >= http.StatusInternalServerError:
 		return reconnect
@@ -107,7 +107,7 @@ func (c CloseCode) reconnection() reconnection {
 	}
 }
 
-// askedToWait returns how long the host asks this runner to wait, 0 if it did not ask.
+// askedToWait returns for how long the host has asked the runner to wait, 0 if it has not.
 func askedToWait(err error) time.Duration {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return refused.After

@@ -12,11 +12,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// ErrFenced is the error of [Runner.Run] when a newer runner runs the box. The caller
-// stops its processes and exits. Its code is storage.Fenced.
+// ErrFenced is the error of [Runner.Run] when a newer runner runs the box. The caller must stop
+// its processes and exit.
 const ErrFenced = storage.Fenced
 
-// What a box is given, and what it says.
+// The types of what a box receives and sends.
 type (
 	Executor     = frame.Executor
 	Delivery     = frame.Delivery
@@ -25,76 +25,78 @@ type (
 	StatusReport = frame.StatusReport
 )
 
-// Conn is a connection to the relay that carries text messages of up to [frame.MaxFrame]
-// bytes. One goroutine calls Send, and one calls Receive. Any goroutine may call Close,
-// which makes both return. The caller owns the slice that Receive returns. After any error
-// of Send or Receive the connection cannot be used again. A Send that takes longer than 30
-// s fails. A [ClosedError] in an error has the code with which the peer closed the
-// connection, and so says whether to come back.
+// Conn is a connection to the relay that carries text messages of up to [frame.MaxFrame] bytes.
+// One goroutine calls Send, and one calls Receive. Any goroutine may call Close, which makes both
+// return. The caller owns the slice that Receive returns. After an error of Send or Receive the
+// connection cannot be used again. A Send that takes longer than 30 seconds fails. If the peer
+// closed the connection with a code, the error wraps a [ClosedError].
 type Conn interface {
 	Send(message []byte) error
 	Receive() ([]byte, error)
 	Close(reason string) error
 }
 
-// Dialer opens a connection to the relay, with a header. ctx limits the opening only. A
-// [RefusedError] in the error means that the host answered and refused the connection.
+// Dialer opens a connection to the relay, with these header fields in its request. ctx limits only
+// the time to open it. If the host answers but refuses the connection, the error wraps a
+// [RefusedError].
 type Dialer func(ctx context.Context, url string, header http.Header) (Conn, error)
 
-// Config is what a Runner works with. A duration of zero means the default, which its
-// comment names last.
+// Config configures a Runner. If a duration is zero, it has the default that its comment ends
+// with.
 type Config struct {
-	URL      string             // of the relay, in a form that Dial takes
+	URL      string             // URL of the relay, in a form that Dial accepts
 	Box      storage.BoxID      // the box it runs
-	Gen      storage.Generation // of the wake lease for which the runner was started
-	Token    string             // one-time token of that lease
+	Gen      storage.Generation // the generation of the wake lease for which the runner was started
+	Token    string             // one-time token of the wake lease
 	Pass     string             // the first pass, from frame.EnvPass
-	Task     string             // the fleet's name for this runner
+	Task     string             // the fleet's name for this runner, such as the ARN of its task
 	Executor Executor
-	Dial     Dialer // DialWebSocket
+	Dial     Dialer // nil means DialWebSocket
 
-	// Begin makes the Executor of an invited runner, whose launch comes with the first
-	// welcome; Config has no Executor then. launch has environment variables, and may hold
-	// secrets. Begin is called once, on the Executor's goroutine. Its error ends Run.
+	// Begin makes the Executor of a runner that was started before its box was known (see
+	// [frame.Hello.Invited]); Executor is nil then. launch is the box's environment variables from
+	// the first [frame.Welcome], and may hold secrets. Begin is called once, on the goroutine that
+	// calls the Executor. If it fails, Run returns its error.
 	Begin func(launch map[string]string) (Started, error)
-	// Deadline is when the place of the box ends the task; zero means never. Longest is
-	// how long a message may take. The runner drains drainSlack plus Longest before
-	// Deadline: it executes no new message, and says bye when it has finished the others.
-	// From half of the time until Deadline on, the box sleeps as soon as it has nothing
-	// to do.
+	// Deadline is when the machine of the box stops this program; zero means never. Longest is how
+	// long a message may take. At drainSlack plus Longest before Deadline the runner begins to
+	// drain: it executes no new message, and says bye when the others have ended. After half of
+	// the time until Deadline, the box sleeps as soon as it has nothing to do.
 	Deadline time.Time
 	Longest  time.Duration
 
-	// Digest names the definition of the server that the box was started with. If the
-	// host has another one, Run calls Retire, once, as soon as nothing is in flight. The
-	// caller then ends Run's ctx; Retire must not block. nil: the runner does not retire.
+	// Digest names the definition of the server that the box was started with. If the host has
+	// another definition, Run calls Retire, once, as soon as nothing is in flight. Retire should
+	// make the caller end Run's ctx, and must not block. If Retire is nil, the runner ignores a
+	// changed definition.
 	Digest string
 	Retire func()
-	// Yield ends the process that has been idle longest, if that is [frame.YieldAfter], because
-	// the host needs its memory. It is called like a method of the Executor. nil: none ends.
+	// Yield ends the process that has been idle longest, if it has been idle for
+	// [frame.YieldAfter], because the host needs memory. It is called on the goroutine that calls
+	// the Executor. If Yield is nil, no process is ended.
 	Yield func()
-	// Baked says that the image has the install of the server. The host notes it with
-	// Digest.
+	// Baked says that the container image already contains the server's installed packages. The
+	// host stores this with Digest.
 	Baked bool
 
 	Idle       time.Duration // the box sleeps after it was idle for this long; 120 s
-	Linger     time.Duration // how long the runner stays after bye, for messages that were on their way; 5 s
+	Linger     time.Duration // how long the runner stays connected after its bye, for messages on their way; 5 s
 	PingEvery  time.Duration // how often the runner sends hello again, below the gateway's idle limit; 5 min
-	RenewAfter time.Duration // when the runner replaces a connection, below the gateway's limit; 110 min
+	RenewAfter time.Duration // after how long the runner replaces a connection, below the gateway's limit; 110 min
 	Flush      time.Duration // how long requests in flight have to end after Run's ctx is done; 5 s
 
-	// Rand draws the pauses before a reconnect, and the moment of a renewal after a drain.
-	// Only Run uses it. nil means one with a random seed; a simulation passes one with a
-	// seed of its own.
+	// Rand draws the pauses before the runner connects again, and the moments at which it renews a
+	// connection. Only Run uses it. nil means a random seed; a simulation sets a seed of its own.
 	Rand *rand.Rand
 	Log  *slog.Logger // nil for none
 
-	// Guard keeps the runner from harming others in a program that has several; nil for none.
+	// Guard protects a program that has several boxes from a panic in this one; nil for none.
 	// After a panic Run ends without a bye.
 	Guard *guard.Guard
 }
 
-// Started is the box of an invited runner. The fields are as in [Config].
+// Started is what [Config].Begin returns: the Executor and the settings of the box. Its fields are
+// as in [Config].
 type Started struct {
 	Executor Executor
 	Digest   string

@@ -9,23 +9,24 @@ import (
 
 type delivery struct {
 	id       storage.StreamID
-	round    int // how often the delivery was suspended; a later round counts as another delivery
+	round    int // how often the delivery was suspended; the next round is a new delivery with the same id
 	session  storage.ID
 	ticket   string
-	due      time.Time // when to send the frame taken, unless the host has the end of the delivery by that time
+	due      time.Time // when to send [frame.Taken], unless the host knows the end of the delivery by then
 	taken    alarm
-	traced   bool // the host certainly has the trace that reported says may exist
-	reported bool // the host has a durable trace of the delivery, or was sent one: it came from the inbox, or the runner sent taken
-	ended    bool // the delivery has its final event, or was suspended, or the host has closed the stream
-	stored   bool // the host knows that the delivery has ended or was suspended
-	over     time.Time
+	traced   bool      // the host certainly has a durable trace of the delivery
+	reported bool      // a trace may exist: the delivery came from the inbox, or the runner has asked for a trace with [frame.Taken]
+	ended    bool      // the delivery has its final event, or was suspended, or the host has closed the stream
+	stored   bool      // the host has acknowledged the end or the suspension
+	over     time.Time // when stored was set
 
 	sent    storage.Index // index of the last event that went into a batch
 	pending [][]byte      // events that are in no batch yet
-	asks    *Suspension   // the suspension that comes after the events of pending, nil for none
+	asks    *Suspension   // the suspension that follows the pending events, nil for none
 }
 
-// again returns the request that is delivered again in the next round, nil for none.
+// again returns the request for the next round of a suspended delivery, nil if the delivery is not
+// suspended.
 func (d *delivery) again() []byte {
 	if d.asks == nil {
 		return nil
@@ -34,14 +35,14 @@ func (d *delivery) again() []byte {
 }
 
 type deliveries struct {
-	byID    map[storage.StreamID]*delivery // in flight, and for idMemory after
-	owed    map[storage.StreamID]*delivery // the deliveries whose end the host does not have yet
+	byID    map[storage.StreamID]*delivery // deliveries in flight, and for idMemory after their end
+	owed    map[storage.StreamID]*delivery // deliveries whose end the host has not acknowledged
 	running int                            // how many of owed have no final event yet
 }
 
-// forgetLater records that the host has the end of a delivery.
+// forgetLater records that the host has acknowledged the end of a delivery.
 func (ds *deliveries) forgetLater(d *delivery) {
-	if ds.owed[d.id] == d { // otherwise the next round has replaced d, and is owed itself
+	if ds.owed[d.id] == d { // otherwise owed has the next round of d
 		delete(ds.owed, d.id)
 	}
 	d.ended, d.stored, d.over = true, true, time.Now()

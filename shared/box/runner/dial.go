@@ -17,19 +17,18 @@ import (
 )
 
 const (
-	readLimit  = 131_072               // the gateway's limit for a message
-	frameRoom  = frame.MaxWSFrame - 14 // the longest frame header is 14 bytes
-	closeGrace = 2 * time.Second       // for the closing handshake
+	readLimit  = 131_072               // the longest message that the gateway sends
+	frameRoom  = frame.MaxWSFrame - 14 // bytes of payload in a WebSocket frame, whose header has at most 14 bytes
+	closeGrace = 2 * time.Second       // how long the closing handshake may take
 )
 
-// DialWebSocket is the Dialer for API Gateway. Its connection is a WebSocket client. It
-// sends each message in frames of at most [frame.MaxWSFrame] bytes, header included,
-// and takes text messages of up to 131,072 bytes. A longer message, a binary message,
-// or a send that takes longer than 30 s ends the connection. ctx bounds the opening
-// handshake. If the host answers with a status other than 101, the error has a
-// [RefusedError].
+// DialWebSocket is the [Dialer] for API Gateway. It returns a WebSocket client that sends each
+// message in frames of at most [frame.MaxWSFrame] bytes, including their headers, and receives
+// text messages of up to 131,072 bytes. A longer message, a binary message, or a send that takes
+// longer than 30 seconds ends the connection. ctx limits the time of the opening handshake. If the
+// host answers with a status other than 101, the error wraps a [RefusedError].
 //
-// url begins with ws:// or wss://. On one machine it may also be ws+unix:SOCKET:PATH.
+// url begins with ws:// or wss://. On one machine it may also have the form ws+unix:SOCKET:PATH.
 func DialWebSocket(ctx context.Context, url string, header http.Header) (Conn, error) {
 	where, ok := strings.CutPrefix(url, "ws+unix:")
 	if !ok {
@@ -43,7 +42,7 @@ func DialWebSocket(ctx context.Context, url string, header http.Header) (Conn, e
 	return DialWith(ctx, "ws://local"+path, header, &http.Client{Transport: transport})
 }
 
-// DialWith is [DialWebSocket] with the caller's HTTP client. It takes only ws:// and
+// DialWith is [DialWebSocket] with an HTTP client of the caller. url must begin with ws:// or
 // wss://.
 func DialWith(ctx context.Context, url string, header http.Header, client *http.Client) (Conn, error) {
 	w := &webSocket{}
@@ -62,7 +61,8 @@ func DialWith(ctx context.Context, url string, header http.Header, client *http.
 	return w, nil
 }
 
-// retryAfter reads the Retry-After header. It understands only the form in seconds.
+// retryAfter reads the Retry-After header. It returns 0 if the header has a date instead of
+// seconds.
 func retryAfter(h http.Header) time.Duration {
 	seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 16)
 	if err != nil {
@@ -71,8 +71,8 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// webSocket passes contexts that never end to its library: a context that can end would
-// cost a watcher for each message. hangUp ends a blocked call instead.
+// webSocket calls its library with contexts that never end, because any other context costs a
+// goroutine for each message. Instead, hangUp ends a call that blocks.
 type webSocket struct {
 	conn  *websocket.Conn
 	under net.Conn    // the connection below conn
@@ -81,8 +81,8 @@ type webSocket struct {
 
 func (w *webSocket) hangUp() { _ = w.under.Close() }
 
-// Send writes one text message. It cuts the message into frames at any byte, since only
-// the whole message must be UTF-8.
+// Send writes one text message. The message may be cut into frames at any byte, because only the
+// whole message must be UTF-8.
 func (w *webSocket) Send(message []byte) error {
 	w.stuck.Reset(sendWithin)
 	defer w.stuck.Stop()
@@ -125,8 +125,8 @@ func (w *webSocket) Receive() ([]byte, error) {
 	return message, nil
 }
 
-// Close does the closing handshake and hangs up. It waits at most closeGrace for the
-// peer.
+// Close does the closing handshake and closes the connection. It waits for the peer at most
+// closeGrace.
 func (w *webSocket) Close(reason string) error {
 	defer w.hangUp()
 	defer time.AfterFunc(closeGrace, w.hangUp).Stop()

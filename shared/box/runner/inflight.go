@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	pullAgain = 2 * time.Second
-	takeAlong = 100 * time.Millisecond // taken marks that are due within this time go into one frame
-	maxTaken  = 80_000                 // bytes of tickets in one taken frame
-	maxWaits  = 1000                   // delivers that wait for a welcome; the host repeats any others
+	pullAgain = 2 * time.Second        // how long after a pull it is repeated, unless all its messages have come
+	takeAlong = 100 * time.Millisecond // a [frame.Taken] also names the deliveries that are due within this time
+	maxTaken  = 80_000                 // bytes of tickets in one [frame.Taken]
+	maxWaits  = 1000                   // messages that wait for a welcome; the host repeats those beyond the limit
 )
 
-// inflight handles the messages for the box. Each is executed at most once, by the generation
-// it was sent to, and only while the host knows that this box is awake. inflight asks the
-// host about late messages, pulls the inbox, and tells the host which requests take long.
+// inflight handles the messages for the box. It executes each message at most once, only in the
+// generation to which the message was sent, and only while the host counts the box as awake. It
+// asks the host about late messages, pulls the inbox, and tells the host which requests take long.
 type inflight struct {
 	cfg        *Config
 	loop       *loop
@@ -31,34 +31,34 @@ type inflight struct {
 	outboxes   *outboxes
 	farewell   *farewell
 
-	// sleep says when the runner leaves new messages to its successor. The sender of such a
-	// message finds that this generation is over, and sends it to the next one.
+	// In each of these states the runner executes no new message. The next generation of the box
+	// executes it: its sender finds out that this generation has ended.
 	closing  bool // Run's own ctx is done
 	refusing bool // the runner is retiring
 	draining bool // the runner's time is almost over
 
-	delivered int             // number of executions so far; it shows whether there were new ones
-	waits     []frame.Deliver // delivers that came before a welcome
+	delivered int             // how many messages were executed; a greater number shows that one has come
+	waits     []frame.Deliver // messages that came before a welcome
 	nudged    bool            // a nudge came before a welcome
 	pull      pull
-	late      map[storage.StreamID]*asked // delivers that came late, and about which the host was asked
+	late      map[storage.StreamID]*asked // messages that came late, about which the runner has asked the host
 }
 
-// pull is the state of pulling the inbox, until all its items have come.
+// pull is the state of a [frame.Pull], until all messages of the inbox have come.
 type pull struct {
 	n       int64
 	open    bool
-	missing map[storage.StreamID]int // ids from pulled that have not come yet, and their rounds; nil before pulled
+	missing map[storage.StreamID]int // messages named by [frame.Pulled] that have not come yet, and their rounds; nil before Pulled
 	again   alarm
 }
 
-// refuses reports whether no new message is executed.
+// refuses reports whether the runner executes no new message.
 func (in *inflight) refuses() bool { return in.closing || in.refusing || in.draining }
 
-// deliver executes a message if three conditions hold. Its generation is this one, the
-// runner has sent no bye since the last welcome, and the message was not executed before.
-// A message from the inbox was claimed for this generation, so no other party may end it.
-// It is executed however old it is.
+// deliver executes a message if it was sent to this generation, the runner has sent no bye since
+// the last welcome, and the message was not executed before. A message that is too old is not
+// executed, unless it comes from the inbox: such a message was claimed for this generation, so
+// nobody else ends it.
 func (in *inflight) deliver(f frame.Deliver) {
 	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
 		if f.Round == d.round {
@@ -90,10 +90,9 @@ func (in *inflight) deliver(f frame.Deliver) {
 	in.seen(f)
 }
 
-// deliveredAgain handles a deliver that was executed before, because its sender has seen
-// no sign of life. If the request has not ended, deliveredAgain sends taken. Otherwise
-// the outbox repeats the batch with the end until the host has it. The end in the log is
-// then the sign of life.
+// deliveredAgain handles a message that was executed before. The host repeats it because it has
+// seen no progress. If the request has not ended, deliveredAgain sends [frame.Taken]. Otherwise
+// nothing is needed, because the outbox repeats the batch with the end until the host has it.
 func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	switch {
 	case f.Inbox:
@@ -103,8 +102,8 @@ func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	}
 }
 
-// giveBack tells the host that this runner will not execute a request any more. An item
-// of the inbox needs no return: the bye releases it.
+// giveBack tells the host that this runner will not execute a request. A message from the inbox is
+// not returned, because the bye releases it.
 func (in *inflight) giveBack(f frame.Deliver) {
 	parts, ok := frame.Split(f.Payload, f.Lens)
 	if !in.links.linked() || !ok || len(parts) != 2 || f.AckWithin == 0 || f.Inbox || f.Gen != in.links.gen || in.late[f.ID] != nil {
@@ -113,8 +112,8 @@ func (in *inflight) giveBack(f frame.Deliver) {
 	in.transfers.sendSmall(frame.Return{Sender: in.links.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: parts[1]})
 }
 
-// run gives a message to the Executor. reported says that the runner asked the host about
-// the message, so that a trace exists or may exist.
+// run executes a message. reported says that the runner has asked the host about the message, so
+// that a trace of it may exist in the store.
 func (in *inflight) run(f frame.Deliver, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	in.deliveries.byID[f.ID] = d
@@ -144,13 +143,13 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	}
 	in.executing.call(func(e Executor) { e.Deliver(message) })
 	if f.Trace != "" {
-		runtime.Gosched() // the server gets the message before the log gets its line
+		runtime.Gosched() // lets the message reach the server before the log gets its line
 		in.cfg.Log.Info("deliver", "trace", frame.Clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)
 	}
 }
 
-// wait keeps a deliver that must not be executed before a welcome. After a bye it makes
-// the runner say hello again.
+// wait keeps a message that must not be executed before the next welcome. If the runner has said
+// bye, wait takes the bye back.
 func (in *inflight) wait(f frame.Deliver) {
 	if len(in.waits) < maxWaits {
 		in.waits = append(in.waits, f)
@@ -158,11 +157,11 @@ func (in *inflight) wait(f frame.Deliver) {
 	in.farewell.takeBack()
 }
 
-// takenDue sends taken for the requests whose end the host does not have in time. So a
-// durable trace says that this box must end them.
+// takenDue sends [frame.Taken] for the requests that take long. The store then has a trace that
+// says that this box must end them.
 func (in *inflight) takenDue() {
 	if !in.links.linked() {
-		return // resumeInflight does it later
+		return // resumeInflight calls takenDue again
 	}
 	soon := time.Now().Add(takeAlong)
 	var due []*delivery
@@ -193,7 +192,7 @@ func (in *inflight) sendTaken(due []*delivery) {
 	}
 }
 
-// nudge handles a nudge: the inbox has something.
+// nudge handles a [frame.Nudge]: messages wait in the inbox.
 func (in *inflight) nudge() {
 	switch {
 	case in.refuses():
@@ -205,7 +204,7 @@ func (in *inflight) nudge() {
 	}
 }
 
-// startPull pulls the present items of the inbox.
+// startPull begins to pull the messages that are in the inbox now.
 func (in *inflight) startPull() {
 	in.nudged = false
 	if in.refuses() {
@@ -233,7 +232,7 @@ func (in *inflight) pulled(f frame.Pulled) {
 	in.pull.missing = map[storage.StreamID]int{}
 	for _, id := range f.IDs {
 		if a := in.late[id]; a != nil && a.f.Round >= f.Rounds[id] {
-			continue // the delivery came late, and the runner is asking the host about it
+			continue // the message came late, and the runner is asking the host about it
 		}
 		if d := in.deliveries.byID[id]; d == nil || d.round < f.Rounds[id] {
 			in.pull.missing[id] = f.Rounds[id]
@@ -242,7 +241,7 @@ func (in *inflight) pulled(f frame.Pulled) {
 	in.closePull()
 }
 
-// seen records that a deliver came. It may be the last one that a pull waits for.
+// seen records that a message came. It may be the last one for which a pull waits.
 func (in *inflight) seen(f frame.Deliver) {
 	if round, ok := in.pull.missing[f.ID]; ok && round <= f.Round {
 		delete(in.pull.missing, f.ID)
@@ -257,9 +256,9 @@ func (in *inflight) closePull() {
 	}
 }
 
-// resumeInflight continues after a welcome. It executes the delivers that came after a
-// bye and were sent to this generation. It drops those that were sent to an older one:
-// their senders see in the box record that the older generation is over.
+// resumeInflight continues after a welcome. It executes the messages that came after a bye, if
+// they were sent to this generation. It drops those that were sent to an older generation, because
+// their senders see in the store that it has ended.
 func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits
 	in.waits = nil
@@ -278,10 +277,10 @@ func (in *inflight) resumeInflight(moved, fresh bool) {
 	in.takenDue()
 }
 
-// # Deliver frames that come late
+// # Messages that come late
 
-// late reports whether a deliver is so old that the runner must ask the host whether it
-// still counts. A deliver without requests is never late: no client waits for its answer.
+// late reports whether a message is so old that the runner must ask the host whether to execute
+// it. A message without requests is never late, because no client waits for a response.
 func late(f frame.Deliver) bool {
 	if f.Sent == 0 || f.AckWithin == 0 {
 		return false
@@ -290,14 +289,14 @@ func late(f frame.Deliver) bool {
 	return age > frame.LateAfter || age < -frame.LateAfter
 }
 
-// asked is a late deliver that waits for the host's answer.
+// asked is a late message about which the runner has asked the host.
 type asked struct {
 	f     frame.Deliver
 	again alarm
 }
 
-// askFirst asks the host about a late deliver, and repeats the question until the host
-// answers.
+// askFirst asks the host whether a late message may be executed, and repeats the question until
+// the host answers.
 func (in *inflight) askFirst(f frame.Deliver) {
 	if a := in.late[f.ID]; a != nil {
 		if a.f.Round >= f.Round {
@@ -319,7 +318,7 @@ func (in *inflight) sendAsk(a *asked) {
 	in.loop.set(&a.again, ackAfter, func() { in.sendAsk(a) })
 }
 
-// may handles the host's answer to ask.
+// may handles the host's answer about a late message.
 func (in *inflight) may(f frame.May) {
 	a := in.late[f.ID]
 	if a == nil || a.f.Round != f.Round {
@@ -335,8 +334,7 @@ func (in *inflight) may(f frame.May) {
 	}
 }
 
-// forgetAsked forgets a late deliver. It reports whether the runner was asking the host
-// about it.
+// forgetAsked forgets a late message. It reports whether the runner was asking the host about it.
 func (in *inflight) forgetAsked(id storage.StreamID) bool {
 	a := in.late[id]
 	if a != nil {
@@ -346,8 +344,8 @@ func (in *inflight) forgetAsked(id storage.StreamID) bool {
 	return a != nil
 }
 
-// resumeAsked asks again over a new connection. In a new generation it forgets the
-// delivers of the old one, because no runner may execute them.
+// resumeAsked repeats the questions about late messages over a new connection. It forgets messages
+// for an older generation, because no runner may execute them.
 func (in *inflight) resumeAsked(moved bool) {
 	for id, a := range in.late {
 		switch {

@@ -9,30 +9,30 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// life is the state of a Run. Each part has one job, and knows only the parts above it in
-// this list, but links also hand to life what comes over them. The loop of Run drives the parts with frames from the host, results from the
-// Executor, and timers.
+// life is the state of one call of Run. Each of its parts uses only parts above it in this list,
+// except that links passes received frames to life. The loop of Run calls the parts for frames
+// from the host, for results of the Executor, and for timers.
 type life struct {
-	cfg        *Config     // begin completes it
-	loop       *loop       // goroutines, timers, and the end of Run
+	cfg        *Config     // begin may set some fields
+	loop       *loop       // the goroutines, the timers, and the end of Run
 	executing  *executing  // calls of the Executor
 	links      *links      // connections to the host
-	farewell   *farewell   // the bye
+	farewell   *farewell   // the bye before the box sleeps
 	transfers  *transfers  // frames that are sent in parts
-	queries    *queries    // questions about snapshots
-	deliveries *deliveries // messages that the box was given, and those that it has yet to end
-	outboxes   *outboxes   // events on their way to the host
-	inflight   *inflight   // messages on their way to the box
+	queries    *queries    // requests about snapshots
+	deliveries *deliveries // messages that the box executes or has executed
+	outboxes   *outboxes   // events that the host does not have yet
+	inflight   *inflight   // messages for the box
 	sleep      *sleep      // when the box sleeps, and when Run ends
 
 	housekeeping alarm
 	done         chan struct{} // closed when the loop ends
 }
 
-// newLife makes the state of a Run. id is the runner's. post makes the loop call a function;
-// it returns false once done is closed.
+// newLife makes the state of a Run. id is the id of the runner. post makes the loop call a
+// function; it returns false once done is closed.
 func newLife(ctx context.Context, c Config, id string, done chan struct{}, post func(func()) bool) *life {
-	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // own goes on after ctx has ended, for as long as Config.Flush
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // own goes on after the end of ctx, for up to Config.Flush
 	l := &life{cfg: &c, loop: &loop{guard: c.Guard, post: post}, done: done}
 	l.executing = &executing{loop: l.loop, executor: c.Executor, calls: make(chan func(Executor), 1)}
 	l.links = &links{
@@ -64,7 +64,7 @@ func (l *life) start() {
 	}
 }
 
-// begin makes the Executor of an invited runner, before any of its methods is called.
+// begin calls Config.Begin, on the goroutine that later calls the Executor.
 func (l *life) begin(launch map[string]string) {
 	l.executing.call(func(Executor) {
 		b, err := l.cfg.Begin(launch)
@@ -80,7 +80,7 @@ func (l *life) begin(launch map[string]string) {
 	})
 }
 
-// stop ends everything that Run began.
+// stop ends all goroutines of Run, and drops events that are not sent.
 func (l *life) stop() {
 	if n := l.outboxes.unsent(); n > 0 {
 		l.cfg.Log.Warn("output dropped", "events", n)
@@ -112,8 +112,8 @@ func (l *life) frame(lk *link, f frame.Frame) {
 	case frame.ByeOK:
 		l.farewell.byeTaken(f)
 	case frame.Answer, frame.Stop, frame.Halt:
-		// An invited runner may get these frames before its welcome. It has no process
-		// yet, so the frames are about processes of the generation before.
+		// A runner that was started without a box has no process before its first welcome. So such
+		// a frame is about a process of an earlier generation.
 		if !l.links.invited {
 			l.toExecutor(f)
 		}
@@ -128,7 +128,7 @@ func (l *life) frame(lk *link, f frame.Frame) {
 	} // a newer host may send a type that this version does not know
 }
 
-// toExecutor handles a frame that is about a process.
+// toExecutor passes a frame about a process to the Executor.
 func (l *life) toExecutor(f frame.Frame) {
 	switch f := f.(type) {
 	case frame.Answer:
@@ -145,13 +145,12 @@ func (l *life) toExecutor(f frame.Frame) {
 	}
 }
 
-// maxHalt is the longest time that calls in flight get to end before their processes are
-// stopped.
+// maxHalt is the longest time that a [frame.Halt] may leave to calls in flight.
 const maxHalt = time.Hour
 
-// These limit the memory of deliveries and outboxes that have ended.
+// These limit for how long deliveries and outboxes are kept after their end.
 const (
-	idMemory     = 15 * time.Minute // longer than a deliver is valid
+	idMemory     = 15 * time.Minute // longer than a message may be late
 	houseKeeping = time.Minute
 )
 
@@ -163,8 +162,8 @@ func (l *life) keepHouse() {
 	l.loop.set(&l.housekeeping, houseKeeping, l.keepHouse)
 }
 
-// resume continues after a welcome, where the last connection or the last bye stopped. moved
-// says that the connection is new, fresh that the generation is new.
+// resume continues after a welcome. moved says that the connection is new, fresh that the
+// generation is new.
 func (l *life) resume(moved, fresh bool) {
 	if moved {
 		l.outboxes.loose = false

@@ -13,74 +13,74 @@ import (
 )
 
 const (
-	helloAgain   = 5 * time.Second // a hello without an answer is sent again
-	helloTries   = 3               // hellos without an answer, after which the connection is given up
-	askFor       = time.Second     // how long a hello waits for the open questions
+	helloAgain   = 5 * time.Second // how long the runner waits for the answer to a hello before it sends the hello again
+	helloTries   = 3               // after so many hellos without an answer, the connection is given up
+	askFor       = time.Second     // how long a hello waits for the Executor to list the open questions
 	retireAfter  = 5 * time.Second // how long a replaced connection is still read
 	dialWithin   = 10 * time.Second
 	reconnectFor = 2 * time.Minute // how long the runner tries to reach the host before it gives up
 	sendWithin   = 30 * time.Second
 	firstBackOff = 500 * time.Millisecond
 	lastBackOff  = 10 * time.Second
-	longBackOff  = 5                // how often firstBackOff doubles in the wait of a runner whose host throttles
-	longestWait  = 30 * time.Second // the longest wait that a host may ask for
+	longBackOff  = 5                // how often the pause is doubled, from firstBackOff, for a runner that the host throttles
+	longestWait  = 30 * time.Second // the longest pause that the host may ask for
 	roundsWithin = 10 * time.Minute
-	maxRounds    = 5           // how many refusals within roundsWithin may be this runner's fault
+	maxRounds    = 5           // after so many refusals within roundsWithin that may be this runner's fault, Run ends
 	maxDrain     = time.Hour   // the longest time over which a drain may spread renewals
-	looseAfter   = time.Minute // after this long without a connection, back-pressure ends
-	maxQuestions = 80_000      // bytes of questions in a hello; the rest goes into a later hello
-	maxKept      = 64          // frames that wait for a connection
+	looseAfter   = time.Minute // after this long without a connection, [Runner.Event] does not block any more
+	maxQuestions = 80_000      // bytes of question ids in a hello; the others are left out
+	maxKept      = 64          // frames that are kept for the next connection
 )
 
 var errSilent = errors.New("the host does not answer")
 
-// phase is the stage of a runner's life.
+// phase says how far a runner is between its start and its end.
 //
 //	joining ──▶ up ──▶ parting ──▶ lingering ──▶ (returns)
 //	            ▲         │            │
 //	            └───── rejoining ◀─────┘
 //
-// Only in stage up does the runner execute messages, and send frames other than hello
-// and bye.
+// Only in phase up does the runner execute messages, and send other frames than hello and bye.
 type phase int
 
 const (
-	joining   phase = iota // no welcome yet
-	up                     // welcomed, no bye since
-	parting                // bye was said
-	lingering              // the host has taken the bye; the runner stays for messages that were on their way
-	rejoining              // the runner has sent hello after the bye; the welcome decides
+	joining   phase = iota // no welcome has come yet
+	up                     // a welcome has come, and no bye was sent after it
+	parting                // a bye was sent
+	lingering              // the host has answered the bye; the runner waits for messages that were on their way
+	rejoining              // a hello was sent after a bye; its answer says whether the bye counts
 )
 
-// links keeps one connection to the host: it sends hello, which is also the ping, renews the
-// connection before the gateway's limit, and comes back after a cut. During a renewal there
-// are two. The runner reads both, and sends on the one with the last welcome.
+// links keeps one connection to the host. It sends hello, also as a ping, renews the connection
+// before the gateway's time limit, and connects again after the connection was lost. During a
+// renewal there are two connections. The runner reads both, and sends on the one on which the last
+// welcome came.
 type links struct {
 	cfg       *Config
 	loop      *loop
 	executing *executing
-	life      *life // gets what comes over the connections
+	life      *life // handles the frames that come over the connections
 
-	runner string             // this runner's random id, which only the host knows
+	runner string             // the random id of this runner, which is a secret shared with the host
 	pass   string             // the newest pass that the host has given
-	gen    storage.Generation // of the last welcome
-	no     int64              // number of the last hello on a new connection or after a bye
+	gen    storage.Generation // the generation of the last welcome
+	no     int64              // how many hellos with a new number were sent; see hello
 	stage  phase
-	ctx    context.Context // of dialing
+	ctx    context.Context // ends the dialing of connections
 	cancel context.CancelFunc
 
-	live    *link          // the welcomed connection, which all frames use
-	next    *link          // open, its hello not answered yet
-	open    map[*link]bool // live, next, and replaced connections that the runner still reads
+	live    *link          // the connection with the last welcome, on which all frames are sent
+	next    *link          // a new connection whose hello has no answer yet
+	open    map[*link]bool // live, next, and replaced connections that are still read
 	dialing bool
 
-	invited  bool  // the runner was invited, and has not got its launch yet
-	welcomed bool  // there was a welcome, so the token is used up
-	failed   int   // attempts since the last welcome; they decide the back-off
+	invited  bool  // the runner was started without a box, and has not got its launch yet
+	welcomed bool  // a welcome has come, so the one-time token is used up
+	failed   int   // attempts to connect since the last welcome, which determine the pause
 	lost     error // why the last attempt failed
-	rounds   int   // how many connections since rounded ended with reconnectSeldom
+	rounds   int   // how many connections ended with reconnectSeldom since rounded
 	rounded  time.Time
-	renewBy  time.Time // when renewal rings
+	renewBy  time.Time // when renewal fires
 	kept     [][]byte  // frames for the next connection; see sendKept
 
 	redial, giveUp, loosen, pinging, renewal alarm
@@ -89,24 +89,24 @@ type links struct {
 type link struct {
 	conn   Conn
 	no     int64 // number of the last hello that was sent on this connection
-	asking bool  // the Executor was asked for the questions of a hello and has not answered
-	tries  int   // hellos without an answer
+	asking bool  // the Executor was asked for the open questions, for a hello, and has not answered yet
+	tries  int   // hellos sent since the last answer
 	answer alarm
 	retire alarm
 
 	queue   []outgoing
 	writing bool
-	current outgoing      // while writing
+	current outgoing      // the message that is being written, if writing is true
 	out     chan []byte   // capacity 1; filled only while writing is false
-	gone    chan struct{} // closed when dead
+	gone    chan struct{} // closed when dead becomes true
 	dead    bool
 
 	parts   frame.Assembler
-	foreign bool // a frame of another version came
+	foreign bool // a frame of an unknown protocol version has come
 }
 
-// outgoing is a message for the writer. If keep is set and the connection ends before the
-// message is written, it goes to the next connection.
+// outgoing is a message to send. If keep is set, and the connection ends before the message is
+// written, the message is sent over the next connection.
 type outgoing struct {
 	data []byte
 	keep bool
@@ -116,8 +116,8 @@ func (ls *links) sender() frame.Sender {
 	return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen, Runner: ls.runner}
 }
 
-// ofBox is sender without the runner's id, for frames that the host trusts because of
-// their tickets.
+// ofBox is sender without the runner's id, for frames that contain tickets. The host trusts the
+// tickets.
 func (ls *links) ofBox() frame.Sender { return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen} }
 
 func (ls *links) fence() {
@@ -135,7 +135,7 @@ func (ls *links) beginLinks() {
 	ls.connect()
 }
 
-// connect opens a connection unless it is opening one already.
+// connect opens a connection, unless one is being opened already.
 func (ls *links) connect() {
 	if ls.dialing || ls.next != nil {
 		return
@@ -175,7 +175,7 @@ func (ls *links) read(lk *link) {
 	}
 }
 
-// received handles a message of a connection, or the error that ended it.
+// received handles a message of a connection, or the error that has ended the connection.
 func (ls *links) received(lk *link, data []byte, err error) {
 	if lk.dead {
 		return
@@ -193,8 +193,8 @@ func (ls *links) received(lk *link, data []byte, err error) {
 			return
 		}
 		if err != nil {
-			// This end holds incomplete parts until the connection closes, so begin a new
-			// connection.
+			// The parts that came before stay in memory until the connection closes, so begin a
+			// new connection.
 			ls.cut(lk, err)
 			return
 		}
@@ -207,9 +207,9 @@ func (ls *links) received(lk *link, data []byte, err error) {
 	ls.life.frame(lk, f)
 }
 
-// unreadable skips a message that is no frame, for example the gateway's own message about
-// a failed function. If the host has another version, every frame is unreadable;
-// unreadable logs that once for a connection.
+// unreadable logs a message that is no frame, for example the gateway's own message about a failed
+// function. If the host has another protocol version, every frame is unreadable, and unreadable
+// logs only the first one of a connection.
 func (ls *links) unreadable(lk *link, size int, err error) {
 	if _, ok := errors.AsType[*frame.VersionError](err); ok {
 		if lk.foreign {
@@ -267,19 +267,19 @@ func (lk *link) send(o outgoing) {
 	lk.pump()
 }
 
-// sendFirst puts a message before all others. Small frames that keep the connection alive
-// must not wait behind megabytes. The host does not depend on the order of frames.
+// sendFirst puts a message before all others that wait. Small frames that keep the connection
+// alive must not wait behind megabytes. The order of frames does not matter to the host.
 func (lk *link) sendFirst(data []byte) {
 	lk.queue = slices.Insert(lk.queue, 0, outgoing{data: data})
 	lk.pump()
 }
 
-// busy reports whether messages are still to be written. A repeated message would only
-// queue behind them.
+// busy reports whether messages wait to be written. A repeated message would only wait behind
+// them.
 func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
 
-// againIfFree calls do after ackAfter. If the connection is busy at that time, againIfFree
-// waits once more, because what do sends would only queue behind other messages.
+// againIfFree calls do after the time ackAfter. If the connection is busy at that moment, it waits
+// for another ackAfter, because what do sends would only wait behind other messages.
 func (ls *links) againIfFree(a *alarm, do func()) {
 	ls.loop.set(a, ackAfter, func() {
 		if ls.linked() && ls.live.busy() {
@@ -293,7 +293,7 @@ func (ls *links) againIfFree(a *alarm, do func()) {
 // linked reports whether frames other than hello and bye may be sent now.
 func (ls *links) linked() bool { return ls.live != nil && ls.stage == up }
 
-// sendKept sends a message now or on the next connection.
+// sendKept sends a message now, or else over the next connection.
 func (ls *links) sendKept(data []byte) {
 	if ls.linked() {
 		ls.live.send(outgoing{data, true})
@@ -305,16 +305,16 @@ func (ls *links) sendKept(data []byte) {
 	ls.kept = append(ls.kept, data)
 }
 
-// hello sends a hello with a new number, on a new connection or after a bye.
+// hello sends a hello with a new number. It is called on a new connection, and to take a bye back.
 func (ls *links) hello(lk *link) {
 	ls.no++
 	lk.no, lk.tries = ls.no, 0
 	ls.sayHello(lk)
 }
 
-// sayHello sends a hello with the number of the connection. If that number was welcomed
-// already, the hello is a ping. The hello carries the open questions if the Executor
-// returns them within askFor. If not, a later hello carries them.
+// sayHello sends a hello with the current number of the connection. If a welcome for that number
+// has come already, the hello is a ping. The hello contains the ids of the open questions, if the
+// Executor returns them within askFor.
 func (ls *links) sayHello(lk *link) {
 	if !ls.welcomed {
 		ls.writeHello(lk, nil)
@@ -351,7 +351,7 @@ func (ls *links) writeHello(lk *link, questions map[storage.ID][]string) {
 	})
 }
 
-// fit returns the questions that fit into one hello, and leaves out the others.
+// fit returns those questions that fit into one hello.
 func fit(questions map[storage.ID][]string) map[storage.ID][]string {
 	size := 0
 	out := make(map[storage.ID][]string, len(questions))
@@ -366,11 +366,11 @@ func fit(questions map[storage.ID][]string) map[storage.ID][]string {
 	return out
 }
 
-// greeting reports whether a hello is still without an answer.
+// greeting reports whether a hello has no answer yet.
 func (lk *link) greeting() bool { return lk.asking || lk.tries > 0 }
 
-// welcomeCame handles the answer to a hello. Only the answer to the newest hello counts:
-// an older welcome may come after a bye that the host handled later.
+// welcomeCame handles the answer to a hello. Only the answer to the newest hello counts: an older
+// welcome may have been sent before the host got a bye.
 func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	if f.Link == lk.no {
 		lk.asking, lk.tries = false, 0
@@ -407,7 +407,7 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	}
 }
 
-// promote makes lk the connection that all frames use.
+// promote makes lk the connection on which all frames are sent.
 func (ls *links) promote(lk *link) {
 	if old := ls.live; old != nil {
 		old.answer.stop()
@@ -425,8 +425,8 @@ func (ls *links) renewIn(after time.Duration) {
 	ls.loop.set(&ls.renewal, after, ls.renew)
 }
 
-// fenced handles a fence. A fence for the newest hello ends Run. A fence for an older
-// hello may be late, so the runner asks the host with another hello.
+// fenced handles a [frame.Fenced]. If it answers the newest hello, Run ends. If it answers an
+// older hello, it may be out of date, so the runner sends another hello.
 func (ls *links) fenced(f frame.Fenced) {
 	if f.Link >= ls.no {
 		ls.fence()
@@ -440,16 +440,15 @@ func (ls *links) ping() {
 	ls.ask()
 }
 
-// ask sends one more hello on the live connection, unless a hello is already without an
-// answer.
+// ask sends a hello as a ping on the live connection, unless a hello has no answer yet.
 func (ls *links) ask() {
 	if ls.linked() && ls.next == nil && !ls.live.greeting() {
 		ls.sayHello(ls.live)
 	}
 }
 
-// renew opens a new connection, even while the old one lives. After a bye it waits
-// until the bye has been answered.
+// renew opens a new connection, even if there is one. After a bye it first waits for the answer to
+// the bye.
 func (ls *links) renew() {
 	if ls.live != nil && ls.stage != up {
 		ls.loop.set(&ls.redial, lastBackOff, ls.renew)
@@ -458,16 +457,16 @@ func (ls *links) renew() {
 	ls.connect()
 }
 
-// drain renews the connection within the time that the host has given. The moment is
-// random, so that the runners do not all come at once. A quarter of the time is left for
-// connecting. A renewal that is due earlier keeps its time.
+// drain renews the connection within a time that the host has given. It draws a random moment in
+// the first three quarters of that time, so that not all runners connect at once. If a renewal is
+// due earlier, nothing changes.
 func (ls *links) drain(within time.Duration) {
 	if ls.linked() {
 		ls.renewIn(min(ls.drawn(within*3/4), time.Until(ls.renewBy)))
 	}
 }
 
-// cut handles the end of a connection and opens another one.
+// cut handles the end of a connection, and opens another one.
 func (ls *links) cut(lk *link, err error) {
 	if lk.dead {
 		return
@@ -475,7 +474,7 @@ func (ls *links) cut(lk *link, err error) {
 	ls.drop(lk, "lost")
 	after := reconnectionOf(err)
 	if lk.no < ls.no && (after == fencedOff || after == stayAway) {
-		after = reconnect // a hello without an answer is newer than the refusal, so its answer decides
+		after = reconnect // this connection's refusal is older than the last hello, whose answer decides
 	}
 	switch lk {
 	case ls.live:
@@ -484,29 +483,29 @@ func (ls *links) cut(lk *link, err error) {
 		ls.loop.set(&ls.giveUp, reconnectFor, ls.abandon)
 		ls.loop.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
 		if ls.stage == parting {
-			// The runner does not repeat the bye. The hello on the next connection tells
-			// whether the host took it.
+			// The runner does not repeat the bye. The answer to the hello on the next connection
+			// says whether the host got the bye.
 			ls.stage = rejoining
 		}
 		ls.retry(after, err)
 	case ls.next:
 		ls.next = nil
 		if ls.live != nil {
-			// The host may have taken the hello on the lost connection. Tell it that live
-			// is the newest.
+			// The host may have got the hello of the connection that was lost. A hello with a
+			// newer number makes live the newest connection again.
 			ls.hello(ls.live)
 		}
 		ls.retry(after, err)
 	}
 }
 
-// retry connects after a pause that grows with every failure. It ends Run instead
-// if the host has refused this runner for good.
+// retry connects again after a pause that grows with each failure. If the host has refused this
+// runner for good, retry ends Run instead.
 func (ls *links) retry(after reconnection, err error) {
 	ls.lost = err
 	switch {
 	case ls.stage == lingering:
-		return // the runner has nothing left to say
+		return // the runner has nothing more to send
 	case after == fencedOff:
 		ls.fence()
 		return
@@ -521,9 +520,9 @@ func (ls *links) retry(after reconnection, err error) {
 	ls.loop.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
 }
 
-// unwelcome reports whether the host has refused this runner for good. It has if the
-// error says so, or if it refused the runner maxRounds times within roundsWithin. The
-// caller goes on nevertheless while the runner has a connection.
+// unwelcome reports whether the host has refused this runner for good: after says so, or the
+// runner was refused maxRounds times within roundsWithin. The caller ignores the result while the
+// runner has a connection.
 func (ls *links) unwelcome(after reconnection) bool {
 	if after != reconnectSeldom {
 		return after == stayAway
@@ -552,7 +551,7 @@ func (ls *links) drop(lk *link, reason string) {
 		}
 	}
 	lk.queue = nil
-	ls.loop.spawn(func() { _ = lk.conn.Close(reason) }) // the runner gives this connection up in any case
+	ls.loop.spawn(func() { _ = lk.conn.Close(reason) }) // an error does not matter, the connection is given up
 }
 
 // endLinks closes the open connections at the end of Run.
@@ -563,7 +562,7 @@ func (ls *links) endLinks() {
 	ls.cancel()
 }
 
-// carrying returns the header that shows a pass, or nil without a pass.
+// carrying returns the header with a pass, nil if there is no pass.
 func carrying(pass string) http.Header {
 	if pass == "" {
 		return nil

@@ -10,14 +10,14 @@ import (
 // ackAfter is the time after which a frame without an answer is sent again.
 const ackAfter = 5 * time.Second
 
-// loop is the goroutine of Run, which alone touches the parts of a life. Goroutines that
-// read, write, dial, execute or wait post closures to it.
+// loop is the goroutine of Run, which alone uses the parts of a life. Goroutines that read, write,
+// dial, wait or call the Executor send it functions to call.
 type loop struct {
 	guard *guard.Guard
 	post  func(do func()) bool // makes the loop call do; returns false if the loop has ended
 	wg    sync.WaitGroup       // all goroutines that Run began
 
-	over bool // Run returns err
+	over bool // Run is to return err
 	err  error
 }
 
@@ -35,11 +35,11 @@ func (lo *loop) finish(err error) {
 	}
 }
 
-// executing is the queue of calls for the goroutine that calls the Executor. With it, an
-// Executor that blocks in [Runner.Event] does not block the loop.
+// executing queues calls for the goroutine that calls the Executor. An Executor that blocks in
+// [Runner.Event] therefore does not block the loop.
 type executing struct {
 	loop     *loop
-	executor Executor            // only its goroutine uses it
+	executor Executor            // only the goroutine of execute uses it
 	calls    chan func(Executor) // capacity 1; filled only while calling is false
 	waiting  []func(Executor)
 	calling  bool
@@ -71,8 +71,8 @@ func (x *executing) execute() {
 	}
 }
 
-// alarm is a timer of the loop. After it was set again or stopped, it does not call the
-// earlier function any more.
+// alarm is a timer of the loop. Once it is set again or stopped, the earlier function is not
+// called any more.
 type alarm struct {
 	timer *time.Timer
 	set   int

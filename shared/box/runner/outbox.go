@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	maxBatch   = 1000     // events
-	maxPayload = 4 << 20  // most bytes of a batch, unless one event is larger
-	maxBacklog = 32 << 20 // most bytes of a session's events; above this, Event blocks
+	maxBatch   = 1000     // the most events in a batch
+	maxPayload = 4 << 20  // the most bytes in a batch, unless a single event is larger
+	maxBacklog = 32 << 20 // if a session has more bytes of events, [Runner.Event] blocks
 )
 
-// outboxes holds the events of all sessions until the host has them. One batch of each
-// session is under way, and is sent again with the same bytes until the runner has the ack.
-// Events that come meanwhile are kept for the next batch.
+// outboxes holds the events of all sessions until the host has them. For each session one batch is
+// sent at a time, and is repeated with the same bytes until its [frame.Ack] comes. Events that
+// come meanwhile wait for the next batch.
 type outboxes struct {
 	cfg        *Config
 	executing  *executing
@@ -28,33 +28,33 @@ type outboxes struct {
 	deliveries *deliveries
 
 	boxes map[storage.ID]*outbox
-	seqs  int64 // the highest number that a forgotten outbox has used
-	loose bool  // there has been no connection for long, so processes are not blocked
+	seqs  int64 // the highest batch number of the outboxes that were forgotten
+	loose bool  // there has been no connection for a long time, so Event does not block
 }
 
 type outbox struct {
 	session storage.ID
-	ticket  string        // the newest delivery's
-	seq     int64         // number of the last batch; goes up over all generations of this runner
-	next    storage.Index // index of the next standalone event; 0 if only the host knows it, see relayserver's appendStandalone
+	ticket  string        // the ticket of the newest delivery
+	seq     int64         // the number of the last batch, which grows over all generations of this runner
+	next    storage.Index // index of the next standalone event; 0 if only the host knows it
 	unacked *batch
 	common  [][]byte        // standalone events that are in no batch yet
-	voucher string          // ticket of the newest event in common
+	voucher string          // the ticket of the newest event in common
 	streams []*delivery     // deliveries with pending events, in the order of their first event
-	size    int             // bytes of all events here, with the unacked batch
-	rooms   []chan struct{} // closed, and so released, when the outbox has room for more
-	used    time.Time       // when it last took an event or an ack
+	size    int             // bytes of all events of the session, including the unacked batch
+	rooms   []chan struct{} // channels to close when the outbox has room for more events
+	used    time.Time       // when an event or an ack last came
 }
 
 type batch struct {
 	seq      int64
 	gen      storage.Generation
-	data     []byte // the frame; nil if it goes in parts
+	data     []byte // the frame; nil if it is sent in parts
 	transfer *transfer
 	size     int // bytes of events
 	common   bool
 	ends     []*delivery // deliveries that end or are suspended with this batch
-	traces   []*delivery // deliveries that the batch asks the host to mark as taken
+	traces   []*delivery // deliveries for which this batch asks the host to make a durable trace
 	again    alarm
 }
 
@@ -68,7 +68,7 @@ func (ob *outboxes) outbox(id storage.ID) *outbox {
 	return o
 }
 
-// event takes an event of a process. It closes room when the outbox has room for more.
+// event takes an event of a process. It closes room when the session's outbox has room for more.
 func (ob *outboxes) event(e Event, room chan struct{}) {
 	o := ob.outbox(e.Session)
 	ob.gather(o, e)
@@ -80,7 +80,7 @@ func (ob *outboxes) event(e Event, room chan struct{}) {
 	ob.flush(o)
 }
 
-// hold adds bytes of events that the host does not have.
+// hold adds to the bytes of events that the host does not have. bytes may be negative.
 func (ob *outboxes) hold(o *outbox, bytes int) {
 	o.size += bytes
 	ob.cfg.Guard.Budget().Hold(bytes)
@@ -132,13 +132,13 @@ func (ob *outboxes) add(o *outbox, e Event) {
 	}
 }
 
-// flush sends the next batch of a session if none is under way.
+// flush sends the next batch of a session, unless a batch is being sent.
 func (ob *outboxes) flush(o *outbox) {
 	if o.unacked != nil || !ob.links.linked() || len(o.common) == 0 && len(o.streams) == 0 {
 		return
 	}
 	f, events, b := ob.batch(o)
-	if b.size > frame.MaxFrame { // megabytes are not joined
+	if b.size > frame.MaxFrame { // megabytes are not copied into one slice
 		b.transfer = ob.transfers.transfer(append([][]byte{frame.Encode(f), {'\n'}}, events...)...)
 	} else {
 		f.Payload = bytes.Join(events, nil)
@@ -150,13 +150,13 @@ func (ob *outboxes) flush(o *outbox) {
 	ob.sendBatch(b)
 }
 
-// batch takes the events that fit into one events frame: standalone events first, then the
-// streams in the order of their first event. The payload of the frame is not in it yet.
+// batch takes as many events as fit into one [frame.Events]: standalone events first, then the
+// streams in the order of their first event. It does not set the Payload of the frame.
 func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch) {
 	o.seq++
 	b = &batch{seq: o.seq, gen: ob.links.gen}
 	f = frame.Events{Sender: ob.links.ofBox(), Seq: o.seq, Session: o.session}
-	// take puts behind directly after the last event of pending.
+	// take moves events from pending into events, and puts behind after the last one of pending.
 	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
 		for i, raw := range pending {
 			size := len(raw)
@@ -191,8 +191,8 @@ func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch)
 			asked = &frame.Asks{Round: d.round + 1, Questions: d.asks.Questions, Within: d.asks.Within.Milliseconds(), Len: len(d.asks.Raw)}
 		}
 		if !over && !d.traced {
-			// Before the client sees progress, a trace must say that this box owes the
-			// end. A taken frame may have been lost, so ask for the trace here.
+			// Before the client sees progress, the store must have a trace that says that this box
+			// ends the request. A [frame.Taken] may have been lost, so ask for the trace here.
 			f.Tickets = append(f.Tickets, d.ticket)
 			d.reported = true
 			b.traces = append(b.traces, d)
@@ -212,11 +212,11 @@ func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch)
 	return f, events, b
 }
 
-// sendBatch sends a batch, and repeats it until the ack.
+// sendBatch sends a batch, and repeats it until the ack comes.
 func (ob *outboxes) sendBatch(b *batch) {
 	switch {
 	case !ob.links.linked():
-		return // resumeOutboxes
+		return // resumeOutboxes sends it later
 	case b.transfer != nil:
 		ob.transfers.sendParts(b.transfer)
 		return
@@ -226,11 +226,11 @@ func (ob *outboxes) sendBatch(b *batch) {
 	ob.links.againIfFree(&b.again, func() { ob.sendBatch(b) })
 }
 
-// acked handles an ack: the host has the batch, except for the streams it has closed.
+// acked handles an ack: the host has stored the batch, except for the streams in Closed.
 func (ob *outboxes) acked(f frame.Ack) {
 	o := ob.boxes[f.Session]
 	if o == nil || o.unacked == nil || o.unacked.seq != f.Seq {
-		return // the ack of a batch that was sent twice
+		return // a second ack, of a batch that was repeated
 	}
 	if f.Fenced {
 		ob.links.fence()
@@ -259,7 +259,7 @@ func (ob *outboxes) acked(f frame.Ack) {
 	ob.flush(o)
 }
 
-// closeStream drops the pending events of a stream that the host has ended, and tells the
+// closeStream drops the waiting events of a stream that the host has ended, and tells the
 // Executor.
 func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 	d := ob.deliveries.byID[id]
@@ -289,8 +289,8 @@ func (o *outbox) makeRoom() {
 	o.rooms = nil
 }
 
-// loosenAll unblocks the processes, so that the outboxes grow. After so long without a
-// connection, the progress of the processes is worth the memory.
+// loosenAll makes Event stop blocking, although the outboxes then grow. After a long time without
+// a connection, the progress of the processes is worth the memory.
 func (ob *outboxes) loosenAll() {
 	ob.loose = true
 	for _, o := range ob.boxes {
@@ -298,10 +298,10 @@ func (ob *outboxes) loosenAll() {
 	}
 }
 
-// resumeOutboxes continues after a welcome. Over a new connection it sends the unacked
-// batches again, and it sends the events that have come meanwhile. In a new generation it
-// forgets the indexes of the standalone streams. The host then gives them anew, and that
-// fences the previous generation.
+// resumeOutboxes continues after a welcome. Over a new connection it repeats the batches without
+// an ack. It then sends the events that have come meanwhile. In a new generation the host must
+// give the next index of each standalone stream again, which also makes writes of the previous
+// generation fail.
 func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {
 		o := ob.boxes[id]
@@ -317,14 +317,14 @@ func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	}
 }
 
-// drop gives back what the events hold of the budget.
+// drop returns to the memory budget what the unsent events hold of it.
 func (ob *outboxes) drop() {
 	for _, o := range ob.boxes {
 		ob.cfg.Guard.Budget().Hold(-o.size)
 	}
 }
 
-// unsent counts the events that the host does not have.
+// unsent returns how many events the host does not have. An unacked batch counts as one.
 func (ob *outboxes) unsent() int {
 	n := 0
 	for _, o := range ob.boxes {
@@ -343,16 +343,16 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 	maps.DeleteFunc(ob.boxes, func(_ storage.ID, o *outbox) bool {
 		idle := o.size == 0 && o.unacked == nil && o.used.Before(old)
 		if idle {
-			// If the session sends events again, its numbers continue above all that it
-			// has used.
+			// If the session sends events again, its batch numbers continue above all that it has
+			// used.
 			ob.seqs = max(ob.seqs, o.seq)
 		}
 		return idle
 	})
 }
 
-// status sends a report. A report with a handshake waits for a connection; any other is
-// lost without one.
+// status sends a report. A report with a handshake waits for a connection; any other report is
+// dropped if there is no connection.
 func (ob *outboxes) status(s StatusReport) {
 	f := frame.Status{
 		Sender: ob.links.ofBox(), Session: s.Session, Ticket: s.Ticket,

@@ -9,25 +9,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// window is how many parts of one frame are under way at a time. Each part is an
+// window is how many parts of one frame are sent before their answers come. Each part is one
 // invocation of the relay function.
 const window = 8
 
-// wholes is how often the runner sends whole before it sends all parts anew, because the
-// host's parts may have expired by then.
+// wholes is how often [frame.Whole] is sent before all parts are sent anew, because the parts that
+// the host has stored may have expired.
 const wholes = 3
 
-// transfer is a long frame on its way: its parts, each repeated until part-ok, then whole.
-// It does not depend on a connection, because the host keeps its parts when a connection
-// ends.
+// transfer is a long frame that is sent in parts. Each part is repeated until its [frame.PartOK]
+// comes; then [frame.Whole] is sent. A transfer goes on over several connections, because the host
+// keeps the parts.
 type transfer struct {
-	place      int         // 0 to frame.MaxTransfers-1; no two transfers under way have the same
+	place      int         // 0 to frame.MaxTransfers-1; no two active transfers have the same
 	name       string      // its place and a nonce; "" while it waits for a place
 	pieces     [][]byte    // the payloads of the parts
-	state      []partState // of the parts
-	missing    int         // how many parts have no part-ok yet
-	joins      int         // how often whole was sent since the parts were
-	unanswered bool        // the host does not answer this frame; see transferKept
+	state      []partState // the state of each part
+	missing    int         // how many parts the host has not confirmed
+	joins      int         // how often frame.Whole was sent since the parts were
+	unanswered bool        // the host sends no answer to this frame; see transferKept
 	again      alarm
 }
 
@@ -39,7 +39,7 @@ const (
 	partTaken
 )
 
-// transfers holds the frames that are sent in parts.
+// transfers are the frames that are being sent in parts.
 type transfers struct {
 	links *links
 
@@ -47,8 +47,8 @@ type transfers struct {
 	waiting []*transfer          // the transfers that wait for a place
 }
 
-// transfer begins to send a long frame, in slices that follow one another. The caller drops it
-// when the answer to the frame comes.
+// transfer prepares a long frame, which is the concatenation of data. The caller calls
+// dropTransfer when the answer to the frame comes.
 func (ts *transfers) transfer(data ...[]byte) *transfer {
 	t := &transfer{pieces: frame.Pieces(data...)}
 	if len(ts.byName) == frame.MaxTransfers {
@@ -59,7 +59,7 @@ func (ts *transfers) transfer(data ...[]byte) *transfer {
 	return t
 }
 
-// admit gives a long frame a name and a free place, of which there are frame.MaxTransfers.
+// admit gives a long frame a name and one of the frame.MaxTransfers places.
 func (ts *transfers) admit(t *transfer) {
 	var taken [frame.MaxTransfers]bool
 	for _, other := range ts.byName {
@@ -71,8 +71,8 @@ func (ts *transfers) admit(t *transfer) {
 	ts.byName[t.name] = t
 }
 
-// transferKept sends a long frame that has no answer. When the host has all parts, the
-// runner sends whole once.
+// transferKept sends a long frame that gets no answer. When the host has all parts, the runner
+// sends [frame.Whole] once.
 func (ts *transfers) transferKept(data []byte) {
 	t := ts.transfer(data)
 	t.unanswered = true
@@ -83,10 +83,10 @@ func (t *transfer) restart() {
 	t.state, t.missing, t.joins = make([]partState, len(t.pieces)), len(t.pieces), 0
 }
 
-// sendParts sends the parts that the host does not have, for the first time or again.
+// sendParts sends all parts that the host has not confirmed.
 func (ts *transfers) sendParts(t *transfer) {
 	if !ts.links.linked() || t.name == "" {
-		return // resumeTransfers, resumeOutboxes or dropTransfer sends them later
+		return // resumeTransfers, resumeOutboxes or dropTransfer calls sendParts later
 	}
 	if t.joins == wholes {
 		t.restart()
@@ -100,15 +100,14 @@ func (ts *transfers) sendParts(t *transfer) {
 	ts.watchParts(t)
 }
 
-// watchParts sends the parts without an answer again, ackAfter after the last answer.
+// watchParts makes sendParts repeat the parts if no answer comes for ackAfter.
 func (ts *transfers) watchParts(t *transfer) {
 	if ts.byName[t.name] == t {
 		ts.links.againIfFree(&t.again, func() { ts.sendParts(t) })
 	}
 }
 
-// fillWindow sends the next parts. If the host has all parts, it sends the whole frame's
-// header ([frame.Whole]).
+// fillWindow sends the next parts. If the host has all parts, it sends [frame.Whole].
 func (ts *transfers) fillWindow(t *transfer) {
 	if t.missing == 0 {
 		ts.join(t)
@@ -130,8 +129,7 @@ func (ts *transfers) fillWindow(t *transfer) {
 	}
 }
 
-// part encodes a part. It has the box, the generation and the runner in its header, because the
-// host stores each part on its own.
+// part encodes one part. Each part names its sender, because the host stores each part on its own.
 func (ts *transfers) part(t *transfer, n int) []byte {
 	return frame.Encode(frame.Part{Sender: ts.links.sender(), Frame: t.name, N: int64(n), Of: len(t.pieces), Payload: t.pieces[n]})
 }
@@ -160,8 +158,8 @@ func (ts *transfers) partTaken(f frame.PartOK) {
 	ts.watchParts(t)
 }
 
-// dropTransfer forgets a long frame, and begins the next frame that waits for a place. It
-// does nothing for a nil t.
+// dropTransfer forgets a long frame, and begins the next frame that waits for a place. t may be
+// nil.
 func (ts *transfers) dropTransfer(t *transfer) {
 	if t == nil {
 		return
@@ -177,8 +175,8 @@ func (ts *transfers) dropTransfer(t *transfer) {
 	}
 }
 
-// resumeTransfers continues over a new connection with the frames that have no answer. The
-// sender of any other frame continues with it.
+// resumeTransfers continues, over a new connection, the frames that get no answer. For other
+// frames, resumeOutboxes does so.
 func (ts *transfers) resumeTransfers() {
 	for _, name := range slices.Sorted(maps.Keys(ts.byName)) {
 		if t := ts.byName[name]; t.unanswered {
@@ -187,8 +185,8 @@ func (ts *transfers) resumeTransfers() {
 	}
 }
 
-// sendSmall sends a frame that the host does not answer. If the frame is lost, a later
-// message makes up for it.
+// sendSmall sends a frame to which the host sends no answer. If the frame is lost, later messages
+// make up for it.
 func (ts *transfers) sendSmall(f frame.Frame) {
 	data := frame.Encode(f)
 	if len(data) > frame.MaxFrame {

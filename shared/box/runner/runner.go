@@ -1,9 +1,11 @@
-// Package runner is the end of the relay that runs in the box. Package relay explains the
-// protocol, package relayserver is the other end.
+// Package runner is the box's end of the relay, through which functions (the host) and a box
+// exchange messages. Package relay explains the protocol and its words; package relayserver is the
+// host's end.
 //
-// A [Runner] connects to the relay function and gives each message to its [Executor] once.
-// It sends the events of the box again until the host has them. It falls asleep when the
-// box is idle.
+// A [Runner] connects to the host and passes each message for the box to its [Executor], once. It
+// sends the events of the box until the host has stored them. When the box is idle, it says bye
+// and ends. Messages between both ends are the types of package frame: hello is a [frame.Hello],
+// and so on.
 package runner
 
 import (
@@ -35,13 +37,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Runner is the box's end of the relay for one life of a box. A life begins with the
-// first hello. It ends when the box sleeps, is fenced or loses the host. Any goroutine
-// may call Event, Status and Snapshot.
+// Runner is the box's end of the relay, from the first hello until the box sleeps, a newer runner
+// runs the box, or the host cannot be reached. Any goroutine may call Event, Status and Snapshot.
 type Runner struct {
 	cfg  Config
 	id   string
-	in   chan func(*life) // closures for the goroutine of Run, which owns the state
+	in   chan func(*life) // functions for the goroutine of Run to call, which owns the state
 	done chan struct{}    // closed when Run returns
 }
 
@@ -53,7 +54,7 @@ func New(c Config) *Runner {
 // ID returns the random id of the runner. It is a secret between the runner and its host.
 func (r *Runner) ID() string { return r.id }
 
-// Run connects and runs until one of these ends it. It may be called once.
+// Run connects to the host and runs until one of these ends it. It may be called once.
 //
 //   - nil: the box has fallen asleep, or ctx was done and the runner could say bye.
 //   - [ErrFenced]: a newer runner runs this box. This runner sends nothing more.
@@ -88,12 +89,11 @@ func (r *Runner) Run(ctx context.Context) error {
 	return l.loop.err
 }
 
-// Event takes an event of a process and returns when the outbox of its session has room
-// for more. It blocks while more than 32 MiB of that session wait for the host; this is
-// the back-pressure on the process. It stops blocking when the connection has been lost
-// for a minute, or when Run has returned. An event after Run is dropped. If the order
-// of a session's events matters, one goroutine at a time must send them. Before Run,
-// Event blocks.
+// Event takes an event of a process, and returns when the outbox of its session has room for more.
+// It blocks while more than 32 MiB of events of that session wait for the host, so that the
+// process is slowed down. It stops blocking when there has been no connection for a minute, or
+// when Run has returned. After Run an event is dropped; before Run, Event blocks. To keep the
+// order of a session's events, call it from one goroutine at a time.
 func (r *Runner) Event(e Event) {
 	room := make(chan struct{})
 	if !r.post(func(l *life) { l.outboxes.event(e, room) }) {
@@ -105,13 +105,13 @@ func (r *Runner) Event(e Event) {
 	}
 }
 
-// Status sends a report once. A report with a Handshake waits for a connection. Any
-// other is lost if there is no connection at that moment.
+// Status sends a report once. A report with a Handshake waits for a connection; any other report
+// is dropped if there is no connection.
 func (r *Runner) Status(s StatusReport) {
 	r.post(func(l *life) { l.outboxes.status(s) })
 }
 
-// post gives do to the loop. It returns false if the loop has ended.
+// post makes the loop call do. It returns false if the loop has ended.
 func (r *Runner) post(do func(*life)) bool {
 	select {
 	case r.in <- do:
@@ -121,13 +121,13 @@ func (r *Runner) post(do func(*life)) bool {
 	}
 }
 
-// Snapshot asks the host about the snapshots of an owner, and repeats the request until the
-// host answers or ctx is done. The box does not fall asleep meanwhile. Snapshot sets the
-// Sender and N of the request. A URL in the answer is valid for some minutes.
+// Snapshot asks the host about the snapshots of an owner. It repeats the request until the host
+// answers or ctx is done; the box does not sleep meanwhile. Snapshot sets the Sender and N of the
+// request. A URL in the answer is valid for some minutes.
 //
-// Errors: NotFound if there is no snapshot. [ErrFenced] if a newer runner runs the box, or
-// has saved. TooLarge. Invalid if the host keeps no snapshots. Unavailable if ctx or
-// [Runner.Run] has ended.
+// The error is NotFound if there is no snapshot, and [ErrFenced] if a newer runner runs the box or
+// has saved. It is TooLarge if the snapshot is over the limit, and Invalid if the host keeps no
+// snapshots. It is Unavailable if ctx or [Runner.Run] has ended.
 func (r *Runner) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	a := &query{frame: f, answer: make(chan frame.Kept, 1)}
 	posted := r.post(func(l *life) { l.queries.query(a) })

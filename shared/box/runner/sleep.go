@@ -12,8 +12,8 @@ const (
 	byeTries = 5 // after so many byes without an answer the connection is given up
 )
 
-// sleep decides when the box falls asleep and when Run ends. It has the runner say bye once
-// no part of [life] has any work under way.
+// sleep decides when the box sleeps and when Run ends. The runner says bye once no part of [life]
+// has work to do.
 type sleep struct {
 	cfg        *Config
 	loop       *loop
@@ -26,23 +26,23 @@ type sleep struct {
 	queries    *queries
 	farewell   *farewell
 
-	halted   int  // inflight.delivered+1 at the time when all processes were stopped; see hasty
-	yielded  int  // inflight.delivered+1 at the time when the host asked for memory
-	asking   bool // the Executor is being asked since when the box is idle
-	watching bool // asking, or sleep will ask when the alarm idle fires
+	halted   int  // inflight.delivered+1 when all processes were last halted; see hasty
+	yielded  int  // inflight.delivered+1 when the host last asked for memory
+	asking   bool // the Executor was asked since when the box is idle, and has not answered
+	watching bool // asking is true, or the alarm idle will set it
 	idle     alarm
-	old      bool // half of the time until Deadline is over
+	old      bool // half of the time until Deadline has passed
 	aging    alarm
 	drainDue alarm
 	retiring bool  // the host has asked the runner to retire
-	accept   alarm // ends inflight.refusing
+	accept   alarm // ends inflight.refusing if the runner cannot retire soon
 	retired  bool  // Retire was called
-	cause    error // why Run's own ctx is done
+	cause    error // the cause of the end of Run's ctx
 	flush    alarm
 }
 
-// watchIdle asks the Executor whether the box may sleep. It repeats the question as long
-// as the runner is in stage up.
+// watchIdle asks the Executor whether the box may sleep. It asks again as long as the runner is in
+// phase up.
 func (sl *sleep) watchIdle() {
 	if sl.links.stage != up || sl.watching {
 		return
@@ -88,8 +88,8 @@ func (sl *sleep) idleSince(since time.Time, ok bool) {
 	})
 }
 
-// hasty reports whether all processes were stopped and nothing was delivered since. The
-// box then sleeps as soon as it has nothing to do.
+// hasty reports whether all processes were halted and no message was executed since. The box then
+// sleeps as soon as it has nothing to do.
 func (sl *sleep) hasty() bool { return sl.halted == sl.inflight.delivered+1 }
 
 func (sl *sleep) hurry() {
@@ -97,7 +97,8 @@ func (sl *sleep) hurry() {
 	sl.askNow()
 }
 
-// yield gives memory back to the host: the box sleeps soon if nothing is delivered.
+// yield handles a [frame.Yield]: one idle process ends, and the box sleeps soon unless a message
+// comes.
 func (sl *sleep) yield() {
 	sl.cfg.Log.Info("the host needs memory", "generation", sl.links.gen)
 	sl.yielded = sl.inflight.delivered + 1
@@ -107,7 +108,8 @@ func (sl *sleep) yield() {
 	sl.askNow()
 }
 
-// askNow asks the Executor now instead of later whether the box may sleep.
+// askNow asks the Executor at once whether the box may sleep, and not only when the alarm idle
+// fires.
 func (sl *sleep) askNow() {
 	if sl.watching && !sl.asking {
 		sl.idle.stop()
@@ -116,29 +118,29 @@ func (sl *sleep) askNow() {
 	}
 }
 
-// quiet reports whether this end has nothing under way with the host. An open pull does
-// not hold up a runner that refuses messages, because it will not execute what comes.
+// quiet reports whether nothing is open between this runner and the host. An open pull does not
+// count if the runner executes no new messages.
 func (sl *sleep) quiet() bool {
 	return sl.links.linked() && sl.links.next == nil && !sl.links.dialing && !sl.links.live.greeting() && !sl.links.live.busy() &&
 		len(sl.deliveries.owed) == 0 && (len(sl.inflight.late) == 0 || sl.inflight.refuses()) && sl.outboxes.unsent() == 0 && len(sl.transfers.byName) == 0 && len(sl.transfers.waiting) == 0 && len(sl.queries.asking) == 0 && (!sl.inflight.pull.open || sl.inflight.refuses()) && len(sl.executing.waiting) == 0
 }
 
-// farewell says bye to the host before the box sleeps. The runner executes nothing after a bye,
-// and repeats it until the host has taken it. If another message comes, the runner takes the bye
+// farewell says bye to the host before the box sleeps. After a bye the runner executes nothing; it
+// repeats the bye until the host answers. If a message comes meanwhile, the runner takes the bye
 // back with a hello.
 type farewell struct {
 	cfg   *Config
 	loop  *loop
 	links *links
 
-	worked bool          // a message did more than list or initialize; see frame.Deliver.Looks
-	idle   time.Duration // how long the box had no work at the last bye
-	byes   int           // how many were sent without an answer
+	worked bool          // some message was not just an initialize or a list; see frame.Deliver.Looks
+	idle   time.Duration // for how long the box had no work at the last bye
+	byes   int           // how many byes were sent without an answer
 	due    alarm
 	linger alarm
 }
 
-// bye begins the sleep. idle is how long the box had no work.
+// bye begins to put the box to sleep. idle is for how long the box had no work.
 func (fw *farewell) bye(idle time.Duration) {
 	fw.links.stage, fw.byes, fw.idle = parting, 0, idle
 	fw.sayBye()
@@ -157,8 +159,8 @@ func (fw *farewell) sayBye() {
 	fw.loop.set(&fw.due, byeAgain, fw.sayBye)
 }
 
-// byeTaken handles the host's answer to a bye: the box is asleep. The runner stays for
-// Linger, in case a message was already on its way.
+// byeTaken handles the host's answer to a bye: the box now counts as asleep. The runner stays
+// connected for the time Linger, in case a message was already on its way.
 func (fw *farewell) byeTaken(f frame.ByeOK) {
 	if fw.links.stage != parting || f.Link != fw.links.no {
 		return
@@ -173,8 +175,8 @@ func (fw *farewell) byeTaken(f frame.ByeOK) {
 	})
 }
 
-// takeBack sends hello again after a bye, on the same connection with a new number. The
-// welcome tells whether the host had taken the bye.
+// takeBack sends a hello after a bye, on the same connection but with a new number. The welcome
+// says whether the host had already got the bye.
 func (fw *farewell) takeBack() {
 	if fw.links.stage != parting && fw.links.stage != lingering {
 		return
@@ -187,12 +189,13 @@ func (fw *farewell) takeBack() {
 	}
 }
 
-// drainSlack is the time that is left before Deadline when the last message ends, if that
-// message took Longest. Its result and the bye still have to reach the host.
+// drainSlack is how long before Deadline a message ends that takes the time Longest. In that time
+// its result and the bye must reach the host.
 const drainSlack = 20 * time.Second
 
-// expectDeadline prepares for the end of the runner's time. A runner whose time is too
-// short for Longest drains after half of it: it may be cut off, but it does some work.
+// expectDeadline sets the timers for the end of the runner's time. If that time is too short for a
+// message that takes Longest, the runner drains after half of it: it does some work, although a
+// message may be cut off.
 func (sl *sleep) expectDeadline() {
 	if sl.cfg.Deadline.IsZero() {
 		return
@@ -205,15 +208,16 @@ func (sl *sleep) expectDeadline() {
 	sl.loop.set(&sl.drainDue, max(left-sl.cfg.Longest-drainSlack, left/2), sl.drain)
 }
 
-// drain ends Run before the Deadline of the box: the runner finishes its requests and leaves new
-// ones to its successor.
+// drain prepares for Deadline: the runner finishes its requests, and leaves new ones to the next
+// generation.
 func (sl *sleep) drain() {
 	sl.cfg.Log.Info("draining: the time of the box is almost over", "generation", sl.links.gen, "in_flight", sl.deliveries.running)
 	sl.inflight.draining = true
 	sl.askNow()
 }
 
-// retire begins to end Run because the host asks for it.
+// retire handles the host's request that the box end, because the server has another definition
+// now.
 func (sl *sleep) retire() {
 	if sl.cfg.Retire == nil || sl.retiring || sl.inflight.closing {
 		return
@@ -226,7 +230,7 @@ func (sl *sleep) retire() {
 	})
 }
 
-// closeDown begins to end Run because Run's ctx is done.
+// closeDown begins to end Run, because its ctx is done.
 func (sl *sleep) closeDown(cause error) {
 	sl.inflight.closing, sl.cause = true, cause
 	sl.watching = false
@@ -234,8 +238,8 @@ func (sl *sleep) closeDown(cause error) {
 	sl.loop.set(&sl.flush, sl.cfg.Flush, sl.closed)
 }
 
-// tryEnd ends Run, if something has begun to end it, as soon as nothing is in flight. If there is a
-// connection, the runner says bye first, which tells the host that nothing was lost.
+// tryEnd ends Run, if its end was begun, as soon as nothing is in flight. If there is a
+// connection, the runner first says bye, so that the host knows that nothing was lost.
 func (sl *sleep) tryEnd() {
 	switch closing := sl.inflight.closing; {
 	case closing && sl.links.stage == lingering:
@@ -251,7 +255,7 @@ func (sl *sleep) tryEnd() {
 	}
 }
 
-// closed ends Run without a bye.
+// closed ends Run without a bye, with an error.
 func (sl *sleep) closed() {
 	sl.loop.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", sl.cfg.Box, sl.deliveries.running, sl.cause))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// queries holds the requests about snapshots that the host has not answered.
+// queries are the requests about snapshots that the host has not answered.
 type queries struct {
 	loop  *loop
 	links *links
@@ -29,8 +29,8 @@ func (qs *queries) query(q *query) {
 	qs.sayQuery(q)
 }
 
-// sayQuery sends a request now, and repeats it until there is an answer. Without a
-// connection resumeQueries sends it after the next welcome.
+// sayQuery sends a request, and repeats it until the answer comes. Without a connection it does
+// nothing, and resumeQueries calls it after the next welcome.
 func (qs *queries) sayQuery(q *query) {
 	if !qs.links.linked() {
 		return
@@ -47,7 +47,7 @@ func (qs *queries) resumeQueries() {
 	}
 }
 
-// answered handles the host's answer about a snapshot.
+// answered passes the host's answer to the caller of Snapshot.
 func (qs *queries) answered(f frame.Kept) {
 	if q := qs.asking[f.N]; q != nil {
 		qs.unquery(q)
