@@ -15,21 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cgroup bounds the memory and the processes of a program without a delay. Its kernel files
-// are those of version 2, see cgroups(7).
+// A cgroup lets the kernel limit the memory and the processes of a program at once, where a watch
+// reacts late. This file uses cgroups of version 2, see cgroups(7).
 
 // cgroupOfRunner is the name of the cgroup into which the runner moves. The kernel gives
 // controllers only to children of a cgroup without processes.
 const cgroupOfRunner = "dormouse"
 
-// cgroupOfServer begins the names of the cgroups of programs. The runner's pid follows.
+// cgroupOfServer is the prefix of the names of the programs' cgroups. The pid of the runner and a
+// random text follow.
 const cgroupOfServer = "server-"
 
-// CgroupsOf returns what [Support.Cgroups] is for another process of this user.
+// CgroupsOf returns the folder in which another process of this user may make cgroups; see
+// [Support.Cgroups].
 func CgroupsOf(pid int) string { return findCgroups(procFile(pid, "")) }
 
-// findCgroups returns the folder in which a process may make cgroups for programs, or "". It
-// reads the process's folder in /proc.
+// findCgroups returns the folder in which a process may make cgroups for programs, or "". proc is
+// the process's folder in /proc.
 func findCgroups(proc string) string {
 	mounts, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
 	if err != nil {
@@ -55,8 +57,9 @@ func findCgroups(proc string) string {
 	return ""
 }
 
-// delegated returns the cgroup that the system has delegated to the processes in own, or "".
-// Cgroups that were not delegated belong to others, such as systemd, and are left alone.
+// delegated returns own, the cgroup of a process, or its parent if own was made by enable. It
+// returns "" if the system has not delegated that cgroup: it then belongs to another program, such
+// as systemd, and must not be changed.
 func delegated(mount, own string) string {
 	if filepath.Base(own) == cgroupOfRunner && own != mount {
 		own = filepath.Dir(own)
@@ -78,17 +81,17 @@ func delegated(mount, own string) string {
 	return own
 }
 
-// lists reports whether a file has all these words.
+// lists reports whether a file contains all these words.
 func lists(path string, words ...string) bool {
 	text, err := os.ReadFile(path)
 	has := strings.Fields(string(text))
 	return err == nil && !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(has, w) })
 }
 
-// cgroup is the folder of a cgroup, "" for none.
+// cgroup is the path of a cgroup's folder, "" for no cgroup.
 type cgroup string
 
-// newCgroup makes the cgroup of a program below a folder that findCgroups returned.
+// newCgroup makes the cgroup of a program in a folder that findCgroups has returned.
 func newCgroup(in string, p Policy) (cgroup, error) {
 	if err := enable(in); err != nil {
 		return "", err
@@ -115,20 +118,20 @@ func newCgroup(in string, p Policy) (cgroup, error) {
 	return g, nil
 }
 
-// enable has the kernel enforce limits on the children of a cgroup. Unless that is the root
-// cgroup of the machine, all processes in it must move to a child first.
+// enable makes the kernel enforce limits on the children of a cgroup. Unless that cgroup is the
+// root of the machine, it first moves all its processes to a child, as the kernel demands.
 func enable(in string) error {
 	control := filepath.Join(in, "cgroup.subtree_control")
 	if lists(control, "memory", "pids") {
 		return nil
 	}
-	// The root of the machine has no type, and may keep its processes.
+	// The root of the machine has no file cgroup.type, and may keep its processes.
 	if _, err := os.Stat(filepath.Join(in, "cgroup.type")); err == nil {
 		child := filepath.Join(in, cgroupOfRunner)
 		if err := os.Mkdir(child, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		for range 10 { // processes start others meanwhile
+		for range 10 { // processes may start others meanwhile
 			procs, err := os.ReadFile(filepath.Join(in, "cgroup.procs"))
 			if err != nil || len(procs) == 0 {
 				break
@@ -144,13 +147,13 @@ func enable(in string) error {
 	return os.WriteFile(control, []byte("+memory +pids"), 0o600)
 }
 
-// removeLeft ends the programs of runners that were killed, and removes their cgroups.
+// removeLeft kills the programs of runners that have ended, and removes their cgroups.
 func removeLeft(in string) {
 	all, _ := filepath.Glob(filepath.Join(in, cgroupOfServer+"*")) // the pattern is well formed
 	for _, dir := range all {
 		of, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), cgroupOfServer), "-")
 		if pid, err := strconv.Atoi(of); err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-			_ = cgroup(dir).end() // the next program tries again
+			_ = cgroup(dir).end() // after an error, the next call of removeLeft tries again
 		}
 	}
 }
@@ -165,15 +168,15 @@ func (g cgroup) join() error {
 	return os.WriteFile(g.file("cgroup.procs"), []byte("0"), 0o600)
 }
 
-// exceeded reports whether the kernel has killed processes in the cgroup because of its limit of
-// memory.
+// exceeded reports whether the kernel has killed processes of the cgroup because they used more
+// memory than its limit.
 func (g cgroup) exceeded() bool {
 	events, _ := os.ReadFile(g.file("memory.events")) // there is none if the cgroup is gone
 	_, kills, found := strings.Cut("\n"+string(events), "\noom_kill ")
 	return found && !strings.HasPrefix(kills, "0")
 }
 
-// end kills what is in the cgroup, and removes it.
+// end kills all processes in the cgroup, and removes it.
 func (g cgroup) end() (err error) {
 	for wait := time.Millisecond; wait < time.Second; wait *= 2 {
 		_ = os.WriteFile(g.file("cgroup.kill"), []byte("1"), 0o600) // Linux before 5.14 lacks it

@@ -13,29 +13,28 @@ import (
 )
 
 // This package uses Landlock without a library. go-landlock (0.11) opens the paths, sets
-// no_new_privs and restricts all threads in one call. The shim opens the paths while it
-// has the rights for that. It restricts its one thread after it has changed its user and
-// entered the program's folder.
+// no_new_privs and restricts all threads in one call. The shim needs two steps: it opens the paths
+// while it still has the rights for that, and restricts its one thread after it has changed its
+// user and its directory.
 
-// Sets of Landlock access rights for files.
+// Sets of Landlock access rights.
 const (
 	landRead = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
-	// landDevice is the set of rights to devices that every program needs.
+	// landDevice is the rights to devices that every program needs.
 	landDevice = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
 		unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
-	// landWrite is the set of rights to write. It includes no right to make devices or to
-	// use their ioctls.
+	// landWrite is the rights to folders in which a program may write. It does not include the
+	// rights to make devices or to use their ioctls.
 	landWrite = landRead | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
 		unix.LANDLOCK_ACCESS_FS_MAKE_SYM
-	landFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | landDevice // the rights that apply to a file
+	landFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | landDevice // all rights that apply to a file, not a folder
 	landAll  = landWrite | landDevice | unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
 )
 
-// system lists the paths that every program may read and execute. In /proc and /sys the
-// kernel itself protects the files. For other processes in /proc it has a further check,
-// which denies access across sandboxes.
+// system returns the paths that every program may read and execute. The kernel protects the files
+// in /proc and /sys itself; it also denies access to processes of other sandboxes in /proc.
 func system() []string {
 	return []string{
 		"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/opt", "/etc", "/proc", "/sys",
@@ -44,10 +43,10 @@ func system() []string {
 	}
 }
 
-// openSystem returns the system paths for a program that keeps root as its user. File
-// modes do not stop root, so it gets only the paths that are open to others, as any
-// other user does. It may list the folders in listed. If a file is replaced later, as
-// resolv.conf may be, programs that already run cannot read the new one.
+// openSystem returns the parts of the system paths that any user may read. They are for a program
+// that runs as root, because file modes do not stop root. The program may also list the folders in
+// listed. If a file is replaced later, as resolv.conf may be, programs that already run cannot
+// read the new file.
 func openSystem() (readable, listed []string) {
 	for _, path := range system() {
 		levels := map[string]int{"/etc": math.MaxInt, "/opt": 3, "/sys": 3}[path]
@@ -60,8 +59,8 @@ func openSystem() (readable, listed []string) {
 	return readable, listed
 }
 
-// openToOthers returns the parts of a path that every user may read. If the path and all
-// below it, down to levels, is open, it returns only the path itself, and whole is true.
+// openToOthers returns the parts of a path that every user may read. It looks into folders down to
+// levels. If everything there may be read, it returns only the path itself, and whole is true.
 func openToOthers(path string, levels int) (parts []string, whole bool) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -85,7 +84,7 @@ func openToOthers(path string, levels int) (parts []string, whole bool) {
 	whole = true
 	for _, e := range entries {
 		if e.Type()&fs.ModeSymlink != 0 {
-			continue // the rules for the target of a link decide
+			continue // access through a link is decided by the rules for its target
 		}
 		in, all := openToOthers(filepath.Join(path, e.Name()), levels-1)
 		parts, whole = append(parts, in...), whole && all
@@ -99,10 +98,10 @@ func openToOthers(path string, levels int) (parts []string, whole bool) {
 // devices lists the devices that every program may read and write.
 func devices() []string { return []string{"/dev/null", "/dev/zero", "/dev/full"} }
 
-// ruleset is the descriptor of a Landlock ruleset, -1 for none.
+// ruleset is the file descriptor of a Landlock ruleset, -1 for none.
 type ruleset int
 
-// landlock makes the ruleset of an order. Call it while the thread may still open the
+// landlock makes the ruleset for an order. It must be called while the thread may still open the
 // paths.
 func landlock(o order) (ruleset, error) {
 	if o.Support.Landlock == 0 {
@@ -116,7 +115,8 @@ func landlock(o order) (ruleset, error) {
 	if o.Support.Landlock >= 6 {
 		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
 	}
-	// Kernels accept a longer structure than theirs if the unknown fields are zero.
+	// Old kernels accept this structure, which is longer than theirs, if the fields that they do
+	// not know are zero.
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
 		return -1, fmt.Errorf("create a ruleset: %w", errno)
@@ -141,7 +141,7 @@ type rule struct {
 	optional bool // a path may be missing
 }
 
-// rules returns what an order allows.
+// rules returns the accesses that an order allows.
 func rules(o order) []rule {
 	p := o.Policy
 	own := p.Write
@@ -168,8 +168,8 @@ func rules(o order) []rule {
 		{own, landWrite, false},
 	}
 	if o.User != 0 {
-		// POSIX semaphores are in this folder. File modes protect the files of other
-		// users.
+		// Programs make POSIX semaphores in this folder. File modes protect the files of other
+		// users there.
 		all = append(all, rule{[]string{"/dev/shm"}, landWrite, true})
 	}
 	return all
@@ -179,7 +179,7 @@ func rules(o order) []rule {
 func handledAccess(version int) uint64 {
 	handled := uint64(landAll)
 	if version < 2 {
-		handled &^= unix.LANDLOCK_ACCESS_FS_REFER // older kernels always deny it
+		handled &^= unix.LANDLOCK_ACCESS_FS_REFER // older kernels always deny this right
 	}
 	if version < 3 {
 		handled &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
@@ -190,7 +190,7 @@ func handledAccess(version int) uint64 {
 	return handled
 }
 
-// allow adds a rule: access to a path and, for a folder, all below it.
+// allow adds a rule: access to a path and, if it is a folder, to everything below it.
 func (r ruleset) allow(path string, access uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -214,7 +214,7 @@ func (r ruleset) allow(path string, access uint64) error {
 	return nil
 }
 
-// enforce restricts this thread to what was allowed, for good.
+// enforce restricts this thread, irrevocably, to what the ruleset allows.
 func (r ruleset) enforce() error {
 	if r < 0 {
 		return nil

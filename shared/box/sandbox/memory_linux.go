@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RLIMIT_DATA bounds the private memory of one process only. Where there is no cgroup, a watch
-// adds up the memory of all processes of a program, with what they share and with their files
-// in memory.
+// RLIMIT_DATA limits only the private memory of a single process. If there is no cgroup, a watch
+// therefore adds up the memory of all processes of a program: their private memory, their shared
+// memory and their files in memory.
 
 const (
 	watchEvery = 250 * time.Millisecond
-	watchUser  = 8 // every so many looks the watch adds up all processes of the user
+	watchUser  = 8 // the watch adds up all processes of the user only at every eighth look
 )
 
 // sharedMemory is the folder of shared memory and POSIX semaphores.
 const sharedMemory = "/dev/shm"
 
-// watch ends the program of pid, with all that it has started, when they use more memory
-// than the policy allows. It returns when stop is closed or the program has ended.
+// watch kills the program with this pid and all that it has started, if together they use more
+// memory than the policy allows. It returns when stop is closed or the program has ended.
 func (s *Sandbox) watch(pid int, stop <-chan struct{}) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -44,24 +44,24 @@ func (s *Sandbox) watch(pid int, stop <-chan struct{}) {
 		if s.user != 0 && look%watchUser == 0 {
 			all = ofUser(s.user)
 		}
-		// The first sum is cheap, but counts memory that several processes have mapped for each
-		// of them.
+		// The first sum is fast, but counts shared memory once for each process that has mapped
+		// it. So the second sum decides.
 		if s.memory(all, resident) <= s.policy.Memory || s.memory(all, proportional) <= s.policy.Memory {
 			continue
 		}
 		s.exceeded.Store(true)
 		if s.user == 0 || s.endUser() != nil {
 			for _, p := range append(family(pid), pid) {
-				_ = unix.Kill(p, unix.SIGKILL) // this fails if the process has ended
+				_ = unix.Kill(p, unix.SIGKILL) // fails if the process has ended
 			}
 		}
 		return
 	}
 }
 
-// memory returns the bytes that processes use. That is their private memory, and either the
-// shared memory that they have mapped or the contents of their files in memory, whichever is
-// more: most of these are the same memory. of returns both kinds for one process.
+// memory returns how many bytes the processes use: their private memory, plus the greater of two
+// overlapping amounts, the shared memory that they have mapped and the contents of their files in
+// memory. The function of returns the private and the shared bytes of one process.
 func (s *Sandbox) memory(all []int, of func(pid int) (private, shared int64)) int64 {
 	var private, shared, held int64
 	seen := map[uint64]bool{}
@@ -76,15 +76,15 @@ func (s *Sandbox) memory(all []int, of func(pid int) (private, shared int64)) in
 	return private + max(shared, held)
 }
 
-// resident returns the bytes of memory that a process has in RAM.
+// resident returns how many bytes of memory a process has in RAM.
 func resident(pid int) (private, shared int64) {
 	text, _ := os.ReadFile(procFile(pid, "status")) // empty if the process has ended
 	return field(text, "RssAnon:"), field(text, "RssShmem:")
 }
 
-// proportional is like resident, but counts a part of each page that several processes have
-// mapped. It is slower, because the kernel walks all pages of the process. Without support of
-// the kernel it returns what resident returns.
+// proportional is like resident, but divides each shared page by the number of processes that have
+// mapped it. It is slower, because the kernel walks all pages of the process. If the kernel does
+// not support that, proportional returns the result of resident.
 func proportional(pid int) (private, shared int64) {
 	text, err := os.ReadFile(procFile(pid, "smaps_rollup"))
 	if err != nil || !bytes.Contains(text, []byte("Pss_Anon:")) {
@@ -93,7 +93,7 @@ func proportional(pid int) (private, shared int64) {
 	return field(text, "Pss_Anon:"), field(text, "Pss_Shmem:")
 }
 
-// field returns the value of a line such as "RssAnon:  12 kB", in bytes.
+// field returns the value, in bytes, of a line such as "RssAnon:  12 kB".
 func field(text []byte, name string) int64 {
 	_, rest, _ := bytes.Cut(text, []byte("\n"+name))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
@@ -105,8 +105,8 @@ func procFile(pid int, name string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), name)
 }
 
-// memoryFiles returns the bytes in the files in memory that a process has open. It leaves out
-// the files whose inodes are in seen, and adds the others there.
+// memoryFiles returns the bytes of the files in memory that a process has open, except those whose
+// inodes are in seen. It adds the others to seen.
 func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
 	open, _ := os.ReadDir(procFile(pid, "fd")) // empty if the process has ended
 	for _, e := range open {
@@ -119,7 +119,8 @@ func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
 	return held
 }
 
-// blocks returns the bytes that a file takes, and 0 for a file in seen, to which it adds the file.
+// blocks returns the bytes that a file occupies. If its inode is in seen it returns 0, and
+// otherwise adds the inode to seen.
 func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) error) int64 {
 	var st unix.Stat_t
 	if stat(path, &st) != nil || seen[st.Ino] {
@@ -130,11 +131,11 @@ func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) e
 	return st.Blocks * block
 }
 
-// inode is about how many bytes a file in memory takes besides its contents.
+// inode is roughly how many bytes a file in memory occupies besides its contents.
 const inode = 1 << 10
 
-// usedIn returns the bytes that the files of a user below a folder take, without the contents of
-// those in seen. Even an empty file takes memory.
+// usedIn returns the bytes that the files of a user below a folder occupy. It leaves out the
+// contents of files in seen, but not their inodes: even an empty file occupies memory.
 func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	_ = filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == folder {
@@ -149,8 +150,8 @@ func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	return held
 }
 
-// family returns a process and its descendants. It finds no process whose parent has ended:
-// ofUser does, if the program has a user of its own.
+// family returns a process and its descendants, without those whose parent has ended. ofUser finds
+// these too, if the program has its own user.
 func family(pid int) []int {
 	if _, err := os.Stat(procFile(pid, "stat")); err != nil {
 		return nil
@@ -170,9 +171,9 @@ func family(pid int) []int {
 	return all
 }
 
-// ofUser returns all processes of a user.
+// ofUser returns the pids of all processes of a user.
 func ofUser(user uint32) (all []int) {
-	entries, _ := os.ReadDir("/proc") // after an error, what was read counts
+	entries, _ := os.ReadDir("/proc") // after an error, use the entries that were read
 	for _, e := range entries {
 		var st unix.Stat_t
 		if pid, err := strconv.Atoi(e.Name()); err == nil && unix.Stat(procFile(pid, "stat"), &st) == nil && st.Uid == user {
@@ -182,8 +183,8 @@ func ofUser(user uint32) (all []int) {
 	return all
 }
 
-// clear removes what the program has left in folders that everybody may write in, if it has a
-// user of its own.
+// clear deletes the files that the program has left in folders that everybody may write to, if it
+// has its own user.
 func (s *Sandbox) clear() error {
 	if s.user == 0 {
 		return nil

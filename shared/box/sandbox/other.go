@@ -7,14 +7,14 @@ import (
 	"os/exec"
 )
 
-// Probe returns the zero Support: outside Linux nothing is enforced.
+// Probe returns the zero Support, because nothing is enforced outside Linux.
 func Probe() Support { return Support{} }
 
-// Enter does nothing: outside Linux there is no shim.
+// Enter does nothing, because there is no shim outside Linux.
 func Enter([]string) {}
 
-// Start makes the folders and starts the program without confinement. Lacks lists every
-// guard that its policy asks for.
+// Start makes the folders and starts the program without confinement. [Sandbox.Lacks] lists every
+// guard that the policy asks for.
 func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	if err := s.makeFolders(); err != nil {
 		return err
@@ -22,11 +22,10 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// End removes Temp. It ends no processes: they have no user of their own by which End
-// could find them.
+// End removes Temp. It kills no processes, because it could find them only by a user of their own.
 func (s *Sandbox) End() error { return s.removeTemp() }
 
-// CgroupsOf returns "": cgroups are Linux's.
+// CgroupsOf returns "", because only Linux has cgroups.
 func CgroupsOf(int) string { return "" }
 
 type cgroup string

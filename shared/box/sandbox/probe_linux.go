@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe finds out what the system supports. It changes nothing, and takes some
-// microseconds.
+// Probe finds out what the system supports. It changes nothing, and takes microseconds.
 func Probe() Support {
 	s := Support{Limits: true, Landlock: landlockVersion(), Seccomp: auditArch() != 0 && hasSeccomp(), Cgroups: findCgroups("/proc/self")}
 	if mayChangeUser() {
@@ -62,7 +61,7 @@ func ownUsers() (first, n uint32) {
 	}
 	first, n = userRange(string(users))
 	if otherFirst, otherN := userRange(string(groups)); otherFirst != first || otherN != n {
-		return 0, 0 // an id must be valid as a user and as a group
+		return 0, 0 // an id must be valid both as a user and as a group
 	}
 	return first, n
 }

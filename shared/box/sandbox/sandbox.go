@@ -1,7 +1,7 @@
-// Package sandbox runs an untrusted program with fewer rights than the caller has. It
-// needs no privileges for that. It hides the means of the kernel: users, capabilities,
-// limits, Landlock and seccomp. It also hides that Go cannot apply them between fork and
-// exec.
+// Package sandbox runs an untrusted program with fewer rights than its caller has. It needs no
+// privileges for that. It hides the means of the kernel: users, capabilities, limits, Landlock and
+// seccomp. Go cannot apply these between fork and exec, so the package starts a helper process,
+// the shim.
 //
 // # The shim
 //
@@ -9,10 +9,10 @@
 //	      ▲                    │ Enter: applies the policy to itself
 //	      └── it is confined ──┘ or what failed
 //
-// A main that uses [Sandbox.Start] calls [Enter] before anything else. The policy
-// reaches the shim in an anonymous file, not in arguments or environment. The program's
-// environment may hold secrets, or variables such as LD_PRELOAD, which must have no
-// power over a shim that may be root.
+// A main function that uses [Sandbox.Start] must first call [Enter]. The policy reaches the shim
+// in an anonymous file, and not in arguments or the environment. The program's environment may
+// contain secrets, or variables such as LD_PRELOAD, which must have no effect on a shim that may
+// run as root.
 //
 // # What holds, and where it does not
 //
@@ -43,22 +43,21 @@
 //	                                 watch
 //	whole CPUs                       affinity and seccomp   –
 //
-// A seccomp filter sees the values of a call but not the memory behind addresses. So it
-// cannot tell a unix socket of another program from one of this program. Below AllSockets
-// it therefore refuses all unix sockets. It also refuses datagram pairs, because connect
-// can give them another peer. It allows stream pairs, because connect on one fails with
-// EISCONN. Pipes of Node and the event loops of Python are such pairs.
+// A seccomp filter sees the arguments of a system call, but not the memory to which they point. So
+// it cannot distinguish a unix socket of another program from one of this program. Unless the
+// policy allows AllSockets, the filter refuses all unix sockets. It also refuses datagram pairs,
+// because connect can give one a new peer. It allows stream pairs, because connect fails on one
+// with EISCONN. Pipes of Node and the event loops of Python are such pairs.
 //
 // Neighbours always see the arguments of a program in /proc, so secrets belong into its
-// environment. /proc also lists processes and the names of sockets. Landlock cannot
-// narrow it to /proc/self: a rule holds for one directory there, and each process that
-// the program starts has another. Landlock has no right for the modes, owners and times
-// of files. So a program that keeps the runner's user may change these for that user's
-// files everywhere; it still cannot read or write the contents.
+// environment. /proc also lists processes and the names of sockets. Landlock cannot restrict a
+// program to /proc/self: a rule is about one directory, and each process that the program starts
+// has another one. Landlock has no right for the modes, owners and times of files. So a program
+// that runs as the runner's user can change these for all files of that user; it still cannot read
+// or write their contents.
 //
-// The sandbox is no virtual machine: a program that breaks the kernel gets out. Tasks of
-// their own keep tenants apart. The sandbox separates programs that share a machine or a
-// task.
+// The sandbox is no virtual machine: a program that exploits the kernel gets out. On AWS each
+// tenant has tasks of its own. The sandbox separates programs that share a machine or a task.
 //
 // Outside Linux nothing is enforced, and [Probe] says so.
 package sandbox
@@ -75,55 +74,54 @@ import (
 // Policy says what a program may do. The zero Policy allows no sockets and no writing,
 // and sets no limits. Paths are absolute.
 type Policy struct {
-	// Sockets says which sockets the program, and everything it starts, may open.
-	// Enforced by seccomp.
+	// Sockets says which sockets the program, and everything that it starts, may open. Seccomp
+	// enforces it.
 	Sockets Sockets
 
-	// Workspace and Temp are folders for this program alone: it may read, write and
-	// execute everything there. "" means none. Start makes a folder that is missing, but
-	// not its parent. It gives the folders to the program's user, and no other user may
-	// enter them. If a folder already belongs to that user, Start does not change the
-	// owner of files that other users have put into it since. [Sandbox.End] removes Temp.
+	// Workspace and Temp are folders for this program alone: it may read, write and execute
+	// everything there. "" means none. Start makes a folder that is missing, but not its parent.
+	// It gives the folders to the program's user, and no other user may enter them. If a folder
+	// already belongs to that user, Start does not change the owners of the files in it.
+	// [Sandbox.End] removes Temp.
 	Workspace string
 	Temp      string
-	// Read names files and folders that the program may read and execute besides those of
-	// the system, such as the folder where it is installed. Its own executable need not
-	// be among them.
+	// Read names files and folders that the program may read and execute in addition to those of
+	// the system, such as the folder where it is installed. The program's own file need not be
+	// listed.
 	Read []string
-	// Write names files and folders that the program may also change, as far as its user
-	// may. Their owner stays the same. Landlock enforces this and all the paths above.
+	// Write names files and folders that the program may also change, if their modes allow its
+	// user to do so. Their owner stays the same. Landlock enforces Write and all paths above.
 	Write []string
 
-	// KeepUser lets the program run as the user of the runner, without the capabilities.
-	// It is for programs that work on files of that user. Without KeepUser a runner that
-	// is root gives the program a user of its own, the same for the same Workspace.
+	// KeepUser makes the program run as the user of the runner, without capabilities. It is for
+	// programs that work on files of that user. If KeepUser is not set and the runner is root, the
+	// program gets its own user, which is always the same for the same Workspace.
 	KeepUser bool
 
-	// Memory limits the memory of the program and all it starts, in bytes; 0 means no
-	// limit. Where there is a cgroup, the kernel ends them when they need more, together and
-	// with shared memory, see [Sandbox.Exceeded]. Elsewhere a watch does; what a program
-	// takes within a quarter of a second may be more there.
-	// RLIMIT_DATA bounds the private memory of one process without a delay: allocation
-	// fails. That limit is higher by [Reserved].
+	// Memory limits the memory of the program and all that it starts, in bytes; 0 means no limit.
+	// If there is a cgroup, the kernel kills them when they use more, including shared memory; see
+	// [Sandbox.Exceeded]. Otherwise a watch kills them, within a quarter of a second. In addition,
+	// RLIMIT_DATA makes allocations fail at once if a single process has more private memory than
+	// Memory plus [Reserved].
 	Memory int64
-	// Processes limits the processes and threads of the program and all it starts, at a
-	// time; 0 means no limit. RLIMIT_NPROC enforces it for a user of its own: for another
-	// user it would count all that this user runs. A cgroup enforces it for every user.
+	// Processes limits how many processes and threads of the program, and of all that it starts,
+	// exist at a time; 0 means no limit. RLIMIT_NPROC enforces it if the program has its own user;
+	// otherwise it would count all processes of the runner's user. A cgroup enforces it for any
+	// user.
 	Processes int
-	// CPUs is the number of CPUs that the program may use, rounded up; 0 means all.
-	// Affinity enforces it, and seccomp keeps the program from changing that.
+	// CPUs is the number of CPUs that the program may use, rounded up; 0 means all. CPU affinity
+	// enforces it, and seccomp keeps the program from changing its affinity.
 	CPUs float64
 
-	// Demand names the guards that must hold: [New] refuses the policy if the system
-	// cannot enforce one of them. If another guard is missing, the sandbox works without
-	// it, and [Sandbox.Lacks] lists it.
+	// Demand names the guards without which [New] refuses the policy. If the system lacks another
+	// guard, the sandbox works without that guard, and [Sandbox.Lacks] lists it.
 	Demand []Guard
 }
 
-// Reserved is what RLIMIT_DATA allows a process in addition to its [Policy.Memory], in
-// bytes. The kernel counts writable address space when a process reserves it, before any
-// of it is memory. V8 reserves 512 MiB for the code that it compiles. From Node 24 on
-// that space is writable. A process that reserves nothing can use that much more memory.
+// Reserved is how many bytes RLIMIT_DATA allows a process in addition to its [Policy.Memory]. The
+// kernel counts writable address space when a process reserves it, even if no memory is used for
+// it yet. V8 reserves 512 MiB for compiled code, and since Node 24 that space is writable. A
+// process that reserves nothing can therefore use that much more memory.
 const Reserved = 512 << 20
 
 // Sockets says which sockets a program may open.
@@ -131,24 +129,24 @@ type Sockets int
 
 // The kinds of sockets. Each kind also allows the kinds before it.
 const (
-	NoSockets       Sockets = iota // connected pairs of unix stream sockets, between the program and its children
-	InternetSockets                // IPv4 and IPv6, and the route netlink, by which programs list interfaces
-	AllSockets                     // sockets of every family; so the program can also connect to unix sockets that its user may open
+	NoSockets       Sockets = iota // no sockets, except connected pairs of unix stream sockets between the program and its children
+	InternetSockets                // also IPv4 and IPv6, and the route netlink, by which programs list network interfaces
+	AllSockets                     // sockets of every family, so the program can also connect to unix sockets that its user may open
 )
 
 // Guard is one protection that a [Policy] asks for.
 type Guard string
 
-// The guards. The comment of each names the fields of [Policy] that ask for it. Every
-// policy asks for GuardFiles and GuardNeighbours.
+// The guards. The policy's fields that ask for a guard are named beside it. Every policy asks for
+// GuardFiles and GuardNeighbours.
 const (
-	GuardNetwork    Guard = "network"    // NoSockets: the program cannot reach the network
-	GuardSockets    Guard = "sockets"    // for Sockets below AllSockets: the program cannot reach servers on unix sockets of this machine
+	GuardNetwork    Guard = "network"    // asked for by NoSockets: the program cannot reach the network
+	GuardSockets    Guard = "sockets"    // asked for by Sockets below AllSockets: the program cannot reach servers on unix sockets of this machine
 	GuardFiles      Guard = "files"      // the program can open only the system's files, Workspace, Temp, Read and Write
 	GuardNeighbours Guard = "neighbours" // the program cannot see memory, environment and descriptors of others
-	GuardMemory     Guard = "memory"     // Memory
-	GuardProcesses  Guard = "processes"  // Processes
-	GuardCPUs       Guard = "cpus"       // CPUs
+	GuardMemory     Guard = "memory"     // asked for by Memory
+	GuardProcesses  Guard = "processes"  // asked for by Processes
+	GuardCPUs       Guard = "cpus"       // asked for by CPUs
 )
 
 // Lack is a guard that a policy asks for and this system does not have.
@@ -157,30 +155,29 @@ type Lack struct {
 	Why   string // the reason, in words for a person
 }
 
-// Support describes what the system has and this program may use.
+// Support describes which means of protection the system has and this program may use.
 type Support struct {
-	// Limits says that the system has rlimits, affinity and no_new_privs, which means it
-	// is Linux.
+	// Limits says that the system has rlimits, CPU affinity and no_new_privs. It is true on Linux
+	// only.
 	Limits bool
 	// Landlock is the version of the Landlock ABI, 0 for none.
 	Landlock int
-	// Seccomp says that the kernel has filters, and this package has one for the
+	// Seccomp says that the kernel has seccomp filters, and that this package has a filter for the
 	// architecture.
 	Seccomp bool
-	// FirstUser and Users are the first id, and the number of ids, from which programs
-	// get a user and group. Users is 0 if the runner may not change the user.
+	// Programs get a user and a group from a range of ids. FirstUser is the first id, and Users
+	// the number of ids. Users is 0 if the runner may not change the user.
 	FirstUser, Users uint32
-	// Cgroups is the folder in which this program may make cgroups with limits of memory and
+	// Cgroups is the folder in which this program may make cgroups that limit memory and
 	// processes, "" for none.
 	Cgroups string
 }
 
-// ErrRefused is wrapped in the errors of [New] for a policy that demands a guard that
-// the system does not have.
+// ErrRefused is wrapped in the error of [New] if the policy demands a guard that the system lacks.
 var ErrRefused = errors.New("this machine cannot provide the sandbox that is required")
 
-// Error says that a sandbox could not be made, so the program was not run. An error of
-// executing the program itself is not an Error.
+// Error says that a sandbox could not be made, so the program was not started. If only the exec of
+// the program fails, the error is not an Error.
 type Error struct {
 	Step string // the step that failed, such as "landlock"
 	Err  error
@@ -197,18 +194,17 @@ func (e *Error) Unwrap() error { return e.Err }
 type Sandbox struct {
 	policy  Policy
 	support Support
-	user    uint32 // 0 for the runner's own
+	user    uint32 // the program's own user, 0 if it runs as the runner's user
 	lacks   []Lack
 
 	watched  sync.Mutex
-	stop     chan struct{} // ends the watch of the memory; nil for none
-	group    cgroup        // bounds the memory instead of the watch; "" for none
-	exceeded atomic.Bool   // the program was ended because of its memory
+	stop     chan struct{} // ends the watch of the memory if closed; nil if there is no watch
+	group    cgroup        // limits the memory in the place of the watch; "" for none
+	exceeded atomic.Bool   // the program was killed because it used too much memory
 }
 
-// New makes a sandbox for a policy, on a system with the means in on: the result of
-// [Probe], or less. New owns p from then on. Its error is an [*Error], with [ErrRefused]
-// or the reason why a value is invalid.
+// New makes a sandbox for a policy. on is the result of [Probe], or only a part of it. New owns p
+// from then on. Its error is an [*Error], which wraps [ErrRefused] or says which value is invalid.
 func New(p Policy, on Support) (*Sandbox, error) {
 	if err := p.check(); err != nil {
 		return nil, &Error{Step: "policy", Err: err}
@@ -229,25 +225,24 @@ func New(p Policy, on Support) (*Sandbox, error) {
 	return s, nil
 }
 
-// Lacks lists the guards that the policy asks for and the sandbox works without, for a
-// log.
+// Lacks returns the guards that the policy asks for and the sandbox does not have, for a log.
 func (s *Sandbox) Lacks() []Lack { return slices.Clone(s.lacks) }
 
-// Exceeded reports whether the program was ended because it used more memory than the
-// policy allows.
+// Exceeded reports whether the program was killed because it used more memory than the policy
+// allows.
 func (s *Sandbox) Exceeded() bool {
 	s.watched.Lock()
 	defer s.watched.Unlock()
 	return s.exceeded.Load() || s.group.exceeded()
 }
 
-// User returns the user and group id of the programs. ok is false if they run as the
-// user of the runner.
+// User returns the user id of the programs, which is also their group id. ok is false if they run
+// as the user of the runner.
 func (s *Sandbox) User() (id uint32, ok bool) { return s.user, s.user != 0 }
 
-// Environment returns the variables that a program in the sandbox should get if its
-// configuration does not set them: TMPDIR and HOME, both Temp. Without Temp it returns
-// nil.
+// Environment returns the variables that a program in the sandbox should get if its configuration
+// does not set them: TMPDIR and HOME, both with the path of Temp. It returns nil if there is no
+// Temp.
 func (s *Sandbox) Environment() map[string]string {
 	if s.policy.Temp == "" {
 		return nil
@@ -255,7 +250,7 @@ func (s *Sandbox) Environment() map[string]string {
 	return map[string]string{"TMPDIR": s.policy.Temp, "HOME": s.policy.Temp}
 }
 
-// Missing lists the guards that a policy asks for and the system does not have.
+// Missing returns the guards that a policy asks for and the system lacks.
 func (s Support) Missing(p Policy) []Lack {
 	own := s.ownUser(p)
 	var lacks []Lack
@@ -276,7 +271,7 @@ func (s Support) Missing(p Policy) []Lack {
 	return lacks
 }
 
-// Owns reports whether an id is one of those that the sandbox gives to programs.
+// Owns reports whether a user id is in the range from which the sandbox gives users to programs.
 func (s Support) Owns(user uint32) bool {
 	return s.Users > 0 && user >= s.FirstUser && user-s.FirstUser < s.Users
 }

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file assembles the filter without a library. go-seccomp-bpf (1.6) compares an
-// argument as a whole or tests its bits. It has no rule for the part of a socket's type
-// without the flags, and brings two modules for reading policies from files.
+// This file assembles the seccomp filter without a library. go-seccomp-bpf (1.6) can only compare
+// a whole argument or test its bits, so it has no rule for a socket's type without its flags. It
+// also depends on two modules that read policies from files.
 
-// auditArch returns the kernel's name for the system call ABI of this architecture, 0 if
-// there is no filter for it.
+// auditArch returns the kernel's number for the system call ABI of this architecture, 0 if this
+// package has no filter for it.
 func auditArch() uint32 {
 	switch runtime.GOARCH {
 	case "amd64":
@@ -25,8 +25,8 @@ func auditArch() uint32 {
 	}
 }
 
-// Offsets in struct seccomp_data, which describes a system call to a filter, on a
-// machine that stores the low half of an argument first.
+// Offsets in struct seccomp_data, which describes a system call to a filter. Those of arguments
+// are for little-endian machines.
 const (
 	dataNumber = 0
 	dataArch   = 4
@@ -35,10 +35,10 @@ const (
 	dataArg2   = 32
 )
 
-// sockType masks a socket's type without its flags.
+// sockType is the mask for a socket's type without its flags.
 const sockType = 0xf
 
-// x32 is the bit in the numbers of the calls of the x32 ABI of amd64.
+// x32 is the bit that is set in the numbers of system calls of amd64's x32 ABI.
 const x32 = 0x40000000
 
 // newNamespaces are the clone flags for new namespaces. In a new namespace a process
@@ -46,9 +46,9 @@ const x32 = 0x40000000
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// denied lists system calls that no server needs. Some of them get around this filter,
-// reach other processes of the user, or give access to keys that a user's processes
-// share. Others reach parts of the kernel that have often been broken.
+// denied returns system calls that no server needs. Some of them get around this filter, reach
+// other processes of the user, or give access to keys that the user's processes share. Others
+// reach parts of the kernel that have often had security holes.
 func denied(p Policy) []uint32 {
 	calls := []uint32{
 		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // opens sockets too
@@ -61,7 +61,7 @@ func denied(p Policy) []uint32 {
 		calls = append(calls, unix.SYS_SCHED_SETAFFINITY)
 	}
 	if p.Sockets < AllSockets {
-		calls = append(calls, // these reach queues and memory of other programs of the user
+		calls = append(calls, // these reach message queues and shared memory of other programs of the user
 			unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 			unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 		)
@@ -69,8 +69,8 @@ func denied(p Policy) []uint32 {
 	return calls
 }
 
-// filter installs the filter on the thread. Only the memory limit comes later, because the
-// filter is made for the program and not for the shim.
+// filter installs the seccomp filter on this thread. After it the shim makes only those system
+// calls that the filter allows the program.
 func filter(o order) error {
 	if !o.Support.Seccomp {
 		return nil
@@ -88,27 +88,25 @@ func filter(o order) error {
 // program assembles the filter of a policy. It allows every call that it does not deny.
 func program(p Policy, arch uint32) []unix.SockFilter {
 	var c code
-	// The numbers of another architecture mean other calls, so 32-bit programs are
-	// killed.
+	// On another ABI the numbers mean other system calls, so 32-bit programs are killed.
 	c.load(dataArch)
 	c.unless(arch, unix.SECCOMP_RET_KILL_PROCESS)
 	c.load(dataNumber)
 	if arch == unix.AUDIT_ARCH_X86_64 {
-		c.when(^uint32(0), unix.SECCOMP_RET_ALLOW) // -1 is no call: ENOSYS
+		c.when(^uint32(0), unix.SECCOMP_RET_ALLOW) // -1 is no system call; the kernel returns ENOSYS
 		c.fromOn(x32, unix.SECCOMP_RET_KILL_PROCESS)
 	}
 	for _, nr := range denied(p) {
 		c.when(nr, refuse(unix.EPERM))
 	}
-	// A filter cannot see the flags of clone3. If clone3 is missing, C libraries use
-	// clone.
+	// A filter cannot see the flags of clone3. If clone3 returns ENOSYS, C libraries use clone.
 	c.when(unix.SYS_CLONE3, refuse(unix.ENOSYS))
 	c.call(unix.SYS_CLONE, func(c *code) { c.any(newNamespaces, refuse(unix.EPERM)) })
-	// A program could end another process by setting its limits, such as CPU time or
-	// files.
+	// A program could make another process fail by changing its limits, such as CPU time or open
+	// files. So the only process that it may name is 0, itself.
 	c.call(unix.SYS_PRLIMIT64, func(c *code) { c.unless(0, refuse(unix.EPERM)) })
-	// It could also take the processor away from its runner, or from all that its user
-	// runs. So these calls are for the calling thread, which is 0.
+	// A program could also take CPU time from its runner, or from all processes of its user. So it
+	// may change only its own thread, which is 0.
 	for _, nr := range []uint32{unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETAFFINITY} {
 		c.call(nr, func(c *code) { c.unless(0, refuse(unix.EPERM)) })
 	}
@@ -125,30 +123,29 @@ func program(p Policy, arch uint32) []unix.SockFilter {
 // ioprioProcess is IOPRIO_WHO_PROCESS of linux/ioprio.h.
 const ioprioProcess = 1
 
-// ownThread allows a call whose first argument says that the second one names a thread, and
-// whose second argument is 0.
+// ownThread allows a call only if its first argument is which, the code for a thread, and its
+// second is 0, the calling thread.
 func (c *code) ownThread(which uint32) {
 	c.unless(which, refuse(unix.EPERM))
 	c.load(dataArg1)
 	c.unless(0, refuse(unix.EPERM))
 }
 
-// socket allows the families of internet sockets, or no sockets.
+// socket allows the families of internet sockets if s is InternetSockets. It refuses all others.
 func (c *code) socket(s Sockets) {
 	if s == InternetSockets {
 		c.when(unix.AF_INET, unix.SECCOMP_RET_ALLOW)
 		c.when(unix.AF_INET6, unix.SECCOMP_RET_ALLOW)
 		c.unless(unix.AF_NETLINK, refuse(unix.EAFNOSUPPORT))
-		// Other netlink protocols list the sockets of other programs, or reach those
-		// programs.
+		// Other netlink protocols list the sockets of other programs, or reach those programs.
 		c.load(dataArg2)
 		c.when(unix.NETLINK_ROUTE, unix.SECCOMP_RET_ALLOW)
 	}
 	c.ret(refuse(unix.EAFNOSUPPORT))
 }
 
-// pair allows only socket pairs whose ends cannot connect to anything else. For SOCK_RAW
-// the kernel makes a datagram unix socket, so pair refuses that too.
+// pair allows only socket pairs whose ends cannot connect to anything else. It refuses SOCK_RAW
+// too, for which the kernel makes a datagram unix socket.
 func (c *code) pair() {
 	c.unless(unix.AF_UNIX, refuse(unix.EAFNOSUPPORT))
 	c.load(dataArg1)
@@ -160,8 +157,7 @@ func (c *code) pair() {
 
 func refuse(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
 
-// code is a filter that is being assembled. Its instructions work on the value that was
-// loaded last.
+// code is a filter that is being assembled. Its instructions test the value that was loaded last.
 type code []unix.SockFilter
 
 func (c *code) add(op uint16, jt, jf uint8, k uint32) {
@@ -180,7 +176,8 @@ func (c *code) test(op uint16, v uint32, jt, jf uint8, action uint32) {
 	c.ret(action)
 }
 
-// call allows one system call unless check refuses it by its first argument.
+// call adds the rules for the system call nr: check tests its first argument, and what check does
+// not refuse is allowed.
 func (c *code) call(nr uint32, check func(*code)) {
 	var body code
 	body.load(dataArg0)

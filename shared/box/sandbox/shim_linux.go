@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shimName is the name of a shim and its only argument.
+// shimName is the name of a shim process in its arguments, and its only argument.
 const shimName = "dormouse-sandbox"
 
 const (
@@ -21,14 +21,14 @@ const (
 	verdictFD = 4
 )
 
-// Enter returns at once, unless [Sandbox.Start] has started this process as a shim; then
-// it never returns. Call it first in main, with os.Args.
+// Enter returns at once, unless [Sandbox.Start] has started this process as a shim; then it never
+// returns. It must be the first call in main, with os.Args.
 func Enter(args []string) {
 	if len(args) != 2 || args[0] != shimName || args[1] != shimName {
 		return
 	}
-	// Landlock, seccomp, users and capabilities belong to a thread. The program keeps
-	// those of the thread that calls exec.
+	// Landlock, seccomp, users and capabilities apply to a thread, and the program keeps those of
+	// the thread that calls exec.
 	runtime.LockOSThread()
 	verdicts := os.NewFile(verdictFD, "verdict")
 	step, err := obey(verdicts)
@@ -37,19 +37,20 @@ func Enter(args []string) {
 		v.Errno = int(errno)
 	}
 	if raw, err := json.Marshal(v); err == nil {
-		_, _ = verdicts.Write(raw) // an error has no other receiver
+		_, _ = verdicts.Write(raw) // an error could be reported to nobody
 	}
 	syscall.Exit(126)
 }
 
-// obey carries out the order. It returns only on an error, with the step that failed.
+// obey carries out the order, and at its end becomes the program by exec. It returns only if a
+// step fails, with the name of the step.
 func obey(verdicts *os.File) (step string, err error) {
 	var o order
 	orders := os.NewFile(orderFD, "order")
 	if err := json.NewDecoder(orders).Decode(&o); err != nil {
 		return "order", err
 	}
-	// No descriptor of the shim stays open in the program.
+	// The program must not inherit any descriptor of the shim.
 	if err := closeOnExec(orderFD); err != nil {
 		return "descriptors", err
 	}
@@ -90,8 +91,8 @@ func closeOnExec(first int) error {
 	if err == nil {
 		return nil
 	}
-	// Linux before 5.11 does not have this flag of close_range, and seccomp filters of an
-	// outer sandbox may refuse the call.
+	// Linux before 5.11 does not have this flag of close_range. The seccomp filter of an outer
+	// sandbox may refuse the call.
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err
@@ -104,13 +105,13 @@ func closeOnExec(first int) error {
 	return nil
 }
 
-// limit sets the inherited limits. The memory limit comes later, because the shim needs
-// memory itself.
+// limit sets the limits that the program inherits, except for memory, of which the shim still
+// needs some.
 func limit(o order) error {
 	p := o.Policy
 	unix.Umask(0o077)
-	// If memory runs out, the kernel then kills this program before the runner. The file
-	// may be missing.
+	// If the machine runs out of memory, the kernel then kills this program before the runner. The
+	// file may not exist.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)
 	if o.User != 0 {
 		if err := setLimit(unix.RLIMIT_NPROC, int64(p.Processes)); err != nil {
@@ -123,8 +124,8 @@ func limit(o order) error {
 	return pin(p.CPUs)
 }
 
-// limitMemory sets RLIMIT_DATA for a limit of n bytes of memory, and leaves room for address
-// space that programs only reserve.
+// limitMemory sets RLIMIT_DATA for a limit of n bytes, with Reserved added for address space that
+// programs only reserve. 0 means no limit.
 func limitMemory(n int64) error {
 	if n == 0 {
 		return nil
@@ -132,8 +133,8 @@ func limitMemory(n int64) error {
 	return setLimit(unix.RLIMIT_DATA, n+Reserved)
 }
 
-// setLimit sets a resource limit, but never above the present one. Zero leaves it as it
-// is.
+// setLimit sets a resource limit to n, but never above the present limit. It does nothing if n is
+// 0.
 func setLimit(resource int, n int64) error {
 	if n == 0 {
 		return nil
@@ -149,7 +150,8 @@ func setLimit(resource int, n int64) error {
 	return nil
 }
 
-// pin restricts the thread, and so the program, to as many of its CPUs as cpus says.
+// pin restricts this thread, and so the program, to a number of its CPUs; cpus is rounded up, and
+// 0 means all.
 func pin(cpus float64) error {
 	n := int(math.Ceil(cpus))
 	var may unix.CPUSet
@@ -177,8 +179,9 @@ func pin(cpus float64) error {
 
 const bitsPerWord = strconv.IntSize
 
-// become changes the user of this thread for good. It makes raw system calls. Package
-// syscall would change all threads, which takes longer and is not needed.
+// become changes the user and group of this thread for good; 0 changes nothing. It makes raw
+// system calls, because the functions of package syscall change all threads, which takes longer
+// and is not needed.
 func become(user uint32) error {
 	if user == 0 {
 		return nil
@@ -212,8 +215,8 @@ func dropBounding() error {
 	}
 }
 
-// renounce drops all capabilities, and sets no_new_privs, so that exec of a setuid
-// program cannot grant new ones.
+// renounce drops all capabilities. It also sets no_new_privs, so that exec of a setuid program
+// grants none.
 func renounce() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
@@ -227,8 +230,8 @@ func renounce() error {
 	return nil
 }
 
-// dieWith requests the parent-death signal again. The request so far came from another
-// thread, and the kernel drops it when the user changes.
+// dieWith requests the parent-death signal again. os/exec has requested it before, but the kernel
+// drops that request when the user changes.
 func dieWith(o order) error {
 	if o.Death == 0 {
 		return nil
@@ -250,7 +253,7 @@ func enterDirectory(o order) error {
 	return err
 }
 
-// endUser kills all processes of the user. kill(-1) spares the shim itself, which then
+// endUser kills all processes of the user. kill(-1) does not kill its caller, the shim, which then
 // exits.
 func endUser(user uint32) error {
 	if err := become(user); err != nil {
@@ -262,7 +265,7 @@ func endUser(user uint32) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGKILL), 0); errno != 0 && errno != unix.ESRCH {
 		return fmt.Errorf("kill: %w", errno)
 	}
-	_, _ = os.NewFile(verdictFD, "verdict").Write([]byte{confined}) // if this fails, the exit status is the verdict
+	_, _ = os.NewFile(verdictFD, "verdict").Write([]byte{confined}) // after an error, the exit status says the same
 	syscall.Exit(0)
 	return nil
 }

@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shimTime limits the time of a shim, which needs milliseconds.
+// shimTime limits how long a shim may take, which normally needs milliseconds.
 const shimTime = 30 * time.Second
 
-// order is the instruction for a shim. Values that may hold any byte but NUL are bytes
-// instead of text.
+// order tells a shim what to do. It is encoded as JSON, so values that need not be UTF-8 are
+// []byte.
 type order struct {
 	Path  []byte
 	Args  [][]byte
 	Env   [][]byte
 	Dir   []byte
-	Death int // the signal that the kernel sends when the runner dies, 0 for none
+	Death int // the signal to the program when the runner dies, 0 for none
 
 	Runner  int // pid of the runner
 	User    uint32
@@ -39,24 +39,24 @@ type order struct {
 
 // verdict is what a shim reports if it cannot become the program.
 type verdict struct {
-	Step  string // "" for the exec itself
+	Step  string // "" if the exec itself failed
 	Text  string
 	Errno int // 0 if the error has no errno
 }
 
-// confined is the byte that a shim writes right before it becomes the program.
+// confined is the byte that a shim writes directly before it becomes the program.
 const confined = '.'
 
-// Start starts a program in the sandbox, as cmd.Start would outside, and returns when
-// the program is being executed. The program gets only its standard descriptors and
-// cmd.Env; if that is nil it gets no variables. It leads a session, and so a process
-// group, of its own. Its directory is cmd.Dir, or the workspace.
+// Start starts a program in the sandbox as cmd.Start would do, and returns when the exec of the
+// program has succeeded. The program gets only stdin, stdout and stderr, and the variables of
+// cmd.Env, which are none if cmd.Env is nil. It leads its own session, and so its own process
+// group. Its directory is cmd.Dir, or the first of Workspace, Temp and / that is set.
 //
-// cmd.Path must be absolute and cmd.ExtraFiles empty. Start overrides the fields of
-// cmd.SysProcAttr about users and groups.
+// cmd.Path must be absolute, and cmd.ExtraFiles empty. Start overrides Setsid, Setpgid, Pgid and
+// Credential of cmd.SysProcAttr.
 //
-// The error is an [*Error] if the sandbox failed. On any error there is no process, and
-// cmd cannot be used again.
+// The error is an [*Error] if the sandbox could not be made. After any error no process is left,
+// and cmd cannot be used again.
 func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	if cmd.Err != nil {
 		return cmd.Err
@@ -97,7 +97,8 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	}
 }
 
-// bound makes the cgroup of the program, if the system has delegated one to this runner.
+// bound makes the cgroup of the program, if the system lets the runner make cgroups and the policy
+// has a limit.
 func (s *Sandbox) bound() (cgroup, error) {
 	s.watched.Lock()
 	defer s.watched.Unlock()
@@ -112,7 +113,7 @@ func (s *Sandbox) bound() (cgroup, error) {
 	return s.group, nil
 }
 
-// startWatch starts the watch of the memory, if there is a limit and no cgroup.
+// startWatch starts the watch of the memory, if the policy limits memory and there is no cgroup.
 func (s *Sandbox) startWatch(pid int) {
 	s.watched.Lock()
 	defer s.watched.Unlock()
@@ -123,7 +124,7 @@ func (s *Sandbox) startWatch(pid int) {
 	go s.watch(pid, s.stop)
 }
 
-// stopWatch ends the watch. The caller holds watched.
+// stopWatch ends the watch of the memory. The caller holds watched.
 func (s *Sandbox) stopWatch() {
 	if s.stop != nil {
 		close(s.stop)
@@ -131,7 +132,7 @@ func (s *Sandbox) stopWatch() {
 	}
 }
 
-// endGroup kills what is in the cgroup of the program, and removes the cgroup. The caller holds
+// endGroup kills the processes in the program's cgroup, and removes the cgroup. The caller holds
 // watched.
 func (s *Sandbox) endGroup() error {
 	if s.group == "" {
@@ -147,10 +148,9 @@ func (s *Sandbox) endGroup() error {
 	return nil
 }
 
-// End kills every process of the sandbox's own user or cgroup, if it has one, also those that
-// have left the program's group. It removes what that user has in /dev/shm and /tmp, and then
-// Temp. Call it when the program has ended, or in order to end it. The sandbox can be used
-// again.
+// End kills every process of the sandbox's own user or cgroup, if it has one, even those that have
+// left the program's process group. It deletes that user's files in /dev/shm, /tmp and /var/tmp,
+// and then Temp. Call it after the program has ended, or to end it. The sandbox can be used again.
 func (s *Sandbox) End() error {
 	s.watched.Lock()
 	s.stopWatch()
@@ -189,8 +189,8 @@ func (s *Sandbox) order() order {
 	return order{Runner: os.Getpid(), User: s.user, Policy: s.policy, Support: s.support}
 }
 
-// shim turns the command into the shim for the order, starts it, and waits until it
-// succeeds or fails. On success both results are nil. Otherwise the command has ended.
+// shim makes cmd the shim for an order, starts it, and waits until the shim has become the program
+// or failed. On success both results are nil. Otherwise the process has ended.
 func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	in, err := orderFile(o)
 	if err != nil {
@@ -206,12 +206,12 @@ func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	if cmd.SysProcAttr != nil {
 		attr = *cmd.SysProcAttr
 	}
-	// A session leader also leads a process group, and has no terminal into which it
-	// could inject input.
+	// A session leader also leads a process group, and has no terminal, into which a program could
+	// inject input.
 	attr.Setsid, attr.Setpgid, attr.Pgid, attr.Credential = true, false, 0, nil
 	cmd.SysProcAttr = &attr
 	cmd.Path, cmd.Args, cmd.Dir, cmd.ExtraFiles = "/proc/self/exe", []string{shimName, shimName}, "/", []*os.File{in, w}
-	// The shim lives for a moment: it needs no garbage collection and no parallelism.
+	// The shim lives only for a moment, so it needs no garbage collection and no parallelism.
 	cmd.Env = []string{"GOGC=off", "GOMAXPROCS=1"}
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -219,13 +219,13 @@ func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	closeAll(w)
 	v, err := readVerdict(r)
 	if v != nil || err != nil {
-		_ = cmd.Process.Kill() // this fails if the process has ended
-		_ = cmd.Wait()         // the verdict already says what went wrong
+		_ = cmd.Process.Kill() // fails if the process has ended
+		_ = cmd.Wait()         // the verdict already says what failed
 	}
 	return v, err
 }
 
-// readVerdict reads the report of a shim. It returns nil for both if the shim succeeded.
+// readVerdict reads the report of a shim. Both results are nil if the shim has become the program.
 func readVerdict(r *os.File) (*verdict, error) {
 	if err := r.SetReadDeadline(time.Now().Add(shimTime)); err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ func readVerdict(r *os.File) (*verdict, error) {
 	return v, nil
 }
 
-// cause returns the error in a verdict.
+// cause returns the error that a verdict describes.
 func (v *verdict) cause() error {
 	if v.Errno == 0 {
 		return errors.New(v.Text)
@@ -256,7 +256,7 @@ func (v *verdict) cause() error {
 	return fmt.Errorf("%s%w", prefix, syscall.Errno(v.Errno))
 }
 
-// orderFile returns an anonymous file with the order, positioned at its start.
+// orderFile returns an anonymous file that contains the order, positioned at its start.
 func orderFile(o order) (*os.File, error) {
 	raw, err := json.Marshal(o)
 	if err != nil {
@@ -277,14 +277,14 @@ func orderFile(o order) (*os.File, error) {
 	return f, nil
 }
 
-// closeAll closes files, of which some may be closed already.
+// closeAll closes files, some of which may be closed already.
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		_ = f.Close()
 	}
 }
 
-// texts is for JSON, which keeps bytes that are not UTF-8 only in a []byte.
+// texts returns the strings as []byte, because JSON would change a string that is not UTF-8.
 func texts(from []string) [][]byte {
 	to := make([][]byte, 0, len(from))
 	for _, s := range from {
@@ -293,7 +293,7 @@ func texts(from []string) [][]byte {
 	return to
 }
 
-// owned returns the owner of a file, and how many names it has.
+// owned returns the owner of a file, and how many hard links it has.
 func owned(info fs.FileInfo) (user uint32, names uint64) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

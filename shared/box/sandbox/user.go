@@ -10,14 +10,13 @@ import (
 	"strings"
 )
 
-// minUsers is the smallest range of ids from which the sandbox takes users. Two programs
-// get the same user with a chance of one in the size of the range. Then only Landlock
-// separates them.
+// minUsers is the smallest range of ids from which the sandbox takes users. Two programs get the
+// same user with a probability of one in the size of the range; then only Landlock separates them.
 const minUsers = 1 << 14
 
-// userOf returns the user of a policy's programs. It depends only on the policy's two
-// folders. So the files there keep their owner over many starts, and runners need not
-// agree on the use of ids.
+// userOf returns the user for a policy's program. It depends only on the Workspace, or on Temp if
+// there is no Workspace. So files there keep their owner over many starts, and several runners
+// need not agree on who uses which id.
 func (s Support) userOf(p Policy) uint32 {
 	sum := sha256.Sum256([]byte(p.Workspace + "\x00" + p.Temp))
 	if p.Workspace != "" {
@@ -26,9 +25,9 @@ func (s Support) userOf(p Policy) uint32 {
 	return s.FirstUser + uint32(binary.BigEndian.Uint64(sum[:])%uint64(s.Users))
 }
 
-// userRange returns the ids for programs, from the contents of /proc/self/uid_map: lines
-// of first id here, first id outside, count. The range is far from ids that are given to
-// users. n is 0 if there are too few ids.
+// userRange returns the range of ids for programs, from the contents of /proc/self/uid_map. Each
+// line there has the first id inside, the first id outside, and the number of ids. The range is
+// far above the ids that systems give to users. n is 0 if there are too few ids.
 func userRange(idMap string) (first, n uint32) {
 	const far, end = 1 << 30, 1 << 31
 	for line := range strings.Lines(idMap) {
@@ -39,7 +38,7 @@ func userRange(idMap string) (first, n uint32) {
 		if from <= far && from+count >= end {
 			return far, end - far
 		}
-		// Systems use the last ids for users such as nobody.
+		// Systems use the last ids for special users such as nobody.
 		const last = 1 << 10
 		if usable := count / 2; usable >= minUsers+last && uint32(usable-last) > n {
 			first, n = uint32(from+count-usable), uint32(usable-last)
@@ -48,7 +47,7 @@ func userRange(idMap string) (first, n uint32) {
 	return first, n
 }
 
-// number returns 0 for a text that is no id.
+// number parses an id. It returns 0 if s is not a number of 32 bits.
 func number(s string) uint64 {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
@@ -57,9 +56,9 @@ func number(s string) uint64 {
 	return n
 }
 
-// own makes a folder that belongs to the user alone, with all its contents. A file with
-// several names keeps its owner: another name may be in a shared cache, and the user
-// could then change the file there.
+// own makes a folder if it is missing, and gives it with all its contents to a user, who alone may
+// enter it. A file with several hard links keeps its owner: another link may be in a shared cache,
+// where the user could then change the file.
 func own(dir string, user uint32) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -82,9 +81,9 @@ func own(dir string, user uint32) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// ownTree gives a folder and its contents to a user. Links cannot lead it out of the
-// folder. It changes the owner of the folder itself last: if it is interrupted, the folder
-// still belongs to another user.
+// ownTree gives a folder and its contents to a user. Links cannot lead it out of the folder. It
+// changes the owner of the folder itself last. If it is interrupted, the folder therefore has
+// another owner, and own calls it again.
 func ownTree(dir string, user int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -110,7 +109,7 @@ func ownTree(dir string, user int) error {
 	return os.Lchown(dir, user, user)
 }
 
-// makeFolders makes the workspace and Temp, and gives them to the user of the program.
+// makeFolders makes the Workspace and Temp, and gives them to the user of the program.
 func (s *Sandbox) makeFolders() error {
 	for _, dir := range []string{s.policy.Workspace, s.policy.Temp} {
 		if dir != "" {
