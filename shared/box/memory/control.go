@@ -17,29 +17,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxChunk is the largest chunk of memory that a keeper sends, in bytes.
+// maxChunk is how many bytes a chunk of memory from a keeper may have.
 const maxChunk = 1 << 20
 
-// maxMessage limits a message of a keeper, in bytes.
+// maxMessage is how many bytes a message from a keeper may have.
 const maxMessage = 64 << 10
 
-// Control is the runner's end of the socket to a keeper. One goroutine at a time calls its
-// methods. After an error the keeper can only be ended.
+// Control is the runner's end of the socket to a keeper, a program that runs a server in a virtual
+// kernel and can freeze it. Only one goroutine at a time may call its methods. After an error the
+// keeper can only be ended.
 type Control struct {
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-// UnfitError says why a keeper did not thaw an image. Nothing of the program has run, and the
-// keeper can still start it.
+// UnfitError says why a keeper cannot thaw an image. The program has not run, and the keeper can
+// still start it anew.
 type UnfitError struct{ Why string }
 
 // Error returns the reason.
 func (e *UnfitError) Error() string { return e.Why }
 
-// Pair makes a socket. The caller gives theirs to a keeper and closes it.
+// Pair makes a pair of connected sockets. The caller passes theirs to a keeper and then closes it.
 func Pair() (c *Control, theirs *os.File, err error) {
-	syscall.ForkLock.RLock() // macOS cannot open a descriptor that programs do not inherit
+	syscall.ForkLock.RLock() // macOS cannot create a socket that is not inherited
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err == nil {
 		unix.CloseOnExec(fds[0])
@@ -62,10 +63,10 @@ func newControl(conn net.Conn) *Control {
 	return &Control{conn: conn, in: bufio.NewReaderSize(conn, maxMessage)}
 }
 
-// Close ends the connection. The keeper and its program go on.
+// Close closes the connection. The keeper and its program go on.
 func (c *Control) Close() { _ = c.conn.Close() }
 
-// message is a line of the protocol in either direction, as JSON. A line has one of these members.
+// message is one line of JSON in either direction. It has exactly one of these members.
 type message struct {
 	Fit    Fit    `json:"fit,omitempty"`
 	Start  bool   `json:"start,omitempty"`
@@ -78,7 +79,7 @@ type message struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// within has the methods of the connection fail when ctx ends.
+// within makes calls of the connection fail when ctx ends.
 func (c *Control) within(ctx context.Context) (done func()) {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	return func() {
@@ -113,7 +114,8 @@ func (c *Control) hear() (m message, err error) {
 	return m, nil
 }
 
-// Fit waits for what the keeper says first: which images fit it. No program runs yet.
+// Fit waits for the first message of the keeper, which says which images it can thaw. The keeper
+// runs no program yet.
 func (c *Control) Fit(ctx context.Context) (Fit, error) {
 	defer c.within(ctx)()
 	m, err := c.hear()
@@ -123,7 +125,7 @@ func (c *Control) Fit(ctx context.Context) (Fit, error) {
 	return m.Fit, err
 }
 
-// Start has the keeper start the program without an image, and waits until it runs.
+// Start makes the keeper start the program without an image, and waits until the program runs.
 func (c *Control) Start(ctx context.Context) error {
 	defer c.within(ctx)()
 	if err := c.say(message{Start: true}); err != nil {
@@ -132,8 +134,8 @@ func (c *Control) Start(ctx context.Context) error {
 	return c.begun()
 }
 
-// Thaw gives the keeper what Freeze wrote, and waits until the program runs. Its error is an
-// [*UnfitError] if the keeper could not use the image.
+// Thaw sends the keeper an image that Freeze has written, and waits until the program runs. The
+// error is an [*UnfitError] if the keeper cannot use the image.
 func (c *Control) Thaw(ctx context.Context, image io.Reader) error {
 	defer c.within(ctx)()
 	if err := c.say(message{Thaw: true}); err != nil {
@@ -158,9 +160,9 @@ func (c *Control) begun() error {
 	return nil
 }
 
-// Freeze stops the program for good and writes its memory to to. The caller has stopped
-// writing to the program. After an error the program has ended, or must be ended, all the
-// same.
+// Freeze stops the program for good, and writes its memory to the writer to. The caller must not
+// write to the program any more. After an error the program cannot go on either; the caller must
+// end it.
 func (c *Control) Freeze(ctx context.Context, to io.Writer) error {
 	defer c.within(ctx)()
 	if err := c.say(message{Freeze: true}); err != nil {
@@ -182,7 +184,7 @@ func (c *Control) Freeze(ctx context.Context, to io.Writer) error {
 	return err
 }
 
-// copyChunks copies chunks up to the empty one.
+// copyChunks copies chunks, each with its length before it, up to the empty chunk at the end.
 func copyChunks(to io.Writer, from io.Reader) error {
 	buffer := make([]byte, 4+maxChunk)
 	for {
@@ -209,7 +211,7 @@ func ofImage(err error) error {
 	return err
 }
 
-// oneLine returns the first line of a text, cut to a length that fits into a log.
+// oneLine returns the first line of a text, at most 400 bytes, for a log.
 func oneLine(text string) string {
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
 	return text[:min(len(text), 400)]

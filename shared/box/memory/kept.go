@@ -13,16 +13,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 )
 
-// Kept keeps the memory of the processes of one box.
+// Kept stores the memory of the processes of one box, encrypted.
 type Kept struct {
 	Store      *snapshot.Images
 	Key        Tenant
 	Box        string
 	Generation int64
-	Now        func() time.Time // nil: time.Now
+	Now        func() time.Time // nil means time.Now
 }
 
-// Process names a process whose memory is kept. Owner names its workspace.
+// Process describes a process whose memory is stored. Owner is the name under which its workspace
+// is stored.
 type Process struct {
 	Name, Owner       string
 	Workspace, Staged string // see [snapshot.Keeper.Save]
@@ -41,9 +42,9 @@ func (k *Kept) header(p Process) Header {
 	return Header{Fit: p.Fit, Install: p.Install, Tenant: k.Key.name, Box: k.Box, Process: p.Name, Generation: k.Generation}
 }
 
-// Save keeps the memory of a process together with its workspace. freeze writes the memory,
-// as [Control.Freeze] does, and returns the state of the conversation once the process has
-// ended. size is the size of the image in bytes. After an error nothing new is kept.
+// Save stores the memory of a process together with its workspace. freeze writes the memory, as
+// [Control.Freeze] does, and returns the state of the conversation after the process has ended.
+// size is the size of the image in bytes. After an error nothing new is stored.
 func (k *Kept) Save(ctx context.Context, p Process, freeze func(ctx context.Context, memory io.Writer) (state any, err error)) (size int64, err error) {
 	err = k.Store.Save(ctx, p.Name, p.Owner, p.Workspace, p.Staged, func(file io.Writer) error {
 		bounded := &counter{to: file}
@@ -71,7 +72,7 @@ func (k *Kept) Save(ctx context.Context, p Process, freeze func(ctx context.Cont
 	return size, err
 }
 
-// counter bounds the bytes of an image.
+// counter is a writer that fails when an image gets larger than MaxBytes.
 type counter struct {
 	to io.Writer
 	n  int64
@@ -85,23 +86,23 @@ func (c *counter) Write(p []byte) (int, error) {
 	return c.to.Write(p)
 }
 
-// Found is an image that fits a process.
+// Found is a stored image that fits a process.
 type Found struct {
 	kept   *Kept
 	owner  string
 	file   *snapshot.Image
 	header Header
-	raw    []byte // header, as it is in the image
+	raw    []byte // header as it is encoded in the image
 
-	State json.RawMessage // of the conversation
+	State json.RawMessage // the state of the conversation, from Save
 	Saved time.Time
-	Size  int64 // bytes in the store
+	Size  int64 // size of the image in bytes
 }
 
-// Find looks for the memory of a process, and checks all of its image: nothing that is damaged
-// reaches a keeper. It fails with [snapshot.ErrNone], or with a [*LostError] for an image that cannot be
-// used. In both cases the process starts anew, and what there was is deleted. The caller
-// closes what Find returns.
+// Find looks for the stored memory of a process, and verifies all of the image, so that a keeper
+// never gets a damaged one. It fails with [snapshot.ErrNone] if there is none, and with a
+// [*LostError] if the image cannot be used. After an error it has deleted the image, and the
+// process must start anew. The caller closes what Find returns.
 func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
 	file, err := k.Store.Open(ctx, p.Owner)
 	if err != nil {
@@ -109,7 +110,7 @@ func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = file.Close() // it was only read
+			_ = file.Close() // nothing was written
 			err = errors.Join(err, k.Store.Claim(ctx, p.Owner, ""))
 		}
 	}()
@@ -140,7 +141,8 @@ func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
 	return f, nil
 }
 
-// maxState limits the state of a conversation, in bytes. It has what the process had not read.
+// maxState is how many bytes the state of a conversation may have. It includes what the process
+// had not read.
 const maxState = 64 << 20
 
 func tooLong(n int64) error {
@@ -150,7 +152,7 @@ func tooLong(n int64) error {
 	return nil
 }
 
-// unpacked returns an error of the unpacker as that of a damaged image.
+// unpacked returns an error of the decompressor as a [*LostError] about a damaged image.
 func unpacked(err error) error {
 	var l *LostError
 	if err == nil || errors.As(err, &l) {
@@ -159,8 +161,8 @@ func unpacked(err error) error {
 	return lost("its image cannot be read: %s", oneLine(err.Error()))
 }
 
-// plain returns the plain text of the image behind its header. The caller calls the function that
-// it returns when the text is not read any more.
+// plain returns a reader of the decrypted and decompressed image, after its header. The caller
+// calls the returned function when it has finished reading.
 func (f *Found) plain() (io.Reader, func(), error) {
 	o, err := newOpener(f.file, f.kept.Key, f.header, f.raw)
 	if err != nil {
@@ -173,12 +175,12 @@ func (f *Found) plain() (io.Reader, func(), error) {
 	return z, z.Close, nil
 }
 
-// ClaimError says that an image could not be claimed. Nobody was given any of it.
+// ClaimError says that an image could not be claimed. No process has got any part of it.
 type ClaimError struct{ error }
 
-// Claim deletes the image, and calls thaw with the memory in it. If the image was deleted
-// already, Claim fails with a [*ClaimError] and does not call thaw. So an image reaches at most
-// one process.
+// Claim deletes the image from the store, and calls thaw with its memory. If the image was already
+// deleted, Claim fails with a [*ClaimError] and does not call thaw. So at most one process gets an
+// image.
 func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader) error) error {
 	if err := f.kept.Store.Claim(ctx, f.owner, f.file.Name()); err != nil {
 		return &ClaimError{lost("its image is gone: %s", oneLine(err.Error()))}
@@ -197,5 +199,5 @@ func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader)
 	return thaw(ctx, plain)
 }
 
-// Close closes the image. An image that was not claimed stays in the store.
+// Close closes the file of the image. If the image was not claimed, it stays in the store.
 func (f *Found) Close() { _ = f.file.Close() }

@@ -16,22 +16,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// KeyFile is the name of the file of a machine's [Root] in the data folder. Its lock is the file
-// of that name with ".lock" behind it.
+// KeyFile is the name of the file with a machine's [Root], in the data folder. A file lock on
+// KeyFile + ".lock" guards it.
 const KeyFile = "memory.key"
 
 const keyBytes = 32
 
-// Root is the secret from which the keys of all tenants of a machine come.
+// Root is the secret of a machine, from which the keys of all its tenants are derived.
 type Root struct{ secret []byte }
 
-// Tenant is the key of one tenant. It opens no image of another one.
+// Tenant is the key of one tenant. It cannot decrypt images of another tenant.
 type Tenant struct {
 	name   string
 	secret []byte
 }
 
-// OpenRoot reads the root from a file of mode 0600, and makes the file if there is none.
+// OpenRoot reads the Root from a file, and makes the file, with mode 0600, if there is none.
 // Several programs may do so at the same time.
 func OpenRoot(path string) (Root, error) {
 	if root, err := readRoot(path); !errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,7 @@ func OpenRoot(path string) (Root, error) {
 	if err != nil {
 		return Root{}, fmt.Errorf("the key of kept memory: %w", err)
 	}
-	defer func() { _ = lock.Close() }() // which releases it
+	defer func() { _ = lock.Close() }() // closing releases the lock
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return Root{}, fmt.Errorf("the key of kept memory: %w", err)
 	}
@@ -52,7 +52,7 @@ func OpenRoot(path string) (Root, error) {
 		return root, err
 	}
 	secret := make([]byte, keyBytes)
-	_, _ = rand.Read(secret) // it never fails
+	_, _ = rand.Read(secret) // never fails
 	if err := durable.WriteFile(path, secret, 0o600); err != nil {
 		return Root{}, fmt.Errorf("the key of kept memory: %w", err)
 	}
@@ -70,13 +70,13 @@ func readRoot(path string) (Root, error) {
 	return Root{secret}, nil
 }
 
-// Tenant returns the key of a tenant.
+// Tenant derives the key of a tenant from its name.
 func (r Root) Tenant(name string) (Tenant, error) {
 	secret, err := hkdf.Key(sha256.New, r.secret, nil, "dormouse memory, tenant "+name, keyBytes)
 	return Tenant{name, secret}, err
 }
 
-// image returns the key of one image.
+// image derives the key of one image from its header.
 func (t Tenant) image(h Header) ([]byte, error) {
 	return hkdf.Key(sha256.New, t.secret, h.Salt, "dormouse memory, image of box "+h.Box+"\x00"+strconv.FormatInt(h.Generation, 10), keyBytes)
 }

@@ -13,11 +13,11 @@ import (
 type Sleeper struct {
 	Box, Process string
 	Saved        time.Time
-	Size         int64 // of the image, in bytes
+	Size         int64 // size of the image in bytes
 }
 
-// Sleepers lists the processes whose memory is in a folder. It reads no more of an image than
-// its header. It leaves out images that cannot be read, and those that are too old.
+// Sleepers returns the processes whose memory is stored in f. It reads only the headers of the
+// images. It leaves out images that cannot be read, and those that are too old.
 func Sleepers(f *snapshot.Folder) []Sleeper {
 	var all []Sleeper
 	for _, path := range f.ImageFiles() {
@@ -28,8 +28,8 @@ func Sleepers(f *snapshot.Folder) []Sleeper {
 	return all
 }
 
-// Forget deletes the memory that a box keeps of a process, or of all its processes if the name
-// is "". It reports whether there was any.
+// Forget deletes the stored memory of a box's process, or of all its processes if process is "".
+// It reports whether there was any.
 func Forget(f *snapshot.Folder, box, process string) (forgot bool, err error) {
 	for _, path := range f.ImageFiles() {
 		if s, ok := sleeper(path); ok && s.Box == box && (process == "" || s.Process == process) {
@@ -44,7 +44,7 @@ func sleeper(path string) (s Sleeper, ok bool) {
 	if err != nil {
 		return s, false
 	}
-	defer func() { _ = file.Close() }() // only read
+	defer func() { _ = file.Close() }() // nothing was written
 	info, err := file.Stat()
 	if err != nil {
 		return s, false
@@ -53,7 +53,7 @@ func sleeper(path string) (s Sleeper, ok bool) {
 	return Sleeper{h.Box, h.Process, h.Saved, info.Size()}, err == nil && time.Since(h.Saved) < MaxAge
 }
 
-// Says describes kept memory for operators.
+// Says describes memory of size bytes that is stored, for operators.
 func Says(size int64) string {
 	return fmt.Sprintf("its memory is kept: %d MB", (size+1<<20-1)>>20)
 }

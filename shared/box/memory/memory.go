@@ -1,28 +1,29 @@
-// Package memory keeps the memory of a sealed process while it sleeps. It seals an image of
-// the memory for one box, opens it again, and speaks with the keeper program that makes and
-// takes images. It does not decide when a process sleeps, and runs no processes.
+// Package memory stores the memory of a process while it sleeps. It is for a process that a keeper
+// runs in a virtual kernel. The package encrypts an image of the memory for one box, decrypts it
+// again, and speaks with the keeper, which makes images and restores them. It does not decide when
+// a process sleeps, and runs no processes.
 //
 // # The image
 //
-// An image is a JSON header behind its length (4 bytes, big endian), and then chunks of
-// 1 MiB, each encrypted with AES-256-GCM. The nonce of a chunk is its number, and says
-// whether it is the last. The header is additional data of each chunk. So nothing of an
-// image can be changed, cut, moved or taken from another image without an error.
+// An image begins with the length of its header (4 bytes, big endian) and the header in JSON.
+// Chunks of 1 MiB follow, each encrypted with AES-256-GCM. The nonce of a chunk consists of its
+// number and whether it is the last. The header is additional data of each chunk. So nothing in an
+// image can be changed, cut off, moved or taken from another image without an error.
 //
-// The plain text is a zstd stream of what the keeper has sent (see [Control.Freeze]), and
-// behind it the state of the conversation with the process. Plain text never reaches a disk.
+// The plain text is a zstd stream: first what the keeper has sent (see [Control.Freeze]), and then
+// the state of the conversation with the process. Plain text is never written to a disk.
 //
 // # The key
 //
-// The key comes by HKDF-SHA256 from the key of a tenant, the box, its generation, and a salt
-// of the image. The keys of tenants come from a [Root]. An image *is* the secrets of its
-// process, so images and the root are in no log, bug report or backup.
+// The key of an image is derived by HKDF-SHA256 from the key of the tenant, the box, its
+// generation, and a salt in the header. The keys of tenants are derived from a [Root]. An image
+// contains all secrets of its process, so images and the Root are in no log, bug report or backup.
 //
 // # Used once
 //
-// What a program has drawn at random, such as keys, would be drawn twice if an image were
-// thawed twice. So [Found.Claim] deletes the image before its first byte reaches a process.
-// A runner that has not claimed an image does not thaw it. No image is tried a second time.
+// If an image were thawed twice, random values that the program had drawn, such as keys, would be
+// used twice. So [Found.Claim] deletes the image before a process gets its first byte. A runner
+// that has not claimed an image does not thaw it, and no image is tried a second time.
 package memory
 
 import (
@@ -34,26 +35,26 @@ import (
 	"time"
 )
 
-// Limits of an image. One that exceeds a limit is not kept or not used: the process then
-// starts without its memory.
+// Limits of an image. An image that exceeds one of them is not stored, or not used: the process
+// then starts without its memory.
 const (
 	MaxBytes     = 256 << 20        // size of an image in the store
 	MaxAge       = 24 * time.Hour   // age of an image, counted from the freeze
-	FreezeWithin = 10 * time.Second // time to stop the program and hand over its memory
+	FreezeWithin = 10 * time.Second // time to stop the program and transfer its memory
 )
 
-// format is the version of the image.
+// format is the version of the format of images.
 const format = 1
 
-// Fit says where an image can be thawed. An image fits only a keeper that says exactly the
-// same. See [Control.Fit].
+// Fit says which keepers can thaw an image, as key-value pairs. An image fits only a keeper that
+// reports exactly the same pairs; see [Control.Fit].
 type Fit map[string]string
 
-// Header is the plain part of an image. The image authenticates it.
+// Header is the part of an image that is not encrypted. Each chunk authenticates it.
 type Header struct {
 	Format     int       `json:"format"`
 	Fit        Fit       `json:"fit"`
-	Install    string    `json:"install"` // a digest of what the process was started from
+	Install    string    `json:"install"` // a digest of the command with which the process was started
 	Tenant     string    `json:"tenant"`
 	Box        string    `json:"box"`
 	Process    string    `json:"process"` // name of the process in the box
@@ -62,7 +63,7 @@ type Header struct {
 	Salt       []byte    `json:"salt"`
 }
 
-// LostError says why a process starts without the memory that was kept for it.
+// LostError says why a process starts without the memory that was stored for it.
 type LostError struct{ Why string }
 
 // Error returns the reason.
@@ -70,15 +71,15 @@ func (e *LostError) Error() string { return e.Why }
 
 func lost(format string, args ...any) error { return &LostError{fmt.Sprintf(format, args...)} }
 
-// sealed returns a new header like h, with a salt of its own.
+// sealed returns h with a new salt, the present format, and the time now.
 func (h Header) sealed(now time.Time) Header {
 	h.Format, h.Saved, h.Salt = format, now.UTC().Truncate(time.Millisecond), make([]byte, 32)
-	_, _ = rand.Read(h.Salt) // it never fails
+	_, _ = rand.Read(h.Salt) // never fails
 	return h
 }
 
-// fits returns why an image with this header cannot be used by the process that want
-// describes, nil if it can.
+// fits returns why an image with the header h cannot be used for the process that want describes.
+// It returns nil if it can.
 func (h Header) fits(want Header, now time.Time) error {
 	switch age := now.Sub(h.Saved); {
 	case h.Format != format:
@@ -103,7 +104,7 @@ func (h Header) fits(want Header, now time.Time) error {
 	return nil
 }
 
-// difference names the first part of a fit that differs.
+// difference returns a text about the first pair in which two fits differ.
 func difference(was, is Fit) string {
 	for _, part := range []struct{ key, words string }{
 		{"build", "the keeper is of another version"},
@@ -122,7 +123,7 @@ func difference(was, is Fit) string {
 
 func (h Header) encode() ([]byte, error) { return json.Marshal(h) }
 
-// maxHeader limits a header, in bytes.
+// maxHeader is how many bytes a header may have.
 const maxHeader = 64 << 10
 
 func decodeHeader(raw []byte) (h Header, err error) {

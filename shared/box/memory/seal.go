@@ -8,10 +8,10 @@ import (
 	"io"
 )
 
-// chunkBytes is the size of a chunk before encryption. Only the last one may be smaller.
+// chunkBytes is the size of a chunk before encryption. Only the last chunk may be smaller.
 const chunkBytes = 1 << 20
 
-// crypt numbers the chunks of an image.
+// crypt encrypts or decrypts the chunks of an image, in order.
 type crypt struct {
 	aead   cipher.AEAD
 	header []byte
@@ -27,7 +27,8 @@ func newCrypt(key, header []byte) (*crypt, error) {
 	return &crypt{aead: aead, header: header}, err
 }
 
-// nonce returns the nonce of the next chunk. A key has one image, so it never repeats.
+// nonce returns the nonce of the next chunk. Each image has its own key, so no nonce is used twice
+// with a key.
 func (c *crypt) nonce(last bool) []byte {
 	nonce := make([]byte, 12)
 	binary.BigEndian.PutUint64(nonce[4:], c.n)
@@ -38,14 +39,14 @@ func (c *crypt) nonce(last bool) []byte {
 	return nonce
 }
 
-// sealer encrypts what is written to it. Close marks the end.
+// sealer encrypts what is written to it. Close writes the end.
 type sealer struct {
 	to    io.Writer
 	crypt *crypt
 	plain []byte
 }
 
-// newSealer writes the header and returns the writer for the plain text.
+// newSealer writes the header, and returns a sealer for the plain text that follows.
 func newSealer(to io.Writer, key Tenant, h Header) (*sealer, error) {
 	header, err := h.encode()
 	if err != nil {
@@ -89,21 +90,21 @@ func (s *sealer) flush(last bool) error {
 	return err
 }
 
-// Close writes the last chunk.
+// Close encrypts and writes the last chunk.
 func (s *sealer) Close() error { return s.flush(true) }
 
-// opener decrypts an image. It gives no byte of a chunk that is not authentic.
+// opener decrypts an image. It returns no byte of a chunk before it has authenticated the chunk.
 type opener struct {
 	from  io.Reader
 	crypt *crypt
-	chunk []byte // sealed, with one byte of the next chunk
-	have  int
+	chunk []byte // an encrypted chunk, and the first byte of the next one
+	have  int    // how many bytes of chunk were read already
 	out   []byte
-	plain []byte // the part of out that is not read yet
+	plain []byte // the part of out that Read has not returned yet
 	last  bool
 }
 
-// readHeader reads the header of an image, which is not authentic yet.
+// readHeader reads the header of an image, which is not authenticated yet.
 func readHeader(from io.Reader) (h Header, raw []byte, err error) {
 	var length [4]byte
 	if _, err := io.ReadFull(from, length[:]); err != nil {
@@ -121,7 +122,7 @@ func readHeader(from io.Reader) (h Header, raw []byte, err error) {
 	return h, raw, err
 }
 
-// damaged tells an image that is cut from an error of the disk.
+// damaged returns a [*LostError] if err says that the image is incomplete, and err otherwise.
 func damaged(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return lost("its image is cut")
@@ -129,7 +130,7 @@ func damaged(err error) error {
 	return err
 }
 
-// newOpener returns a reader of the plain text behind a header.
+// newOpener returns a reader of the plain text after a header.
 func newOpener(from io.Reader, key Tenant, h Header, raw []byte) (*opener, error) {
 	secret, err := key.image(h)
 	if err != nil {
@@ -157,7 +158,8 @@ func (o *opener) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next decrypts a chunk. It reads one byte more, which says whether it is the last.
+// next decrypts the next chunk. It also reads one byte more, to find out whether the chunk is the
+// last one.
 func (o *opener) next() error {
 	n, err := io.ReadFull(o.from, o.chunk[o.have:])
 	switch n += o.have; {

@@ -19,26 +19,26 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// Folder is a [Store] in a folder of this machine, which several programs may share.
-// Each key has a folder of its own, named by its digest. It has the file "current",
-// which is the pointer, and the archive that the pointer names. Both are put in place by
-// a rename, under a lock that the kernel releases when its holder dies.
+// Folder is a [Store] in a folder of this machine, which several programs may share. Each key has
+// a folder of its own, whose name is the key's digest. It contains the pointer, which is the file
+// "current", and the archive that the pointer names. Both get their final names by a rename. A
+// file lock guards the renames; the kernel releases it when its holder dies.
 type Folder struct {
 	path string
-	fail func(step string) error // for tests: called before each step of a Put; nil for nothing
+	fail func(step string) error // if not nil, tests use it to make a step fail
 }
 
-// NewFolder makes a store in the folder path. The first save makes the folder. Only the
-// user of this program can read its contents.
+// NewFolder returns a store in the folder path, which the first save makes. Only the user of this
+// program can read its contents.
 func NewFolder(path string) *Folder { return &Folder{path: path} }
 
 var _ Store = (*Folder)(nil)
 
-// pointer is the file "current".
+// pointer is the content of the file "current".
 type pointer struct {
 	Generation int64  `json:"generation"`
-	Object     string `json:"object"`          // "" for no workspace
-	Image      string `json:"image,omitempty"` // of the memory of the same moment, "" for none
+	Object     string `json:"object"`          // file name of the archive, "" if no workspace was saved
+	Image      string `json:"image,omitempty"` // file name of the memory image saved with Object, "" for none
 }
 
 const (
@@ -48,7 +48,7 @@ const (
 	sweptFile   = ".swept"
 )
 
-// Get implements [Store]. It marks the snapshot as used, see [Folder.Sweep].
+// Get implements [Store]. It also marks the snapshot as used; see [Folder.Sweep].
 func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, time.Time, error) {
 	file, info, err := f.open(key, func(p pointer) string { return p.Object })
 	if err != nil {
@@ -57,7 +57,8 @@ func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, tim
 	return file, info.ModTime(), nil
 }
 
-// open opens the file of a key that of returns the name of. It fails with [ErrNone] if that is "".
+// open opens the file that a key's pointer names in the field that of returns. It fails with
+// [ErrNone] if the name is "".
 func (f *Folder) open(key string, of func(pointer) string) (*os.File, fs.FileInfo, error) {
 	none, dir := fmt.Errorf("%w in the folder of snapshots", ErrNone), f.of(key)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -67,7 +68,7 @@ func (f *Folder) open(key string, of func(pointer) string) (*os.File, fs.FileInf
 	if err != nil {
 		return nil, nil, err
 	}
-	defer unlock() // an open file stays readable after it was replaced or claimed
+	defer unlock() // an open file stays readable after it is replaced or deleted
 	p, err := f.current(key)
 	if err != nil {
 		return nil, nil, err
@@ -81,11 +82,11 @@ func (f *Folder) open(key string, of func(pointer) string) (*os.File, fs.FileInf
 	}
 	info, err := file.Stat()
 	if err != nil {
-		_ = file.Close() // only read
+		_ = file.Close() // nothing was written
 		return nil, nil, err
 	}
 	now := time.Now()
-	// If the mark fails, Sweep removes the snapshot a little early.
+	// If this fails, Sweep may remove the snapshot too early.
 	_ = os.Chtimes(filepath.Join(dir, pointerFile), now, now)
 	return file, info, nil
 }
@@ -95,17 +96,17 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 	return f.put(key, gen, nil, func(string) (func(io.Writer) error, error) { return write, nil })
 }
 
-// put saves an image of memory, unless image is nil, and then the archive of the workspace.
-// archive gets the name of the present archive and returns what writes the new one. It returns
-// nil if the present archive is to stay. Both files become current at once, or none does.
+// put saves a memory image, unless image is nil, and then an archive of the workspace. archive
+// gets the name of the present archive, and returns the function that writes the new one, or nil
+// to keep the present one. Either both files become current or neither does.
 func (f *Folder) put(key string, gen int64, image func(io.Writer) error, archive func(present string) (write func(io.Writer) error, err error)) (err error) {
 	dir := f.of(key)
 	var files []*os.File
 	defer func() {
 		for _, file := range files {
-			_ = file.Close() // either the file was synced, or nobody uses it
+			_ = file.Close() // the file was synced, or is not used
 			if err != nil {
-				_ = os.Remove(file.Name()) // the error says more
+				_ = os.Remove(file.Name()) // err says more than an error of this
 			}
 		}
 		if err != nil {
@@ -156,9 +157,8 @@ func (f *Folder) put(key string, gen int64, image func(io.Writer) error, archive
 	return f.commit(key, p)
 }
 
-// begin makes the file of a snapshot and locks it while it is written, so that no other
-// runner removes it. It holds the folder's lock, so in between no other runner looks for
-// files to remove.
+// begin makes a file for a snapshot, and locks the file so that no other runner removes it while
+// it is written. It holds the lock of f until the file is locked.
 func (f *Folder) begin(dir, suffix string) (*os.File, error) {
 	unlock, err := f.lock()
 	if err != nil {
@@ -173,13 +173,14 @@ func (f *Folder) begin(dir, suffix string) (*os.File, error) {
 		if err = flock(file, unix.LOCK_EX); err == nil {
 			return file, nil
 		}
-		_ = file.Close() // nothing is in it
+		_ = file.Close() // nothing was written
 		_ = os.Remove(file.Name())
 	}
 	return nil, fmt.Errorf("make the snapshot: %w", err)
 }
 
-// commit makes an object the snapshot of a key. The caller has the lock.
+// commit makes p the pointer of a key. It fails with [ErrStale] if the present pointer has a newer
+// generation. The caller holds the lock of f.
 func (f *Folder) commit(key string, p pointer) error {
 	was, err := f.current(key)
 	if err != nil {
@@ -200,14 +201,13 @@ func (f *Folder) commit(key string, p pointer) error {
 	if err := p.write(dir); err != nil {
 		return fmt.Errorf("save the snapshot: %w", err)
 	}
-	// From here on the snapshot is saved. The next save removes the files that this one
-	// may leave behind.
+	// From here on the snapshot is saved. If old files remain, the next save removes them.
 	f.removeOthers(dir, p)
 	return nil
 }
 
-// removeOthers removes all objects of a key but those of a pointer, also those of programs
-// that were killed. It skips an object that a runner is writing.
+// removeOthers removes all files of a key that its pointer does not name, including those of
+// programs that were killed. It leaves files that a runner is writing.
 func (f *Folder) removeOthers(dir string, p pointer) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -222,7 +222,7 @@ func (f *Folder) removeOthers(dir string, p pointer) {
 			if flock(file, unix.LOCK_EX|unix.LOCK_NB) == nil {
 				_ = os.Remove(name)
 			}
-			_ = file.Close() // only read
+			_ = file.Close() // nothing was written
 		}
 	}
 }
@@ -244,8 +244,8 @@ func (f *Folder) Delete(_ context.Context, key string, gen int64) error {
 	return f.remove(f.of(key))
 }
 
-// Sweep removes the snapshots that were neither saved nor read for longer than age, and
-// returns how many. If age/24 has not passed since the last sweep, it returns 0 at once.
+// Sweep removes the snapshots that were neither saved nor read for the time age, and returns their
+// number. If the last sweep is less than age/24 ago, it returns 0 at once.
 func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 	mark := filepath.Join(f.path, sweptFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < age/24 {
@@ -280,18 +280,19 @@ func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 	return n, nil
 }
 
-// newest returns when something in a folder was last written.
+// newest returns when something in the folder of a key was last written, as far as Sweep counts
+// it.
 func newest(dir string) time.Time {
 	var last time.Time
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return time.Now() // another program has removed the folder
+		return time.Now() // another program has just removed the folder
 	}
 	if info, err := os.Stat(dir); err == nil {
 		last = info.ModTime()
 	}
 	if len(entries) > 0 {
-		last = time.Time{} // the folder itself changes with every tidying
+		last = time.Time{} // the folder's own time also changes when old files are removed
 	}
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && info.ModTime().After(last) {
@@ -301,8 +302,8 @@ func newest(dir string) time.Time {
 	return last
 }
 
-// remove removes the folder of a key. It removes the pointer first: if it is interrupted,
-// the rest is not a snapshot any more.
+// remove removes the folder of a key. It removes the pointer first, so that nothing is a snapshot
+// any more if remove is interrupted.
 func (f *Folder) remove(dir string) error {
 	if err := os.Remove(filepath.Join(dir, pointerFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the snapshot: %w", err)
@@ -318,10 +319,10 @@ func (f *Folder) of(key string) string {
 	return filepath.Join(f.path, hex.EncodeToString(sum[:]))
 }
 
-// current reads the pointer of a key, which is zero if there is none.
+// current reads the pointer of a key. It is the zero pointer if there is none.
 func (f *Folder) current(key string) (pointer, error) { return pointerIn(f.of(key)) }
 
-// pointerIn reads the pointer in the folder of a key.
+// pointerIn reads the pointer in the folder of a key. It is the zero pointer if there is none.
 func pointerIn(dir string) (pointer, error) {
 	var p pointer
 	text, err := os.ReadFile(filepath.Join(dir, pointerFile))
@@ -351,7 +352,7 @@ func (p pointer) write(dir string) error {
 	return durable.WriteFile(filepath.Join(dir, pointerFile), text, 0o600)
 }
 
-// lock excludes all other commits, reads and removals. Its holders release it soon.
+// lock locks the folder against all other commits, reads and removals. It is held only briefly.
 func (f *Folder) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(f.path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of snapshots: %w", err)

@@ -12,16 +12,17 @@ import (
 	"time"
 )
 
-// imageSuffix ends the name of a file with the memory of a process.
+// imageSuffix is the suffix of a file with the memory of a process.
 const imageSuffix = ".memory"
 
-// IsImage reports whether a path below a data folder is that of an image. No backup has one.
+// IsImage reports whether a path, relative to a data folder, is that of a memory image. Backups
+// leave out these files.
 func IsImage(path string) bool {
 	return strings.HasPrefix(path, "snapshots/") && strings.HasSuffix(path, imageSuffix)
 }
 
-// Images keeps the memory of processes beside their workspaces. Package memory says what is in
-// an image. Here it is any bytes.
+// Images stores the memory of processes beside their workspaces. The format of an image does not
+// matter here; package memory defines it.
 type Images struct {
 	keeper *Keeper
 	folder *Folder
@@ -39,8 +40,8 @@ func (i *Image) Name() string { return filepath.Base(i.File.Name()) }
 // Size returns the size of the image in bytes.
 func (i *Image) Size() int64 { return i.size }
 
-// Images returns where the memory of the Keeper's processes is kept, nil if its Store keeps
-// none.
+// Images returns the store for the memory of the Keeper's processes, nil if the Keeper's Store is
+// no [Folder].
 func (k *Keeper) Images() *Images {
 	f, ok := k.cfg.Store.(*Folder)
 	if !ok {
@@ -49,9 +50,9 @@ func (k *Keeper) Images() *Images {
 	return &Images{k, f}
 }
 
-// Save writes an image, and then packs the workspace of a process as it is when image returns.
-// Both are kept or none: until both are written the earlier ones stay. If image fails, so does
-// Save, with its error. The other arguments are those of [Keeper.Save].
+// Save writes a memory image by calling image, and then packs the workspace as it is when image
+// returns. Until both are written, the earlier ones stay current. If image fails, Save fails with
+// its error. The other arguments are those of [Keeper.Save].
 func (i *Images) Save(ctx context.Context, process, owner, workspace, staged string, image func(io.Writer) error) error {
 	k := i.keeper
 	w := k.of(process)
@@ -62,7 +63,7 @@ func (i *Images) Save(ctx context.Context, process, owner, workspace, staged str
 	if err != nil {
 		return fmt.Errorf("save the workspace: %w", err)
 	}
-	defer func() { _ = root.Close() }() // only read
+	defer func() { _ = root.Close() }() // nothing was written through it
 	var c changes
 	var frozen time.Time
 	err = i.folder.put(k.cfg.Key(owner), k.cfg.Generation, func(to io.Writer) error {
@@ -75,7 +76,7 @@ func (i *Images) Save(ctx context.Context, process, owner, workspace, staged str
 			return nil, err
 		}
 		if present != "" && c.same(w.last) && time.Since(w.saved) < renewAfter {
-			return nil, nil //nolint:nilnil // the present archive stays
+			return nil, nil //nolint:nilnil // keep the present archive
 		}
 		return func(to io.Writer) error { return pack(ctx, to, root, c) }, nil
 	})
@@ -87,7 +88,8 @@ func (i *Images) Save(ctx context.Context, process, owner, workspace, staged str
 	return nil
 }
 
-// Open opens the image that is kept for an owner. It fails with [ErrNone] if there is none.
+// Open opens the memory image that is stored for an owner. It fails with [ErrNone] if there is
+// none.
 func (i *Images) Open(_ context.Context, owner string) (*Image, error) {
 	file, info, err := i.folder.open(i.keeper.cfg.Key(owner), func(p pointer) string { return p.Image })
 	if err != nil {
@@ -96,16 +98,16 @@ func (i *Images) Open(_ context.Context, owner string) (*Image, error) {
 	return &Image{file, info.Size()}, nil
 }
 
-// Claim deletes an image of an owner, and returns nil to at most one caller. From then on the
-// store refuses what older generations save or claim. It fails with [ErrNone] if the image is
-// not there any more, and with [ErrStale] for an older generation. An empty name deletes
-// whatever image there is.
+// Claim deletes the image with this name of an owner, and succeeds for at most one caller.
+// Afterwards the store refuses saves and claims of older generations. Claim fails with [ErrNone]
+// if the image is gone, and with [ErrStale] if a newer generation has saved or claimed. If name is
+// "", it deletes any image.
 func (i *Images) Claim(_ context.Context, owner, name string) error {
 	return i.folder.claim(i.keeper.cfg.Key(owner), i.keeper.cfg.Generation, name)
 }
 
-// claim takes an image out of the pointer of a key, and then deletes it. From the moment at
-// which the pointer is written nobody else gets the image.
+// claim removes an image from the pointer of a key, and then deletes the file. Once the pointer is
+// written, nobody else can get the image.
 func (f *Folder) claim(key string, gen int64, name string) error {
 	unlock, err := f.lock()
 	if err != nil {
@@ -121,7 +123,7 @@ func (f *Folder) claim(key string, gen int64, name string) error {
 	case name != "" && p.Image != name:
 		return ErrNone
 	case p.Image == "" && p.Generation == gen:
-		return nil // there is nothing to delete, and older generations are refused already
+		return nil // no image, and older generations are already refused
 	}
 	image := p.Image
 	p.Generation, p.Image = gen, ""
@@ -129,7 +131,7 @@ func (f *Folder) claim(key string, gen int64, name string) error {
 		return err
 	}
 	dir := f.of(key)
-	if err := os.MkdirAll(dir, 0o700); err != nil { // the first claim comes before the first save
+	if err := os.MkdirAll(dir, 0o700); err != nil { // a claim may come before the first save
 		return err
 	}
 	if err := p.write(dir); err != nil {
@@ -139,13 +141,13 @@ func (f *Folder) claim(key string, gen int64, name string) error {
 		return err
 	}
 	if image != "" {
-		// If the file stays, the next save removes it.
+		// If the file remains, the next save removes it.
 		_ = os.Remove(filepath.Join(dir, image))
 	}
 	return f.step("deleted")
 }
 
-// Expire deletes the images of memory that are older than age, and returns how many.
+// Expire deletes memory images that are older than age, and returns their number.
 func (f *Folder) Expire(_ context.Context, age time.Duration) (int, error) {
 	old, err := filepath.Glob(filepath.Join(f.path, "*", "*"+imageSuffix))
 	if err != nil || len(old) == 0 {
@@ -169,7 +171,7 @@ func (f *Folder) Expire(_ context.Context, age time.Duration) (int, error) {
 	return n, nil
 }
 
-// forgetImage deletes an image, and takes it out of its pointer first.
+// forgetImage deletes an image. It first removes its name from the pointer.
 func forgetImage(image string) error {
 	dir := filepath.Dir(image)
 	p, err := pointerIn(dir)
@@ -177,13 +179,13 @@ func forgetImage(image string) error {
 		p.Image = ""
 		err = p.write(dir)
 	}
-	if err != nil && !errors.Is(err, ErrCorrupt) { // a damaged pointer gives nobody the image
+	if err != nil && !errors.Is(err, ErrCorrupt) { // nobody can get the image through a damaged pointer
 		return err
 	}
 	return os.Remove(image)
 }
 
-// ForgetImage deletes an image that ImageFiles has named. The workspace stays.
+// ForgetImage deletes an image by a path that ImageFiles has returned. The workspace stays.
 func (f *Folder) ForgetImage(image string) error {
 	unlock, err := f.lock()
 	if err != nil {
@@ -193,10 +195,10 @@ func (f *Folder) ForgetImage(image string) error {
 	if err := forgetImage(image); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return nil // the image is gone, because a process has claimed it meanwhile
+	return nil // a process has claimed the image meanwhile
 }
 
-// ImageFiles returns the paths of the images that are kept.
+// ImageFiles returns the paths of the stored memory images.
 func (f *Folder) ImageFiles() []string {
 	pointers, _ := filepath.Glob(filepath.Join(f.path, "*", pointerFile)) // the pattern is well formed
 	var all []string

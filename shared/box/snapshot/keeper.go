@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// renewAfter is the age at which an unchanged snapshot is saved again. So a sweep by age
-// does not delete a snapshot that is in use.
+// renewAfter is the age at which a snapshot is saved again although nothing has changed, so that
+// [Folder.Sweep], or a rule of the bucket, does not delete it while it is in use.
 const renewAfter = 24 * time.Hour
 
 // Config configures a [Keeper]. Store and Key are required.
@@ -26,10 +26,10 @@ type Config struct {
 	Log    *slog.Logger // nil for none
 }
 
-// Keeper keeps the workspaces of the processes of one box. It knows a process by the name
-// that the provisioner gives it. It keeps each workspace for an owner: the process itself,
-// or a principal with several processes, which then share a snapshot. Calls for one
-// process must follow one another; calls for different processes may run at the same time.
+// Keeper saves and restores the workspaces of the processes of one box. process is the name that
+// the provisioner gives a process. owner is the name under which a workspace is stored: that of
+// the process, or of a principal whose processes share a snapshot. Calls for one process must
+// follow one another; calls for different processes may run at the same time.
 type Keeper struct {
 	cfg Config
 	log *slog.Logger
@@ -38,10 +38,10 @@ type Keeper struct {
 	kept map[string]*kept
 }
 
-// kept is what the Store has of one workspace.
+// kept is what the Store contains of one workspace.
 type kept struct {
 	last  changes   // the changes that were saved or restored last
-	saved time.Time // when; zero for never
+	saved time.Time // when last was saved; zero for never
 }
 
 // NewKeeper makes a Keeper. It does no I/O.
@@ -54,19 +54,19 @@ func NewKeeper(c Config) *Keeper {
 	return &Keeper{cfg: c, log: log, kept: map[string]*kept{}}
 }
 
-// Restore puts the newest snapshot of owner into the empty workspace of a process, and
-// returns the names in it, with those that the process had removed. After an error the
-// caller must not use the workspace.
+// Restore unpacks the newest snapshot of owner into the empty workspace of a process. It returns
+// the names in the snapshot, including those of files that were removed. After an error the caller
+// must not use the workspace.
 func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) (names []string, err error) {
 	begun := time.Now()
-	k.Leave(process) // if Restore fails, nothing of this process may be saved
+	k.Leave(process) // if Restore fails, this workspace must not be saved
 	w := &kept{}
 	archive, saved, err := k.cfg.Store.Get(ctx, k.cfg.Key(owner), k.cfg.Generation)
 	switch {
 	case errors.Is(err, ErrNone):
 		err = nil
 	case err == nil:
-		defer func() { _ = archive.Close() }() // only read
+		defer func() { _ = archive.Close() }() // nothing was written
 		w.saved = saved
 		if w.last, err = unpack(ctx, archive, workspace, k.cfg.Limits); err == nil {
 			k.log.Info("workspace restored", "process", process, "saved", saved.UTC(), "ms", time.Since(begun).Milliseconds())
@@ -81,22 +81,22 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 	return append(w.last.put.names(), w.last.gone...), nil
 }
 
-// Save saves what a process has changed in its workspace. record is the file in which the
-// Provisioner says what it has put there, "" for nothing. The process, and all that it had
-// started, must have ended. A workspace without new changes is not saved again before
-// renewAfter. After an error the previous snapshot is still there. The error wraps a
-// [*LimitError], [ErrStale], or an error of the store.
+// Save saves what a process has changed in its workspace. record is a file with what the
+// Provisioner has put into the workspace, "" for nothing. The process, and all that it has
+// started, must have ended. If nothing has changed, Save saves only after renewAfter. After an
+// error the previous snapshot is still there. The error wraps a [*LimitError], [ErrStale], or an
+// error of the store.
 func (k *Keeper) Save(ctx context.Context, process, owner, workspace, record string) error {
 	w := k.of(process)
 	if w == nil {
-		return nil // it was never restored
+		return nil // the workspace was never restored
 	}
 	begun := time.Now()
 	root, err := os.OpenRoot(workspace)
 	if err != nil {
 		return fmt.Errorf("save the workspace: %w", err)
 	}
-	defer func() { _ = root.Close() }() // only read
+	defer func() { _ = root.Close() }() // nothing was written through it
 	c, err := k.changed(ctx, root, record)
 	if err == nil && c.same(w.last) && (w.saved.IsZero() || time.Since(w.saved) < renewAfter) {
 		return nil
@@ -113,14 +113,15 @@ func (k *Keeper) Save(ctx context.Context, process, owner, workspace, record str
 	return nil
 }
 
-// of returns what the Store has of the workspace of a process, nil if that was never restored.
+// of returns what the Store contains of a process's workspace, nil if the workspace was never
+// restored.
 func (k *Keeper) of(process string) *kept {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.kept[process]
 }
 
-// changed returns what differs in a workspace from what the record says was put there.
+// changed returns the differences between a workspace and the record of what was put there.
 func (k *Keeper) changed(ctx context.Context, root *os.Root, record string) (changes, error) {
 	base, err := staged(record)
 	if err != nil {
@@ -133,16 +134,16 @@ func (k *Keeper) changed(ctx context.Context, root *os.Root, record string) (cha
 	return compare(base, now, k.cfg.Limits)
 }
 
-// Leave tells the Keeper that the workspace of a process is removed. Its next workspace is
-// a fresh one.
+// Leave says that the workspace of a process is removed. Its next workspace must be restored
+// first.
 func (k *Keeper) Leave(process string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.kept, process)
 }
 
-// Forget deletes the snapshot of an owner that has ended for good. It also forgets the
-// workspace of the process with that name.
+// Forget deletes the snapshot of an owner that has ended for good. It also does what Leave does,
+// for the process of that name.
 func (k *Keeper) Forget(ctx context.Context, owner string) error {
 	k.Leave(owner)
 	return k.cfg.Store.Delete(ctx, k.cfg.Key(owner), k.cfg.Generation)

@@ -16,28 +16,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Records of the archive, and its version.
+// Names of PAX records in an archive, and the versions of archives.
 const (
 	recordVersion = "DORMOUSE.snapshot"
 	recordEntries = "DORMOUSE.entries"
 	recordGone    = "DORMOUSE.gone"
 
-	version = "1" // of a workspace
+	version = "1" // the version of the archive of a workspace
 
-	// wholeVersion is the version of the archive of a whole folder. It must unpack fast:
-	// an install has thousands of small files, and a box that wakes has only part of a
-	// processor. So the compression is S2, which unpacks faster than zstd and takes a fifth
-	// more space. Entries have the short headers of tar where their names fit, and files
-	// have no times.
+	// wholeVersion is the version of the archive of a whole folder, which Pack writes. It must
+	// unpack fast: installed packages have thousands of small files, and a box that starts has
+	// only a part of a CPU. So it is compressed with S2, which unpacks faster than zstd and takes
+	// a fifth more space. Entries have short tar headers where their names fit, and files have no
+	// times.
 	wholeVersion = "whole-1"
-	// blockBytes is how much S2 compresses at a time.
+	// blockBytes is how many bytes S2 compresses at a time.
 	blockBytes = 1 << 20
 )
 
 var errMoved = errors.New("it was changed while it was saved")
 
 func pack(ctx context.Context, w io.Writer, root *os.Root, c changes) error {
-	// Use one goroutine and a small window: workspaces are small, and so are most files.
+	// One goroutine and a small window are enough, because workspaces and most of their files are
+	// small.
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 	if err != nil {
 		return err
@@ -45,16 +46,16 @@ func pack(ctx context.Context, w io.Writer, root *os.Root, c changes) error {
 	return packer{ctx: ctx, root: root, out: tar.NewWriter(z)}.all(z, c)
 }
 
-// Pack writes a whole folder to w. Unlike a snapshot it has all names, links that lead
-// out of the folder, and files with another name outside. It does not have the times of
-// files. It fails with a [*LimitError] if the folder exceeds limits. It also fails if
-// something changes the folder meanwhile, or if an entry cannot be read.
+// Pack writes a whole folder to w. Unlike a snapshot, it includes all names, links that lead out
+// of the folder, and files with hard links outside of it. It does not include the times of files.
+// It fails with a [*LimitError] if the folder exceeds limits. It also fails if the folder is
+// changed meanwhile, or if an entry cannot be read.
 func Pack(ctx context.Context, w io.Writer, folder string, limits Limits) error {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // only read
+	defer func() { _ = root.Close() }() // nothing was written through it
 	limits = limits.withDefaults()
 	now, err := scan(ctx, root, limits, true)
 	if err != nil {
@@ -76,10 +77,10 @@ type packer struct {
 	root *os.Root
 	out  *tar.Writer
 
-	whole bool // see [Pack]
+	whole bool // writes the archive of a whole folder, see [Pack]
 }
 
-// all writes the archive, and closes its compression.
+// all writes the archive, and closes the compressor z.
 func (p packer) all(z io.Closer, c changes) (err error) {
 	defer func() { err = errors.Join(err, z.Close()) }()
 	of := version
@@ -101,7 +102,7 @@ func (p packer) all(z io.Closer, c changes) (err error) {
 			return fmt.Errorf("%q: %w", name, err)
 		}
 	}
-	// Links come last, so that unpacking never writes through one.
+	// Links come last, so that unpacking never writes through a link.
 	for _, links := range []bool{false, true} {
 		for _, name := range c.put.names() {
 			if e := c.put[name]; (e.Mode.Type() == fs.ModeSymlink) == links {
@@ -119,7 +120,7 @@ func (p packer) entry(name string, e entry) error {
 		return err
 	}
 	h := &tar.Header{Name: name, Mode: int64(e.Mode.Perm()), Format: tar.FormatPAX, Typeflag: tar.TypeReg, Size: e.Size, ModTime: e.Time}
-	if p.whole { // the shortest header
+	if p.whole { // leads to the shortest header
 		h.Format, h.ModTime = tar.FormatUnknown, time.Time{}
 	}
 	switch e.Mode.Type() {
@@ -133,10 +134,10 @@ func (p packer) entry(name string, e entry) error {
 	return p.out.WriteHeader(h)
 }
 
-// file writes a file to the archive. It fails with errMoved if the file is not the one
-// that was scanned.
+// file writes a file to the archive. It fails with errMoved if the file has changed since it was
+// scanned.
 func (p packer) file(h *tar.Header, e entry) error {
-	// A process may have put a pipe here since the scan, and opening a pipe must not
+	// A process may have replaced the file with a pipe since the scan. Opening a pipe must not
 	// block.
 	f, err := p.root.OpenFile(h.Name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -145,7 +146,7 @@ func (p packer) file(h *tar.Header, e entry) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // nothing was written
 	if now, err := lookAt(f); err != nil || !now.same(e.State) {
 		return errors.Join(errMoved, err)
 	}
@@ -173,7 +174,7 @@ func lookAt(f *os.File) (State, error) {
 	return StateOf(info, ""), nil
 }
 
-// reader fails when its context ends.
+// reader is a reader that fails once its context has ended.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

@@ -14,48 +14,48 @@ import (
 	"time"
 )
 
-// Host gives a [Signed] store the URLs to read from and write to, and keeps the pointers.
-// Only the host has rights in the bucket. A runner can reach only the snapshots of its own
-// box. Each URL is for one snapshot and is valid for a limited time.
+// Host gives a [Signed] store the URLs to read from and to write to, and stores the pointers. Only
+// the host has rights in the bucket, so a runner can reach only the snapshots of its own box. Each
+// URL is for one snapshot, and is valid for a limited time.
 type Host interface {
-	// Newest returns a URL to get the newest snapshot of a key, its SHA-256 in
-	// hexadecimal, and when it was saved. The sum is "" if the host does not know it. It
-	// fails with [ErrNone] if there is none.
+	// Newest returns the URL of the newest snapshot of a key, the snapshot's SHA-256 in
+	// hexadecimal, and when it was saved. sum is "" if the host does not know it. Newest fails
+	// with [ErrNone] if there is no snapshot.
 	Newest(ctx context.Context, key string, gen int64) (get, sum string, saved time.Time, err error)
-	// Room returns an upload URL for a new object of size bytes with this SHA-256. The
-	// object gets an unused name.
+	// Room returns a URL for the upload of a new object, which has this size in bytes and this
+	// SHA-256 in hexadecimal.
 	Room(ctx context.Context, key string, gen, size int64, sum string) (Room, error)
-	// Commit makes an uploaded object the snapshot of a key. It fails with [ErrStale] if
-	// there is one of a newer generation.
+	// Commit makes an uploaded object the snapshot of a key. It fails with [ErrStale] if a newer
+	// generation has saved.
 	Commit(ctx context.Context, key string, gen int64, object string) error
-	// Forget removes the snapshot of gen or an older generation.
+	// Forget removes the snapshot of a key if it is of this generation or an older one.
 	Forget(ctx context.Context, key string, gen int64) error
 }
 
 // Room describes an upload that the host permits.
 type Room struct {
-	Object string      // its name, for [Host].Commit
-	URL    string      // presigned, for PUT
-	Header http.Header // headers that the signature requires
+	Object string      // the name of the object, for [Host].Commit
+	URL    string      // presigned, for the method PUT
+	Header http.Header // headers that the signature covers
 }
 
 // SignedConfig configures a [Signed] store.
 type SignedConfig struct {
 	Host Host
-	// Temp is a folder outside of all workspaces, in which a snapshot is built: S3
-	// requires its size before the upload.
+	// Temp is a folder outside of all workspaces, in which a snapshot is built before its upload,
+	// because S3 must be told its size.
 	Temp   string
-	Client *http.Client // nil for a client that follows no redirects
-	// Pauses are the waits between tries. nil means two, of 200 ms and of 1 s.
+	Client *http.Client // nil means a client that follows no redirects
+	// Pauses are the waits between tries. nil means 200 ms and 1 s, so three tries.
 	Pauses []time.Duration
 }
 
-// Signed is a [Store] in S3, or a compatible service, by presigned URLs. URLs are secrets
-// and never appear in its errors. If the bytes of a snapshot differ from those that were
-// put, reading its end fails with [ErrCorrupt].
+// Signed is a [Store] in S3, or in a compatible service, that uses presigned URLs. The URLs are
+// secrets, and its errors never contain them. If the bytes of a snapshot differ from those that
+// were saved, reading to its end fails with [ErrCorrupt].
 type Signed struct{ cfg SignedConfig }
 
-// NewSigned makes a store. It keeps no files or connections open.
+// NewSigned makes a Signed store. It needs no closing.
 func NewSigned(c SignedConfig) *Signed {
 	if c.Client == nil {
 		c.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -73,7 +73,7 @@ func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser,
 	var body io.ReadCloser
 	var saved time.Time
 	err := s.try(ctx, func() error {
-		// Each try gets a new URL, because that of the previous try may have expired.
+		// Each try gets a new URL, because the previous one may have expired.
 		from, sum, at, err := s.cfg.Host.Newest(ctx, key, gen)
 		if err != nil {
 			return &final{err}
@@ -101,7 +101,7 @@ func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.W
 		return fmt.Errorf("make the snapshot: %w", err)
 	}
 	defer func() {
-		_ = file.Close() // the file is removed at once, so it does not matter if this fails
+		_ = file.Close() // an error does not matter, the file is removed
 		_ = os.Remove(file.Name())
 	}()
 	sum := sha256.New()
@@ -136,7 +136,7 @@ func (s *Signed) put(ctx context.Context, room Room, file *os.File, size int64) 
 		return &final{withoutURL(err)}
 	}
 	if size > 0 {
-		// The client would close the file, so it gets a reader of it.
+		// The client would close the file, so it gets only a reader of it.
 		r.Body = io.NopCloser(io.NewSectionReader(file, 0, size))
 		r.ContentLength = size
 	}
@@ -158,7 +158,8 @@ func (s *Signed) Delete(ctx context.Context, key string, gen int64) error {
 	return nil
 }
 
-// send returns the body of an answer with status 200. The caller closes it.
+// send sends a request, and returns the body of a response with status 200. The caller closes the
+// body.
 func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 	answer, err := s.cfg.Client.Do(r)
 	if err != nil {
@@ -170,18 +171,17 @@ func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
 		err = fmt.Errorf("the store answers %d", code)
 	case code == http.StatusNotFound:
-		// Another runner may have saved since the URL was made, and so removed this
-		// object.
+		// Another runner may have saved after the URL was made, and so removed this object.
 		err = fmt.Errorf("%w: the store has no such object", ErrNone)
 	default:
 		err = &final{fmt.Errorf("the store answers %d", code)}
 	}
-	// The error leaves out the text of the answer, which may repeat the signed request.
+	// The error does not quote the response, which may repeat the signed URL.
 	_ = answer.Body.Close()
 	return nil, err
 }
 
-// storeBody is a body without URLs in its errors.
+// storeBody is the body of a response. Its errors contain no URLs.
 type storeBody struct{ io.ReadCloser }
 
 // Read implements io.Reader.
@@ -193,7 +193,8 @@ func (b *storeBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// summed is a body whose bytes must have a SHA-256. Its end is an error if they do not.
+// summed is the body of a response whose SHA-256 is known. Reading to its end fails if the sum
+// differs.
 type summed struct {
 	io.ReadCloser
 	sum  hash.Hash
@@ -203,7 +204,7 @@ type summed struct {
 // Read implements io.Reader.
 func (s *summed) Read(p []byte) (int, error) {
 	n, err := s.ReadCloser.Read(p)
-	_, _ = s.sum.Write(p[:n]) // a hash takes everything
+	_, _ = s.sum.Write(p[:n]) // never fails
 	if errors.Is(err, io.EOF) {
 		if got := hex.EncodeToString(s.sum.Sum(nil)); got != s.want {
 			return n, corrupt("it has the digest %s, and %s was put", got, s.want)
@@ -212,10 +213,11 @@ func (s *summed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// final is an error after which [Signed.try] does not try again.
+// final wraps an error after which [Signed.try] gives up.
 type final struct{ error }
 
-// try retries do until it succeeds, fails with a final error, or Pauses are used up.
+// try calls do until it succeeds, fails with a final error, or has been called once more than
+// there are Pauses.
 func (s *Signed) try(ctx context.Context, do func() error) error {
 	for i := 0; ; i++ {
 		err := do()

@@ -18,20 +18,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTree limits the names in a workspace, changed or not. It is more than staging allows,
-// so that a process can add as many as Limits.Files.
+// maxTree, plus Limits.Files, limits the number of entries in a workspace, changed or not. Staging
+// makes fewer than maxTree, so a process can add Limits.Files.
 const maxTree = 100_000
 
-// State is what can be seen of a file, folder or link.
+// State is what the package compares of a file, folder or link.
 type State struct {
 	Mode  fs.FileMode `json:"m"`           // type and permissions
-	Size  int64       `json:"s,omitempty"` // of a file
-	Time  time.Time   `json:"t,omitzero"`  // of a file
+	Size  int64       `json:"s,omitempty"` // of a file, in bytes
+	Time  time.Time   `json:"t,omitzero"`  // when a file was last changed
 	Inode uint64      `json:"i,omitempty"` // of a file; 0 if unknown
-	Link  string      `json:"l,omitempty"` // where a link leads, relative to its folder
+	Link  string      `json:"l,omitempty"` // the target of a link, relative to its folder
 }
 
-// StateOf returns the state of a file, folder or link. link is where it leads.
+// StateOf returns the state of a file, folder or link. link is the target of a link.
 func StateOf(info fs.FileInfo, link string) State {
 	s := State{Mode: info.Mode() & (fs.ModeType | fs.ModePerm)}
 	if s.Mode.Type() == fs.ModeSymlink {
@@ -46,7 +46,7 @@ func StateOf(info fs.FileInfo, link string) State {
 	return s
 }
 
-// same reports whether nothing has changed between two looks.
+// same reports whether s and o are equal. Inodes count only if both are known.
 func (s State) same(o State) bool {
 	return s.Mode == o.Mode && s.Size == o.Size && s.Time.Equal(o.Time) && s.Link == o.Link &&
 		(s.Inode == o.Inode || s.Inode == 0 || o.Inode == 0)
@@ -55,7 +55,7 @@ func (s State) same(o State) bool {
 // entry is a file, folder or link of a workspace.
 type entry struct {
 	State
-	out bool // shared with others, or not readable, so no snapshot has it
+	out bool // not in any snapshot, because it is shared with others or not readable
 }
 
 // tree maps the clean, slashed paths in a workspace to their entries.
@@ -64,8 +64,8 @@ type tree map[string]entry
 // names returns the sorted paths: a folder comes before its contents.
 func (t tree) names() []string { return slices.Sorted(maps.Keys(t)) }
 
-// hidden reports whether a folder above name could not be read, so that it is not known
-// whether name exists.
+// hidden reports whether a folder above name could not be read, so that nobody knows whether name
+// exists.
 func (t tree) hidden(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if t[dir].out {
@@ -75,15 +75,15 @@ func (t tree) hidden(name string) bool {
 	return false
 }
 
-// skipped reports whether scan ignores a name. It ignores dependencies and caches, which
-// are made anew.
+// skipped reports whether snapshots leave out a name. They leave out dependencies and caches,
+// which are made anew.
 func skipped(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
 }
 
-// scan reads the entries of a workspace. It follows no links. If whole is set, it skips no
-// names, and leaves out neither links that lead outside nor files that others share.
+// scan reads the entries of a workspace. It follows no links. If whole is set, it skips no names,
+// and also includes links that lead out of the folder and files with hard links outside of it.
 func scan(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree, error) {
 	s := scanner{ctx: ctx, whole: whole, root: root, found: tree{}, most: maxTree + limits.Files, limits: limits, names: map[uint64]uint64{}, seen: map[uint64]uint64{}}
 	if real, err := filepath.EvalSymlinks(root.Name()); err == nil {
@@ -94,8 +94,8 @@ func scan(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree, 
 	}
 	for name, e := range s.found {
 		if !whole && e.Mode.IsRegular() && s.names[e.Inode] > s.seen[e.Inode] {
-			// The file has another name outside of this workspace, so it does not belong
-			// to the process alone.
+			// The file has a hard link outside of this workspace, so it does not belong to the
+			// process alone.
 			e.out = true
 			s.found[name] = e
 		}
@@ -106,19 +106,19 @@ func scan(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree, 
 type scanner struct {
 	ctx    context.Context
 	root   *os.Root
-	real   string // the path of the workspace, links followed; "" if unknown
+	real   string // the path of the workspace without links; "" if unknown
 	found  tree
 	most   int
 	limits Limits
 	whole  bool
 
-	// names is the number of names of a file that has several, by inode. seen is how many
-	// of them the scan has found.
+	// names is the number of hard links of each file with several, by inode. seen is how many of
+	// them the scan has found.
 	names, seen map[uint64]uint64
 }
 
-// folder reads all entries of one folder in small batches, because a process may have
-// made any number of them.
+// folder reads the entries of one folder in small batches, because a process may have made any
+// number of them.
 func (s *scanner) folder(name string) error {
 	if err := context.Cause(s.ctx); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (s *scanner) folder(name string) error {
 	if err != nil {
 		return s.unread(name, err)
 	}
-	defer func() { _ = dir.Close() }() // only read
+	defer func() { _ = dir.Close() }() // nothing was written
 	var inside []string
 	for {
 		some, err := dir.ReadDir(256)
@@ -147,7 +147,7 @@ func (s *scanner) folder(name string) error {
 			return s.unread(name, err)
 		}
 	}
-	// Only one folder is open at a time, at any depth.
+	// Close the folder first, so that only one is open at a time, at any depth.
 	_ = dir.Close()
 	for _, sub := range inside {
 		if err := s.folder(sub); err != nil {
@@ -157,7 +157,7 @@ func (s *scanner) folder(name string) error {
 	return nil
 }
 
-// unread records a folder that cannot be read.
+// unread records that a folder cannot be read. It returns an error that ends the scan.
 func (s *scanner) unread(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && name != ".":
@@ -172,7 +172,7 @@ func (s *scanner) unread(name string, err error) error {
 	return nil
 }
 
-// look records one name, and reports whether it is a folder to read.
+// look records one entry, and reports whether it is a folder that must be read too.
 func (s *scanner) look(name string) (folder bool, err error) {
 	if skipped(name) && !s.whole {
 		return false, nil
@@ -207,14 +207,15 @@ func (s *scanner) look(name string) (folder bool, err error) {
 	return e.Mode.IsDir(), nil
 }
 
-// link reads a link. out reports whether it leads out of the workspace.
+// link returns the target of a link, relative to the link's folder. out reports whether it leads
+// out of the workspace.
 func (s *scanner) link(name string) (to string, out bool) {
 	to, err := s.root.Readlink(name)
 	if err != nil {
 		return "", true
 	}
 	if filepath.IsAbs(to) {
-		// The workspace has another path when it is restored, so links become relative.
+		// The restored workspace will have another path, so links become relative.
 		rel, err := filepath.Rel(s.real, filepath.Clean(to))
 		if s.real == "" || err != nil || !filepath.IsLocal(rel) {
 			return to, true
@@ -227,8 +228,8 @@ func (s *scanner) link(name string) (to string, out bool) {
 	return to, leavesOut(s.root, name, to)
 }
 
-// leavesOut reports whether the existing link name leads out of the folder, by itself or
-// through other links.
+// leavesOut reports whether the link name, whose target is to, leads out of the folder, by itself
+// or through other links.
 func leavesOut(root *os.Root, name, to string) bool {
 	if len(to) > maxName || !local(name, to) {
 		return true
@@ -237,34 +238,34 @@ func leavesOut(root *os.Root, name, to string) bool {
 	return err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ELOOP) && !absolute(root, path.Join(path.Dir(name), to))
 }
 
-// local reports whether a link stays in the folder, judged by its text alone.
+// local reports whether a link stays in the folder, judged only by its text.
 func local(name, to string) bool {
 	return to != "" && !filepath.IsAbs(to) && filepath.IsLocal(path.Join(path.Dir(name), to))
 }
 
-// absolute reports whether name is a link with an absolute path. link checks such a link
-// by itself.
+// absolute reports whether name is a link with an absolute path. The method link checks such a
+// link separately.
 func absolute(root *os.Root, name string) bool {
 	link, err := root.Readlink(name)
 	return err == nil && filepath.IsAbs(link)
 }
 
-// changes is what a process has made of its staged workspace.
+// changes is what a process has changed in its workspace after it was staged.
 type changes struct {
-	put  tree     // made or changed
-	gone []string // removed; a folder comes after its contents
+	put  tree     // entries that were made or changed
+	gone []string // names that were removed; a folder comes after its contents
 
-	bytes   int64 // of all files, uncompressed
-	leftOut int   // changed, but shared with others or not readable
+	bytes   int64 // of all files in put, uncompressed
+	leftOut int   // how many changed entries are shared with others or not readable
 }
 
-// same reports whether two workspaces that were staged alike have the same files.
+// same reports whether two workspaces that were staged alike have the same changes.
 func (c changes) same(o changes) bool {
 	return slices.Equal(c.gone, o.gone) && maps.EqualFunc(c.put, o.put, func(a, b entry) bool { return a.same(b.State) })
 }
 
-// staged reads what a Provisioner has put into a workspace, by names. file is "" if it put
-// nothing there.
+// staged reads the record of what a Provisioner has put into a workspace. It returns the states by
+// name, nil if file is "".
 func staged(file string) (map[string]State, error) {
 	if file == "" {
 		return nil, nil
@@ -286,7 +287,7 @@ func staged(file string) (map[string]State, error) {
 	return base, nil
 }
 
-// compare returns the changes from the staged workspace to the present one.
+// compare returns the changes from the staged workspace base to the present one.
 func compare(base map[string]State, now tree, limits Limits) (changes, error) {
 	c := changes{put: tree{}}
 	largest := ""

@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unpack puts an archive of a workspace into an empty folder in which no process works,
-// and returns what is in it. After an error the folder has some of the files.
+// unpack unpacks the archive of a workspace into an empty folder in which no process works, and
+// returns what is in the archive. After an error the folder contains some of the files.
 //
-// unpack does not trust the archive: it touches nothing outside of the folder, and refuses
+// unpack does not trust the archive: it writes nothing outside of the folder, and refuses
 // everything that pack does not write.
 func unpack(ctx context.Context, r io.Reader, folder string, limits Limits) (changes, error) {
 	z, err := zstd.NewReader(reader{ctx, source{r}}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
@@ -34,33 +34,32 @@ func unpack(ctx context.Context, r io.Reader, folder string, limits Limits) (cha
 	return u.found, err
 }
 
-// Unpack puts what [Pack] wrote into an empty folder. It writes nothing outside of the
-// folder, whatever the archive holds. Links in it may lead anywhere, so the caller must
-// trust the archive before it follows one. It fails with [ErrCorrupt] if the archive is
-// damaged, and with a [*LimitError] if it exceeds limits. After an error the folder has
-// some of the files.
+// Unpack unpacks what [Pack] has written into an empty folder. It writes nothing outside of the
+// folder, whatever the archive contains. Links may lead anywhere, so the caller must trust the
+// archive before it follows a link. Unpack fails with [ErrCorrupt] if the archive is damaged, and
+// with a [*LimitError] if it exceeds limits. After an error the folder contains some of the files.
 func Unpack(ctx context.Context, r io.Reader, folder string, limits Limits) error {
 	z := s2.NewReader(reader{ctx, source{r}}, s2.ReaderMaxBlockSize(blockBytes))
 	return (&unpacker{whole: true}).all(ctx, z, folder, limits.withDefaults())
 }
 
-// unpacker fills a folder that was empty. Links must come last in the archive, so the path
-// of a file or folder never leads through a link. A file takes three system calls, because
-// an install has thousands of them.
+// unpacker fills an empty folder. Links must come last in the archive, so the path of a file or
+// folder never leads through a link. A file takes only three system calls, because installed
+// packages have thousands of files.
 type unpacker struct {
 	in     *tar.Reader
 	root   *os.Root
-	folder int    // the descriptor of root
-	umask  uint32 // takes permissions from new entries
+	folder int    // the file descriptor of root
+	umask  uint32 // permissions that the kernel removes from new entries
 	buffer []byte
-	whole  bool // see [Pack]
+	whole  bool // reads the archive of a whole folder, see [Pack]
 
 	found  changes  // the changes that the archive of a workspace lists
 	links  []string // links that were made so far
-	closed []closed // folders in the order of their making
+	closed []closed // folders whose permissions are still to be set, in the order in which they were made
 }
 
-// closed is a folder that gets its permissions once everything is written.
+// closed is a folder that gets its permissions after everything is written.
 type closed struct {
 	name string
 	mode fs.FileMode
@@ -71,12 +70,12 @@ func (u *unpacker) all(ctx context.Context, z io.Reader, folder string, limits L
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // every write has ended
+	defer func() { _ = root.Close() }() // all writes have ended
 	dir, err := root.Open(".")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // only read
+	defer func() { _ = dir.Close() }() // nothing was written through it
 	bounded := &io.LimitedReader{R: z, N: limits.most()}
 	u.in, u.root, u.folder, u.buffer = tar.NewReader(bounded), root, int(dir.Fd()), make([]byte, 256<<10)
 	if err := u.untar(ctx, limits); err != nil {
@@ -85,11 +84,11 @@ func (u *unpacker) all(ctx context.Context, z io.Reader, folder string, limits L
 	return ended(ctx, bounded)
 }
 
-// most returns how many bytes an archive has at most, with headers and padding.
+// most returns the largest size of an archive within the limits, before compression, with headers
+// and padding.
 func (l Limits) most() int64 { return l.Bytes + int64(l.Files+1)*(4*maxName+8<<10) }
 
-// ended reads an archive to its end, where checksums are. Only zeros may come before the
-// end.
+// ended reads an archive to its end, where the checksums are. Only zeros may come before the end.
 func ended(ctx context.Context, r *io.LimitedReader) error {
 	rest := make([]byte, 4<<10)
 	for {
@@ -106,8 +105,8 @@ func ended(ctx context.Context, r *io.LimitedReader) error {
 	}
 }
 
-// readError marks err as [ErrCorrupt] unless it comes from the context, the store, the
-// disk or a limit.
+// readError wraps err as [ErrCorrupt], unless it comes from the context, the store, the disk or a
+// limit.
 func readError(ctx context.Context, err error) error {
 	var place *fs.PathError
 	var link *os.LinkError
@@ -119,13 +118,13 @@ func readError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrCorrupt, err)
 }
 
-// sourceError is an error of the store while its snapshot is read.
+// sourceError wraps an error of the store from which a snapshot is read.
 type sourceError struct{ error }
 
 // Unwrap returns the error of the store.
 func (e *sourceError) Unwrap() error { return e.error }
 
-// source is a reader that marks the errors of a store.
+// source is a reader that wraps errors of the store as sourceError.
 type source struct{ r io.Reader }
 
 // Read implements io.Reader.
@@ -141,8 +140,8 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }
 
-// untar reads the archive below the compression. It checks the limits, and that the archive
-// has as many entries as it says.
+// untar reads the uncompressed archive. It checks the limits, and that the archive has as many
+// entries as its header says.
 func (u *unpacker) untar(ctx context.Context, limits Limits) error {
 	if err := u.readUmask(); err != nil {
 		return err
@@ -212,7 +211,8 @@ func (u *unpacker) begin(limits Limits) (int, error) {
 	return n, nil
 }
 
-// readUmask makes an entry with all permissions, and sees which of them are missing.
+// readUmask finds out the umask: it makes a folder with all permissions, and looks which ones are
+// missing.
 func (u *unpacker) readUmask() error {
 	const name = ".umask"
 	var made unix.Stat_t
@@ -239,7 +239,7 @@ func (u *unpacker) entry(name string, h *tar.Header) error {
 		}
 		u.links = append(u.links, name)
 		seen.Mode, seen.Link = fs.ModeSymlink, h.Linkname
-		err = u.inside(name, func() error { return u.root.Symlink(h.Linkname, name) }) // an earlier link cannot lead this one out of the workspace: root prevents that
+		err = u.inside(name, func() error { return u.root.Symlink(h.Linkname, name) }) // root prevents that an earlier link leads this one out of the workspace
 	case len(u.links) > 0:
 		return corrupt("%q comes after a link", name)
 	case h.Typeflag == tar.TypeDir:
@@ -260,7 +260,8 @@ func (u *unpacker) entry(name string, h *tar.Header) error {
 	return err
 }
 
-// inside makes an entry. If the folder above it is not in the archive, inside makes that first.
+// inside calls makeEntry. If the folder of the entry does not exist, inside makes the folder
+// first.
 func (u *unpacker) inside(name string, makeEntry func() error) error {
 	err := makeEntry()
 	if errors.Is(err, fs.ErrNotExist) && !u.whole {
@@ -274,8 +275,8 @@ func (u *unpacker) inside(name string, makeEntry func() error) error {
 	return err
 }
 
-// file makes a file. It does not use os.File, which would make two more system calls and
-// three allocations for each of thousands of files.
+// file makes a file. It does not use os.File, which takes two more system calls and three
+// allocations for each of thousands of files.
 func (u *unpacker) file(name string, mode uint32, h *tar.Header) error {
 	fd := 0
 	err := u.inside(name, func() (err error) {
@@ -298,7 +299,7 @@ func (u *unpacker) file(name string, mode uint32, h *tar.Header) error {
 		err = at("chmod", name, unix.Fchmod(fd, mode))
 	}
 	if err = errors.Join(err, at("close", name, unix.Close(fd))); err == nil && !u.whole {
-		_ = u.root.Chtimes(name, h.ModTime, h.ModTime) // this fails for a time that the file system cannot store
+		_ = u.root.Chtimes(name, h.ModTime, h.ModTime) // fails if the file system cannot store such a time
 	}
 	return err
 }
@@ -314,7 +315,7 @@ func write(fd int, data []byte) error {
 	return nil
 }
 
-// again repeats a system call that a signal has interrupted.
+// again repeats a system call as long as a signal interrupts it.
 func again(call func() (int, error)) (int, error) {
 	for {
 		if n, err := call(); !errors.Is(err, unix.EINTR) {
@@ -330,14 +331,15 @@ func at(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: name, Err: err}
 }
 
-// fine reports whether pack could have written a name. fs.ValidPath would refuse names
-// that are not UTF-8, but files may have such names.
+// fine reports whether pack can have written this name. fs.ValidPath would not do, because it
+// refuses names that are not UTF-8.
 func fine(name string) bool {
 	return name != "" && name != "." && len(name) <= maxName && path.Clean(name) == name && !path.IsAbs(name) &&
 		name != ".." && !strings.HasPrefix(name, "../") && !strings.Contains(name, "\x00")
 }
 
-// finish makes the checks that need everything to be there, and sets the modes of folders.
+// finish checks the links, which is possible only when all entries exist, and sets the permissions
+// of folders.
 func (u *unpacker) finish() error {
 	for _, name := range u.links {
 		to, err := u.root.Readlink(name)
@@ -345,7 +347,7 @@ func (u *unpacker) finish() error {
 			return corrupt("link %q leads out of the workspace by way of others", name)
 		}
 	}
-	for _, c := range slices.Backward(u.closed) { // inner folders first: a closed folder cannot be entered
+	for _, c := range slices.Backward(u.closed) { // inner folders first, because a folder without permissions cannot be entered
 		if err := u.root.Chmod(c.name, c.mode); err != nil {
 			return err
 		}
