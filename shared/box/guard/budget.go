@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// roomWithin is how long Room waits.
+// roomWithin limits how long [Budget.Room] waits.
 const roomWithin = 10 * time.Second
 
-// Budget bounds the bytes that the boxes of a program hold of what their servers have
-// written. A reader that waits for Room before it reads more keeps the sum near the bound. A
-// nil Budget has no bound. A Budget is safe for concurrent use.
+// Budget limits how many bytes of their servers' output the boxes of a program have in memory.
+// Readers call Room before they read more, which keeps the sum near the limit. A nil Budget has no
+// limit. A Budget is safe for concurrent use.
 type Budget struct {
 	most int
 
 	mu   sync.Mutex
 	held int
-	room chan struct{} // closed when there is room again; nil while there is
+	room chan struct{} // nil while there is room; otherwise closed when there is room again
 }
 
-// NewBudget returns a Budget of so many bytes.
+// NewBudget returns a Budget with a limit of most bytes.
 func NewBudget(most int) *Budget { return &Budget{most: most} }
 
-// Hold adds bytes that are held, also above the bound, or with a negative number takes
-// them back.
+// Hold adds bytes to the sum, even above the limit. A negative number subtracts bytes that are not
+// held any more.
 func (b *Budget) Hold(bytes int) {
 	if b == nil {
 		return
@@ -40,9 +40,8 @@ func (b *Budget) Hold(bytes int) {
 	}
 }
 
-// Room waits until less is held than the bound. It returns false if that takes longer than
-// ten seconds. Then what is held belongs to servers that do not finish their lines, or to
-// a store that takes nothing.
+// Room waits until the sum is not over the limit. It returns false after ten seconds; then the
+// bytes belong to servers that do not finish their lines, or the store accepts nothing.
 func (b *Budget) Room() bool {
 	if b == nil {
 		return true
@@ -63,7 +62,7 @@ func (b *Budget) Room() bool {
 	}
 }
 
-// Held returns how many bytes are held.
+// Held returns the sum of the bytes that are held.
 func (b *Budget) Held() int {
 	if b == nil {
 		return 0

@@ -1,10 +1,11 @@
-// Package guard keeps one box from harming the others of a program that has several. Every
-// goroutine and timer of such a box begins under the [Guard] of the box, which catches its
-// panics. A [Budget] bounds what all of them hold, and a [Memory] their processes.
+// Package guard protects the boxes of a program that runs several from faults of one of them.
+// Every goroutine and timer of a box is started by the [Guard] of the box, which catches its
+// panics. A [Budget] limits the output that all boxes hold, and a [Memory] the memory of all their
+// processes.
 //
-// A guard does not stop what the Go runtime calls fatal: concurrent writes of a map, a stack
-// or a heap without bounds. It cannot tell what a panic has left half done, so its box must
-// end.
+// A Guard cannot catch what the Go runtime calls a fatal error: concurrent map writes, a stack
+// overflow, or a lack of memory. It cannot tell what a panic has left half done, so the box must
+// end after a panic.
 package guard
 
 import (
@@ -16,8 +17,8 @@ import (
 	"time"
 )
 
-// Guard catches the panics of one box. A nil Guard catches none, for a program that has a
-// single box: that program ends. A Guard is safe for concurrent use.
+// Guard catches the panics of one box. A nil Guard catches none; it is for a program with a single
+// box, which a panic then ends. A Guard is safe for concurrent use.
 type Guard struct {
 	log      *slog.Logger
 	budget   *Budget
@@ -27,16 +28,16 @@ type Guard struct {
 	err      error
 
 	mu   sync.Mutex
-	idle []chan func() // one for each goroutine of Go that waits for more to do
+	idle []chan func() // a channel for each goroutine of work that waits for its next function
 }
 
-// New returns a Guard that logs the stack of a panic. Its box holds bytes of budget, and its
-// processes have a part of memory; both may be nil.
+// New returns a Guard that logs the stack of a panic. budget and memory are what [Guard.Budget]
+// and [Guard.Memory] return; both may be nil.
 func New(log *slog.Logger, budget *Budget, memory *Memory) *Guard {
 	return &Guard{log: log, budget: budget, memory: memory, panicked: make(chan struct{})}
 }
 
-// Memory returns the memory of the machine, nil for none.
+// Memory returns the memory that the boxes of the program share, nil for no limit.
 func (g *Guard) Memory() *Memory {
 	if g == nil {
 		return nil
@@ -44,7 +45,7 @@ func (g *Guard) Memory() *Memory {
 	return g.memory
 }
 
-// Budget returns the budget of the program, nil for none.
+// Budget returns the budget that the boxes of the program share, nil for no limit.
 func (g *Guard) Budget() *Budget {
 	if g == nil {
 		return nil
@@ -52,7 +53,7 @@ func (g *Guard) Budget() *Budget {
 	return g.budget
 }
 
-// Catch is to be deferred. It catches a panic of the function that has deferred it.
+// Catch must be deferred. It catches a panic of the function that has deferred it.
 func (g *Guard) Catch() {
 	if g == nil {
 		return
@@ -77,7 +78,7 @@ func (g *Guard) Panicked() <-chan struct{} {
 	return g.panicked
 }
 
-// Err returns an error for the first panic, nil while there was none.
+// Err returns an error about the first panic, nil if there was none.
 func (g *Guard) Err() error {
 	select {
 	case <-g.Panicked():
@@ -87,11 +88,11 @@ func (g *Guard) Err() error {
 	}
 }
 
-// keepIdle is how long a goroutine of Go waits for more to do.
+// keepIdle is how long a goroutine of Go waits for its next function before it ends.
 const keepIdle = time.Second
 
-// Go calls do in another goroutine. It reuses one that is idle, because the stack of a new
-// goroutine has to grow first, which makes each call of a tool slower.
+// Go calls do in another goroutine. It reuses a goroutine that is idle, because the stack of a new
+// one has to grow first, which makes every tool call slower.
 func (g *Guard) Go(do func()) {
 	if g == nil {
 		go do()
@@ -140,7 +141,7 @@ func (g *Guard) call(do func()) {
 	do()
 }
 
-// After calls do in another goroutine, when d has passed.
+// After calls do in its own goroutine after the time d.
 func (g *Guard) After(d time.Duration, do func()) *time.Timer {
 	return time.AfterFunc(d, func() {
 		defer g.Catch()

@@ -8,51 +8,51 @@ import (
 )
 
 const (
-	// A process makes room for others only if it was not used for tryAgain, and a client that
-	// found no room may come back after the same time. So sessions that are busy do not end
-	// each other's processes with every call.
+	// An idle process is ended to make room for others only if it was not used for tryAgain, so
+	// that busy sessions do not end each other's processes. A client that found no room may come
+	// back after the same time.
 	tryAgain = 10 * time.Second
-	// perStart is the memory that is set aside for a process in its first time, settle, because
-	// the process has not taken that memory yet.
+	// perStart is how many bytes are reserved for a process during the time settle after its
+	// start, in which it has not yet taken its memory.
 	perStart = 32 << 20
 	settle   = time.Second
-	// A machine is full when 1/leftPart of its memory is left, but at least leftLeast bytes and
-	// at most leftMost.
+	// The memory is full when less than 1/leftPart of it is free, but at least leftLeast and at
+	// most leftMost bytes.
 	leftPart            = 32
 	leftLeast, leftMost = 32 << 20, 256 << 20
-	// looks is how many times, a quarter of a second apart, Room looks whether other programs
-	// have made room.
+	// looks is how often, every quarter of a second, Room checks whether other programs have made
+	// room.
 	looks = 12
 )
 
-// Memory shares the memory of the machine between the boxes of a program. A nil Memory has no
-// bound. A Memory is safe for concurrent use.
+// Memory shares the memory of the machine among the boxes of a program. A nil Memory has no limit.
+// A Memory is safe for concurrent use.
 type Memory struct {
-	// Ask has the other programs of the machine that run boxes make room. nil: there are none.
+	// Ask asks the other programs on this machine that run boxes to make room. It is nil if there
+	// are none.
 	Ask func()
 
-	left  func() (free, total int64, known bool)
-	known func() bool   // whether left ever knows
-	turn  chan struct{} // one start at a time finds out whether there is room
+	left  func() (free, total int64, known bool) // returns the free and the total bytes
+	known func() bool                            // whether left knows the free memory
+	turn  chan struct{}                          // a semaphore, so that only one start at a time looks for room
 
 	mu      sync.Mutex
 	boxes   map[Sleeper]bool
-	started []time.Time // within settle
+	started []time.Time // when processes were started, within the last settle
 }
 
-// Sleeper is a box that can give memory back.
+// Sleeper is a box that can end an idle process to free memory.
 type Sleeper interface {
-	// Idlest finds the process of the box that has been idle longest, and returns since when it
-	// has been idle. ok is false if no process is idle. stop ends the process and returns a
-	// channel that is closed when it has ended. If the process was used meanwhile, stop leaves
-	// it alone and returns nil.
+	// Idlest finds the process of the box that has been idle longest, and returns since when. ok
+	// is false if no process is idle. stop ends the process, and returns a channel that is closed
+	// when it has ended. If the process was used meanwhile, stop does nothing and returns nil.
 	Idlest() (since time.Time, stop func() (ended <-chan struct{}), ok bool)
 }
 
-// FullError is the reason why a machine starts no process.
+// FullError says that there is no memory for another process. Free and Total are in bytes.
 type FullError struct{ Free, Total int64 }
 
-// RetryAfter returns the time after which there may be room.
+// RetryAfter returns how long a client should wait before it tries again.
 func (FullError) RetryAfter() time.Duration { return tryAgain }
 
 // Error implements error.
@@ -60,8 +60,8 @@ func (e FullError) Error() string {
 	return fmt.Sprintf("the memory of this machine is full: %d of %d MiB are left, and every process has been used in the last %s; try again in %s, or see with dormouse ps what runs", e.Free>>20, e.Total>>20, tryAgain, tryAgain)
 }
 
-// NewMemory returns the Memory of a machine. left says how much is free, of how much; known is
-// false where that cannot be found out. nil asks this machine.
+// NewMemory returns a Memory. left returns the free and the total bytes; known is false if they
+// cannot be found out. If left is nil, [Left] is used.
 func NewMemory(left func() (free, total int64, known bool)) *Memory {
 	if left == nil {
 		left = Left
@@ -73,12 +73,13 @@ func NewMemory(left func() (free, total int64, known bool)) *Memory {
 	return &Memory{left: left, known: known, turn: make(chan struct{}, 1), boxes: map[Sleeper]bool{}}
 }
 
-// Known reports whether m bounds anything.
+// Known reports whether the free memory is known, so that m limits anything.
 func (m *Memory) Known() bool {
 	return m != nil && m.known()
 }
 
-// Join has the idle processes of a box make room for others, until leave is called.
+// Join adds a box whose idle processes may be ended to make room for others. leave removes the
+// box.
 func (m *Memory) Join(box Sleeper) (leave func()) {
 	if m == nil {
 		return func() {}
@@ -95,9 +96,10 @@ func (m *Memory) Join(box Sleeper) (leave func()) {
 
 func least(total int64) int64 { return min(max(total/leftPart, leftLeast), leftMost) }
 
-// Room waits until there is room for one more process, and counts it. If there is too little, it
-// ends the process of all boxes that has been idle longest, and so on. Then it asks others. The
-// caller holds no lock of a box. Errors: [FullError], and the cause of ctx.
+// Room waits until there is memory for one more process, and reserves it. If there is too little,
+// it ends idle processes, the one that has been idle longest first; then it asks other programs
+// with Ask. The caller must not hold the lock of a box. The error is a [FullError] or the cause of
+// ctx.
 func (m *Memory) Room(ctx context.Context) error {
 	if m == nil {
 		return nil
@@ -143,7 +145,8 @@ func (m *Memory) Room(ctx context.Context) error {
 	}
 }
 
-// young returns how many processes were started within settle, and when the first of them was.
+// young returns how many processes were started within the last settle, and when the first of them
+// was.
 func (m *Memory) young() (n int, first time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,8 +159,8 @@ func (m *Memory) young() (n int, first time.Time) {
 	return len(m.started), first
 }
 
-// Yield ends the process that has been idle longest, if it was idle for ten seconds. It returns nil if
-// there is no such process.
+// Yield ends the process that has been idle longest, if it has been idle for ten seconds. It
+// returns a channel that is closed when the process has ended, or nil if there is no such process.
 func (m *Memory) Yield() (ended <-chan struct{}) {
 	m.mu.Lock()
 	boxes := make([]Sleeper, 0, len(m.boxes))

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Left returns how many bytes of this machine's memory programs can still get, of how many. The
-// limit of a control group that this program is in counts as the machine.
+// Left returns how many bytes of memory are free for programs on this machine, and how many it has
+// in total. If a control group of this program has a lower limit, that counts as the machine.
 func Left() (free, total int64, known bool) {
 	info := numbers("/proc/meminfo", ":")
 	free, total, known = info["MemAvailable"]<<10, info["MemTotal"]<<10, info["MemAvailable"] > 0
@@ -32,7 +32,7 @@ func Left() (free, total int64, known bool) {
 		}
 		for dir := filepath.Join(root, parts[2]); strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
 			limit, ok := number(filepath.Join(dir, most))
-			if !ok || known && limit >= total {
+			if !ok || known && limit >= total { // there is no limit, or one above the total
 				continue // "max", or more than there is
 			}
 			used, ok := number(filepath.Join(dir, now))
@@ -55,7 +55,7 @@ func numbers(file, between string) map[string]int64 {
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // nothing was written
 	all := map[string]int64{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		name, rest, _ := strings.Cut(lines.Text(), between)

@@ -2,6 +2,5 @@
 
 package guard
 
-// Left returns how many bytes of this machine's memory programs can still get, of how many. It
-// does not know that outside of Linux.
+// Left returns known as false, because it knows the free memory only on Linux.
 func Left() (free, total int64, known bool) { return 0, 0, false }

@@ -16,38 +16,38 @@ import (
 )
 
 const (
-	drainWait  = 500 * time.Millisecond // how long output is read that is still in a pipe after the exit
-	drainReads = 64                     // most reads of that output; together they read more than a pipe holds
+	drainWait  = 500 * time.Millisecond // how long output is read after the exit of the process
+	drainReads = 64                     // the most reads of that output; together they read more than a pipe can contain
 )
 
-// Grace is the time that a process has to exit by itself.
+// Grace is how long a process may take to exit, step by step.
 type Grace struct {
-	Stdin time.Duration // after its stdin ends
-	Term  time.Duration // after SIGTERM, which follows
+	Stdin time.Duration // after its stdin was closed
+	Term  time.Duration // after the SIGTERM that follows
 }
 
 // Command describes a process to start.
 type Command struct {
 	Path string
-	Args []string // with the name of the program first
+	Args []string // the first is the name of the program
 	Env  []string
-	Dir  string // "" for the runner's
+	Dir  string // "" for the directory of this program
 
-	// Start starts the command in a sandbox; nil is [exec.Cmd.Start].
+	// Start starts the command in a sandbox. If it is nil, [exec.Cmd.Start] is used.
 	Start func(*exec.Cmd) error
-	// Clear is called once, when the process and its group have ended, or could not be
-	// started. It ends processes that have left the group. It may be nil.
+	// Clear is called once, after the process and its group have ended, or could not be started.
+	// It must end processes that have left the group. It may be nil.
 	Clear func()
 
-	Extra []*os.File // files that the process has as descriptors from 3 on; the caller closes them. A Command with Start has none
+	Extra []*os.File // files that the process gets as descriptors 3 and following; the caller closes them. Must be empty if Start is set
 
 	Guard *guard.Guard // catches the panics of the goroutines that wait for the process; nil for none
-	Apart bool         // the process leads a session of its own, and has no terminal
+	Apart bool         // the process leads its own OS session, so it has no terminal
 }
 
-// Child is a running process that leads a process group of its own, and its three pipes.
-// Everything in the group ends with it. The caller reads Stdout and Stderr to their end,
-// and calls Release when the process has exited. All methods are safe for concurrent use.
+// Child is a running process that leads its own process group, with its three pipes. The whole
+// group is killed when it ends. The caller reads Stdout and Stderr to their ends, and calls
+// Release after the process has exited. All methods are safe for concurrent use.
 type Child struct {
 	cmd    *exec.Cmd
 	pid    int
@@ -60,22 +60,22 @@ type Child struct {
 	stdout *drain
 	stderr *drain
 
-	mu     sync.Mutex // held while the group is signaled
-	reaped bool       // another process may have the pid from now on
+	mu     sync.Mutex // held while a signal is sent to the group
+	reaped bool       // the pid is free, so another process may get it
 
 	ending    sync.Once
-	abandoned chan struct{} // closed when Grace.Stdin has passed without an exit
-	exited    chan struct{} // closed when the group is gone; then end is set
+	abandoned chan struct{} // closed when the process has not exited within Grace.Stdin
+	exited    chan struct{} // closed when the whole group has ended; end is set before
 	end       Exit
 }
 
-// Exit is how a process ended. The zero Exit means that this is not known.
+// Exit says how a process ended. The zero Exit means that this is unknown.
 type Exit struct {
 	Code   *int
 	Signal string // such as SIGKILL
 }
 
-// String describes how the process ended, as the last words of a sentence.
+// String describes the end of the process, as the predicate of a sentence.
 func (e Exit) String() string {
 	switch {
 	case e.Code != nil:
@@ -87,16 +87,15 @@ func (e Exit) String() string {
 	}
 }
 
-// Start starts a process. Its error is the error of the operating system, or of
-// run.Start. If the Go runtime has only one processor, Start adds another one for the time
-// of the start.
+// Start starts a process. Its error is that of the operating system or of run.Start. If the Go
+// runtime uses only one CPU, Start lets it use two during the start.
 func Start(run Command, g Grace) (*Child, error) {
 	c := &Child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{}), clear: func() {}, guard: run.Guard}
 	if run.Clear != nil {
 		c.clear = run.Clear
 	}
 	c.cmd = &exec.Cmd{Path: run.Path, Args: run.Args, Env: run.Env, Dir: run.Dir, SysProcAttr: attributes(run.Apart)}
-	// exec.Cmd would make pipes that its Wait closes with output still in them.
+	// exec.Cmd would close pipes of its own in Wait, even if they still contain output.
 	pipes, err := openPipes(3)
 	if err != nil {
 		return nil, fmt.Errorf("open pipes: %w", err)
@@ -124,28 +123,28 @@ func Start(run Command, g Grace) (*Child, error) {
 	return c, nil
 }
 
-// PID returns the process id, which is also the id of the group.
+// PID returns the process id, which is also the id of the process group.
 func (c *Child) PID() int { return c.pid }
 
 // Since returns when the process was started.
 func (c *Child) Since() time.Time { return c.since }
 
-// Stdin returns the writer to the process's stdin. Writing fails once CloseStdin or
-// Terminate was called.
+// Stdin returns a writer to the process's stdin. Writes fail after a call of CloseStdin or
+// Terminate.
 func (c *Child) Stdin() io.Writer { return c.stdin }
 
-// Stdout returns the reader of the process's stdout. It ends soon after the process has
-// exited, even if another process still holds the pipe.
+// Stdout returns a reader of the process's stdout. It ends soon after the process has exited, even
+// if another process still has the pipe open.
 func (c *Child) Stdout() io.Reader { return c.stdout }
 
-// Stderr is like Stdout.
+// Stderr returns a reader of the process's stderr. It ends as that of Stdout does.
 func (c *Child) Stderr() io.Reader { return c.stderr }
 
-// Exited returns a channel that is closed when the process and its group are gone.
+// Exited returns a channel that is closed when the whole process group has ended.
 func (c *Child) Exited() <-chan struct{} { return c.exited }
 
-// Abandoned returns a channel that is closed when a process that was told to end has not
-// exited within [Grace].Stdin.
+// Abandoned returns a channel that is closed if, after Terminate, the process has not exited
+// within [Grace].Stdin.
 func (c *Child) Abandoned() <-chan struct{} { return c.abandoned }
 
 // Exit returns how the process ended; ok is false while it runs.
@@ -158,26 +157,26 @@ func (c *Child) Exit() (e Exit, ok bool) {
 	}
 }
 
-// KernelKilled reports whether the kernel has killed any process on this machine for lack
-// of memory since this process was started.
+// KernelKilled reports whether the kernel has killed any process on this machine for lack of
+// memory since this process was started.
 func (c *Child) KernelKilled() bool { return oomKills() > c.kills }
 
-// wait waits for the process and records its end.
+// wait waits for the end of the process and records it.
 func (c *Child) wait() {
 	c.reap()
 	children.ended(c.pid)
 	c.clear()
 	c.end = exitOf(c.cmd.ProcessState)
 	close(c.exited)
-	// A process that left the group may hold the pipes open. Readers now get the rest of
-	// the output, and then the end.
+	// A process that has left the group may keep the pipes open. Readers now get the rest of the
+	// output and then io.EOF.
 	c.stdout.expire()
 	c.stderr.expire()
 }
 
-// killGroup kills the rest of the group. The caller holds mu.
+// killGroup kills all processes that are left in the group. The caller holds mu.
 func (c *Child) killGroup() {
-	// An error means that the group is gone, or may not be killed.
+	// An error means that the group has ended, or may not be killed.
 	_ = unix.Kill(-c.pid, unix.SIGKILL)
 }
 
@@ -186,13 +185,13 @@ func (c *Child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.reaped {
-		_ = unix.Kill(-c.pid, s) // an error means that it is gone
+		_ = unix.Kill(-c.pid, s) // an error means that the group has ended
 	}
 }
 
-// Terminate begins to end the process and returns at once. It closes stdin, sends
-// SIGTERM to the group after Grace.Stdin, and SIGKILL after Grace.Term (MCP 2025-11-25,
-// basic/lifecycle, "Shutdown").
+// Terminate begins to end the process, and returns at once. It closes stdin, sends SIGTERM to the
+// group after Grace.Stdin, and SIGKILL after another Grace.Term (MCP 2025-11-25, basic/lifecycle,
+// "Shutdown").
 func (c *Child) Terminate() {
 	c.ending.Do(func() {
 		closeAll(c.stdin)
@@ -212,16 +211,17 @@ func (c *Child) Terminate() {
 // Kill kills the group at once.
 func (c *Child) Kill() { c.signal(unix.SIGKILL) }
 
-// Unread returns how many bytes in the stdin of a process that ends by itself will never be
-// read. It waits a moment for the end. ok is false if this is not certain: a program may
-// still read, or stdin was closed.
+// Unread returns how many bytes in the process's stdin will never be read, after the process has
+// exited by itself. It waits up to 50 ms for the exit. ok is false if a program may still read
+// them, or if stdin was closed.
 func (c *Child) Unread() (n int, ok bool) { return unread(c.stdin) }
 
-// Interrupt ends a write to Stdin that waits for the process to read. Later writes fail, too.
+// Interrupt makes a write to Stdin return that waits for the process to read. Later writes fail,
+// too.
 func (c *Child) Interrupt() { _ = c.stdin.SetWriteDeadline(time.Unix(1, 0)) }
 
-// Reread opens the other end of the stdin of a running process. take returns what the process
-// has not read; it is called once, when the process has ended.
+// Reread opens the read end of the stdin of a running process. take returns what the process has
+// not read. It must be called once, after the process has ended.
 func (c *Child) Reread() (take func() ([]byte, error), err error) { return reread(c.stdin) }
 
 // CloseStdin ends the stdin of the process.
@@ -238,7 +238,7 @@ func (c *Child) exits(within time.Duration) bool {
 	}
 }
 
-// Release closes the pipes. The process must have exited.
+// Release closes the pipes. It must be called after the process has exited.
 func (c *Child) Release() { closeAll(c.stdin, c.stdout.f, c.stderr.f) }
 
 func exitOf(s *os.ProcessState) Exit {
@@ -252,15 +252,15 @@ func exitOf(s *os.ProcessState) Exit {
 	return Exit{Code: &code}
 }
 
-// drain reads a pipe to its end. After the process has exited, drain reads only what the
-// pipe holds, and does not wait for other writers.
+// drain reads a pipe to its end. After the process has exited, drain reads only what is left in
+// the pipe, and does not wait for other writers.
 type drain struct {
 	f      *os.File
 	exited <-chan struct{}
-	left   int // reads after the exit
+	left   int // how many reads are allowed after the exit
 }
 
-// Read also returns io.EOF when nothing more comes after the exit.
+// Read returns io.EOF also when the process has exited and the pipe is empty.
 func (d *drain) Read(p []byte) (int, error) {
 	over := false
 	select {
@@ -276,7 +276,7 @@ func (d *drain) Read(p []byte) (int, error) {
 	n, err := d.f.Read(p)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if !over {
-			return d.Read(p) // exited while this waited: read what is in the pipe before giving up
+			return d.Read(p) // the process has exited during this read: read what is left in the pipe
 		}
 		err = io.EOF
 	}
@@ -284,7 +284,7 @@ func (d *drain) Read(p []byte) (int, error) {
 }
 
 func (d *drain) expire() {
-	// This fails only if the file is closed, and then no reader blocks.
+	// This fails only if the file is closed, and then no read blocks.
 	_ = d.f.SetReadDeadline(time.Now().Add(drainWait))
 }
 
@@ -305,7 +305,7 @@ func openPipes(n int) ([]pipe, error) {
 	return pipes, nil
 }
 
-// closeAll closes pipes, of which some may be closed already.
+// closeAll closes files, some of which may be closed already.
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		_ = f.Close()

@@ -13,16 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes puts the process into a group of its own. If the runner dies without having
-// stopped the process, the kernel kills it. The kernel sends that signal when the thread
-// that started the process dies. The Go runtime keeps its threads, so only the end of the
-// runner sends it.
+// attributes puts the process into its own process group. If the runner dies, the kernel kills the
+// process. The kernel does so when the thread that has started the process dies; the Go runtime
+// keeps its threads, so that happens only when the runner dies.
 func attributes(apart bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: !apart, Setsid: apart, Pdeathsig: syscall.SIGKILL}
 }
 
-// oomKills returns how many processes the kernel has killed for lack of memory since boot,
-// on the whole machine.
+// oomKills returns how many processes of the whole machine the kernel has killed for lack of
+// memory since boot.
 func oomKills() int {
 	stat, err := os.ReadFile("/proc/vmstat")
 	if err != nil {
@@ -30,12 +29,12 @@ func oomKills() int {
 	}
 	_, rest, _ := bytes.Cut(stat, []byte("\noom_kill "))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	n, _ := strconv.Atoi(string(line)) // kernels before 4.13 do not count
+	n, _ := strconv.Atoi(string(line)) // 0 on kernels before 4.13, which do not count
 	return n
 }
 
-// reap waits for the process, kills the rest of its group and then reaps it. As long as
-// the process is a zombie its pid is taken, so the signal cannot reach another group.
+// reap waits for the process, kills the rest of its group, and then reaps the process. Before it
+// is reaped, no other process can get its pid, so the signal cannot reach another group.
 func (c *Child) reap() {
 	for {
 		err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -46,16 +45,16 @@ func (c *Child) reap() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.killGroup()
-	// Its error repeats the exit status.
+	// The error only repeats the exit status.
 	_ = c.cmd.Wait()
 	c.reaped = true
 }
 
-// endWait is how long unread waits for the last reader of a pipe. A process that exits closes
-// its pipes within moments.
+// endWait is how long unread waits for the last reader of a pipe to close it, which takes a
+// process only moments when it exits.
 const endWait = 50 * time.Millisecond
 
-// unread returns how many bytes are in a pipe that has no reader any more.
+// unread returns how many bytes are in a pipe that no process can read any more.
 func unread(w *os.File) (n int, ok bool) {
 	conn, err := w.SyscallConn()
 	if err != nil {
@@ -73,7 +72,7 @@ func unread(w *os.File) (n int, ok bool) {
 	return n, ok && failed == nil
 }
 
-// reread opens the read end of a pipe, of which this process has the write end only.
+// reread opens the read end of a pipe whose write end is w.
 func reread(w *os.File) (take func() ([]byte, error), err error) {
 	conn, err := w.SyscallConn()
 	if err != nil {
@@ -87,8 +86,8 @@ func reread(w *os.File) (take func() ([]byte, error), err error) {
 		return nil, err
 	}
 	return func() ([]byte, error) {
-		_ = w.Close()                                  // from now on, usually only the process holds the write end
-		_ = r.SetReadDeadline(time.Now().Add(endWait)) // a program that inherited the write end may hold it
+		_ = w.Close()                                  // now usually only the process has the write end open
+		_ = r.SetReadDeadline(time.Now().Add(endWait)) // another program may have inherited the write end
 		all, err := io.ReadAll(r)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = nil

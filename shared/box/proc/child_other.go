@@ -8,18 +8,18 @@ import (
 	"syscall"
 )
 
-// attributes puts the process into a group of its own. Outside Linux a process outlives
-// a runner that is killed, until it finds its stdin closed.
+// attributes puts the process into its own process group. Outside Linux a process outlives a
+// runner that is killed, until it notices that its stdin is closed.
 func attributes(apart bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: !apart, Setsid: apart}
 }
 
-// oomKills returns 0: only Linux counts such kills.
+// oomKills returns 0, because only Linux counts these kills.
 func oomKills() int { return 0 }
 
 // reap waits for the process, and then kills the rest of its group.
 func (c *Child) reap() {
-	// Its error repeats the exit status.
+	// The error only repeats the exit status.
 	_ = c.cmd.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()

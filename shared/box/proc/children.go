@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// children has the processes of boxes that this program has started and not reaped yet.
+// children is the processes that this program has started with [Start] and not reaped yet.
 var children = register{pids: map[int]bool{}}
 
-// register is a set of pids. Whoever starts a process or changes the set holds starts for
-// reading. So whoever holds starts for writing knows that no process is just being started.
+// register is a set of pids. While a process is started or removed from the set, starts is held
+// for reading. So while starts is held for writing, every process that was started is in the set.
 type register struct {
 	starts sync.RWMutex
 	mu     sync.Mutex
@@ -36,8 +36,8 @@ func (r *register) ended(pid int) {
 	delete(r.pids, pid)
 }
 
-// Started reports whether a pid that was seen before the call is that of a child that this
-// program has started with [Start].
+// Started reports whether a pid, which the caller has seen before the call, is that of a process
+// that this program has started with [Start] and not reaped.
 func Started(pid int) bool {
 	children.starts.Lock()
 	defer children.starts.Unlock()

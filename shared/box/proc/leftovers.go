@@ -1,5 +1,5 @@
 package proc
 
-// MarkEnv is the environment variable with the mark of a box's process. Programs that
-// the process starts inherit it.
+// MarkEnv is the environment variable with the mark of a process; see [EndMarked]. Programs that
+// the process starts inherit the variable.
 const MarkEnv = "DORMOUSE_PROCESS"

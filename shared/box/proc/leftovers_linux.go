@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// markedTime limits how long EndMarked waits for killed processes to end; they need
+// markedTime limits how long EndMarked waits for killed processes to end, which normally takes
 // moments.
 const markedTime = 5 * time.Second
 
-// EndMarked kills every process that carries mark, or mark followed by a slash and more,
-// in any group or session. It returns when all are gone, or with an error if some are
-// left after five seconds. It sees the processes of its own user, or all if it is root.
-// It does not find a process that has cleared its environment.
+// EndMarked kills every process whose [MarkEnv] is mark, or mark followed by a slash and more
+// text, in any process group or session. It returns when all have ended, or with an error if some
+// are left after five seconds. It sees the processes of its own user, or of all users if it runs
+// as root. It does not find a process that has cleared its environment.
 func EndMarked(mark string) error {
 	if mark == "" {
 		return nil
@@ -45,8 +45,8 @@ func EndMarked(mark string) error {
 	}
 }
 
-// marked lists the pids that carry the mark. A zombie has no environment any more, so it
-// is not listed.
+// marked returns the pids of the processes with the mark. It does not list zombies, which have no
+// environment any more.
 func marked(mark string) ([]int, error) {
 	all, err := folders()
 	if err != nil {
@@ -61,7 +61,7 @@ func marked(mark string) ([]int, error) {
 	return found, nil
 }
 
-// under reports whether own is mark, or mark followed by a slash and more.
+// under reports whether own is mark, or mark followed by a slash and more text.
 func under(own, mark string) bool {
 	rest, ok := strings.CutPrefix(own, mark)
 	return ok && (rest == "" || rest[0] == '/')
@@ -69,7 +69,8 @@ func under(own, mark string) bool {
 
 func carries(pid int, mark string) bool { return under(markOf(pid), mark) }
 
-// markOf returns the mark of a process, "" for none, or if it is gone or not ours.
+// markOf returns the mark of a process. It returns "" if the process has none, has ended, or may
+// not be read.
 func markOf(pid int) string {
 	env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
 	if err != nil {
@@ -83,14 +84,14 @@ func markOf(pid int) string {
 	return ""
 }
 
-// folders returns the inode of the folder in /proc of each process but this one, by pid. A later
-// process with the same pid has another inode.
+// folders returns the inode of the folder in /proc of each process except this one, by pid. A
+// later process with the same pid has another inode.
 func folders() (inodes map[int]uint64, err error) {
 	f, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // the file is only read
+	defer func() { _ = f.Close() }() // nothing was written
 	inodes = map[int]uint64{}
 	for buf := make([]byte, 16<<10); ; {
 		n, err := unix.Getdents(int(f.Fd()), buf)
@@ -106,18 +107,18 @@ func folders() (inodes map[int]uint64, err error) {
 	}
 }
 
-// direntName is where the name begins in an entry that the kernel returns for a folder.
+// direntName is the offset of the name in a directory entry of getdents64.
 const direntName = 19
 
-// settled is the age up to which the mark of a process is read at each look: a process that was
-// just forked may not have executed its program yet, which has another environment.
+// settled is how long after its first sighting the mark of a process is read at each look. A
+// process that was just forked may get another environment when it executes its program.
 const settled = time.Second
 
-// seen keeps the marks of the processes of this machine from one look to the next. To read the
-// environments of all processes takes milliseconds, and few processes are new at a look.
+// seen remembers the marks of this machine's processes between two looks. To read the environments
+// of all processes takes milliseconds, and few of them are new.
 var seen table
 
-// table has what is known of each process, by pid.
+// table has the last sighting of each process, by pid.
 type table struct {
 	mu sync.Mutex
 	of map[int]sighting
@@ -129,7 +130,7 @@ type sighting struct {
 	mark  string
 }
 
-// marks returns the marks of the processes that folders has returned.
+// marks returns the marks of the processes in inodes, which folders has returned.
 func (t *table) marks(inodes map[int]uint64, now time.Time) map[int]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,11 +149,11 @@ func (t *table) marks(inodes map[int]uint64, now time.Time) map[int]string {
 	return all
 }
 
-// killMarked kills the process with a pid if the process has the mark. Another process may
-// have the pid by now: a pidfd stays with one process, so killMarked opens it first.
+// killMarked kills the process with this pid if it has the mark. Another process may have got the
+// pid meanwhile. So killMarked first opens a pidfd, which always refers to the same process.
 func killMarked(pid int, mark string) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ENOSYS) { // before linux 5.3
+	if errors.Is(err, unix.ENOSYS) { // Linux before 5.3
 		_ = unix.Kill(pid, unix.SIGKILL)
 		return
 	}
@@ -160,7 +161,7 @@ func killMarked(pid int, mark string) {
 		return
 	}
 	if carries(pid, mark) {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // an error means that it is gone
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // an error means that the process has ended
 	}
 	_ = unix.Close(fd)
 }

@@ -2,5 +2,5 @@
 
 package proc
 
-// EndMarked does nothing: these systems do not show the environment of a process.
+// EndMarked does nothing, because these systems do not show the environment of a process.
 func EndMarked(string) error { return nil }

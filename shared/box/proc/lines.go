@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 )
 
-// edge is the number of bytes that [TooLong] keeps of each end of a line.
+// edge is how many bytes [TooLong] keeps of the beginning and of the end of a line.
 const edge = 256
 
 // LineReader cuts the output of a process into lines.
@@ -20,29 +20,29 @@ type LineReader struct {
 	r      *bufio.Reader
 	max    int
 	budget *guard.Budget
-	held   int    // bytes of the last line, which budget counts
-	whole  bool   // see Whole
-	rest   []byte // see Rest
-	cut    bool   // the rest of the line was over the limit, and is left out
+	held   int    // bytes of the last line, which the budget counts
+	whole  bool   // set by Whole
+	rest   []byte // what Rest returns
+	cut    bool   // the text after the last line end was over the limit, so rest does not have it
 }
 
-// NewLineReader makes a reader for lines of up to limit bytes, including the line end. It
-// holds the bytes of a line in budget, which may be nil, until Next is called again.
+// NewLineReader returns a reader for lines of up to limit bytes, including the line end. It counts
+// a line's bytes in budget, which may be nil, until the next call of Next.
 func NewLineReader(r io.Reader, limit int, budget *guard.Budget) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit, budget: budget}
 }
 
-// Whole makes l return whole lines only: Next does not return a last line without a line end,
-// and Rest does.
+// Whole makes l return only complete lines: text after the last line end is returned by Rest, and
+// not by Next. Whole returns l.
 func (l *LineReader) Whole() *LineReader {
 	l.whole = true
 	return l
 }
 
-// Rest returns what came after the last line end. ok is false if that was over the limit.
+// Rest returns the text after the last line end. ok is false if that text was over the limit.
 func (l *LineReader) Rest() (rest []byte, ok bool) { return l.rest, !l.cut }
 
-// Close gives back what the last line holds of the budget.
+// Close returns to the budget what the last line holds of it.
 func (l *LineReader) Close() { l.hold(0) }
 
 func (l *LineReader) hold(bytes int) {
@@ -50,12 +50,11 @@ func (l *LineReader) hold(bytes int) {
 	l.held = bytes
 }
 
-// Next returns a line without its LF or CRLF; the caller owns it. The last line needs no
-// line end. For a line over the limit, or one for which the budget has no room, the error
-// is a *TooLong, and the next call returns the next line. Other errors are those of the
-// reader.
+// Next returns a line without its LF or CRLF; the caller owns it. If a line is over the limit, or
+// the budget has no room for it, the error is a *TooLong, and the next call returns the next line.
+// Other errors are those of the underlying reader.
 func (l *LineReader) Next() ([]byte, error) {
-	var parts [][]byte // joined at the end: a slice that grows would be copied several times
+	var parts [][]byte // joined at the end, because a growing slice would be copied several times
 	var long *TooLong
 	size := 0
 	l.hold(0)
@@ -88,7 +87,7 @@ func (l *LineReader) Next() ([]byte, error) {
 		case err != nil && size == 0:
 			return nil, err
 		default:
-			// The next call returns the error again.
+			// If err is not nil, the next call returns it.
 			line := parts[0]
 			if len(parts) > 1 {
 				line = slices.Concat(parts...)
@@ -99,8 +98,8 @@ func (l *LineReader) Next() ([]byte, error) {
 	}
 }
 
-// TooLong is the error for a line over the limit. It keeps enough of the line to find
-// the request that the line answers.
+// TooLong is the error for a line that is over the limit. It has enough of the line to find the
+// request that the line answers.
 type TooLong struct {
 	Bytes      int  // length of the line
 	Full       bool // the line is within the limit, but the budget had no room for it
@@ -122,10 +121,9 @@ func (e *TooLong) add(part []byte) {
 	e.tail = slices.Clone(e.tail[max(0, len(e.tail)-edge):])
 }
 
-// Answers returns the id of the request that the line answers. It finds an id only if it is
-// written as a number, or as digits in a string, in the second member or in the last one, where
-// servers put it. Both places are outside of nested values, so the id there is the id of the
-// message.
+// Answers returns the id of the request that the line answers. It finds only an id that is a
+// number, or digits in a string. The id must be the second member or the last one, where servers
+// put it. There it cannot belong to a nested value.
 func (e *TooLong) Answers() (id []byte, ok bool) {
 	head, tail := bytes.TrimPrefix(stripSpace(e.head), []byte("\uFEFF")), stripSpace(e.tail)
 	if rest, found := bytes.CutPrefix(head, []byte(`{"jsonrpc":"2.0","id":`)); found {
@@ -148,19 +146,19 @@ func stripSpace(b []byte) []byte {
 	}, b)
 }
 
-// Queue holds lines for the goroutine that writes them. It is bounded in bytes, so a
-// server that does not read blocks only its own session.
+// Queue holds lines for the goroutine that writes them. Its size in bytes is limited, so a server
+// that does not read blocks only its own session.
 type Queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
 	lines  [][]byte
-	bytes  int // sum of lines, and of the line that is being written
+	bytes  int // of all lines, and of the line that is being written
 	max    int
 	closed bool
 
-	pushed, written int64 // bytes so far, with line ends
+	pushed, written int64 // bytes pushed and written so far, with line ends
 
-	first   []byte // bytes to write before the lines
+	first   []byte // bytes to write before lines
 	writing bool   // WriteLines is in a call of Write
 	paused  bool   // Pause was called
 }
@@ -172,8 +170,8 @@ func NewQueue(limit int) *Queue {
 	return q
 }
 
-// Push adds a line, which the queue then owns. It returns false if the line does not
-// fit. A closed queue accepts and drops every line.
+// Push adds a line, which the queue then owns. It returns false if there is no room for the line.
+// A closed queue drops every line and returns true.
 func (q *Queue) Push(line []byte) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -190,21 +188,21 @@ func (q *Queue) Push(line []byte) bool {
 	return true
 }
 
-// Pushed returns how many bytes the queue has taken so far, with line ends.
+// Pushed returns how many bytes were pushed so far, with line ends.
 func (q *Queue) Pushed() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.pushed
 }
 
-// Written returns how many of the pushed bytes were written, with line ends.
+// Written returns how many of the pushed bytes were written so far, with line ends.
 func (q *Queue) Written() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.written
 }
 
-// Prepend has WriteLines write bytes before all lines. It is called before WriteLines.
+// Prepend makes WriteLines write raw before all lines. It must be called before WriteLines.
 func (q *Queue) Prepend(raw []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -226,7 +224,7 @@ func (q *Queue) WriteLines(w io.Writer) error {
 		q.bytes -= line
 		q.written += int64(n)
 		if q.paused {
-			q.first, err = raw[n:], nil // the pause has interrupted the write, which is no error
+			q.first, err = raw[n:], nil // Pause has interrupted the write; the rest stays in the queue
 		}
 		q.filled.Broadcast()
 		q.mu.Unlock()
@@ -237,8 +235,8 @@ func (q *Queue) WriteLines(w io.Writer) error {
 	}
 }
 
-// pop waits for something to write, and returns it. line is how many bytes of it count against
-// the limit. ok is false if the queue is closed or paused.
+// pop waits for something to write and returns it. line is how many of its bytes count against the
+// limit. ok is false if the queue is closed or paused.
 func (q *Queue) pop() (raw []byte, line int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -258,8 +256,8 @@ func (q *Queue) pop() (raw []byte, line int, ok bool) {
 	return append(raw, '\n'), len(raw), true
 }
 
-// Pause ends WriteLines, and keeps what is not written. It calls interrupt, which must end a
-// Write that waits for a reader. When Pause returns, nothing is being written any more.
+// Pause makes WriteLines return, and keeps what is not written. It calls interrupt, which must
+// make a blocked Write return. When Pause returns, nothing is being written.
 func (q *Queue) Pause(interrupt func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -271,8 +269,8 @@ func (q *Queue) Pause(interrupt func()) {
 	}
 }
 
-// Take returns what a paused queue has not written: the rest of a line that was begun, and the
-// lines behind it. Later lines are for the next Take.
+// Take returns what a paused queue has not written: the rest of a line that was partly written,
+// and the lines after it. Lines that are pushed later are returned by the next Take.
 func (q *Queue) Take() (rest []byte, lines [][]byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -281,7 +279,7 @@ func (q *Queue) Take() (rest []byte, lines [][]byte) {
 	return rest, lines
 }
 
-// Close drops the lines that were not written, and ends WriteLines.
+// Close drops the lines that are not written, and makes WriteLines return.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

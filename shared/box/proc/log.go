@@ -14,24 +14,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// maxLogLine is the number of bytes after which a Log writes a line in parts.
+// maxLogLine is how many bytes of a line a Log collects before it writes them as a part of the
+// line.
 const maxLogLine = 16 << 10
 
-// Log writes the stderr of one process, and lines of its stdout that are no messages, to
-// a writer. It hides secrets, so it writes whole lines, or parts of very long ones. A nil
-// Log writes nothing. All methods are safe for concurrent use.
+// Log writes the stderr of one process, and lines of its stdout that are no messages, to a writer.
+// It removes secrets, so it writes complete lines, or parts of very long ones. A nil Log writes
+// nothing. All methods are safe for concurrent use.
 type Log struct {
 	to   io.WriteCloser
 	hide *redact.Redactor
 
 	mu     sync.Mutex
 	err    []byte // output of stderr that is not written yet
-	out    []byte // the same of stdout
+	out    []byte // output of stdout that is not written yet
 	closed bool
 }
 
-// NewLog makes a Log that writes to the writer to, and closes it at the end. If to is nil,
-// the Log is nil.
+// NewLog returns a Log that writes to the writer to, and closes it in Close. If to is nil, it
+// returns a nil Log.
 func NewLog(to io.WriteCloser, hide *redact.Redactor) *Log {
 	if to == nil {
 		return nil
@@ -39,7 +40,7 @@ func NewLog(to io.WriteCloser, hide *redact.Redactor) *Log {
 	return &Log{to: to, hide: hide}
 }
 
-// Write takes stderr of the process. It takes all of p and never fails, because the
+// Write adds output of the process's stderr. It takes all of p and never fails, because the
 // process must not block on stderr.
 func (d *Log) Write(p []byte) (int, error) {
 	if d != nil {
@@ -50,10 +51,10 @@ func (d *Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ofStdout begins each line of stdout.
+// ofStdout is the prefix of each line of stdout.
 const ofStdout = "stdout: "
 
-// Stdout takes a line of stdout that is no message.
+// Stdout adds a line of stdout that is no message.
 func (d *Log) Stdout(line []byte) {
 	if d != nil {
 		d.mu.Lock()
@@ -62,9 +63,9 @@ func (d *Log) Stdout(line []byte) {
 	}
 }
 
-// add takes output of one stream. held is what was not written of it so far, and of begins each
-// of its lines. add writes all whole lines, but holds back those that may end in the beginning
-// of a secret, until more output comes.
+// add adds output of one stream. held is the stream's output that is not written yet, and of is
+// the prefix of its lines. add writes all complete lines, but keeps lines that may end with the
+// beginning of a secret until more output comes.
 func (d *Log) add(held *[]byte, of string, p []byte) {
 	*held = append(*held, p...)
 	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxLogLine {
@@ -87,11 +88,11 @@ func (d *Log) write(text []byte, of string) {
 	if of != "" {
 		said = of + strings.ReplaceAll(strings.TrimSuffix(said, "\n"), "\n", "\n"+of) + "\n"
 	}
-	_, _ = io.WriteString(d.to, said) // nobody could be told of an error
+	_, _ = io.WriteString(d.to, said) // an error could be reported to nobody
 }
 
-// Note writes a line about the process itself, with the time. It first writes the output
-// that was held back.
+// Note writes a line about the process itself, with the time. It first writes all output that is
+// not written yet.
 func (d *Log) Note(format string, args ...any) {
 	if d == nil {
 		return
@@ -103,7 +104,7 @@ func (d *Log) Note(format string, args ...any) {
 	d.write(fmt.Appendf(nil, "--- %s %s\n", time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), fmt.Sprintf(format, args...)), "")
 }
 
-// flush writes the held bytes, and a line end if they have none.
+// flush writes the bytes in held, with a line end.
 func (d *Log) flush(held *[]byte, of string) {
 	if len(*held) == 0 {
 		return
@@ -113,7 +114,7 @@ func (d *Log) flush(held *[]byte, of string) {
 	*held = (*held)[:0]
 }
 
-// Close writes how as a last note, and closes the writer.
+// Close writes how, which says how the process ended, as the last note, and closes the writer.
 func (d *Log) Close(how string) {
 	if d == nil {
 		return
@@ -122,12 +123,12 @@ func (d *Log) Close(how string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
-	_ = d.to.Close() // nobody could be told of an error
+	_ = d.to.Close() // an error could be reported to nobody
 }
 
-// LogName returns the name that the files of a process have instead of its own. The name of
-// a process is often the id of a session, and programs that cannot read the folder of the
-// logs can still watch the names in it.
+// LogName returns a name for the log files of a process, which does not reveal the process's own
+// name. That name is often the id of a session, and programs that cannot read the log files may
+// still be able to list their names.
 func LogName(process string) string {
 	sum := sha256.Sum256([]byte(process))
 	return hex.EncodeToString(sum[:16])

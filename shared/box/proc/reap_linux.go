@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// After a child has ended, Reap waits for reapPause. By then, whoever waits for the child has
-// reaped it, unless it is an orphan. Only if after reapLooks such pauses there still is a child
-// that was not reaped, Reap reads all processes of the machine.
+// After a child has ended, Reap waits for reapPause, in which its parent code normally reaps it;
+// only an orphan stays. If after reapLooks such pauses an unreaped child is still there, Reap
+// searches all processes of the machine for orphans.
 const (
 	reapPause = 20 * time.Millisecond
 	reapLooks = 5
 )
 
-// Reap reaps the orphans that this program has adopted, as soon as they end, for the life of
-// the program. Only its first call counts. It never reaps a process that package os has
-// started: such a process has a pidfd in this program. Before Linux 5.4 there are none, and
-// Reap does nothing.
+// Reap makes this program reap the orphans that it has adopted, as soon as they end. Only its
+// first call has an effect. It never reaps a process that package os has started, which it
+// recognizes by a pidfd in this program. Before Linux 5.4 there are no such pidfds, and Reap does
+// nothing.
 func Reap() { reaping.Do(reap) }
 
 var reaping sync.Once
@@ -51,14 +51,14 @@ func reap() {
 	}()
 }
 
-// haveEnded reports whether there is a child that has ended and was not reaped.
+// haveEnded reports whether a child has ended and was not reaped yet.
 func haveEnded() bool {
 	var some unix.Siginfo
 	err := unix.Waitid(unix.P_ALL, 0, &some, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return err == nil && some.Signo != 0
 }
 
-// reapOrphans reaps the orphans that have ended. An error leaves them for the next time.
+// reapOrphans reaps the orphans that have ended. After an error it leaves them for its next call.
 func reapOrphans() {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well formed
 	fds := map[int]int{}                           // pidfds by pid
@@ -72,8 +72,8 @@ func reapOrphans() {
 		if err != nil || !isOwnZombie(path) {
 			continue
 		}
-		// With the pidfd no other process can be meant. Before it was opened, the pid may have
-		// gone to another process, so look again.
+		// A pidfd always refers to the same process. But the pid may have gone to another process
+		// before the pidfd was opened, so look again.
 		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 			if fds[pid] = fd; !isOwnZombie(path) {
 				delete(fds, pid)
@@ -86,25 +86,26 @@ func reapOrphans() {
 		return
 	}
 	for pid, fd := range fds {
-		if held[pid] == 1 { // only fd: package os has no pidfd of it
+		if held[pid] == 1 { // only the one in fds, so package os has none
 			_ = unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil)
 		}
 	}
 }
 
-// isOwnZombie reports whether a file of /proc/<pid>/stat is that of a child of this program
-// that has ended and was not reaped.
+// isOwnZombie reports whether a file /proc/<pid>/stat describes a child of this program that has
+// ended and was not reaped.
 func isOwnZombie(stat string) bool {
 	text, err := os.ReadFile(stat)
 	if err != nil {
-		return false // the process is gone
+		return false // the process has ended
 	}
-	// The name in parentheses may hold anything; the state and the parent follow it.
+	// The process name in parentheses may contain anything. After it come the state and the
+	// parent.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	return len(fields) > 1 && fields[0][0] == 'Z' && string(fields[1]) == strconv.Itoa(os.Getpid())
 }
 
-// pidfds counts the pidfds of this program for each process.
+// pidfds returns how many pidfds this program has of each process, by pid.
 func pidfds() (map[int]int, error) {
 	const folder = "/proc/self/fdinfo"
 	entries, err := os.ReadDir(folder)
@@ -115,7 +116,7 @@ func pidfds() (map[int]int, error) {
 	for _, e := range entries {
 		info, err := os.ReadFile(filepath.Join(folder, e.Name()))
 		if errors.Is(err, os.ErrNotExist) {
-			continue // closed meanwhile
+			continue // the file was closed meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read what is open: %w", err)

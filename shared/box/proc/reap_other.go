@@ -2,5 +2,5 @@
 
 package proc
 
-// Reap does nothing: these systems have no subreapers.
+// Reap does nothing, because these systems have no subreapers.
 func Reap() {}

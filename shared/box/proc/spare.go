@@ -5,18 +5,17 @@ import (
 	"sync"
 )
 
-// spares gives a Go runtime that has one processor a second one while processes start. The
-// start of a process holds its processor until the program is executed, for a millisecond
-// or more.
+// spares lets a Go runtime that uses one CPU use a second one while processes start. Otherwise the
+// start of a process, which takes a millisecond or more, would block all goroutines.
 var spares spare
 
 type spare struct {
 	mu       sync.Mutex
 	starting int
-	added    bool // the runtime has the second processor
+	added    bool // GOMAXPROCS was raised
 }
 
-// take adds the processor, until the last caller has called release.
+// take raises GOMAXPROCS from 1 to 2 until every caller has called release.
 func (s *spare) take() (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,28 +10,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// lately is the longest pause in a burst of output; see [Tail.Lately].
+// lately is the longest pause within one burst of output; see [Tail.Lately].
 const lately = time.Second
 
 const (
 	maxKept = 64 << 10 // bytes that a Tail keeps
-	// MaxTail is the most characters that [Tail.Last] returns.
+	// MaxTail is how many characters [Tail.Last] returns at most.
 	MaxTail = 4000
 )
 
-// Tail keeps the last 64 KiB of an output of a process. The zero Tail is ready to use.
+// Tail keeps the last 64 KiB of an output stream of a process. The zero Tail is ready to use.
 type Tail struct {
 	mu   sync.Mutex
-	buf  []byte // at most maxKept, oldest first from at
+	buf  []byte // at most maxKept bytes; the oldest is at the index at
 	at   int
-	over bool // something was overwritten
+	over bool // something was overwritten, so older output is lost
 
-	total int64     // bytes so far
-	wrote time.Time // when the last of them came
-	burst int64     // bytes before the last burst
+	total int64     // bytes written so far
+	wrote time.Time // when something was last written
+	burst int64     // bytes written before the last burst
 }
 
-// Write takes all of p and never fails.
+// Write appends p and never fails.
 func (t *Tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,8 +55,8 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Text returns the kept output, without the first bytes that the process wrote. cut says
-// that earlier output was dropped.
+// Text returns the kept output, except the first bytes that the process wrote; first is their
+// number. cut says that output before text was dropped.
 func (t *Tail) Text(first int64) (text string, cut bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,8 +74,9 @@ func (t *Tail) Total() int64 {
 	return t.total
 }
 
-// Lately returns how many bytes the process had written before what it writes just now: the
-// output of the last second, and what came before that without a pause of a second.
+// Lately returns how many bytes the process had written before its current burst of output. A
+// burst is output without a pause of more than a second; if the last second had none, nothing is
+// excluded.
 func (t *Tail) Lately() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,17 +86,18 @@ func (t *Tail) Lately() int64 {
 	return t.burst
 }
 
-// ReadAll reads from until it ends, and keeps the tail.
+// ReadAll reads until from ends, and keeps the tail of the output.
 func (t *Tail) ReadAll(from io.Reader) {
-	// A read error just ends the tail.
+	// An error only ends the tail.
 	_, _ = io.CopyBuffer(struct{ io.Writer }{t}, from, make([]byte, 4<<10))
 }
 
-// Last returns the last characters, up to [MaxTail], with secrets hidden and surrounding
-// space removed.
+// Last returns the last characters, at most [MaxTail], with secrets replaced and surrounding space
+// removed.
 func (t *Tail) Last(hide *redact.Redactor) string { return t.Since(0, hide) }
 
-// Since is [Tail.Last] without the first bytes that the process wrote.
+// Since is like [Tail.Last], but leaves out the first bytes that the process wrote; first is their
+// number.
 func (t *Tail) Since(first int64, hide *redact.Redactor) string {
 	text, cut := t.Text(first)
 	text = hide.Text(text)

@@ -5,30 +5,30 @@ import (
 	"strings"
 )
 
-// maxTelling is how many of the last lines [LastWords] looks at, without those that say
-// nothing.
+// maxTelling is how many of the last lines [LastWords] searches, not counting those that never
+// name a reason.
 const maxTelling = 20
 
 var (
-	// idle lines stand behind the reason of a failure, and never say it: advice, and what
+	// idle matches lines that follow the reason of a failure and never name it: advice, and what
 	// Node prints of the stack and the members of an error.
 	idle = regexp.MustCompile("^\\s*at |^\\s*\\.\\.\\. \\d+ (lines matching|more)|^Node\\.js v\\d|^\\s+\\[?\\w+\\]?: .*[,{\\[]$|^\\s+(errno|code|syscall|address|port|path|url): |" +
 		"triggerUncaughtException\\(|^\\(Use `node |^note: run with `RUST_BACKTRACE|^(Run|See) '.* --help'|npm notice|A complete log of this run|For further information visit")
-	// frame lines are those of a traceback of Python.
+	// frame matches the line of a frame in a Python traceback.
 	frame = regexp.MustCompile(`^[\s|]*File ".*", line \d+`)
-	// telling words stand in most lines that say the reason.
+	// telling matches words that are in most lines that name a reason.
 	telling = regexp.MustCompile(`(?i)error|fatal|exception|cannot|could not|failed|not found|no matching|panic:`)
-	// Before the search for telling words, spoken removes names and the prefix of npm. A
-	// path may hold any word, and npm calls each of its lines an error.
+	// spoken matches the prefix of npm and paths, which are removed before telling is applied. A
+	// path may contain any word, and npm calls each of its lines an error.
 	spoken = regexp.MustCompile(`^npm (error|ERR!)( code)?|\S*/\S*`)
-	// cause lines say why the line before happened, as programs in Rust and Java print it.
+	// cause matches lines that give the cause of the line before, as programs in Rust and Java
+	// print them.
 	cause  = regexp.MustCompile(`^([Cc]ause|Caused by):`)
 	letter = regexp.MustCompile(`\pL`)
 )
 
-// LastWords returns the line of a tail that says most about the end of a program, for an
-// error message: the last line that speaks of an error, otherwise the last one that says
-// something.
+// LastWords returns the line of a tail that best explains the end of a program, for an error
+// message: the last line about an error, or else the last line with any words.
 func LastWords(tail string) string {
 	all := strings.Split(strings.TrimSpace(tail), "\n")
 	lines := said(all)
@@ -44,8 +44,8 @@ func LastWords(tail string) string {
 	return strings.TrimSpace(all[len(all)-1])
 }
 
-// saidLine is a line of an output. telling means that it speaks of an error. hint is the
-// advice behind it, in parentheses.
+// saidLine is a line of output. telling means that it is about an error. hint is the advice that
+// follows it, in parentheses.
 type saidLine struct {
 	text    string
 	telling bool
@@ -53,22 +53,22 @@ type saidLine struct {
 }
 
 func said(all []string) (lines []saidLine) {
-	traced := false // the line before was in a traceback of Python
-	caused := false // the line before was a cause, or began a list of causes
+	traced := false // the previous line was in a Python traceback
+	caused := false // the previous line was a cause, or began a list of causes
 	for i, line := range all {
 		text := strings.Trim(line, " \t\r|")
-		// The last cause is the deepest one. A list of causes is indented.
+		// The last cause is the deepest one. The lines of a list of causes are indented.
 		caused = cause.MatchString(text) || caused && indent(line) > 0
 		switch {
 		case frame.MatchString(line):
 			traced = true
 			continue
 		case traced && frame.MatchString(all[i-1]) && indent(line) > indent(all[i-1]):
-			continue // the code at a frame
+			continue // the source line of a frame
 		case !letter.MatchString(line):
 			continue
 		case strings.HasPrefix(text, "[cause]: "):
-			// Node names the cause below an error, such as "fetch failed".
+			// Node prints the cause below an error such as "fetch failed".
 			if n := len(lines) - 1; n >= 0 && !strings.Contains(lines[n].text, " (cause: ") {
 				lines[n].text += " (cause: " + strings.TrimSuffix(strings.TrimPrefix(text, "[cause]: "), " {") + ")"
 			}
@@ -82,12 +82,12 @@ func said(all []string) (lines []saidLine) {
 			caused = false
 			continue
 		}
-		// The line behind a traceback is the exception, whatever its name is.
+		// The line after a traceback is the exception, whatever its name is.
 		lines = append(lines, saidLine{text: text, telling: traced || caused || telling.MatchString(spoken.ReplaceAllString(text, ""))})
 		traced = false
 	}
 	return lines
 }
 
-// indent returns the length of the space and the bars before a line.
+// indent returns how many bytes of space and bars a line begins with.
 func indent(line string) int { return len(line) - len(strings.TrimLeft(line, " \t|")) }

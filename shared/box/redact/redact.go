@@ -1,4 +1,4 @@
-// Package redact hides secrets in text that a program has printed.
+// Package redact replaces secrets in text that a program has printed.
 package redact
 
 import (
@@ -18,26 +18,26 @@ import (
 )
 
 const (
-	minSecret = 6 // bytes; shorter values are words, not secrets
-	minWord   = 8 // bytes of a word in a value from which on the word is hidden by itself
-	minPart   = 3 // bytes from which on the beginning or the end of a secret is hidden, too
+	minSecret = 6 // bytes; a shorter value is taken for a word, not a secret
+	minWord   = 8 // bytes; a word of a value is also a secret by itself if it is at least so long
+	minPart   = 3 // bytes; the beginning or the end of a secret is also hidden if it is at least so long
 	// Hidden replaces a secret.
 	Hidden = "***"
 )
 
-// Redactor hides the values of a server's environment. It also hides the forms in which
-// programs print them: base64, hexadecimal, and escaped for URLs, JSON or HTML. It hides
-// single lines and words of the values, and passwords in them. It ignores white space,
-// because programs break lines in secrets. It hides users and passwords in URLs whether
-// or not they are known.
+// Redactor replaces the values of a server's environment in text. It finds them in all forms in
+// which programs print them: plain, base64, hexadecimal, and escaped for URLs, JSON or HTML. It
+// also finds single lines and words of a value, and passwords in it. It ignores white space,
+// because programs break lines within secrets. It always replaces users and passwords in URLs,
+// even unknown ones.
 type Redactor struct {
 	mu      sync.Mutex
 	all     map[string]bool          // all secrets in all their forms, without white space
 	secrets atomic.Pointer[[]string] // the keys of all, longest first
 }
 
-// New makes a Redactor for the values of env that have six bytes or more. It also hides
-// the values of the variables in marked, at any length.
+// New makes a Redactor for the values of env that have six bytes or more. The values of the
+// variables in marked are secrets at any length.
 func New(env map[string]string, marked []string) *Redactor {
 	r := &Redactor{all: map[string]bool{}}
 	for name, value := range env {
@@ -47,8 +47,7 @@ func New(env map[string]string, marked []string) *Redactor {
 	return r
 }
 
-// Hide hides one more value, at any length, from now on. It is safe for concurrent use
-// with all methods.
+// Hide adds a secret, at any length. It is safe for concurrent use with all methods.
 func (r *Redactor) Hide(value string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,8 +57,8 @@ func (r *Redactor) Hide(value string) {
 	}
 }
 
-// HideProxy hides the password in the URL of a proxy, which may lack its scheme. The rest of
-// the URL is no secret.
+// HideProxy adds the password in the URL of a proxy, which may lack its scheme. The rest of the
+// URL is no secret.
 func (r *Redactor) HideProxy(value string) {
 	_, rest, ok := strings.Cut(value, "://")
 	if !ok {
@@ -92,11 +91,11 @@ func (r *Redactor) sort() {
 	r.secrets.Store(&secrets)
 }
 
-// settings finds the values of names that look secret, for example in a connection string
-// or a query.
+// settings matches assignments to names that sound secret, for example in a connection string or a
+// query.
 var settings = regexp.MustCompile(`(?i)(?:pass|pwd|token|key|secret|auth|cred|sig)\w*\s*[=:]\s*["']?([^\s;&,"']{4,})`)
 
-// partsOf returns a value and the parts of it that programs print alone.
+// partsOf returns a value and those parts of it that programs may print alone.
 func partsOf(value string) []string {
 	parts := []string{value}
 	for line := range strings.Lines(value) {
@@ -117,8 +116,8 @@ func partsOf(value string) []string {
 	return parts
 }
 
-// passwordOf returns the password in a URL without its scheme, as it stands there and
-// without escapes.
+// passwordOf returns the password in a URL, given without its scheme: as it is written, and
+// unescaped.
 func passwordOf(rest string) (parts []string) {
 	authority := rest[:cmp.Or(strings.IndexAny(rest, "/?#")+1, len(rest)+1)-1]
 	at := strings.LastIndexByte(authority, '@')
@@ -128,7 +127,7 @@ func passwordOf(rest string) (parts []string) {
 	user, password, both := strings.Cut(authority[:at], ":")
 	said := password
 	if !both {
-		said = user // a URL may hold a token alone, without a password
+		said = user // a URL may have a token in the place of the user, and no password
 	}
 	plain, err := url.PathUnescape(said)
 	for _, s := range []string{said, plain} {
@@ -139,7 +138,7 @@ func passwordOf(rest string) (parts []string) {
 	return parts
 }
 
-// formsOf returns a secret in the forms in which programs print it.
+// formsOf returns a secret in all forms in which programs print it.
 func formsOf(s string) []string {
 	forms := []string{s, html.EscapeString(s), quoted(strconv.Quote(s)), quoted(strconv.QuoteToASCII(s))}
 	if text, err := json.Marshal(s); err == nil {
@@ -156,9 +155,9 @@ func formsOf(s string) []string {
 	}
 	code := hex.EncodeToString([]byte(s))
 	forms = append(forms, code, strings.ToUpper(code))
-	// In a longer text, such as user:password, up to two bytes before the secret share its
-	// first base64 characters. The text after the secret shares the last ones. These
-	// characters are left out.
+	// In a longer text, such as user:password, up to two bytes before the secret affect its first
+	// base64 characters, and the text after it affects its last ones. These characters are left
+	// out.
 	for before := range 3 {
 		from, to := (before*8+5)/6, (before+len(s))*8/6
 		for _, form := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
@@ -177,7 +176,7 @@ func withoutSpace(s string) string { return string(flatten(s).text) }
 // flat is a text without its white space.
 type flat struct {
 	text []byte
-	at   []int // the offset of each byte in the original
+	at   []int // the offset of each byte of text in the original
 }
 
 func flatten(s string) flat {
@@ -190,11 +189,11 @@ func flatten(s string) flat {
 	return f
 }
 
-// span is the position of a secret: from its first byte up to the byte after its last.
+// span is the position of a secret: the index of its first byte, and the index after its last
+// byte.
 type span struct{ from, to int }
 
-// find returns the positions of secrets in a text, in order. It merges those that
-// overlap.
+// find returns the positions of the secrets in a text, in order. It merges positions that overlap.
 func (r *Redactor) find(f flat) []span {
 	var all []span
 	text := string(f.text)
@@ -222,7 +221,7 @@ func (r *Redactor) find(f flat) []span {
 
 var userinfo = regexp.MustCompile(`://[^/\s"'<>]*@`)
 
-// Text hides the secrets in s.
+// Text returns s with all secrets replaced by [Hidden].
 func (r *Redactor) Text(s string) string {
 	f := flatten(s)
 	var out strings.Builder
@@ -236,8 +235,8 @@ func (r *Redactor) Text(s string) string {
 	return userinfo.ReplaceAllString(out.String(), "://"+Hidden+"@")
 }
 
-// begun returns the offset at which f ends with the beginning of a secret, of at least
-// least bytes. It returns the length of f if there is none.
+// begun returns the offset of the beginning of a secret with which f ends. The beginning must have
+// at least least bytes. begun returns the length of f if there is none.
 func (r *Redactor) begun(f flat, least int) int {
 	first := len(f.text)
 	for _, secret := range *r.secrets.Load() {
@@ -250,15 +249,15 @@ func (r *Redactor) begun(f flat, least int) int {
 	return first
 }
 
-// Before returns how many bytes of s can be printed now, although more will follow. That
-// is all of s except a possible beginning of a secret. With wholeLines it counts whole
-// lines only.
+// Before returns how many bytes of s can be printed now, although more text will follow. That is
+// all of s except for a possible beginning of a secret at its end. If wholeLines is set, it counts
+// complete lines only.
 func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	f := flatten(string(s))
 	spans, end := r.find(f), len(s)
 	least := 1
 	if wholeLines {
-		least = minPart // do not hold a line for each letter that a secret could begin with
+		least = minPart // do not keep back a line for every letter that could begin a secret
 	}
 	if i := r.begun(f, least); i < len(f.text) {
 		end = f.at[i]
@@ -277,7 +276,7 @@ func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	return end
 }
 
-// Begin hides the end of a secret with which s begins.
+// Begin replaces the end of a secret with which s begins.
 func (r *Redactor) Begin(s string) string {
 	f := flatten(s)
 	for _, secret := range *r.secrets.Load() {
@@ -290,9 +289,9 @@ func (r *Redactor) Begin(s string) string {
 	return s
 }
 
-// End hides the beginning of a secret with which s ends, because the process may have
-// stopped in the middle of it. At the end of a line it hides only beginnings of six
-// bytes and more.
+// End replaces the beginning of a secret with which s ends, because the process may have stopped
+// in the middle of it. If s ends with a line end, End replaces only beginnings of six bytes or
+// more.
 func (r *Redactor) End(s string) string {
 	f := flatten(s)
 	i := r.begun(f, minPart)
