@@ -93,8 +93,8 @@ func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Cont
 	return nil, nil
 }
 
-// listing returns the function that answers a request for a list, or a call of find_tools, nil for
-// another request. The arguments of the function are those of Group.list without the message.
+// listing returns the function that answers m if m is a request for a list or a call of find_tools,
+// otherwise nil. The parameters of the function are those of Group.list without the message.
 func (g *Group) listing(m wire.Message) func(context.Context, storage.Session, *sessions.Client) (json.RawMessage, error) {
 	switch {
 	case isListed(m.Method):

@@ -111,7 +111,7 @@ func (f *following) add(c sessions.Caller, member string, id storage.ID) error {
 }
 
 func indexOf(cursor string) storage.Index {
-	at, _ := storage.ParseEventID(cursor) // cursor is the Cursor of a stream, and so well formed
+	at, _ := storage.ParseEventID(cursor) // cursor comes from Cursor of a stream, so it is well formed
 	return at.Index
 }
 

@@ -21,7 +21,7 @@ type Config struct {
 	As      sessions.Caller
 	Members []sessions.Caller
 
-	Plain  bool // tools, prompts and resources whose names no two members have get no prefix
+	Plain  bool // a tool, prompt or resource gets no prefix if no other member has one of the same name
 	Search bool // the client gets find_tools and call_tool in place of the tools
 
 	// Kept caches which member has which names. nil: the lists of all members are read whenever a
@@ -121,7 +121,7 @@ func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 
 // An event id of a request stream begins with the name of the member. The standalone stream of a group
 // has the events of all members that the session uses, so its ids name a place in the stream of
-// each. An event id of HTTP+SSE does so too, and begins with the id of the session:
+// each. The event ids of HTTP+SSE also name a place in each stream, after the id of the session:
 //
 //	everything~7/0jv…             an event of a request stream
 //	everything~12;memory~3.k2f…   a place in the standalone stream

@@ -28,28 +28,28 @@ const (
 // for concurrent use.
 type Kept struct {
 	mu     sync.Mutex
-	of     map[[sha256.Size]byte]*index // by Group.key
+	of     map[[sha256.Size]byte]*index // the indexes, by Group.key
 	making map[*index]bool              // indexes that are being made
-	names  int                          // how many names all indexes have
+	names  int                          // the sum of the names in all indexes
 }
 
 // index has the names of the tools, of the prompts, of the resources or of the resource templates of a
 // group, as callers with the same key see them.
 type index struct {
-	records map[string]bool   // the handshake records that it depends on
+	records map[string]bool   // the handshake records that the index depends on
 	whole   bool              // sleeping members whose list no record has were asked, too
-	made    time.Time         // when the making began; the mu of Kept guards it
-	stale   bool              // a record has changed since made; the mu of Kept guards it
-	entries []group.Entry     // without Raw
-	names   map[string]int    // the entry with this name in the group, by its place in entries
-	owned   map[string]int    // the only entry with this name at its member; -1 if several members have the name
+	made    time.Time         // when the index began to be made; Kept.mu guards it
+	stale   bool              // a record has changed since made; Kept.mu guards it
+	entries []group.Entry     // the entries, without Raw
+	names   map[string]int    // maps a name in the group to the place of its entry in entries
+	owned   map[string]int    // maps a member's own name to the place of its entry in entries, or to -1 if several members have the name
 	silent  map[string]string // members whose list is not known, with the reason
 }
 
 func (x *index) fill(entries []group.Entry) {
 	x.entries, x.names, x.owned = make([]group.Entry, len(entries)), make(map[string]int, len(entries)), make(map[string]int, len(entries))
 	for i, e := range entries {
-		e = group.Entry{Member: e.Member, Own: strings.Clone(e.Own), Name: strings.Clone(e.Name)} // copies, which do not hold the bytes of the whole lists in memory
+		e = group.Entry{Member: e.Member, Own: strings.Clone(e.Own), Name: strings.Clone(e.Name)} // clones, because substrings would keep the bytes of the whole lists in memory
 		x.entries[i] = e
 		if _, twice := x.names[e.Name]; !twice {
 			x.names[e.Name] = i
@@ -121,14 +121,14 @@ func (g *Group) key(kind string, s storage.Session) [sha256.Size]byte {
 	for _, part := range []string{kind, strconv.FormatBool(g.Plain), g.As.Tenant, g.As.Principal, g.As.Kind, string(s.Transport), s.Version} {
 		add(part)
 	}
-	if s.Transport != storage.Modern { // for modern clients s is always that of Group.model
+	if s.Transport != storage.Modern { // for modern clients s is always the made-up session of Group.model
 		add(string(wire.Lookup(s.Init, "capabilities")))
 	}
 	for _, c := range g.Members {
 		add(c.Server.Name)
 		add(c.Server.Digest)
 		if !c.Tools.IsZero() {
-			tools, _ := json.Marshal(c.Tools) // texts always encode
+			tools, _ := json.Marshal(c.Tools) // strings always marshal
 			add(string(tools))
 		}
 	}

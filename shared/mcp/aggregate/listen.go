@@ -86,13 +86,13 @@ type listening struct {
 	of    storage.Session
 	until func(hold time.Duration) time.Time
 
-	begun   bool      // begin has been called for each part
-	start   string    // the place before the first event
-	next    time.Time // when to call listed; zero: readAll was not called yet
+	begun   bool      // the method begin has succeeded
+	start   string    // event id that stands for the place before the first event
+	next    time.Time // when to call listed; zero until readAll is called
 	late    int       // the last result of unlisted
 	open    int       // how many streams of members are read
 	marks   *part     // the stream with the marks of Group.join, nil if the session uses all members
-	waiting bool      // no stream of a member is open yet, and a mark may still come
+	waiting bool      // no member's stream is read yet, and a mark may still announce one
 	done    bool
 }
 
@@ -131,7 +131,8 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event
 	return l.listed(ctx), nil
 }
 
-// begin makes the first read of each member's stream, and returns the events that are there.
+// begin makes the first read of each member's stream, and returns the events that the streams have
+// already.
 func (l *listening) begin(ctx context.Context) (events []sessions.Event, err error) {
 	l.end = l.until(l.Hold())
 	early := make([]heard, len(l.parts))
@@ -148,7 +149,7 @@ func (l *listening) begin(ctx context.Context) (events []sessions.Event, err err
 }
 
 // begin makes the first read of a member's stream, which takes the lease of a standalone stream
-// ([sessions.Manager.Listen]), and returns the events that are there.
+// ([sessions.Manager.Listen]). It returns the events that the stream has already.
 func begin(ctx context.Context, p *part) (heard, error) {
 	s := p.stream.(sessions.Resumable)
 	events, err := s.Next(ctx, time.Now())
@@ -162,7 +163,7 @@ func begin(ctx context.Context, p *part) (heard, error) {
 // readAll starts to read the streams of the members.
 func (l *listening) readAll(ctx context.Context) {
 	l.next = time.Now().Add(l.g.Look)
-	l.late, _ = l.g.unlisted(ctx, l.of) // after an error late is 0, and listed does nothing
+	l.late, _ = l.g.unlisted(ctx, l.of) // after an error late is 0, so that listed does nothing
 	for _, p := range l.parts {
 		if p.member != "" {
 			l.open++

@@ -34,8 +34,8 @@ func isListed(method string) bool {
 	return ok || method == group.MethodSkillsList
 }
 
-// known returns the members' lists that the handshake records have. They have no lists of skills, so
-// each member that declares skills has to be asked.
+// known returns the members' lists that the handshake records have. The records keep no lists of
+// skills, so each member that declares skills has to be asked for them.
 func (g *Group) known(ctx context.Context, method string, s storage.Session) ([]sessions.Known, error) {
 	if method != group.MethodSkillsList {
 		return g.Host.Lists(ctx, s, g.Members, method)
@@ -83,7 +83,7 @@ func (g *Group) list(ctx context.Context, m wire.Message, s storage.Session, cli
 // reason for each.
 func without(list json.RawMessage, missing map[string]string) json.RawMessage {
 	meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
-	if len(missing) == 0 || err != nil { // texts always encode
+	if len(missing) == 0 || err != nil { // strings always marshal
 		return list
 	}
 	return append(append(append(list[:len(list)-1], `,"_meta":`...), meta...), '}')
@@ -163,7 +163,7 @@ func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session
 			strangers = append(strangers, c)
 		}
 	}
-	if len(strangers) > 1 { // join them with one write of the group's session; g.begin would make one for each
+	if len(strangers) > 1 { // open their sessions with one write of the group's session; g.begin would need one write for each
 		if err := g.join(ctx, s.ID, strangers...); err != nil {
 			return nil, nil, err
 		}
@@ -310,7 +310,7 @@ func (g *Group) begin(ctx context.Context, c sessions.Caller, s storage.Session,
 	if g.aside() { // Ask keeps the answer from being pushed to the client
 		call, err := h.Ask(ctx, c, id, m)
 		if errors.Is(err, storage.NotFound) && isListed(method) {
-			return pinned(sessions.Client{Init: s.Init}) // open no session only for a list: no function would read its stream
+			return pinned(sessions.Client{Init: s.Init}) // do not open a session only for a list: no function would read its stream
 		}
 		return call, err
 	}

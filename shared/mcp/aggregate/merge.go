@@ -15,7 +15,7 @@ type part struct {
 	member string
 	stream sessions.Stream
 	place  string        // event id of the last event that the client has got
-	index  storage.Index // of that event
+	index  storage.Index // index of the event that place names
 	retry  time.Duration
 }
 
@@ -23,20 +23,20 @@ type part struct {
 type heard struct {
 	of     *part
 	events []sessions.Event
-	cursor string // after the events
+	cursor string // event id of the place after the events
 	err    error
-	done   bool // the part is not read any more
+	done   bool // nothing more is read from the part
 }
 
 // merged reads several streams side by side.
 type merged struct {
 	g     *Group
-	id    storage.ID // id of the client's session with the group
+	id    storage.ID // the client's session with the group
 	parts []*part
 	end   time.Time     // when the response must end
-	look  time.Duration // how often Next of a part returns, to check whether a newer response reads its stream; 0: never
+	look  time.Duration // how often Next of a part returns, so that the part notices a newer response that reads its stream; 0: never
 
-	ctx     context.Context // context of the goroutines that read
+	ctx     context.Context // for the goroutines that read
 	stop    context.CancelFunc
 	reading sync.WaitGroup
 	heard   chan heard

@@ -66,7 +66,7 @@ func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (gro
 		maps.Copy(silent, templates.silent)
 	}
 	if t.Member != "" {
-		return t, nil // the name has a prefix after all, and its end only looks like that of a shortened name
+		return t, nil // the name has a prefix after all; its end only looks like that of a shortened name
 	}
 	return t, g.unknown(id, t, x, silent)
 }
@@ -171,18 +171,19 @@ func (g *Group) unknown(id storage.ID, t group.Target, x *index, silent map[stri
 		}
 	}
 	if what == "resource" {
-		fault.Data = map[string]string{"uri": t.Name} // SEP-2164
+		fault.Data = map[string]string{"uri": t.Name} // as SEP-2164 wants
 	}
 	return fault
 }
 
 const (
-	mostMeant    = 3   // how many names an error proposes
+	mostMeant    = 3   // how many names an error may propose
 	longestMeant = 128 // bytes of a name that somebody may have mistyped
 )
 
-// meant proposes tools or prompts in place of a name that is not in x: those whose name at their member
-// is this one, or else the one with the most similar name. It returns "" for none.
+// meant proposes tools or prompts in place of a name that is not in x: those that have this name at
+// their member, or else the one whose name in the group is the most similar. It returns "" for
+// none.
 func meant(t group.Target, x *index) string {
 	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
 		return ""

@@ -42,7 +42,7 @@ func (g *Group) Route(ctx context.Context, id storage.ID, msgs []wire.Message, b
 	}
 	return sessions.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: func(ctx context.Context) (sessions.Response, error) {
 		if m.Kind != wire.Notification {
-			return nil, nil // a response to a question that no member has asked
+			return nil, nil // a response to a question that no member has asked is ignored
 		}
 		return nil, g.tell(ctx, id, m)
 	}}, nil

@@ -68,7 +68,7 @@ func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]se
 	case err != nil:
 		return nil, err
 	case t.Member == "":
-		return []sessions.Dispatched{itself}, nil // the id of a task that no member has
+		return []sessions.Dispatched{itself}, nil // the request has the id of a task that no member has
 	}
 	c, ok := k.member(t.Member)
 	if !ok {

@@ -48,7 +48,7 @@ func (l Legacy) modern() json.RawMessage {
 // stay, because [Again] has put them there. Otherwise Params removes them.
 func (l Legacy) Params(method string, params json.RawMessage, level string, later bool) json.RawMessage {
 	o, _ := objectOf(params)
-	o = o.without("task") // asks for a task of 2025-11-25, which Initialize has not offered
+	o = o.without("task") // "task" asks for a task of 2025-11-25, a capability that Initialize does not offer
 	if !later && rounds(method) {
 		o = o.without(inputResponses, requestState)
 	}

@@ -9,7 +9,7 @@ import (
 
 // These limit one subscriptions/listen. For each task a function waits for a stream of the log.
 const (
-	maxSubscriptions = 100 // resources
+	maxSubscriptions = 100 // resources of one subscription
 	maxTasks         = 16
 )
 
@@ -17,7 +17,7 @@ const (
 // gets (MCP 2026-07-28, "Subscriptions").
 type Listener struct {
 	id     json.RawMessage
-	server json.RawMessage // serverInfo
+	server json.RawMessage // the server's serverInfo
 	lists  object          // such as {"toolsListChanged": true}, for the lists whose changes the client gets
 	uris   []string        // the resources whose changes the client gets
 	tasks  []string        // the taskIds of the tasks whose changes the client gets

@@ -88,7 +88,7 @@ func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 // order of members. Numbers keep their digits.
 func canonical(raw json.RawMessage) []byte {
 	out, err := json.Marshal(numbers(raw))
-	if err != nil { // it was JSON before
+	if err != nil { // cannot happen: v was decoded from JSON
 		panic("bridge: JSON that cannot be encoded: " + err.Error())
 	}
 	return out

@@ -28,7 +28,7 @@ type Request struct {
 	wire.Message
 	Version      string
 	Capabilities json.RawMessage // the object clientCapabilities
-	Client       json.RawMessage // the object clientInfo, nil if the client did not say
+	Client       json.RawMessage // the object clientInfo, nil if the request has none
 	LogLevel     string          // "" if the client wants no log messages
 	Token        json.RawMessage // the progress token, nil for none
 	Responses    json.RawMessage // the object inputResponses, nil for none

@@ -26,8 +26,8 @@ type State struct {
 	// event of the stream that was handled.
 	From storage.Index `json:"f,omitempty"`
 	Seen storage.Index `json:"a,omitempty"`
-	// Asked maps the keys in inputRequests to the methods of the questions. IDs maps those keys
-	// that differ from the server's id of the question to that id.
+	// Asked maps the keys in inputRequests to the methods of the questions. IDs maps a key to the
+	// id that the server has given the question, if key and id differ.
 	Asked map[string]string `json:"q"`
 	IDs   map[string]string `json:"i,omitempty"`
 	// Passed means that the server itself answered with inputRequests, which ended the call. When
@@ -36,8 +36,8 @@ type State struct {
 	Passed bool            `json:"p,omitempty"`
 	Own    json.RawMessage `json:"o,omitempty"`
 
-	Digest  string `json:"h"` // of the request, see [Request.Digest]
-	Round   int    `json:"r"` // how often the client was asked so far
+	Digest  string `json:"h"` // the result of [Request.Digest]
+	Round   int    `json:"r"` // how often the client was asked in this call so far
 	Expires int64  `json:"e"` // Unix seconds
 }
 

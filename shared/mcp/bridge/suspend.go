@@ -19,7 +19,7 @@ type Input struct {
 	Params json.RawMessage // nil for none
 }
 
-// Wants reports whether a result has inputRequests in place of the answer.
+// Wants reports whether a result asks for input (inputRequests) and is not yet the answer.
 func Wants(result json.RawMessage) bool {
 	kind, _ := wire.String(wire.Lookup(result, "resultType"))
 	return kind == wire.ResultInputRequired
@@ -93,7 +93,7 @@ func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
 	}
 	params := in.Params
 	if o, ok := objectOf(params); ok && path[len(path)-1] == "url" && o.get("elicitationId") == nil {
-		params = o.with("elicitationId", text(id)).encode() // required in 2025-11-25
+		params = o.with("elicitationId", text(id)).encode() // 2025-11-25 requires an elicitationId
 	}
 	if o, ok := objectOf(params); ok && len(o) == 0 {
 		params = nil

@@ -57,9 +57,9 @@ func IsTaskMethod(method string) bool {
 // session it names.
 type TaskRef struct {
 	Session   storage.ID
-	Stream    storage.StreamID // of the call
+	Stream    storage.StreamID // stream of the call
 	Made      time.Time        // when the call became a task, to the millisecond
-	Abilities string           // of the client; see [Request.Abilities]
+	Abilities string           // the client's capabilities, as [Request.Abilities] writes them
 }
 
 // taskMark distinguishes a taskId from other data that is sealed for clients.
@@ -126,17 +126,17 @@ func capabilitiesOf(word string) json.RawMessage {
 // Task is a task as its client sees it, made of the events of its call. The caller gives it all events,
 // from the first on. One goroutine uses it.
 type Task struct {
-	Name   string          // taskId
+	Name   string          // the taskId
 	Keep   time.Duration   // how long events are kept
 	Lost   bool            // the result is not kept any more
-	Server json.RawMessage // serverInfo
+	Server json.RawMessage // the server's serverInfo
 
-	stream       storage.StreamID // of the call
+	stream       storage.StreamID // stream of the call
 	made         time.Time        // when the call became a task
-	capabilities json.RawMessage  // of the client
+	capabilities json.RawMessage  // capabilities of the client
 	asked        []question       // questions that the server has asked and not withdrawn
-	said         string           // message of the last progress
-	response     *wire.Message    // nil until the call has ended
+	said         string           // message of the latest progress notification
+	response     *wire.Message    // response to the call, nil until the call has ended
 }
 
 // NewTask makes a Task from its reference. may has the [Request.Abilities] of the request that fetches

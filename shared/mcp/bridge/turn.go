@@ -17,19 +17,19 @@ import (
 type Turn struct {
 	req    Request
 	id     storage.StreamID // the id that the request has at the server
-	server json.RawMessage  // serverInfo
-	state  State            // the State that came with the request, zero if none did
-	given  map[string]bool  // ids of questions that have their answer
+	server json.RawMessage  // the server's serverInfo
+	state  State            // the State that came with the request, zero for none
+	given  map[string]bool  // ids of the questions that have an answer
 	used   map[string]bool  // keys of answers that came before the server asked and that a question has got; see early
 
-	at       storage.Index   // of the last event
-	open     []question      // questions for the client
+	at       storage.Index   // index of the last event
+	open     []question      // questions that the client must be asked
 	passed   json.RawMessage // a modern server's result with inputRequests, nil for none
 	own      json.RawMessage // the requestState in passed, nil for none
 	again    bool            // all questions in open are URLs, which the user must open before the client makes the call again
-	lacks    []string        // a capability that the server needed and the client lacks
-	progress float64         // the last progress that was sent
-	moved    bool            // progress was sent
+	lacks    []string        // path of a capability that the server needed and the client lacks; nil for none
+	progress float64         // the value of the last progress that the client was sent
+	moved    bool            // the client was sent progress
 }
 
 // NewTurn begins the response to a request. stream is the stream of the call, and also the
@@ -112,7 +112,7 @@ func (t *Turn) Take(e storage.Event) Step {
 	case m.Kind == wire.Notification:
 		return Step{Notify: t.notification(m)}
 	case !wire.SameID(m.ID, text(string(t.id))):
-		return Step{} // the response to a logging/setLevel that was sent with the request
+		return Step{} // the response to a logging/setLevel that Dormouse sent with the request
 	default:
 		return t.end(m)
 	}
@@ -192,7 +192,8 @@ func (t *Turn) notification(m wire.Message) []byte {
 			return nil
 		}
 		t.progress, t.moved = n, true
-		// The token of a retry may differ from that of the request that the server knows.
+		// A client may repeat its request with another progress token than the one that the server
+		// has got.
 		raw, _ := wire.Replace(m.Raw, t.req.Token, "params", wire.MetaProgressToken)
 		return raw
 	case wire.NotifyMessage:
@@ -273,7 +274,7 @@ func firstText(result json.RawMessage) string {
 	var r struct {
 		Content []struct{ Text string }
 	}
-	_ = json.Unmarshal(result, &r) // a result of another form has no text
+	_ = json.Unmarshal(result, &r) // if the result has another form, it has no text
 	for _, c := range r.Content {
 		if c.Text != "" {
 			return c.Text

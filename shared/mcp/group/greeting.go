@@ -39,7 +39,7 @@ func Greeting(names *Names, members ...List) json.RawMessage {
 	}
 	for _, kind := range []string{"tools", "prompts", "resources"} {
 		if has, ok := all[kind].(map[string]any); ok {
-			has["listChanged"] = true // when servers come or go, the lists change
+			has["listChanged"] = true // the lists of a group change when members come or go
 		}
 	}
 	out := struct {
@@ -49,7 +49,7 @@ func Greeting(names *Names, members ...List) json.RawMessage {
 	}{all, Info(), strings.Join(instructions, "\n\n")}
 	raw, err := json.Marshal(out)
 	if err != nil {
-		panic("group: " + err.Error()) // values out of JSON can always be marshalled
+		panic("group: " + err.Error()) // values that were decoded from JSON always marshal
 	}
 	return raw
 }
@@ -147,7 +147,7 @@ func Subscription(member string, params, greeting json.RawMessage) (own json.Raw
 	}
 	raw, err := json.Marshal(filter)
 	if err != nil {
-		return nil, false // texts always encode
+		return nil, false // strings always marshal
 	}
 	own, _ = wire.Replace(params, raw, "notifications")
 	return own, len(filter) > 0
@@ -176,7 +176,7 @@ func (a Acks) Add(raw []byte) {
 func (a Acks) Message(id json.RawMessage) []byte {
 	filter, err := json.Marshal(map[string]any(a))
 	if err != nil {
-		panic("group: " + err.Error()) // values out of JSON can always be marshalled
+		panic("group: " + err.Error()) // values that were decoded from JSON always marshal
 	}
 	meta := slices.Concat([]byte(`{"_meta":{"`+wire.MetaSubscriptionID+`":`), id, []byte(`},"notifications":`), filter, []byte{'}'})
 	return wire.NewNotification(wire.NotifyAcknowledged, meta)

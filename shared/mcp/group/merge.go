@@ -17,8 +17,8 @@ type List struct {
 // Entry is a tool, prompt, resource or resource template of the group.
 type Entry struct {
 	Member string
-	Own    string          // its name, URI or URI template at the member
-	Name   string          // its name, URI or URI template in the group
+	Own    string          // the entry's name, URI or URI template at the member
+	Name   string          // the entry's name, URI or URI template in the group
 	Raw    json.RawMessage // the entry as clients of the group get it
 }
 

@@ -15,7 +15,7 @@ const separator = "__"
 // gets a short name: the beginning of the name, mark, and a hash of the whole name.
 const (
 	maxName = 64
-	maxWord = 30 // characters of the word for a member
+	maxWord = 30 // most characters of the word that stands for a member
 	mark    = "--"
 	hashLen = 8
 )
@@ -36,8 +36,9 @@ func NewNames(members []string) *Names {
 	return n
 }
 
-// wordOf returns the word for a member with which its names in the group begin. It depends only on
-// the name of the member, so names stay the same when other servers come and go.
+// wordOf returns the word with which the names of a member's tools and prompts begin in the group.
+// It depends only on the name of the member, so these names stay the same when other servers come
+// and go.
 func wordOf(member string) string {
 	if len(member) <= maxWord && clean(member) == member {
 		return member

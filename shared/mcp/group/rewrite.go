@@ -102,7 +102,7 @@ func (v View) result(raw json.RawMessage) json.RawMessage {
 	out = wire.ReplaceElements(out, func(t []byte) []byte { return v.id(t, "taskId") }, "tasks")
 	out = v.id(out, "taskId")
 	out = v.id(out, "task", "taskId")
-	if inner := wire.Lookup(out, "result"); len(inner) > 0 && inner[0] == '{' { // of tasks/get (2026-07-28)
+	if inner := wire.Lookup(out, "result"); len(inner) > 0 && inner[0] == '{' { // a task's result, inside of the result of tasks/get (2026-07-28)
 		out, _ = wire.Replace(out, v.result(inner), "result")
 	}
 	return v.id(out, "_meta", wire.MetaRelatedTask, "taskId")
@@ -168,9 +168,9 @@ func (v View) id(raw []byte, path ...string) []byte {
 
 // Target says which member a client's message is for.
 type Target struct {
-	Member string // "" if the message names none
-	// Place is the path in the message of the name, URI or id that says so, nil if the message
-	// has none.
+	Member string // the member, "" if the message names none
+	// Place is the path, in the message, of the name, URI or id that names the member; nil if the
+	// message has none.
 	Place []string
 	// Name is the name of a tool or prompt, or the URI, at Place, and Kind the method whose list has
 	// it. Both are "" for an id.

@@ -18,8 +18,8 @@ type Server struct {
 	// SameLists promises that lists of tools and templates depend only on the configuration
 	// and the client's capabilities. So all principals of a tenant share them.
 	SameLists bool
-	// Anonymous promises that each session has a process of its own, which does not know its
-	// principal. So a process that has only answered lists has the same lists for all
+	// Anonymous promises that each session has a process of its own, and that the process does not
+	// know the principal. So a process that has only answered lists has the same lists for all
 	// principals of a tenant.
 	Anonymous bool
 	// Spreads allows the sessions of one tenant to be in several boxes, because they share nothing.
@@ -47,8 +47,8 @@ type Server struct {
 
 // Delivery is one client message, or a batch, on its way to a server.
 type Delivery struct {
-	storage.Address                 // where the responses to Requests go
-	Client          storage.Session // a fresh process gets its Init, Level and Subscribed
+	storage.Address                 // where the responses to the requests in Raw go
+	Client          storage.Session // the session of the client; a fresh process gets its Init, Level and Subscribed
 	Server          string
 	Raw             []byte   // one message or a batch array, as the client wrote it
 	Tools           []string // name of the tool of each tools/call in Raw
@@ -155,6 +155,6 @@ type TaskMode string
 // Which calls become tasks.
 const (
 	TasksAuto   TaskMode = ""       // calls that take longer than a response may be held
-	TasksAlways TaskMode = "always" // all calls that do not end at once
-	TasksOff    TaskMode = "off"    // none; the server does not offer tasks
+	TasksAlways TaskMode = "always" // all calls that take longer than a moment
+	TasksOff    TaskMode = "off"    // no calls; the server does not offer tasks
 )

@@ -17,21 +17,21 @@ type Call struct {
 	session storage.ID
 	stream  storage.StreamID
 	after   storage.Index
-	tracker Tracker // nil if nothing has to be done until the events come
+	tracker Tracker // follows the request; nil if nothing has to be done until the events come
 	status  Status
 	begun   time.Time
 	ready   [][]byte // the responses, if no box was asked
-	params  []byte   // see Learned
+	params  []byte   // what Learned returns
 	init    []byte   // params of the initialize of the session's client
 	done    bool
 	halted  bool      // this function no longer executes the request; see InlineTracker
-	lease   *listener // of a GET on the standalone stream
+	lease   *listener // the lease of a GET on the standalone stream, nil for another call
 	polls   int       // how many responses before this one, in a row, had no event
 	gap     bool
 	pause   time.Duration // if not 0: close the response; the client comes back after this time
-	repeat  bool          // see Repeat
-	pushed  bool          // events are pushed to the client, too
-	unsure  bool          // the last Check failed, perhaps after it wrote the end and before it pushed it to the client
+	repeat  bool          // what Repeat returns
+	pushed  bool          // events are also pushed to the client, over its WebSocket or HTTP+SSE stream
+	unsure  bool          // the last Check failed: perhaps it wrote the end of the request, and did not push it to the client
 
 	once     *once     // the idempotency key of the call, nil for none
 	joined   *joined   // set if an earlier request with the same idempotency key has begun the call

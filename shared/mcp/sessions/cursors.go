@@ -34,17 +34,17 @@ import (
 // dead, and the batch is posted once more.
 const (
 	straight     = time.Second                            // how long the function that writes a batch posts it itself
-	onePost      = 2 * time.Second                        // how much longer the last of these posts may take
-	inDoubt      = 4 * time.Second                        // when these posts are certainly over; a runner repeats a batch later than that
-	maxSkew      = time.Minute                            // between the clocks of two functions
+	onePost      = 2 * time.Second                        // how much longer the last post of that second may take
+	inDoubt      = 4 * time.Second                        // after this time the first function has certainly stopped posting; a runner repeats a batch later than that
+	maxSkew      = time.Minute                            // the greatest difference between the clocks of two functions
 	pushLease    = 30 * time.Second                       // how long the lease is valid after each page
 	pushPage     = 100                                    // events between two writes of a cursor
-	toNote       = 5 * time.Second                        // the time that a function keeps for recording how far it got
+	toNote       = 5 * time.Second                        // the time that a function keeps for recording how far it has pushed
 	keptFinished = 32                                     // settled cursors that a record keeps
-	keptOwed     = 1024                                   // other cursors that a record keeps; more would not fit a row of the store
+	keptOwed     = 1024                                   // cursors that are not settled and that a record keeps; more would not fit a row of the store
 	comingUp     = storage.ConnectTimeout + 2*time.Second // for how long after $connect API Gateway may answer 410 for a connection
 	pushRetry    = 50 * time.Millisecond
-	streamLife   = 7 * 24 * time.Hour // the log of a request stream is gone when it is older than this
+	streamLife   = 7 * 24 * time.Hour // the log of a request stream is deleted when it is older than this
 )
 
 // cursorOf returns the cursor of a stream, or nil.
@@ -98,7 +98,7 @@ func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 	now := time.Now()
 	switch {
 	case c != nil && (c.Final || c.Index >= b.Last()):
-		return true, false // the batch was pushed
+		return true, false // the batch was pushed already
 	case c != nil && !c.Live:
 		return !heldAt(s.Pusher, now), false
 	case c != nil && c.Index >= b.First-1 && !c.Since.IsZero():

@@ -70,7 +70,7 @@ func (u *use) admit(ctx context.Context, d Delivery) (*Call, error) {
 }
 
 func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
-	h, c, s, box := u.manager, u.caller, u.session, u.box // s is a copy: u keeps the record with which the request came
+	h, c, s, box := u.manager, u.caller, u.session, u.box // a copy: u.session stays the record that the request has read
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
 		if err := writable(ctx, h.store); err != nil {
@@ -118,9 +118,9 @@ func (c Caller) code(box storage.Box) string {
 	return c.Server.Digest
 }
 
-// moves reports whether the server's lists may have changed since the session's last request: the
-// server's definition is another one, or a fresh process had other lists than the record and the
-// session's client has not been told yet.
+// moves reports whether the server's lists may have changed since the session's last request. That
+// is so if the server has another definition. It is also so if a fresh process had other lists than
+// the handshake record, and the session's client has not been told yet.
 func moves(s storage.Session, c Caller, box storage.Box) bool {
 	code := c.code(box)
 	return code != "" && s.Digest != code || box.Relisted.After(s.Created) && box.Relisted.After(s.Relisted)

@@ -39,7 +39,7 @@ func (h *Manager) Terminate(ctx context.Context, id storage.ID) error {
 	if s, err = update(ctx, h.store, s, ending(storage.QuitService)); err != nil {
 		return err
 	}
-	_ = h.backend.End(ctx, s, box) // after an error the box finds out later
+	_ = h.backend.End(ctx, s, box) // after an error the box finds out later that the session has ended
 	for _, member := range s.Members {
 		if err := storage.IgnoreNotFound(h.Terminate(ctx, MemberID(id, member))); err != nil {
 			return err

@@ -26,7 +26,7 @@ type Endpoint interface {
 	Route(ctx context.Context, id storage.ID, msgs []wire.Message, batch bool) (Routed, error)
 	// Listen continues a stream after the event with the id last, or opens the standalone stream if
 	// last is "" ([Manager.Listen], [Manager.Resume]). hold is the result of [Resumable.Hold];
-	// until returns the time at which the transport will end a response that is held so long.
+	// until returns the time at which the transport will end a response that may be held for hold.
 	Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (Resumable, error)
 	// Again returns a new event id for the position in the stream that last stands for. A client
 	// whose Listen has failed gets it, because some clients break when they get an id twice.
@@ -52,7 +52,7 @@ type Endpoint interface {
 type Routed struct {
 	Caller   Caller         // the caller at that server, or at the group if the group answers itself
 	Session  storage.ID     // the caller's session with that server or group
-	Messages []wire.Message // as the server gets them
+	Messages []wire.Message // the messages in the form that the server gets
 	Batch    bool
 	// Accept sends the messages to the server ([Manager.Accept]). The Response is nil if no message
 	// needs a response. A *[wire.Error] is the answer to the request.
@@ -62,7 +62,7 @@ type Routed struct {
 // Dispatched is a message of a modern client with the server that gets it.
 type Dispatched struct {
 	Caller  Caller       // the caller at that server
-	Message wire.Message // as the server gets it
+	Message wire.Message // the message in the form that the server gets
 	// View translates a message of the server for the client: in a group, names of tools get a
 	// prefix. nil changes nothing.
 	View func(raw []byte) []byte

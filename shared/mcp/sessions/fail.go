@@ -12,14 +12,13 @@ import (
 )
 
 // Fail ends the requests of an address with an error, unless their stream has ended. It writes the
-// error after the last event, where the box would write its next batch. Only one of the two writes
-// succeeds. If it is that of the box, Fail reads the log again. The store may delete the events of
-// Fail at expires.
+// error after the last event, where the box would write its next batch. If the box has written
+// there first, Fail reads the log again. The store may delete the events of Fail at expires.
 //
 // Errors: Unavailable.
 func (o Publisher) Fail(ctx context.Context, a storage.Address, why *wire.Error, expires time.Time) error {
 	if len(a.Requests) == 0 {
-		return nil // a delivery without requests has no end
+		return nil // a delivery without requests needs no response
 	}
 	for {
 		tail, err := o.Store.Tail(ctx, a.Session, a.Stream)
@@ -52,7 +51,7 @@ func (o Publisher) failures(ctx context.Context, a storage.Address, tail storage
 			return nil, err
 		}
 		if len(page.Events) == 0 {
-			break // the events have expired: a second response is better than no end
+			break // the events have expired, so a request may get a second response; that is better than none
 		}
 		for _, e := range page.Events {
 			after = e.Index
@@ -62,7 +61,7 @@ func (o Publisher) failures(ctx context.Context, a storage.Address, tail storage
 		}
 	}
 	if len(open) == 0 {
-		open = a.Requests[:1] // cannot happen: the last of all responses is Final
+		open = a.Requests[:1] // cannot happen: a stream in which every request has its response is Final
 	}
 	events := make([][]byte, len(open))
 	for i, id := range open {

@@ -84,8 +84,8 @@ func initializable(m wire.Message) (version string, err error) {
 	return version, bounded(m)
 }
 
-// begin stores a session with the changes that begin makes: a new one if fresh is true, otherwise the
-// session that was opened with its connection. It accepts a repeat of the same initialize, because
+// begin stores a session that its parameter begin has changed: a new one if fresh is true, otherwise
+// the session that was opened with its connection. A client may repeat the same initialize, because
 // the function that got the first one may have died.
 func (u *use) begin(ctx context.Context, id storage.ID, fresh bool, begin func(*storage.Session)) (err error) {
 	if fresh {

@@ -18,7 +18,7 @@ const maxList = 255 << 10
 
 // keptList is the stored form of a list in a handshake record.
 type keptList struct {
-	Gen       storage.Generation `json:"gen"`            // of the box that gave the list
+	Gen       storage.Generation `json:"gen"`            // generation of the box that gave the list
 	Announced bool               `json:"says,omitempty"` // the server declares listChanged for the list
 	List      json.RawMessage    `json:"list"`
 }
@@ -28,7 +28,7 @@ func (k keptList) encode() json.RawMessage {
 	if k.Announced {
 		b = append(b, `,"says":true`...)
 	}
-	b = append(append(b, `,"list":`...), k.List...) // as the server wrote it
+	b = append(append(b, `,"list":`...), k.List...) // the bytes of the list stay as the server wrote them
 	return append(b, '}')
 }
 
@@ -68,9 +68,10 @@ func noteList(ctx context.Context, store storage.Store, a storage.Address, b sto
 	return store.SaveHandshake(ctx, storage.Handshake{Digest: a.Digest, Version: a.List, Result: kept.encode(), Taken: now, Expires: now.Add(storage.HandshakeLife)})
 }
 
-// toldMore reports whether the client that asked for a list may have answered a question of its
-// process, such as roots/list: in an earlier request of the session, or in this one. In the latter
-// case the request's stream has other events than the answer.
+// toldMore reports whether the client that asked for a list may have answered a question of the
+// server's process, such as roots/list. It may have done so in an earlier request of the session.
+// Or it has done so during the request for the list, whose stream then has other events than the
+// answer.
 func toldMore(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) (bool, error) {
 	if b.First != 1 || len(b.Events) != 1 {
 		return true, nil

@@ -13,7 +13,7 @@ import (
 // lists them, oldest first, and they get nothing until the lease is free. So two GETs never take
 // the stream from one another in turns.
 type listener struct {
-	nonce   string           // the random word of this GET, in the lease and in event ids
+	nonce   string           // a random word that stands for this GET, in the lease and in event ids
 	until   time.Time        // when this GET plans to close
 	from    storage.EventID  // the event id that the client sent, zero if none
 	again   time.Time        // when to try to take the lease again
@@ -25,12 +25,12 @@ type listener struct {
 }
 
 const (
-	// graceRetries is how long a lease stays reserved for the client of its holder after its
-	// end, in multiples of [Limits.Pace]. The client was told to come back after twice the
-	// pace. When it does, it names its last event. Another client that took the lease before
-	// would get the events once more.
+	// graceRetries is for how long after the end of a lease only the client of its holder may take
+	// the lease, in multiples of [Limits.Pace]. That client was told to come back after twice the
+	// pace, and will name its last event. Another client that took the lease before would get the
+	// events once more.
 	graceRetries = 5
-	// stagger is how much later than the one before it each standby tries to take a free lease. So
+	// stagger is how much later a standby tries to take a free lease than the standby before it. So
 	// the oldest standby gets the lease, and the others make no write that fails.
 	stagger = 50 * time.Millisecond
 	// lookEvery is the age at which listener.record is read again.
@@ -79,7 +79,7 @@ func (l *listener) wait(s storage.Session, limits Limits) {
 // The nonce of an event id is a random word of nonceLen characters, followed by the number of
 // responses without an event before it, in base 36. So the retry can grow, although the store does
 // not count responses. On the standalone stream the word is that of the lease. So a client that
-// comes back with an event id is known to be the holder's.
+// comes back with such an event id is known to be the client of the lease's holder.
 const nonceLen = 10
 
 func nonceOf(word string, polls int) string {

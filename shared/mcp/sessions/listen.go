@@ -81,9 +81,8 @@ func (c *Call) claim(ctx context.Context) error {
 	return nil
 }
 
-// reload reads the session into l.record, unless that has a record that is younger than lookEvery.
-// It ends the call if the session has ended, another GET has taken the lease, or this standby was
-// sent away.
+// reload reads the session into l.record, unless l.record is younger than lookEvery. It ends the
+// call if the session has ended, another GET has taken the lease, or this standby was sent away.
 func (c *Call) reload(ctx context.Context) error {
 	l := c.lease
 	if l.record != nil && time.Since(l.read) < lookEvery {
@@ -99,7 +98,7 @@ func (c *Call) reload(ctx context.Context) error {
 		c.done = true
 	case l.held && s.Primary.Nonce != l.nonce, l.waits && l.place(s) < 0:
 		c.done, c.pause = true, c.idleRetry()
-		c.polls++ // this makes the last cursor differ from the first
+		c.polls++ // so that the last cursor differs from the first: some clients break when they get an id twice
 	}
 	return nil
 }
@@ -164,9 +163,9 @@ func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) erro
 	return nil
 }
 
-// leave ends the lease of a primary if ctx has ended, because then its client is gone. The lease
-// stays reserved for this client for graceRetries. After that any GET gets the stream, and need not
-// wait until the response would have ended. If the store fails, the lease stays.
+// leave ends the lease of a primary if ctx has ended, because then the primary's client is gone. The
+// stream stays reserved for this client for graceRetries times [Limits.Pace]. After that any GET may
+// take it, without waiting until the response would have ended. If the store fails, the lease stays.
 func (c *Call) leave(ctx context.Context) {
 	if ctx.Err() == nil || c.lease == nil || !c.lease.held {
 		return

@@ -77,8 +77,8 @@ func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
-// anyone is what whose returns for a list that all principals share. It is shorter than the id of a
-// session and the hash of a principal, and so equals none.
+// anyone is the name that the method whose returns for a list that all principals share. It is
+// shorter than the id of a session and the hash of a principal, and so equals neither.
 const anyone = "anyone"
 
 // whose returns a name for the sessions that share a list with the session of. same is the result

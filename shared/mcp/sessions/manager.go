@@ -28,8 +28,8 @@ func New(store storage.Store, backend Backend, limits Limits) *Manager {
 
 // Parts are what a [Manager] can have besides its store and backend. Each may be nil.
 type Parts struct {
-	Clients storage.Clients // connections of WebSocket clients, to push to them and close them
-	Held    *Held           // keeps which tools of servers were accepted; see [Server.Pin]
+	Clients storage.Clients // posts to the connections of WebSocket clients, and closes them
+	Held    *Held           // knows which tools of servers were accepted; see [Server.Pin]
 	// Gate decides whether the backend gets a request, for instance by the caller's quota. Requests
 	// that the Manager answers itself do not pass it.
 	Gate storage.Gate
@@ -96,8 +96,8 @@ type Client struct {
 	// Init are the params of initialize for the process, at most 64 KiB. The process is
 	// initialized once, with the Init of the first client of a [Caller.Kind].
 	Init json.RawMessage
-	// Verbose means that the client wants log messages. The server then sends all of them,
-	// for the rest of its life. A transport whose client wants fewer must drop the others.
+	// Verbose means that the client wants log messages. From then on the server sends all its log
+	// messages in the session. A transport must drop those that its client does not want.
 	Verbose bool
 	Visits  bool // the client supports elicitation by URL: it can send its user to a page
 	// Round is the requestState that came with the request, "" for a first request. Two requests

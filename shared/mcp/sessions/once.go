@@ -34,14 +34,14 @@ const MaxKey = 255
 const minKeyLife = time.Minute
 
 // DataUnsent is the member of an error's data that is true if the request was certainly not
-// executed. A repeat with the same key executes it.
+// executed. If the client repeats it with the same idempotency key, it is executed.
 const DataUnsent = "notExecuted"
 
 // once is the idempotency key of a tools/call.
 type once struct {
 	manager *Manager
 	key     storage.ValueKey
-	hash    []byte // of the tool and its arguments
+	hash    []byte // hash of the tool and its arguments
 	life    time.Duration
 	mine    *begun // the value that this request has written; nil if it has written none
 }
@@ -50,8 +50,8 @@ type once struct {
 type begun struct {
 	Session storage.ID       `json:"s"`
 	Stream  storage.StreamID `json:"d"`
-	Hash    []byte           `json:"h"` // of the tool and its arguments
-	Request json.RawMessage  `json:"r"` // id of the request, which the answer in the stream has
+	Hash    []byte           `json:"h"` // hash of the tool and its arguments
+	Request json.RawMessage  `json:"r"` // id of the first request, which is also the id of the answer in the stream
 	At      time.Time        `json:"t"`
 }
 
@@ -169,7 +169,7 @@ func callHash(params json.RawMessage) ([]byte, error) {
 	}
 	same, err := json.Marshal([]any{tool(params), arguments})
 	if err != nil {
-		return nil, err // what was decoded always encodes
+		return nil, err // what was decoded can always be encoded
 	}
 	sum := sha256.Sum256(same)
 	return sum[:], nil
@@ -224,7 +224,7 @@ func (u *use) reserve(ctx context.Context, d Delivery) (*Call, error) {
 	mine := begun{Session: u.session.ID, Stream: d.Stream, Hash: o.hash, Request: d.Requests[0], At: now}
 	data, err := json.Marshal(mine)
 	if err != nil {
-		return nil, err // an id is valid JSON
+		return nil, err // an id is valid JSON, so this cannot fail
 	}
 	v := storage.Value{Key: o.key, Data: data, Expires: now.Add(o.life)}
 	for {
@@ -314,9 +314,9 @@ func (call begun) end(ctx context.Context, store storage.Store) (ended bool, end
 // joined is the Tracker of a request that waits for the answer to an earlier one with the same key.
 type joined struct {
 	manager *Manager
-	call    begun           // of the earlier request
-	of      storage.Session // of the earlier request, with the fields that Backend.Track uses
-	as      json.RawMessage // id of this request, which its answer gets
+	call    begun           // the stored value of the earlier request
+	of      storage.Session // session of the earlier request, with only the fields that Backend.Track uses
+	as      json.RawMessage // id of this request, which replaces the id of the earlier one in the answer
 	modern  bool            // the client of this request is modern
 }
 

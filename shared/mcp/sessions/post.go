@@ -14,7 +14,7 @@ import (
 // the id of the next event replaces it. through is not nil if the connection is one to a group.
 func (o Publisher) event(ctx context.Context, conn string, ids bool, s storage.ID, through *storage.Through, id storage.EventID, raw []byte) error {
 	if len(raw) == 0 {
-		return nil // the event has no message, and only ends an SSE response
+		return nil // the event has no message: it only ends an HTTP response (storage.Event.Retry)
 	}
 	member := ""
 	if through != nil {

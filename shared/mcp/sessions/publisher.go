@@ -20,7 +20,7 @@ import (
 // says which events the client has not got (see cursors.go).
 type Publisher struct {
 	Store   storage.Store
-	Clients storage.Clients // nil: this Publisher pushes nothing to WebSockets, and leaves that to others
+	Clients storage.Clients // nil: this Publisher pushes nothing to WebSockets; another function pushes the events
 	Held    *Held           // nil: a Keeper on Store that writes no log lines
 }
 
@@ -29,7 +29,7 @@ type Publisher struct {
 type Published struct {
 	To    storage.Address
 	Batch storage.Batch
-	Again bool // Write found the batch in the log: its writer may be posting it now, or may have posted it
+	Again bool // Write found the batch in the log: the function that wrote it may be posting it now, or may have posted it
 }
 
 // Append writes a batch of events for the address a to the log and delivers it. After Unavailable

@@ -10,14 +10,14 @@ import (
 )
 
 // redelivery is one attempt to push stored events that the client of a WebSocket session has not
-// got. Of several functions, the one that holds the session's Pusher lease does so.
+// got. Only the function that holds the session's Pusher lease pushes.
 type redelivery struct {
 	Publisher
-	nonce   string          // of the lease
-	held    bool            // this redelivery has held the lease and has pushed everything
-	s       storage.Session // the record as last read or written, with newer cursors; valid while the lease is held
+	nonce   string          // names this redelivery as the holder of the lease
+	held    bool            // this redelivery has held the lease, and has pushed all events
+	s       storage.Session // the session's record as last read or written, with newer cursors; valid while this redelivery holds the lease
 	dropped []string        // connections that were found closed
-	again   bool            // another function has changed the record: there may be more to push
+	again   bool            // another function has changed the record meanwhile, so there may be more events to push
 	conns   map[string]storage.Connection
 }
 
@@ -85,7 +85,8 @@ var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events s
 // which ends the lease.
 var errLeaseLost = errors.New("another function holds the lease for pushing")
 
-// work pushes all events, then gives the lease back. If that write fails, the lease expires.
+// work pushes all events, then writes a record without the lease. If the write fails, the lease
+// expires by itself.
 func (p *redelivery) work(ctx context.Context) error {
 	for {
 		p.again = false
@@ -111,7 +112,7 @@ func (p *redelivery) work(ctx context.Context) error {
 			return errors.Join(err, merged)
 		}
 		if err != nil {
-			return errors.Join(err, p.save(ctx)) // write the cursors; the lease expires by itself
+			return errors.Join(err, p.save(ctx)) // save writes the cursors; the lease expires by itself
 		}
 	}
 }
@@ -181,7 +182,7 @@ func (p *redelivery) push1(ctx context.Context, e storage.Event, id storage.Even
 		if time.Since(conn.Expires.Add(-connectionLife)) > comingUp {
 			p.drop(conn.ID)
 		} else if err := storage.Rest(ctx, pushRetry); err != nil {
-			return false, err // the connection may not be up yet
+			return false, err // the connection may not be ready yet
 		}
 	}
 }

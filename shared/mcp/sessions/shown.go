@@ -50,7 +50,7 @@ func offered(pin *storage.Pin, greeting json.RawMessage) json.RawMessage {
 	tools["listChanged"] = json.RawMessage("true")
 	raw, err := json.Marshal(tools)
 	if err != nil {
-		return greeting // it was JSON before
+		return greeting // cannot happen: tools was decoded from JSON
 	}
 	greeting, _ = wire.Replace(greeting, raw, "capabilities", "tools")
 	return greeting

@@ -11,9 +11,9 @@ import (
 
 // Bounds of a session's record.
 const (
-	maxConns   = 8   // connections; the oldest are forgotten
+	maxConns   = 8   // connections of a session; the oldest are forgotten
 	maxCursors = 32  // event ids that a client may send when it connects
-	maxPushed  = 256 // cursors in Pushed, including those that a client sends
+	maxPushed  = 256 // cursors in Session.Pushed, including those that a client sends
 )
 
 // Open makes a session for an HTTP+SSE client, which has not sent initialize yet. Until the client
@@ -99,7 +99,7 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
-	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 }) // the client has no other connection
+	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 }) // a client that sends cursors has no other connection
 	// Put the connection's record before the session names the connection: the function
 	// that pushes reads that record.
 	if err := all[0].putConnection(ctx); err != nil {
@@ -255,7 +255,7 @@ func (h *Manager) Connection(ctx context.Context, conn string) (storage.Connecti
 	return c, err
 }
 
-// Drop closes a connection whose client has lost its right to it. It is no error if the
+// Drop closes a connection whose client has lost the right to use it. It is no error if the
 // connection is gone.
 //
 // Errors: Unavailable.
@@ -301,7 +301,7 @@ func disconnect(ctx context.Context, store storage.Sessions, id storage.ID, conn
 // session. It makes one attempt.
 func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 	if c.EventIDs && h.parts.Clients != nil {
-		_ = h.parts.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // if it is lost, the client gets an id with the next event
+		_ = h.parts.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // if the post is lost, the client gets an id with the next event
 	}
 }
 

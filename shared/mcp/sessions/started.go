@@ -25,8 +25,8 @@ type Start struct {
 	// says that the principal is part of Kind.
 	Kind  string
 	Own   bool
-	Gen   storage.Generation // of the box
-	Lists json.RawMessage    // the fingerprint
+	Gen   storage.Generation // generation of the box
+	Lists json.RawMessage    // the fingerprint, as JSON
 }
 
 // NoteStart compares the lists of a fresh process with those of the last process of the same Kind. If
@@ -58,7 +58,7 @@ func NoteStart(ctx context.Context, store storage.Store, a storage.Address, star
 	case !first:
 		news = true
 		err = relist(ctx, store, a, now)
-	case start.Own && !full: // this is the first process of this principal; it says nothing about the lists of others
+	case start.Own && !full: // the first process of this principal; its lists say nothing about those of others
 	default:
 		err = outdate(ctx, store, a.Box, func(storage.Box) storage.Generation { return start.Gen - 1 }, time.Time{})
 	}

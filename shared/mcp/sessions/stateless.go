@@ -394,7 +394,7 @@ func (u *use) pinned(ctx context.Context, client Client) (moved bool, err error)
 			return false
 		}
 		if s.State == storage.Ended {
-			s.Created = time.Now() // values of the ended session do not belong to the new one
+			s.Created = time.Now() // values that a server has stored for the ended session must not belong to the new one
 		}
 		s.Digest, s.Relisted, s.ServerInfo, s.State, s.Quit = c.code(box), box.Relisted, server, storage.Ready, storage.QuitNone
 		h.limits.extend(s)

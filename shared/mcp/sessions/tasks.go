@@ -14,15 +14,16 @@ import (
 
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of [Manager.Send] for
 // which the client no longer waits; it has a taskId instead. A task has no record of its own. Its
-// call has a stream in the log of the inner session and, until it ends, an item that says which box or
-// function must end it. What a client gets for a taskId is made of these two.
+// call has a stream in the log of the inner session and, until the call ends, an item that says
+// which box or function must end it. What a client gets for a taskId is made of the stream and the
+// item.
 
 // Recalled is a call of [Manager.Send] whose client asks for it by its taskId.
 type Recalled struct {
 	// Events are the call's events that the log still has, in order, without log messages and
 	// with only the newest progress.
 	Events []storage.Event
-	Gap    bool            // events before these were lost
+	Gap    bool            // events before Events were lost
 	Server json.RawMessage // the server's serverInfo, nil if unknown
 	// Lost means that the log has no end of the call, and that there is no item. So the result is
 	// not kept any more, or there never was such a call.
@@ -83,7 +84,7 @@ func (r *Recalled) take(e storage.Event) {
 		r.Events = slices.DeleteFunc(r.Events, func(old storage.Event) bool { return old.Index == r.progress })
 		r.progress = e.Index
 	}
-	e.Raw = bytes.Clone(e.Raw) // so that the page can be freed
+	e.Raw = bytes.Clone(e.Raw) // a copy, so that the page can be freed
 	r.Events = append(r.Events, e)
 }
 

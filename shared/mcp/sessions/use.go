@@ -67,7 +67,7 @@ func (u *use) touch(ctx context.Context) error {
 	return of.touch(ctx)
 }
 
-// extend notes that a session is used now. A session that is Ready then lives for Life.
+// extend records that a session is used now. A session that is Ready lives for Life from now on.
 func (l Limits) extend(s *storage.Session) {
 	s.Used = time.Now()
 	if s.State == storage.Ready {
