@@ -148,7 +148,7 @@ type response struct {
 	cancel context.CancelFunc
 	begun  chan struct{} // closed: the response begins before the handler returns
 	done   chan struct{} // closed: the handler has returned
-	piped  bool          // begun is closed
+	piped  bool          // begun is closed: the bytes go through the pipe
 }
 
 func newResponse(cancel context.CancelFunc) *response {
@@ -169,7 +169,7 @@ func (w *response) serve(h http.Handler, r *http.Request) {
 func (w *response) finish(fault any) {
 	switch {
 	case w.piped && fault != nil:
-		_ = w.writer.CloseWithError(fmt.Errorf("handler panicked: %v", fault)) // returns nil always
+		_ = w.writer.CloseWithError(fmt.Errorf("handler panicked: %v", fault)) // CloseWithError always returns nil
 	case w.piped:
 		// The response is complete, so it does not matter if the reader has gone.
 		_ = w.drain()

@@ -17,7 +17,7 @@ import (
 const CatalogPath = "/.well-known/ai-catalog.json"
 
 const (
-	cardSuffix  = "/mcp/server-card" // behind the name of a server
+	cardSuffix  = "/mcp/server-card" // follows the name of a server in a path
 	cardSchema  = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
 	cardType    = "application/mcp-server-card+json"
 	catalogType = "application/ai-catalog+json"

@@ -134,7 +134,7 @@ func (g Registry) list(ctx context.Context, base string, may []sessions.Caller, 
 	slices.SortFunc(may, func(a, b sessions.Caller) int { return cmp.Compare(a.Server.Name, b.Server.Name) })
 	byRecord := version != "" && version != latest || !since.IsZero()
 	if !byRecord {
-		may = may[:min(len(may), limit+1)] // one server above limit tells that there is another page
+		may = may[:min(len(may), limit+1)] // with one server more than limit, list knows that there is another page
 	}
 	all, err := g.describe(ctx, base, may)
 	if err != nil {

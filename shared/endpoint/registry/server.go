@@ -49,7 +49,7 @@ type transport struct {
 	Type     string   `json:"type"`
 	URL      string   `json:"url"`
 	Headers  []input  `json:"headers,omitempty"`
-	Versions []string `json:"supportedProtocolVersions,omitempty"` // in a card
+	Versions []string `json:"supportedProtocolVersions,omitempty"` // only in a server card
 }
 
 type input struct {

@@ -79,7 +79,7 @@ func notOffered(server, tool string) error {
 		fmt.Sprintf("server %q offers no tool %q here: x-dormouse.tools in the servers file leaves it out", server, wire.Clip(tool)))
 }
 
-// refusedAll returns the same error as the answer to each request in msgs.
+// refusedAll returns err as the answer to each request in msgs.
 func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {

@@ -21,11 +21,11 @@ import (
 type called struct {
 	client  string           // the name that the client gave itself
 	tool    string           // "" if the request calls no tool
-	stream  storage.StreamID // of the call, "" if the call has no log
+	stream  storage.StreamID // stream of the call, "" if the call has no log
 	outcome string           // done or failed; "" if the end was not seen
 	why     string           // why the call failed; "" if the log line must not show the reason
 	parent  string           // traceparent of the client's span, "" for none
-	version string           // of the protocol, as the client's header says; "" for none
+	version string           // protocol version in the client's header, "" for none
 	said    observe.Said     // what the client and the server said, for auditors only
 }
 
@@ -48,7 +48,7 @@ func (c *called) asks(msgs []wire.Message) {
 	case wire.MethodToolsCall:
 		c.tool, _ = wire.String(wire.Lookup(msgs[i].Params, "name"))
 		c.said.Arguments = wire.Lookup(msgs[i].Params, "arguments")
-		if slices.ContainsFunc(msgs[i+1:], call) { // a batch may not hide a call
+		if slices.ContainsFunc(msgs[i+1:], call) { // list all calls of a batch, so that none is hidden
 			all := []json.RawMessage{}
 			for _, m := range msgs[i:] {
 				if call(m) {
@@ -89,7 +89,7 @@ func isTraceparent(s string) bool {
 	return strings.Trim(s[3:35], "0") != "" && strings.Trim(s[36:52], "0") != ""
 }
 
-// begins notes the stream and the client of a request that the host has accepted.
+// begins records the stream and the client of a request that Options.Host has accepted.
 func (c *called) begins(call sessions.Resumable) {
 	if name := call.Client(); name != "" {
 		c.client = name
@@ -111,7 +111,7 @@ func (c *called) ends(raw []byte, show bool) {
 	c.said.Response = raw
 }
 
-// answered notes that a request got an error as its answer.
+// answered records that a request got an error as its answer.
 func (c *called) answered(answer *wire.Error) {
 	c.outcome, c.why = observe.Failed, answer.Message
 }
@@ -134,7 +134,7 @@ func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err er
 	e.Tool, e.Outcome, e.Why = wire.Clip(c.tool), c.outcome, reason(c.why)
 	switch {
 	case c.tool == "":
-		if e.Stream = c.stream; e.Stream == "" { // else it is the end of a call that an earlier request began
+		if e.Stream = c.stream; e.Stream == "" { // otherwise the event ends a call that an earlier request has begun
 			e.Outcome = ""
 		} else if e.Outcome == "" {
 			e.Stream = ""

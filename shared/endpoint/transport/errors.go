@@ -53,10 +53,10 @@ type problem struct {
 	status int
 	code   storage.Code
 	rpc    *wire.Error
-	allow  string // the methods that are served, for a 405
+	allow  string // the methods that the address serves, for a 405
 
-	operator bool  // the operator can remove the reason, so the log line has it
-	cause    error // nil if there is no cause besides code
+	operator bool  // the operator can remove the reason for the refusal, so the log line has it
+	cause    error // nil if code is the only cause
 }
 
 func (p *problem) Error() string { return p.rpc.Message }
@@ -91,7 +91,7 @@ func problemOf(err error) *problem {
 	var known *storage.Error
 	var rpc *wire.Error
 	switch {
-	case errors.As(err, &known): // its own code and text count, not those of its cause
+	case errors.As(err, &known): // the code and text of known count, not those of its cause
 	case errors.As(err, &rpc):
 		return &problem{status: http.StatusBadRequest, code: storage.Invalid, rpc: rpc}
 	case errors.Is(err, context.Canceled):

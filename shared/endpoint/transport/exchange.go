@@ -34,7 +34,7 @@ type exchange struct {
 	called  called
 }
 
-// saw looks for the end of a call among its events, and notes it for the log line.
+// saw looks for the end of a call among events, and records it for the log line.
 func (x *exchange) saw(events []sessions.Event) {
 	if x.called.tool == "" && x.r.Method != http.MethodGet || len(events) == 0 {
 		return

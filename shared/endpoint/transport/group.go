@@ -25,8 +25,8 @@ func (o *Options) groupNamed(name string, query url.Values) (Group, bool) {
 
 // party is a caller, and what it has called: a server, or a group of servers.
 type party struct {
-	caller  sessions.Caller   // whose server may be a group
-	group   *Group            // nil: a server
+	caller  sessions.Caller   // the caller; its Server is the server, or stands for the group
+	group   *Group            // nil if a server was called
 	members []sessions.Caller // the caller at each server of the group that the caller may use
 }
 

@@ -14,10 +14,10 @@ import (
 // In HTTP+SSE (MCP 2024-11-05, basic/transports) one event stream carries all messages of the
 // server, answers included. The client posts each of its messages.
 //
-// The stream is held for as long as the platform allows, because clients lose more than the
-// stream when it ends. Python's and Go's do not come back. TypeScript's comes back, but does
-// not name its session. A client that comes back with the id of the last event, or with the
-// session in the query, goes on in its session. One with neither gets a new session, and need
+// The stream is held for as long as the platform allows, because clients lose more than the stream
+// when it ends. The clients of Python and Go do not come back. That of TypeScript comes back, but
+// does not name its session. A client that comes back with the id of the last event, or with the
+// session in the query, goes on in its session. A client with neither gets a new session, and need
 // not initialize it.
 
 // querySession is the query parameter of the session, in the URI to which clients post.
@@ -37,8 +37,8 @@ func getSSE(x *exchange) error {
 	out, sent := x.commit(), call.Cursor()
 	defer func() { x.stop(call, sent) }()
 	out.endpoint(sent, endpointURI(x))
-	// Events are sent until the session has ended, another stream has taken this one's place,
-	// the time is over or the client has gone.
+	// Events are sent until the session has ended, a newer response reads the stream, the time is
+	// over or the client has gone.
 	for {
 		if out.flush() != nil {
 			return nil
@@ -98,9 +98,9 @@ func postSSE(x *exchange) error {
 	var answers [][]byte
 	modern := anyModern(msgs, x.r.Header.Get(wire.HeaderProtocolVersion))
 	if modern {
-		// The modern era has no HTTP+SSE. Its errors go to the stream, like all answers. Go's
-		// client asks for the modern era first, and takes a refused POST for a broken
-		// connection. After this answer it sends initialize.
+		// The modern era has no HTTP+SSE. The error for such a request goes to the stream, like
+		// all answers. Go's client asks for the modern era first, and takes a refused POST for a
+		// broken connection. After this answer it sends initialize.
 		for _, m := range msgs {
 			if m.Kind == wire.Request {
 				requested, _ := modernVersion(m, x.r.Header.Get(wire.HeaderProtocolVersion))

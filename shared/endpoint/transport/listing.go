@@ -104,7 +104,7 @@ func (x *exchange) refuseList(err error) {
 	p := x.failed(err)
 	body, err := json.Marshal(map[string]string{"error": p.rpc.Message})
 	if err != nil {
-		body = nil // texts always encode
+		body = nil // strings always marshal
 	}
 	x.json(p.status, body)
 }

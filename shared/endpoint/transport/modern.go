@@ -82,7 +82,7 @@ func mismatch(header, member string) error {
 		"header "+wire.Clip(header)+" must be sent once and say the same as "+member+" in the body")
 }
 
-// client returns the facts about the client for a process that has to be started.
+// client returns what the request says about its client, for methods of [sessions.Manager].
 func (m modern) client() sessions.Client {
 	return sessions.Client{Init: m.req.Init(), Verbose: m.req.LogLevel != "", Visits: wire.Lookup(m.req.Capabilities, "elicitation", "url") != nil}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// call serves a request for the server, in its first round or in a later one.
+// call serves a request for the server. The client may have sent it for the first time, or again
+// with answers to questions of the server (State).
 func (m modern) call() error {
 	if m.req.State == "" {
 		return m.forward()
@@ -121,8 +122,8 @@ func (m modern) resume() (bridge.State, error) {
 	return m.req.Resume(plain, sessions.PinnedID(m.to.Caller), time.Now())
 }
 
-// seal returns the state that a client carries to the next round. The state is valid for
-// as long as the log is kept.
+// seal returns the requestState with which the client sends its request again. It is valid for as
+// long as the log is kept.
 func (m modern) seal(state bridge.State) string {
 	state.Session = sessions.PinnedID(m.to.Caller)
 	state.Expires = time.Now().Add(m.x.opts.Host.Limits().EventAge).Unix()

@@ -22,7 +22,7 @@ func (m modern) listen(endpoint sessions.Endpoint, kind string) error {
 	if err != nil {
 		return out.fail(err)
 	}
-	if len(to) == 1 && to[0].Greeting == nil { // no process has given this server's greeting yet, so it has to be asked for
+	if len(to) == 1 && to[0].Greeting == nil { // no process has given this server's answer to initialize yet, so ask for it
 		greeting, refused, err := m.greeting(endpoint, kind, out)
 		if err != nil {
 			return out.fail(err)
@@ -51,10 +51,10 @@ func (m modern) listen(endpoint sessions.Endpoint, kind string) error {
 	for _, d := range to {
 		own := newModern(m.x, ctx, m.req, d)
 		listeners.Go(func() {
-			acked := false // the first message acknowledges or refuses
+			acked := false // whether into was called; the first message of a server acknowledges or refuses
 			into := newReply(own)
 			into.into = func(raw []byte) error {
-				if acked { // a client gets no change before the acknowledgement of all
+				if acked { // the client gets no change before all servers have acknowledged
 					select {
 					case <-all:
 					case <-ctx.Done():
@@ -82,7 +82,7 @@ func (m modern) listen(endpoint sessions.Endpoint, kind string) error {
 		}
 		if method, _ := wire.String(wire.Lookup(raw, "method")); method == wire.NotifyAcknowledged {
 			acks.Add(raw)
-		} else { // a server that refuses is not listened to
+		} else { // the server refuses, so nothing is read from it
 			open--
 		}
 	}

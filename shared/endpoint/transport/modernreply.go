@@ -18,8 +18,8 @@ import (
 type reply struct {
 	x     *exchange
 	ctx   context.Context
-	view  func(raw []byte) []byte // as in [sessions.Dispatched]
-	into  func(raw []byte) error  // not nil: messages go to the response of which this one is a part
+	view  func(raw []byte) []byte // translates messages for the client; see [sessions.Dispatched]
+	into  func(raw []byte) error  // if not nil, messages go to the response of several servers, of which this reply is a part
 	id    []byte
 	end   time.Time // when the response must be over
 	alive time.Time // when the next comment is due

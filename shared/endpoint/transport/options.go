@@ -172,7 +172,7 @@ type Sealer interface {
 //
 // It is served over every transport. A caller sees the servers that it may use.
 type Group struct {
-	Servers []string // its members; nil: all servers
-	Plain   bool     // names that no two members have get no prefix
+	Servers []string // names of the members; nil: all servers
+	Plain   bool     // a tool, prompt or resource gets no prefix if no other member has one of the same name
 	Search  bool     // the client gets find_tools and call_tool in place of the tools
 }

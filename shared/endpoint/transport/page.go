@@ -17,7 +17,7 @@ import (
 // connects, where to sign in, and the console. It has the status and the reason that a
 // client gets. No client of MCP asks for text/html.
 
-// consolePath leads to the console of the same endpoint, on one machine and in functions.
+// consolePath is the path of the console, which the same endpoint has on one machine and on AWS.
 const consolePath = "/console"
 
 // maxAbout and maxTool bound what a page repeats of a server, in bytes.
@@ -61,7 +61,7 @@ func page(x *exchange, status int, why string) {
 	title, of, url := subjectOf(x)
 	var p pageText
 	stranger := storage.CodeOf(x.err) == storage.Unauthenticated && x.r.Header.Get("Authorization") == ""
-	if why != "" && !stranger { // a caller without any credential has made no mistake yet
+	if why != "" && !stranger { // a caller who has sent no credential has made no mistake yet
 		p.say(`<p class="bad">%</p>`, why)
 	}
 	refused := storage.CodeOf(x.err) == storage.Unauthenticated || storage.CodeOf(x.err) == storage.Forbidden

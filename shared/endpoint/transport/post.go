@@ -187,9 +187,9 @@ func gather(x *exchange, call sessions.Response, batch bool, window time.Time) (
 			return nil, err
 		}
 		if events = append(events, more...); len(events) == len(more) {
-			events = more // events is still empty, and nobody else uses more
+			events = more // events was empty: use more itself, which nobody else uses
 		}
-		_, _, closed := call.Close() // the server wants the client to come back for more, so this answer is not complete
+		_, _, closed := call.Close() // closed: the server wants the client to come back for more events, so the answer is not complete
 		if err != nil || len(more) == 0 || call.Done() || closed || !batch || !responsesOnly(events) {
 			return events, nil
 		}

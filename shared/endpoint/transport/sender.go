@@ -15,8 +15,8 @@ import (
 
 // sender is who sent a request, for its log line.
 type sender struct {
-	who     storage.Identity // nobody before authentication
-	address string           // of the network; "" if it is not known
+	who     storage.Identity // the identity; empty before authentication
+	address string           // network address; "" if it is not known
 	asked   string           // the server or group in the address of the request; there may be none
 }
 

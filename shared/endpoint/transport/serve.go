@@ -99,7 +99,7 @@ func (x *exchange) arrives(to destination) (party, error) {
 
 type destination struct {
 	name  string // name of a server, or address of a group
-	group *Group // nil: a server
+	group *Group // nil if the destination is a server
 	serve func() error
 }
 
@@ -181,7 +181,8 @@ func (x *exchange) refuse(err error) {
 	x.json(p.status, wire.ErrorResponse(x.id, p.rpc))
 }
 
-// failed notes the error of a request, and returns the answer to it with its headers set.
+// failed records err as the error of the request, sets the headers of the answer, and returns the
+// answer.
 func (x *exchange) failed(err error) *problem {
 	p := problemOf(err)
 	x.err = logged(err, p)

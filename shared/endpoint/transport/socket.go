@@ -140,8 +140,8 @@ type turn struct {
 	tenant     string
 	principal  string
 	key        string // ID of the key of the connection
-	asked      string // as in sender
-	in, out    int    // bytes
+	asked      string // the server or group in the address of the request
+	in, out    int    // bytes of the message and of the reply
 	called     called
 }
 
@@ -342,7 +342,7 @@ func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire
 		if to, err = endpoint.Route(ctx, x.session, msgs, batch); err != nil {
 			return nil, err
 		}
-		address := x.server // of a group
+		address := x.server // x.server of a group is its address already
 		if !strings.HasPrefix(address, "/") {
 			address = "/" + address + "/mcp"
 		}
@@ -378,7 +378,8 @@ func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire
 	}
 }
 
-// admit admits the messages of a connection, and refuses those of the modern era.
+// admit asks [Options.Admit] whether the messages of a connection are let in, and refuses messages
+// of the modern era.
 func (x *turn) admit(ctx context.Context, c sessions.Caller, msgs []wire.Message) (release func(), err error) {
 	release, err = x.opts.admitted(ctx, c)
 	if flood(err) {

@@ -14,11 +14,11 @@ import (
 // and then buf.
 type stream struct {
 	w     http.ResponseWriter
-	ahead [][]byte // what is sent before buf
+	ahead [][]byte // what flush sends before buf
 	buf   []byte
 	polls bool // the client takes priming events and retry
 	begun bool // something was sent
-	named bool // an event with an id was sent
+	named bool // an event with an id was added
 }
 
 // keptBuffer is how many bytes a stream holds for its next events. A longer message is not copied.
@@ -78,7 +78,7 @@ func (s *stream) events(events []sessions.Event) {
 			s.message(e.ID, e.Raw)
 		case e.ID != "":
 			s.prime(e.ID)
-		} // an event without both marks the end of the stream
+		} // an event without a message and an id marks the end of the stream
 	}
 }
 

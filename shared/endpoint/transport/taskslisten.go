@@ -23,13 +23,13 @@ type listening struct {
 type watched struct {
 	task *bridge.Task
 	call *sessions.Recalled
-	next *sessions.Call // reads what comes after call
+	next *sessions.Call // reads the events after those in call
 	sign string         // fingerprint of the state that the client knows
 }
 
 // heard is the events, or the end, of one of the streams.
 type heard struct {
-	of     *watched // nil: outside of requests
+	of     *watched // the task; nil for messages outside of requests
 	events []storage.Event
 	err    error
 }
@@ -56,7 +56,7 @@ func (m modern) watch(l *bridge.Listener) ([]*watched, error) {
 		}
 		w := &watched{task: task, call: call}
 		if task.Waits(answered) {
-			w.sign = task.Sign(answered) // the client knows this much
+			w.sign = task.Sign(answered) // a client that asks for this task knows at least that it is working
 		}
 		if w.next, _, err = m.x.opts.Host.Reattach(m.ctx, m.to.Caller, ref.Stream, call.Last()); err != nil {
 			return nil, err
@@ -114,7 +114,7 @@ func (h listening) follow(ctx context.Context, call *sessions.Call, of *watched,
 	for !call.Done() {
 		events, err := call.Next(ctx, h.out.end)
 		if err == nil && len(events) == 0 {
-			return // the response or the stream has ended
+			return // the time of the response is over, or the stream has ended
 		}
 		select {
 		case hear <- heard{of, events, err}:

@@ -12,8 +12,8 @@ import (
 type unpacking struct {
 	*gzip.Reader
 	packed io.Reader
-	read   int64 // bytes of packed
-	gave   int64 // unpacked bytes
+	read   int64 // packed bytes read
+	gave   int64 // unpacked bytes returned
 }
 
 // idlePacked is how many packed bytes of a body may yield nothing: those of its header, and

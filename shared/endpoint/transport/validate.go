@@ -56,10 +56,10 @@ func (x *exchange) accept() error {
 func takesStreams(x *exchange) bool { return accepts(x.r.Header.Values("Accept"), wire.MediaSSE) }
 
 // streams checks that a GET comes from a client that follows an event stream. A page of another
-// site can make its reader's browser send a GET without an Origin, as for an image. Each would hold
-// a function. Browsers say in headers what a GET is for, and which site it comes from. A program
-// may leave out Accept, except in a GET of /<server>/mcp without a session: such a GET may only
-// look at what is there, and would open a session of HTTP+SSE.
+// site can make its reader's browser send a GET without an Origin, as for an image. Each such GET
+// would keep a function busy. Browsers say in headers what a GET is for, and which site it comes
+// from. A program may leave out Accept, except in a GET of /<server>/mcp without a session: such a
+// GET may only look at what is there, and would open a session of HTTP+SSE.
 func (x *exchange) streams() error {
 	h := x.r.Header
 	site, dest := h.Get("Sec-Fetch-Site"), h.Get("Sec-Fetch-Dest")
@@ -175,7 +175,7 @@ func (x *exchange) named(id string) (err error) {
 // notification.
 func isResponse(raw json.RawMessage) bool { return wire.Lookup(raw, "method") == nil }
 
-// checkMessages does those checks of the ladder in validate.go that need the messages.
+// checkMessages does those checks in the list at the beginning of this file that need the messages.
 func checkMessages(x *exchange, msgs []wire.Message, batch bool) (initialize bool, err error) {
 	initialize = slices.ContainsFunc(msgs, isInitialize)
 	version := x.r.Header.Get(wire.HeaderProtocolVersion)
