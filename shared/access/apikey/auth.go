@@ -58,7 +58,7 @@ type Keys struct {
 	store storage.Keys
 
 	mu    sync.Mutex
-	known map[string]memory // by ID
+	known map[string]memory // the remembered keys, by their IDs
 }
 
 type memory struct {

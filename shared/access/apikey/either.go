@@ -14,8 +14,8 @@ type Tokens interface {
 	// server. Errors are as for [Keys.Authenticate].
 	Verify(ctx context.Context, token, server string) (storage.Identity, error)
 	// VerifyGroup returns the identities that a token for a group stands for, at those of the
-	// servers that it may use. Without a group, the token is for one of the servers, or
-	// several. Errors are as for [Keys.Members].
+	// servers that the token may use. If group is "", the token is for one or several of the
+	// servers. Errors are as for [Keys.Members].
 	VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error)
 	// Confirm checks that a caller that was verified earlier, with this
 	// [storage.Identity].Credential, may still use a server. Errors are as for Verify.

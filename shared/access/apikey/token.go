@@ -23,7 +23,7 @@ const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
 // random returns random characters, five bits each; n is a multiple of eight.
 func random(n int) string {
 	raw := make([]byte, n*5/8)
-	_, _ = rand.Read(raw) // it never fails
+	_, _ = rand.Read(raw) // Read never fails
 	return base32.NewEncoding(alphabet).EncodeToString(raw)
 }
 

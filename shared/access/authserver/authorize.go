@@ -21,14 +21,14 @@ type request struct {
 	State     string   `json:"s,omitempty"`
 	Challenge string   `json:"h"`
 	Server    string   `json:"v,omitempty"` // "" until the user has chosen one
-	Scopes    []string `json:"c,omitempty"` // as asked for
+	Scopes    []string `json:"c,omitempty"` // the scopes that the client asks for
 	Name      string   `json:"n,omitempty"`
 	Until     int64    `json:"x"` // Unix seconds
 }
 
 const (
-	consentWithin = 30 * time.Minute // from the page to the user's answer
-	flowWithin    = 15 * time.Minute // from the user's answer to the end of the sign-in
+	consentWithin = 30 * time.Minute // the time from the consent page to the user's answer
+	flowWithin    = 15 * time.Minute // the time from the user's answer to the end of the sign-in
 	codeWithin    = time.Minute
 )
 

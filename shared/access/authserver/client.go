@@ -24,10 +24,10 @@ import (
 // it has registered itself, or its id is the URL of a document about it.
 type client struct {
 	id     string
-	name   string // not verified
-	site   string // host of the document; "" for others
+	name   string // the name that the client gives itself; not verified
+	site   string // host of the client's document; "" for a client without one
 	secret bool   // the client must authenticate
-	mark   string // the document's name and redirect URIs; "" for others
+	mark   string // name and redirect URIs of the client's document; "" for a client without one
 	has    func(redirect string) bool
 	check  func(secret string) bool
 }
@@ -56,7 +56,7 @@ func listed(s resourceserver.Settings, log *slog.Logger) (map[string]resourceser
 type clients struct {
 	seals
 	list      map[string]resourceserver.Client // the clients in the settings, and the console
-	secrets   [][]byte                         // for secrets of registered clients; the first is the current one
+	secrets   [][]byte                         // the keys with which clientSecret makes secrets; the first is the current one
 	documents *documents
 }
 
@@ -96,7 +96,7 @@ func lists(registered []string, uri string) bool {
 type registration struct {
 	at     time.Time
 	method byte     // index in authMethods
-	hashes [][]byte // one of each redirect URI, of hashBytes bytes
+	hashes [][]byte // a hash of hashBytes bytes for each redirect URI
 	name   string
 }
 

@@ -13,7 +13,7 @@ import (
 type browsers struct {
 	seals
 	cookies webpage.Cookies
-	origin  string // see [Login]
+	origin  string // the result of [Login.Origin]
 }
 
 // Names of cookies.
@@ -41,7 +41,7 @@ func what(who client, req request) string {
 }
 
 func (b *browsers) consents(r *http.Request) (all []consent) {
-	_ = b.open(forConsent, b.cookies.Get(r, cookieConsent), &all) // no cookie is no consent
+	_ = b.open(forConsent, b.cookies.Get(r, cookieConsent), &all) // without a cookie there is no consent
 	now := time.Now().Unix()
 	return slices.DeleteFunc(all, func(c consent) bool { return c.Until <= now })
 }

@@ -34,8 +34,8 @@ const (
 
 // Limits of what is fetched and remembered for strangers, who may name any URL.
 const (
-	maxRemembered   = 1000 // documents, and reasons why there is none
-	maxFetches      = 16   // at a time
+	maxRemembered   = 1000 // documents, and reasons why a URL has none
+	maxFetches      = 16   // fetches at a time
 	maxFetchesAHost = 2
 )
 
@@ -48,8 +48,8 @@ type documents struct {
 	hosts []string
 
 	mu      sync.Mutex
-	known   map[string]kept // by id
-	running map[string]int  // fetches, by host
+	known   map[string]kept // what is remembered of documents, by client id
+	running map[string]int  // number of running fetches, by host
 	fetches int             // the sum of running
 	ended   chan struct{}   // closed when a fetch ends
 }
@@ -64,7 +64,7 @@ type kept struct {
 	Reason   string    `json:"r,omitempty"` // why Document is nil
 
 	until  time.Time
-	rev    int64 // of its row in the store
+	rev    int64 // revision of the document's row in the store
 	stored bool
 }
 
@@ -127,7 +127,7 @@ func (d *documents) read(ctx context.Context, id, host string) (kept, error) {
 	}
 	defer d.end(host)
 	if k, ok := d.remembered(id); ok {
-		return k, nil // another request has fetched it
+		return k, nil // another request has fetched the document meanwhile
 	}
 	doc, life, err := d.fetch(ctx, id)
 	k = kept{Document: &doc, rev: v.Rev}
@@ -160,7 +160,7 @@ func (d *documents) remember(id string, k kept) {
 		if len(d.known) < maxRemembered {
 			break
 		}
-		delete(d.known, other) // an arbitrary one: it can be fetched again
+		delete(d.known, other) // drop any document: it can be fetched again
 	}
 	d.known[id] = k
 }
@@ -177,7 +177,7 @@ func (d *documents) keep(ctx context.Context, id string) error {
 		return err
 	}
 	if _, err := d.store.SaveValue(ctx, storage.Value{Key: documentKey(id), Rev: k.rev, Data: data, Expires: k.until}); err != nil {
-		return storeError(err, storage.Conflict) // after a Conflict another instance has kept it
+		return storeError(err, storage.Conflict) // a Conflict means that another instance has stored the document
 	}
 	k.stored = true
 	d.remember(id, k)
@@ -228,7 +228,7 @@ func (d *documents) fetch(ctx context.Context, id string) (document, time.Durati
 	if err != nil {
 		return document{}, 0, errors.New("it cannot be fetched")
 	}
-	defer func() { _ = res.Body.Close() }() // only read
+	defer func() { _ = res.Body.Close() }() // nothing was written through it
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxDocument+1))
 	switch {
 	case err != nil || res.StatusCode != http.StatusOK:

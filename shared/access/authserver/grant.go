@@ -99,7 +99,7 @@ func withClient(props []byte, client string, scopes []string) []byte {
 	for name, value := range map[string]string{"scope": strings.Join(scopes, " "), "client_id": client} {
 		text, err := json.Marshal(value)
 		if err != nil {
-			panic("authserver: " + err.Error()) // a string can always be marshalled
+			panic("authserver: " + err.Error()) // strings always marshal
 		}
 		claims[name] = text
 	}

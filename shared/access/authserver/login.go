@@ -47,7 +47,7 @@ type Token struct {
 type Attempt struct {
 	State    string `json:"s"`
 	Nonce    string `json:"n"`
-	Verifier string `json:"v"` // of PKCE
+	Verifier string `json:"v"` // the code verifier of PKCE
 }
 
 // flow is a sign-in in progress. Only the browser of its user has its cookie.
@@ -91,7 +91,7 @@ func (b *Server) redirect() string { return b.settings.PublicURL + "/callback" }
 
 type code struct {
 	Request   request `json:"r"`
-	Handle    string  `json:"g"` // handle of the grant that the code is redeemed for
+	Handle    string  `json:"g"` // handle of the grant that the client gets for the code
 	Tenant    string  `json:"t"`
 	Principal string  `json:"p"`
 	Props     []byte  `json:"d,omitempty"`
@@ -164,7 +164,7 @@ func (b *Server) identify(req request, claims map[string]any) (code, error) {
 	if c.Claims, err = json.Marshal(b.settings.Relevant(req.Server, claims)); err != nil {
 		return code{}, err
 	}
-	size := len(who.Props) // bytes of what the token will carry
+	size := len(who.Props) // bytes of the claims that the token will carry
 	for _, rule := range b.settings.ToolRules(req.Server, claims) {
 		size += len(rule)
 	}

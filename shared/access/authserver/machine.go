@@ -61,7 +61,7 @@ func holder(ctx context.Context, keys Keys, key string, servers []string) (who s
 // newCompanies returns the issuers whose assertions clients can exchange for tokens.
 func newCompanies(s resourceserver.Settings, client *http.Client, log *slog.Logger) (map[string]*resourceserver.Assertions, error) {
 	all := map[string]*resourceserver.Assertions{}
-	issuers := map[string]string{s.Name: s.Issuer} // by the name with which their principals begin
+	issuers := map[string]string{s.Name: s.Issuer} // issuers, by the name with which the principals of their users begin
 	for _, e := range s.Enterprise {
 		if _, twice := all[e.Issuer]; twice {
 			return nil, errors.New("access: enterprise: an issuer appears twice; list each issuer once")

@@ -11,15 +11,15 @@ import (
 )
 
 type pageData struct {
-	Title, Text string // Text: a page with a message only
+	Title, Text string // if Text is set, the page has only this message
 
 	// Fields of the consent page.
 	Client, Site, Host, Server string
 	Servers                    []string
 	Adds                       []addition // what the optional scopes of the request add
 	Provider                   string     // where the user signs in next; "" on a machine for development
-	Members                    []string   // the servers of the group that the client asks for
-	Groups                     []string   // addresses, besides Servers
+	Members                    []string   // the servers of the group, if the client asks for one
+	Groups                     []string   // addresses of groups that the user can choose, besides Servers
 	Request                    string
 	Program                    bool // the answer goes to a program on the user's machine
 
@@ -140,8 +140,8 @@ func (d pageData) body() string {
 
 // page writes a page. redirect is where its form may lead in the end, "" for nowhere.
 //
-// A browser also checks the policy for all redirects that follow a form. A provider may
-// redirect within many hosts of its own, so any https address is allowed.
+// A browser also applies the Content-Security-Policy of a page to all redirects that follow its
+// form. A provider may redirect within many hosts of its own, so any https address is allowed.
 func (b *browsers) page(w http.ResponseWriter, status int, redirect string, data pageData) {
 	targets := "'self' https:"
 	if u, err := url.Parse(redirect); err == nil && redirect != "" {

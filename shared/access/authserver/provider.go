@@ -252,8 +252,8 @@ func (g *github) URL(_ context.Context, a Attempt, redirect string) (string, err
 
 // User implements [Login].
 func (g *github) User(ctx context.Context, a Attempt, redirect string, q url.Values) (User, error) {
-	// GitHub does not announce that it sends iss. If it sends one, it is that of its own
-	// metadata.
+	// GitHub does not announce that it sends iss. If it does, the value is the issuer in GitHub's
+	// own metadata.
 	if err := checkAnswer(url.Values{"code": q["code"], "error": q["error"]}, "", false); err != nil {
 		return User{}, err
 	}
@@ -306,7 +306,7 @@ func (g *github) get(ctx context.Context, at, token string, into any) error {
 	r.Header.Set("Accept", "application/vnd.github+json")
 	res, err := g.client.Do(r)
 	if err == nil {
-		defer func() { _ = res.Body.Close() }() // only read
+		defer func() { _ = res.Body.Close() }() // nothing was written through it
 		if res.StatusCode != http.StatusOK {
 			err = fmt.Errorf("%s answered %d", at, res.StatusCode)
 		}

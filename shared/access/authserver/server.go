@@ -97,7 +97,7 @@ type Server struct {
 	keys      Keys
 	login     Login
 	signedIn  func(ctx context.Context, who storage.Identity, server string, t Token) error
-	companies map[string]*resourceserver.Assertions // by issuer
+	companies map[string]*resourceserver.Assertions // issuers of assertions, by their URLs
 	routes    map[string]route
 	log       *slog.Logger
 }
@@ -126,7 +126,7 @@ const (
 )
 
 type route struct {
-	methods string // as in Allow
+	methods string // the value of the header Allow
 	serve   func(http.ResponseWriter, *http.Request) error
 	public  bool // pages of any origin may send requests and read the answers
 }
@@ -193,7 +193,7 @@ func (b *Server) allRoutes() map[string]route {
 	}
 }
 
-// Paths are the paths that a [Server] may serve, besides those of the servers.
+// Paths are the paths that a [Server] may serve, besides the paths of MCP servers.
 func Paths() []string {
 	return []string{"/.well-known/oauth-authorization-server", "/authorize", "/callback", "/login", "/register", "/revoke", "/token"}
 }
@@ -267,8 +267,8 @@ func (b *Server) known(host string) bool {
 // Limits of requests, in bytes.
 const (
 	maxBody  = 64 << 10
-	maxField = 8 << 10 // of a form: an assertion is the longest
-	maxID    = 512     // of a client's id and of a redirect URI
+	maxField = 8 << 10 // bytes of a field of a form; an assertion is the longest
+	maxID    = 512     // bytes of a client's id, and of a redirect URI
 	maxState = 1024
 )
 
@@ -315,7 +315,7 @@ func (b *Server) refuse(w http.ResponseWriter, r *http.Request, e *refusal) {
 func writeJSON(w http.ResponseWriter, status int, document any) {
 	text, err := json.Marshal(document)
 	if err != nil {
-		panic("authserver: " + err.Error()) // texts and numbers can always be marshalled
+		panic("authserver: " + err.Error()) // strings and numbers always marshal
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -327,7 +327,7 @@ func (s seals) seal(p purpose, v any) string {
 	e := json.NewEncoder(&plain)
 	e.SetEscapeHTML(false) // escapes would make some texts six times as long
 	if err := e.Encode(v); err != nil {
-		panic("authserver: " + err.Error()) // texts and numbers can always be marshalled
+		panic("authserver: " + err.Error()) // strings and numbers always marshal
 	}
 	return s[p].Seal(plain.Bytes())
 }
@@ -342,7 +342,7 @@ func random(n int) string { return base64.RawURLEncoding.EncodeToString(randomBy
 
 func randomBytes(n int) []byte {
 	raw := make([]byte, n)
-	_, _ = rand.Read(raw) // it never fails
+	_, _ = rand.Read(raw) // Read never fails
 	return raw
 }
 

@@ -25,9 +25,9 @@ type Asked struct {
 // askFor is how long the URL of an ask can be opened.
 const askFor = time.Hour
 
-// Ask returns an error that has what a client needs to ask its user to connect third
-// parties: its cause is a [storage.NotConnected]. The same call gives the same ids until
-// the user has connected.
+// Ask returns an error that has what a client needs to ask its user to connect third parties: its
+// cause is a [storage.NotConnected]. Calls with the same arguments give the same elicitation ids
+// until the user has connected.
 func (v *Vault) Ask(of Asked, missing []Missing) error {
 	u := &storage.NotConnected{}
 	var titles []string
@@ -62,7 +62,7 @@ func (v *Vault) title(provider string) string {
 func (v *Vault) pageURL(a Asked) string {
 	plain, err := json.Marshal(a)
 	if err != nil {
-		panic("credentials: " + err.Error()) // texts and numbers can always be marshalled
+		panic("credentials: " + err.Error()) // strings and numbers always marshal
 	}
 	return v.publicURL + "/" + a.Server + "/connect?" + url.Values{"e": {v.asks.Seal(plain)}}.Encode()
 }

@@ -17,7 +17,7 @@ import (
 // that a client has sent. Audience, Resource, or the Scopes of the Provider must be set.
 type Exchange struct {
 	Audience string `json:"audience"` // the name of the third party at the identity provider
-	Resource string `json:"resource"` // its URL
+	Resource string `json:"resource"` // the URL of the third party
 }
 
 // SignedIn is the name under which a principal's own token of the identity provider is

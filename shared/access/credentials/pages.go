@@ -53,7 +53,7 @@ type PagesConfig struct {
 // concurrent use.
 type Pages struct {
 	PagesConfig
-	sealer  *storage.Sealer // of what is in cookies
+	sealer  *storage.Sealer // seals what is in cookies
 	cookies webpage.Cookies
 	log     *slog.Logger
 }
@@ -220,7 +220,7 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	has, missing, err := p.Vault.Get(r.Context(), who.Tenant, who.Principal, v.providers)
-	if err != nil && storage.CodeOf(err) != storage.Unavailable { // go on after Unavailable: the user may connect anew
+	if err != nil && storage.CodeOf(err) != storage.Unavailable { // after Unavailable show the page: the user may connect anew
 		return err
 	}
 	if name := v.providers[0]; v.asked != nil && len(has) > 0 && p.Vault.providers[name].Exchange != nil {
@@ -471,7 +471,7 @@ func (p *Pages) csrf(w http.ResponseWriter, r *http.Request) string {
 func (p *Pages) seal(v any) string {
 	plain, err := json.Marshal(v)
 	if err != nil {
-		panic("credentials: " + err.Error()) // texts and numbers can always be marshalled
+		panic("credentials: " + err.Error()) // strings and numbers always marshal
 	}
 	return p.sealer.Seal(plain)
 }
@@ -483,6 +483,6 @@ func (p *Pages) open(sealed string, into any) bool {
 
 func random(n int) string {
 	raw := make([]byte, n)
-	_, _ = rand.Read(raw) // it never fails
+	_, _ = rand.Read(raw) // Read never fails
 	return base64.RawURLEncoding.EncodeToString(raw)
 }

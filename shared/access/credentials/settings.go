@@ -17,7 +17,7 @@ import (
 // users connect it by OAuth. With Exchange, they have it by signing in here. Without both,
 // they give an API key.
 type Provider struct {
-	Title string `json:"title"` // its name on pages; "" for the name in the file
+	Title string `json:"title"` // the name of the third party on pages; "" for its name in the file
 	Help  string `json:"help"`  // where users get an API key, for the page
 
 	Authorize    string            `json:"authorize"` // authorization endpoint of OAuth
@@ -28,7 +28,7 @@ type Provider struct {
 	Scopes       []string          `json:"scopes"`
 	Params       map[string]string `json:"params"`   // further parameters for the authorization endpoint
 	Resource     string            `json:"resource"` // what the token is for, as a URL (RFC 8707); "": the parameter is not sent
-	Issuer       string            `json:"issuer"`   // the iss that its answers must have, if they have one
+	Issuer       string            `json:"issuer"`   // the value that the parameter iss of answers must have, if they have it
 	Exchange     *Exchange         `json:"exchange"`
 }
 

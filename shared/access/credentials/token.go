@@ -65,7 +65,7 @@ func (v *Vault) ask(ctx context.Context, p Provider, at string, form url.Values)
 	if err != nil {
 		return token{}, storage.Errorf(storage.Unavailable, "the token endpoint does not answer").Because(err)
 	}
-	defer func() { _ = res.Body.Close() }() // only read
+	defer func() { _ = res.Body.Close() }() // nothing was written through it
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		return token{}, storage.Errorf(storage.Unavailable, "the token endpoint does not answer").Because(err)
@@ -98,7 +98,7 @@ func readAnswer(status int, body []byte, now time.Time) (token, error) {
 
 type denied struct {
 	status int
-	code   string // of RFC 6749, §5.2; "" for none
+	code   string // error code (RFC 6749, §5.2); "" for none
 }
 
 // Error implements error.

@@ -244,8 +244,9 @@ func unavailable(provider string) *storage.Error {
 	return storage.Errorf(storage.Unavailable, "the token for %s cannot be renewed now, because its issuer does not answer; try again in a few minutes", provider)
 }
 
-// read returns the row of a place, zero if there is none, and what is sealed in it, nil
-// if that cannot be opened. It seals anew what another secret has sealed.
+// read returns the row of a place and the secret that is sealed in it. The row is zero if there is
+// none; the secret is nil if it cannot be opened. read seals a row anew that one of [Config.Others]
+// has sealed.
 func (v *Vault) read(ctx context.Context, at place) (storage.UpstreamToken, *held, error) {
 	row, err := v.store.UpstreamTokens().Get(ctx, at.id())
 	if errors.Is(err, storage.NotFound) {
@@ -277,7 +278,8 @@ func (v *Vault) renew(ctx context.Context, at place, row storage.UpstreamToken, 
 	if err := v.claim(ctx, at, &row); err != nil {
 		return nil, unlessTaken(err)
 	}
-	// The request may use up the refresh token, so it goes on even if the client has gone.
+	// The request to the third party may use up the refresh token, so renew goes on even if the
+	// client has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), busyFor)
 	defer cancel()
 	t, err := ask(ctx)
@@ -336,7 +338,7 @@ func (v *Vault) save(ctx context.Context, row *storage.UpstreamToken) error {
 	return err
 }
 
-// unlessTaken drops the error of a writer that was not the first.
+// unlessTaken returns nil if err says that another writer was first, and otherwise err.
 func unlessTaken(err error) error {
 	if errors.Is(err, storage.Conflict) || errors.Is(err, storage.NotFound) {
 		return nil
@@ -349,7 +351,7 @@ func unlessTaken(err error) error {
 func (v *Vault) fill(row *storage.UpstreamToken, h held, until time.Time) {
 	plain, err := json.Marshal(h)
 	if err != nil {
-		panic("credentials: " + err.Error()) // texts can always be marshalled
+		panic("credentials: " + err.Error()) // strings always marshal
 	}
 	row.Sealed, row.Until, row.Changed, row.Expires = v.rows.SealFor(placeOf(*row).owner(), plain), until, time.Now(), time.Time{}
 	switch {
@@ -429,8 +431,8 @@ func Remove(ctx context.Context, store storage.UpstreamTokens, tenant, principal
 	}
 }
 
-// askID returns the id of an ask. It is the same for all calls of a session that lack the
-// same token.
+// askID returns the elicitation id for an Asked. It is the same for all calls of a session that
+// lack the same token.
 func (v *Vault) askID(a Asked, rev int64) string {
 	m := hmac.New(sha256.New, v.mark)
 	_, _ = fmt.Fprintf(m, "%q %q %q %q %q %d", a.Tenant, a.Principal, a.Server, a.Provider, a.Session, rev)

@@ -15,19 +15,19 @@ import (
 // Bounds of what an instance knows and keeps of an account.
 const (
 	figureAge   = 30 * time.Second // the account is read again when it is this old
-	figureLost  = 10 * time.Minute // if the account could not be read for this long, a cap refuses work
+	figureLost  = 10 * time.Minute // if the account could not be read for this long, a tenant with a cap gets no work done
 	flushEvery  = time.Minute
-	flushNanos  = 10_000_000 // a cent
+	flushNanos  = 10_000_000 // nanodollars of use after which an instance writes them: a cent
 	near        = 0.9        // above this part of a cap, each invocation writes what it used
 	keptTasks   = 32
 	accountLife = 400 * 24 * time.Hour
-	nanos       = 1e9 // of a dollar
+	nanos       = 1e9 // nanodollars in a dollar
 	flushTime   = 2 * time.Second
 )
 
 // accountRow is the stored form of a tenant's account.
 type accountRow struct {
-	Limits json.RawMessage `json:"limits,omitempty"` // what an operator has set, members of Limits
+	Limits json.RawMessage `json:"limits,omitempty"` // limits that an operator has set, in the form of Limits
 	Used   used            `json:"used"`
 	Tasks  []string        `json:"tasks,omitempty"` // the latest tasks that were charged
 	Writer string          `json:"writer,omitempty"`
@@ -37,7 +37,7 @@ type accountRow struct {
 // its name. The sum of all servers has the name "".
 type used struct {
 	Month string           `json:"month,omitempty"` // YYYY-MM, UTC
-	Nanos map[string]int64 `json:"nanos,omitempty"` // of a dollar
+	Nanos map[string]int64 `json:"nanos,omitempty"` // nanodollars
 }
 
 // in returns what was used in the month of a time. If u has a later month, another instance
@@ -67,11 +67,11 @@ type account struct {
 	rev     int64
 	row     accountRow
 	read    time.Time // when rev and row were true last; zero: never
-	failed  time.Time // when the store failed last, after read
+	failed  time.Time // when the store last failed; zero: never
 	born    time.Time // when this instance first heard of the tenant
 	limits  Limits    // of the servers file; those of the row replace them
-	nanos   int64     // used, and not in the row yet
-	tasks   []string  // charged, and not in the row yet
+	nanos   int64     // nanodollars that were used and are not in the row yet
+	tasks   []string  // tasks that were charged and are not in the row yet
 	flushed time.Time
 }
 
@@ -157,7 +157,7 @@ func crowded(tenant string) error {
 func (l *Limiter) saveAccount(ctx context.Context, a *account, row accountRow) error {
 	data, err := json.Marshal(row)
 	if err != nil {
-		return err // all parts were read as JSON
+		return err // cannot fail: all parts were read as JSON
 	}
 	v, err := l.store.SaveValue(ctx, storage.Value{Key: accountKey(a.tenant), Rev: a.rev, Data: data, Expires: time.Now().Add(accountLife)})
 	if err == nil {

@@ -20,13 +20,13 @@ type calls struct {
 	known bool // rev and row are what the store had when it was last read or written
 	rev   int64
 	row   callsRow
-	ahead time.Duration // by which the clocks of other writers are ahead of this one
+	ahead time.Duration // how far the most advanced clock of other writers is ahead of this one
 
-	tokens int       // taken from the bucket, and not spent yet
+	tokens int       // tokens that were taken from the bucket and not spent yet
 	until  time.Time // when the tokens are lost
-	batch  int       // how many to take next time
+	batch  int       // how many tokens to take from the bucket next time
 	backup time.Time // when the bucket of this instance is full, while the store is down
-	flood  time.Time // each refusal moves it ahead; a caller for which it is far ahead of now is a flood
+	flood  time.Time // each refusal moves it ahead; if it is far ahead of now, the caller is a flood
 }
 
 // callsRow is the stored form. Times are Unix microseconds.
@@ -65,13 +65,13 @@ func (c *calls) short(n int) bool {
 	return c.tokens < n
 }
 
-// take takes tokens for n calls. If there are none, after says when there may be some; then
-// nothing was taken.
+// take takes tokens for n calls. If there are too few, it takes none, and after says when there may
+// be enough.
 //
 // Errors: Unavailable.
 func (c *calls) take(ctx context.Context, store storage.Values, r Rate, n int) (after time.Duration, err error) {
 	if c.short(n) && c.known {
-		if _, _, after := c.grant(r, n); after > 0 { // refused from memory
+		if _, _, after := c.grant(r, n); after > 0 { // refused without a read of the store
 			return after, nil
 		}
 	}
@@ -100,14 +100,14 @@ func (c *calls) take(ctx context.Context, store storage.Values, r Rate, n int) (
 		}
 		c.tokens, c.until = c.tokens+taken, time.Now().Add(r.hold())
 		c.batch = min(2*c.batch, r.most())
-		break // the call has its tokens, even if until has passed
+		break // the call has its tokens, even if c.until has passed already
 	}
 	c.tokens = max(0, c.tokens-n)
 	return 0, nil
 }
 
-// grant returns the row after tokens for n calls were taken from it, and how many were. If
-// it has too few, after says when it may have enough.
+// grant returns what the row becomes when tokens for n calls or more are taken from it, and how
+// many are taken. If the row has too few, after says when it may have enough.
 func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Duration) {
 	now := max(c.row.Now, c.now().UnixMicro())
 	full, every := max(now, c.row.Full), r.every().Microseconds()
@@ -119,8 +119,8 @@ func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Durati
 	return callsRow{Now: now, Full: full + take*every}, int(take), 0
 }
 
-// giveBack returns the tokens of n calls that did not begin. Those of slow limits, which are
-// not held, go back to the row; an error loses them.
+// giveBack returns the tokens of n calls that did not begin. The tokens of slow limits, which no
+// instance keeps in memory, go back to the row; an error of the store loses them.
 func (c *calls) giveBack(ctx context.Context, store storage.Values, r Rate, n int) {
 	if r.most() > 1 && time.Now().Before(c.until) {
 		c.tokens += n
@@ -177,7 +177,7 @@ func (c *calls) load(ctx context.Context, store storage.Values) error {
 func (c *calls) save(ctx context.Context, store storage.Values, row callsRow) error {
 	data, err := json.Marshal(row)
 	if err != nil {
-		return err // numbers always encode
+		return err // numbers always marshal
 	}
 	expires := time.Now().Add(time.Duration(max(0, row.Full-row.Now))*time.Microsecond + time.Hour)
 	v, err := store.SaveValue(ctx, storage.Value{Key: c.key, Rev: c.rev, Data: data, Expires: expires})
@@ -202,11 +202,10 @@ func pause(ctx context.Context, tries int) error {
 	return nil
 }
 
-// edit replaces a row by what change makes of it, and keeps the new one for life; 0 is for
-// ever. If others write the row at the same time, edit reads it again. If ok is false, edit
-// writes nothing.
+// edit replaces a row by the result of change, and keeps the new row for life; 0 is for ever. If
+// others write the row at the same time, edit reads it again. If ok is false, edit writes nothing.
 //
-// Errors: Conflict if others always came first; those of change and of the store.
+// Errors: Conflict if other writers were always first; those of change and of the store.
 func edit[T any](ctx context.Context, store storage.Values, key storage.ValueKey, life time.Duration, change func(T) (next T, ok bool, err error)) error {
 	for tries := range maxTries {
 		v, row, err := loadRow[T](ctx, store, key)

@@ -15,15 +15,15 @@ import (
 // use, and any number of instances may share a store.
 type Limiter struct {
 	store  storage.Store
-	file   Limits // of the servers file
+	file   Limits // limits of the servers file
 	prices meter.Prices
 	log    *slog.Logger
-	skew   time.Duration // of this instance's clock; tests set it
+	skew   time.Duration // added to this instance's clock; only tests set it
 
 	mu       sync.Mutex
 	accounts map[string]*account
 	calls    map[storage.ValueKey]*calls
-	floods   map[string]time.Time // until when each caller is refused
+	floods   map[string]time.Time // callers that are refused, with the time until which they are
 	troubled time.Time            // when trouble was logged last
 }
 
@@ -184,7 +184,7 @@ func (l *Limiter) takeRate(ctx context.Context, w storage.Work, r Rate) (tokens 
 func (l *Limiter) giveBack(ctx context.Context, w storage.Work, r Rate, tokens int) {
 	c := l.callsOf(w)
 	if c.turn.take(ctx) != nil {
-		return // the tokens are lost: the principal has a few calls fewer
+		return // the tokens are lost, so the principal has a few calls fewer
 	}
 	defer c.turn.end()
 	c.giveBack(ctx, l.store, r, tokens)

@@ -18,10 +18,10 @@ const off = "off"
 // Limits are the limits of callers: of a servers file, or of a tenant. Zero fields are no
 // limits.
 type Limits struct {
-	Principal  Rate    `json:"principal,omitzero"`   // calls of tools, of each principal
+	Principal  Rate    `json:"principal,omitzero"`   // calls of tools by each principal
 	Concurrent int     `json:"concurrent,omitempty"` // calls of a principal in flight
-	Boxes      int     `json:"boxes,omitempty"`      // boxes of a tenant that run
-	MonthUSD   float64 `json:"month_usd,omitempty"`  // of a tenant in a month, UTC, at the prices of the bill
+	Boxes      int     `json:"boxes,omitempty"`      // boxes of a tenant that run at the same time
+	MonthUSD   float64 `json:"month_usd,omitempty"`  // what a tenant may spend in a month (UTC), at the prices of the bill
 }
 
 // object is a JSON object whose members are not decoded. null stands for "off".
@@ -64,7 +64,7 @@ func (o object) over(own object) object {
 func (o object) text() []byte {
 	text, err := json.Marshal(o)
 	if err != nil {
-		panic("quota: " + err.Error()) // all members were read as JSON
+		panic("quota: " + err.Error()) // cannot fail: all members were read as JSON
 	}
 	return text
 }
@@ -72,9 +72,9 @@ func (o object) text() []byte {
 func (l Limits) object() object {
 	text, err := json.Marshal(l)
 	if err != nil {
-		panic("quota: " + err.Error()) // checked numbers and texts always encode
+		panic("quota: " + err.Error()) // checked numbers and strings always marshal
 	}
-	o, _ := readObject(text) // it is one
+	o, _ := readObject(text) // cannot fail: text is a JSON object
 	return o
 }
 
@@ -134,7 +134,7 @@ func wanted(t reflect.Type) string {
 	return "a whole number, such as 5000"
 }
 
-// fromFile is written in place of a limit to return to that of the servers file.
+// fromFile is written in place of a limit to return to the limit of the servers file.
 const fromFile = "file"
 
 // withoutFile removes members that are fromFile.
@@ -190,7 +190,7 @@ func encoded(word string) json.RawMessage {
 	}
 	text, err := json.Marshal(word)
 	if err != nil {
-		panic("quota: " + err.Error()) // texts always encode
+		panic("quota: " + err.Error()) // strings always marshal
 	}
 	return text
 }

@@ -55,7 +55,7 @@ func Set(ctx context.Context, store storage.Values, tenant string, change []byte
 		if err != nil {
 			return Report{}, err
 		}
-		own, _ := readObject(row.Limits) // no limits if the row cannot be decoded
+		own, _ := readObject(row.Limits) // a row that cannot be decoded has no limits
 		own = own.known().over(wanted).withoutFile()
 		if _, err := own.limits(); err != nil {
 			return Report{}, storage.Errorf(storage.Invalid, "%v", err)
@@ -98,8 +98,8 @@ func Limited(ctx context.Context, store storage.Values) ([]string, error) {
 	return tenants, err
 }
 
-// list puts a tenant into the list of those with limits, or takes it out. A list that has
-// no room stays as it is.
+// list puts a tenant into the list of those with limits, or takes it out. If the list has no room,
+// it stays as it is.
 func list(ctx context.Context, store storage.Values, tenant string, has bool) error {
 	err := edit(ctx, store, listKey(), 0, func(tenants []string) ([]string, bool, error) {
 		i, listed := slices.BinarySearch(tenants, tenant)

@@ -18,8 +18,8 @@ type Rate struct {
 // Bounds of a rate.
 const (
 	maxCalls = 1_000_000_000
-	maxText  = 64                   // bytes
-	longest  = 366 * 24 * time.Hour // in which a burst refills
+	maxText  = 64                   // bytes of a rate as text
+	longest  = 366 * 24 * time.Hour // longest time in which a burst may refill
 )
 
 func periods() map[string]time.Duration {

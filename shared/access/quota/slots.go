@@ -11,12 +11,12 @@ import (
 
 // Bounds of calls in flight.
 const (
-	maxSlots = 256              // of one principal
+	maxSlots = 256              // calls in flight of one principal
 	slotWait = 2 * time.Second  // how long a call waits for a slot
-	slotLook = time.Second / 4  // between two looks at the slots while it waits
+	slotLook = time.Second / 4  // time between two looks at the slots while a call waits
 	slotFree = 30 * time.Second // a call without a trace after this time has died: each call has a trace within sessions.Limits.AcceptBy
 	slotLife = 24 * time.Hour   // after this time a slot is free, whatever the log says
-	slotIdle = 25 * time.Hour   // after which the row is deleted
+	slotIdle = 25 * time.Hour   // time after which the row is deleted
 )
 
 // slot is a call in flight. It ends with the stream of its call.

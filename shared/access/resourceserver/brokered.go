@@ -12,8 +12,8 @@ import (
 
 // Brokered are the settings of the authorization server (package authserver).
 type Brokered struct {
-	// ClientID and ClientSecret are those of Dormouse at the issuer. The secret also
-	// authenticates requests of [Introspection].
+	// ClientID and ClientSecret identify Dormouse at the issuer. The secret also authenticates
+	// requests of [Introspection].
 	ClientID     string `json:"client_id,omitempty"`
 	ClientSecret string `json:"client_secret,omitempty"`
 	// LoginScopes are asked for at the issuer; nil means openid, profile and email.
@@ -45,8 +45,8 @@ type Client struct {
 // acts for.
 type Enterprise struct {
 	Issuer string `json:"issuer"`
-	// Name begins the principals; the default is the name of the sign-in's issuer if the
-	// issuers are the same, or else the issuer's host.
+	// Name begins the principals of the issuer's users. The default is the name for the sign-in if
+	// users also sign in at this issuer, or else the issuer's host.
 	Name string `json:"name,omitempty"`
 	// JWKS is the URL of the issuer's keys; the default is that of its metadata.
 	JWKS string `json:"jwks_uri,omitempty"`

@@ -141,8 +141,8 @@ func (s *Issued) VerifyGroup(ctx context.Context, token, group string, servers [
 	return s.settings.each(who, claims, servers)
 }
 
-// exchanged returns the identities of a token for which the caller exchanged an API key.
-// They are those of the key.
+// exchanged returns the identities of a token that the caller got in exchange for an API key. They
+// are the identities of the key.
 func (s *Issued) exchanged(ctx context.Context, t Token, servers []string) (map[string]storage.Identity, error) {
 	still, err := s.ConfirmMembers(ctx, t.Key, "", servers)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	introspected   = 30 * time.Second // lifetime of an answer
+	introspected   = 30 * time.Second // how long an answer is used
 	introspectIn   = 2 * time.Second
 	maxAsking      = 16       // introspections at a time; more wait
 	maxIntrospeced = 64 << 10 // bytes of an answer

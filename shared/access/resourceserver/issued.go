@@ -23,15 +23,15 @@ const tokenPrefix = "da_"
 // the token, so no store is read to verify it.
 type Token struct {
 	Grant     string   `json:"g,omitempty"` // ID of the grant; "" for a token that an API key was exchanged for
-	Key       string   `json:"k,omitempty"` // ID of that key
+	Key       string   `json:"k,omitempty"` // ID of the API key that the token was exchanged for; "" for none
 	Tenant    string   `json:"t"`
 	Principal string   `json:"p"`
 	Server    string   `json:"s"` // the only server that the token is for, or the address of a group
 	Scopes    []string `json:"c"`
 	Props     []byte   `json:"d,omitempty"`
-	ToolRules []string `json:"r,omitempty"` // as in storage.Identity; a token with Key fits all rules
+	ToolRules []string `json:"r,omitempty"` // rules for tools that the user fits, as in storage.Identity; a token with Key fits all rules
 	Expires   int64    `json:"x"`           // Unix seconds
-	// Claims are those that the rules of the servers of a group read; see [Carries].
+	// Claims are the claims of the user that the rules of a group's servers read; see [Carries].
 	Claims json.RawMessage `json:"m,omitempty"`
 }
 
@@ -45,7 +45,7 @@ func NewTokenSealer(secret []byte, others ...[]byte) (*storage.Sealer, error) {
 func SealToken(sealer *storage.Sealer, t Token) string {
 	plain, err := json.Marshal(t)
 	if err != nil {
-		panic("resourceserver: " + err.Error()) // texts can always be marshalled
+		panic("resourceserver: " + err.Error()) // strings always marshal
 	}
 	return tokenPrefix + sealer.Seal(plain)
 }
@@ -70,7 +70,7 @@ type KeyCheck interface {
 type IssuedConfig struct {
 	Settings
 	Servers []string
-	Sealer  *storage.Sealer // of NewTokenSealer
+	Sealer  *storage.Sealer // the result of NewTokenSealer
 	Store   storage.Values  // has the revoked grants
 	Keys    KeyCheck        // confirms keys that tokens were exchanged for
 }

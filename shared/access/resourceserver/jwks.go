@@ -14,14 +14,14 @@ import (
 
 const (
 	maxKeys    = 64
-	maxTried   = 4 // keys that are tried for a token
+	maxTried   = 4 // keys of an issuer that are tried for one token
 	minModulus = 2048
 	maxModulus = 8192 // bits; it would take long to verify a signature of a larger key
 )
 
 type key struct {
 	id, algorithm string // from the issuer; "" if not given
-	kind          string // a value of algorithms
+	kind          string // a value of the map that algorithms returns
 	public        crypto.PublicKey
 }
 

@@ -19,9 +19,9 @@ import (
 const (
 	keysFresh   = 10 * time.Minute // the keys are fetched again at this age
 	keysKept    = 24 * time.Hour   // the keys are used up to this age while a fetch fails
-	fetchEvery  = 30 * time.Second // least time between fetches, whatever tokens come
-	fetchFirst  = 2 * time.Second  // the same limit while there are no keys at all
-	fetchWithin = 3 * time.Second  // for metadata and keys together
+	fetchEvery  = 30 * time.Second // least time between two fetches, whatever tokens come
+	fetchFirst  = 2 * time.Second  // fetchEvery while there are no keys at all
+	fetchWithin = 3 * time.Second  // time for metadata and keys together
 	maxDocument = 256 << 10        // bytes of the metadata, and of the key set
 )
 
@@ -37,7 +37,7 @@ type keySet struct {
 	keys    []key
 	fetched time.Time     // when keys were fetched
 	tried   time.Time     // when the last attempt began
-	failure error         // of that attempt
+	failure error         // error of the last attempt
 	flight  chan struct{} // closed when the running attempt ends; nil if none runs
 	uri     string        // URL of the keys from the issuer's metadata; "" if not known
 }
@@ -222,7 +222,7 @@ func do(client *http.Client, r *http.Request, most int64) (status int, body []by
 	if err != nil {
 		return 0, nil, err
 	}
-	defer func() { _ = res.Body.Close() }() // only read
+	defer func() { _ = res.Body.Close() }() // nothing was written through it
 	body, err = io.ReadAll(io.LimitReader(res.Body, most+1))
 	if err == nil && int64(len(body)) > most {
 		err = fmt.Errorf("%s answered more than %d bytes", r.URL.Redacted(), most)

@@ -70,9 +70,9 @@ type ResourceServer struct {
 const (
 	maxKnown   = 1000
 	knownFor   = 5 * time.Minute // how long a verified token is remembered without introspection
-	maxToken   = 8 << 10         // bytes
+	maxToken   = 8 << 10         // bytes of a token
 	maxClaims  = 2 << 10         // bytes of the claims for native servers
-	credential = "idp:"          // begins Identity.Credential
+	credential = "idp:"          // prefix of Identity.Credential
 )
 
 // New makes a ResourceServer. It makes no request. The error names the wrong setting and
@@ -97,9 +97,9 @@ func New(c Config) (*ResourceServer, error) {
 
 // grant is the contents of a valid token.
 type grant struct {
-	claims  map[string]any // those of ResourceServer.needed
+	claims  map[string]any // the claims that ResourceServer.needed names
 	expires time.Time      // end of the token's validity, skew included
-	until   time.Time      // when it has to be verified again
+	until   time.Time      // when the token has to be verified again
 }
 
 // Verify returns the identity of a token, if it may use a server. It neither reads nor
@@ -228,7 +228,7 @@ func (s *ResourceServer) admit(g grant, server string) error {
 		return err
 	}
 	if err := s.settings.Admit(server, g.claims); err != nil {
-		who, _ := s.settings.Identity(g.claims) // after an error who is empty, and the refusal names nobody
+		who, _ := s.settings.Identity(g.claims) // after an error who is empty, so that the refusal names nobody
 		return storage.NameRefused(err, storage.Identity{Tenant: who.Tenant, Principal: who.Principal})
 	}
 	return nil

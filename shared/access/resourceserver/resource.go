@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// resources maps the audiences of tokens to servers, and tells clients where to get
-// tokens. Its methods are those of [ResourceServer] and [Issued].
+// resources maps the audiences of tokens to servers, and tells clients where to get tokens.
+// [ResourceServer] and [Issued] embed it.
 type resources struct{ settings Settings }
 
 const wellKnown = "/.well-known/oauth-protected-resource"
@@ -120,7 +120,7 @@ func (r resources) Metadata(server, address string) []byte {
 	}{r.settings.PublicURL + address, []string{r.settings.Issuer}, strings.Fields(*r.settings.Scope), []string{"header"}, server}
 	text, err := json.Marshal(document)
 	if err != nil {
-		panic("resourceserver: " + err.Error()) // texts can always be marshalled
+		panic("resourceserver: " + err.Error()) // strings always marshal
 	}
 	return text
 }

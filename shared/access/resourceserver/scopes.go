@@ -57,9 +57,9 @@ func (r resources) Permit(who storage.Identity, server string, tools []string) e
 	return nil
 }
 
-// kept returns the optional scopes of any server that a caller has, beside those that are
-// wanted. A client asks only for the scopes of the challenge. Without these, a caller at
-// the address of several servers would lose the scope of one server for that of another.
+// kept returns the optional scopes of any server that a caller has, without those in wanted. A
+// client asks only for the scopes of the challenge. If the challenge left these scopes out, a
+// caller at the address of several servers would lose the scope of one server for that of another.
 func (s Settings) kept(has, wanted []string) (all []string) {
 	for _, scope := range has {
 		optional := slices.ContainsFunc(slices.Collect(maps.Values(s.Scopes)), func(of map[string][]string) bool { return of[scope] != nil })
