@@ -11,25 +11,25 @@ import (
 	"strings"
 )
 
-// An image may have installs in a folder, Config.Baked. Each is in a folder below it,
-// named by a digest of its request. A start finds it without asking a program, a registry
-// or the bucket.
+// A container image may contain installs, in the folder Config.Baked. Each is in a folder of its
+// own there, named by a digest of its request. A start finds it without asking a program, a
+// registry or the bucket of stored installs.
 
-// ErrNotBaked means that the command line of a server names no package that npx or uvx
-// would install. It also means that the program that would install it is missing.
+// ErrNotBaked means that the command line of a server names no package that npx or uvx would
+// install, or that this machine lacks the program that would install it.
 var ErrNotBaked = errors.New("its command is not npx or uvx with a package from a registry, so there is nothing to install")
 
-// BakeConfig says for which image a server is baked.
+// BakeConfig describes the container image for which a server's package is installed.
 type BakeConfig struct {
-	To      string // folder of this machine that gets the install
+	To      string // folder on this machine to which the install is copied
 	At      string // path of that folder in the image
 	Python  string // path of the interpreter in the image
 	Version string // version of that interpreter, such as 3.11, for which Python packages must be installed
 }
 
-// Bake installs the package of the server's command line, and copies the install into a
-// folder for an image. The copy finds its own files at its path in the image. A previous
-// copy is replaced. name is that of its folder in Config.Baked.
+// Bake installs the package of the server's command line, and copies the install to a folder for
+// an image. Paths in the copy are those in the image. A previous copy is replaced. name is the name
+// of the copy's folder.
 func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (name string, err error) {
 	run := &provisioning{Provisioner: s, tell: func(Progress) {}, launch: Launch{Command: s.server.Command, Args: s.server.Args, Env: map[string]string{}}}
 	r, ok := parseTool(s.server.Command, s.server.Args)
@@ -40,7 +40,7 @@ func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (name string, err 
 		return "", err
 	}
 	if len(run.launch.Reads) == 0 {
-		return "", ErrNotBaked // there is no installer
+		return "", ErrNotBaked // nothing was installed, because this machine has no installer
 	}
 	name = run.bakedName(r)
 	if err := run.clean(run.launch.Reads[0]); err != nil {
@@ -65,7 +65,7 @@ func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (name string, err 
 	return name, moveVenv(filepath.Join(from, "venv"), filepath.Join(to, "venv"), filepath.Join(c.At, name, "venv"), c.Python)
 }
 
-// Baked reports whether the image has the install of the server.
+// Baked reports whether the image of this box contains the server's package.
 func (s *Provisioner) Baked() bool {
 	r, ok := parseTool(s.server.Command, s.server.Args)
 	if !ok || s.cfg.Baked == "" {
@@ -75,13 +75,13 @@ func (s *Provisioner) Baked() bool {
 	return err == nil && info.IsDir()
 }
 
-// bakedName names the install of a request. The image has one platform and one version
-// of each interpreter, so these are not part of the name.
+// bakedName returns the name of the folder for the install of a request. An image has one platform
+// and one version of each interpreter, so these are not part of the name.
 func (s *Provisioner) bakedName(r request) string {
 	return digest("baked-1", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, fmt.Sprint(s.server.Scripts))
 }
 
-// baked finds the install of a request in the image.
+// baked returns the install of a request, and the program in it, if the image contains it.
 func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool) {
 	if s.cfg.Baked == "" {
 		return "", "", false
@@ -91,8 +91,8 @@ func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool
 	return dir, program, err == nil && executable(program)
 }
 
-// fits returns an error if a virtual environment is of another version of Python than that of
-// the image, whose interpreter would find none of its packages.
+// fits returns an error if a virtual environment was made for another version of Python than the
+// image has. The image's interpreter would find none of its packages.
 func fits(venv, version string) error {
 	lib := filepath.Join(venv, "lib")
 	if _, err := os.Stat(filepath.Join(lib, "python"+version)); err == nil {
@@ -145,7 +145,7 @@ func moveVenv(from, to, at, python string) error {
 	return os.WriteFile(config, []byte(out.String()), 0o644)
 }
 
-// relink changes an absolute link to an interpreter to the interpreter of the image.
+// relink makes an absolute link to an interpreter point to the interpreter of the image.
 func relink(link, python string) error {
 	to, err := os.Readlink(link)
 	if err != nil || !filepath.IsAbs(to) {
@@ -154,7 +154,8 @@ func relink(link, python string) error {
 	return errors.Join(os.Remove(link), os.Symlink(python, link))
 }
 
-// reshebang has a script start the interpreter of the environment's new path.
+// reshebang changes the first line of a script if it names a program in the virtual environment
+// from, so that it names that program in at.
 func reshebang(file, from, at string) error {
 	text, err := os.ReadFile(file)
 	if err != nil || !bytes.HasPrefix(text, []byte("#!")) {

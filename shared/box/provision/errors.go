@@ -8,35 +8,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Phase is the step of a start that failed, in the words of the box.
+// Phase is the step of a start that failed. The values are those of package box.
 type Phase string
 
 // The phases of this package.
 const (
-	SessionCreate Phase = "session_create" // the workspace
-	DepInstall    Phase = "dep_install"    // dependencies, and packages of npx and uvx
+	SessionCreate Phase = "session_create" // the workspace could not be made
+	DepInstall    Phase = "dep_install"    // the dependencies, or a package of npx or uvx, could not be installed
 )
 
 // Error says why a process cannot be started.
 type Error struct {
 	Phase Phase
-	// ExitCode is the exit code of the install that failed, nil if none did.
+	// ExitCode is the exit code of the installer that failed, nil if there is none.
 	ExitCode *int
-	// Stderr is the end of that install's stderr, at most 500 characters. It may hold
-	// secrets of the server's environment; credentials in URLs are removed.
+	// Stderr is the end of that installer's stderr, at most 500 characters. It may contain secrets
+	// of the server's environment; credentials in URLs are removed.
 	Stderr string
-	// Err is the cause. It wraps the cause of the context if that ended the start.
+	// Err is the cause. If the context ended the start, Err wraps the cause of the context.
 	Err error
 }
 
-// Error returns the text of the cause, with the exit code and the output.
+// Error returns the text of the cause, with the exit code and the output of the installer.
 func (e *Error) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// installError makes the [*Error] of an install that failed with err. It returns nil for nil,
-// and an Error unchanged.
+// installError returns the [*Error] for an install that failed with err. It returns nil if err is
+// nil, and an Error unchanged.
 func installError(err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {
@@ -57,8 +57,8 @@ func installError(err error) error {
 	return e
 }
 
-// full returns the error of an install. If the install failed because the disk of the cache is
-// full, the error begins with that.
+// full returns err, the error of an install. If the disk of the cache is full, the text of the
+// result begins with that reason.
 func full(cache string, err error) error {
 	var failed *commandError
 	ran := errors.As(err, &failed)
@@ -80,8 +80,8 @@ func full(cache string, err error) error {
 	return fmt.Errorf("%s: %w", text, err)
 }
 
-// detail is an error whose text is the second half of a sentence, such as " (exit 1): no
-// network". The first half says what failed.
+// detail wraps an error so that its text can follow a text about what failed, for example " (exit
+// 1): no network".
 type detail struct{ err error }
 
 func (d detail) Error() string {
@@ -105,13 +105,14 @@ func (d detail) Error() string {
 
 func (d detail) Unwrap() error { return d.err }
 
-// hint adds advice to a failed command whose output has one of these words.
+// hint adds advice to the error of a failed command if the command's output has one of these
+// words.
 func hint(err error, advice string, words ...string) error {
 	var failed *commandError
 	if !errors.As(err, &failed) || failed.hint != "" {
 		return err
 	}
-	said := strings.Join(strings.Fields(failed.more), " ") // uv wraps its lines
+	said := strings.Join(strings.Fields(failed.more), " ") // undo the line breaks of uv
 	if containsAny(said, words...) {
 		failed.hint = advice
 	}

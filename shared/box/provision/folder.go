@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 )
 
-// CacheFolder returns the folder for installs and workspaces, and makes it. The folder is
-// named. If named is "", CacheFolder takes the first default folder that this process can
-// write. data is the folder of this machine's data, "" for none. The error says which
-// folders cannot be written, by which user, and which variable to set.
+// CacheFolder returns the folder for installs and workspaces, and makes it. That is named, or if
+// named is "", the first default folder in which this process can write. data is the data folder
+// of this machine, "" for none. The error says which folders cannot be written by which user, and
+// which variable to set.
 func CacheFolder(named, data string) (string, error) {
 	if named != "" {
 		return firstWritable(named)
@@ -18,8 +18,8 @@ func CacheFolder(named, data string) (string, error) {
 	return firstWritable(cacheFolders(data)...)
 }
 
-// cacheFolders returns the possible cache folders. The folder in data also serves a user
-// without a home.
+// cacheFolders returns the default folders for the cache. The one in data is for users without a
+// home folder.
 func cacheFolders(data string) []string {
 	var folders []string
 	// Other users cannot read below root's home, and servers may run as another user.
@@ -45,7 +45,7 @@ func firstWritable(folders ...string) (string, error) {
 	return "", fmt.Errorf("%w: set DORMOUSE_CACHE to a folder that can be written", errors.Join(failed...))
 }
 
-// writable makes a folder, and returns an error if files cannot be created in it.
+// writable makes a folder if it is missing. It returns an error if no files can be created there.
 func writable(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err

@@ -16,27 +16,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recipe describes an install that many starts may need.
+// recipe describes an install that many starts may share.
 type recipe struct {
 	kind string // name of the folder in the cache for installs of this kind
-	key  string // digest of all inputs
+	key  string // digest of everything that determines the contents
 	what string // what is installed, for progress reports
-	// build fills an empty folder.
+	// build installs into an empty folder.
 	build func(ctx context.Context, b build) error
-	// kept is the name of the install outside of this machine, "" for an install that
-	// stays here.
+	// kept is the name of the install in Config.Kept, "" if it is stored only on this machine.
 	kept string
-	// whole reports whether a finished folder can still be used. A nil whole means always.
+	// whole reports whether a finished install can still be used. If it is nil, every one can.
 	whole func(dir string) bool
 }
 
-// build is the folder and the log of an install in progress.
+// build is what a running install works with.
 type build struct {
 	dir string
 	log *output // gets the output of commands
 }
 
-// install returns the folder of an install. It makes the install if necessary.
+// install returns the folder of an install, which it makes if necessary.
 func (s *provisioning) install(ctx context.Context, r recipe) (string, error) {
 	dir, err := s.installed(ctx, r)
 	return dir, installError(full(s.cfg.Cache, err))
@@ -58,13 +57,13 @@ func (s *provisioning) installed(ctx context.Context, r recipe) (string, error) 
 	}
 	defer unlock()
 	if dir, ok := r.ready(home); ok {
-		return dir, nil // the other start has done it
+		return dir, nil // another start has made it meanwhile
 	}
 	return s.make(ctx, home, r)
 }
 
-// make builds in a folder with a new name: a program that a crashed start has left
-// behind may still write into the old one.
+// make makes an install in a folder with a new name, because a program that a crashed start has
+// left running may still write into the old folder.
 func (s *provisioning) make(ctx context.Context, home string, r recipe) (string, error) {
 	left, err := filepath.Glob(filepath.Join(home, "made-*"))
 	if err != nil {
@@ -86,16 +85,16 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = output.f.Close() }() // an install does not fail because its log does
+	defer func() { _ = output.f.Close() }() // an error does not matter, this is only a log
 	if kept, ok := s.unpacked(ctx, home, r); ok {
-		_ = removeInstall(dir) // if this fails, the next start removes it
+		_ = removeInstall(dir) // after an error, the next start removes the folder
 		return kept, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(kept)))
 	}
 	s.say(DepInstall, "installing %s", r.what)
 	begun := time.Now()
 	if err := r.build(ctx, build{dir: dir, log: output}); err != nil {
 		s.log.Warn("install failed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
-		_ = removeInstall(dir) // the next try removes it
+		_ = removeInstall(dir) // after an error, the next start removes the folder
 		return "", err
 	}
 	s.log.Info("installed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
@@ -105,8 +104,8 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 	return dir, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(dir)))
 }
 
-// ready returns the folder of a finished install. ok is false if there is none, or if it can
-// no longer be used.
+// ready returns the folder of a finished install. ok is false if there is none, or if it cannot be
+// used any more.
 func (r recipe) ready(home string) (dir string, ok bool) {
 	name, err := os.ReadFile(filepath.Join(home, "ready"))
 	if err != nil || !strings.HasPrefix(string(name), "made-") || !filepath.IsLocal(string(name)) {
@@ -119,12 +118,12 @@ func (r recipe) ready(home string) (dir string, ok bool) {
 	return dir, r.whole == nil || r.whole(dir)
 }
 
-// removeInstall removes the folder of an install, even if parts of it are read-only.
+// removeInstall removes a folder of an install, even if parts of it are read-only.
 func removeInstall(dir string) error {
 	if err := os.RemoveAll(dir); err == nil {
 		return nil
 	}
-	// If a folder cannot be changed here, the second attempt fails too.
+	// If the modes cannot be changed, the second RemoveAll fails too.
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, _ error) error {
 		if e != nil && e.IsDir() {
 			_ = os.Chmod(path, 0o755)
@@ -137,8 +136,8 @@ func removeInstall(dir string) error {
 // maxManifest is the largest manifest that is read, in bytes.
 const maxManifest = 10 << 20
 
-// manifest reads a file of the host path. It returns nil if there is none, and refuses a
-// link that leads out of the host path.
+// manifest reads a file of the host path. It returns nil if the file does not exist, and an error
+// if it is a link that leads out of the host path.
 func manifest(root *os.Root, name string) ([]byte, error) {
 	f, err := root.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -147,7 +146,7 @@ func manifest(root *os.Root, name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("manifest %s: %w", name, err)
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // nothing was written
 	data, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
 	switch {
 	case err != nil:
@@ -155,16 +154,16 @@ func manifest(root *os.Root, name string) ([]byte, error) {
 	case len(data) > maxManifest:
 		return nil, fmt.Errorf("manifest %s is over the limit of %d MiB", name, maxManifest>>20)
 	}
-	return data, nil // not nil, also for an empty file
+	return data, nil // not nil, even for an empty file
 }
 
-// source returns the digest of all the files of a folder that a copy would have.
+// source returns a digest of all files in a folder, except those that refresh does not copy.
 func source(ctx context.Context, folder string) (string, error) {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = root.Close() }() // only read
+	defer func() { _ = root.Close() }() // nothing was written through it
 	t, err := scan(ctx, root, folder)
 	if err != nil {
 		return "", err
@@ -189,7 +188,7 @@ func fileDigest(root *os.Root, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // nothing was written
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
 		return "", err
@@ -197,16 +196,16 @@ func fileDigest(root *os.Root, name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// version asks a program for its version. The answer of a binary is kept in the cache
-// under the identity of the file. A script, such as the shim of a version manager, is
-// asked each time, because its answer may change.
+// version returns the version that a program prints. The answer of a binary is cached under the
+// identity of its file. A script, such as one of a version manager, is asked each time, because
+// its answer may change.
 func (s *provisioning) version(ctx context.Context, program string, question ...string) (string, error) {
 	_, binary := identity(program)
 	return s.ask(ctx, binary, program, question...)
 }
 
-// ask returns the kept answer if keep is set and there is one. Otherwise it asks the
-// program.
+// ask returns the program's answer to a question. If keep is set, a cached answer is used, and a
+// new one is cached.
 func (s *provisioning) ask(ctx context.Context, keep bool, program string, question ...string) (string, error) {
 	id, _ := identity(program)
 	file := filepath.Join(s.cfg.Cache, "versions", digest(append([]string{id}, question...)...))
@@ -219,13 +218,13 @@ func (s *provisioning) ask(ctx context.Context, keep bool, program string, quest
 	}
 	answer := strings.TrimSpace(string(out))
 	if keep && os.MkdirAll(filepath.Dir(file), 0o755) == nil {
-		_ = writeFile(file, []byte(answer)) // the next start asks again
+		_ = writeFile(file, []byte(answer)) // after an error, the next start asks again
 	}
 	return answer, nil
 }
 
-// identity returns a string that identifies a file by its metadata. binary reports
-// whether its first bytes are not those of a script.
+// identity returns a string that identifies a file by its path, size and time. binary reports
+// whether the file is not a script.
 func identity(program string) (id string, binary bool) {
 	real, err := filepath.EvalSymlinks(program)
 	if err != nil {
@@ -235,7 +234,7 @@ func identity(program string) (id string, binary bool) {
 	if err != nil {
 		return real, false
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // nothing was written
 	info, err := f.Stat()
 	if err != nil {
 		return real, false

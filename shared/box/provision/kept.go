@@ -14,24 +14,24 @@ import (
 	"time"
 )
 
-// Kept keeps installs beyond the life of a cache. The installs belong to one box: no box
-// of another tenant gets them. It must be safe for concurrent use.
+// Kept stores installs for longer than the cache exists. The installs belong to one box; boxes of
+// other tenants cannot get them. A Kept must be safe for concurrent use.
 type Kept interface {
-	// Unpack fills the empty folder with the install of this name, as Pack got it. It
-	// returns false if there is none. If the bytes differ from those that were packed, it
-	// returns an error, and the files in folder must not be used.
+	// Unpack unpacks the install with this name, as Pack has stored it, into an empty folder. It
+	// returns false if there is none. If the bytes differ from those that were stored, it returns
+	// an error, and the files in the folder must not be used.
 	Unpack(ctx context.Context, name, folder string) (bool, error)
-	// Pack reads the folder before it returns. It may store the install after it has
-	// returned. If that fails, a later start installs again.
+	// Pack stores an install. It reads the folder before it returns, but may store the install
+	// later. If that fails, a later start installs again.
 	Pack(ctx context.Context, name, folder string) error
 }
 
-// A kept install is unpacked at the path where it was made, because virtual environments
-// hold absolute paths. So its archive has one folder, which has the name of the folder in
-// which the install was made.
+// A stored install is unpacked at the path where it was made, because virtual environments contain
+// absolute paths. So its archive contains one folder, whose name is that of the folder in which
+// the install was made.
 
-// fetchKept is fetch for a box with Config.Kept. It names the install by the request instead
-// of the lock, so a start resolves packages only if no install of that name is kept.
+// fetchKept is fetch for a box with Config.Kept. It names the install by the request instead of
+// the lock, so versions are resolved only if no install of that name is stored.
 func (s *provisioning) fetchKept(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	name, err := s.keptName(ctx, r, h)
 	if err != nil {
@@ -49,8 +49,8 @@ func (s *provisioning) fetchKept(ctx context.Context, r request, h handler) (dir
 	})
 }
 
-// keptName names the install of a request. Everything that decides whether the install
-// fits this box goes into the name. That is the packages asked for, the interpreter, the
+// keptName returns the name of the install for a request. The name depends on everything that
+// decides whether the install fits this box: the packages asked for, the interpreter, the
 // platform, the folder of the cache, and the lock if the image has one.
 func (s *provisioning) keptName(ctx context.Context, r request, h handler) (string, error) {
 	parts := []string{"kept-2", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, h.runtime, runtime.GOOS, runtime.GOARCH, s.cfg.Cache, fmt.Sprint(s.server.Scripts)}
@@ -68,7 +68,7 @@ func (s *provisioning) keptName(ctx context.Context, r request, h handler) (stri
 	return digest(append(parts, string(text))...), nil
 }
 
-// unpacked unpacks a kept install. If it returns false, the start makes the install.
+// unpacked unpacks a stored install. If ok is false, the start must make the install.
 func (s *provisioning) unpacked(ctx context.Context, home string, r recipe) (dir string, ok bool) {
 	if r.kept == "" {
 		return "", false
@@ -82,11 +82,11 @@ func (s *provisioning) unpacked(ctx context.Context, home string, r recipe) (dir
 		return "", false
 	}
 	s.log.Info("unpacked", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
-	return dir, true // the size is not recorded: Tidy measures the folder if there is ever a second install
+	return dir, true // no size is recorded, so Tidy measures the folder if necessary
 }
 
-// unpack unpacks an install into a temporary folder, and renames that folder once the
-// install is complete. It returns "" if there is no such install, or after an error.
+// unpack unpacks an install into a temporary folder, and renames that folder when it is complete.
+// It returns "" if no such install is stored, or after an error.
 func (s *provisioning) unpack(ctx context.Context, home string, r recipe) (dir string, err error) {
 	temp := filepath.Join(home, "made-unpacking")
 	defer func() { err = errors.Join(err, removeInstall(temp)) }()
@@ -113,8 +113,8 @@ func (s *provisioning) unpack(ctx context.Context, home string, r recipe) (dir s
 	return to, nil
 }
 
-// keep has a new install packed. The program of the install has not run with arguments or
-// secrets by then. An install that cannot be packed works all the same.
+// keep has a new install stored, before its program has run with arguments or secrets. If that
+// fails, the install can be used all the same.
 func (s *provisioning) keep(ctx context.Context, dir string, r recipe) {
 	if r.kept == "" {
 		return
@@ -128,8 +128,8 @@ func (s *provisioning) keep(ctx context.Context, dir string, r recipe) {
 	}
 }
 
-// pack packs an install inside a folder of its own, so that the archive contains the
-// install's folder name.
+// pack moves an install into a new folder while it is packed, so that the archive contains the
+// name of the install's folder.
 func (s *provisioning) pack(ctx context.Context, dir string, r recipe) error {
 	home := dir + "-packing"
 	if err := os.Mkdir(home, 0o755); err != nil {
@@ -143,8 +143,8 @@ func (s *provisioning) pack(ctx context.Context, dir string, r recipe) error {
 	return errors.Join(err, os.Rename(inside, dir), os.Remove(home))
 }
 
-// clean fails if a file of an install holds a credential of the installers. That is the
-// password of a URL, or the value of a variable that may hold a secret.
+// clean fails if a file of an install contains a credential of the installers: the password of a
+// URL, or the value of a variable that may be a secret.
 func (s *provisioning) clean(dir string) error {
 	var secrets [][]byte
 	for _, pair := range s.environ() {
@@ -173,7 +173,7 @@ func (s *provisioning) clean(dir string) error {
 	})
 }
 
-// credentials returns the parts of a variable that must not leave the machine.
+// credentials returns those parts of a variable that are credentials.
 func credentials(name, value string) []string {
 	const least = 6 // a shorter word would be found in any package
 	var found []string

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock locks a file and returns the function that unlocks it. It makes the file if
-// necessary. kind is unix.LOCK_EX or LOCK_SH. The lock excludes other goroutines as well as
-// other programs. The file stays: if it were removed, two starts could hold a lock of one
-// name.
+// lock locks a file, which it makes if necessary, and returns the function that unlocks it. kind
+// is unix.LOCK_EX or unix.LOCK_SH. The lock also excludes other goroutines of this program. The
+// file is never removed: otherwise two starts could hold locks of the same name on different
+// files.
 //
-// lock calls waiting once if the lock is taken. A blocking system call for a lock cannot
-// be given up, so lock polls, at growing intervals.
+// lock calls waiting once if it has to wait. It polls, at growing intervals, because a system call
+// that blocks for a lock could not be ended by ctx.
 func lock(ctx context.Context, file string, kind int, waiting func()) (unlock func(), err error) {
 	pause := 5 * time.Millisecond
 	for first := true; ; first = false {
@@ -41,8 +41,7 @@ func lock(ctx context.Context, file string, kind int, waiting func()) (unlock fu
 	}
 }
 
-// tryLock locks a file unless somebody else holds a lock that excludes this one; then held
-// is true.
+// tryLock locks a file. If somebody else holds a lock that excludes this one, held is true.
 func tryLock(file string, kind int) (unlock func(), held bool, err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -64,22 +63,22 @@ func tryLock(file string, kind int) (unlock func(), held bool, err error) {
 	}
 }
 
-// claimed has the folders that this program has claimed. Claim does not try their locks: a
-// machine may have hundreds of boxes in one program.
+// claimed has the folders that Claim has made for this program. Claim does not try to lock these,
+// because a program may have hundreds of boxes.
 var claimed sync.Map
 
-// settleTime is how long Claim waits for the runner that has the folder of a name.
+// settleTime is how long Claim waits until another runner releases the folder of a name.
 const settleTime = 5 * time.Second
 
-// Claim makes a folder below root for one runner, to be the Base of its Config. The same
-// name gets a folder with the same path. If another runner still has that folder after five
-// seconds, or if name is "", the folder gets a new path.
+// Claim makes a folder below root for one runner, to be the Base of its Config. The same name
+// always gets the same path. If another runner still has that folder after five seconds, or if
+// name is "", the folder gets a new path.
 //
-// Claim also removes the folders of runners that were killed; a live runner holds a lock in
-// its folder. Before it removes a folder, Claim calls bury, which ends the processes that
-// still work there. bury may be nil. If bury fails, the folder stays for the next Claim.
+// Claim also removes the folders of runners that were killed; a live runner holds a lock in its
+// folder. Before it removes a folder, Claim calls bury, which must kill the processes that still
+// work there. bury may be nil. If bury fails, the folder stays until the next call of Claim.
 //
-// release removes the new folder; no process may work there any more.
+// release removes the new folder. No process may work in it any more.
 func Claim(ctx context.Context, root, name string, bury func(folder string) error) (folder string, release func() error, err error) {
 	own := filepath.Join(root, "box-"+digest(name))
 	for until := time.Now().Add(settleTime); name != "" && time.Now().Before(until); {
@@ -100,8 +99,8 @@ func claim(ctx context.Context, root string, mkdir func() (string, error), bury 
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return "", nil, fmt.Errorf("make a folder for workspaces: %w", err)
 	}
-	// Under the lock of root, no other Claim sees the new folder before the folder's own
-	// lock is held.
+	// This lock keeps other calls of Claim from seeing the new folder before the folder's own lock
+	// is held.
 	unlock, err := lock(ctx, filepath.Join(root, "lock"), unix.LOCK_EX, func() {})
 	if err != nil {
 		return "", nil, err
@@ -117,7 +116,7 @@ func claim(ctx context.Context, root string, mkdir func() (string, error), bury 
 		}
 		if done, held, err := tryLock(filepath.Join(other, "alive"), unix.LOCK_EX); err == nil && !held {
 			if bury == nil || bury(other) == nil {
-				_ = os.RemoveAll(other) // if this fails, the next caller removes it
+				_ = os.RemoveAll(other) // after an error, the next call removes it
 			}
 			done()
 		}

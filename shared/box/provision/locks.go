@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// locked is a lock: the packages for a request, with the hashes of their files.
+// locked is a lock: the packages that were chosen for a request, with the hashes of their files.
 type locked struct {
 	text []byte
 	name string
 }
 
-// lockName names the lock of a request. The name begins with words that people can read.
-// It ends in a digest of everything that the lock depends on. parts may name the
-// platform, and no other property of this machine.
+// lockName returns the name of the lock for a request. It begins with words for people, and ends
+// with a digest of everything that the lock depends on. parts may name the platform, but no other
+// property of this machine.
 func lockName(kind, what string, parts ...string) string {
 	plain := strings.Map(func(r rune) rune {
 		if strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._", r) {
@@ -32,8 +32,8 @@ func lockName(kind, what string, parts ...string) string {
 	return kind + "-" + strings.Trim(plain[:min(len(plain), 60)], "-.") + "-" + digest(append([]string{"lock-1", kind, what}, parts...)...)[:16]
 }
 
-// locked reads the lock of a request. If there is none, resolve makes it in an empty
-// folder.
+// locked returns the lock for a request. If there is none, it calls resolve with an empty folder
+// to make it.
 func (s *provisioning) locked(ctx context.Context, name, what string, resolve func(ctx context.Context, b build) ([]byte, error)) (locked, error) {
 	own := filepath.Join(s.cfg.Cache, "locks", name)
 	if text, err := s.readLock(own); err != nil || text != nil {
@@ -50,10 +50,10 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 	}
 	defer unlock()
 	if text, err := s.readLock(own); err != nil || text != nil {
-		return locked{text, name}, err // the other start has made it
+		return locked{text, name}, err // another start has made it meanwhile
 	}
 	making := own + ".making"
-	defer func() { _ = removeInstall(making) }() // if this fails, the next try removes it
+	defer func() { _ = removeInstall(making) }() // after an error, the next start removes it
 	if err := errors.Join(removeInstall(making), os.Mkdir(making, 0o755)); err != nil {
 		return locked{}, err
 	}
@@ -61,7 +61,7 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 	if err != nil {
 		return locked{}, err
 	}
-	defer func() { _ = output.f.Close() }() // a lock is made even if the log is not written
+	defer func() { _ = output.f.Close() }() // an error does not matter, this is only a log
 	s.say(DepInstall, "resolving %s", what)
 	text, err := resolve(ctx, build{dir: making, log: output})
 	if err != nil {
@@ -69,11 +69,12 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 		return locked{}, err
 	}
 	s.log.Info("resolved", "what", what, "lock", own)
-	_ = os.Remove(own + ".output") // the output is only needed after a failure
+	_ = os.Remove(own + ".output") // the output is needed only after a failure
 	return locked{text, name}, writeFile(own, text)
 }
 
-// readLock reads a lock. It returns nil if there is none.
+// readLock reads a lock from Config.Locks, or else from the cache. It returns nil if there is
+// none.
 func (s *provisioning) readLock(own string) ([]byte, error) {
 	files := []string{own}
 	if s.cfg.Locks != "" {
@@ -94,8 +95,8 @@ func (s *provisioning) readLock(own string) ([]byte, error) {
 	return nil, nil
 }
 
-// mismatch adds a hint to the error of an install if the bytes from the registry do not
-// have the hashes in the lock.
+// mismatch adds a hint to the error of an install if the registry sent bytes that do not have the
+// hashes in the lock.
 func (l locked) mismatch(err error) error {
 	return hint(err, fmt.Sprintf("the registry gives other bytes than the lock %s names, so nothing is installed: find out why; if the new ones are wanted, remove the lock from the folder locks of the cache", l.name),
 		"EINTEGRITY", "Hash mismatch")

@@ -5,29 +5,29 @@ import (
 	"strings"
 )
 
-// Proxies are the variables with the proxies of a machine. Programs read them in capitals or
-// in small letters.
+// Proxies returns the names of the variables for a machine's proxies. Programs read them in upper
+// or lower case.
 func Proxies() []string { return []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} }
 
-// Certificates are the variables with files and folders of the certificates that a machine
-// trusts.
+// Certificates returns the names of the variables for files and folders with the certificates that
+// a machine trusts.
 func Certificates() []string {
 	return []string{"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"}
 }
 
-// IsNetwork reports whether a variable says how programs of this machine reach others: by
-// which proxies, and trusting which certificates. Installs and servers get such variables.
+// IsNetwork reports whether a variable says through which proxies the programs of this machine
+// reach others, or which certificates they trust. Installers and servers get these variables.
 func IsNetwork(name string) bool {
 	return IsProxy(name) || slices.Contains(Certificates(), name) ||
-		name == "NODE_USE_ENV_PROXY" || name == "NODE_USE_SYSTEM_CA" // these make Node use the variables of proxies and certificates
+		name == "NODE_USE_ENV_PROXY" || name == "NODE_USE_SYSTEM_CA" // these make Node read the variables for proxies and certificates
 }
 
-// IsProxy reports whether a variable has a proxy.
+// IsProxy reports whether a variable names a proxy.
 func IsProxy(name string) bool { return slices.Contains(Proxies(), strings.ToUpper(name)) }
 
-// Network returns the network variables of a machine that a server gets. A variable of the
-// server's own env, or one that it unsets, takes the place of the machine's, whatever the
-// case of its letters: programs prefer one of the two.
+// Network returns those network variables of the machine that a server gets. It leaves out those
+// that the server sets in env itself, and those in unset. It ignores the case of names, because
+// programs that read both forms prefer one of them.
 func Network(machine, env map[string]string, unset []string) map[string]string {
 	all := map[string]string{}
 	for name, value := range machine {

@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// nodeVersion is a script that prints the facts that decide whether compiled packages fit.
+// nodeVersion is a script that prints everything that decides whether compiled packages fit.
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
-// node installs the packages in the package-lock.json of the host path, or those that its
-// package.json asks for, and links node_modules of the workspace to them. If node_modules is
-// a folder, the process has made it, and node leaves it.
+// node installs the packages of package-lock.json in the host path, or those that its package.json
+// asks for. It links node_modules of the workspace to them. If node_modules is a folder there, the
+// process has made it, and node does nothing.
 func (s *provisioning) node(ctx context.Context) error {
 	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
 		return nil
@@ -53,7 +53,7 @@ func (s *provisioning) node(ctx context.Context) error {
 	s.launch.Reads = append(s.launch.Reads, dir)
 	s.launch.Unrun = unrun(dir)
 	modules := filepath.Join(dir, "node_modules")
-	if err := os.MkdirAll(modules, 0o755); err != nil { // a lock may have no packages
+	if err := os.MkdirAll(modules, 0o755); err != nil { // a lock may have no packages, so there is no folder yet
 		return err
 	}
 	s.launch.Path = append([]string{filepath.Join(modules, ".bin")}, s.launch.Path...)
@@ -65,9 +65,9 @@ func (s *provisioning) node(ctx context.Context) error {
 type nodeWants struct {
 	lock  string            // name of the lock file, "" for none
 	files map[string][]byte // the manifests that npm needs, by name
-	local bool              // the lock names folders of the project, so npm needs its source
-	open  bool              // package.json asks for packages, and there is no lock
-	parts []string          // all that decides what is installed, for digests
+	local bool              // the lock names folders of the project, so npm needs the project's source
+	open  bool              // package.json asks for packages, and there is no lock file
+	parts []string          // everything that decides what is installed, for digests
 }
 
 func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
@@ -76,7 +76,7 @@ func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
 	if err != nil {
 		return want, err
 	}
-	defer func() { _ = root.Close() }() // only read
+	defer func() { _ = root.Close() }() // nothing was written through it
 	for _, name := range []string{"package.json", "npm-shrinkwrap.json", "package-lock.json", ".npmrc"} {
 		data, err := manifest(root, name)
 		if err != nil {
@@ -107,7 +107,7 @@ func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
 }
 
 // asks reports whether a package.json asks for packages of a registry. It returns an error if
-// package.json names folders: npm can resolve these only where they are.
+// package.json names folders, because npm could resolve them only in their own place.
 func asks(manifest []byte) (bool, error) {
 	var p struct {
 		Workspaces           json.RawMessage
@@ -127,9 +127,8 @@ func asks(manifest []byte) (bool, error) {
 	return len(p.Dependencies)+len(p.OptionalDependencies) > 0, nil
 }
 
-// lockNode resolves the packages that a package.json asks for, and puts the lock into want.
-// The cache keeps the lock, so each start installs the same packages until package.json
-// changes.
+// lockNode resolves the packages that package.json asks for, and puts the lock into want. The lock
+// stays in the cache, so each start installs the same packages until package.json changes.
 func (s *provisioning) lockNode(ctx context.Context, npm string, want *nodeWants) error {
 	const file = "package-lock.json"
 	l, err := s.locked(ctx, lockName("npm", "project", want.parts...), "the Node.js dependencies", func(ctx context.Context, b build) ([]byte, error) {
@@ -156,7 +155,7 @@ func (s *provisioning) lockNode(ctx context.Context, npm string, want *nodeWants
 func hasLocal(lock []byte) bool {
 	all, err := npmPackages(lock)
 	if err != nil {
-		return false // npm reports what is wrong with the lock
+		return false // npm will report what is wrong with the lock
 	}
 	for _, p := range all {
 		if p.Link || strings.HasPrefix(p.Resolved, "file:") {
@@ -166,7 +165,7 @@ func hasLocal(lock []byte) bool {
 	return false
 }
 
-// buildNode installs what the manifests ask for into b.dir.
+// buildNode installs into b.dir what the manifests ask for.
 func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string, want nodeWants) error {
 	if want.local {
 		if err := refresh(ctx, s.host, b.dir, filepath.Join(filepath.Dir(b.dir), "source.json")); err != nil {
@@ -183,8 +182,8 @@ func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string,
 func (w nodeWants) write(dir string) error {
 	for name, data := range w.files {
 		if name == "package.json" {
-			// Scripts of the project itself, such as prepare, build it. They need sources
-			// that this folder does not have.
+			// Scripts of the project itself, such as prepare, build the project. They need its
+			// source, which is not in this folder.
 			data = withoutScripts(data)
 		}
 		if name == ".npmrc" {
@@ -197,8 +196,8 @@ func (w nodeWants) write(dir string) error {
 	return nil
 }
 
-// settings keeps the lines of an .npmrc that name registries and how to reach them.
-// Other lines may name programs to execute and folders to write in.
+// settings returns the lines of an .npmrc that name registries and how to reach them. Other lines
+// may name programs to execute and folders to write to.
 func settings(npmrc []byte) []byte {
 	var kept strings.Builder
 	for line := range strings.Lines(string(npmrc)) {
@@ -218,8 +217,8 @@ func settings(npmrc []byte) []byte {
 	return []byte(kept.String())
 }
 
-// withoutScripts removes the scripts from a package.json. It returns a file unchanged if
-// it cannot parse it: npm then reports the error.
+// withoutScripts removes the scripts from a package.json. If it cannot parse data, it returns
+// data, and npm reports the error.
 func withoutScripts(data []byte) []byte {
 	var p map[string]json.RawMessage
 	if json.Unmarshal(data, &p) != nil {
@@ -233,14 +232,14 @@ func withoutScripts(data []byte) []byte {
 	return out
 }
 
-// link links node_modules of the workspace to an install. Node finds modules by their
-// real path, so the packages of the install find each other.
+// link makes node_modules in the workspace a link to the node_modules of an install. Node looks
+// modules up from their real paths, so the packages of the install find each other.
 func (s *provisioning) link(modules string) error {
 	root, err := os.OpenRoot(s.launch.Workspace)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // root checks every write
+	defer func() { _ = root.Close() }() // root has checked every write
 	const name, temp = "node_modules", ".node_modules-new"
 	if now, err := root.Readlink(name); err == nil && now == modules {
 		return nil

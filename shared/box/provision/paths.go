@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// host returns the folder to copy, with all links followed, "" for none. home is the
-// user's home folder, which host never infers.
+// host returns the folder to copy, without links, or "" if there is none. home is the user's home
+// folder, which is never inferred for Auto.
 func (s Server) host(home string) (string, error) {
 	path := s.HostPath
 	if path == Auto {
@@ -40,7 +40,7 @@ func (s Server) host(home string) (string, error) {
 	return real, nil
 }
 
-// ofSystem reports whether a folder is the whole disk or a folder of the system.
+// ofSystem reports whether a folder is the root folder, or one of the operating system.
 func ofSystem(real string) bool {
 	if real == "/" {
 		return true
@@ -53,15 +53,15 @@ func ofSystem(real string) bool {
 	return false
 }
 
-// within reports whether path is root or below it. Both are clean.
+// within reports whether path is root or is below it. Both must be clean.
 func within(path, root string) bool {
 	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }
 
-// InferHostPath infers the folder of a project from the absolute paths in a command
-// line. It takes the common folder of all files named there, outside of a virtual
-// environment, and goes up to the nearest folder with a manifest. It ignores programs of
-// the system. It returns "" if there is no such folder.
+// InferHostPath infers the folder of a project from the absolute paths in a command line. It takes
+// the common folder of all files that are named there, and goes up to the nearest folder with a
+// manifest. For a file in a virtual environment it takes the folder above that. It ignores
+// programs of the system. It returns "" if there is no such folder.
 func InferHostPath(cmd string, args []string) string {
 	common := ""
 	for _, part := range append([]string{cmd}, args...) {
@@ -76,8 +76,8 @@ func InferHostPath(cmd string, args []string) string {
 		if !info.IsDir() {
 			dir = filepath.Dir(part)
 		}
-		// Do this before links are followed: the interpreter of a virtual environment is a
-		// link.
+		// This must come before links are resolved, because the interpreter of a virtual
+		// environment is a link.
 		dir = unwrapVenv(filepath.Clean(dir))
 		if real, err := filepath.EvalSymlinks(dir); err == nil {
 			dir = real
@@ -98,8 +98,8 @@ func InferHostPath(cmd string, args []string) string {
 	return project(common)
 }
 
-// project returns the nearest folder, from dir upwards, that has a manifest. It looks no
-// further than the root of the repository, and returns dir if there is none.
+// project returns the nearest folder, from dir upwards, that has a manifest. It does not go above
+// the root of the repository. It returns dir if there is none.
 func project(dir string) string {
 	for at := dir; at != "/"; at = filepath.Dir(at) {
 		for _, name := range append([]string{"package.json"}, pythonManifests()...) {
@@ -114,8 +114,8 @@ func project(dir string) string {
 	return dir
 }
 
-// unwrapVenv returns the folder that contains a virtual environment, for a folder inside
-// that environment: /p for /p/.venv/bin.
+// unwrapVenv returns the folder that contains a virtual environment, if dir is inside of one: /p
+// for /p/.venv/bin. Otherwise it returns dir.
 func unwrapVenv(dir string) string {
 	parts := strings.Split(dir, "/")
 	for i := len(parts) - 1; i > 0; i-- {
@@ -126,15 +126,16 @@ func unwrapVenv(dir string) string {
 	return dir
 }
 
-// inVenv reports whether bin in venv is the folder of a virtual environment's programs.
+// inVenv reports whether the folder bin in the folder venv has the names of a virtual
+// environment's programs.
 func inVenv(venv, bin string) bool {
 	return slices.Contains([]string{".venv", "venv", "env", ".env"}, venv) && (bin == "bin" || bin == "Scripts")
 }
 
-// rewrite adapts the command line to the workspace. It moves paths below the host path
-// to the copy. Programs of the host path's virtual environment become plain names,
-// because they are installed anew. It returns the plain name of the interpreter or
-// program, if there was one.
+// rewrite adapts the command line to the workspace. It changes paths below the host path into
+// paths in the copy. Programs of the host path's virtual environment become plain names, because
+// they are installed anew. plain is the plain name of the command, "" if the command was no such
+// program.
 func (s *provisioning) rewrite() (plain string, err error) {
 	l := &s.launch
 	from := []string{s.host}
@@ -156,8 +157,8 @@ func (s *provisioning) rewrite() (plain string, err error) {
 	return plain, nil
 }
 
-// cwd returns the working folder of a process: in its workspace unless an absolute path
-// is configured.
+// cwd returns the working folder of a process: an absolute path as configured, or else a folder in
+// the workspace.
 func cwd(configured, workspace string) (string, error) {
 	switch {
 	case filepath.IsAbs(configured):
@@ -170,8 +171,8 @@ func cwd(configured, workspace string) (string, error) {
 	return filepath.Join(workspace, configured), nil
 }
 
-// rewritePath moves a path that is equal to one of the folders, or below one. It does not
-// move a path that only begins with the same letters.
+// rewritePath changes a path that is one of the folders, or below one, into a path in to. Other
+// paths stay, even if they begin with the same letters.
 func rewritePath(path string, from []string, to string) string {
 	if !filepath.IsAbs(path) {
 		return path
@@ -185,8 +186,9 @@ func rewritePath(path string, from []string, to string) string {
 	return path
 }
 
-// rewriteCommand moves a command. A program of the folder's virtual environment becomes
-// its plain name, and the interpreter becomes "python". plain is the name of that program.
+// rewriteCommand adapts a command as rewritePath does. If the command is a program of a virtual
+// environment in the folder, moved is its name, and "python" for an interpreter; plain is the name
+// in the command.
 func rewriteCommand(cmd string, from []string, to string) (moved, plain string) {
 	moved = rewritePath(cmd, from, to)
 	local := moved != cmd || !filepath.IsAbs(cmd) && strings.Contains(cmd, "/")

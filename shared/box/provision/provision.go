@@ -21,47 +21,47 @@ import (
 
 // Config configures a Provisioner.
 type Config struct {
-	// Base is a folder for workspaces. Only one box uses it.
+	// Base is a folder for workspaces, which only one box uses.
 	Base string
-	// Cache is a folder for installs. Several boxes may share it, also from several
-	// programs at the same time.
+	// Cache is a folder for installs. Several boxes, even in different programs, may share it at
+	// the same time.
 	Cache string
-	// Locks is a folder of locks that were made elsewhere, such as in an image; "" for
-	// none. It is only read, and wins over the locks in Cache.
+	// Locks is a folder of locks that were made elsewhere, for example in a container image; ""
+	// means none. It is only read, and takes precedence over the locks in Cache.
 	Locks string
-	// Baked is a folder of installs that an image has; "" for none. It is only read, and
-	// wins over everything else. See [Provisioner.Bake].
+	// Baked is a folder of installs in a container image; "" means none. It is only read, and
+	// takes precedence over everything else. See [Provisioner.Bake].
 	Baked string
-	// Kept keeps the installs of npx and uvx for longer than Cache exists; nil keeps
-	// nothing. A box that begins with an empty Cache then unpacks instead of installing.
+	// Kept stores the installs of npx and uvx for longer than Cache exists; nil stores nothing. A
+	// box with an empty Cache then unpacks an install instead of making it.
 	Kept Kept
-	// Confine makes the sandbox in which code of packages runs while they are installed.
-	// Nil runs no such code.
+	// Confine makes the sandbox in which packages run their own code while they are installed. If
+	// it is nil, no such code is run.
 	Confine func(Workshop) (Sandbox, error)
-	// Compile has Python modules compiled when they are installed, so that processes start
-	// faster. It pays off where installs outlast the box.
+	// Compile makes installs compile Python modules, so that processes start faster. It is useful
+	// if installs outlive the box.
 	Compile bool
-	// Environ is the environment of the runner. Installs get only the permitted
-	// variables of it. Programs are looked up in its PATH.
+	// Environ is the environment of the runner. Installers get only its permitted variables.
+	// Programs are looked up in its PATH.
 	Environ map[string]string
 	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Workshop says what code of packages may use while they are installed.
+// Workshop says what the code of packages may use during an install.
 type Workshop struct {
 	Folder   string   // the only folder it may write in
-	Read     []string // folders it may read besides the system
-	Programs []string // programs it may execute, with their own files
+	Read     []string // folders that it may read in addition to the system's
+	Programs []string // programs that it may execute; it may also read what belongs to them
 }
 
-// Sandbox is a sandbox for a program. A *sandbox.Sandbox implements it.
+// Sandbox is a sandbox for a program. [*sandbox.Sandbox] implements it.
 type Sandbox interface {
 	// Start starts a program, as cmd.Start would.
 	Start(cmd *exec.Cmd) error
-	// Environment returns the variables that programs in it need.
+	// Environment returns the variables that programs in the sandbox need.
 	Environment() map[string]string
-	// End ends all processes in it.
+	// End kills all processes in the sandbox.
 	End() error
 }
 
@@ -73,44 +73,43 @@ type Server struct {
 	Unset   []string // variables that the server does not get from the machine
 	Cwd     string
 
-	// HostPath is a folder with the program. [Auto] infers it from the command line; ""
-	// means none. The process works in a copy of the folder, with dependencies installed
-	// for it. If Writable, it works in the folder itself, with the dependencies that are
-	// there. The Provisioner installs nothing from a folder that a process can write in.
+	// HostPath is a folder with the server's program. [Auto] infers it from the command line; ""
+	// means none. The process works in a copy of the folder, for which its dependencies are
+	// installed. If Writable is set, the process works in the folder itself, with the dependencies
+	// that are there: the Provisioner installs nothing from a folder that a process can change.
 	HostPath string
 	Writable bool
-	// Workspace asks for an empty workspace if there is no host path.
+	// Workspace asks for an empty workspace if there is no HostPath.
 	Workspace bool
-	// Scripts lets packages run their own code while they are installed, in the sandbox
-	// that Config.Confine makes. Without it that code is not run.
+	// Scripts lets packages run their own code during an install, in the sandbox that
+	// Config.Confine makes.
 	Scripts bool
 }
 
 // Auto as a host path means that [InferHostPath] infers the folder from the command line.
 const Auto = "auto"
 
-// Launch is the command that remains to be executed.
+// Launch is the command that is left to execute.
 type Launch struct {
 	Command string
 	Args    []string
-	Env     map[string]string // added to the server's own
-	Path    []string          // folders to put before its PATH
+	Env     map[string]string // variables to add to the server's own
+	Path    []string          // folders to put before the server's PATH
 	Cwd     string            // "" for the runner's own
 
-	// Workspace is the folder that the process may write in, "" for none. Reads are
-	// folders outside of it that the process must be able to read and execute.
+	// Workspace is the folder in which the process may write, "" for none. Reads are folders
+	// outside of it that the process must be able to read and execute.
 	Workspace string
 	Reads     []string
-	// Staged is a file that says what the Provisioner has put into the workspace, "" if
-	// it has put nothing there.
+	// Staged is a file that lists what the Provisioner has put into the workspace, "" if nothing.
 	Staged string
 
 	// Unrun names packages whose install scripts were not run.
 	Unrun []string
 }
 
-// Progress is one step of a start, for the clients that wait for it. Text is short and
-// written for the user; it holds no secrets and no paths.
+// Progress is one step of a start, for clients that wait. Text is short and for users; it contains
+// no secrets and no paths.
 type Progress struct {
 	Phase Phase
 	Text  string
@@ -123,7 +122,7 @@ type Provisioner struct {
 	log    *slog.Logger
 
 	mu   sync.Mutex
-	held map[string]func() // the locks on installs in use, by folder; calling one releases it
+	held map[string]func() // functions that release the locks on installs in use, by folder
 }
 
 // New makes a Provisioner. It does no I/O.
@@ -135,13 +134,12 @@ func New(c Config, s Server) *Provisioner {
 	return &Provisioner{cfg: c, server: s, log: log, held: map[string]func(){}}
 }
 
-// Provision prepares one process. process is its name in the box and may be any text.
-// When ctx ends, Provision gives up and kills what it has started. It calls tell, which
-// may be nil, in its own goroutine. The error is an [*Error].
+// Provision prepares one process. process is the name of the process in the box, and may be any
+// text. When ctx ends, Provision gives up and kills what it has started. It calls tell, which may
+// be nil, on the caller's goroutine. The error is an [*Error].
 //
-// If the workspace is new, Provision calls restore before it puts anything there; nil
-// restores nothing. Provision changes nothing that restore has put there, and does not bring
-// back what the process had removed.
+// If the workspace is new, Provision first calls restore, which may be nil. Provision does not
+// change what restore has put there, and does not bring back files that the process had removed.
 func (s *Provisioner) Provision(ctx context.Context, process string, tell func(Progress), restore Restore) (Launch, error) {
 	if tell == nil {
 		tell = func(Progress) {}
@@ -162,11 +160,11 @@ func (s *Provisioner) Provision(ctx context.Context, process string, tell func(P
 	return run.launch, nil
 }
 
-// Restore fills the empty workspace of a process with the files that an earlier process
-// has left. It returns their names, and the names of those that the process had removed.
+// Restore fills the empty workspace of a process with the files of an earlier process. It returns
+// their names, and the names of those that the earlier process had removed.
 type Restore func(ctx context.Context, workspace string) (names []string, err error)
 
-// Remove deletes the files of one process, which must have ended.
+// Remove deletes the files of a process, which must have ended.
 func (s *Provisioner) Remove(process string) error {
 	return os.RemoveAll(s.home(process))
 }
@@ -177,12 +175,12 @@ func (s *Provisioner) home(process string) string {
 	return filepath.Join(s.cfg.Base, ".mcp", hex.EncodeToString(sum[:8]))
 }
 
-// provisioning is one start that is being prepared.
+// provisioning is the state of one call of Provision.
 type provisioning struct {
 	*Provisioner
 	tell    func(Progress)
 	restore Restore
-	host    string // the folder to copy, links followed; "" for none
+	host    string // the folder to copy, without links; "" for none
 	launch  Launch
 }
 
@@ -190,7 +188,7 @@ func (s *provisioning) say(p Phase, format string, args ...any) {
 	s.tell(Progress{Phase: p, Text: fmt.Sprintf(format, args...)})
 }
 
-// all does the steps of a start.
+// all does all steps of a start.
 func (s *provisioning) all(ctx context.Context, process string) error {
 	host, err := s.server.host(s.cfg.Environ["HOME"])
 	if err != nil {
@@ -213,8 +211,8 @@ func (s *provisioning) all(ctx context.Context, process string) error {
 	return s.tool(ctx)
 }
 
-// dependencies installs what the program in the host path needs, and adapts the command
-// line.
+// dependencies installs what the program in the host path needs, and adapts the command line to
+// it.
 func (s *provisioning) dependencies(ctx context.Context) error {
 	if s.host == "" {
 		return nil
@@ -229,17 +227,17 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 		return err
 	}
 	if own != "" && python != "" {
-		s.launch.Command = "python" // the interpreter of the virtual environment, which was made with the one in the command
+		s.launch.Command = "python" // the interpreter of the virtual environment, which was made with the Python in the command
 	}
 	if plain != "" && python == "" {
-		// The folder's own virtual environment is not copied, and no manifest lists its
-		// packages. So the process can use only the interpreter.
+		// The virtual environment of the host path is not copied, and no manifest lists its
+		// packages. So the process can use only an interpreter without them.
 		s.launch.Command = s.firstProgram(s.launch.Command, plain, "python3")
 	}
 	return s.node(ctx)
 }
 
-// workspace makes the folder of the process, if it needs one.
+// workspace makes the workspace of the process, if it needs one.
 func (s *provisioning) workspace(ctx context.Context, process string) error {
 	if s.host == "" && !s.server.Workspace {
 		return nil
@@ -279,8 +277,8 @@ func (s *provisioning) workspace(ctx context.Context, process string) error {
 	return nil
 }
 
-// restored restores a new workspace, and records what came from its process. Without that
-// record the workspace counts as new, so a start that fails here does no harm.
+// restored restores a new workspace, and records the names of the restored files. Until the record
+// is written, the workspace counts as new, so a failure here does no harm.
 func (s *provisioning) restored(ctx context.Context, folder string) error {
 	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755)); err != nil {
 		return err
@@ -296,8 +294,7 @@ func (s *provisioning) restored(ctx context.Context, folder string) error {
 	return writeTree(s.launch.Staged, t)
 }
 
-// firstProgram returns the first of names that is a program, or the first name if none
-// is.
+// firstProgram returns the first of names that is a program in the PATH, or names[0] if none is.
 func (s *Provisioner) firstProgram(names ...string) string {
 	for _, name := range names {
 		if _, err := s.program(name); err == nil {
@@ -307,7 +304,7 @@ func (s *Provisioner) firstProgram(names ...string) string {
 	return names[0]
 }
 
-// program finds a program in the PATH of the server.
+// program finds a program in the PATH of the server, or else of the runner.
 func (s *Provisioner) program(name string) (string, error) {
 	path := s.server.Env["PATH"]
 	if path == "" {
@@ -322,17 +319,17 @@ func (s *Provisioner) program(name string) (string, error) {
 	return "", fmt.Errorf("program %s: %w", name, fs.ErrNotExist)
 }
 
-// digest returns a name for the combination of parts: 32 hexadecimal digits.
+// digest returns 32 hexadecimal digits, which differ for different parts.
 func digest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		// With its length before each part, different parts never give the same bytes.
-		_, _ = fmt.Fprintf(h, "%d:%s", len(p), p) // a hash takes everything
+		// With the length before each part, different parts never give the same bytes.
+		_, _ = fmt.Fprintf(h, "%d:%s", len(p), p) // never fails
 	}
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
-// allowed reports whether installs get a variable.
+// allowed reports whether installers get a variable.
 func allowed(name string) bool {
 	switch upper := strings.ToUpper(name); upper {
 	case "PATH", "HOME", "LANG", "TMPDIR", "PYENV_ROOT":
@@ -342,8 +339,8 @@ func allowed(name string) bool {
 	}
 }
 
-// environ returns the environment of installs. It also takes the permitted variables of
-// the server's environment, because npx and uvx would see them too.
+// environ returns the environment of installers, with more added. It includes the permitted
+// variables of the server's environment, because npx and uvx would see these too.
 func (s *Provisioner) environ(more ...string) []string {
 	set := map[string]string{}
 	for name, value := range s.cfg.Environ {

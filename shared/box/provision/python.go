@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// pythonManifests lists the files that declare the dependencies of a Python program.
+// pythonManifests returns the names of the files that declare the dependencies of a Python
+// program.
 func pythonManifests() []string {
 	return []string{"requirements.txt", "pyproject.toml", "setup.py", "setup.cfg"}
 }
 
-// pythonVersion is a script that prints the facts that decide whether an install fits.
+// pythonVersion is a script that prints everything that decides whether an install fits.
 const pythonVersion = "import sys,sysconfig;print(sys.implementation.cache_tag,sys.version.split()[0],sysconfig.get_platform())"
 
-// platform returns the part of pythonVersion's answer that decides which package files
-// fit.
+// platform returns the part of pythonVersion's output that decides which package files fit.
 func platform(version string) string {
 	words := strings.Fields(version)
 	if len(words) != 3 {
@@ -29,15 +29,15 @@ func platform(version string) string {
 	return words[0] + " " + words[2]
 }
 
-// python installs the dependencies of the host path into a virtual environment, for the
-// process to run in. It returns the folder of the environment, "" if there are no
-// manifests. hint names the interpreter of the server's own command.
+// python installs the dependencies of the host path into a virtual environment, in which the
+// process will run. It returns the folder of the install, "" if there are no manifests. hint is
+// the interpreter of the server's own command.
 func (s *provisioning) python(ctx context.Context, hint string) (string, error) {
 	root, err := os.OpenRoot(s.host)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = root.Close() }() // only read
+	defer func() { _ = root.Close() }() // nothing was written through it
 	want, err := readPython(root)
 	if err != nil {
 		return "", installError(err)
@@ -82,7 +82,8 @@ func (s *provisioning) python(ctx context.Context, hint string) (string, error) 
 	return dir, nil
 }
 
-// enter makes the process run in a virtual environment.
+// enter makes the process run in a virtual environment. reads is the folder that the process must
+// be able to read.
 func (s *provisioning) enter(venv, reads string) {
 	s.launch.Env["VIRTUAL_ENV"] = venv
 	s.launch.Path = append([]string{filepath.Join(venv, "bin")}, s.launch.Path...)
@@ -92,9 +93,9 @@ func (s *provisioning) enter(venv, reads string) {
 // pythonWants is what the manifests of the host path ask for.
 type pythonWants struct {
 	requirements bool     // there is a requirements.txt
-	text         string   // all requirements in one file, without those that name folders
-	options      string   // the lines of text that name indexes
-	folders      []folder // to build and install: those that requirements name, and "." for a project that can be installed
+	text         string   // all requirements in one text, without those that name folders
+	options      string   // those lines of text that name indexes
+	folders      []folder // folders to build and install: those that requirements name, and "." if the project itself can be installed
 	parts        []string // names and contents of the manifests, for digests
 }
 
@@ -117,7 +118,7 @@ func readPython(root *os.Root) (pythonWants, error) {
 			if err := w.follow(root, name, text, 0); err != nil {
 				return w, err
 			}
-		case "pyproject.toml": // without these sections it only holds settings of tools
+		case "pyproject.toml": // without these sections it contains only settings of tools
 			project = project || hasSection(text, "project") || hasSection(text, "build-system")
 		case "setup.cfg":
 			project = project || hasSection(text, "metadata") || hasSection(text, "options")
@@ -140,9 +141,9 @@ func hasSection(text, name string) bool {
 	return false
 }
 
-// follow adds the text of a requirements file, and those of the files that it names. A
-// requirement that names a folder becomes one of w.folders. name is the path of the file
-// below root, and depth how many files led to it.
+// follow adds the text of a requirements file, and of the files that it refers to. A requirement
+// that names a folder is added to w.folders. name is the path of the file below root, and depth is
+// how many files led to it.
 func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error {
 	if depth > 8 {
 		return errors.New("requirements files name each other without end")
@@ -190,7 +191,7 @@ func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error 
 				return fmt.Errorf("%s names %s, which is not in the project", name, line)
 			}
 			if info, err := root.Stat(f.path); err == nil && info.Mode().IsRegular() {
-				line = filepath.Join(root.Name(), f.path) + f.extras // f.path is a wheel or an archive
+				line = filepath.Join(root.Name(), f.path) + f.extras // the path of a wheel or an archive
 			} else {
 				w.folders = append(w.folders, f)
 				continue
@@ -201,8 +202,8 @@ func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error 
 	return nil
 }
 
-// folderIn reads a requirement that names a folder or a file by its path, such as "./lib[cli]",
-// "." and "lib @ file:./lib". ok is false for any other requirement.
+// folderIn parses a requirement that names a folder or a file by its path, such as "./lib[cli]",
+// "." or "lib @ file:./lib". ok is false for any other requirement.
 func folderIn(line string) (f folder, ok bool) {
 	line, _, _ = strings.Cut(line, " #")
 	line, _, _ = strings.Cut(line, ";")
@@ -220,8 +221,8 @@ func folderIn(line string) (f folder, ok bool) {
 	return f, true
 }
 
-// outsidePython returns the command if it is the path of a Python that is in no virtual
-// environment, and "" otherwise. The user of such an environment has chosen its packages.
+// outsidePython returns the command if it is the path of a Python outside of virtual environments,
+// and "" otherwise. Whoever names the Python of a virtual environment wants the packages in it.
 func outsidePython(command string) string {
 	if !filepath.IsAbs(command) || !strings.HasPrefix(filepath.Base(command), "python") {
 		return ""
@@ -232,7 +233,8 @@ func outsidePython(command string) string {
 	return command
 }
 
-// interpreter finds the Python for a virtual environment. hint is the name or the path of one.
+// interpreter finds the Python with which a virtual environment is made. hint is a name or a path,
+// "" for any.
 func (s *Provisioner) interpreter(hint string) (string, error) {
 	if filepath.IsAbs(hint) {
 		return hint, nil
@@ -248,7 +250,7 @@ func (s *Provisioner) interpreter(hint string) (string, error) {
 	return "", errors.New("no python3 in PATH: install Python where boxes run")
 }
 
-// wholeVenv reports whether the interpreter of an environment still exists.
+// wholeVenv reports whether the interpreter of the virtual environment in dir still exists.
 func wholeVenv(dir string) bool {
 	info, err := os.Stat(filepath.Join(dir, "venv", "bin", "python"))
 	return err == nil && info.Mode().IsRegular()

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// npm returns the handler for packages of the npm registry. ok is false on a machine without
-// npm or node.
+// npm returns the handler for packages of the npm registry. ok is false if this machine has no npm
+// or no node.
 func (s *provisioning) npm(r request) (h handler, ok bool) {
 	npm, err := s.program("npm")
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *provisioning) npm(r request) (h handler, ok bool) {
 	h.runtime, _ = identity(node)
 	h.lock = func(context.Context) (string, error) { return lockName(r.kind, r.spec), nil }
 	h.resolve = func(ctx context.Context, b build) ([]byte, error) {
-		// Without a package.json npm would look for one in the folders above.
+		// Without a package.json here, npm would look for one in the folders above.
 		if err := os.WriteFile(filepath.Join(b.dir, "package.json"), []byte(`{"private":true}`), 0o644); err != nil {
 			return nil, err
 		}
@@ -57,21 +57,21 @@ func (s *provisioning) npm(r request) (h handler, ok bool) {
 	return h, true
 }
 
-// npmCommand returns a command line of npm. npm then executes no code of the packages that
-// it installs, and no program that a project's settings name.
+// npmCommand returns a command line of npm with which npm executes no code of the packages that it
+// installs, and no program that a project's settings name.
 func npmCommand(npm string, args ...string) []string {
 	return append([]string{npm, args[0], "--ignore-scripts", "--git=git", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}, args[1:]...)
 }
 
-// npmCI installs what the package-lock.json in b.dir says.
+// npmCI installs the packages of the package-lock.json in b.dir.
 func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) error {
-	// The lock has the hashes, so npm need not ask the registry again for known packages.
-	// After wrong bytes npm fetches the file again; the short timeouts keep that from
-	// taking minutes.
+	// The lock has hashes, so npm need not ask the registry about packages in its cache. If the
+	// bytes are wrong, npm fetches the file again; the short timeouts keep that from taking
+	// minutes.
 	if _, err := (command{argv: npmCommand(npm, "ci", "--prefer-offline", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
 		return fmt.Errorf("npm ci: %w", err)
 	}
-	// The .npmrc may hold a token, and other users and scripts can read the install.
+	// The .npmrc may contain a token, and other users and scripts can read the install.
 	if err := os.Remove(filepath.Join(b.dir, ".npmrc")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) err
 	return os.WriteFile(filepath.Join(b.dir, unrunFile), []byte(strings.Join(scripts, "\n")), 0o644)
 }
 
-// npmPackages returns the packages of a lock by their folders. The package at ""
+// npmPackages returns the packages in a lock, by their folders. The entry "" is the project, which
 // requires the others.
 func npmPackages(lock []byte) (map[string]npmPackage, error) {
 	var l struct {
@@ -104,7 +104,7 @@ type npmPackage struct {
 	Dependencies map[string]string `json:"dependencies"`
 }
 
-// npmTop returns the package.json that belongs to a lock.
+// npmTop returns a package.json that fits a lock.
 func npmTop(lock []byte) ([]byte, error) {
 	all, err := npmPackages(lock)
 	if err != nil {
@@ -113,8 +113,8 @@ func npmTop(lock []byte) ([]byte, error) {
 	return json.Marshal(map[string]any{"private": true, "dependencies": all[""].Dependencies})
 }
 
-// hashed refuses a lock that does not fix the bytes of each package. The commit of a
-// repository counts as a hash. The hash of a package also covers the packages bundled in
+// hashed returns an error if a lock does not determine the bytes of each package. The commit of a
+// repository counts as a hash. The hash of a package also covers the packages that are bundled in
 // it.
 func hashed(lock []byte) error {
 	all, err := npmPackages(lock)
@@ -148,12 +148,12 @@ func openNpm(dir string, r request) (program string, err error) {
 	return filepath.Join(dir, "node_modules", ".bin", name), nil
 }
 
-// chooseBin returns the name of the program that npx would execute: the program asked for, or
-// the only one of the package, or the one with the name of the package. bin is the member of
-// that name in package.json: one path, or an object of paths by name.
+// chooseBin returns the name of the program that npx would execute: the program that the request
+// names, or the only one of the package, or the one with the name of the package. bin is the
+// member bin of package.json: one path, or an object of paths by name.
 func chooseBin(bin json.RawMessage, r request) (string, error) {
 	if r.program != "" {
-		return r.program, nil // it may be a program of a dependency, which bin does not list
+		return r.program, nil // may be a program of a dependency, which bin does not list
 	}
 	want := unscoped(r.name)
 	var one string
@@ -161,7 +161,7 @@ func chooseBin(bin json.RawMessage, r request) (string, error) {
 		return want, nil
 	}
 	var many map[string]string
-	_ = json.Unmarshal(bin, &many) // stays empty if the package has no programs
+	_ = json.Unmarshal(bin, &many) // many stays empty if the package has no programs
 	switch len(many) {
 	case 0:
 		return "", fmt.Errorf("package %s has no program %s: nothing that can be executed is there", r.name, want)
@@ -176,12 +176,12 @@ func chooseBin(bin json.RawMessage, r request) (string, error) {
 	return want, nil
 }
 
-// pypi returns the handler for packages of the Python index. ok is false on a machine without
-// the Python that the request asks for.
+// pypi returns the handler for packages of the Python index. ok is false if this machine does not
+// have the Python that the request names.
 func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	hint := r.python
 	if hint != "" && !strings.HasPrefix(hint, "python") {
-		hint = "python" + hint // "3.11"
+		hint = "python" + hint // for a version such as "3.11"
 	}
 	interpreter, err := s.interpreter(hint)
 	if err != nil || hint != "" && filepath.Base(interpreter) != hint {
@@ -192,8 +192,8 @@ func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	wanted := append([]string{r.spec}, r.with...)
 	in := pythonInstall{interpreter: interpreter, what: strings.Join(wanted, " "), wanted: strings.Join(wanted, "\n") + "\n"}
 	h.lock = func(ctx context.Context) (string, error) {
-		// Keep the answer even of an interpreter that is a script: the start of an
-		// installed program must execute no other program.
+		// The answer is cached even if the interpreter is a script, because the start of an
+		// installed program should execute no other program.
 		version, err := s.ask(ctx, true, interpreter, "-I", "-c", pythonVersion)
 		return lockName(r.kind, r.spec, append([]string{platform(version)}, r.with...)...), err
 	}

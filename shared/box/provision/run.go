@@ -15,38 +15,38 @@ import (
 )
 
 const (
-	maxSaid   = 500     // characters of an install's stderr that an error has
+	maxSaid   = 500     // characters of an installer's stderr in an error
 	maxAnswer = 1 << 20 // bytes of a command's stdout that are read
-	maxOutput = 4 << 20 // bytes of an install's output that are kept
+	maxOutput = 4 << 20 // bytes of an install's output that are logged
 )
 
-// command is a program to run to its end. It runs in a process group of its own, and what it
-// leaves behind in that group ends with it.
+// command is a program that is run to its end. It runs in its own process group. What it has
+// started in that group is killed when it ends.
 type command struct {
 	argv []string // the first is an absolute path
 	dir  string
 	env  []string
-	log  *output // gets stdout and stderr, nil for none
-	// start starts the program in a sandbox; nil starts it without one.
+	log  *output // receives stdout and stderr, nil for none
+	// start starts the program in a sandbox. If it is nil, the program is started without one.
 	start func(*exec.Cmd) error
 }
 
 // commandError describes how a command failed.
 type commandError struct {
-	code int    // -1 if it did not exit by itself
-	how  string // in words, such as "was killed by SIGKILL"
+	code int    // -1 if the command did not exit by itself
+	how  string // how it ended, such as "was killed by SIGKILL"
 	said string // the end of the command's stderr
-	more string // a longer end of the command's stderr
+	more string // a longer part of that end
 	hint string // advice, "" for none
-	// lacks is a sentence that says which package or version the index does not have; "" for
-	// another failure.
+	// lacks is the beginning of the error for the user: that the disk is full, or which package or
+	// version the index does not have. It is "" for any other failure.
 	lacks string
 }
 
 func (e *commandError) Error() string { return fmt.Sprintf("%s: %s", e.how, e.said) }
 
-// run executes the command and returns its stdout. When ctx ends, run kills the command. The
-// error is a [*commandError] if the program was started.
+// run executes the command and returns its stdout. When ctx ends, run kills the command. If the
+// program was started, the error is a [*commandError].
 func (c command) run(ctx context.Context) ([]byte, error) {
 	child, err := proc.Start(proc.Command{Path: c.argv[0], Args: c.argv, Env: c.env, Dir: c.dir, Start: c.start}, proc.Grace{})
 	if err != nil {
@@ -58,7 +58,7 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 	var out head
 	var said proc.Tail
 	var read sync.WaitGroup
-	read.Go(func() { _, _ = io.Copy(io.MultiWriter(&out, c.log), child.Stdout()) }) // what was read counts, also after an error
+	read.Go(func() { _, _ = io.Copy(io.MultiWriter(&out, c.log), child.Stdout()) }) // after an error, use what was read
 	read.Go(func() { _, _ = io.Copy(io.MultiWriter(&said, c.log), child.Stderr()) })
 	read.Wait()
 	<-child.Exited()
@@ -74,17 +74,17 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 	return nil, failed
 }
 
-// head keeps the beginning of what is written to it.
+// head stores the first maxAnswer bytes that are written to it.
 type head struct{ data bytes.Buffer }
 
-// Write takes everything and never fails.
+// Write returns len(p) and never fails.
 func (h *head) Write(p []byte) (int, error) {
 	h.data.Write(p[:min(len(p), maxAnswer-h.data.Len())])
 	return len(p), nil
 }
 
-// ending returns the last lines of an output that fit into maxSaid characters, without
-// credentials. If the last line is longer, ending returns the end of that line.
+// ending returns the last lines of an output, at most maxSaid characters, without credentials. If
+// the last line is longer, it returns the end of that line.
 func ending(text string) string {
 	all := []rune(strings.TrimSpace(withoutCredentials(strings.ToValidUTF8(text, ""))))
 	cut := max(0, len(all)-maxSaid)
@@ -97,21 +97,21 @@ func ending(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// userinfo finds user and password in the URLs of a text.
+// userinfo matches the user and the password in the URLs of a text.
 var userinfo = regexp.MustCompile(`://([^/ \t\r\n"']*)@`)
 
-// withoutCredentials hides user and password in the URLs of a text.
+// withoutCredentials replaces the user and the password in the URLs of a text.
 func withoutCredentials(text string) string { return userinfo.ReplaceAllString(text, "://***@") }
 
-// output is the file for the output of an install. It drops what exceeds maxOutput. A nil
-// output drops everything.
+// output is the log file of an install. It drops what exceeds maxOutput. A nil output drops
+// everything.
 type output struct {
 	mu   sync.Mutex // stdout and stderr are written at the same time
 	f    *os.File
 	left int
 }
 
-// record creates the file for the output of an install.
+// record creates the log file of an install.
 func record(file string) (*output, error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -120,14 +120,14 @@ func record(file string) (*output, error) {
 	return &output{f: f, left: maxOutput}, nil
 }
 
-// Write takes everything, and drops what does not fit or cannot be written.
+// Write returns len(p) and never fails. It drops what does not fit or cannot be written.
 func (o *output) Write(p []byte) (int, error) {
 	if o != nil {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		n := min(len(p), o.left)
 		o.left -= n
-		_, _ = o.f.Write(p[:n]) // an install does not fail because its log does
+		_, _ = o.f.Write(p[:n]) // an error does not matter, this is only a log
 	}
 	return len(p), nil
 }

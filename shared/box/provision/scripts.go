@@ -15,18 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packages execute code while they are installed: install scripts of npm, and builds of
-// Python source distributions. That code is untrusted, so it runs in a sandbox or not at
-// all.
+// Packages execute code while they are installed: install scripts of npm, and builds of Python
+// source distributions. That code is not trusted, so it runs in a sandbox or not at all.
 
 // scriptsSetting is the setting by which an operator allows packages to execute code.
 const scriptsSetting = "x-dormouse.box.install_scripts: true"
 
-// errNoSandbox is the error of a Provisioner whose Config makes no sandbox.
+// errNoSandbox is the error of a Provisioner without Config.Confine.
 var errNoSandbox = errors.New("there is no sandbox to run the code of packages in")
 
-// confined runs a command in a workshop. The command sees those variables of the runner's
-// environment that hold no secrets, and the variables in more.
+// confined runs a command in a sandbox for w. The command gets the variables of the install's
+// environment that contain no secrets, and the variables in more.
 func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more ...string) ([]byte, error) {
 	if s.cfg.Confine == nil {
 		return nil, errNoSandbox
@@ -44,8 +43,8 @@ func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more
 	return out, errors.Join(err, inside.End())
 }
 
-// secret reports whether a variable may hold a secret, or names a folder that does not
-// exist in a sandbox.
+// secret reports whether a variable may contain a secret, or names a folder that does not exist in
+// the sandbox.
 func secret(pair string) bool {
 	name, value, _ := strings.Cut(pair, "=")
 	name = strings.ToUpper(name)
@@ -56,7 +55,7 @@ func secret(pair string) bool {
 	return namesSecret(name) || containsAny(name, "USER", "CLIENT_CERT", "CACHE", "CONFIG_FILE", "GLOBALCONFIG", "PREFIX")
 }
 
-// namesSecret reports whether a variable may hold a secret, by its name.
+// namesSecret reports whether a variable's name suggests that its value is a secret.
 func namesSecret(name string) bool {
 	return containsAny(strings.ToUpper(name), "TOKEN", "SECRET", "PASS", "AUTH", "KEY", "CRED")
 }
@@ -65,30 +64,29 @@ func containsAny(text string, words ...string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
 }
 
-// unrunFile is the file in an install that lists the packages whose scripts were not
-// run.
+// unrunFile is the file in an install that lists the packages whose install scripts were not run.
 const unrunFile = "scripts-not-run"
 
-// unrun reads unrunFile.
+// unrun returns the packages that unrunFile lists.
 func unrun(dir string) []string {
 	text, err := os.ReadFile(filepath.Join(dir, unrunFile))
 	if err != nil {
-		return nil // the usual case: there are none
+		return nil // normally all scripts were run, and there is no such file
 	}
 	return strings.Fields(string(text))
 }
 
-// withScripts finds the packages below node_modules that have install scripts.
+// withScripts returns the names of the packages in node_modules that have install scripts.
 func withScripts(dir string) []string {
 	var found []string
-	// Files that cannot be read do not count: the list is only for a hint.
+	// Files that cannot be read are skipped, because the list is only for a hint.
 	_ = filepath.WalkDir(filepath.Join(dir, "node_modules"), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Name() != "package.json" || !e.Type().IsRegular() {
 			return nil
 		}
 		above := filepath.Dir(filepath.Dir(path))
 		if in := filepath.Base(above); in != "node_modules" && (!strings.HasPrefix(in, "@") || filepath.Base(filepath.Dir(above)) != "node_modules") {
-			return nil // this package.json lies deeper in a package, so it is not the package's manifest
+			return nil // the file is deeper in a package, so it is not the package's manifest
 		}
 		var p struct {
 			Scripts map[string]string `json:"scripts"`
@@ -111,17 +109,17 @@ func withScripts(dir string) []string {
 	return slices.Compact(found)
 }
 
-// runScripts runs the install scripts of all packages in b.dir, in a sandbox. The runner
-// then copies the result. So the files belong to the runner, and have no links that lead
-// out. A process that a script has left running cannot reach them.
+// runScripts runs the install scripts of all packages in b.dir, in a sandbox, and then copies the
+// result. So the files belong to the runner, and no link leads out of the folder. A process that a
+// script has left running cannot change them.
 func (s *provisioning) runScripts(ctx context.Context, b build, npm, node string) error {
 	work := b.dir + "-scripts"
 	if err := errors.Join(os.Rename(b.dir, work), os.Mkdir(b.dir, 0o755)); err != nil {
 		return err
 	}
 	argv := []string{npm, "rebuild", "--ignore-scripts=false", "--foreground-scripts", "--no-update-notifier", "--loglevel=error"}
-	// Newer versions of npm require each package to be allowed by name; the setting allows
-	// all of them.
+	// Newer versions of npm demand that each package is allowed by name. This variable allows all
+	// of them.
 	env := s.environ("npm_config_dangerously_allow_all_scripts=true")
 	w := Workshop{Folder: work, Programs: realPaths(npm, node)}
 	if _, err := s.confined(ctx, w, command{argv: argv, dir: work, env: env, log: b.log}); err != nil {
@@ -143,8 +141,8 @@ func realPaths(programs ...string) []string {
 	return all
 }
 
-// copyOut copies folders, plain files, and links that stay in the copy. A process may still
-// write in the source, so copyOut follows no link there and waits for no pipe.
+// copyOut copies folders, regular files, and links that do not lead out of the copy. A process may
+// still write to the source, so copyOut follows no link there and does not block on a pipe.
 func copyOut(ctx context.Context, from, to string) error {
 	src, dst, done, err := openRoots(from, to)
 	if err != nil {
@@ -176,7 +174,7 @@ func copyOut(ctx context.Context, from, to string) error {
 		return err
 	}
 	for _, name := range links {
-		if _, err := dst.Stat(name); err != nil { // Stat fails also if the link leads out of the folder
+		if _, err := dst.Stat(name); err != nil { // Stat also fails if the link leads out of the folder
 			if err := dst.Remove(name); err != nil {
 				return err
 			}
@@ -185,13 +183,13 @@ func copyOut(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// copyFile copies a plain file with its time and whether it can be executed.
+// copyFile copies a regular file, with its time, and whether it is executable.
 func copyFile(src, dst *os.Root, name string) (err error) {
 	in, err := src.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = in.Close() }() // only read
+	defer func() { _ = in.Close() }() // nothing was written
 	info, err := in.Stat()
 	if err != nil || !info.Mode().IsRegular() {
 		return err
@@ -208,5 +206,5 @@ func copyFile(src, dst *os.Root, name string) (err error) {
 	if err = errors.Join(err, out.Close()); err != nil {
 		return err
 	}
-	return dst.Chtimes(name, info.ModTime(), info.ModTime()) // Python compares compiled files with the time of the source
+	return dst.Chtimes(name, info.ModTime(), info.ModTime()) // Python compares the time of a source file with its compiled file
 }

@@ -16,16 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file removes unused installs. The modification time of the file "used" of an
-// install is the time of its last use. A lock on that file says that the install is in
-// use. Every Provisioner that has given out the install holds a shared lock until it is
-// closed. The kernel releases the lock of a runner that dies. Removing an install needs
-// the exclusive lock.
+// This file removes unused installs. The file "used" in an install's folder has the time of the
+// last use as its modification time. Every Provisioner that has returned the install holds a
+// shared lock on this file until it is closed. The kernel releases the lock of a program that
+// dies. To remove an install, Tidy needs the exclusive lock.
 
 // Keep limits a cache. Zero means no limit.
 type Keep struct {
-	Age   time.Duration // the longest time since the last use of an install
-	Bytes int64         // bytes of all installs; the least recently used go first
+	Age   time.Duration // how long an install may be unused
+	Bytes int64         // of all installs together; those that were used last stay
 }
 
 const (
@@ -33,11 +32,11 @@ const (
 	sizeFile   = "size"
 	tidiedFile = ".tidied"
 	tidyEvery  = 24 * time.Hour
-	touchEvery = time.Hour // a start updates the time in usedFile only if it is older than this
+	touchEvery = time.Hour // a start updates the time of usedFile only if it is older than this
 )
 
-// hold marks an install as in use. It may wait while Tidy removes the install, so the
-// caller must check afterwards that the install exists.
+// hold marks an install as in use. While Tidy removes the install, hold waits, so the caller must
+// check afterwards that the install still exists.
 func (s *Provisioner) hold(ctx context.Context, home string) error {
 	file := filepath.Join(home, usedFile)
 	s.mu.Lock()
@@ -59,8 +58,8 @@ func (s *Provisioner) hold(ctx context.Context, home string) error {
 	return nil
 }
 
-// Close releases the installs that the Provisioner has given out. No process may use them any
-// more.
+// Close releases the locks on the installs that the Provisioner has returned. No process may use
+// them any more.
 func (s *Provisioner) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,8 +69,8 @@ func (s *Provisioner) Close() {
 	clear(s.held)
 }
 
-// measure records the size of a new install, and that the cache may exceed its limit. If
-// it cannot write the size, Tidy finds it out later.
+// measure records the size of a new install, and makes the next Tidy check the limit. If the size
+// cannot be written, Tidy measures the install itself.
 func (s *Provisioner) measure(home, dir string) {
 	if n, err := size(dir); err == nil {
 		_ = writeFile(filepath.Join(home, sizeFile), []byte(strconv.FormatInt(n, 10)))
@@ -79,17 +78,17 @@ func (s *Provisioner) measure(home, dir string) {
 	_ = os.Remove(filepath.Join(s.cfg.Cache, tidiedFile))
 }
 
-// stored is an install as [Tidy] sees it.
+// stored is what [Tidy] knows of an install.
 type stored struct {
 	home  string
 	used  time.Time
 	bytes int64
 }
 
-// Tidy removes unused installs that exceed keep from a cache, also unfinished ones, and
-// returns how many. If it ran within the last day, and no install was made since, it
-// returns at once. It keeps two empty files of each install: if it removed a lock's file,
-// two starts could hold that lock.
+// Tidy removes unused installs, even unfinished ones, that exceed keep from a cache, and returns
+// their number. If it has run within the last day, and no install was made since, it returns at
+// once. It leaves two empty lock files of each install: if it removed them, two starts could hold
+// locks of the same name on different files.
 func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {
 	mark := filepath.Join(cache, tidiedFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < tidyEvery {
@@ -99,7 +98,7 @@ func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error)
 	if err != nil || len(locks) == 0 {
 		return 0, err
 	}
-	if err := writeFile(mark, nil); err != nil { // the mark comes first, because an install that is made meanwhile removes it
+	if err := writeFile(mark, nil); err != nil { // written first, because an install that is made meanwhile removes it
 		return 0, err
 	}
 	all := make([]stored, 0, len(locks))
@@ -117,7 +116,7 @@ func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error)
 	for _, k := range all {
 		old := keep.Age > 0 && time.Since(k.used) > keep.Age
 		if ctx.Err() != nil || !old && (keep.Bytes <= 0 || total <= keep.Bytes) {
-			break // the installs that follow were used later
+			break // the installs after this one were used later
 		}
 		gone, err := k.remove()
 		if errs = append(errs, err); gone {
@@ -128,10 +127,10 @@ func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error)
 	return removed, errors.Join(errs...)
 }
 
-// inspect measures an install.
+// inspect finds out when an install was last used, and its size.
 func inspect(home string) (stored, error) {
 	k := stored{home: home}
-	for _, name := range []string{usedFile, "ready", "lock"} { // an older install has no "used"
+	for _, name := range []string{usedFile, "ready", "lock"} { // an install of an older version has no usedFile
 		if info, err := os.Stat(filepath.Join(home, name)); err == nil {
 			k.used = info.ModTime()
 			break
@@ -145,12 +144,13 @@ func inspect(home string) (stored, error) {
 	}
 	k.bytes, err = size(home)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // another start is making or removing the install, which is no error
+		err = nil // another start is just making or removing the install
 	}
 	return k, err
 }
 
-// remove removes an install unless it is in use, being made, or empty.
+// remove removes an install, unless it is in use, is being made, or is already empty. gone reports
+// whether it has removed something.
 func (k stored) remove() (gone bool, err error) {
 	for _, name := range []string{"lock", usedFile} {
 		unlock, held, err := tryLock(filepath.Join(k.home, name), unix.LOCK_EX)
@@ -163,7 +163,7 @@ func (k stored) remove() (gone bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// "ready" goes first: without it, the rest of a crashed removal is no install.
+	// "ready" goes first, so that nothing is an install any more if the removal is interrupted.
 	names := []string{"ready"}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), "made-") || e.Name() == "output" || e.Name() == sizeFile {
@@ -179,7 +179,7 @@ func (k stored) remove() (gone bool, err error) {
 	return gone, nil
 }
 
-// size returns the bytes of all files below a folder.
+// size returns the sum of the sizes of all files below a folder.
 func size(folder string) (int64, error) {
 	var n int64
 	err := filepath.WalkDir(folder, func(_ string, e fs.DirEntry, err error) error {

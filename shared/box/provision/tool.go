@@ -10,21 +10,20 @@ import (
 	"strings"
 )
 
-// request is a parsed command line of a package runner.
+// request is a parsed command line of npx or uvx.
 type request struct {
 	kind    string   // "npm" or "pypi"
-	word    string   // package as the command line has it
-	spec    string   // package with version, range or tag, as the installer takes it
-	name    string   // package alone
+	word    string   // the package as the command line names it
+	spec    string   // the package with its version, range or tag, in the form for the installer
+	name    string   // the name of the package
 	with    []string // further packages
-	python  string   // interpreter asked for, "" for any
-	program string   // program of the package to execute; "" for the one that the tool would choose
-	args    []string // arguments of the program
+	python  string   // the Python that the command line names, "" for any
+	program string   // the program of the package; "" for the one that npx would choose
+	args    []string // the arguments of the program
 }
 
-// tool handles a command of npx or uvx. It replaces the command by the program that npx or
-// uvx would execute, from an install that is kept. It leaves other command lines as they
-// are.
+// tool replaces a command of npx or uvx with the program that npx or uvx would execute, and
+// installs the package if necessary. It does not change other command lines.
 func (s *provisioning) tool(ctx context.Context) error {
 	r, ok := parseTool(s.launch.Command, s.launch.Args)
 	if !ok {
@@ -36,7 +35,7 @@ func (s *provisioning) tool(ctx context.Context) error {
 	}
 	h, ok := handle(r)
 	if !ok {
-		return nil // there is no installer; the error of the command itself is clearer
+		return nil // there is no installer, so the start of the command itself fails with a clearer error
 	}
 	if s.localBin(r) {
 		return nil
@@ -55,8 +54,8 @@ func (s *provisioning) tool(ctx context.Context) error {
 	return nil
 }
 
-// localBin makes the launch execute a program of the workspace's own dependencies, as npx
-// does. It returns false if they have no such program.
+// localBin makes the launch execute a program of the workspace's own dependencies, as npx does. It
+// returns false if there is no such program.
 func (s *provisioning) localBin(r request) bool {
 	if r.kind != "npm" || r.spec != r.name || s.host == "" {
 		return false
@@ -69,23 +68,23 @@ func (s *provisioning) localBin(r request) bool {
 	return true
 }
 
-// handler has the operations for a request of one kind.
+// handler has the operations for the requests of one kind: npm or pypi.
 type handler struct {
-	runtime string // identity of what executes the program
+	runtime string // identity of the interpreter of the program
 	enter   bool   // the install is a virtual environment
 	// lock returns the name of the lock for the request.
 	lock func(ctx context.Context) (string, error)
-	// resolve makes the text of the lock, in an empty folder.
+	// resolve chooses versions, and returns the text of a new lock. b.dir is empty.
 	resolve func(ctx context.Context, b build) (lock []byte, err error)
-	// build installs the packages of a lock into an empty folder.
+	// build installs the packages of a lock into b.dir, which is empty.
 	build func(ctx context.Context, b build, l locked) error
-	// open finds the program in an install.
+	// open returns the path of the program in an install.
 	open func(dir string) (program string, err error)
 }
 
-// fetch returns the install for a request, and the program in it. The lock lists its
-// packages; the first start without a lock makes it. So an unpinned version stays the
-// same until an operator removes the lock.
+// fetch returns the install for a request, and the program in it. The packages are those of the
+// request's lock, which the first start makes. So the version of a package stays the same until an
+// operator removes the lock, even if the request names no version.
 func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	if dir, program, ok := s.baked(r, h); ok {
 		return dir, program, nil
@@ -104,11 +103,11 @@ func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, pr
 	})
 }
 
-// counted names a package, with the number of all packages that its lock lists.
+// counted returns the name of a package, with the number of all packages in its lock.
 func counted(r request, l locked) string {
 	n := 0
 	if all, err := npmPackages(l.text); err == nil {
-		n = len(all) - 1 // without the project itself
+		n = len(all) - 1 // all but the project itself
 	} else {
 		for line := range strings.Lines(string(l.text)) {
 			if strings.Contains(line, "==") {
@@ -130,7 +129,7 @@ func (s *provisioning) lockOf(ctx context.Context, r request, h handler) (locked
 	return s.locked(ctx, name, r.name, h.resolve)
 }
 
-// open makes an install if necessary, and finds the program in it.
+// open makes an install if necessary, and returns the program in it.
 func (s *provisioning) open(ctx context.Context, h handler, rec recipe) (dir, program string, err error) {
 	rec.whole = func(dir string) bool {
 		program, err := h.open(dir)
@@ -143,7 +142,7 @@ func (s *provisioning) open(ctx context.Context, h handler, rec recipe) (dir, pr
 	return dir, program, err
 }
 
-// fill installs what a lock says into an empty folder.
+// fill installs the packages of a lock into b.dir, and checks that the program can be executed.
 func (s *provisioning) fill(ctx context.Context, b build, r request, h handler, l locked) error {
 	if err := h.build(ctx, b, l); err != nil {
 		return err
@@ -156,17 +155,17 @@ func (s *provisioning) fill(ctx context.Context, b build, r request, h handler, 
 }
 
 func executable(program string) bool {
-	info, err := os.Stat(program) // this fails also if the program links to an interpreter that is gone
+	info, err := os.Stat(program) // also fails if the program is a link to an interpreter that does not exist any more
 	return err == nil && info.Mode()&0o111 != 0
 }
 
 // # Command lines
 
-// parseTool reads the command line of a package runner. ok is false for any other
-// command line, and for one with options that do more than name a package.
+// parseTool parses a command line of npx or uvx. ok is false for any other command line, and for
+// one with options that do more than name packages.
 func parseTool(cmd string, args []string) (r request, ok bool) {
 	if strings.Contains(cmd, "/") && !filepath.IsAbs(cmd) {
-		return r, false // cmd is a program of the workspace
+		return r, false // a program of the workspace
 	}
 	switch filepath.Base(cmd) {
 	case "npx":
@@ -185,19 +184,19 @@ func parseTool(cmd string, args []string) (r request, ok bool) {
 type Package struct {
 	Kind string   // "npm" or "pypi"
 	Name string   // without a version
-	Word string   // as the command line has it, with a version, a range or a tag if it has one
-	Args []string // of the package's program
+	Word string   // the package as the command line names it, perhaps with a version, a range or a tag
+	Args []string // the arguments of the package's program
 }
 
-// PackageOf reads a command line. ok is false if it does not start a package of the
-// registry, or has options that [Provisioner.Provision] leaves to npx or uvx.
+// PackageOf parses a command line. ok is false if it starts no package of a registry, or has
+// options for which [Provisioner.Provision] leaves it to npx or uvx.
 func PackageOf(command string, args []string) (p Package, ok bool) {
 	r, ok := parseTool(command, args)
 	return Package{Kind: r.kind, Name: r.name, Word: r.word, Args: r.args}, ok
 }
 
-// Needs returns the program that a command line needs on this machine. A package of PyPI needs
-// Python only: if uv is not installed, Dormouse gets it from the package index.
+// Needs returns the program that must be installed on this machine for a command line. A package
+// of PyPI needs only Python, because Dormouse installs uv from the package index if it is missing.
 func Needs(command string, args []string) string {
 	if r, ok := parseTool(command, args); ok && r.kind == "pypi" {
 		return "python3"
@@ -205,8 +204,8 @@ func Needs(command string, args []string) string {
 	return command
 }
 
-// option takes an option and its value from the front of args: "--name value",
-// "--name=value", and "-n value" for one letter.
+// option removes an option with its value from the front of args: "--name value", "--name=value",
+// or "-n value". ok is false if args does not begin with one of names.
 func option(args []string, names ...string) (value string, rest []string, ok bool) {
 	name, value, joined := strings.Cut(args[0], "=")
 	switch {
@@ -220,8 +219,8 @@ func option(args []string, names ...string) (value string, rest []string, ok boo
 	return args[1], args[2:], true
 }
 
-// take takes what follows the options of npx or uvx: the package, or the program if an option
-// has named the package, and then the arguments. It returns false if there is nothing.
+// take parses what follows the options of npx or uvx: the package, or the program if an option has
+// named the package, and then the arguments. It returns false if args is empty.
 func (r *request) take(args []string) bool {
 	if len(args) == 0 {
 		return false
@@ -299,14 +298,15 @@ func parseUvx(args []string) (request, bool) {
 	return r, ok
 }
 
-// pypiSpec turns the spec forms of uvx (name@version, name@latest) into those of pip.
+// pypiSpec converts the forms of uvx (name@version, name@latest) into those of pip. name is "" if
+// spec is a URL or a path.
 func pypiSpec(spec string) (pip, name string) {
 	name = pypiName().FindString(spec)
 	base, version, at := strings.Cut(spec, "@")
 	switch rest := strings.TrimSpace(version); {
 	case !at:
 	case strings.ContainsAny(rest, "/:"):
-		return spec, "" // an address
+		return spec, "" // a URL or a path
 	case rest == "latest":
 		spec = base
 	default:
@@ -315,21 +315,21 @@ func pypiSpec(spec string) (pip, name string) {
 	return spec, name
 }
 
-// npmName matches the name of a package of the registry. It does not match the other
-// specs that npx takes, such as URLs of repositories.
+// npmName matches the name of a package in the registry. It does not match other specs that npx
+// accepts, such as URLs of repositories.
 func npmName() *regexp.Regexp {
 	return regexp.MustCompile(`^(@[A-Za-z0-9._~-]+/)?[A-Za-z0-9_~][A-Za-z0-9._~-]*$`)
 }
 
 func pypiName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*`) }
 
-// safeSpec refuses a spec that an installer would take for an option, a path or a URL.
+// safeSpec returns false for a spec that an installer would take for an option, a path or a URL.
 func safeSpec(spec string) bool {
 	rest := strings.TrimPrefix(spec, "@")
 	return !strings.HasPrefix(spec, "-") && !strings.HasPrefix(rest, ".") && !strings.ContainsAny(rest, ":\\") &&
 		strings.Count(rest, "/") <= strings.Count(spec[:1], "@") && strings.TrimSpace(spec) == spec
 }
 
-// unscoped returns the name without its scope, which is also the default name of the
+// unscoped returns the name without its scope, which is also the default name of the package's
 // program.
 func unscoped(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }

@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 )
 
-// Limits of a host path.
+// Limits of a host path, in files and bytes.
 const (
 	maxFiles = 100_000
 	maxBytes = 2 << 30
@@ -29,26 +29,25 @@ const (
 type entry struct {
 	Mode fs.FileMode `json:"m"`
 	Size int64       `json:"s,omitempty"`
-	Time time.Time   `json:"t,omitzero"`  // when a file was changed
-	Link string      `json:"l,omitempty"` // where a link leads, relative to its folder
-	// Copy is the state in which refresh left the copy. What differs from it was changed
-	// by a process.
+	Time time.Time   `json:"t,omitzero"`  // when the file was last changed
+	Link string      `json:"l,omitempty"` // the target of the link, relative to its folder
+	// Copy is the state of the copy when refresh last wrote it. If the copy now differs, a process
+	// has changed it.
 	Copy snapshot.State `json:"c,omitzero"`
-	// Own says that a process changed or removed the entry before its box slept. Then
-	// it stays so, whatever becomes of the source.
+	// Own says that a process had changed or removed the entry before its box slept. refresh never
+	// changes such an entry, even if the source changes.
 	Own bool `json:"o,omitempty"`
 }
 
 // tree maps the slash-separated paths in a folder to their entries.
 type tree map[string]entry
 
-// refresh turns one folder (to) into a copy of another (from), in place. record is the
-// file that lists the entries of the last copy. refresh removes entries of record that
-// are gone from the source. If the source of an entry is unchanged, the entry stays as
-// the process has left it, even if it is removed. Entries that are not in record belong
-// to the process and stay. Without a record, refresh removes everything that is not at the
-// source, except the folders of dependencies and caches. Two calls must not refresh the same
-// folder at the same time.
+// refresh turns the folder to into a copy of the folder from, in place. record is the file that
+// lists the entries of the last copy. refresh removes entries of record that no longer exist in
+// from. If an entry has not changed in from, the copy stays as the process has left it, even if
+// the process has removed it. Entries that are not in record belong to the process and stay. If
+// there is no record, refresh removes everything that is not in from, except the folders of
+// dependencies and caches. No two calls may refresh the same folder at the same time.
 func refresh(ctx context.Context, from, to, record string) error {
 	src, dst, done, err := openRoots(from, to)
 	if err != nil {
@@ -83,23 +82,24 @@ func refresh(ctx context.Context, from, to, record string) error {
 	return writeTree(record, want)
 }
 
-// openRoots opens the folders of a copy. The caller calls done when the copy is over.
+// openRoots opens the source and the target of a copy. The caller calls done at the end of the
+// copy.
 func openRoots(from, to string) (src, dst *os.Root, done func(), err error) {
 	if src, err = os.OpenRoot(from); err != nil {
 		return nil, nil, nil, err
 	}
 	if dst, err = os.OpenRoot(to); err != nil {
-		_ = src.Close() // nothing was read
+		_ = src.Close() // nothing was written
 		return nil, nil, nil, err
 	}
-	// src is only read. dst checks every write.
+	// Errors of Close do not matter: src is only read, and dst has reported every failed write.
 	return src, dst, func() { _, _ = src.Close(), dst.Close() }, nil
 }
 
 // # The source
 
-// scan lists the entries to copy, and refuses links that lead out. real is the path of src,
-// with all links followed.
+// scan returns the entries to copy. It fails if a link leads out of src. real is the path of src
+// without links.
 func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	t := tree{}
 	var size int64
@@ -111,7 +111,7 @@ func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	err = fs.WalkDir(src.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && name != ".":
-			return nil // removed meanwhile
+			return nil // the entry was removed meanwhile
 		case err != nil:
 			return err
 		case name == ".":
@@ -138,7 +138,8 @@ func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	return t, err
 }
 
-// look returns the entry of a name. ok is false if it is no file, folder or link.
+// look returns the entry with this name. ok is false if it must not be copied, because it is no
+// file, folder or link.
 func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err error) {
 	info, err := d.Info()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -161,8 +162,8 @@ func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err
 	return e, err == nil, err
 }
 
-// inside reads a link and returns it relative to the folder that the link is in. It
-// returns an error for a link that leads out of src, by itself or through other links.
+// inside returns the target of a link, relative to the link's folder. It fails if the link leads
+// out of src, by itself or through other links.
 func inside(src *os.Root, real, name string) (string, error) {
 	link, err := src.Readlink(name)
 	if err != nil {
@@ -177,8 +178,8 @@ func inside(src *os.Root, real, name string) (string, error) {
 		if to, err = filepath.Rel(path.Dir(name), rel); err != nil {
 			return "", err
 		}
-		// os.Root cannot follow an absolute link, so there is no further check. The copy
-		// is a relative link, which the workspace's own root follows.
+		// os.Root cannot follow an absolute link, so nothing more is checked here. The copy is a
+		// relative link, which is followed only within the workspace.
 		return to, nil
 	}
 	if !filepath.IsLocal(path.Join(path.Dir(name), to)) {
@@ -190,23 +191,23 @@ func inside(src *os.Root, real, name string) (string, error) {
 	return to, nil
 }
 
-// absolute reports whether name is a link with an absolute path. inside checks such a
-// link by itself.
+// absolute reports whether name is a link with an absolute path. inside checks such a link
+// separately.
 func absolute(src *os.Root, name string) bool {
 	link, err := src.Readlink(name)
 	return err == nil && filepath.IsAbs(link)
 }
 
-// filter selects the entries that are not copied.
+// filter decides which entries are not copied.
 type filter struct {
-	modules bool // node_modules are installed anew
+	modules bool // node_modules is not copied, because it is installed anew
 }
 
 // out reports whether an entry is not copied.
 func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	base := path.Base(name)
 	if base == "node_modules" {
-		return f.modules // both for a folder and for a link
+		return f.modules // a folder or a link
 	}
 	if !d.IsDir() {
 		return base == ".DS_Store" || strings.HasSuffix(base, ".pyc")
@@ -221,8 +222,8 @@ func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	return err == nil || strings.HasSuffix(base, ".egg-info")
 }
 
-// kept reports whether a name is never removed as stale: the dependencies and caches of
-// the process.
+// kept reports whether a name belongs to the dependencies and caches of the process, which are
+// never removed as stale.
 func kept(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
@@ -230,14 +231,14 @@ func kept(name string) bool {
 
 // # The copy
 
-// copier brings a copy up to date.
+// copier brings a copy up to date with its source.
 type copier struct {
 	src, dst  *os.Root
-	want, old tree // old is nil if the last copy is not known
+	want, old tree // old is nil if there is no record of the last copy
 }
 
-// removeStale removes the entries that are gone from the source, inner ones first. An
-// entry that the process or another program has removed already is no error.
+// removeStale removes the entries that no longer exist in the source, inner ones first. If the
+// process or another program has already removed an entry, that is no error.
 func (c *copier) removeStale() error {
 	stale := c.old
 	if stale == nil {
@@ -268,14 +269,14 @@ func (c *copier) removeStale() error {
 		err := c.dst.Remove(name)
 		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG)
 		if err != nil && !gone && !stale[name].Mode.IsDir() {
-			return err // a folder may hold files of the process
+			return err // a folder may contain files of the process, and then stays
 		}
 	}
 	return nil
 }
 
-// reached reports whether all parts of the path above a name are folders. A process may
-// have put a link there; place removes it.
+// reached reports whether all folders above name exist and are folders. A process may have
+// replaced one with a link, which place then removes.
 func (c *copier) reached(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if info, err := c.dst.Lstat(dir); err != nil || !info.IsDir() {
@@ -285,7 +286,7 @@ func (c *copier) reached(name string) bool {
 	return true
 }
 
-// place brings one entry up to date, and notes the state of its copy.
+// place brings one entry up to date, and records the state of its copy.
 func (c *copier) place(name string) error {
 	e := c.want[name]
 	before, known := c.old[name]
@@ -304,7 +305,7 @@ func (c *copier) place(name string) error {
 		return nil // the copy stays as the process has left it
 	}
 	if there && now.Mode().Type() != e.Mode.Type() {
-		// The process may also have replaced a folder by a link.
+		// The process may have replaced a folder with a link.
 		if err := c.dst.RemoveAll(name); err != nil {
 			return err
 		}
@@ -315,21 +316,22 @@ func (c *copier) place(name string) error {
 		err = c.replace(name, e)
 	case !there:
 		err = c.dst.Mkdir(name, e.Mode.Perm()|0o700)
-	case !known: // enter has made the folder, with a mode of its own
+	case !known: // enter has made the folder, with another mode
 		err = c.dst.Chmod(name, e.Mode.Perm()|0o700)
 	}
 	if err != nil {
 		return err
 	}
-	if now, err := c.dst.Lstat(name); err == nil { // another program may have removed it
+	if now, err := c.dst.Lstat(name); err == nil { // if it fails, another program has removed the entry meanwhile
 		e.Copy = snapshot.StateOf(now, e.Link)
 		c.want[name] = e
 	}
 	return nil
 }
 
-// enter makes a folder that a process had removed before its box slept, for what is new
-// in it at the source. It returns false if the process had made something else of it.
+// enter makes dir again if a process had removed it, or a folder above it, before its box slept,
+// because the source now has something new there. It returns false if the process had put
+// something else in its place.
 func (c *copier) enter(dir string) (bool, error) {
 	for above := dir; above != "."; above = path.Dir(above) {
 		if !c.old[above].Own {
@@ -343,8 +345,8 @@ func (c *copier) enter(dir string) (bool, error) {
 	return true, nil
 }
 
-// replace replaces a file or link in one step, so that a process sees either the old or
-// the new one.
+// replace replaces a file or a link by a rename, so that a process sees either the old or the new
+// one.
 func (c *copier) replace(name string, e entry) error {
 	temp := path.Join(path.Dir(name), ".staging-"+digest(name)[:12])
 	if err := c.dst.RemoveAll(temp); err != nil {
@@ -362,7 +364,7 @@ func (c *copier) replace(name string, e entry) error {
 	if err == nil {
 		return nil
 	}
-	// The error of tidying up is less useful than err.
+	// An error of this removal is less useful than err.
 	_ = c.dst.RemoveAll(temp)
 	if errors.Is(err, errGone) {
 		return nil
@@ -370,10 +372,10 @@ func (c *copier) replace(name string, e entry) error {
 	return err
 }
 
-// errGone says that a file left the source while it was copied.
+// errGone says that a file was removed from the source while it was copied.
 var errGone = errors.New("gone from the source")
 
-// copy copies a file of the source to a new file of the copy, temp.
+// copy copies the file name of the source to the new file temp of the target.
 func (c *copier) copy(name, temp string, e entry) (err error) {
 	in, err := c.src.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -382,13 +384,13 @@ func (c *copier) copy(name, temp string, e entry) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = in.Close() }() // only read
+	defer func() { _ = in.Close() }() // nothing was written
 	out, err := c.dst.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, e.Mode.Perm()|0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	// The source may be growing: copy only the size that was seen.
+	// The source may be growing, so copy only the size that was recorded.
 	_, err = io.Copy(out, io.LimitReader(in, e.Size))
 	return err
 }
@@ -398,7 +400,7 @@ func (c *copier) copy(name, temp string, e entry) (err error) {
 // names returns the sorted paths: a folder comes before its contents.
 func (t tree) names() []string { return slices.Sorted(maps.Keys(t)) }
 
-// readTree returns nil if the file is missing or invalid.
+// readTree reads a record. It returns nil if the file is missing or invalid.
 func readTree(file string) (tree, error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -427,7 +429,7 @@ func writeTree(file string, t tree) error {
 	return writeFile(file, data)
 }
 
-// writeFile replaces a file in one step.
+// writeFile replaces a file by a rename.
 func writeFile(file string, data []byte) error {
 	temp, err := os.CreateTemp(filepath.Dir(file), ".new-*")
 	if err != nil {

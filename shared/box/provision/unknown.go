@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// lacking has what npm and uv print if an index does not have a package, and how the error for
-// the user begins in that case.
+// lacking matches what npm and uv print if an index does not have a package or a version. lacks is
+// how the error for the user then begins.
 var lacking = []struct {
 	said  *regexp.Regexp
 	lacks string
@@ -18,9 +18,8 @@ var lacking = []struct {
 	{regexp.MustCompile(`there is no version of (\S+==\S+)`), "PyPI has no "},
 }
 
-// unknown puts a sentence before the error of a failed resolve: which package or version
-// the index does not have. It adds nothing if the package manager's output does not say
-// that.
+// unknown sets commandError.lacks to the package or version that the index does not have, if the
+// output of the failed command names one.
 func (r request) unknown(err error) error {
 	var failed *commandError
 	if !errors.As(err, &failed) {

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// uv installs Python packages: the uv of the PATH, or else this release of it, which pip
-// fetches from the package index. The image of boxes has the same one.
+// uvVersion is the release of uv that pip installs from the package index if there is no uv in the
+// PATH. uv installs Python packages. The container image of boxes has the same release.
 const uvVersion = "0.9.11"
 
-// uvHashes returns the hashes of uv's wheels for Linux and macOS.
+// uvHashes returns the SHA-256 hashes of the wheels of uvVersion for Linux and macOS.
 func uvHashes() []string {
 	return []string{
 		"e97906ca1b90dac91c23af20e282e2e37c8eb80c3721898733928a295f2defda", // manylinux_2_17_x86_64
@@ -26,8 +26,8 @@ func uvHashes() []string {
 	}
 }
 
-// uv returns the path of uv, and variables for it. Where there is none, people use pip, so
-// the fetched one gets pip's settings.
+// uv returns the path of uv, and variables for it. If uv had to be installed, the variables have
+// pip's settings, because the user of this machine then probably uses pip.
 func (s *provisioning) uv(ctx context.Context, interpreter string) (file string, settings []string, err error) {
 	if file, err := s.program("uv"); err == nil {
 		return file, nil, nil
@@ -66,16 +66,17 @@ func (s *provisioning) uv(ctx context.Context, interpreter string) (file string,
 	return program(dir), s.pipSettings(ctx, interpreter), nil
 }
 
-// pipSettings returns what pip's variables and files say about indexes, as variables of uv.
-// A variable of uv that is set already takes their place.
+// pipSettings returns pip's settings for indexes, as variables of uv. It leaves out variables of
+// uv that are already set.
 func (s *provisioning) pipSettings(ctx context.Context, interpreter string) (settings []string) {
-	// An error is ignored: without pip there are no settings of pip.
+	// An error is ignored, because without pip there are no settings of pip.
 	list, _ := command{argv: []string{interpreter, "-I", "-m", "pip", "config", "list"}, env: s.environ()}.run(ctx)
 	names := map[string]string{"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS", "trusted-host": "UV_INSECURE_HOST", "cert": "SSL_CERT_FILE"}
 	for line := range strings.Lines(string(list)) {
 		option, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		name := names[option[strings.LastIndexByte(option, '.')+1:]]
-		// pip prints the value as a string of Python, in which a list has lines.
+		// pip prints the value as a Python string, in which the items of a list are on separate
+		// lines.
 		words := strings.Fields(strings.ReplaceAll(strings.Trim(value, `'"`), `\n`, " "))
 		between := " "
 		if name == "UV_FIND_LINKS" {
@@ -88,21 +89,21 @@ func (s *provisioning) pipSettings(ctx context.Context, interpreter string) (set
 	return settings
 }
 
-// runUv runs uv and returns its stdout. With a folder in w, code of packages may run: then
-// uv runs in a sandbox, and w.Folder is where it works.
+// runUv runs uv and returns its stdout. If w.Folder is set, code of packages may run: uv then runs
+// in a sandbox, in the folder w.Folder.
 func (s *provisioning) runUv(ctx context.Context, b build, in pythonInstall, w Workshop, args ...string) ([]byte, error) {
 	uv, settings, err := s.uv(ctx, in.interpreter)
 	if err != nil {
 		return nil, err
 	}
-	// Images and kept installs do not preserve times, and a process may not write compiled
-	// modules again. So Python is not to compare times.
+	// Images and stored installs do not preserve the times of files, and a process may be unable
+	// to write compiled modules again. So Python must not compare times.
 	settings = append(settings, "PYC_INVALIDATION_MODE=UNCHECKED_HASH")
 	c := command{argv: append([]string{uv}, args...), dir: b.dir, env: s.environ(settings...), log: b.log}
 	run := func() ([]byte, error) { return c.run(ctx) }
 	if w.Folder != "" {
-		// The interpreter of a version manager is a script that needs the whole
-		// installation, so ask it for the real interpreter.
+		// The interpreter of a version manager may be a script that needs all of the version
+		// manager, so ask it for the real interpreter.
 		real, err := command{argv: []string{in.interpreter, "-I", "-c", "import sys;print(sys.executable)"}, env: s.environ()}.run(ctx)
 		if err != nil {
 			return nil, err
@@ -129,25 +130,25 @@ func (s *provisioning) runUv(ctx context.Context, b build, in pythonInstall, w W
 // pythonInstall describes the contents of a virtual environment.
 type pythonInstall struct {
 	interpreter string
-	what        string   // the comment at the top of the lock
+	what        string   // the text of a comment at the top of the lock
 	wanted      string   // the text of a requirements file
 	options     string   // those lines of wanted that name indexes
 	from        string   // the folder of a project, "" for none
 	folders     []folder // folders of the project that are built and installed too
 }
 
-// folder is a folder to build a package from: its path below the project, and the extras to
-// install, such as "[cli]".
+// folder is a folder to build a package from. path is its path in the project, and extras are the
+// extras to install, such as "[cli]".
 type folder struct{ path, extras string }
 
-// workshop makes an empty folder in which code of packages may write.
+// workshop makes an empty folder in which code of packages may write, below b.dir.
 func workshop(b build, name string) (string, error) {
 	dir := filepath.Join(b.dir, name)
 	return dir, errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755))
 }
 
-// buildFolders builds the folders of the project, each in a sandbox, and returns their
-// wheels.
+// buildFolders builds the folders of the project, each in a sandbox, and returns the paths of
+// their wheels.
 func (s *provisioning) buildFolders(ctx context.Context, b build, in pythonInstall) (wheels []string, err error) {
 	for i, f := range in.folders {
 		dir, err := workshop(b, fmt.Sprintf("build-%d", i))
@@ -173,14 +174,14 @@ func (s *provisioning) buildFolders(ctx context.Context, b build, in pythonInsta
 	return wheels, nil
 }
 
-// isFile reports whether a path is a plain file, and not a link to one.
+// isFile reports whether a path is a regular file, and not a link to one.
 func isFile(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode().IsRegular()
 }
 
-// resolvePython finds out which packages are needed, and returns them as requirements
-// with hashes.
+// resolvePython chooses the versions of all packages that in needs, and returns them as
+// requirements with hashes.
 func (s *provisioning) resolvePython(ctx context.Context, b build, in pythonInstall) ([]byte, error) {
 	wheels, err := s.buildFolders(ctx, b, in)
 	if err != nil {
@@ -213,7 +214,8 @@ func (s *provisioning) resolvePython(ctx context.Context, b build, in pythonInst
 	skip := false
 	for line := range strings.Lines(string(out)) {
 		if !strings.HasPrefix(line, " ") {
-			// A folder is built anew each time, so the hash of its wheel changes.
+			// A folder is built anew for each install, so the hash of its wheel changes and is
+			// left out.
 			skip = slices.ContainsFunc(wheels, func(wheel string) bool { return strings.Contains(line, wheel) })
 		}
 		if !skip {
@@ -230,8 +232,8 @@ func folders(files []string) (all []string) {
 	return all
 }
 
-// buildPython makes the virtual environment b.dir/venv with the packages of the lock, and
-// with the folders of the project.
+// buildPython makes the virtual environment b.dir/venv with the packages of the lock, and with the
+// built folders of the project.
 func (s *provisioning) buildPython(ctx context.Context, b build, in pythonInstall, l locked) error {
 	wheels, err := s.buildFolders(ctx, b, in)
 	if err != nil {
@@ -279,8 +281,9 @@ func (s *provisioning) buildPython(ctx context.Context, b build, in pythonInstal
 	return err
 }
 
-// takeVenv copies a virtual environment out of a workshop. So the files belong to the
-// runner, and no link leads out but those to the interpreter, which uv makes again.
+// takeVenv copies a virtual environment that was made in a sandbox. So the files belong to the
+// runner, and no link leads out of the folder, except those to the interpreter, which uv makes
+// again.
 func (s *provisioning) takeVenv(ctx context.Context, b build, in pythonInstall, from, to string) error {
 	if err := errors.Join(os.Mkdir(to, 0o755), copyOut(ctx, from, to)); err != nil {
 		return err
