@@ -11,18 +11,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// BakeConfig says where servers are installed and for which image.
+// BakeConfig says where a server's package is installed, and for which container image.
 type BakeConfig struct {
-	Cache   string // folder of installs on this machine
+	Cache   string // folder of this machine's install cache
 	Work    string // folder for temporary files
 	Image   provision.BakeConfig
-	Environ map[string]string // more variables for the installers
-	Compile bool              // this machine has the platform of the image, so modules of Python are compiled here
+	Environ map[string]string // variables for the installers, in addition to those of this program
+	Compile bool              // compile Python modules, because this machine has the platform of the image
 	Log     *slog.Logger
 }
 
-// Bake installs a server for an image, with its variables. It returns the name of the
-// install's folder.
+// Bake installs the package of a server for a container image; see [provision.Provisioner.Bake].
+// It returns the name of the install's folder.
 func Bake(ctx context.Context, s serversfile.Server, c BakeConfig) (string, error) {
 	s, err := s.Resolve(os.LookupEnv)
 	if err != nil {

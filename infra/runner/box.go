@@ -19,44 +19,43 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// adapter joins the relay's runner and a box: it is the Executor of the one and the Sink of the
-// other.
+// adapter connects a box to the relay: it implements the runner's Executor and the box's Sink.
 type adapter struct {
 	*box.Box
 	link frame.Link
-	// memory bounds what the processes of this box, in a program of its own, and those of other
-	// boxes use of one machine. It is nil for a box inside of dormouse run, and on AWS.
+	// memory limits how much memory the processes of all boxes on one machine use together. It is
+	// nil on AWS, and inside of dormouse run, which has one limit for all its boxes.
 	memory *guard.Memory
-	show   *statusFile                            // nil for none
-	all    *sharing                               // nil if logs are not kept
+	show   *statusFile                            // shows the states of processes; nil for none
+	all    *sharing                               // records which sessions share a process; nil if logs are not kept
 	name   func(session, principal string) string // returns the name of a session's process
-	took   *starts
-	era    string // which protocols the server speaks, as far as the host knows
+	took   *starts                                // measures how long processes take to start
+	era    string                                 // which protocol versions the server speaks, as far as the host knows
 
 	installs    *keptInstalls
 	provisioner *provision.Provisioner
 	log         *slog.Logger
 }
 
-// setup has the folders and settings of a box.
+// setup is the folders and the settings of a box.
 type setup struct {
-	work     string // folder of this runner only, for workspaces and temporary files
-	cache    string // folder of installs, shared
-	locks    string // folder of locks that win over those of the cache, "" for none
+	work     string // folder for workspaces and temporary files, which only this runner uses
+	cache    string // install cache, which all boxes of the machine share
+	locks    string // folder of locks that take precedence over those of the cache, "" for none
 	logs     string // folder for the stderr of servers' processes, "" for none
-	show     bool   // clients see the output of processes
+	show     bool   // errors for clients quote the output of processes
 	task     string // the fleet's id of this runner's task
-	era      string // era of the server's protocol, "" if it is not known
+	era      string // which protocol versions the server speaks, "" if that is not known
 	on       sandbox.Support
-	keep     func(serversfile.Server) box.Keeper    // returns the Keeper of workspaces for a server; nil keeps none
-	remember func(box.Keeper) (*memory.Kept, error) // keeps memory beside the workspaces of a Keeper
-	env      environment
-	own      environment  // of this program, without the settings of boxes
-	guard    *guard.Guard // nil in a program that has one box
-	image    *frame.Image // of the server, nil for that of the stack
+	keep     func(serversfile.Server) box.Keeper    // returns the Keeper of a server's workspaces; nil if workspaces are not kept
+	remember func(box.Keeper) (*memory.Kept, error) // returns the store for the memory of processes, beside the workspaces of a Keeper
+	env      environment                            // the settings of the box
+	own      environment                            // the environment of this program, without settings of boxes
+	guard    *guard.Guard                           // nil in a program with a single box
+	image    *frame.Image                           // the server's own container image, nil for the image of the stack
 
 	installs *keptInstalls // nil keeps no installs
-	baked    string        // folder of installs that the image has, "" for none
+	baked    string        // folder of installs in the image, "" for none
 }
 
 // newBox makes the box of a server.
@@ -72,7 +71,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	b := &adapter{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
 	tools := s.ToolTimeout
 	if tools == 0 {
-		tools = -1 // "off" in the servers file is the box's value for "no limit"
+		tools = -1 // "off" in the servers file; package box uses a negative value for "no limit"
 	}
 	environ := at.own
 	own := box.Server{
@@ -80,7 +79,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, Guard: at.guard, Apart: at.guard != nil, Memory: at.guard.Memory(), Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
-	if at.logs != "" && own.Memory == nil { // on one machine, in a process of its own
+	if at.logs != "" && own.Memory == nil { // on one machine, not inside of dormouse run
 		b.memory = guard.NewMemory(nil)
 		b.memory.Ask = func() { b.link.Status(runner.StatusReport{Phase: frame.PhaseMemory}) }
 		own.Memory = b.memory
@@ -125,7 +124,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	return b
 }
 
-// provisionerFor returns the provisioner for a server's processes.
+// provisionerFor returns the provisioner for the processes of a server.
 func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision.Provisioner {
 	environ := at.own
 	c := provision.Config{
@@ -141,12 +140,12 @@ func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision
 	})
 }
 
-// drainTime is how long calls in flight have to end when the runner is told to stop.
+// drainTime is how long calls in flight may take to end when the runner is told to stop.
 const drainTime = 5 * time.Second
 
-// live runs until the box is asleep, fenced or told to stop. It stops the processes while
-// the link still works, so that the ends of open requests reach the host. of returns the
-// box, or nil if there is none yet.
+// live runs the link until the box sleeps, a newer runner runs it, or ctx ends. At the end of ctx
+// it stops the processes while the link still works, so that the ends of open requests reach the
+// host. of returns the box, nil if there is none yet.
 func live(ctx context.Context, link frame.Link, guarded *guard.Guard, of func() *prepared) error {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
@@ -211,7 +210,7 @@ func (b *adapter) Lists(s, ticket string, l box.Lists) {
 	b.link.Status(runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Lists: l.Kind, Own: l.Own, Handshake: l.Fingerprint})
 }
 
-// Process implements box.Sink. It does not log the state, because the box has done so.
+// Process implements box.Sink. It does not log the state, because the box has logged it.
 func (b *adapter) Process(s box.ProcessStatus) {
 	b.show.show(s)
 	b.took.seen(s)

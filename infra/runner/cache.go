@@ -11,13 +11,13 @@ import (
 
 // Limits of the install cache.
 const (
-	cacheAge   = 30 * 24 * time.Hour // an install that was unused for so long is removed
-	cacheBytes = 10 << 30            // above this size, installs that were unused for longest are removed
+	cacheAge   = 30 * 24 * time.Hour // an install that was unused for this long is removed
+	cacheBytes = 10 << 30            // above this size, the installs that were unused for longest are removed
 	tidyTime   = 20 * time.Second    // how long a shutdown waits for the removal
 )
 
-// dataFolder returns the folder of this machine's data, which is the parent of the log
-// folder.
+// dataFolder returns the folder of this machine's data, which is the parent of the folder for
+// logs. It returns "" if logs is "".
 func dataFolder(logs string) string {
 	if logs == "" {
 		return ""
@@ -25,7 +25,7 @@ func dataFolder(logs string) string {
 	return filepath.Dir(logs)
 }
 
-// tidy removes installs that were not used for long.
+// tidy removes installs that were unused for a long time.
 func tidy(ctx context.Context, cache string, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, tidyTime)
 	defer cancel()

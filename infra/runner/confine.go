@@ -18,19 +18,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// confiner makes the sandboxes of a server that configures one. A server that configures
-// nothing has no sandbox: it runs with the rights of the runner, as under every MCP
-// client.
+// confiner makes the sandboxes of a server whose configuration asks for one. Any other server runs
+// with the rights of the runner, as it would under other MCP clients.
 type confiner struct {
 	box  serversfile.Box
 	on   sandbox.Support
-	temp string            // folder for temporary folders, one for each process
-	env  map[string]string // PATH, HOME and certificates as the server will get them
-	made atomic.Int64
+	temp string            // folder with the Temp folders of the sandboxes
+	env  map[string]string // PATH, HOME and the network variables, as the server gets them
+	made atomic.Int64      // how many sandboxes were made
 }
 
-// surroundings returns PATH, HOME and the network variables as a server gets them. They say
-// what it must be able to read.
+// surroundings returns PATH, HOME and the network variables of a server. They name files that the
+// server must be able to read.
 func surroundings(s serversfile.Server, environ map[string]string) map[string]string {
 	env := provision.Network(environ, s.Env, s.Unset)
 	env["HOME"], env["PATH"] = environ["HOME"], cmp.Or(s.Env["PATH"], environ["PATH"])
@@ -42,30 +41,31 @@ func surroundings(s serversfile.Server, environ map[string]string) map[string]st
 	return env
 }
 
-// newConfiner fails if the system lacks a guard that the server must not run without.
+// newConfiner makes a confiner. It fails if the system lacks a guard without which the server must
+// not run.
 func newConfiner(s serversfile.Server, work string, env map[string]string, on sandbox.Support) (*confiner, error) {
 	c := &confiner{box: s.Box, on: on, temp: filepath.Join(work, "tmp"), env: env}
 	if _, err := sandbox.New(c.policy(provision.Launch{}, ""), on); err != nil {
 		return nil, err
 	}
-	// Every user may enter c.temp, because each folder in it belongs to another user.
+	// Every user may enter c.temp, because the folders in it belong to different users.
 	if err := os.MkdirAll(c.temp, 0o755); err != nil {
 		return nil, &sandbox.Error{Step: "folders", Err: err}
 	}
 	return c, nil
 }
 
-// sandboxFor makes the sandbox of one process.
+// sandboxFor makes the sandbox of one process. placed is what the provisioner has prepared.
 func (c *confiner) sandboxFor(_ string, placed provision.Launch) (*sandbox.Sandbox, error) {
 	return sandbox.New(c.policy(placed, filepath.Join(c.temp, strconv.FormatInt(c.made.Add(1), 10))), c.on)
 }
 
-// enclosed reports whether the server sees only three parts of the disk: the system, its
-// program and its workspace. A server with only limits, or no network, can still read the
-// files of its user.
+// enclosed reports whether the server can access only the system, its program and its workspace. A
+// server that has only limits, or no network, can still access the files of its user.
 func (c *confiner) enclosed() bool { return c.box.Profile != "" || c.box.ReadOnlyRootFS }
 
-// policy returns the policy of a prepared process.
+// policy returns the sandbox policy for a process. placed is what the provisioner has prepared,
+// and temp is the Temp folder.
 func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	b := c.box
 	p := sandbox.Policy{
@@ -74,12 +74,12 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	}
 	if b.Guest {
 		p.Read = named(placed.Args)
-		// Nobody has asked for another user, so the server keeps the user of the runner if
-		// another user could not start it.
+		// A guest's configuration does not ask for another user. So the server keeps the runner's
+		// user if another user could not start it.
 		p.KeepUser = !open(append(c.runs(placed, c.find), placed.Reads...)...)
 	}
 	if b.HostPathWritable && b.HostPath != "" {
-		// The folder and its contents keep their owner.
+		// The host path and its contents keep their owner.
 		p.KeepUser, p.Workspace = true, ""
 		if placed.Workspace != "" {
 			p.Write = append(p.Write, placed.Workspace)
@@ -103,8 +103,8 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	return p
 }
 
-// named returns the files and folders that arguments name by their absolute path, also as
-// --flag=PATH.
+// named returns the existing files and folders that are named by arguments with an absolute path,
+// or with --flag=PATH.
 func named(args []string) []string {
 	var all []string
 	for _, arg := range args {
@@ -118,8 +118,8 @@ func named(args []string) []string {
 	return all
 }
 
-// runs returns the program of a process and, if it is a script, the interpreter in its first
-// line, as find finds them.
+// runs returns the program of a process and, if the program is a script, the interpreter in its
+// first line. find returns the file for a command.
 func (c *confiner) runs(placed provision.Launch, find func(string, provision.Launch) string) []string {
 	all := []string{find(placed.Command, placed)}
 	words := box.Shebang(all[0])
@@ -132,7 +132,7 @@ func (c *confiner) runs(placed provision.Launch, find func(string, provision.Lau
 	return all
 }
 
-// find returns the file that a command executes, behind all links.
+// find returns the file that a command executes, without links.
 func (c *confiner) find(command string, placed provision.Launch) string {
 	command = c.locate(command, placed)
 	real, err := filepath.EvalSymlinks(command)
@@ -142,7 +142,7 @@ func (c *confiner) find(command string, placed provision.Launch) string {
 	return real
 }
 
-// locate returns the path of a command.
+// locate returns the absolute path of a command, or the command if it is not found in the PATH.
 func (c *confiner) locate(command string, placed provision.Launch) string {
 	path := slices.Concat(placed.Path, filepath.SplitList(c.env["PATH"]))
 	for i := 0; !filepath.IsAbs(command) && i < len(path); i++ {
@@ -153,8 +153,8 @@ func (c *confiner) locate(command string, placed provision.Launch) string {
 	return command
 }
 
-// sockets returns the sockets that the server may open. An enclosed server cannot see
-// its user's files, so it gets no sockets to that user's other programs either.
+// sockets returns which sockets the server may open. An enclosed server cannot access its user's
+// files, so it cannot connect to that user's other programs either.
 func (c *confiner) sockets() sandbox.Sockets {
 	switch {
 	case c.box.Offline:
@@ -166,9 +166,10 @@ func (c *confiner) sockets() sandbox.Sockets {
 	}
 }
 
-// demand returns the guards without which the server must not run: those that keep it
-// inside. A profile also demands its limits, except the limit of processes. No system has
-// that one without root, so the box only logs that it is missing.
+// demand returns the guards without which the server must not run: those that confine it. A
+// profile also demands its limits of memory and CPUs. It does not demand its limit of processes,
+// which most systems cannot enforce unless the runner is root; if that limit is missing, the box
+// only logs it.
 func (c *confiner) demand() []sandbox.Guard {
 	var all []sandbox.Guard
 	if c.box.Offline {
@@ -186,9 +187,9 @@ func (c *confiner) demand() []sandbox.Guard {
 	return all
 }
 
-// toolchains returns folders outside of the system in which the server's command and the
-// interpreters in its PATH are installed. Version managers install into the home of
-// their user. An enclosed server sees nothing else of that home.
+// toolchains returns folders outside of the system, in which the server's command and the
+// interpreters in its PATH are installed. Version managers install these in the user's home. An
+// enclosed server can access nothing else in that home.
 func (c *confiner) toolchains(placed provision.Launch) []string {
 	var found []string
 	for _, name := range append(c.runs(placed, c.find), "node", "python3", "python") {
@@ -199,8 +200,8 @@ func (c *confiner) toolchains(placed provision.Launch) []string {
 	return found
 }
 
-// certificates returns the files and folders with the certificates that the server is told to
-// trust.
+// certificates returns the files and folders that the server's variables name as the certificates
+// to trust.
 func (c *confiner) certificates() []string {
 	var found []string
 	for _, name := range provision.Certificates() {
@@ -213,8 +214,8 @@ func (c *confiner) certificates() []string {
 	return found
 }
 
-// install returns the folders of a program: those next to its bin folder, or the whole
-// folder of a version manager. It never returns a whole home.
+// install returns the folders that a program needs: the bin, lib and similar folders of its
+// installation, or the whole folder of a version manager. It never returns a whole home.
 func (c *confiner) install(program string) []string {
 	dir, in := filepath.Dir(program), filepath.Base(filepath.Dir(program))
 	prefix := filepath.Dir(dir)
@@ -243,7 +244,7 @@ func existing(paths ...string) []string {
 	return there
 }
 
-// refused is the provisioner of a server that must not run here.
+// refused is the provisioner of a server that must not be started here.
 type refused struct{ why error }
 
 // Provision fails with the phase session_create.
@@ -254,13 +255,13 @@ func (r refused) Provision(context.Context, string, func(provision.Progress), pr
 // Remove does nothing.
 func (refused) Remove(string) error { return nil }
 
-// whyRefused returns the error for the client: what is missing, and what to do.
+// whyRefused returns the error for the client: what is missing, and what the operator can do.
 func whyRefused(err error) error {
 	return fmt.Errorf("x-dormouse.box asks for a sandbox that this machine (%s) does not have: run the server where there is one, or change profile, network or read_only_rootfs: %w", kernel(), err)
 }
 
-// kernel returns the name of the system, and on Linux its version, which decides what a
-// sandbox can use.
+// kernel returns the name of the operating system and, on Linux, the kernel's version, which
+// decides what a sandbox can use.
 func kernel() string {
 	version, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {

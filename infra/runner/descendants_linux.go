@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
-// hide keeps other processes of this user from reading this process's environment and
-// memory, and from attaching to it. A program that it executes is not hidden.
+// hide keeps other processes of this user from reading this process's environment and memory, and
+// from attaching to it. Programs that this process executes are not protected.
 func hide() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("hide the runner from its servers: %w", err)
@@ -25,8 +25,8 @@ func hide() error {
 	return nil
 }
 
-// becomeSubreaper makes this process the parent of all orphans among its descendants, which
-// it reaps.
+// becomeSubreaper makes this process the parent of all orphans among its descendants, and reaps
+// them.
 func becomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the parent of orphans: %w", err)
@@ -35,11 +35,11 @@ func becomeSubreaper() error {
 	return nil
 }
 
-// endWithin is how long endDescendants tries.
+// endWithin limits how long endDescendants tries.
 const endWithin = 2 * time.Second
 
-// endDescendants kills all descendants of this process and reaps them. The caller must have
-// no child that it still waits for.
+// endDescendants kills and reaps all descendants of this process. It reaps every child, so no
+// other code may be waiting for one.
 func endDescendants() error {
 	for until := time.Now().Add(endWithin); ; time.Sleep(5 * time.Millisecond) {
 		left, err := descendants(os.Getpid())
@@ -62,7 +62,7 @@ func endDescendants() error {
 	}
 }
 
-// descendants returns the processes below pid.
+// descendants returns the pids of all descendants of pid.
 func descendants(pid int) ([]int, error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -72,9 +72,10 @@ func descendants(pid int) ([]int, error) {
 	for _, path := range stats {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
-		// The name in parentheses may hold anything; the state and the parent follow it.
+		// The process name in parentheses may contain anything. After it come the state and the
+		// parent.
 		at := strings.LastIndexByte(string(text), ')')
 		fields := strings.Fields(string(text[at+1:]))
 		child, err1 := strconv.Atoi(filepath.Base(filepath.Dir(path)))

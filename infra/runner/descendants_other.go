@@ -2,7 +2,7 @@
 
 package runner
 
-// Only runners that are invited call these. They run in containers, on Linux.
+// Only the runtime of a Lambda function calls these, and that runs on Linux.
 func hide() error            { return nil }
 func becomeSubreaper() error { return nil }
 func endDescendants() error  { return nil }

@@ -14,11 +14,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// A box on Fargate may run any image. Then the runner is not part of the image, and it has
-// the image's user, environment and working folder.
+// A box on Fargate may use any container image. The runner is then not part of that image, but
+// runs with the image's user, environment and working folder.
 
-// trust has the runner accept certificates of the authorities in a file, if its image knows
-// no authorities of its own. Servers do not get them.
+// trust makes the runner accept certificates of the authorities in a file, if its image has none.
+// It does not affect servers. It does nothing if file is "".
 func trust(file string) error {
 	if file == "" {
 		return nil
@@ -35,8 +35,8 @@ func trust(file string) error {
 	return nil
 }
 
-// readImage reads what the image of the box says of itself. It returns nil for the image of
-// the stack, and on one machine, where Docker is.
+// readImage decodes the description of the server's own container image. It returns nil if text is
+// "": in the image of the stack, and on one machine.
 func readImage(text string) (*frame.Image, error) {
 	if text == "" {
 		return nil, nil
@@ -45,7 +45,8 @@ func readImage(text string) (*frame.Image, error) {
 	return image, json.Unmarshal([]byte(text), image)
 }
 
-// inImage returns the server as its image has it started, if it is started by "docker run".
+// inImage returns the server with the command that the image starts, if the server is configured
+// as "docker run" of that image.
 func inImage(s serversfile.Server, image *frame.Image) (serversfile.Server, error) {
 	if image == nil {
 		return s, nil
@@ -72,7 +73,7 @@ func inImage(s serversfile.Server, image *frame.Image) (serversfile.Server, erro
 	return s, nil
 }
 
-// given returns the variables of an image.
+// given returns the variables that an image sets.
 func given(image *frame.Image) map[string]string {
 	all := map[string]string{}
 	if image == nil {

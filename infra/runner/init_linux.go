@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// supervise runs a program as the first process of a container. It passes signals on and
-// reaps all orphans. It returns the program's exit code, or 128 and the number of the
-// signal that killed it. The runner cannot be that process itself: if it reaped
-// everything, it would lose the exit codes of its servers.
+// supervise runs a program while this process is the first process of a container: it passes
+// signals on to the program and reaps all orphans. It returns the program's exit code, or 128 plus
+// the number of the signal that killed it. The runner itself cannot do this: if it reaped every
+// process, it would lose the exit codes of its servers.
 func supervise(path string, args, env []string) (code int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)

@@ -4,7 +4,7 @@ package runner
 
 import "errors"
 
-// supervise fails: the first process of a container exists only on Linux.
+// supervise fails, because only Linux has first processes of containers.
 func supervise(string, []string, []string) (code int, err error) {
 	return 0, errors.New("the runner cannot be the first process on this system")
 }

@@ -13,21 +13,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// Join links a box to its host in the same program.
+// Join connects a box to its host in the same program.
 type Join func(frame.Joining) (frame.Link, error)
 
-// abandonWithin is how long a box that has panicked gets to end its processes in order.
+// abandonWithin is how long the processes of a box may take to end after a panic in the box's
+// code.
 const abandonWithin = 2 * time.Second
 
-// Inside runs a box in this process, which may have others, until the box sleeps, is fenced or
-// ctx ends. The end of ctx gives calls in flight some time, and that of kill none. env has what
-// the package comment lists, and the variables that servers may get; Inside reads no others.
-// budget bounds what all boxes of this process hold, and memory their processes. join is called
-// once, when the box is ready. Nothing of the box is left when Inside returns.
+// Inside runs a box in this process, together with others, until the box sleeps, a newer runner
+// runs it, or ctx ends. When ctx ends, calls in flight get some time to end; when kill is closed,
+// they get none. env has the variables that the package comment lists, and those that servers may
+// get; Inside reads no others. budget and memory are shared by all boxes of this process. join is
+// called once, when the box is ready. When Inside returns, nothing of the box runs any more.
 //
-// A panic in the code of the box ends that box only. Its processes are killed, its link ends
-// without a bye, and the error tells of the panic. What the box held stays in memory then,
-// and so do locks of its installs.
+// A panic in the code of the box ends only that box. Its processes are killed, it sends no bye,
+// and the error describes the panic. In that case the memory of the box, and its locks on
+// installs, are not released.
 func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, budget *guard.Budget, memory *guard.Memory, join Join, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -58,15 +59,15 @@ func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, bu
 
 var errKilled = errors.New("the box did not end in time")
 
-// abandon ends the processes of a box whose own code cannot be relied on any more: it may
-// hold a lock for ever.
+// abandon kills the processes of a box whose code may be blocked for ever, for example after a
+// panic.
 func abandon(ctx context.Context, p *prepared, guarded *guard.Guard) {
 	closed := make(chan struct{})
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonWithin)
 	defer cancel()
 	guarded.Go(func() {
 		defer close(closed)
-		_ = p.box.Close(ctx, 0) // kills the processes that are left
+		_ = p.box.Close(ctx, 0) // at the end of ctx, Close kills the processes that are left
 	})
 	select {
 	case <-closed:

@@ -18,34 +18,34 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// Limits of kept installs.
+// Limits of installs that are stored for later starts.
 const (
-	maxInstallBytes = 512 << 20 // of all files
+	maxInstallBytes = 512 << 20 // bytes of all files of an install
 	maxInstallFiles = 50_000
 	uploadTime      = time.Minute
-	unpackTime      = 20 * time.Second // after this time a start installs anew instead of unpacking
+	unpackTime      = 20 * time.Second // after this time a start makes the install instead of unpacking it
 )
 
-// keptInstalls keeps what npx and uvx install beside the workspaces of the box. Only this
-// box gets them back, because the host gives a box no URLs of other boxes. The runner
-// packs an install, and takes its digest, before the server runs. A server that can write
-// where the runner can may spoil the upload, but a later start then notices a wrong
-// digest.
+// keptInstalls stores what npx and uvx install, in the same place as the workspaces of the box.
+// Only this box gets the installs back, because the host gives a box no URLs of other boxes. The
+// runner packs an install, and takes its digest, before the server runs. A server that can write
+// wherever the runner can might change the file before it is uploaded, but then a later start
+// notices that the digest is wrong.
 type keptInstalls struct {
 	store snapshot.Store
 	key   func(name string) string
 	gen   int64
-	temp  string // a folder outside of the workspaces
+	temp  string // a folder outside of the workspaces, for temporary files
 	log   *slog.Logger
-	guard *guard.Guard // nil in a program that has one box
+	guard *guard.Guard // nil in a program with a single box
 
-	uploads atomic.Int64 // that have not ended
+	uploads atomic.Int64 // uploads in progress
 }
 
 var _ provision.Kept = (*keptInstalls)(nil)
 
-// Unpack implements provision.Kept. It also removes an install that is damaged, so that
-// the next one can be kept.
+// Unpack implements provision.Kept. It also deletes a damaged install, so that a new one can be
+// stored.
 func (k *keptInstalls) Unpack(ctx context.Context, name, folder string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, unpackTime)
 	defer cancel()
@@ -56,7 +56,7 @@ func (k *keptInstalls) Unpack(ctx context.Context, name, folder string) (bool, e
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = archive.Close() }() // only read
+	defer func() { _ = archive.Close() }() // nothing was written
 	err = snapshot.Unpack(ctx, archive, folder, installLimits())
 	if errors.Is(err, snapshot.ErrCorrupt) {
 		err = errors.Join(err, k.store.Delete(ctx, k.key(name), k.gen))
@@ -64,14 +64,14 @@ func (k *keptInstalls) Unpack(ctx context.Context, name, folder string) (bool, e
 	return err == nil, err
 }
 
-// Pack implements provision.Kept. It uploads in the background; the box stays awake
-// meanwhile.
+// Pack implements provision.Kept. It uploads the install in the background; the box stays awake
+// until the upload has ended.
 func (k *keptInstalls) Pack(ctx context.Context, name, folder string) (err error) {
 	file, err := os.CreateTemp(k.temp, "install-*")
 	if err != nil {
 		return err
 	}
-	// Without a name no process of the box finds the file.
+	// The file has no name any more, so no process of the box can open it.
 	if err = os.Remove(file.Name()); err == nil {
 		err = snapshot.Pack(ctx, file, folder, installLimits())
 	}
@@ -79,7 +79,7 @@ func (k *keptInstalls) Pack(ctx context.Context, name, folder string) (err error
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		_ = file.Close() // the archive is incomplete, and nobody uses it
+		_ = file.Close() // the file is not used any more
 		return fmt.Errorf("pack an install: %w", err)
 	}
 	k.uploads.Add(1)
@@ -89,7 +89,7 @@ func (k *keptInstalls) Pack(ctx context.Context, name, folder string) (err error
 
 func (k *keptInstalls) upload(ctx context.Context, name string, file *os.File) {
 	defer k.uploads.Add(-1)
-	defer func() { _ = file.Close() }() // it has no name
+	defer func() { _ = file.Close() }() // this also frees the file, which has no name
 	ctx, cancel := context.WithTimeout(ctx, uploadTime)
 	defer cancel()
 	err := k.store.Put(ctx, k.key(name), k.gen, func(w io.Writer) error {
@@ -104,26 +104,26 @@ func (k *keptInstalls) upload(ctx context.Context, name string, file *os.File) {
 	}
 }
 
-// busy reports whether an upload has not ended. A nil keptInstalls is never busy.
+// busy reports whether an upload is in progress. A nil keptInstalls is never busy.
 func (k *keptInstalls) busy() bool { return k != nil && k.uploads.Load() > 0 }
 
 func installLimits() snapshot.Limits {
 	return snapshot.Limits{Bytes: maxInstallBytes, Files: maxInstallFiles}
 }
 
-// installsOf returns what keeps the installs of a box. If where is "", the host keeps them, as it
-// keeps workspaces. On one machine (local) nobody needs to, because all boxes share the install
-// cache of the machine. Otherwise where is "folder:" and the absolute path of a folder that keeps
-// them. installsOf returns nil if no installs are kept.
+// installsOf returns the store for the installs of a box, nil if none are stored. If where is "",
+// the host stores them, as it stores workspaces. On one machine (local) that is not needed,
+// because all boxes share the machine's install cache. Otherwise where is "folder:" and the
+// absolute path of a folder.
 func (k keeping) installsOf(where string, local bool, box string, gen int64, temp string, log *slog.Logger) (*keptInstalls, error) {
 	own := &keptInstalls{gen: gen, temp: temp, log: log}
 	path, folder := strings.CutPrefix(where, "folder:")
 	switch {
 	case where == "" && (k.host == nil || local):
-		return nil, nil //nolint:nilnil // no place for installs is set, which is no error
+		return nil, nil //nolint:nilnil // no store was configured, which is no error
 	case where == "":
 		own.store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
-		own.key = func(name string) string { return frame.InstallOwner + name } // the host knows which box asks
+		own.key = func(name string) string { return frame.InstallOwner + name } // the host adds the box
 	case folder && filepath.IsAbs(path):
 		own.store = snapshot.NewFolder(path)
 		own.key = func(name string) string { return snapshot.Key(box, frame.InstallOwner+name) }

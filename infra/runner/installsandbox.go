@@ -14,26 +14,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// installSandbox is the sandbox in which packages run their code while they are installed. One
-// folder in it is writable, and that folder holds no secrets.
+// installSandbox is the sandbox in which packages run their own code while they are installed.
+// That code can write only to one folder, which contains no secrets.
 type installSandbox struct {
 	*sandbox.Sandbox
-	mark string // mark of the processes in it
+	mark string // the mark of its processes, see proc.EndMarked
 }
 
-// Environment returns the sandbox's variables and the mark.
+// Environment returns the variables of the sandbox, and the variable with the mark.
 func (w installSandbox) Environment() map[string]string {
 	env := w.Sandbox.Environment()
 	env[proc.MarkEnv] = w.mark
 	return env
 }
 
-// End kills all processes in the sandbox, also those that have left the process group
-// of the install.
+// End kills all processes in the sandbox, even those that have left the process group of the
+// installer.
 func (w installSandbox) End() error { return errors.Join(proc.EndMarked(w.mark), w.Sandbox.End()) }
 
-// installSandboxes returns a function that makes the sandboxes for the installs of a server. If
-// the server itself is confined, the function fails where a sandbox could not keep code inside.
+// installSandboxes returns the function that makes the sandboxes for installs of a server. If the
+// server itself is confined, that function fails if the system lacks the guards that confine such
+// code.
 func installSandboxes(s serversfile.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Sandbox, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64
@@ -47,7 +48,7 @@ func installSandboxes(s serversfile.Server, work string, env map[string]string, 
 			p.Demand = append(p.Demand, sandbox.GuardFiles, sandbox.GuardNeighbours, sandbox.GuardSockets)
 		}
 		if (!s.Box.Confined() || s.Box.Guest) && !open(append(p.Read, w.Folder)...) {
-			// The server itself runs as this user. Another user might not be able to start
+			// The server runs as the runner's user, too. Another user might not be able to start
 			// the interpreter.
 			p.KeepUser = true
 		}
@@ -59,7 +60,7 @@ func installSandboxes(s serversfile.Server, work string, env map[string]string, 
 	}
 }
 
-// open reports whether every user may enter the folders above the paths.
+// open reports whether every user may enter all folders above the paths.
 func open(paths ...string) bool {
 	for _, p := range paths {
 		for dir := filepath.Dir(p); dir != "/" && dir != "."; dir = filepath.Dir(dir) {

@@ -12,20 +12,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 )
 
-// invocationLinger is how long an invited runner stays after its bye. Each second costs, and a
-// later message wakes the box anew.
+// invocationLinger is how long a runner in a Lambda function stays connected after its bye. Each
+// second costs money, and a later message starts the box again.
 const invocationLinger = 200 * time.Millisecond
 
-// invocation is the runner of one invitation. Its box exists from the welcome on, which brings
-// the settings.
+// invocation is the runner of one Lambda invocation. Its box is made when the welcome of the host
+// brings its settings.
 type invocation struct {
-	base environment // of this program, without settings of any box
+	base environment // the environment of this program, without settings of boxes
 	log  *slog.Logger
-	made atomic.Pointer[prepared]
+	made atomic.Pointer[prepared] // the box, nil before the welcome
 }
 
-// host runs the box of an invitation until it sleeps, is fenced or has to end. It returns
-// how the task ended.
+// host runs the box of an invocation until it sleeps, a newer runner runs it, or ctx ends. It
+// returns the status for the fleet.
 func (g *invocation) host(ctx context.Context, i fleet.Invitation, deadline time.Time) fleet.Status {
 	end := i.End()
 	end.Started = time.Now()

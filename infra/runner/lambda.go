@@ -18,22 +18,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// runtimeAPI is the variable with the address of Lambda's Runtime API. Only a function has
-// it.
+// runtimeAPI is the variable with the address of Lambda's Runtime API. It is set only in a Lambda
+// function.
 const runtimeAPI = "AWS_LAMBDA_RUNTIME_API"
 
-// bootstrap is the runtime of the function for boxes. Each invocation is an invitation. The
-// bootstrap begins its response before any server exists, and ends it after the last of
-// them has gone. Lambda then takes no other response and gives out no other invocation, so
-// a server cannot speak in the bootstrap's place.
+// bootstrap is the runtime of the Lambda function for boxes. Each invocation runs one box.
+// bootstrap begins the response to an invocation before it starts any server, and ends the
+// response after all servers have ended. In between Lambda accepts no other response and hands out
+// no other invocation. So a server cannot answer in the place of bootstrap.
 type bootstrap struct {
 	api    string
 	client *http.Client
 	log    *slog.Logger
 }
 
-// serveInvocations takes invocations until the process is told to stop. It removes the
-// function's credentials from the environment before it starts anything.
+// serveInvocations handles invocations until the process is told to stop. Before it starts
+// anything, it removes the function's credentials from the environment.
 func serveInvocations(log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -62,7 +62,7 @@ func serveInvocations(log *slog.Logger) error {
 	return nil
 }
 
-// serve takes one invocation and runs its box.
+// serve handles one invocation.
 func (b *bootstrap) serve(ctx context.Context, base environment) error {
 	id, deadline, event, err := b.next(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func (b *bootstrap) serve(ctx context.Context, base environment) error {
 	return nil
 }
 
-// next waits for an invocation.
+// next waits for the next invocation.
 func (b *bootstrap) next(ctx context.Context) (id string, deadline time.Time, event []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.api+"/2018-06-01/runtime/invocation/next", http.NoBody)
 	if err != nil {
@@ -115,8 +115,8 @@ type held struct {
 	done chan error
 }
 
-// hold begins the response to an invocation: its head and a first byte, which is a blank
-// before the JSON.
+// hold begins the response to an invocation. It sends the header and a first byte: a space before
+// the JSON.
 func (b *bootstrap) hold(id string) (*held, error) {
 	from, to := io.Pipe()
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://"+b.api+"/2018-06-01/runtime/invocation/"+id+"/response", from)
@@ -141,7 +141,7 @@ func (b *bootstrap) hold(id string) (*held, error) {
 	return h, err
 }
 
-// finish ends the response. It holds nothing secret: Lambda copies it into a report.
+// finish ends the response. end must contain no secrets, because Lambda copies it into a report.
 func (h *held) finish(end fleet.Status) error {
 	if err := json.NewEncoder(h.to).Encode(end); err != nil {
 		return err
@@ -150,5 +150,5 @@ func (h *held) finish(end fleet.Status) error {
 	return <-h.done
 }
 
-// onLambda reports whether this program is the runtime of a function.
+// onLambda reports whether this program is the runtime of a Lambda function.
 func onLambda() bool { return strings.TrimSpace(os.Getenv(runtimeAPI)) != "" }

@@ -18,21 +18,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
-// Limits of the stderr logs of a server's processes. The ends of the newest logs are
-// kept while an operator may still ask for them.
+// Limits of the logs with the stderr of a server's processes. The ends of the newest logs are
+// kept, because an operator may ask for them later.
 const (
-	maxLogHalf  = 64 << 10 // bytes; a process has two such files, and the older one is full
-	maxLogs     = 64       // processes of a server
-	pruneEach   = 16       // processes, of which the older ones may be more than maxLogs
-	maxLogAge   = 7 * 24 * time.Hour
+	maxLogHalf  = 64 << 10           // bytes; a process has up to two files, and the older one is full
+	maxLogs     = 64                 // processes of a server whose logs are kept
+	pruneEach   = 16                 // old logs are removed at each 16th start of a process
+	maxLogAge   = 7 * 24 * time.Hour // logs that were written before this time are removed
 	logEnding   = ".log"
 	olderEnding = ".old"
 )
 
-// logFiles keeps the stderr of one server's processes in files that outlive the process
-// and the runner: NAME.NANOSECONDS.log, and .log.old for the part before. NAME is that of
-// [proc.LogName]. The command dormouse logs reads them. Only the user of the runner can read
-// them.
+// logFiles stores the stderr of one server's processes in files that remain after the process and
+// the runner have ended: NAME.NANOSECONDS.log, and .log.old for the output before it. NAME is the
+// result of [proc.LogName]. The command dormouse logs reads the files. Only the user of the runner
+// can read them.
 type logFiles struct {
 	folder string
 	log    *slog.Logger
@@ -51,20 +51,21 @@ func (l *logFiles) open(session string) io.WriteCloser {
 	return &logFile{path: filepath.Join(l.folder, name), process: session}
 }
 
-// sharedEnding is the ending of a file beside the logs of a process: NAME.served. Its first
-// line is the process, and the others are the sessions that share it, if several do.
+// sharedEnding is the suffix of a file beside the logs of a process: NAME.served. Its first line
+// is the name of the process. If several sessions share the process, the other lines are the names
+// of these sessions.
 const sharedEnding = ".served"
 
-// maxShared limits a file with sharedEnding, in bytes. A longer file loses its older
-// half.
+// maxShared is how many bytes a file with sharedEnding may have. When it gets longer, the older
+// half of its sessions is removed.
 const maxShared = 64 << 10
 
-// sharing records which sessions share a process, so that dormouse logs finds the logs
-// by each of them. A nil sharing records nothing. Only one goroutine may use it.
+// sharing records which sessions share a process, so that dormouse logs finds the logs of a
+// process by each of its sessions. A nil sharing records nothing. Only one goroutine may use it.
 type sharing struct {
 	folder string
 	log    *slog.Logger
-	known  map[string]bool // sessions, by process
+	known  map[string]bool // the pairs of process and session that were recorded
 }
 
 func (s *sharing) note(process, session string) {
@@ -72,7 +73,7 @@ func (s *sharing) note(process, session string) {
 		return
 	}
 	if len(s.known) >= maxShared {
-		clear(s.known) // a repeated line does no harm
+		clear(s.known) // sessions may now be written to the file again, which does no harm
 	}
 	s.known[process+"\x00"+session] = true
 	if err := note(served(s.folder, process), process, session); err != nil {
@@ -84,8 +85,8 @@ func served(folder, process string) string {
 	return filepath.Join(folder, proc.LogName(process)+sharedEnding)
 }
 
-// note writes the name of a process to the file at path, if it is new, and a session that
-// shares the process, unless it is "".
+// note records a session that shares a process in the file at path. If the file does not exist,
+// note first writes the name of the process into it. If session is "", note writes only that name.
 func note(path, process, session string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -113,8 +114,8 @@ func note(path, process, session string) error {
 		lines = slices.Concat(head, rest[bytes.IndexByte(rest, '\n')+1:])
 	}
 	lines = append(lines, oneLine(session)+"\n"...)
-	// Another runner of the box may write at the same time, so a line may be lost. Then
-	// only the search for logs misses a session.
+	// Another runner of the box may write at the same time, so a line may be lost. Then dormouse
+	// logs does not find the logs by that session.
 	temp := path + ".new"
 	if err := os.WriteFile(temp, lines, 0o600); err != nil {
 		return err
@@ -122,7 +123,8 @@ func note(path, process, session string) error {
 	return os.Rename(temp, path)
 }
 
-// oneLine returns the name of a process or session, or its digest if it is not plain.
+// oneLine returns the name of a process or session, or its digest if the name has other characters
+// than letters, digits, "-" and "_".
 func oneLine(name string) string {
 	plain := func(c rune) bool {
 		return c == '-' || c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
@@ -133,8 +135,7 @@ func oneLine(name string) string {
 	return proc.LogName(name)
 }
 
-// prune removes the files of the oldest processes. Other runners may do so at the same
-// time.
+// prune removes the log files of the oldest processes. Other runners may do so at the same time.
 func (l *logFiles) prune() {
 	entries, err := os.ReadDir(l.folder)
 	if err != nil {
@@ -145,7 +146,7 @@ func (l *logFiles) prune() {
 		used time.Time
 	}
 	var files []file
-	logs := map[string]int{} // how many logs there are, by the name of their process
+	logs := map[string]int{} // the number of logs, by the name of their process
 	for _, e := range entries {
 		if name, rest, _ := strings.Cut(e.Name(), "."); strings.HasSuffix(rest, logEnding) {
 			logs[name]++
@@ -159,16 +160,16 @@ func (l *logFiles) prune() {
 		case filepath.Ext(e.Name()) == logEnding:
 			files = append(files, file{e.Name(), info.ModTime()})
 		case slices.Contains([]string{sharedEnding, ".sessions"}, filepath.Ext(e.Name())) && time.Since(info.ModTime()) > maxLogAge && logs[name] == 0:
-			_ = os.Remove(filepath.Join(l.folder, e.Name())) // the logs that it belongs to are gone; older releases wrote .sessions
+			_ = os.Remove(filepath.Join(l.folder, e.Name())) // there are no logs of this process any more; older releases wrote .sessions
 		case filepath.Ext(e.Name()) == statusEnding && time.Since(info.ModTime()) > maxLogAge:
-			_ = os.Remove(filepath.Join(l.folder, e.Name())) // a runner that was killed has left it
+			_ = os.Remove(filepath.Join(l.folder, e.Name())) // the file of a runner that was killed
 		}
 	}
 	slices.SortFunc(files, func(a, b file) int { return cmp.Or(b.used.Compare(a.used), cmp.Compare(b.name, a.name)) })
 	for i, f := range files {
 		if i >= maxLogs-1 || time.Since(f.used) > maxLogAge {
 			path := filepath.Join(l.folder, f.name)
-			_ = os.Remove(path + olderEnding) // the next prune tries again
+			_ = os.Remove(path + olderEnding) // after an error, the next prune tries again
 			_ = os.Remove(path)
 			name, _, _ := strings.Cut(f.name, ".")
 			if logs[name]--; logs[name] == 0 {
@@ -178,8 +179,8 @@ func (l *logFiles) prune() {
 	}
 }
 
-// forget removes the file that says whose logs have a name, unless sessions share the
-// process: they may need it for its next log.
+// forget removes the file with the process for the logs of a name. It keeps the file if it lists
+// sessions, which may need it for the next log of the process.
 func (l *logFiles) forget(name string) {
 	path := filepath.Join(l.folder, name+sharedEnding)
 	if lines, err := os.ReadFile(path); err == nil && bytes.Count(lines, []byte("\n")) < 2 {
@@ -187,7 +188,7 @@ func (l *logFiles) forget(name string) {
 	}
 }
 
-// logFile keeps the end of what is written to it.
+// logFile stores the end of what is written to it.
 type logFile struct {
 	path    string
 	process string
@@ -195,15 +196,15 @@ type logFile struct {
 	left    int
 }
 
-// Write begins a new file when the present one is full, and keeps the full one as the
-// older file.
+// Write writes p. If the present file is full, Write renames it to the older file, and begins a
+// new one.
 func (l *logFile) Write(p []byte) (int, error) {
 	if len(p) > l.left {
 		if l.f != nil {
-			_ = l.f.Close() // an error is ignored
+			_ = l.f.Close() // an error does not matter, this is only a log
 			_ = os.Rename(l.path, l.path+olderEnding)
 		}
-		_ = note(served(filepath.Dir(l.path), l.process), l.process, "") // if the note fails, the log is still found by the name of its server
+		_ = note(served(filepath.Dir(l.path), l.process), l.process, "") // after an error, the log is still found by the name of its server
 		f, err := os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 		if err != nil {
 			l.f, l.left = nil, 0
@@ -219,7 +220,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close closes the file and keeps it.
+// Close closes the file. The file remains.
 func (l *logFile) Close() error {
 	if l.f == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package runner is the program of a box. It connects to the relay, runs stdio servers,
-// and exits when there is nothing to do.
+// Package runner is the program of a box. It connects to the relay, runs the processes of a stdio
+// server, and exits when there is nothing to do.
 //
 // The relay sets DORMOUSE_BOX, DORMOUSE_GENERATION, DORMOUSE_TOKEN, DORMOUSE_PASS and
 // DORMOUSE_ERA. The runner also reads DORMOUSE_SERVER, DORMOUSE_RELAY_URL and, if they
@@ -9,44 +9,43 @@
 //	                        writable one of: the user's cache folder, unless the user
 //	                        is root; /var/cache/dormouse; cache beside DORMOUSE_LOGS
 //	DORMOUSE_LOCKS          folder of locks, which list the packages of installs; they
-//	                        win over those in the cache. By default none
-//	DORMOUSE_BAKED          folder of installs that the image has; they win over all others.
-//	                        By default none
+//	                        take precedence over those in the cache. By default none
+//	DORMOUSE_BAKED          folder of installs in the container image; they take
+//	                        precedence over all others. By default none
 //	DORMOUSE_LOGS           folder for the stderr of servers and the states of their
 //	                        processes; by default neither is kept
 //	DORMOUSE_SHOW_OUTPUT    "on": errors quote the last stderr and stdout of servers. By
 //	                        default only the operator sees them
 //	DORMOUSE_BOX_TASK       the fleet's id of the runner's task
 //	DORMOUSE_METRICS        namespace of metrics; by default there are none
-//	DORMOUSE_SNAPSHOTS      where workspaces are kept over a sleep: "host" for the URLs
-//	                        that the host gives, or folder:PATH with an absolute path;
-//	                        by default nowhere
+//	DORMOUSE_SNAPSHOTS      where workspaces are stored while the box sleeps: "host" for
+//	                        URLs from the host, or folder:PATH with an absolute path; by
+//	                        default nowhere
 //	DORMOUSE_SNAPSHOT_AGE   how long an unused workspace is kept in such a folder; by
 //	                        default 336h
-//	DORMOUSE_INSTALLS       where tests keep installs of npx and uvx: folder:PATH; by
-//	                        default the host has them if it keeps workspaces and the
-//	                        cache does not outlast the box
+//	DORMOUSE_INSTALLS       where tests store installs of npx and uvx: folder:PATH. By
+//	                        default the host stores them, if it stores workspaces and
+//	                        the box is not on one machine, where a cache remains
 //	DORMOUSE_IMAGE          what the image of the box starts, as JSON, if the image is the
 //	                        server's own; see frame.Image
 //	DORMOUSE_ROOTS          file with certificates of authorities, which the runner trusts
 //	                        if its image has none
 //	DORMOUSE_PROFILE        folder of the socket for profiles of the runner; see shared/operate/pprofsock
 //
-// In a Lambda function the runner is the runtime, and is invited: each invocation has the
-// variables that the relay sets and DORMOUSE_RELAY_URL. All others come from the host with
-// its welcome. The runner reads DORMOUSE_CACHE there, and removes AWS's variables from its
-// environment before it starts a server.
+// In a Lambda function the runner is the function's runtime, and each invocation runs one box. The
+// event of an invocation has the variables that the relay sets, and DORMOUSE_RELAY_URL. All others
+// come from the host in its welcome. Of its own environment the runner reads DORMOUSE_CACHE. It
+// removes AWS's variables from there before it starts a server.
 //
-// A server that configures no sandbox runs with the rights of the runner. A server with
-// a profile, or read_only_rootfs, sees only the system, the interpreters in its PATH,
-// its staged files, and its workspace. A server with only limits or network off keeps
-// the files of its user. If the runner is root, both kinds get a user of their own. The
-// runner logs missing kernel features once. If a missing feature is one that confines
-// the server, the runner refuses to start it.
+// A server that configures no sandbox runs with the rights of the runner. A server with a profile,
+// or with read_only_rootfs, can access only the system, the interpreters in its PATH, its staged
+// files, and its workspace. A server with only limits, or with network off, can also access the
+// files of its user. If the runner is root, servers with a sandbox get users of their own. The
+// runner logs once which kernel features are missing. If one of them is needed to confine the
+// server, the runner refuses to start it.
 //
-// The runner exits with 0 after it fell asleep, and with 3 if a newer runner of the same
-// box fenced it. It exits with 4 if it could not reach the relay, and with 1 after any
-// other failure.
+// The runner exits with 0 when its box sleeps, and with 3 if a newer runner runs the box. It exits
+// with 4 if it could not reach the relay, and with 1 after any other failure.
 package runner
 
 import (
@@ -76,14 +75,13 @@ const (
 	exitFenced = 3
 )
 
-// heapLimit is how many bytes the runner's heap takes before Go collects garbage more often.
+// heapLimit is the heap size in bytes from which on Go collects garbage more often.
 // A server that floods the runner, or does not read, has up to 64 MiB of it in use. Without
 // a limit the heap would grow to twice that before the next collection.
 const heapLimit = 128 << 20
 
-// Main is the whole program. It ends the process, also on success. The calling program
-// must have called [sandbox.Enter] first: the runner executes the program again to
-// confine its servers.
+// Main runs the program, and ends the process, even on success. The caller must have called
+// [sandbox.Enter] before, because the runner executes its own program again to confine servers.
 func Main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	debug.SetMemoryLimit(heapLimit)
@@ -109,8 +107,8 @@ func Main() {
 	}
 }
 
-// ExitCode returns the exit code that tells the fleet, and through it the host, why the runner
-// ended: 0 for a nil error.
+// ExitCode returns the exit code for an error, 0 for nil. The code tells the fleet, and through it
+// the host, why the runner ended.
 func ExitCode(err error) int {
 	switch {
 	case err == nil:
@@ -138,9 +136,9 @@ func run(log *slog.Logger) error {
 	return host(ctx, env, ownEnvironment(), log, nil, func(*prepared) {}, nil)
 }
 
-// host runs the box of an environment until it sleeps, is fenced or ctx ends. own is the
-// environment of this program without the settings of boxes. made gets the box. join links the
-// box to a host in this program; nil: the host is behind the relay.
+// host runs a box until it sleeps, a newer runner runs it, or ctx ends. env has the settings of
+// the box, and own is the environment of this program without them. made is called with the box.
+// join connects the box to a host in this program; if it is nil, the box connects to the relay.
 func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *guard.Guard, made func(*prepared), join Join) error {
 	a, err := readAssignment(env)
 	if err != nil {
@@ -175,12 +173,12 @@ func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *
 	return err
 }
 
-// maxProcesses is the most processes that a box runs at a time where no memory of a machine bounds
-// them.
+// maxProcesses limits how many processes a box runs at a time, if the memory of the machine is not
+// known.
 const maxProcesses = 256
 
-// endLeftovers ends the processes of a runner that was killed. They are those that carry
-// the mark of its folder, and all processes of the users of its workspaces.
+// endLeftovers kills the processes that a killed runner has left: those with the mark of its
+// folder, and all processes of the users of its workspaces.
 func endLeftovers(folder string, on sandbox.Support) error {
 	err := proc.EndMarked(folder)
 	if on.Users == 0 {
@@ -197,15 +195,15 @@ func endLeftovers(folder string, on sandbox.Support) error {
 	return err
 }
 
-// forget removes the runner's settings from its environment, so that no server inherits
-// them.
+// forget removes all variables with this prefix from the environment of this process, so that no
+// server inherits them.
 func forget(prefix string) {
 	for _, pair := range os.Environ() {
 		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, prefix) {
-			_ = os.Unsetenv(name) // fails for no name that is set
+			_ = os.Unsetenv(name) // fails only for invalid names
 		}
 	}
 }
 
-// stopTime is how long processes have to end. It is more than the box's own grace.
+// stopTime is how long processes may take to end. It is longer than the grace of package box.
 const stopTime = 8 * time.Second

@@ -23,8 +23,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// environment has the settings of a box. Those of an invited runner come from its host, so
-// they never are in the environment of a process.
+// environment has the settings of a box. In a Lambda function they come from the host, so they are
+// never in the environment of a process.
 type environment map[string]string
 
 func ownEnvironment() environment {
@@ -42,7 +42,7 @@ func (e environment) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// assignment says which box a runner runs, and where its host is.
+// assignment says which box this runner runs, and how it connects to the host.
 type assignment struct {
 	box   storage.BoxID
 	gen   int64
@@ -63,15 +63,15 @@ func readAssignment(env environment) (assignment, error) {
 	}, nil
 }
 
-// config returns what the relay's runner needs for its hello.
+// config returns the configuration with which the runner connects to the host.
 func (a assignment) config(log *slog.Logger) runner.Config {
 	return runner.Config{
 		URL: a.relay, Box: a.box, Gen: storage.Generation(a.gen), Token: a.token, Pass: a.pass, Task: a.task, Log: log,
-		Flush: drainTime + stopTime + saveTime, // the runner ends as soon as nothing is in flight
+		Flush: drainTime + stopTime + saveTime, // an upper limit, because the runner ends as soon as nothing is in flight
 	}
 }
 
-// prepared is a box that is ready to run, with what it leaves on this machine.
+// prepared is a box that is ready to run, and what it has on this machine.
 type prepared struct {
 	server  serversfile.Server
 	box     *adapter
@@ -83,12 +83,12 @@ type prepared struct {
 	log     *slog.Logger
 }
 
-// supported is what the system supports. To find that out takes sixty system calls, and a program
-// may wake boxes all the time.
+// supported returns what the system supports. The result is kept, because finding it out takes
+// sixty system calls, and a program may start many boxes.
 var supported = sync.OnceValue(sandbox.Probe)
 
-// prepare makes a box from its settings. own is the environment of this program without
-// those. The caller removes the box.
+// prepare makes a box from its settings in env. own is the environment of this program without
+// these settings. The caller must call remove.
 func prepare(ctx context.Context, env, own environment, a assignment, log *slog.Logger, guarded *guard.Guard) (*prepared, error) {
 	server, err := serversfile.UnmarshalServer(env["DORMOUSE_SERVER"])
 	if err != nil {
@@ -110,7 +110,7 @@ func prepare(ctx context.Context, env, own environment, a assignment, log *slog.
 	}
 	bury := func(folder string) error { return endLeftovers(folder, at.on) }
 	name := ""
-	if server.Box.Memory { // the memory of a process has paths in it
+	if server.Box.Memory { // the memory of a process contains paths, so the folder must have the same path again
 		name = string(a.box)
 	}
 	if at.work, p.release, err = provision.Claim(ctx, filepath.Join(at.cache, "work"), name, bury); err != nil {
@@ -129,7 +129,7 @@ func prepare(ctx context.Context, env, own environment, a assignment, log *slog.
 	return p, nil
 }
 
-// connect gives the box its link to the host.
+// connect gives the box its link to the host, before any process is started.
 func (p *prepared) connect(link frame.Link) {
 	p.box.link = link
 	if p.keep.host != nil {
@@ -137,15 +137,15 @@ func (p *prepared) connect(link frame.Link) {
 	}
 }
 
-// remove removes everything that the box has made, ends what still runs of it, and releases
-// its installs. A runner that is invited again would hold them, and their files, for ever.
+// remove kills what still runs of the box, deletes its files, and releases its installs. Otherwise
+// a program that runs several boxes would hold the installs for ever.
 func (p *prepared) remove() {
 	p.clear()
 	p.box.provisioner.Close()
 }
 
-// clear ends what still runs of the box, and removes its files. Another box may have the
-// folder afterwards, so only the first call does something.
+// clear kills what still runs of the box, and deletes its files. Another box may get the same
+// folder afterwards, so only the first call has an effect.
 func (p *prepared) clear() {
 	p.cleared.Do(func() {
 		p.box.show.remove()
@@ -155,7 +155,7 @@ func (p *prepared) clear() {
 	})
 }
 
-// tidy removes snapshots and installs that were not used for long.
+// tidy removes snapshots and installs that were unused for a long time.
 func (p *prepared) tidy(ctx context.Context) {
 	p.keep.sweep(ctx, p.log)
 	tidy(ctx, p.cache, p.log)

@@ -20,11 +20,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Keeper is the program that starts servers from images; see infra/keeper.
+// Keeper is the program that runs a sealed server, which means in a virtual kernel of its own; see
+// infra/keeper.
 const Keeper = "dormouse-keeper"
 
-// Needs returns the program that must be on this machine to start a server: its own, that of
-// its package, or [Keeper]. path is the machine's PATH, and folder that of the servers file.
+// Needs returns the program that must be installed on this machine to start a server: the server's
+// own program, the one that its package needs, or [Keeper]. path is the machine's PATH, and folder
+// is the folder of the servers file.
 func Needs(s serversfile.Server, path, folder string) string {
 	program := provision.Needs(s.Command, s.Args)
 	if _, ok, err := s.Sealable(); !ok || err != nil {
@@ -40,8 +42,8 @@ func Needs(s serversfile.Server, path, folder string) string {
 	return program
 }
 
-// Find finds the program that Needs names, as a box of the server does. Its error is written
-// for the user.
+// Find returns the path of the program that Needs returns, looked up as a box of the server does.
+// Its error is written for the user.
 func Find(s serversfile.Server, path, folder string) (string, error) {
 	program := Needs(s, path, folder)
 	path = cmp.Or(s.Env["PATH"], path)
@@ -51,10 +53,11 @@ func Find(s serversfile.Server, path, folder string) (string, error) {
 	return box.LookPath(program, path, cmp.Or(s.Cwd, folder))
 }
 
-// sealed returns the server as the keeper starts it, if it must be sealed, or if it is started
-// by a container engine that this machine has not. Any other server stays as it is. A server
-// that must be sealed and is not started by a container engine also stays as it is; for it, sealed
-// returns the path of the keeper, which [inSeal] needs.
+// sealed returns the server with the command that starts it with the keeper. It does so if the
+// server must be sealed, or is started by a container engine that this machine does not have. It
+// returns any other server unchanged. A server that must be sealed, but is not started by a
+// container engine, is also returned unchanged; then keeper is the path of the keeper, for
+// [inSeal].
 func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string, _ error) {
 	c, ok, err := s.Sealable()
 	if !s.Box.Sealed && (!ok || at.image != nil) {
@@ -101,8 +104,9 @@ func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string
 	return s, "", err
 }
 
-// byKeeper returns the server with the keeper as its command. The keeper gets the values of
-// variables in its environment, and only their names in its arguments, which every user can read.
+// byKeeper returns the server with the keeper as its command. The values of variables are in the
+// keeper's environment, and only their names in its arguments, because every user can read
+// arguments.
 func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store string) (serversfile.Server, error) {
 	env, err := variables(c)
 	if err != nil {
@@ -123,7 +127,7 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 			add(flag, value)
 		}
 	}
-	number := func(flag string, values ...int) { // adds the flag with the least positive value; 0 means no limit
+	number := func(flag string, values ...int) { // adds the flag with the smallest positive value; 0 means no limit
 		values = slices.DeleteFunc(values, func(n int) bool { return n <= 0 })
 		if len(values) > 0 {
 			add(flag, strconv.Itoa(slices.Min(values)))
@@ -157,7 +161,7 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 	}
 	switch {
 	case c.Image == "":
-	case b.HostPath != "": // the server works in the folder, or in its copy
+	case b.HostPath != "": // the server works in the host path or in a copy of it
 		add("folder", serversfile.WorkspaceVariable+":"+serversfile.WorkspaceVariable)
 		if c.Cwd == "" {
 			add("workdir", serversfile.WorkspaceVariable)
@@ -169,15 +173,15 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 		args = append(args, c.Image)
 	}
 	s.Command, s.Args, s.Env = keeper, append(args, c.Args...), env
-	// The keeper enforces these, and it cannot work in the sandbox that would.
+	// The keeper enforces these limits. It could not work in a sandbox that enforces them.
 	b.Offline, b.ReadOnlyRootFS, b.Guest = false, false, false
 	b.MemoryMB, b.CPUs, b.Pids, b.Profile = 0, 0, 0, ""
 	return s, nil
 }
 
-// inSeal prepares processes of a server without an image, and has the keeper start them. They
-// see the programs of this machine, what was installed for them, what their arguments name, and
-// their workspace.
+// inSeal prepares processes of a sealed server without a container image, which the keeper starts.
+// They can read the programs of this machine, what was installed for them, and what their
+// arguments name. They can write to their workspace.
 type inSeal struct {
 	*provision.Provisioner
 	*confiner
@@ -192,13 +196,13 @@ func (p inSeal) Provision(ctx context.Context, process string, tell func(provisi
 		return l, err
 	}
 	c := serversfile.Container{Cwd: l.Cwd, Args: append([]string{l.Command}, l.Args...), Env: map[string]string{"LANG": ""}}
-	for _, env := range []map[string]string{p.env, l.Env, p.server.Env} { // the keeper looks up the values of these names
+	for _, env := range []map[string]string{p.env, l.Env, p.server.Env} { // the keeper gets the values of these names in its environment
 		maps.Copy(c.Env, env)
 	}
 	if _, own := p.server.Env["HOME"]; !own {
 		delete(c.Env, "HOME")
 	}
-	users := named(l.Args) // files that a user may change meanwhile; the others do not change
+	users := named(l.Args) // files and folders that a user may change while the process runs or sleeps
 	if filepath.IsAbs(l.Cwd) {
 		users = append(users, existing(filepath.Clean(l.Cwd))...)
 	}
@@ -225,8 +229,8 @@ func (p inSeal) Provision(ctx context.Context, process string, tell func(provisi
 	return l, err
 }
 
-// stateOf returns a digest of files and folders that tells when one of them was replaced. A
-// package manager replaces the files of a package in their folders, whose times then change.
+// stateOf returns a digest of files and folders, which differs after one of them was replaced. A
+// package manager replaces files of a package in their folders, whose times then change.
 func stateOf(paths []string) string {
 	sum := sha256.New()
 	note := func(at string) {
@@ -235,7 +239,7 @@ func stateOf(paths []string) string {
 			return
 		}
 		if info, err := os.Stat(real); err == nil {
-			_, _ = fmt.Fprintf(sum, "%s %s %d %d\n", at, real, info.Size(), info.ModTime().UnixNano()) // a hash takes everything
+			_, _ = fmt.Fprintf(sum, "%s %s %d %d\n", at, real, info.Size(), info.ModTime().UnixNano()) // never fails
 		}
 	}
 	for _, at := range paths {
@@ -250,16 +254,15 @@ func stateOf(paths []string) string {
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
 }
 
-// programs returns where a machine has programs, libraries and the certificates that everybody
-// may read.
+// programs returns the folders in which a machine has programs, libraries and public certificates.
 func programs() []string {
 	return existing("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store", "/run/current-system",
 		"/etc/alternatives", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/var/lib/ca-certificates")
 }
 
 // ways returns the paths that a sealed process needs to find its programs: its command, and the
-// install folders of each program and of each link on the way there, because the process follows
-// the links itself.
+// install folders of each program and of each link that leads to it, because the process follows
+// these links itself.
 func (c *confiner) ways(placed provision.Launch) []string {
 	all := existing(c.locate(placed.Command, placed))
 	for _, at := range append(c.runs(placed, c.locate), "node", "python3", "python") {
@@ -279,8 +282,8 @@ func (c *confiner) ways(placed provision.Launch) []string {
 	return all
 }
 
-// variables returns the variables of a container: those of its --env-file files, and over them
-// its own.
+// variables returns the variables of a container: those of its --env-file files, overridden by its
+// own.
 func variables(c serversfile.Container) (map[string]string, error) {
 	env := map[string]string{}
 	for _, file := range c.EnvFiles {
@@ -299,7 +302,7 @@ func variables(c serversfile.Container) (map[string]string, error) {
 	return env, nil
 }
 
-// findKeeper finds the keeper beside this program, or on the PATH.
+// findKeeper returns the path of the keeper, which is beside this program or in the given PATH.
 func findKeeper(path string) (string, error) {
 	if runtime.GOOS != "linux" {
 		return "", fmt.Errorf("a server gets a kernel of its own on Linux only, and this is %s: let Docker run it", runtime.GOOS)

@@ -18,23 +18,23 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// saveTime is the time for saving workspaces when the runner is told to stop.
+// saveTime is how long workspaces may take to be saved when the runner is told to stop.
 const saveTime = 15 * time.Second
 
-// snapshotAge is the default time for which an unused snapshot is kept: twice the life
-// of a session.
+// snapshotAge is for how long an unused snapshot is kept by default: twice the lifetime of a
+// session.
 const snapshotAge = 14 * 24 * time.Hour
 
-// keeping says where a runner keeps workspaces. The zero keeping keeps none.
+// keeping says where a runner stores workspaces. The zero keeping stores none.
 type keeping struct {
-	folder *snapshot.Folder
-	root   string // path of the file with the key of kept memory
-	host   *asked // gives URLs instead of a folder
-	age    time.Duration
+	folder *snapshot.Folder // the store on this machine, nil for none
+	root   string           // path of the file with the secret that encrypts stored memory
+	host   *asked           // the host, if it stores the workspaces; nil otherwise
+	age    time.Duration    // snapshots in folder that were unused for this long are removed
 }
 
-// newKeeping reads DORMOUSE_SNAPSHOTS and DORMOUSE_SNAPSHOT_AGE. store is "folder:" and
-// an absolute path, or "host" for URLs from the host, or "". age is a duration, or "".
+// newKeeping parses DORMOUSE_SNAPSHOTS and DORMOUSE_SNAPSHOT_AGE. store is "folder:" and an
+// absolute path, "host" if the host stores the workspaces, or "". age is a duration, or "".
 func newKeeping(store, age string) (keeping, error) {
 	k := keeping{age: snapshotAge}
 	switch store {
@@ -60,8 +60,8 @@ func newKeeping(store, age string) (keeping, error) {
 	return k, nil
 }
 
-// keeper returns the Keeper of a server's workspaces, nil if they are not kept. temp is
-// a folder outside of the workspaces.
+// keeper returns the Keeper of a server's workspaces, nil if they are not stored. temp is a folder
+// outside of the workspaces.
 func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp string, log *slog.Logger) box.Keeper {
 	if s.Kept() == serversfile.SnapshotOff {
 		return nil
@@ -70,7 +70,7 @@ func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp 
 	switch {
 	case k.host != nil:
 		c.Store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
-		c.Key = func(owner string) string { return owner } // the host knows which box asks
+		c.Key = func(owner string) string { return owner } // the host adds the box
 	case k.folder != nil:
 		c.Store = k.folder
 		c.Key = func(owner string) string { return snapshot.Key(string(id), owner) }
@@ -81,7 +81,7 @@ func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp 
 	return snapshot.NewKeeper(c)
 }
 
-// memory returns what keeps the memory of a box's processes beside the workspaces of a Keeper.
+// memory returns the store for the memory of a box's processes, beside the workspaces of a Keeper.
 func (k keeping) memory(keeper box.Keeper, id storage.BoxID, gen int64) (*memory.Kept, error) {
 	workspaces, ok := keeper.(*snapshot.Keeper)
 	if !ok || workspaces.Images() == nil {
@@ -96,8 +96,8 @@ func (k keeping) memory(keeper box.Keeper, id storage.BoxID, gen int64) (*memory
 	return &memory.Kept{Store: workspaces.Images(), Key: key, Box: string(id), Generation: gen}, err
 }
 
-// sweep removes snapshots that were not used for long, such as those of sessions that
-// ended while no box was running.
+// sweep removes snapshots that were unused for a long time, such as those of sessions that ended
+// while their box was asleep.
 func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	if k.folder == nil {
 		return
@@ -111,13 +111,13 @@ func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// asked is the host of a snapshot store. The box reaches the host over its link, which
+// asked is the host of a snapshot store. It reaches the host over the link of the box, which
 // exists before any process.
 type asked struct{ link frame.Link }
 
 var _ snapshot.Host = (*asked)(nil)
 
-// ask asks the host, and turns its errors into those of a snapshot store.
+// ask sends the host a request, and converts its errors into those of package snapshot.
 func (a *asked) ask(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	answer, err := a.link.Snapshot(ctx, f)
 	switch {
@@ -129,7 +129,8 @@ func (a *asked) ask(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	return answer, err
 }
 
-// Newest implements snapshot.Host. The host knows the box's generation.
+// Newest implements snapshot.Host. It ignores the generation, because the host knows that of the
+// box.
 func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get, sum string, saved time.Time, err error) {
 	answer, err := a.ask(ctx, frame.Snapshot{Op: frame.Get, Owner: owner})
 	return answer.URL, answer.Sum, time.UnixMilli(answer.Saved), err

@@ -9,23 +9,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// starts measures the time of processes from their start to the end of their handshake.
-// Nobody but the runner can measure this part of a wake.
+// starts measures how long processes take from their start to the end of their handshake. Only the
+// runner can measure this part of the start of a box.
 type starts struct {
 	server  string
-	metrics string // namespace, "" for none
+	metrics string // namespace of the metrics, "" for no metrics
 	log     *slog.Logger
 
 	mu    sync.Mutex
-	since map[string]time.Time // starts of processes that are not ready
+	since map[string]time.Time // when each process was started that is not ready yet
 }
 
 func newStarts(server string, metrics string, log *slog.Logger) *starts {
 	return &starts{server: server, metrics: metrics, log: log, since: map[string]time.Time{}}
 }
 
-// seen records the next state of a process. When the process is ready, it logs how long the start
-// took.
+// seen records a state of a process. When the process is ready, seen logs how long the start took.
 func (s *starts) seen(p box.ProcessStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,42 +13,41 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 )
 
-// maxGone is how many of the newest ended processes a status file keeps.
+// maxGone is how many ended processes a status file keeps, the newest ones.
 const maxGone = 16
 
-// statusEnding is the ending of a status file, which is beside the logs of the server:
+// statusEnding is the suffix of a status file, which is beside the logs of the server:
 // TASK.processes.
 const statusEnding = ".processes"
 
-// notice is the entry of a status file for one process, which serves one session or
-// several. The command dormouse ps reads it as JSON.
+// notice is the entry of a status file for one process. The command dormouse ps reads it as JSON.
 type notice struct {
 	Process  string    `json:"process"`
 	PID      int       `json:"pid,omitempty"`
 	State    string    `json:"state"`           // see box.ProcessState
-	Phase    string    `json:"phase,omitempty"` // the step at which it failed
+	Phase    string    `json:"phase,omitempty"` // the step at which the process failed
 	Detail   string    `json:"detail,omitempty"`
-	Since    time.Time `json:"since"`    // start of that state
+	Since    time.Time `json:"since"`    // when the process got into that state
 	Restarts int       `json:"restarts"` // how often this runner restarted it
 }
 
-// statusFile is a file that shows the states of a box's processes. It holds no secrets,
-// and only its user can read it. A runner removes it when it ends. The file of a killed
-// runner stays, and names a task that does not run. A box that runs inside of this program has
-// no file: [Processes] shows its states. A nil statusFile shows nothing.
+// statusFile is a file with the states of a box's processes. It contains no secrets, and only the
+// user of the runner can read it. The runner removes it at its end. If the runner is killed, the
+// file stays, but its task does not run any more. A box inside of this program has no file:
+// [Processes] returns its states. A nil statusFile shows nothing.
 type statusFile struct {
-	path string // of the file; "" for a box inside of this program
+	path string // path of the file; "" for a box inside of this program
 	task string // the fleet's id of the box's task, if path is ""
 	log  *slog.Logger
 
 	mu     sync.Mutex
 	all    map[string]notice
-	starts map[string]int
-	failed bool // the file cannot be written, and that was logged
+	starts map[string]int // how often each process was started
+	failed bool           // writing the file has failed, and the failure was logged
 }
 
-// newStatusFile makes the status file of a task in the log folder of a server. Its name
-// is the last part of the task's id, after any slash.
+// newStatusFile makes the status file of a task, in the log folder of the server. It is named
+// after the task's id, without everything up to the last slash.
 func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	return &statusFile{
 		path: filepath.Join(folder, oneLine(filepath.Base(task))+statusEnding), log: log,
@@ -56,18 +55,18 @@ func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	}
 }
 
-// inside has the *statusFile of each box that runs inside of this program, by the box's task.
+// inside has the *statusFile of each box inside of this program, by the box's task.
 var inside sync.Map
 
-// showInside makes the statusFile of a box that runs inside of this program, for [Processes].
+// showInside makes the statusFile of a box inside of this program.
 func showInside(task string, log *slog.Logger) *statusFile {
 	b := &statusFile{task: task, log: log, all: map[string]notice{}, starts: map[string]int{}}
 	inside.Store(task, b)
 	return b
 }
 
-// Processes returns the states of the processes of a box that runs inside of this program, in
-// the form of a status file. ok is false if no such box has the task.
+// Processes returns the states of the processes of a box inside of this program, in the format of
+// a status file. ok is false if there is no such box.
 func Processes(task string) (text []byte, ok bool) {
 	v, ok := inside.Load(task)
 	if !ok {
@@ -80,7 +79,7 @@ func Processes(task string) (text []byte, ok bool) {
 	return text, err == nil
 }
 
-// show records the state of a process.
+// show records the state of a process, and writes the file.
 func (b *statusFile) show(s box.ProcessStatus) {
 	if b == nil {
 		return
@@ -89,7 +88,7 @@ func (b *statusFile) show(s box.ProcessStatus) {
 	defer b.mu.Unlock()
 	n := notice{Process: s.Process, PID: s.PID, State: string(s.State), Phase: string(s.Phase), Detail: s.Detail, Since: time.Now().UTC()}
 	if before, ok := b.all[s.Process]; ok && before.State == n.State {
-		n.Since = before.Since // another step of the same state
+		n.Since = before.Since // only the detail has changed
 	}
 	if s.State == box.Started && b.all[s.Process].State != n.State {
 		b.starts[s.Process]++
@@ -103,7 +102,7 @@ func (b *statusFile) show(s box.ProcessStatus) {
 	}
 }
 
-// prune removes the processes that ended first.
+// prune removes the processes that ended first, except the newest maxGone.
 func (b *statusFile) prune() {
 	var gone []notice
 	for _, n := range b.all {
@@ -127,7 +126,7 @@ func (b *statusFile) text() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// write replaces the file in one step.
+// write replaces the file by a rename.
 func (b *statusFile) write() error {
 	if b.path == "" {
 		return nil
@@ -151,6 +150,6 @@ func (b *statusFile) remove() {
 	case b.path == "":
 		inside.Delete(b.task)
 	default:
-		_ = os.Remove(b.path) // an error is ignored: the file may never have been written
+		_ = os.Remove(b.path) // an error is ignored, because the file may not exist
 	}
 }
