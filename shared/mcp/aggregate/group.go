@@ -32,7 +32,8 @@ type Config struct {
 	Unserved func(server string) string
 	// Explain returns the text of an error for clients.
 	Explain func(error) string
-	// Look is how often a stream reads the session's record, because no event reports its changes.
+	// Look is the time between two reads of the session's record by a stream. No event reports that
+	// the record has changed.
 	Look time.Duration
 }
 

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// mostKept bounds the names in all indexes of a Kept, unless one index alone has more.
+	// mostKept is how many names the indexes of a Kept may have together. A single index may have
+	// more.
 	mostKept = 100_000
 	// lookAgain is the age at which an index is made anew if it lacks a name that is looked up.
 	lookAgain = time.Second

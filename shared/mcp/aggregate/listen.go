@@ -12,7 +12,7 @@ import (
 )
 
 // Listen implements [sessions.Endpoint]. The standalone streams of the members that the session
-// uses are one stream. When the session begins to use another member, its stream is added.
+// uses are one stream. When the session begins to use another member, that member's stream is added.
 func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (sessions.Resumable, error) {
 	if member, own, ok := requestEvent(last); ok {
 		c, ok := g.member(member)

@@ -25,7 +25,7 @@ type Answer struct {
 }
 
 // input returns the question as an entry of inputRequests. The entry always has params,
-// because go-sdk 1.8 cannot read an entry without.
+// because go-sdk 1.8 cannot read an entry without params.
 func (q question) input() json.RawMessage {
 	params, _ := objectOf(q.params)
 	return object{

@@ -19,7 +19,7 @@ type Input struct {
 	Params json.RawMessage // nil for none
 }
 
-// Wants reports whether a result asks for input (inputRequests) and is not yet the answer.
+// Wants reports whether a result asks the client for input (inputRequests) before there is an answer.
 func Wants(result json.RawMessage) bool {
 	kind, _ := wire.String(wire.Lookup(result, "resultType"))
 	return kind == wire.ResultInputRequired

@@ -55,7 +55,7 @@ func (t *Turn) Answers() ([]Answer, error) {
 		if !asked || t.given[id] {
 			continue
 		}
-		// As everywhere, the last of several members with one key counts.
+		// If several members have this key, get returns the last one, which counts.
 		a, err := response(id, in.key, method, inputs.get(in.key))
 		if err != nil {
 			return nil, err

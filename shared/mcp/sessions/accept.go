@@ -235,7 +235,7 @@ func (u *use) remember(ctx context.Context, msgs []wire.Message) error {
 const (
 	maxInit       = 64 << 10  // bytes of the initialize parameters
 	maxLevel      = 64        // bytes; no level of MCP is longer
-	maxSubscribed = 500       // resources
+	maxSubscribed = 500       // resources that the client has subscribed to
 	maxURIs       = 128 << 10 // bytes of the URIs together
 )
 

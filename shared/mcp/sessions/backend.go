@@ -74,7 +74,7 @@ type Backend interface {
 	// Errors: Unavailable (the outcome is unknown), Busy, TooLarge.
 	Deliver(ctx context.Context, d Delivery, box storage.Box) (Tracker, error)
 	// Track returns the Tracker of a request that was accepted earlier, for a client that
-	// comes back for it. Errors: NotFound if no item of this stream is open.
+	// comes back for it. Errors: NotFound if the store has no open item of this stream.
 	Track(ctx context.Context, s storage.Session, stream storage.StreamID) (Tracker, error)
 	// Answer passes on a client's response to a question, which the store has already. It may be
 	// lost on the way: a box asks for answers when it reconnects, and the sweep looks for the
@@ -105,7 +105,7 @@ type Status struct {
 // that uses the Tracker. That function must keep the client's response open until Held is false. It
 // reads the events with Watch instead of from the log.
 type InlineTracker interface {
-	// Held reports whether the request is still executed here.
+	// Held reports whether this function still executes the request.
 	Held() bool
 	// Watch is [storage.Log.Wait] for a request that this function executes. It returns
 	// the events after the index after, or an empty page at the time until. ok is false

@@ -129,7 +129,8 @@ func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ..
 		return err
 	}
 	// The client has opened or closed a connection after the group's session was read. Connect and
-	// Disconnect did not find the new sessions in its Members yet, so they must get the change here.
+	// Disconnect did not find the new sessions in the Members of the group's session yet. So the new
+	// sessions must get the change here.
 	for _, c := range members {
 		member, err := h.use(ctx, c, MemberID(id, c.Server.Name))
 		if err == nil {

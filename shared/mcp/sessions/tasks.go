@@ -97,8 +97,8 @@ func (r *Recalled) LookAfter(ctx context.Context) error {
 	tracker, err := r.of.manager.backend.Track(ctx, r.of.session, r.stream)
 	switch {
 	case errors.Is(err, storage.NotFound):
-		// The end is written before the item is deleted, so it may have come between the
-		// two reads.
+		// The end is written before the item is deleted. So it may have been written after the
+		// read of the log.
 		err = r.reread(ctx)
 		r.Lost = err == nil && !r.Ended()
 		return err
