@@ -13,9 +13,9 @@ import (
 )
 
 // admit checks Host and Origin before anything else, and sets the CORS headers of every
-// answer. Without the check, a web page could reach an endpoint on its reader's machine
-// under a name of its own that it made resolve to that machine. That is DNS rebinding
-// (MCP 2025-11-25, basic/transports, "Security Warning").
+// answer. Without the check, a web page could make its own domain name resolve to its
+// reader's machine, and so reach an endpoint there. That is DNS rebinding (MCP 2025-11-25,
+// basic/transports, "Security Warning").
 func (x *exchange) admit() error {
 	h := x.w.Header()
 	h.Add("Vary", "Origin")

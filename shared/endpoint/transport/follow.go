@@ -34,8 +34,7 @@ func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions
 		closed = closed && (polls(x) || call.Done())
 		switch {
 		case closed:
-			// The response ends and the client polls (SEP-1699). It comes back with this
-			// cursor.
+			// The response ends, and the client comes back with this cursor (SEP-1699).
 			out.leave(cursor, retry)
 		case over && !call.Done() && !out.polls && !out.named && call.Stream() != storage.Standalone:
 			out.place(call.Cursor())

@@ -184,7 +184,8 @@ func honoured(out *reply, subscription *sessions.Call, uris []string) ([]string,
 	return agreed, nil
 }
 
-// numbered returns the number of the request of a subscription that an event answers.
+// numbered returns which request of a subscription an event answers, by the number in its id
+// ([sessions.Manager.Subscribe]).
 func numbered(e storage.Event, stream storage.StreamID) (i int, ok bool) {
 	id, _ := wire.String(wire.Lookup(e.Raw, "id"))
 	prefix := string(stream) + "-"

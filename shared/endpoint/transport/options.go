@@ -31,7 +31,8 @@ type Options struct {
 	// Groups returns a group of servers by its name; "" is the group at /mcp. nil: there are
 	// none.
 	Groups func(name string) (Group, bool)
-	// Kept keeps what the names in groups stand for; see aggregate.Kept. nil: it is not kept.
+	// Kept caches what the names in groups stand for; see aggregate.Kept. nil: there is no
+	// cache.
 	Kept *aggregate.Kept
 	// Host serves the sessions.
 	Host *sessions.Manager
@@ -55,8 +56,8 @@ type Options struct {
 	// an outcome: done, failed, or open if the call goes on after the request. A later
 	// event with the same stream then has the outcome.
 	Observer observe.Observer
-	// AnswerFirst sends an answer before the Observer gets its event. By default the server
-	// sends it when ServeHTTP returns.
+	// AnswerFirst sends an answer before the Observer gets its event. By default the HTTP
+	// server sends the answer only when ServeHTTP returns.
 	AnswerFirst bool
 	// JSONWindow is how long a response may take and still be plain JSON; 1 s. A
 	// response that takes longer, or comes after other messages, is an event stream.
@@ -66,15 +67,15 @@ type Options struct {
 	// Limit is how long any response may be held; 14 min. It must be below the platform's
 	// limit. A deadline of the request's context limits the response too.
 	Limit time.Duration
-	// Sealer seals the state that modern clients carry between the rounds of a call.
-	// nil: a server's questions to modern clients are refused.
+	// Sealer seals the requestState that modern clients get, and the names of tasks. nil: a
+	// server's questions to modern clients are refused, and there are no tasks.
 	Sealer Sealer
 	// MaxBody bounds the body of a POST in bytes; 4 MiB.
 	MaxBody int64
 	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
 	// where the operator is the only caller.
 	ShowErrors bool
-	// Meter counts the costs of each request, for its event. nil counts nothing.
+	// Meter counts the costs of each request, for the Observer's event. nil counts nothing.
 	Meter storage.Meter
 	// Admit is called for each request, message and connection once its caller is
 	// known, before the body is read. An error refuses the request; its code is Busy.
@@ -156,8 +157,8 @@ type SignIn interface {
 	MetadataURL(address string) string
 }
 
-// Sealer seals the state that a client carries from one round of a call to the next.
-// storage.Sealer is one.
+// Sealer encrypts and authenticates data that a client gets and sends back. storage.Sealer is
+// one.
 type Sealer interface {
 	Seal(plain []byte) string
 	Open(sealed string) (plain []byte, ok bool)

@@ -170,7 +170,7 @@ func (x *exchange) signInHere(p *pageText) {
 	}
 }
 
-// connectClients has a button or a text for each client that dormouse connect knows.
+// connectClients writes a button or a text for each client that dormouse connect knows.
 func connectClients(p *pageText, s clientfile.Server) {
 	p.say(`<h2>Connect a client</h2>`)
 	p.say(`<div class="row">`)

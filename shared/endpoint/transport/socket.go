@@ -253,8 +253,8 @@ func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	return party{caller: x.opts.caller(who, server, storage.WebSocket)}, nil
 }
 
-// still returns the caller's identities at the servers of a group that it may still use, by
-// name.
+// still returns the caller's identities at the servers of a group that the caller may still
+// use, by the names of the servers.
 func (x *turn) still(ctx context.Context, who storage.Identity, group string, servers []string) (map[string]storage.Identity, error) {
 	var had []string
 	for _, name := range servers {

@@ -16,8 +16,8 @@ import (
 //
 // A client that declares the extension in a tools/call need not hold its response when
 // the call takes long. It gets a name for the call, and fetches the result by that name.
-// The call itself goes on unchanged, and no function waits for it. In the ladder of
-// validate.go, the checks of the extension's methods come last:
+// The call itself goes on unchanged, and no function waits for it. In the list of checks in
+// validate.go, those of the extension's methods come last:
 //
 //	tasks not declared            400 -32021  bridge.NeedsTasks
 //	no name of a task, or expired 400 -32602  bridge.NoTask

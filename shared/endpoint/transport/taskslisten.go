@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// listening is one listen stream. It passes on the messages that the process sends outside
-// of requests, and the progress of tasks. Each of these has its own stream in the log, and
-// listening reads them side by side.
+// listening is the response to one subscriptions/listen. It passes on the messages that the process
+// sends outside of requests, and the progress of tasks. These messages and each task have a stream
+// of their own in the log. listening reads these streams side by side.
 type listening struct {
 	m     modern
 	out   *reply

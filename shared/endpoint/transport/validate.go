@@ -33,7 +33,7 @@ import (
 //	size of the body                        413 -32600  body
 //	JSON                                    400 -32700  wire.ParseBody
 //	JSON-RPC                                400 -32600
-//	modern era                              its own ladder, see serveModern
+//	modern era                              its own list, see serveModern
 //	initialize in a batch                   400 -32600  checkMessages
 //	initialize with the id of a session     400 -32600
 //	version that is not known               400 -32000, or -32022 if it is newer
