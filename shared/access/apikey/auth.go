@@ -260,8 +260,8 @@ func (a *Keys) touch(ctx context.Context, k storage.Key, now time.Time) {
 		// The key was changed meanwhile, perhaps revoked: the next request reads it.
 		delete(a.known, k.ID)
 	default:
-		// Set it even if the write failed: a write for each request would burden a store
-		// in trouble further.
+		// Set Used even if the write failed: a write for each request would burden a store in
+		// trouble further.
 		m.key.Used = now
 		a.known[k.ID] = m
 	}

@@ -132,8 +132,8 @@ func (b *grants) keep(ctx context.Context, g storage.Grant) {
 	defer cancel()
 	g.Expires = g.Created.Add(grantIdle)
 	for range keepTries {
-		// After a Conflict an earlier try has succeeded, the client has refreshed its tokens,
-		// or the grant was revoked.
+		// A Conflict means that an earlier try has succeeded, that the client has refreshed its
+		// tokens, or that the grant was revoked.
 		if err := b.rows.Grants().Save(ctx, g); !errors.Is(err, storage.Unavailable) {
 			return
 		}
@@ -182,7 +182,8 @@ func (b *grants) rotate(ctx context.Context, handle, token string, may func(stor
 		if g.Expires = now.Add(grantIdle); g.Expires.After(g.Created.Add(grantLife)) {
 			g.Expires = g.Created.Add(grantLife)
 		}
-		// After a Conflict the token is the previous one, or the grant was revoked.
+		// A Conflict means that the token is the previous one by now, or that the grant was
+		// revoked.
 		if err := b.rows.Grants().Save(ctx, g); !errors.Is(err, storage.Conflict) {
 			return g, next, err
 		}

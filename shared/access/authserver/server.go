@@ -62,7 +62,7 @@ type Keys interface {
 type Config struct {
 	resourceserver.Settings
 	Servers []string // names of all servers
-	// Served reports whether clients may ask for a server; nil: for each.
+	// Served reports whether clients may ask for a server. nil: they may ask for each.
 	Served func(server string) bool
 	Store  Store
 	Keys   Keys

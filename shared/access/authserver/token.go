@@ -151,8 +151,8 @@ func (b *Server) refresh(r *http.Request, f url.Values) (tokens, error) {
 		b.log.WarnContext(r.Context(), "a refresh token came after its successor was used; it is refused, and its grant goes on", "grant", g.ID)
 		return tokens{}, badGrant()
 	case errors.Is(err, errReused), errors.Is(err, errRevoked):
-		// The function that revoked the grant before may have died before it revoked the
-		// access tokens.
+		// Revoke again: an earlier function may have died after it revoked the grant and before
+		// it revoked the access tokens.
 		if _, err := Revoke(r.Context(), b.store, g.ID); err != nil {
 			return tokens{}, err
 		}

@@ -33,7 +33,7 @@ type SignIn interface {
 // SignIn, Redeem and Everyone.
 type PagesConfig struct {
 	Vault *Vault
-	// Providers returns the providers of a server. ok is false if it is not served.
+	// Providers returns the providers of a server. ok is false if the server is not served.
 	Providers func(server string) (providers []string, ok bool)
 	SignIn    SignIn
 	// Redeem uses up the ticket of a user with an API key, if there is no SignIn.

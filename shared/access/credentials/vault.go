@@ -30,7 +30,8 @@ type Config struct {
 	// SignsIn says that users sign in at this endpoint, so that there are tokens of theirs
 	// to exchange.
 	SignsIn bool
-	// Client makes requests to token endpoints. nil: one with limits.
+	// Client makes requests to token endpoints. nil: a client that follows no redirect and waits
+	// for ten seconds at most.
 	Client *http.Client
 	Log    *slog.Logger // nil for none
 }
@@ -91,7 +92,8 @@ const MaxSecret = 16 << 10
 type held struct {
 	Value   string `json:"v,omitempty"`
 	Refresh string `json:"r,omitempty"`
-	// Refused replaces Value: it says why the third party gives none until the row's Until.
+	// Refused, if not "", says why the third party gives no secret until the row's Until. Value
+	// is then "".
 	Refused string `json:"n,omitempty"`
 }
 

@@ -130,8 +130,8 @@ func (l *Limiter) flush(ctx context.Context, a *account) error {
 		row.Tasks = row.Tasks[max(0, len(row.Tasks)-keptTasks):]
 		row.Writer = storage.NewNonce()
 		err := l.saveAccount(ctx, a, row)
-		// The write may have succeeded in spite of an error. It has if its nonce is in the
-		// row.
+		// The write may have succeeded in spite of an error. It has succeeded if the row has
+		// its nonce (Writer).
 		if err == nil || !errors.Is(err, storage.Conflict) && l.load(ctx, a) == nil && a.row.Writer == row.Writer {
 			a.nanos, a.tasks, a.flushed = 0, nil, now
 			return nil

@@ -191,7 +191,7 @@ func (l *Limiter) giveBack(ctx context.Context, w storage.Work, r Rate, tokens i
 }
 
 // takeCall takes a slot for a message among its principal's calls in flight, and reports
-// whether it did. 0 is no limit.
+// whether it did. If most is 0, there is no limit.
 func (l *Limiter) takeCall(ctx context.Context, w storage.Work, most int) (taken bool, err error) {
 	if most == 0 {
 		return false, nil
@@ -251,8 +251,8 @@ func refuse(kind, scope string, after time.Duration, format string, args ...any)
 	return storage.Errorf(storage.Busy, format, args...).Because(&storage.Limited{Kind: kind, Scope: scope, After: after})
 }
 
-// Flooding returns Busy for a caller that goes on at ten times a rate after it was
-// refused. It reads memory only, so it costs next to nothing.
+// Flooding returns Busy for a caller that was refused, and goes on to send ten times as many
+// requests as its rate allows. It reads memory only, so it costs next to nothing.
 func (l *Limiter) Flooding(tenant, principal string) error {
 	l.mu.Lock()
 	until := l.floods[callerOf(tenant, principal)]
