@@ -48,7 +48,7 @@ var figures = []struct{ page, phrase, name string }{
 	{"docs/promises.md", "after its last message; [60 s] until", "shared/mcp/sessions.withDefaults.InitTimeout"},
 	{"docs/promises.md", "| tool call | [300 s] ", "shared/box.DefaultToolTimeout"},
 	{"docs/promises.md", "| a response is held | [30 days] |", "infra/local/sockets.Home.Life"},
-	{"docs/promises.md", "for each GET [25 s] |", "shared/mcp/sessions.withDefaults.Hold"},
+	{"docs/promises.md", "for a GET that listens [25 s] |", "shared/mcp/sessions.withDefaults.Hold"},
 	{"docs/promises.md", "in any case | [24 hours]; 30 days |", "infra/local/sockets.Home.Idle"},
 	{"docs/promises.md", "in any case | 24 hours; [30 days] |", "infra/local/sockets.Home.Life"},
 	{"docs/promises.md", "| 10 minutes; [2 hours] |", "infra/internal/emulator/apigw.Limits.Life"},
