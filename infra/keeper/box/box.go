@@ -1,17 +1,18 @@
-// Package box runs a program from an image in a kernel of its own, which is gVisor as a
-// library. It needs no privilege: no user namespace, no capability, no cgroup.
+// Package box runs a program from an image in a virtual kernel, which is gVisor used as a library.
+// The program, its kernel and their helper process are a box. It needs no privileges: no user
+// namespace, no capability, no cgroup.
 //
 //	keeper ── sentry ── its stubs      the program runs in the stubs, and the sentry answers its
 //	   │                               system calls: it is the kernel of the box
 //	   └───── a server of files        serves all folders of this machine that are in the box
 //
-// The sentry gets open descriptors and no paths: the image, stdin, stdout and stderr, a
+// The sentry gets open file descriptors and no paths: the image, stdin, stdout and stderr, a
 // listening socket, and one end of a socket pair whose other end is the network. Its seccomp
-// filter has no open, socket, connect or execve. Before it begins, it takes rights from itself;
-// see [sealRole].
+// filter does not allow open, socket, connect or execve. Before it begins, it gives up rights; see
+// [sealRole].
 //
-// [Box.Freeze] ends a box and keeps its memory. With [Box.Thaw] another box that has the same
-// [Spec.Fit] goes on from that memory, in another process or on another machine.
+// [Box.Freeze] ends a box and returns its memory. With [Box.Thaw] another box goes on from that
+// memory, in another process or on another machine, if it has the same [Spec.Fit].
 package box
 
 import (
@@ -53,21 +54,21 @@ import (
 	"gvisor.dev/gvisor/runsc/fsgofer"
 )
 
-// The roles in which the keeper starts itself again, as first argument.
+// The roles as which the keeper executes itself again, in its first argument.
 const (
 	sentryRole = "runsc-sandbox"
 	filesRole  = "keeper-files"
 )
 
-// Role does the work of a process that a box has started, and then exits. It returns at once
-// in any other process. A main calls it before anything else.
+// Role does the work of a process that a Box has started, and then exits. It returns at once in
+// any other process. It must be the first call in main.
 func Role() {
 	silence()
 	switch os.Args[0] {
 	case sealRole:
 		fail(seal(os.Args))
 	case sentryRole:
-		debug.SetGCPercent(300) // a sentry allocates most while it starts: this costs some 5 MB, and saves 3 to 10 % of the time
+		debug.SetGCPercent(300) // a sentry allocates mostly while it starts: this costs about 5 MB and saves 3 to 10 % of the time
 		cli.Run(nil, map[util.SubCommand]string{new(sentrycmd.Boot): ""}, nil)
 		os.Exit(0)
 	case filesRole:
@@ -83,65 +84,65 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// silence drops the log of gVisor, which would go to stderr.
+// silence drops the log output of gVisor, which would go to stderr.
 func silence() { log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}}) }
 
-// Spec is what a box is to run. The caller closes its files.
+// Spec describes what a box runs. The caller closes the files in it.
 type Spec struct {
 	Image    *os.File // an EROFS file system
-	Args     []string // not empty; the first is looked up in the PATH of Env
+	Args     []string // not empty; Args[0] is looked up in the PATH of Env
 	Env      []string
 	Dir      string // "" for /
 	UID, GID uint32
 	Groups   []uint32
-	ReadOnly bool     // the program cannot write into the root; otherwise what it writes there is in memory
-	Tmpfs    []string // paths in the box of folders in memory
+	ReadOnly bool     // the program cannot write to its root; otherwise what it writes there stays in memory
+	Tmpfs    []string // paths in the box at which a file system in memory is mounted
 	Folders  []Folder // folders of this machine
-	MemoryMB int      // limit for all processes and written files together; 0: no limit
-	CPUs     int      // number that the program sees; 0: all
-	Pids     int      // limit of processes for each user in the box; 0: no limit
+	MemoryMB int      // limit for the memory of all processes and written files together; 0 means no limit
+	CPUs     int      // number of CPUs that the program sees; 0 means all
+	Pids     int      // limit of processes for each user in the box; 0 means no limit
 	Stdio    [3]*os.File
-	Link     *boot.CreateLinksAndRoutesArgs // nil: loopback only
-	// Written is the path of a file that keeps what the program writes into the root, "" for
-	// none. The box begins with the contents of that file, and replaces it in one step when
-	// the program has ended. The image must have the program [Init].
+	Link     *boot.CreateLinksAndRoutesArgs // the network; nil means loopback only
+	// Written is the path of a file for what the program writes to its root, "" for none. The box
+	// begins with the contents of that file, and replaces the file by a rename after the program
+	// has ended. The image must contain the program [Init].
 	Written string
 }
 
-// Folder is a folder or a file of this machine that is in the box too.
+// Folder is a folder or a file of this machine that is mounted in the box.
 type Folder struct {
-	Host, Path string // its absolute paths on this machine, without links, and in the box
+	Host, Path string // its absolute path on this machine, without links, and its path in the box
 	ReadOnly   bool
-	// Fixed says that nothing in the folder changes while the box runs; ReadOnly must be set.
-	// The sentry then remembers what it has seen there, and the program starts a fifth faster.
+	// Fixed says that nothing in the folder changes while the box runs; ReadOnly must be set too.
+	// The sentry then caches what it has read there, and the program starts a fifth faster.
 	Fixed bool
 }
 
-// Box is a running box. Whoever started it calls Wait.
+// Box is a running box. Whoever has started it must call Wait.
 type Box struct {
-	cmd    *exec.Cmd    // the sentry
-	files  []*exec.Cmd  // the server of files, if there are folders
+	cmd    *exec.Cmd    // the process of the sentry
+	files  []*exec.Cmd  // the process that serves the folders, if there are any
 	said   *head        // stderr of these processes
-	wait   *urpc.Client // the connection to the sentry on which Wait waits
+	wait   *urpc.Client // the connection to the sentry that Wait uses
 	spec   Spec
-	door   int                    // descriptor of the sentry's listening socket, whose file is gone
-	reason atomic.Pointer[string] // the reason that the caller of End gave, nil before such a call
-	gone   sync.Once              // for Close
+	door   int                    // descriptor of the sentry's listening socket, whose file was removed
+	reason atomic.Pointer[string] // the argument of End, nil if End was not called
+	gone   sync.Once              // makes Close work once
 	mu     sync.Mutex             // guards does and over
-	does   *urpc.Client           // the connection for all other calls to the sentry, one at a time
+	does   *urpc.Client           // the connection for all other calls of the sentry, one at a time
 	over   bool                   // the program has ended, or was frozen
 }
 
 const id = "box"
 
-// nobody is the user of a sentry that root starts.
+// nobody is the user id of the sentry if root has started it.
 const nobody = 65534
 
-// programPID is the pid in the box of a program that [Init] has started.
+// programPID is the pid in the box of the program, if [Init] starts it.
 const programPID = 2
 
-// Start makes a box, and returns when its program has begun. After an error no process of the
-// box is left.
+// Start starts a box, and returns when its program runs. After an error no process of the box is
+// left.
 func Start(s Spec) (*Box, error) {
 	b, err := Prepare(s)
 	if err != nil {
@@ -150,7 +151,7 @@ func Start(s Spec) (*Box, error) {
 	return b, b.Begin()
 }
 
-// Prepare starts the processes of a box, but not its program. The caller then calls Begin,
+// Prepare starts the processes of a box, but not its program. The caller must then call Begin,
 // Thaw or Close. After an error no process is left.
 func Prepare(s Spec) (_ *Box, err error) {
 	b := &Box{said: &head{}, spec: s, door: -1}
@@ -211,7 +212,8 @@ func Prepare(s Spec) (_ *Box, err error) {
 	return b, nil
 }
 
-// Begin starts the program of a prepared box. After an error no process of the box is left.
+// Begin starts the program of a box that Prepare has returned. After an error no process of the
+// box is left.
 func (b *Box) Begin() error {
 	if err := b.connect(b.spec.Link); err != nil {
 		return b.failed("its network", err)
@@ -233,8 +235,8 @@ func (b *Box) connect(link *boot.CreateLinksAndRoutesArgs) error {
 	return b.call(boot.ContMgrSetNetworkArgs, link, nil)
 }
 
-// born waits until [Init] has started the program, if it starts it. Before that, the sentry
-// knows no program to wait for.
+// born waits until [Init], if the box uses it, has started the program. Before that the sentry
+// knows no program for which Wait could wait.
 func (b *Box) born() error {
 	for until := time.Now().Add(10 * time.Second); b.spec.Written != ""; time.Sleep(time.Millisecond) {
 		err := b.Signal(unix.SIGCONT)
@@ -248,7 +250,7 @@ func (b *Box) born() error {
 	return nil
 }
 
-// donateWritten gives the sentry the file of [Spec].Written, if it exists.
+// donateWritten passes the file [Spec].Written to the sentry, if the file exists.
 func donateWritten(file string, d *donation.Agency) error {
 	if file == "" {
 		return nil
@@ -264,7 +266,7 @@ func donateWritten(file string, d *donation.Agency) error {
 }
 
 // control makes the listening socket of the sentry, and connects to it at once. Then it removes
-// the socket's file, so no other process can connect.
+// the socket's file, so that no other process can connect.
 func (b *Box) control() (*os.File, error) {
 	sweep()
 	dir, err := os.MkdirTemp("", image.Temporary)
@@ -290,7 +292,7 @@ func (b *Box) control() (*os.File, error) {
 	return f, nil
 }
 
-// enter connects to the sentry, also after a thaw, which ends all connections.
+// enter connects to the sentry. It is called again after a thaw, which ends all connections.
 func (b *Box) enter() error {
 	for _, c := range []**urpc.Client{&b.wait, &b.does} {
 		if *c != nil {
@@ -304,18 +306,18 @@ func (b *Box) enter() error {
 	return nil
 }
 
-// sweep removes temporary files of keepers that were killed: a keeper that lives needs its own
-// for less than a minute.
+// sweep removes temporary files of keepers that were killed. A running keeper needs its own
+// temporary files for less than a minute.
 func sweep() {
-	all, _ := filepath.Glob(filepath.Join(os.TempDir(), image.Temporary+"*")) // the pattern is good
+	all, _ := filepath.Glob(filepath.Join(os.TempDir(), image.Temporary+"*")) // the pattern is well formed
 	for _, at := range all {
 		if info, err := os.Lstat(at); err == nil && time.Since(info.ModTime()) > time.Minute {
-			_ = os.RemoveAll(at) // an error is ignored: another user may own the folder
+			_ = os.RemoveAll(at) // an error is ignored, because the folder may belong to another user
 		}
 	}
 }
 
-// sentry returns the command of the sentry.
+// sentry returns the command that starts the sentry.
 func sentry(s Spec, confs []string, d *donation.Agency) (*exec.Cmd, error) {
 	conf, err := settings()
 	if err != nil {
@@ -343,8 +345,8 @@ func sentry(s Spec, confs []string, d *donation.Agency) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// settings returns the configuration of gVisor. With directfs off, the sentry's filter needs no
-// system call that opens files.
+// settings returns the configuration of gVisor. It turns directfs off, so that the sentry's
+// seccomp filter need not allow system calls that open files.
 func settings() (*config.Config, error) {
 	set := gflag.NewFlagSet("runsc", gflag.ContinueOnError)
 	config.RegisterFlags(set)
@@ -356,20 +358,21 @@ func settings() (*config.Config, error) {
 	return config.NewFromFlags(set)
 }
 
-// flags ends connections at a freeze, so a program that waits for one hears that it has ended.
-// gVisor would keep them by default, and the network of the next box knows none of them.
+// flags returns gVisor's flags. allow-live-tcp-migration is off, so a freeze ends all TCP
+// connections, and programs notice that. By default gVisor would keep them, although the network
+// of the next box does not know them.
 func flags() map[string]string {
 	return map[string]string{"root": "/", "platform": "systrap", "network": "none", "ignore-cgroups": "true", "overlay2": "none", "host-settings": "ignore", "directfs": "false", "allow-live-tcp-migration": "false"}
 }
 
-// program returns a command that starts this program again, with an empty environment. The
-// kernel kills it when this process dies.
+// program returns a command that executes this program again, with an empty environment. The
+// kernel kills that process when this process dies.
 func program() *exec.Cmd {
 	return &exec.Cmd{Path: "/proc/self/exe", Env: []string{}, WaitDelay: time.Second, SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}}
 }
 
-// serve starts a process that serves the files of all folders, and may open no others. It
-// returns a connection for each folder.
+// serve starts a process that serves the files of all folders, and can open no others. It returns
+// one connection to it for each folder.
 func (b *Box) serve(folders []Folder) (ends []*os.File, err error) {
 	if len(folders) == 0 {
 		return nil, nil
@@ -397,7 +400,7 @@ func (b *Box) serve(folders []Folder) (ends []*os.File, err error) {
 	return ends, err
 }
 
-// serveFiles serves folders to a sentry, over the descriptors from 3 on.
+// serveFiles serves folders to a sentry, over descriptors 3 and following.
 func serveFiles(text string) error {
 	var folders []Folder
 	if err := json.Unmarshal([]byte(text), &folders); err != nil {
@@ -424,7 +427,7 @@ func serveFiles(text string) error {
 	return nil
 }
 
-// specFile returns the OCI runtime specification of the box, in an anonymous file.
+// specFile returns an anonymous file with the OCI runtime specification of the box.
 func specFile(s Spec) (*os.File, error) {
 	text, err := json.Marshal(describe(s))
 	if err != nil {
@@ -441,8 +444,8 @@ func specFile(s Spec) (*os.File, error) {
 	return f, nil
 }
 
-// rootRights are the capabilities of root in the box, which hold for files and processes in the
-// box only. There is no CAP_NET_RAW, so the program cannot make packets of its own.
+// rootRights is the capabilities of root in the box. They apply only to files and processes in the
+// box. CAP_NET_RAW is not among them, so the program cannot send packets of its own making.
 var rootRights = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_NET_BIND_SERVICE"}
 
 func rightsOf(s Spec) *specs.LinuxCapabilities {
@@ -482,7 +485,7 @@ func describe(s Spec) *specs.Spec {
 		if f.ReadOnly {
 			options[1] = "ro"
 		}
-		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: boot.Bind, Source: f.Path, Options: options}) // gVisor mounts the connection of this number; the source only names it
+		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: boot.Bind, Source: f.Path, Options: options}) // gVisor mounts the connection with the same position; Source is only a label
 		if f.Fixed {
 			about := fmt.Sprintf("%sfolder%d.", boot.MountPrefix, n)
 			notes[about+"source"], notes[about+"type"], notes[about+"share"] = f.Path, boot.Bind, "container"
@@ -519,15 +522,15 @@ func (b *Box) call(method string, arg, result any) error {
 
 // Signal sends a signal to the program.
 func (b *Box) Signal(s syscall.Signal) error {
-	pid := int32(0) // the first process of the box
+	pid := int32(0) // the first process in the box
 	if b.spec.Written != "" {
 		pid = programPID
 	}
 	return b.call(boot.ContMgrSignal, &boot.SignalArgs{CID: id, Signo: int32(s), PID: pid, Mode: boot.DeliverToProcess}, nil)
 }
 
-// Used returns the bytes of memory that the box uses. This includes written files, and what the
-// sentry itself needs for the program, such as for empty files and the contents of pipes.
+// Used returns how many bytes of memory the box uses. This includes written files, and what the
+// sentry needs itself, for example for pipes.
 func (b *Box) Used() (uint64, error) {
 	var u control.MemoryUsage
 	if err := b.call(boot.UsageCollect, &control.MemoryUsageOpts{}, &u); err != nil {
@@ -543,14 +546,14 @@ func (b *Box) Used() (uint64, error) {
 	return u.Total + kb<<10, err
 }
 
-// End kills the box. Wait then returns the reason as its error.
+// End kills the box. Wait then returns reason as its error.
 func (b *Box) End(reason string) {
 	b.reason.Store(&reason)
-	_ = b.cmd.Process.Kill() // this fails if the process has ended
+	_ = b.cmd.Process.Kill() // fails if the process has ended
 }
 
-// Wait waits for the end of the program, or of the box, and calls Close. It returns the exit
-// code of the program, which for a signal is 128 and the number of the signal.
+// Wait waits until the program, or the box, has ended, and calls Close. It returns the exit code
+// of the program, or 128 plus the number of the signal that killed it.
 func (b *Box) Wait() (int, error) {
 	var status unix.WaitStatus
 	var err, unsaved error
@@ -577,14 +580,14 @@ func (b *Box) Wait() (int, error) {
 	return status.ExitStatus(), unsaved
 }
 
-// save writes what the program has written into the root to [Spec].Written. It pauses the box
-// for good. The caller holds mu.
+// save writes what the program has written to its root to the file [Spec].Written. The box is
+// paused and cannot go on. The caller holds mu.
 func (b *Box) save() error {
 	f, err := os.CreateTemp(filepath.Dir(b.spec.Written), ".new-")
 	if err != nil {
 		return err
 	}
-	err = errors.Join(b.does.Call(boot.ContMgrPause, nil, nil), // processes that the program has left behind may still write
+	err = errors.Join(b.does.Call(boot.ContMgrPause, nil, nil), // processes that the program has left behind may still be writing
 		b.does.Call(boot.FsTarRootfsUpperLayer, &control.TarRootfsUpperLayerOpts{ContainerID: id, FilePayload: urpc.FilePayload{Files: []*os.File{f}}}, nil))
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), b.spec.Written)
@@ -603,22 +606,22 @@ func (b *Box) Close() {
 			all = append(all, b.cmd)
 		}
 		for _, cmd := range all {
-			_ = cmd.Process.Kill() // this fails if the process has ended
-			_ = cmd.Wait()         // the exit status says nothing new: the process was killed
+			_ = cmd.Process.Kill() // fails if the process has ended
+			_ = cmd.Wait()         // the status says nothing new, because the process was killed
 		}
 		for _, c := range []*urpc.Client{b.wait, b.does} {
 			if c != nil {
-				_ = c.Close() // this fails if the process has ended
+				_ = c.Close() // fails if the process has ended
 			}
 		}
-		_ = unix.Close(b.door) // there may be none
+		_ = unix.Close(b.door) // fails if there is none
 	})
 }
 
-// failed closes a box that does not run, and returns the error for it. what names the step that
-// failed. The error has what the sentry wrote to stderr, or else err.
+// failed closes a box that could not be run, and returns the error. what names the step that
+// failed. The error quotes what the sentry wrote to stderr, or else err.
 func (b *Box) failed(what string, err error) error {
-	b.Close() // then no process writes to stderr any more
+	b.Close() // after this nothing more is written to stderr
 	said := b.said.line()
 	if said == "" && err != nil {
 		said, _, _ = strings.Cut(err.Error(), "\n")
@@ -626,7 +629,7 @@ func (b *Box) failed(what string, err error) error {
 	return fmt.Errorf("the box did not run: %s: %s%s", what, said, lacks())
 }
 
-// head keeps the first bytes that are written to it.
+// head stores the first 4 KiB that are written to it.
 type head struct {
 	mu   sync.Mutex
 	text []byte

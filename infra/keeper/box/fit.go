@@ -17,8 +17,9 @@ import (
 	"gvisor.dev/gvisor/pkg/cpuid"
 )
 
-// Fit returns what the memory of a box depends on, by name. A memory may thaw only in a box for
-// which all values are equal. more is anything else that must be equal, as JSON.
+// Fit returns everything that the memory of a box depends on, by name. The memory can be thawed
+// only in a box for which all values are equal. more is anything else that must be equal; it is
+// encoded as JSON.
 //
 //	build  the version of gVisor, and a digest of this program
 //	arch   the architecture of the processor
@@ -48,8 +49,8 @@ func (s Spec) Fit(more any) (map[string]string, error) {
 	}, nil
 }
 
-// build names the version of gVisor, and this program by its Go build id. To read and sum the
-// whole program takes as long as a thaw, so build does that only if there is no build id.
+// build returns the version of gVisor, and the Go build id of this program. Only if there is no
+// build id it returns a digest of the program instead, which takes as long as a thaw.
 func build() (string, error) {
 	gvisor := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -63,12 +64,12 @@ func build() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = own.Close() }() // the file was only read
+	defer func() { _ = own.Close() }() // nothing was written
 	program, err := elf.NewFile(own)
 	if err != nil {
 		return "", err
 	}
-	const head = 16 // bytes before the id in the ELF note, whose name is "Go"
+	const head = 16 // bytes of the ELF note before the id
 	if note := program.Section(".note.go.buildid"); note != nil && note.Size > head+40 {
 		id, err := note.Data()
 		if err != nil {

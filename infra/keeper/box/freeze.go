@@ -19,12 +19,12 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// Memory is what the programs of a box were when it was frozen. It is in files without names,
-// which are in memory. Two boxes must not thaw from the same memory: their programs would draw
-// the same random numbers.
+// Memory is the memory of a box's programs at the moment of a freeze. It is in anonymous files,
+// which take memory too. At most one box may be thawed from it, because two would draw the same
+// random numbers.
 type Memory struct {
-	Note  []byte      // what the caller of the freeze wants to find again after the thaw
-	files [3]*os.File // state, list of pages, pages
+	Note  []byte      // data of the caller, stored with the memory
+	files [3]*os.File // gVisor's state, its list of pages, and the pages
 }
 
 func newMemory() (_ *Memory, err error) {
@@ -39,7 +39,7 @@ func newMemory() (_ *Memory, err error) {
 	return m, nil
 }
 
-// Close forgets the memory.
+// Close frees the memory.
 func (m *Memory) Close() error {
 	var all error
 	for _, f := range m.files {
@@ -52,11 +52,11 @@ func (m *Memory) Close() error {
 
 func (m *Memory) payload() urpc.FilePayload { return urpc.FilePayload{Files: m.files[:]} }
 
-// An image of memory is the note and the files, each behind its length in 8 bytes, and then a
-// sum of all. The sum finds damage; it is no defence.
+// An image of a Memory is the note and the files, each after its length in 8 bytes, and then a
+// checksum of all. The checksum detects damage, but no manipulation.
 var sums = crc32.MakeTable(crc32.Castagnoli)
 
-// Write writes an image of the memory.
+// Write writes an image of the Memory.
 func (m *Memory) Write(to io.Writer) error {
 	sum := crc32.New(sums)
 	to = io.MultiWriter(to, sum)
@@ -136,15 +136,15 @@ func ReadMemory(image io.Reader) (_ *Memory, err error) {
 	return m, nil
 }
 
-// Freeze ends the box and returns its memory, which the caller closes. What was written into
-// the root is saved at the same moment. After an error, or if ctx ends, the box has ended all
-// the same. Wait returns without an error once the box is frozen.
+// Freeze ends the box and returns its memory, which the caller closes. It also saves what was
+// written to the root, at the same moment. The box has ended even after an error, and if ctx ends.
+// After Freeze, Wait returns no error.
 func (b *Box) Freeze(ctx context.Context) (_ *Memory, err error) {
 	m, err := newMemory()
 	if err != nil {
 		return nil, errors.Join(err, b.freezes(nil))
 	}
-	stop := context.AfterFunc(ctx, func() { _ = b.cmd.Process.Kill() }) // it may have ended
+	stop := context.AfterFunc(ctx, func() { _ = b.cmd.Process.Kill() }) // fails if the process has ended
 	defer stop()
 	if err := b.freezes(m); err != nil {
 		if ctx.Err() != nil {
@@ -155,7 +155,7 @@ func (b *Box) Freeze(ctx context.Context) (_ *Memory, err error) {
 	return m, nil
 }
 
-// freezes does what Freeze does, and puts the memory into m. If m is nil, it fails.
+// freezes freezes the box and writes its memory to m. If m is nil, it ends the box and fails.
 func (b *Box) freezes(m *Memory) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +163,7 @@ func (b *Box) freezes(m *Memory) error {
 		return errors.New("its program has ended")
 	}
 	b.over = true
-	defer func() { _ = b.cmd.Process.Kill() }() // a box that was paused does not end by itself
+	defer func() { _ = b.cmd.Process.Kill() }() // a paused box does not end by itself
 	if m == nil {
 		return errors.New("there is no memory for it")
 	}
@@ -175,11 +175,11 @@ func (b *Box) freezes(m *Memory) error {
 	return b.does.Call(boot.ContMgrCheckpoint, &control.SaveOpts{Metadata: statefile.CompressionLevelNone.ToMetadata(), HavePagesFile: true, FilePayload: m.payload()}, nil)
 }
 
-// Thaw has the programs of m go on in a box that was prepared. Its [Spec.Fit] must be that of
-// the box that was frozen. The box is gone if it fails, and then no program went on. If ctx
-// ends first, it fails.
+// Thaw makes the programs of m go on in a box that Prepare has returned. Its [Spec.Fit] must be
+// that of the frozen box. Thaw fails if ctx ends first. After an error the box has ended, and none
+// of the programs has run.
 func (b *Box) Thaw(ctx context.Context, m *Memory) error {
-	stop := context.AfterFunc(ctx, func() { _ = b.cmd.Process.Kill() }) // it may have ended
+	stop := context.AfterFunc(ctx, func() { _ = b.cmd.Process.Kill() }) // fails if the process has ended
 	defer stop()
 	err := b.connect(b.spec.Link)
 	if err == nil {
@@ -189,13 +189,13 @@ func (b *Box) Thaw(ctx context.Context, m *Memory) error {
 		err = b.enter()
 	}
 	if err != nil {
-		b.Close() // after Close, said has all that the processes wrote to stderr
+		b.Close() // after Close, said has everything that the processes wrote to stderr
 		return fmt.Errorf("the memory did not thaw: %s", cmp.Or(b.said.line(), first(err)))
 	}
 	return nil
 }
 
-// first returns the first line of an error: those of a sentry have stacks behind it.
+// first returns the first line of an error. Errors of a sentry have stacks after it.
 func first(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line[:min(len(line), 500)]

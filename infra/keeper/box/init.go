@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// InitPath is where an image has [Init].
+// InitPath is the path of [Init] in an image.
 const InitPath = "/.init"
 
-// Init returns an ELF program that starts another program as its child, and outlives it. It
-// reaps orphans, but not that child, so the sentry can be asked for the child's exit status at
-// any time. [initArgs] returns the arguments for it. It is machine code, so that an image needs
-// no other file to run it.
+// Init returns an ELF program that starts another program as its child, and does not exit when the
+// child does. It reaps orphans, but not that child, so the sentry can return the child's exit
+// status at any time. [initArgs] returns the arguments for it. Init is machine code, so that an
+// image needs no other file to run it.
 func Init() ([]byte, error) {
 	said := []byte("dormouse-keeper: there is no such program in the box\n")
 	amd64 := []byte{
@@ -63,7 +63,7 @@ func Init() ([]byte, error) {
 	return programOf(map[string][]byte{"amd64": append(amd64, said...), "arm64": append(arm64, said...)})
 }
 
-// initArgs returns the arguments of [Init]: its own name, the paths at which it looks for the
+// initArgs returns the arguments for [Init]: its own name, the paths at which it looks for the
 // program, an empty argument, and the arguments of the program.
 func initArgs(args, env []string) []string {
 	all := []string{InitPath}
@@ -82,7 +82,8 @@ func initArgs(args, env []string) []string {
 	return append(append(all, ""), args...)
 }
 
-// programOf returns an ELF program with the code for this machine's architecture.
+// programOf returns an ELF program with the code for this machine's architecture; codes has the
+// code by GOARCH.
 func programOf(codes map[string][]byte) ([]byte, error) {
 	code, machine := codes[runtime.GOARCH], map[string]uint16{"amd64": 62, "arm64": 183}[runtime.GOARCH]
 	if code == nil {
@@ -96,7 +97,7 @@ func programOf(codes map[string][]byte) ([]byte, error) {
 		uint16(2), machine, uint32(1), uint64(at + headers), uint64(64), uint64(0), uint32(0), uint16(64), uint16(56), uint16(1), uint16(0), uint16(0), uint16(0),
 		uint32(1), uint32(5), uint64(0), uint64(at), uint64(at), size, size, uint64(0x1000),
 	} {
-		_ = binary.Write(&b, binary.LittleEndian, v) // into memory
+		_ = binary.Write(&b, binary.LittleEndian, v) // never fails
 	}
 	b.Write(code)
 	return b.Bytes(), nil

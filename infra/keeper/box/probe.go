@@ -12,8 +12,8 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 )
 
-// Usable returns an error if this program was built with cgo. A sentry can load no shared
-// library.
+// Usable returns an error if this program was built with cgo. A sentry cannot load shared
+// libraries.
 func Usable() error {
 	if config.CgoEnabled {
 		return errors.New("this program was built with cgo: build it with CGO_ENABLED=0")
@@ -21,8 +21,8 @@ func Usable() error {
 	return nil
 }
 
-// Probe starts a box with a program that ends at once. Its error says why this system cannot run
-// boxes.
+// Probe runs a box with a program that exits at once. If this system cannot run boxes, the error
+// says why.
 func Probe() error {
 	empty, err := smallest()
 	if err != nil {
@@ -44,9 +44,10 @@ func Probe() error {
 	return err
 }
 
-// lacks returns why no box begins on this system, in parentheses, "" if that is not known.
+// lacks returns the reason, in parentheses, why this system cannot run boxes, "" if it is not
+// known.
 func lacks() string {
-	const nobody = 1 << 30 // no process has this number
+	const nobody = 1 << 30 // no process has this pid
 	if err := unix.PtraceAttach(nobody); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Sprintf(" (this system refuses ptrace: %v)", err)
 	}
@@ -57,7 +58,7 @@ func lacks() string {
 	return ""
 }
 
-// smallest returns an image with one program, /end, which exits with 0.
+// smallest returns an image with one program, /end, which exits with code 0.
 func smallest() (_ *os.File, err error) {
 	program, err := programOf(map[string][]byte{
 		"amd64": {0xb8, 60, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05},               // mov eax, 60; xor edi, edi; syscall

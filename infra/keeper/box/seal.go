@@ -12,15 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealRole is the first argument of a process that takes rights from itself and then becomes a
-// sentry or a server of files, as its other arguments say.
+// sealRole is the first argument of a process that gives up rights and then becomes a sentry or a
+// server of files, as its other arguments say.
 //
-// The filter of a sentry allows ptrace, by which a process can attach to others of its user. Two
-// means keep the sentry from that: the keeper, and the program that starts keepers, are not
-// dumpable; and each sentry is with its children in a Landlock domain of its own.
+// The seccomp filter of a sentry allows ptrace, with which a process can attach to other processes
+// of its user. Two things keep a sentry from that. The keeper, and the program that starts
+// keepers, are not dumpable. And each sentry, with its children, is in a Landlock domain of its
+// own.
 const sealRole = "keeper-seal"
 
-// Landlocks returns the version of Landlock, 0 if the kernel has none.
+// Landlocks returns the version of Landlock, 0 if the kernel does not have it.
 func Landlocks() int {
 	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -29,15 +30,15 @@ func Landlocks() int {
 	return int(v)
 }
 
-// sealed returns the arguments of a process that calls seal and then has the role and args. The
-// process may open the files of the folders, and its own program.
+// sealed returns the arguments of a process that calls seal and then executes the role with args.
+// The process may open only the files of the folders, and its own program.
 func sealed(role string, folders []Folder, args []string) []string {
-	text, _ := json.Marshal(folders) // there are only strings in it
+	text, _ := json.Marshal(folders) // strings and booleans always marshal
 	return append([]string{sealRole, string(text), role}, args...)
 }
 
-// seal takes rights from this process, whose arguments sealed has made, and executes its role.
-// It returns only if that fails.
+// seal gives up rights of this process and executes the role in args, which sealed has made. It
+// returns only after an error.
 func seal(args []string) error {
 	if len(args) < 3 {
 		return errors.New("a seal needs folders and a role")
@@ -47,7 +48,7 @@ func seal(args []string) error {
 		return err
 	}
 	role := args[2:]
-	runtime.LockOSThread() // the kernel restricts one thread, and exec keeps the restrictions of the thread that calls it
+	runtime.LockOSThread() // the kernel restricts a thread, and exec keeps the restrictions of the thread that calls it
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no new privileges: %w", err)
 	}
@@ -61,20 +62,20 @@ func seal(args []string) error {
 	return unix.Exec("/proc/self/fd/"+strconv.Itoa(self), role, []string{})
 }
 
-// facts lists the files of the kernel that a sentry reads before it installs its filter. It reads
-// the maps only if the address that it has drawn for its stubs is taken.
+// facts returns the kernel's files that a sentry reads before it installs its seccomp filter. It
+// reads the maps only if an address that it has drawn for its stubs is already in use.
 func facts() []string {
 	return []string{"/proc/sys/vm/mmap_min_addr", "/proc/cpuinfo", "/proc/self/auxv", "/proc/self/maps", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"}
 }
 
-// restrict puts the thread into a Landlock domain of its own, if the kernel has Landlock.
+// restrict puts this thread into a new Landlock domain, if the kernel has Landlock.
 func restrict(folders []Folder) error {
 	version := Landlocks()
 	if version == 0 {
 		return nil
 	}
 	const read = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE
-	all := uint64(1)<<13 - 1 // the rights to files of version 1
+	all := uint64(1)<<13 - 1 // all file rights of version 1
 	if version >= 2 {
 		all |= unix.LANDLOCK_ACCESS_FS_REFER
 	}
@@ -104,7 +105,7 @@ func restrict(folders []Folder) error {
 		if err := unix.Fstat(at, &st); err != nil {
 			return err
 		}
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR { // the kernel takes no rights to folders for a file
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR { // the kernel refuses rights to folders for a file
 			access &= read | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 		}
 		rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(at)}
@@ -122,7 +123,7 @@ func restrict(folders []Folder) error {
 			return err
 		}
 	}
-	if len(folders) > 0 { // the server of files opens its descriptors anew
+	if len(folders) > 0 { // the server of files opens its own descriptors again
 		if err := allow("/proc/self/fd", unix.LANDLOCK_ACCESS_FS_READ_DIR); err != nil {
 			return err
 		}
@@ -142,6 +143,6 @@ func restrict(folders []Folder) error {
 	return nil
 }
 
-// Hide makes this process not dumpable: other processes of its user cannot attach to it, and
-// cannot read its memory or environment.
+// Hide makes this process not dumpable: other processes of its user cannot attach to it, or read
+// its memory or environment.
 func Hide() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }

@@ -16,15 +16,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
 )
 
-// freezing limits the time of a freeze, including the sending of the image, and that of a thaw,
-// without the receiving.
+// freezing limits the time of a freeze, including the sending of the image, and the time of a
+// thaw, without the receiving.
 const freezing = 10 * time.Second
 
-// chunk is the most bytes of one chunk of an image.
+// chunk is how many bytes a chunk of an image may have.
 const chunk = 1 << 20
 
-// control is the keeper's end of a socket to a runner that keeps the memory of a server. An
-// image is the memory of a server as bytes. Messages are lines of JSON; ← is from the keeper:
+// control is the keeper's end of a socket to a runner that stores the memory of a server while the
+// server sleeps. An image is that memory as bytes. Messages are lines of JSON; ← is from the
+// keeper:
 //
 //	← {"fit": {NAME: TEXT}}   what a memory depends on: see [box.Spec.Fit]
 //	→ {"start": true}         start the server; or {"thaw": true} and an image: go on from there
@@ -32,15 +33,15 @@ const chunk = 1 << 20
 //	→ {"freeze": true}        at any later time: end the server, and send its memory
 //	← {"image": true}         then the image, and {"frozen": true}; or {"failed": WHY}
 //
-// An image is a sequence of chunks. Each is a length of 4 bytes, big-endian, and so many bytes; a
-// length of 0 ends the image. No process of the box is left when the image begins. If the runner
-// closes the socket before the server begins, the keeper ends.
+// An image is a sequence of chunks. Each is a length in 4 bytes, big-endian, and that number of
+// bytes; the length 0 ends the image. Before the keeper sends an image, all processes of the box
+// have ended. If the runner closes the socket before the server has begun, the keeper ends.
 type control struct {
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-// order is a message of the runner.
+// order is a message from the runner.
 type order struct{ Start, Thaw, Freeze bool }
 
 func newControl(descriptor int) (*control, error) {
@@ -52,12 +53,12 @@ func newControl(descriptor int) (*control, error) {
 	return &control{conn, bufio.NewReaderSize(conn, 64<<10)}, nil
 }
 
-// tell sends a message.
+// tell sends a message to the runner.
 func (c *control) tell(what string, value any) error {
 	return json.NewEncoder(c.conn).Encode(map[string]any{what: value})
 }
 
-// hear waits for a message of the runner.
+// hear waits for a message from the runner.
 func (c *control) hear() (o order, err error) {
 	line, err := c.in.ReadSlice('\n')
 	if err == nil {
@@ -69,15 +70,15 @@ func (c *control) hear() (o order, err error) {
 	return o, err
 }
 
-// serve runs a server as the runner orders, and returns the exit code of the keeper. fit returns
-// what the memory of the server depends on. serve calls attend, in a goroutine of its own, with
-// the box of the running server.
+// serve runs a server as the runner orders, and returns the exit code for the keeper. fit returns
+// what the memory of the server depends on. attend is called in its own goroutine, with the box of
+// the running server.
 func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]string, error), attend func(*box.Box)) (int, error) {
 	b, err := c.begin(ctx, l, fit)
 	if err != nil {
 		return failed, err
 	}
-	_ = c.tell("begun", true) // attend notices a runner that is gone
+	_ = c.tell("begun", true) // if the runner has ended, attend notices it
 	go attend(b)
 	type end struct {
 		code int
@@ -93,7 +94,7 @@ func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]st
 		for {
 			o, err := c.hear()
 			if err != nil {
-				return // no order will come
+				return // no more orders will come
 			}
 			if o.Freeze {
 				close(freeze)
@@ -109,20 +110,20 @@ func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]st
 	ctx, stop := context.WithTimeout(context.Background(), freezing)
 	defer stop()
 	m, err := b.Freeze(ctx)
-	<-ended // no process of the box is left
+	<-ended // after this no process of the box is left
 	if err == nil {
 		err = errors.Join(c.send(ctx, l, m), m.Close())
 	}
 	if err != nil {
-		_ = c.tell("failed", err.Error()) // if this fails, the runner sees the end of the keeper
+		_ = c.tell("failed", err.Error()) // after an error, the runner sees that the keeper ends
 		return failed, err
 	}
 	return 0, nil
 }
 
-// begin starts the server, or lets it go on from an image, as the runner orders.
+// begin starts the server, or thaws it from an image, as the runner orders.
 func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]string, error)) (_ *box.Box, err error) {
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() }) // so that hear and tell fail
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() }) // makes hear and tell fail when ctx ends
 	defer stop()
 	ready := l.prepare()
 	defer func() {
@@ -132,7 +133,7 @@ func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]st
 			}
 		}
 	}()
-	same, err := fit() // meanwhile the box is prepared
+	same, err := fit() // computed while the box is being prepared
 	if err == nil {
 		err = c.tell("fit", same)
 	}
@@ -150,7 +151,7 @@ func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]st
 		case o.Thaw:
 			chunks := &chunkReader{from: c.in}
 			m, unfit = box.ReadMemory(chunks)
-			if _, err := io.Copy(io.Discard, chunks); err != nil { // reads past the rest of a damaged image
+			if _, err := io.Copy(io.Discard, chunks); err != nil { // skips the rest of a damaged image
 				return nil, err
 			}
 		case !o.Start:
@@ -177,9 +178,9 @@ func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]st
 	}
 }
 
-// thaw lets the server go on in a prepared box from its memory, and closes m.
+// thaw makes the server go on from its memory m in a prepared box, and closes m.
 func thaw(ctx context.Context, l launch, b *box.Box, m *box.Memory) (err error) {
-	defer func() { _ = m.Close() }() // the file was only read
+	defer func() { _ = m.Close() }() // nothing was written
 	if l.gate != nil {
 		var names map[string]netip.Addr
 		if err := json.Unmarshal(m.Note, &names); err != nil {
@@ -194,7 +195,8 @@ func thaw(ctx context.Context, l launch, b *box.Box, m *box.Memory) (err error) 
 	return b.Thaw(ctx, m)
 }
 
-// send sends a memory as an image, with the addresses that the server's network has for names.
+// send sends a memory as an image. It adds the made-up addresses that the server's network has for
+// names; see [gate.Gate.Names].
 func (c *control) send(ctx context.Context, l launch, m *box.Memory) (err error) {
 	if l.gate != nil {
 		if m.Note, err = json.Marshal(l.gate.Names()); err != nil {
@@ -219,7 +221,7 @@ func (c *control) send(ctx context.Context, l launch, m *box.Memory) (err error)
 	return c.tell("frozen", true)
 }
 
-// chunkWriter writes what it gets as chunks.
+// chunkWriter writes bytes as chunks.
 type chunkWriter struct{ to net.Conn }
 
 func (w chunkWriter) Write(p []byte) (n int, err error) {
@@ -232,11 +234,11 @@ func (w chunkWriter) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// chunkReader reads the bytes of an image from its chunks.
+// chunkReader returns the bytes of an image without the lengths of its chunks.
 type chunkReader struct {
 	from io.Reader
-	left uint32 // bytes of the present chunk that were not read
-	over bool   // the image has ended
+	left uint32 // bytes of the present chunk that were not read yet
+	over bool   // the empty chunk at the end was read
 }
 
 func (r *chunkReader) Read(p []byte) (int, error) {

@@ -7,8 +7,8 @@
 //	dormouse-keeper run --control N …          runs it as orders on descriptor N say, see control
 //	dormouse-keeper probe                      says whether this system can do that
 //
-// The command dormouse starts it for servers that are sealed. The packages box and image say what
-// they promise.
+// The command dormouse starts the keeper for servers that are sealed. The comments of packages box
+// and image say what they promise.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/image"
 )
 
-// failed is the exit code if the server could not be run. It is the one of docker run.
+// failed is the exit code if the server could not be run; docker run has the same.
 const failed = 125
 
 func main() {
@@ -64,7 +64,7 @@ func keeper(args []string, out io.Writer) (int, error) {
 	return failed, errors.New("usage: dormouse-keeper pull IMAGE, run [options] IMAGE [ARG]…, or probe")
 }
 
-// probe writes what the system has, as JSON.
+// probe writes which protections the system has, as JSON.
 func probe(out io.Writer) (int, error) {
 	if err := box.Probe(); err != nil {
 		return failed, err
@@ -88,7 +88,7 @@ func pull(args []string, out io.Writer) (int, error) {
 	if err != nil {
 		return failed, err
 	}
-	defer func() { _ = i.File.Close() }() // the file was only read
+	defer func() { _ = i.File.Close() }() // nothing was written
 	return 0, json.NewEncoder(out).Encode(struct {
 		Digest string `json:"digest"`
 		File   string `json:"file"`
@@ -103,19 +103,19 @@ func storeFlag(f *flag.FlagSet) *string {
 	return f.String("store", filepath.Join(cache, "dormouse", "images"), "`folder` of the images")
 }
 
-// kept returns the store of images in a folder.
+// kept returns the Store in a folder.
 func kept(dir string) (image.Store, error) {
 	init, err := box.Init()
 	return image.Store{Dir: dir, Limits: image.DefaultLimits(), Nameserver: gate.Nameserver, Init: init, InitPath: box.InitPath}, err
 }
 
-// list is a flag that may be given several times.
+// list is the value of a flag that may be given several times.
 type list []string
 
 func (l *list) String() string     { return strings.Join(*l, ",") }
 func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
-// options are those of run.
+// options is the flags of the command run.
 type options struct {
 	store, pull, user, entrypoint, dir, network, written string
 	env, folders, tmpfs, hosts, stable                   list
@@ -171,7 +171,7 @@ func run(args []string) (int, error) {
 	}
 	for _, ours := range []int{o.tell, o.control} {
 		if ours > 2 {
-			syscall.CloseOnExec(ours) // so that the processes of the box do not have it
+			syscall.CloseOnExec(ours) // so that processes of the box do not inherit it
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -220,7 +220,7 @@ func run(args []string) (int, error) {
 	return p.box.Wait()
 }
 
-// launch makes the boxes of a server, one after the other.
+// launch makes the boxes of a server, one at a time.
 type launch struct {
 	spec box.Spec
 	gate *gate.Gate // nil for no network
@@ -231,7 +231,7 @@ type prepared struct {
 	err error
 }
 
-// prepare makes a box in the background, as [box.Prepare] does.
+// prepare calls [box.Prepare] in the background.
 func (l launch) prepare() <-chan prepared {
 	ready := make(chan prepared, 1)
 	go func() {
@@ -249,7 +249,7 @@ func (l launch) prepare() <-chan prepared {
 	return ready
 }
 
-// fit returns what the memory of a server depends on, see [box.Spec.Fit].
+// fit returns what the memory of a server depends on; see [box.Spec.Fit].
 func (o *options) fit(i *image.Image, spec box.Spec) (map[string]string, error) {
 	fit, err := spec.Fit([]any{i.Sum, o.network, o.hosts, o.stable})
 	if err == nil {
@@ -258,8 +258,8 @@ func (o *options) fit(i *image.Image, spec box.Spec) (map[string]string, error) 
 	return fit, err
 }
 
-// list returns the hosts that the server may call, nil for all, and a function that writes the
-// line of a refusal.
+// list returns the hosts that the server may connect to, nil for all, and a function that writes
+// the line of a refusal.
 func (o *options) list() (gate.Hosts, func(string), error) {
 	if o.hosts == nil {
 		return nil, nil, nil
@@ -270,13 +270,13 @@ func (o *options) list() (gate.Hosts, func(string), error) {
 	}
 	hosts, err := gate.ReadHosts(o.hosts)
 	return hosts, func(text string) {
-		_, _ = fmt.Fprintln(to, before+text) // the reader may be gone
+		_, _ = fmt.Fprintln(to, before+text) // an error is ignored, because the reader may have ended
 	}, err
 }
 
-// base returns the image for a box with folders of this machine and no image of its own. It
-// replaces o.folders: each folder is mounted at its path without links, once, in the mode that
-// allows the most. A folder inside another that is mounted in the same mode is left out.
+// base returns the image for a box that has only folders of this machine. It replaces o.folders:
+// each folder is then mounted once, at its path without links, in the mode that allows the most. A
+// folder inside of another one with the same mode is left out.
 func (o *options) base(images image.Store) (*image.Image, error) {
 	var ways, hidden []string
 	modes := map[string]string{}
@@ -286,16 +286,16 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // the box has a /tmp of its own, in which the image's links are not seen
+		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // the box has its own /tmp, which hides the links of the image, so mount the folder at this path too
 			hidden = append(hidden, real+strings.TrimPrefix(text, parts[0]))
 		}
 		was, known := modes[real]
-		if ways = append(ways, parts[0]); !known || was != "" && parts[2] != "fixed" { // of several modes for one folder the freest counts: the empty mode allows the most, "fixed" the least
+		if ways = append(ways, parts[0]); !known || was != "" && parts[2] != "fixed" { // of several modes for a folder the one that allows the most counts: "" the most, "fixed" the least
 			modes[real] = parts[2]
 		}
 	}
 	o.folders = nil
-	last := map[string]string{"ro": "-", "fixed": "-"} // the last folder in a mode; no path begins with "-"
+	last := map[string]string{"ro": "-", "fixed": "-"} // the last folder with a mode; no path begins with "-"
 	below := func(real, mode string) bool { return strings.HasPrefix(real, last[mode]+"/") }
 	for _, real := range slices.Sorted(maps.Keys(modes)) {
 		mode := modes[real]
@@ -310,9 +310,9 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 	return images.Base(ways, os.Geteuid(), os.Getegid())
 }
 
-// attend looks after a running box. When ctx ends, it sends SIGTERM to the server. It ends the box
-// if that uses more than memory MB, or if the process parent, which has started the keeper, is
-// gone.
+// attend looks after a running box. When ctx ends, it sends SIGTERM to the server. It kills the
+// box if the box uses more than memory MB, or if the process parent, which has started the keeper,
+// has ended.
 func attend(ctx context.Context, b *box.Box, memory, parent int) {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
@@ -343,7 +343,7 @@ func attend(ctx context.Context, b *box.Box, memory, parent int) {
 	}
 }
 
-// spec returns what the box is to run, from the image, the options and the arguments.
+// spec returns what the box runs, from the image, the options and the arguments.
 func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	c := i.Config
 	s := box.Spec{
@@ -381,7 +381,7 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	writes := slices.ContainsFunc(o.folders, func(f string) bool { return !strings.HasSuffix(f, ":ro") && !strings.HasSuffix(f, ":fixed") })
 	if me := os.Geteuid(); writes && me != 0 && o.user == "" {
 		// The files that the server makes in these folders belong to its user. Only root could
-		// give them to another user, so the server runs as the user of the keeper.
+		// change their owner, so the server runs as the user of the keeper.
 		s.UID, s.GID, s.Groups = uint32(me), uint32(os.Getegid()), nil
 	}
 	s.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + u.Home}, c.Env...)
@@ -401,8 +401,8 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	return s, nil
 }
 
-// writtenTo returns the file in dir for what a server writes over the image with this digest. It
-// removes the files of other images.
+// writtenTo returns the file in dir for what a server writes to its root, if its image has this
+// digest. It removes the files for other images.
 func writtenTo(dir, digest string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -417,7 +417,7 @@ func writtenTo(dir, digest string) (string, error) {
 	return own, err
 }
 
-// last keeps the last of the variables with the same name.
+// last removes all but the last of the variables with the same name.
 func last(env []string) []string {
 	at := map[string]int{}
 	var all []string

@@ -1,11 +1,11 @@
-// Package gate is the network of a box. A socket pair carries IP packets between the kernel of
-// the box and a TCP stack in this process, which decides about each connection. It needs no
-// privilege.
+// Package gate is the network of a box, a program that runs in a virtual kernel (see package box).
+// A socket pair carries IP packets between that kernel and a TCP stack in this process, which
+// decides about each connection. It needs no privileges.
 //
-// The box asks the gate to resolve names. For each name it gets an address that the gate has
-// made up; DNS packets of the box never leave this machine. When the box connects to such an
-// address, the gate resolves the name and dials. So the gate can decide by name, see [Hosts],
-// and the box cannot be led elsewhere by an answer that has changed since.
+// The box asks the gate to resolve names. For each name the gate makes up an address; DNS packets
+// of the box never leave this machine. When the box connects to such an address, the gate resolves
+// the name and dials. So the gate can decide by name (see [Hosts]), and a DNS answer that changes
+// later cannot lead the box to another address.
 package gate
 
 import (
@@ -41,37 +41,37 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 )
 
-// Nameserver is the address of the gate in every box. It is in the resolv.conf of every image.
+// Nameserver is the address of the gate in every box. The resolv.conf of every image names it.
 const Nameserver = "10.55.0.1"
 
 const (
 	mtu         = 60_000
-	incoming    = 8 * mtu          // bytes of a connection that the gate holds until the box reads them; fewer make the box slower
-	outgoing    = 256 << 10        // bytes of a connection that the gate holds until the other end reads them
-	dialed      = 10 * time.Second // limit for resolving a name and dialing
-	table       = 1 << 16          // names for which a box may get addresses
+	incoming    = 8 * mtu          // bytes of a connection that the gate buffers until the box reads them; less makes the box slower
+	outgoing    = 256 << 10        // bytes of a connection that the gate buffers until the other end reads them
+	dialed      = 10 * time.Second // time limit for resolving a name and dialing
+	table       = 1 << 16          // how many names of a box may get addresses
 	questions   = 64               // DNS questions that are answered at a time
-	connections = 256              // connections at a time; one holds at most 1 MB here
-	places      = 32               // places of which refusals are told in a second
+	connections = 256              // connections at a time; each buffers at most 1 MB
+	places      = 32               // for how many places refusals are reported in a second
 )
 
 // Gate is the network of one box. Its goroutines end with the process.
 type Gate struct {
 	lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 	dials  func(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error)
-	hosts  Hosts // nil for all
-	tell   func(text string)
+	hosts  Hosts             // the places that the box may connect to; nil for all
+	tell   func(text string) // reports a refusal, see Open
 	mu     sync.Mutex
 	names  map[string]netip.Addr // the made-up address of each name
-	addrs  map[netip.Addr]string // the reverse of names
-	asking chan struct{}         // has an element for each question that is being answered
-	inUse  chan struct{}         // has an element for each connection
+	addrs  map[netip.Addr]string // names by their addresses
+	asking chan struct{}         // contains an element for each question that is being answered
+	inUse  chan struct{}         // contains an element for each open connection
 
 	telling sync.Mutex
-	told    map[string]time.Time // when the last refusal of a place was told; telling guards it
+	told    map[string]time.Time // when a refusal was last reported, by place; telling guards it
 }
 
-// Link returns a link for one start of the box.
+// Link connects the gate to a new start of the box, and returns the box's end for gVisor.
 func (g *Gate) Link() (*boot.CreateLinksAndRoutesArgs, error) {
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -90,9 +90,10 @@ func (g *Gate) Link() (*boot.CreateLinksAndRoutesArgs, error) {
 	return link(os.NewFile(uintptr(p[0]), "link")), nil
 }
 
-// Open returns a network that leads to hosts. If hosts is nil, it leads everywhere but to this
-// machine; see [closed]. tell gets a line for each connection that a list of hosts refuses, before
-// the box learns of the refusal: at most one line a second for a place, and 32 for all places.
+// Open returns a Gate that lets the box connect to hosts. If hosts is nil, the box may connect to
+// everything but this machine and the addresses of [closed]. tell is called with a line for each
+// connection that is refused because of hosts, before the box notices the refusal: at most once a
+// second for each place, and 32 times a second in all.
 func Open(hosts Hosts, tell func(text string)) *Gate {
 	g := &Gate{
 		dials: dial, hosts: hosts, tell: tell, told: map[string]time.Time{},
@@ -108,7 +109,7 @@ func Open(hosts Hosts, tell func(text string)) *Gate {
 		}
 	}
 	slices.Sort(names)
-	for _, name := range names { // so that each name has the same address in every box with this list
+	for _, name := range names { // gives each name the same address in every box with this list
 		g.address(name)
 	}
 	return g
@@ -130,7 +131,7 @@ func link(end *os.File) *boot.CreateLinksAndRoutesArgs {
 	}
 }
 
-// newStack makes a TCP stack that has an address on one end of a link.
+// newStack makes a TCP stack with an address, on one end of a link.
 func newStack(end int, address string) (*stack.Stack, error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
@@ -160,7 +161,7 @@ func newStack(end int, address string) (*stack.Stack, error) {
 
 func addressOf(text string) tcpip.Address { return tcpip.AddrFrom4(netip.MustParseAddr(text).As4()) }
 
-// attach runs the stack at our end of the link.
+// attach makes the TCP stack of the gate, on its end of the link.
 func (g *Gate) attach(end int) error {
 	s, err := newStack(end, Nameserver)
 	if err != nil {
@@ -182,7 +183,7 @@ func (g *Gate) attach(end int) error {
 
 // # Names
 
-// answer answers the questions of the box.
+// answer answers the DNS questions of the box.
 func (g *Gate) answer(c *gonet.UDPConn) {
 	for {
 		buf := make([]byte, 1500)
@@ -190,11 +191,11 @@ func (g *Gate) answer(c *gonet.UDPConn) {
 		if err != nil {
 			return
 		}
-		g.asking <- struct{}{} // meanwhile questions wait in the socket, or are lost and asked again
+		g.asking <- struct{}{} // if it blocks, questions wait in the socket, or are lost and repeated by the box
 		go func() {
 			defer func() { <-g.asking }()
 			if m, err := g.reply(buf[:n]); err == nil {
-				_, _ = c.WriteTo(m, from) // if this fails, the box asks again
+				_, _ = c.WriteTo(m, from) // after an error, the box asks again
 			}
 		}()
 	}
@@ -235,8 +236,8 @@ func (g *Gate) reply(question []byte) ([]byte, error) {
 	return b.Finish()
 }
 
-// exists reports whether the box gets an address for a name. With a list of hosts that depends
-// on the list only; the name is resolved when the box connects.
+// exists reports whether the box gets an address for a name. If there is a list of hosts, only the
+// list decides; the name is resolved when the box connects.
 func (g *Gate) exists(name string) bool {
 	if g.hosts != nil {
 		return g.hosts.know(name)
@@ -247,12 +248,12 @@ func (g *Gate) exists(name string) bool {
 	return err == nil
 }
 
-// made is the range of the made-up addresses. It is reserved for benchmarks (RFC 2544), so no
+// made is the range of the made-up addresses. It is reserved for benchmarks (RFC 2544), so no real
 // network uses it.
 var made = netip.MustParsePrefix("198.18.0.0/15")
 
-// address returns the made-up address for a name. It follows from the name, unless another name
-// has that address already. ok is false if the box has addresses for too many names.
+// address returns the made-up address for a name. It is computed from the name, unless another
+// name already has that address. ok is false if too many names have addresses.
 func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -263,7 +264,7 @@ func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 		return netip.Addr{}, false
 	}
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(name)) // into memory
+	_, _ = h.Write([]byte(name)) // never fails
 	for n := h.Sum32(); ; n++ {
 		v := n & 0x1ffff
 		a := netip.AddrFrom4([4]byte{198, 18 + byte(v>>16), byte(v >> 8), byte(v)})
@@ -274,16 +275,16 @@ func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 	}
 }
 
-// Names returns the addresses that the box has got for names. A box that thaws goes on using
-// them; see [Gate.Remember].
+// Names returns the made-up addresses by their names. A box that is thawed goes on using them; see
+// [Gate.Remember].
 func (g *Gate) Names() map[string]netip.Addr {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return maps.Clone(g.names)
 }
 
-// Remember gives names the addresses that another gate with the same list had for them. It
-// must be called before a box asks this gate for a name.
+// Remember sets the addresses of names to those of an earlier gate with the same hosts. It must be
+// called before a box asks this gate for a name.
 func (g *Gate) Remember(names map[string]netip.Addr) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -303,8 +304,8 @@ func (g *Gate) Remember(names map[string]netip.Addr) error {
 
 // # Connections
 
-// connect handles a connection of the box. It dials before it accepts, so that a refusal at the
-// other end is one in the box too.
+// connect handles a connection of the box. It dials before it accepts the connection, so that the
+// box also sees it refused if the other end refuses it.
 func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	asked := r.ID()
 	to, ok := netip.AddrFromSlice(asked.LocalAddress.AsSlice())
@@ -349,14 +350,14 @@ func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	}()
 }
 
-// full returns the refusal of a connection to an address, because the box has too many.
+// full returns the refusal for a connection to an address, because too many connections are open.
 func (g *Gate) full(to netip.Addr, port uint16) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return &refusal{entry(cmp.Or(g.addrs[to], to.String()), port), fmt.Sprintf(" was refused: %d connections are open", connections)}
 }
 
-// refuse passes a refusal to tell. It drops other errors, and refusals beyond the limits that
+// refuse reports a refusal with tell. It ignores other errors, and refusals over the limits that
 // [Open] names.
 func (g *Gate) refuse(why error) {
 	var r *refusal
@@ -373,8 +374,8 @@ func (g *Gate) refuse(why error) {
 	g.tell(r.Error())
 }
 
-// dial connects to the name that has the made-up address to, or else to the address itself.
-// place is the entry of a list for it.
+// dial connects to the name that has the made-up address to, or else to the address to itself.
+// place is the entry of [Hosts] that would allow it.
 func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _ error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialed)
 	defer cancel()
@@ -407,8 +408,8 @@ func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _
 	return place, nil, refused
 }
 
-// forbids returns the refusal of an address, nil if the box may connect to it. name is the name
-// that the box has used, "" for none. machine has the addresses of this machine.
+// forbids returns an error if the box must not connect to the address to, and nil otherwise. name
+// is the name that the box has used, "" for none. machine has the addresses of this machine.
 func (g *Gate) forbids(name string, to netip.AddrPort, machine []netip.Addr) error {
 	a := to.Addr()
 	place, leads := entry(a.String(), to.Port()), ""
@@ -450,7 +451,7 @@ func dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	return t, nil
 }
 
-// lost reports whether an address is one of this machine, or of no machine.
+// lost reports whether an address belongs to this machine, or to no machine.
 func lost(a netip.Addr, machine []netip.Addr) bool {
 	if inner := within(a); inner != a {
 		return lost(inner, machine)
@@ -462,21 +463,23 @@ func lost(a netip.Addr, machine []netip.Addr) bool {
 	return a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || slices.ContainsFunc(nowhere, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// closed reports whether a box may reach an address only if its list has the address itself:
-// addresses that are lost, link-local ones, and those of the metadata of clouds.
+// closed reports whether a box may connect to an address only if [Hosts] lists the address itself.
+// These are the addresses for which lost is true, link-local ones, and those of clouds' metadata
+// services.
 func closed(a netip.Addr, machine []netip.Addr) bool {
 	a = within(a)
 	metadata := []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("100.100.100.200")}
 	return lost(a, machine) || !a.IsGlobalUnicast() || slices.Contains(metadata, a)
 }
 
-// private reports whether an address is one of a private network.
+// private reports whether an address belongs to a private network.
 func private(a netip.Addr) bool {
 	a = within(a)
 	return a.IsPrivate() || netip.MustParsePrefix("100.64.0.0/10").Contains(a)
 }
 
-// within returns the IPv4 address in an address of NAT64 or 6to4, or any other address itself.
+// within returns the IPv4 address that is contained in an address of NAT64 or 6to4. It returns any
+// other address unchanged.
 func within(a netip.Addr) netip.Addr {
 	switch b := a.AsSlice(); {
 	case netip.MustParsePrefix("64:ff9b::/96").Contains(a):
@@ -489,7 +492,7 @@ func within(a netip.Addr) netip.Addr {
 
 // machine returns the addresses of this machine.
 func machine() []netip.Addr {
-	all, _ := net.InterfaceAddrs() // if this fails, loopback is refused all the same
+	all, _ := net.InterfaceAddrs() // after an error, loopback addresses are still refused
 	var own []netip.Addr
 	for _, a := range all {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
@@ -499,8 +502,9 @@ func machine() []netip.Addr {
 	return own
 }
 
-// join copies between the box and the world until both ends have closed, and then closes both.
-// begin reads the first bytes of the box. If it returns no error, join sends what it returns.
+// join copies data between the box and the other end until both have closed their connections, and
+// then closes both. begin reads the first bytes of the box, and returns the bytes to send to the
+// other end, or an error to close both connections.
 func join(box *gonet.TCPConn, world *net.TCPConn, begin func(io.Reader) ([]byte, error)) {
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -515,15 +519,15 @@ func join(box *gonet.TCPConn, world *net.TCPConn, begin func(io.Reader) ([]byte,
 			err = world.CloseWrite()
 		}
 		if err != nil {
-			_ = errors.Join(box.Close(), world.Close()) // the other direction ends
+			_ = errors.Join(box.Close(), world.Close()) // makes the other direction end
 		}
 	})
-	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 128<<10)) // the buffer has room for more than a frame of the link
+	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 128<<10)) // the buffer is larger than a packet of the link
 	if err == nil {
 		err = box.CloseWrite()
 	}
 	if err != nil {
-		_ = world.Close() // the other direction ends
+		_ = world.Close() // makes the other direction end
 	}
 	all.Wait()
 	_, _ = box.Close(), world.Close()

@@ -16,17 +16,18 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// Hosts has the places that a box may call; nil has all.
+// Hosts is the places that a box may connect to; nil means all.
 type Hosts []host
 
-// host is one entry: a name, all names below one, or an address.
+// host is one entry of Hosts: a name, all names below a name, or an address.
 type host struct {
-	name, below string // such as "slack.com" or ".slack.com"
+	name, below string // one of them is set, such as "slack.com" or ".slack.com", unless at is
 	at          netip.Addr
 	port        uint16 // 0 for 443 and 80
 }
 
-// ReadHosts reads a list such as api.github.com, *.slack.com:443 and 192.168.1.10:5432.
+// ReadHosts parses a list with entries such as api.github.com, *.slack.com:443 and
+// 192.168.1.10:5432.
 func ReadHosts(list []string) (Hosts, error) {
 	all := Hosts{}
 	for _, text := range list {
@@ -61,8 +62,8 @@ func readHost(text string) (h host, err error) {
 	return h, nil
 }
 
-// canonical returns a name as it is compared: in lower case and ASCII, without the dot at its
-// end. What some resolvers take for an address, such as 0x7f.1, is no name.
+// canonical returns a name in the form for comparisons: in lower case and ASCII, without a dot at
+// its end. It returns an error for a text that some resolvers take for an address, such as 0x7f.1.
 func canonical(name string) (string, error) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if strings.ContainsFunc(name, func(r rune) bool { return r > '~' }) {
@@ -83,7 +84,7 @@ func canonical(name string) (string, error) {
 	return name, nil
 }
 
-// is reports whether the entry is a name, or all names below a name, and includes this one.
+// is reports whether the entry includes this name.
 func (h host) is(name string) bool {
 	return name != "" && (name == h.name || h.below != "" && strings.HasSuffix(name, h.below))
 }
@@ -92,26 +93,26 @@ func (h host) on(port uint16) bool {
 	return h.port == port || h.port == 0 && (port == 443 || port == 80)
 }
 
-// know reports whether the list has a name, whatever the port.
+// know reports whether the list includes a name, on any port.
 func (all Hosts) know(name string) bool {
 	return slices.ContainsFunc(all, func(h host) bool { return h.is(name) })
 }
 
-// allow reports whether the list has a name with this port.
+// allow reports whether the list includes a name on this port.
 func (all Hosts) allow(name string, port uint16) bool {
 	return slices.ContainsFunc(all, func(h host) bool { return h.is(name) && h.on(port) })
 }
 
-// write reports whether the list has an address itself, with this port.
+// write reports whether the list includes this address and port themselves, and not only a name.
 func (all Hosts) write(at netip.AddrPort) bool {
 	return slices.ContainsFunc(all, func(h host) bool { return h.at == at.Addr() && h.on(at.Port()) })
 }
 
-// refusal is the error for a place that the box may not call. Users read the same text in the
-// log, in errors and in the terminal.
+// refusal is the error for a place that the box may not connect to. Users see its text in the log,
+// in errors and in the terminal.
 type refusal struct {
-	place string // the entry that the list would need
-	how   string // what follows place in the text; "" if the list could have the entry
+	place string // the entry of Hosts that would allow it
+	how   string // the text after place; "" if the user could add that entry
 }
 
 func (r *refusal) Error() string {
@@ -121,7 +122,7 @@ func (r *refusal) Error() string {
 	return "network: " + r.place + " was refused; add it to x-dormouse.box.network"
 }
 
-// entry returns the entry of a list for a name or an address, with a port.
+// entry returns the entry of Hosts for a name or an address with a port.
 func entry(place string, port uint16) string {
 	if (host{}).on(port) {
 		return place
@@ -131,17 +132,19 @@ func entry(place string, port uint16) string {
 
 // # TLS
 
-// hidden is the extension of a ClientHello with an encrypted name of the host (ECH).
+// hidden is the number of the ClientHello extension that encrypts the name of the host (ECH).
 const hidden = 0xfe0d
 
-// greeting is the most bytes of a ClientHello that are read, with the headers of its records.
+// greeting is how many bytes of a ClientHello are read at most, including the headers of its
+// records.
 const greeting = 32 << 10
 
 var errGreeted = errors.New("the ClientHello was read")
 
-// hello is a connection for a TLS server that only reads the ClientHello. It drops answers.
+// hello is the connection of a TLS server that only reads a ClientHello. What the server writes is
+// dropped.
 type hello struct {
-	net.Conn // nil: the server calls no other method
+	net.Conn // nil, because the server calls no other method
 	io.Reader
 }
 
@@ -149,10 +152,10 @@ func (h hello) Read(p []byte) (int, error)  { return h.Reader.Read(p) }
 func (h hello) Write(p []byte) (int, error) { return len(p), nil }
 
 // greet reads the first bytes of a connection to a place, and returns them. If they are a
-// ClientHello of TLS that names a host, greet returns a refusal unless the list has that host:
-// the machine at an allowed address may serve other hosts too.
+// ClientHello of TLS that names a host which the list does not include, greet returns a refusal:
+// the machine at an allowed address may also serve other hosts.
 func (all Hosts) greet(from io.Reader, place string, port uint16) ([]byte, error) {
-	first := make([]byte, 2) // a record with a handshake, of SSL 3 or TLS
+	first := make([]byte, 2) // the first bytes of a handshake record of SSL 3 or TLS
 	for n, want := range []byte{22, 3} {
 		if _, err := io.ReadFull(from, first[n:n+1]); err != nil {
 			return first[:n], nil //nolint:nilerr // the next read returns the error again

@@ -13,14 +13,14 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Temporary begins the names of the keeper's temporary files. A keeper removes old files whose
-// names begin so.
+// Temporary is the prefix of the keeper's temporary files. A keeper removes old files with this
+// prefix.
 const Temporary = "dormouse-keeper-tmp-"
 
-// Base returns an image without programs, in which a box mounts files and folders of this
-// machine at their own paths. The image has an empty place for each of these paths, and the
-// symbolic links that the path leads over. Its user is uid and gid, whose home is /tmp. The
-// caller closes the image's file, which has no name.
+// Base returns an image without programs, for a box that mounts files and folders of this machine
+// at their own paths. The image has an empty file or folder at each of these paths, and the
+// symbolic links on the way there. Its user is uid and gid, with the home /tmp. The caller closes
+// the image's file, which has no name.
 func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 	f, err := os.CreateTemp("", Temporary)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 		"/etc/passwd": fmt.Sprintf("root:x:0:0::/tmp:/bin/sh\nserver:x:%d:%d::/tmp:/bin/sh\n", uid, gid),
 		"/etc/group":  fmt.Sprintf("root:x:0:\nserver:x:%d:\n", gid),
 	}
-	for _, file := range []string{"/etc/ld.so.cache", "/etc/localtime"} { // where libraries are, and the time zone
+	for _, file := range []string{"/etc/ld.so.cache", "/etc/localtime"} { // the cache of library paths, and the time zone
 		if have, err := os.ReadFile(file); err == nil {
 			text[file] = string(have)
 		}
@@ -61,8 +61,8 @@ func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 	return &Image{Sum: sum, File: f, Config: v1.Config{User: fmt.Sprintf("%d:%d", uid, gid)}}, nil
 }
 
-// place adds the folders and links that the path of a file of this machine leads over, and an
-// empty file or folder at the end.
+// place adds the folders and links on the path of a file of this machine, and an empty file or
+// folder at its end.
 func (f *flat) place(file string) error {
 	at, rest := "/", strings.Split(file, "/")
 	for links := 0; len(rest) > 0; {

@@ -17,21 +17,21 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Limits bound what an image may be when it is unpacked.
+// Limits limit the size of an unpacked image.
 type Limits struct {
-	Bytes   int64 // sum of all files
+	Bytes   int64 // of all files together
 	Entries int   // files, folders and links
 }
 
 // flat writes the layers of an image as one file system. The newest layer is added first, so flat
-// knows which entries of a layer newer layers have replaced or removed.
+// knows which entries of an older layer are replaced or removed.
 type flat struct {
 	out    *erofs.Writer
 	limits Limits
 	bytes  int64
 	count  int
 
-	seen   map[string]bool // paths of entries so far; true if the entry hides all below the path in older layers
+	seen   map[string]bool // paths of the entries so far; true if the entry hides everything below its path in older layers
 	opaque map[string]bool // folders whose contents in older layers are hidden
 }
 
@@ -39,16 +39,17 @@ func newFlat(out *erofs.Writer, limits Limits) *flat {
 	return &flat{out: out, limits: limits, seen: map[string]bool{}, opaque: map[string]bool{}}
 }
 
-// Names of the tar files of layers: ".wh.NAME" removes NAME of older layers.
+// Special names in the tar files of layers: ".wh.NAME" removes NAME of older layers, and emptied
+// removes all contents of its folder in older layers.
 const (
 	removed = ".wh."
 	emptied = ".wh..wh..opq"
 )
 
-// layer adds a layer, from a tar file that may be compressed.
+// layer adds the layer in a tar file, which may be compressed.
 func (f *flat) layer(file string) error {
-	opaque := map[string]bool{} // folders whose contents this layer hides in older ones
-	own := map[string]bool{}    // files of this layer that were written
+	opaque := map[string]bool{} // folders whose contents in older layers this layer hides
+	own := map[string]bool{}    // regular files of this layer that were written
 	var links []*tar.Header
 	err := eachEntry(file, func(h *tar.Header, r io.Reader) error {
 		if f.count++; f.count > f.limits.Entries {
@@ -86,7 +87,7 @@ func (f *flat) layer(file string) error {
 	return f.links(file, links, own)
 }
 
-// hidden reports whether a newer layer removed or replaced the path.
+// hidden reports whether a newer layer has removed or replaced the path.
 func (f *flat) hidden(p string) bool {
 	if _, ok := f.seen[p]; ok {
 		return true
@@ -101,7 +102,7 @@ func (f *flat) hidden(p string) bool {
 	}
 }
 
-// add writes one entry, unless every box has a file of its own at this path.
+// add writes one entry, except the files that surround makes for every box.
 func (f *flat) add(p string, h *tar.Header, r io.Reader) error {
 	if slices.Contains([]string{resolver, hosts}, p) {
 		return nil
@@ -124,7 +125,7 @@ func (f *flat) add(p string, h *tar.Header, r io.Reader) error {
 		return nil
 	default:
 		if strings.HasPrefix(p, "/dev/") {
-			return nil // the box has a /dev of its own
+			return nil // every box has its own /dev
 		}
 		return fmt.Errorf("%s is a device or a pipe, which an image must not have", p)
 	}
@@ -136,7 +137,7 @@ func (f *flat) describe(p string, h *tar.Header) error {
 	return errors.Join(f.out.Chmod(p, h.FileInfo().Mode()), f.out.Chown(p, h.Uid, h.Gid), f.out.Chtimes(p, h.ModTime, h.ModTime))
 }
 
-// file writes a file.
+// file writes a regular file.
 func (f *flat) file(p string, h *tar.Header, r io.Reader) error {
 	if f.bytes += h.Size; f.bytes > f.limits.Bytes {
 		return fmt.Errorf("the image is larger than %d MB", f.limits.Bytes>>20)
@@ -154,9 +155,9 @@ func (f *flat) file(p string, h *tar.Header, r io.Reader) error {
 	return f.describe(p, h)
 }
 
-// links writes the hard links of a layer as copies, because the writer of EROFS has no hard
-// links. own has the files of the layer that were written. A newer layer may hide the target of
-// a link; then links reads the target from the layer again.
+// links writes the hard links of a layer as copies, because the EROFS writer does not support hard
+// links. own has the files of the layer that were written. If a newer layer hides the target of a
+// link, links reads the target from the layer's tar file again.
 func (f *flat) links(file string, links []*tar.Header, own map[string]bool) error {
 	hidden := map[string][]*tar.Header{}
 	for _, h := range links {
@@ -209,13 +210,13 @@ func (f *flat) links(file string, links []*tar.Header, own map[string]bool) erro
 	return err
 }
 
-// eachEntry reads a tar file, which may be compressed by gzip or zstd.
+// eachEntry calls do for each entry of a tar file, which may be compressed with gzip or zstd.
 func eachEntry(file string, do func(*tar.Header, io.Reader) error) error {
 	in, err := os.Open(file)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = in.Close() }() // the file was only read
+	defer func() { _ = in.Close() }() // nothing was written
 	r := bufio.NewReaderSize(in, 1<<16)
 	var plain io.Reader = r
 	switch magic, _ := r.Peek(4); {
@@ -247,7 +248,7 @@ func eachEntry(file string, do func(*tar.Header, io.Reader) error) error {
 	}
 }
 
-// cleaned returns the absolute path of an entry.
+// cleaned returns the absolute path of an entry in the image.
 func cleaned(name string) (string, error) {
 	if slices.Contains(strings.Split(name, "/"), "..") {
 		return "", fmt.Errorf("the path %q leads out of the image", name)
@@ -255,13 +256,13 @@ func cleaned(name string) (string, error) {
 	return path.Clean("/" + name), nil
 }
 
-// The files of the network, which are the same in every box.
+// The files that configure the network, which are the same in every box.
 const (
 	resolver = "/etc/resolv.conf"
 	hosts    = "/etc/hosts"
 )
 
-// finish completes the file system in file, and returns the SHA-256 of the file, in hex.
+// finish completes the file system, and returns the SHA-256 of its file in hexadecimal.
 func (f *flat) finish(file *os.File) (sum string, err error) {
 	if err := f.out.Close(); err != nil {
 		return "", err

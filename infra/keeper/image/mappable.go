@@ -11,21 +11,21 @@ import (
 	"github.com/erofs/go-erofs"
 )
 
-// Places in an EROFS file; erofs_fs.h of Linux has them all.
+// Offsets and constants of the EROFS format, from erofs_fs.h of Linux.
 const (
 	block       = 4096
 	super       = 1024
-	superSum    = super + 8  // features; bit 0 says that the superblock has a checksum
-	superBlocks = super + 36 // how many blocks there are
-	superMeta   = super + 40 // the block of the first inode
-	inodeSlot   = 32         // an inode begins at a multiple of it
-	inodeData   = 16         // the block of its data, in an inode
-	inlined     = 2          // the layout of data behind the inode
+	superSum    = super + 8  // offset of the features; bit 0 says that the superblock has a checksum
+	superBlocks = super + 36 // offset of the number of blocks
+	superMeta   = super + 40 // offset of the block number of the first inode
+	inodeSlot   = 32         // inodes begin at multiples of this
+	inodeData   = 16         // offset of the block number of the data, in an inode
+	inlined     = 2          // the data layout in which the data follows the inode
 )
 
-// Mappable changes an EROFS file so that each file in it has blocks of its own. The writer puts
-// the contents of small files behind their inodes. gVisor cannot map them there, and ends a
-// program that maps one with SIGBUS.
+// Mappable changes an EROFS file so that each file in it has its own blocks. The EROFS writer puts
+// the contents of small files directly after their inodes. gVisor cannot map them there: it kills
+// a program that maps one with SIGBUS.
 func Mappable(f *os.File) error {
 	system, err := erofs.Open(f)
 	if err != nil {
@@ -42,7 +42,7 @@ func Mappable(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	moved := map[int64]int64{} // the place of an inode, by the number of its new block
+	moved := map[int64]int64{} // the offset of an inode, by the number of its new block
 	at := end
 	err = fs.WalkDir(system, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

@@ -1,12 +1,13 @@
-// Package image keeps container images, each as one EROFS file.
+// Package image stores container images, each as one EROFS file.
 //
-// A store is a folder, which the boxes of one user share:
+// A store is a folder that the boxes of one user share. A box is a program that runs in a virtual
+// kernel.
 //
 //	refs/NAME      the digest of an image that was pulled by this name
 //	sha256-HEX.N/  an image, in the form N: rootfs.erofs and image.json
 //	lock-, tmp-    files of a pull that is under way
 //
-// A pull checks an image and writes it to disk, and then puts it into its place by a rename.
+// A pull checks an image, writes it to the disk, and then moves it to its place by a rename.
 package image
 
 import (
@@ -32,45 +33,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Store is a folder of images. Its methods may be called at any time by several processes.
+// Store is a folder of images. Its methods may be called concurrently, also by several processes.
 type Store struct {
 	Dir        string
 	Limits     Limits
-	Nameserver string // the address of the resolver of every box
-	Init       []byte // a program that every image gets
+	Nameserver string // the address of the DNS resolver for every box
+	Init       []byte // a program that is added to every image
 	InitPath   string // path of Init in the image, "" for none
 }
 
-// form is the version of the files that this package makes of an image.
+// form is the version of the files that this package makes for an image.
 const form = "3"
 
-// DefaultLimits are far above the images that people use: those with a browser have 2 GB.
+// DefaultLimits returns limits far above the images that people use: those with a browser have 2
+// GB.
 func DefaultLimits() Limits { return Limits{Bytes: 16 << 30, Entries: 500_000} }
 
-// Image is an image of the store. The caller closes File.
+// Image is an image in the store. The caller closes File.
 type Image struct {
-	Digest string   // digest of the manifest, "sha256:HEX"; "" for an image without one
-	Sum    string   // SHA-256 of File, in hex
+	Digest string   // digest of the manifest, "sha256:HEX"; "" for an image that Base has made
+	Sum    string   // SHA-256 of File, in hexadecimal
 	File   *os.File // the file system
 	Config v1.Config
 }
 
-// record is image.json.
+// record is the content of image.json.
 type record struct {
-	SHA256 string    `json:"sha256"` // digest of the file system
+	SHA256 string    `json:"sha256"` // SHA-256 of the file system, in hexadecimal
 	Stamp  stamp     `json:"stamp"`
 	Config v1.Config `json:"config"`
 }
 
-// stamp is metadata of a file that changes whenever somebody writes to the file. Only someone who
-// can set the clock of the machine could restore it.
+// stamp is metadata of a file that changes whenever somebody writes to the file. To restore it one
+// would have to set the clock of the machine.
 type stamp struct {
 	Inode   uint64 `json:"inode"`
 	Size    int64  `json:"size"`
 	Changed int64  `json:"changed_ns"`
 }
 
-// named returns an image that was pulled by this name. The error is fs.ErrNotExist if there is
+// named returns the image that was pulled by this name. The error is fs.ErrNotExist if there is
 // none.
 func (s Store) named(ref string) (*Image, error) {
 	digest, err := os.ReadFile(s.ref(ref))
@@ -80,7 +82,8 @@ func (s Store) named(ref string) (*Image, error) {
 	return s.open(string(digest))
 }
 
-// open returns the image with this digest. It refuses and removes an image whose file has changed.
+// open returns the image with this digest. If the image's file has changed, open removes the image
+// and returns an error.
 func (s Store) open(digest string) (*Image, error) {
 	dir := s.folder(digest)
 	text, err := os.ReadFile(filepath.Join(dir, "image.json"))
@@ -101,8 +104,8 @@ func (s Store) open(digest string) (*Image, error) {
 	return &Image{Digest: digest, Sum: r.SHA256, File: f, Config: r.Config}, nil
 }
 
-// unchanged returns an error if the file system of an image is not the one in its record. It
-// reads the file only if the stamp differs.
+// unchanged returns an error if the file of an image is not the one in its record. It reads the
+// file only if the stamp differs.
 func (s Store) unchanged(dir string, f *os.File, r record) error {
 	now, err := stampOf(f)
 	if err != nil || now == r.Stamp {
@@ -115,12 +118,12 @@ func (s Store) unchanged(dir string, f *os.File, r record) error {
 	if sum != r.SHA256 {
 		return errors.Join(fmt.Errorf("the image in %s was changed on disk; the next start pulls it again", dir), os.RemoveAll(dir))
 	}
-	r.Stamp = now // the store was copied from elsewhere
+	r.Stamp = now // the store was copied from another place
 	return writeRecord(dir, r)
 }
 
-// Pull returns the image with this name, and fetches it unless the store has it. With always,
-// it asks the registry which image has the name now.
+// Pull returns the image with this name. It fetches the image if the store does not have it. If
+// always is set, it asks the registry which image has the name now.
 func (s Store) Pull(ctx context.Context, ref string, always bool) (*Image, error) {
 	if !always {
 		if i, err := s.named(ref); !errors.Is(err, fs.ErrNotExist) {
@@ -166,17 +169,17 @@ func (s Store) Pull(ctx context.Context, ref string, always bool) (*Image, error
 	return i, nil
 }
 
-// make builds the folder of an image beside its place, and then renames it.
+// make builds the folder of an image under a temporary name, and then renames it.
 func (s Store) make(ref string, img v1.Image, digest string) error {
 	tmp := filepath.Join(s.Dir, "tmp-"+key(ref))
-	if err := os.RemoveAll(tmp); err != nil { // a pull that was killed has left it
+	if err := os.RemoveAll(tmp); err != nil { // the remains of a pull that was killed
 		return err
 	}
 	made := filepath.Join(tmp, "made")
 	if err := os.MkdirAll(made, 0o700); err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(tmp) }() // the next pull by this name tries again
+	defer func() { _ = os.RemoveAll(tmp) }() // after an error, the next pull by this name tries again
 	config, err := img.ConfigFile()
 	if err != nil {
 		return err
@@ -202,8 +205,8 @@ func (s Store) make(ref string, img v1.Image, digest string) error {
 	return syncFolder(s.Dir)
 }
 
-// download writes the layers to files, oldest first. It returns an error unless each has the
-// size and the digest that the manifest names.
+// download writes the layers to files, and returns their names, oldest layer first. It fails
+// unless each layer has the size and the digest in the manifest.
 func (s Store) download(tmp string, img v1.Image) ([]string, error) {
 	layers, err := img.Layers()
 	if err != nil {
@@ -229,7 +232,7 @@ func (s Store) download(tmp string, img v1.Image) ([]string, error) {
 }
 
 func save(file string, l v1.Layer) error {
-	in, err := l.Compressed() // the reader compares size and digest at the end
+	in, err := l.Compressed() // at the end the reader compares size and digest
 	if err != nil {
 		return err
 	}
@@ -242,7 +245,7 @@ func save(file string, l v1.Layer) error {
 	return errors.Join(err, out.Close())
 }
 
-// write makes the file system of the layers. tmp is a folder for its temporary files.
+// write makes the file system from the layers. tmp is a folder for temporary files.
 func (s Store) write(file, tmp string, layers []string) (sum string, at stamp, err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o400)
 	if err != nil {
@@ -290,7 +293,7 @@ func (s Store) name(ref, digest string) error {
 	return replace(file, []byte(digest))
 }
 
-// lock waits until no other process pulls by this name.
+// lock waits until no other process pulls by this name, and then locks the name.
 func (s Store) lock(ref string) (unlock func(), err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
@@ -302,7 +305,7 @@ func (s Store) lock(ref string) (unlock func(), err error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
 		if err == nil {
-			return func() { _ = f.Close() }, nil // closing unlocks
+			return func() { _ = f.Close() }, nil // closing releases the lock
 		}
 		if !errors.Is(err, unix.EINTR) {
 			return nil, errors.Join(err, f.Close())
@@ -318,7 +321,7 @@ func writeRecord(dir string, r record) error {
 	return replace(filepath.Join(dir, "image.json"), text)
 }
 
-// replace replaces a file in one step.
+// replace replaces a file by a rename.
 func replace(file string, text []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-")
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/erofs/go-erofs"
 )
 
-// User is who a server is inside its box.
+// User is the user as which a server runs in its box.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32
 	Home     string
 }
 
-// User finds a user in /etc/passwd and /etc/group of the image. text is "NAME", "UID", or either
-// with ":GROUP"; "" is root.
+// User looks a user up in /etc/passwd and /etc/group of the image. text is "NAME", "UID", or one
+// of them with ":GROUP"; "" means root.
 func (i *Image) User(text string) (User, error) {
 	who, group, grouped := strings.Cut(text, ":")
 	u := User{Home: "/"}
@@ -67,12 +67,12 @@ func (i *Image) User(text string) (User, error) {
 	return u, nil
 }
 
-// each calls do with the fields of each line of a file that has at least so many fields. Colons
-// separate fields.
+// each calls do with the fields of each line of a file, which are separated by colons. It skips
+// lines with fewer fields.
 func each(system fs.FS, file string, fields int, do func([]string)) {
 	text, err := fs.ReadFile(system, file)
 	if err != nil {
-		return // an image need not have users
+		return // an image need not have this file
 	}
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(f) >= fields {
