@@ -288,7 +288,7 @@ func shorten(name string) string {
 	return strings.TrimSpace(name[:end])
 }
 
-// storeError returns an error of the store unless it is code.
+// storeError returns err, or nil if err has this code.
 func storeError(err error, code storage.Code) error {
 	if errors.Is(err, code) {
 		return nil

@@ -145,7 +145,7 @@ func (b *Server) callback(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// identify returns the code for a user with some claims.
+// identify returns the code for a user with these claims.
 //
 // Errors: Unauthenticated, Forbidden.
 func (b *Server) identify(req request, claims map[string]any) (code, error) {

@@ -22,7 +22,7 @@ type Asked struct {
 	Until     int64      `json:"x"`
 }
 
-// askFor is how long the URL of an ask can be opened.
+// askFor is how long the URL of a page from [Vault.Ask] can be opened.
 const askFor = time.Hour
 
 // Ask returns an error that has what a client needs to ask its user to connect third parties: its

@@ -22,7 +22,7 @@ func text(s string) string { return webpage.Text(s) }
 
 func escape(s string) string { return webpage.Escape(s) }
 
-// hidden returns the fields that every form of a visit has.
+// hidden returns the hidden fields that every form has.
 func (v pageRequest) hidden(csrf string) string {
 	field := func(name, value string) string {
 		return fmt.Sprintf(`<input type="hidden" name="%s" value="%s">`, name, escape(value))

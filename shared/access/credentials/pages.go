@@ -58,7 +58,7 @@ type Pages struct {
 	log     *slog.Logger
 }
 
-// The paths. pathPage is where functions for calls send a browser from /SERVER/connect.
+// Paths of the pages. The endpoint for calls redirects browsers from /SERVER/connect to pathPage.
 const (
 	pathPage = "/connect"
 	pathBack = "/connected" // where third parties send browsers back

@@ -14,8 +14,8 @@ import (
 )
 
 // Provider is a third party, by its section of x-dormouse.connect. With Authorize, its
-// users connect it by OAuth. With Exchange, they have it by signing in here. Without both,
-// they give an API key.
+// users connect it by OAuth. With Exchange, users need only sign in here. Without both,
+// users give an API key.
 type Provider struct {
 	Title string `json:"title"` // the name of the third party on pages; "" for its name in the file
 	Help  string `json:"help"`  // where users get an API key, for the page

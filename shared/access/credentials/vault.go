@@ -170,7 +170,7 @@ type asking func(ctx context.Context) (token, error)
 // is no way to ask. If there is no row, row is zero and h is nil.
 type renewal func(ctx context.Context, row storage.UpstreamToken, h *held) (asking, error)
 
-// refreshing renews by refresh tokens.
+// refreshing returns the renewal that uses refresh tokens.
 func (v *Vault) refreshing(p Provider) renewal {
 	return func(_ context.Context, row storage.UpstreamToken, h *held) (asking, error) {
 		if h == nil || h.Refresh == "" || p.Token == "" || row.Until.IsZero() {
@@ -184,8 +184,8 @@ func (v *Vault) refreshing(p Provider) renewal {
 	}
 }
 
-// good returns the secret of a row. It renews a secret that ends soon. It returns nil if
-// there is none. The Missing has the revision of the row in either case.
+// good returns the secret of a row, after it has renewed one that ends soon. It returns nil if
+// there is no valid secret. The Missing has the revision of the row in either case.
 func (v *Vault) good(ctx context.Context, at place, renew renewal) (*storage.Secret, Missing, error) {
 	for begun := time.Now(); ; {
 		row, h, err := v.read(ctx, at)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// maxPrincipal is the longest principal, in bytes, as for keys.
+// maxPrincipal is the longest principal, in bytes, as for API keys.
 const maxPrincipal = 128
 
 // principal returns the principal for a subject of an issuer: name, ":" and the subject. A

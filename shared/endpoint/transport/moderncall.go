@@ -78,9 +78,9 @@ func (m modern) check(notes json.RawMessage) (brief bool, err error) {
 	return ok && after <= soon, nil
 }
 
-// list lists the tools of a server of a group for a caller that has never had the list, and keeps
-// what it says about calls of them. If the server does not answer soon, or refuses, nothing is
-// known of the tools, and their calls need nothing.
+// list lists the tools of a group's server for a caller that has never had the list. It stores what
+// the list says about calls of the tools. If the server does not answer soon, or refuses, nothing is
+// known of the tools, and calls of them are not checked.
 func (m modern) list(ctx context.Context) (notes json.RawMessage, err error) {
 	ctx, cancel := context.WithDeadline(ctx, m.x.begun.Add(m.x.opts.KeepAlive))
 	defer cancel()

@@ -53,8 +53,8 @@ func amend(ctx context.Context, store storage.Sessions, id storage.ID, change fu
 // writer succeeded, so only very many writers can use this time up.
 const contended = 10 * time.Second
 
-// tombstoneLife is how long an ended session stays, so that operators can see why it
-// ended.
+// tombstoneLife is how long the record of an ended session is kept, so that operators can see why
+// the session ended.
 const tombstoneLife = time.Hour
 
 // ending returns the change of a record that ends its session, for [update].

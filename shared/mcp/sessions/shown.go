@@ -24,7 +24,7 @@ import (
 // changes by an operator. A call of a tool that was not accepted is refused.
 
 // shownTo returns the [storage.Address.Shown] of a delivery. lists are the ids of the requests for
-// lists of tools in it. It is nil if the client sees all tools as the server lists them.
+// lists of tools in it. shownTo returns nil if the client sees all tools as the server lists them.
 func shownTo(c Caller, lists ...json.RawMessage) *storage.Shown {
 	if c.Tools.IsZero() && c.Server.Pin == nil || len(lists) == 0 {
 		return nil

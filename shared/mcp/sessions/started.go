@@ -124,7 +124,7 @@ func Relist(ctx context.Context, store storage.Boxes, tenant, server string) err
 	return nil
 }
 
-// expire makes parts of a record invalid. which is called with the name of each.
+// expire makes those parts of a record invalid whose names which accepts.
 func expire(ctx context.Context, store storage.Handshakes, record string, which func(part string) bool) error {
 	parts, err := store.ListHandshakes(ctx, record, "")
 	if err != nil {
