@@ -65,7 +65,7 @@ func (r *serverReader) serverSettings() []setting {
 					on := m.value.on
 					s.Tools.Pin = &on
 				}
-			}}, "(for servers of others without a version)", "clients see tools only as they were first listed, until you accept another: [held-tools.md](held-tools.md)"},
+			}}, "(for servers that [others may change](held-tools.md#for-which-servers))", "clients see tools only as they were first listed, until you accept another: [held-tools.md](held-tools.md)"},
 			{"descriptions", kind{values: "texts by name, 16 KiB together", read: r.descriptions}, "(none)", "`{\"search\": \"Searches our wiki\"}` replaces what the server says about a tool, also at [`/mcp`](one-address.md)"},
 		}}), "", ""},
 		{"audit", r.audits(r.what+": ", &s.Audit), "", ""},
@@ -85,10 +85,10 @@ func (r *serverReader) boxSettings() []setting {
 	return []setting{
 		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "limits, a read-only system, no unix sockets, and some no network ([which](sandbox.md#choose-a-profile)), in place of the defaults here. `\"none\"`: no profile, although others can call"},
 		{"network", kind{values: "`\"on\"`, `\"off\"`, or a list of hosts", read: r.network}, `"on"`, "`\"off\"`: the process can open no socket (seccomp), except pairs with its own children. A list such as `[\"api.github.com\", \"*.slack.com:443\"]` [seals](sandbox.md#sealed) the server, which then [calls these hosts only](sandbox.md#which-hosts-a-server-calls)"},
-		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of all its processes [together](sandbox.md#choose-a-profile); on AWS the size of its task"},
-		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "limit of the process; on AWS the size of its task"},
-		{"pids_limit", r.whole(&b.Pids, 1, 1<<16), "(none)", "limit of processes and threads"},
-		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process sees the system, its staged files and its workspace, and writes only to the workspace"},
+		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of all its processes [together](sandbox.md#choose-a-profile); on AWS its box has at least as much"},
+		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "limit of the process and its children; on AWS a task of Fargate has at least as many"},
+		{"pids_limit", r.whole(&b.Pids, 1, 1<<16), "(none)", "limit of processes and threads, where the system [can keep it](sandbox.md)"},
+		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process sees the system, its staged files and its workspace, and writes only to the workspace and to a temporary folder of its own"},
 		{"host_path", kind{values: "a path, or `\"auto\"`", read: func(m member, _ string) { b.HostPath = r.path(m.value, "host_path") }}, "(none)", "a folder that is copied to the workspace, with its Python or Node dependencies installed once. `\"auto\"`: the folder of the program"},
 		{"host_path_mode", r.word(func(mode string) { b.HostPathWritable = mode == "rw" }, "ro", "rw"), `"ro"`, "`\"rw\"`: the folder itself"},
 		{"env", kind{values: "variables", read: func(m member, _ string) { // these variables replace those of the key env, which all clients read
@@ -107,7 +107,7 @@ func (r *serverReader) boxSettings() []setting {
 			}
 		}}, "(none)", "variables whose values are hidden in logs and errors although they are short"},
 		{"scope", r.word(func(scope string) { b.Scope = Scope(scope) }, "session", "principal", "shared"), `"session"`, "the sessions that share a process. `\"session\"`: each has its own. `\"principal\"`: all sessions of a principal. `\"shared\"`: all sessions of a tenant, which see each other's log lines and list changes"},
-		{"snapshot", r.word(func(of string) { b.Snapshot = Snapshot(of) }, "off", "session", "principal"), "(that of `scope`, with a workspace)", "the workspace comes back after a sleep. `\"principal\"`: one workspace for all sessions of a principal. `\"off\"`: none. An unused snapshot is deleted after twice the life of a session (AWS: and 15 days at least)"},
+		{"snapshot", r.word(func(of string) { b.Snapshot = Snapshot(of) }, "off", "session", "principal"), "(that of `scope`, with a workspace)", "the workspace comes back after a sleep. `\"principal\"`: a process begins with the workspace of the process of its principal that stopped last. `\"off\"`: none. An unused snapshot is deleted after twice the life of a session (AWS: and 15 days at least)"},
 		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation (npm's install scripts, source distributions of Python), in a sandbox (as far as the system has one, if the server is not confined) with the network, one writable folder and no secrets"},
 		{"sealed", r.flag(&b.Sealed), "false", "the server runs in [a kernel of its own](sandbox.md#sealed), from the image of its `docker run` or of `image`, or with the programs of the machine, without a container engine; on one Linux machine"},
 		{"memory", r.word(func(of string) { b.Memory = of == "keep" }, "off", "keep"), `"off"`, "`\"keep\"`: the process [sleeps with its memory](sandbox.md#memory-that-lasts). It seals the server"},
