@@ -21,7 +21,7 @@ import (
 
 type connectCommand struct {
 	Client string   `arg:"" optional:"" help:"The name of the client. Without one the clients are listed."`
-	Server []string `arg:"" optional:"" help:"Name of a server, by default all; may be repeated."`
+	Server []string `arg:"" optional:"" help:"Name of a server, by default all, but not with --url; may be repeated."`
 	One    bool     `help:"Connect /mcp, which has the tools of all servers, as the server \"dormouse\"."`
 	Write  bool     `help:"Write the servers into the client's file and keep the old one as FILE.bak."`
 	Remove bool     `help:"Take what --write has written out of the client's file."`

@@ -34,7 +34,7 @@ import (
 )
 
 type doctorCommand struct {
-	Server string `arg:"" optional:"" help:"Name of a server, which is started once in a data folder of its own."`
+	Server string `arg:"" optional:"" help:"Name of a server, which is started once in a data folder of its own; with --url it is called there."`
 	fileFlag
 	served
 	storeFlag

@@ -26,7 +26,7 @@ import (
 
 // secure has the flags of an endpoint that serves HTTPS itself.
 type secure struct {
-	TLS  string `name:"tls" placeholder:"DOMAIN" help:"Serve HTTPS at :443 with a certificate of Let's Encrypt for this domain, which is then the --public-url."`
+	TLS  string `name:"tls" placeholder:"DOMAIN" help:"Serve HTTPS with a certificate of Let's Encrypt for this domain, which is then the --public-url; at :443 without --listen."`
 	Cert string `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve HTTPS with the certificate in this PEM file, which is read again when it changes."`
 	Key  string `name:"tls-key" type:"path" placeholder:"FILE" help:"The key of --tls-cert, a PEM file."`
 }

@@ -21,7 +21,7 @@ import (
 )
 
 type upgradeCommand struct {
-	Server string `arg:"" optional:"" help:"Name of a server. Without one, the newer versions of all packages are listed."`
+	Server string `arg:"" optional:"" help:"Name of a server. Without one, the newer versions of all packages with a version are listed."`
 	To     string `placeholder:"VERSION" help:"This version instead of the newest, also an older one."`
 	dataFlag
 	serversFile
