@@ -53,7 +53,7 @@ func (r *serverReader) serverSettings() []setting {
 			if s.Tasks = mode; mode == "auto" {
 				s.Tasks = ""
 			}
-		}, "auto", "always", "off"), `"auto"`, "the calls that become tasks, for clients that declare tasks. `\"auto\"`: over 1 s, or over 250 ms if the tool declares `execution.taskSupport`. `\"always\"`: over 250 ms"},
+		}, "auto", "always", "off"), `"auto"`, "the calls that become tasks, for clients that declare tasks. `\"auto\"`: over 1 s, or over 250 ms if the tool's `execution.taskSupport` is `optional` or `required`. `\"always\"`: over 250 ms"},
 		{"remote", r.object(section{name: r.what + ": x-dormouse.remote", label: r.what + ": remote.", settings: []setting{
 			{"private", r.flag(&s.Remote.Private), "false", "lets the `url` of a [remote server](remote-servers.md) lead to this machine or a private network"},
 		}}), "", ""},
