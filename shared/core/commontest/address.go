@@ -8,12 +8,13 @@ import (
 	"testing"
 )
 
-// ports counts the ports that FreeAddress has tried.
+// ports counts the ports that FreeAddress has tried, two for each address.
 var ports atomic.Int32
 
-// FreeAddress returns a loopback address whose port and the next one are free. The kernel gives neither
-// port to a program that asks for any port, even while the program under test does not listen. Tests
-// that run at the same time get different addresses.
+// FreeAddress returns a loopback address, HOST:PORT. Its port and the next higher port are free. They
+// are below the range from which Linux takes the port of a program that listens on port 0, so they
+// stay free until the program under test listens. Tests that run at the same time usually get
+// different addresses, also in different processes.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	for range 1_000 {

@@ -1,4 +1,5 @@
-// Package commontest has what tests of several packages share.
+// Package commontest has helpers for the tests of all packages: checks of values and errors, free
+// addresses, and waiting for conditions.
 package commontest
 
 import (
@@ -46,7 +47,7 @@ func OK(t testing.TB, err error) {
 	}
 }
 
-// OKIn is [OK] for the step that what names.
+// OKIn is like [OK], and begins the message with what, the name of a step.
 func OKIn(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -62,7 +63,7 @@ func Check(t testing.TB, err error) {
 	}
 }
 
-// CheckIn is [Check] for the step that what names.
+// CheckIn is like [Check], and begins the message with what, the name of a step.
 func CheckIn(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -76,7 +77,7 @@ func Equal[T comparable](t testing.TB, want, got T) {
 	EqualIn(t, "", want, got)
 }
 
-// EqualIn is [Equal] for the value that what names.
+// EqualIn is like [Equal], and begins the message with what, the name of the value.
 func EqualIn[T comparable](t testing.TB, what string, want, got T) {
 	t.Helper()
 	if got == want {
@@ -100,7 +101,7 @@ func Same(t testing.TB, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// SameIn is [Same] for the value that what names.
+// SameIn is like [Same], and begins the message with what, the name of the value.
 func SameIn(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
@@ -108,8 +109,8 @@ func SameIn(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// Contains reports an error if text lacks part. what names the text in the error, and may be "". The
-// test goes on.
+// Contains reports an error if text does not contain part. The message begins with what, the name of
+// the text, unless what is "". The test goes on.
 func Contains(t testing.TB, what, part, text string) {
 	t.Helper()
 	if strings.Contains(text, part) {

@@ -11,7 +11,8 @@ import (
 // patience is how long [Eventually] waits. Only a failing test waits that long.
 const patience = 30 * time.Second
 
-// Alive reports whether a process runs; a zombie does not.
+// Alive reports whether a process runs. A zombie counts as ended. Alive needs /proc of Linux, and
+// returns false without it.
 func Alive(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -21,7 +22,8 @@ func Alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }
 
-// Eventually waits until ok returns true. After 30 seconds it fails the test with what.
+// Eventually calls ok until it returns true. If that takes more than 30 seconds, Eventually fails the
+// test; the message ends with what, which names the condition.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {

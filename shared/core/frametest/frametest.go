@@ -1,4 +1,5 @@
-// Package frametest writes and reads frames of the relay for tests.
+// Package frametest writes and reads frames for tests. Frames are the messages between functions and
+// runners, the programs that run MCP servers.
 package frametest
 
 import (
@@ -10,83 +11,83 @@ import (
 )
 
 // Frame can be any frame that a runner or a function can write, even a hostile one. It has the fields
-// of all types. So tests write any field with any type, and read frames without knowing their type.
-// Package frame has one struct for each type. The tags here are written separately, so that a test
-// fails when the wire format changes.
+// of all types, so that tests can combine any fields with any type. Package frame has one struct for
+// each type, and explains the fields. Frame repeats their JSON tags, so that a test fails if the wire
+// format changes.
 type Frame struct {
 	V       int                `json:"v"`
 	Type    frame.Type         `json:"t"`
 	Box     storage.BoxID      `json:"box,omitempty"`
 	Gen     storage.Generation `json:"gen,omitempty"`
-	Token   string             `json:"token,omitempty"`  // one-time, first hello only
-	Runner  string             `json:"runner,omitempty"` // random id, drawn at start
-	Link    int64              `json:"link,omitempty"`   // counts the runner's hellos on new connections
-	Task    string             `json:"task,omitempty"`   // the fleet's name for the runner
-	Digest  string             `json:"digest,omitempty"` // of the definition that the runner was started with
+	Token   string             `json:"token,omitempty"`  // one-time; in hellos before the first welcome
+	Runner  string             `json:"runner,omitempty"` // random id, chosen when the runner starts
+	Link    int64              `json:"link,omitempty"`   // the number of the connection, by the runner's count
+	Task    string             `json:"task,omitempty"`   // the id of the runner's task in its fleet
+	Digest  string             `json:"digest,omitempty"` // names the server's definition that the runner was started with
 	Retire  bool               `json:"retire,omitempty"` // on a welcome: the server has another definition by now
 	Session storage.ID         `json:"session,omitempty"`
 
-	Invited bool              `json:"invited,omitempty"` // on a hello: the runner has no launch
-	Baked   bool              `json:"baked,omitempty"`   // on a hello: the image has the install
-	Launch  map[string]string `json:"launch,omitempty"`  // on a welcome
+	Invited bool              `json:"invited,omitempty"` // on a hello: the runner needs Launch
+	Baked   bool              `json:"baked,omitempty"`   // on a hello: the runner's image contains the server's packages
+	Launch  map[string]string `json:"launch,omitempty"`  // on a welcome: environment variables of the box
 
-	// Questions are the client-visible ids of open questions, by session. The sender of a hello asks
-	// for the answers that came while the runner had no connection.
+	// Questions are the ids under which clients know the open questions of servers, by session. The
+	// runner gets the answers that came while it had no connection.
 	Questions map[storage.ID][]string `json:"questions,omitempty"`
 
 	N     int64              `json:"n,omitempty"`
 	Of    int                `json:"of,omitempty"`
 	Frame string             `json:"frame,omitempty"`
 	IDs   []storage.StreamID `json:"ids,omitempty"`
-	// Rounds has the Round of each delivery among IDs that was suspended before.
+	// Rounds has the Round of those deliveries among IDs that were suspended before; see [frame.Asks].
 	Rounds  map[storage.StreamID]int `json:"rounds,omitempty"`
 	Tickets []string                 `json:"tickets,omitempty"`
 	Ticket  string                   `json:"ticket,omitempty"`
 
-	// The fields of Events and its answer. Next on an ack is the index of the next standalone event, if
-	// the batch had any.
+	// The fields of [frame.Events] and of its answer, [frame.Ack]. Next is the index of the next event
+	// of the standalone stream, if the batch had events of that stream.
 	Seq    int64              `json:"seq,omitempty"`
 	Items  []frame.EventItem  `json:"items,omitempty"`
 	Next   storage.Index      `json:"next,omitempty"`
 	Closed []storage.StreamID `json:"closed,omitempty"`
 	Fenced bool               `json:"fenced,omitempty"`
 
-	// The fields of Deliver. Lens cuts the payload into the client's initialize params and the message.
-	// Round is how often the delivery was suspended, Base the last index of its stream.
+	// The fields of [frame.Deliver]. Lens has the lengths of the client's initialize params and of the
+	// message, which make up the payload. Round is how often the delivery was suspended before, and
+	// Base is the index of the last event of its stream.
 	ID         storage.StreamID `json:"id,omitempty"`
 	Round      int              `json:"round,omitempty"`
 	Base       storage.Index    `json:"base,omitempty"`
-	Principal  string           `json:"principal,omitempty"` // a hash that tells the principals of a box apart
+	Principal  string           `json:"principal,omitempty"` // a hash by which the box tells its principals apart
 	Server     string           `json:"server,omitempty"`
 	Level      string           `json:"level,omitempty"`
 	Subscribed []string         `json:"subscribed,omitempty"`
-	Sent       int64            `json:"sent,omitempty"`      // Unix milliseconds; when it was posted
+	Sent       int64            `json:"sent,omitempty"`      // Unix milliseconds; when the frame was posted
 	NotAfter   int64            `json:"notAfter,omitempty"`  // Unix milliseconds
 	AckWithin  int64            `json:"ackWithin,omitempty"` // milliseconds
 	Inbox      bool             `json:"inbox,omitempty"`
 	Again      bool             `json:"again,omitempty"` // the session has had a process before
 	Moved      bool             `json:"moved,omitempty"` // the server's lists may have changed since the session's last request
-	// Looks on a deliver says that the message is an initialize or asks only for a list. On a bye it
-	// says that the runner got no other messages.
+	// Looks on a deliver says that the message is an initialize or asks for a list. On a bye it
+	// says that the runner got only such messages.
 	Looks bool   `json:"looks,omitempty"`
 	Lens  []int  `json:"lens,omitempty"`
-	Trace string `json:"trace,omitempty"` // the client's request in all logs
+	Trace string `json:"trace,omitempty"` // names the client's request in all logs
 
 	Question string `json:"question,omitempty"`
-	In       int64  `json:"in,omitempty"` // milliseconds
-	By       string `json:"by,omitempty"` // the operator who halts
+	In       int64  `json:"in,omitempty"` // on a halt or a drain: milliseconds
+	By       string `json:"by,omitempty"` // on a halt: the operator's name
 
-	// The fields of Status. The payload, if there is one, is the result of a fresh process's
-	// initialize. Detail is then the requested protocol version.
+	// The fields of [frame.Status]. A payload without Lists is the result of a fresh process's
+	// initialize, and Detail is the protocol version that the runner asked for.
 	Process string `json:"process,omitempty"`
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`
-	Era     string `json:"era,omitempty"` // of the server, if it was not known before
+	Era     string `json:"era,omitempty"` // the server's era, if it was not known before
 	Lists   string `json:"lists,omitempty"`
 	Own     bool   `json:"own,omitempty"`
 
-	// The fields of Snapshot and of its answer, Kept. The Type of the request decides which fields a
-	// Kept has.
+	// The fields of [frame.Snapshot] and of its answer, [frame.Kept].
 	Owner   string            `json:"owner,omitempty"`
 	Size    int64             `json:"size,omitempty"` // bytes
 	Object  string            `json:"object,omitempty"`
@@ -98,7 +99,7 @@ type Frame struct {
 	Payload []byte `json:"-"`
 }
 
-// Encode writes a frame of any length, in this version of the protocol.
+// Encode returns the bytes of a frame of [frame.Version]. It does not limit the length.
 func Encode(f Frame) []byte {
 	f.V = frame.Version
 	b := bytes.NewBuffer(nil)
@@ -113,17 +114,17 @@ func Encode(f Frame) []byte {
 	return append(b.Bytes(), f.Payload...)
 }
 
-// EncodeAs writes a frame as another version of the protocol might.
+// EncodeAs is like [Encode], but the frame says that it has another version of the protocol.
 func EncodeAs(version string, f Frame) []byte {
 	return bytes.Replace(Encode(f), []byte(`"v":1`), []byte(`"v":`+version), 1)
 }
 
-// EncodeWithMore writes a frame with header fields that this version does not know.
+// EncodeWithMore is like [Encode], and adds header fields that package frame does not know.
 func EncodeWithMore(f Frame) []byte {
 	return bytes.Replace(Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
 }
 
-// Decode reads a frame that [frame.Decode] accepts, with the same errors.
+// Decode reads a frame that [frame.Decode] accepts. It returns the errors of [frame.Decode] for others.
 func Decode(data []byte) (Frame, error) {
 	if _, err := frame.Decode(data); err != nil {
 		return Frame{}, err

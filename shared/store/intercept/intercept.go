@@ -1,6 +1,6 @@
-// Package intercept wraps a [storage.Store] with one function. The function runs
-// around every call of the store, so a wrapper that counts, measures or fails calls
-// need not forward each method itself.
+// Package intercept wraps a [storage.Store] with one function, which runs around every call
+// of the store. A wrapper that counts calls, measures them or makes them fail is then one
+// function, instead of a method for each method of the store.
 package intercept
 
 import (
@@ -22,29 +22,30 @@ const (
 
 // Call is one call of a store.
 type Call struct {
-	Method string // of storage.Store, such as "Append"
+	Method string // the method of storage.Store, such as "Append"; for collections such as "CreateKey", "Key" and "ListKeys"
 	Kind   Kind
-	// In is the record that a write gets, or the question ids that Answers gets. It is
-	// nil for a call that has only keys.
+	// In is the record that is passed to a write, or the question ids that are passed to
+	// Answers. It is nil for all other calls, also for writes that get only keys.
 	In any
-	// Out is the result of the store, set after do has run: a record, a slice of records,
-	// a [Loaded] or a bool. It is nil for a method that returns only an error.
+	// Out is what the store has returned: a record, a slice of records, a [Loaded], a
+	// bool, or for Newest a stream id. It is nil before the call, and for a method that
+	// returns only an error.
 	Out any
 }
 
-// Loaded is the result of Load.
+// Loaded has the two results of the method Load.
 type Loaded struct {
 	Session storage.Session
 	Box     storage.Box
 }
 
-// Func runs around one call of a store. do makes the call with the context that it gets.
-// Func calls do at most once. The error of Func becomes the error of the method. If that
-// error is not do's error and does not wrap it, the method returns no result.
+// Func runs around one call of a store. Func makes the call through do, at most once; the store
+// gets the context that Func passes to do. The method returns the error of Func. It returns the
+// result of the store only if that error is nil, or is or wraps the error of do.
 type Func func(ctx context.Context, c *Call, do func(context.Context) error) error
 
-// Store is a store with a function around every method but Close. It is safe for
-// concurrent use if the function is. It has as many methods as storage.Store.
+// Store is a [storage.Store] with a function around every method but Close. It is safe for
+// concurrent use if the function is.
 type Store struct {
 	inner  storage.Store
 	around Func
@@ -52,18 +53,18 @@ type Store struct {
 
 var _ storage.Store = (*Store)(nil)
 
-// New puts a function around the methods of inner. Closing the Store closes inner.
+// New returns a Store that runs around around the methods of inner. Closing it closes inner.
 func New(inner storage.Store, around Func) *Store { return &Store{inner: inner, around: around} }
 
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() storage.Store { return s.inner }
 
-// Close closes the inner store. The function does not run around it.
+// Close closes the inner store, without the function.
 func (s *Store) Close() error { return s.inner.Close() }
 
-// Bytes returns how many bytes c gives to a write: of events, messages, answers, parts, lists
-// and durable values, and of a session's initialize parameters. Keys and the other fields of
-// a record do not count.
+// Bytes returns how many bytes of content the record c.In has, or 0 if c is not a write. The
+// content is events, messages, answers, parts, lists, durable values, or a session's initialize
+// parameters. Keys and the other fields of a record do not count.
 func (c *Call) Bytes() (n int) {
 	if c.Kind != Write {
 		return 0
@@ -71,8 +72,8 @@ func (c *Call) Bytes() (n int) {
 	return Bytes(c.In)
 }
 
-// Bytes returns the size of a record or a page, as [Call.Bytes] counts it. It is 0 for
-// anything else.
+// Bytes returns the size of a record or a page, as [Call.Bytes] counts it. It returns 0 for
+// values of other types.
 func Bytes(record any) (n int) {
 	switch r := record.(type) {
 	case storage.Session:
@@ -99,7 +100,7 @@ func Bytes(record any) (n int) {
 	return n
 }
 
-// result runs s.around around do, a call of the inner store that returns a value.
+// result runs s.around around do, which is a call of the inner store and returns a value.
 func result[T any](ctx context.Context, s *Store, c Call, do func(context.Context) (T, error)) (T, error) {
 	var out T
 	var own error
@@ -123,7 +124,7 @@ func write[T any](ctx context.Context, s *Store, method string, in any, do func(
 	return result(ctx, s, Call{Method: method, Kind: Write, In: in}, do)
 }
 
-// change runs the function around a write that returns only an error.
+// change runs s.around around do, which is a write and returns only an error.
 func change(ctx context.Context, s *Store, method string, in any, do func(context.Context) error) error {
 	return s.around(ctx, &Call{Method: method, Kind: Write, In: in}, do)
 }

@@ -1,6 +1,6 @@
-// Package fleettest tests the promises of every [fleet.Fleet], as far as its traits go. A
-// driver passes a [Harness] for each test and runs them all with [Run]. The package knows
-// no driver, and tests nothing that only one of them has (processes, task definitions).
+// Package fleettest tests what every [fleet.Fleet] promises. The tests of a driver call [Run]
+// with a function that makes a [Harness]. What only one driver has, such as processes or task
+// definitions, is tested beside that driver.
 package fleettest
 
 import (
@@ -18,26 +18,27 @@ import (
 // Room is the number of tasks for which the fleet of a harness has room.
 const Room = 2
 
-// Harness is an empty fleet with room for [Room] tasks at a time, with means to control
-// its runners.
+// Harness is an empty fleet with room for [Room] tasks at a time, and functions that control
+// its runners. A runner is the program of a task.
 type Harness struct {
 	Fleet fleet.Fleet
-	// Waits is the environment with which a runner runs until it is stopped, and then
-	// exits with code 0. With the environment Exits3 it exits with code 3 by itself.
+	// Waits and Exits3 are values for [fleet.Task].Env. With Waits, a runner runs until it is
+	// stopped, and then exits with code 0. With Exits3, it exits by itself
+	// with code 3.
 	Waits, Exits3 map[string]string
 	// Ready returns when the runner of a waiting task can take a signal.
 	Ready func(t *testing.T, id string)
-	// Kill ends the runner of a task with SIGKILL, without telling the fleet. It is nil for
-	// a fleet whose runners are in this program.
+	// Kill ends the runner of a task with SIGKILL, without a call of the fleet. It is nil for
+	// a fleet that runs its runners inside the test program.
 	Kill func(t *testing.T, id string)
-	// Ended returns when no process of a task runs any more. The task was stopped or
-	// killed, or exits by itself.
+	// Ended returns when no process of a task runs any more. It is called for tasks that were
+	// stopped or killed, and for those that exit by themselves.
 	Ended func(t *testing.T, id string)
 }
 
-// Run runs all tests that the traits of the fleet permit. open makes a harness that ends
-// with its test. For a fleet that does not list its tasks, the harness needs only the
-// field Fleet.
+// Run tests the fleets that open makes, one for each test. They must end with their test. If a
+// fleet does not list its tasks ([fleet.Traits].Lists), Run tests only what such a fleet
+// promises, and needs only the field Fleet of the harness.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	if !open(t).Fleet.Traits("").Lists {
 		unlisted(t, rig{open(t), t})
@@ -67,7 +68,7 @@ func (r rig) task(token string, env map[string]string) fleet.Task {
 	return fleet.Task{ClientToken: token, Box: "tenant:ä@example.com/echo", Server: "echo", Env: env}
 }
 
-// run starts a task.
+// run starts a task and returns its id.
 func (r rig) run(token string, env map[string]string) string {
 	r.t.Helper()
 	id, err := r.Fleet.Run(r.t.Context(), r.task(token, env))
@@ -77,7 +78,8 @@ func (r rig) run(token string, env map[string]string) string {
 	return id
 }
 
-// waits starts a task that waits, and returns when the task can take a signal.
+// waits starts a task with the environment Waits, and returns its id when the task can take a
+// signal.
 func (r rig) waits(token string) string {
 	r.t.Helper()
 	id := r.run(token, r.Waits)
@@ -94,7 +96,7 @@ func (r rig) tasks() []fleet.Status {
 	return list
 }
 
-// only returns the only task of the fleet.
+// only returns the only task of the fleet. It fails if there is none, or more than one.
 func (r rig) only() fleet.Status {
 	r.t.Helper()
 	list := r.tasks()
@@ -154,7 +156,7 @@ func listed(t *testing.T, r rig) {
 
 func oldestFirst(t *testing.T, r rig) {
 	var want []string
-	for _, token := range []string{"z", "a", "m"} { // each stopped before the next
+	for _, token := range []string{"z", "a", "m"} { // each ends before the next one starts
 		id := r.run(token, r.Exits3)
 		r.Ended(t, id)
 		want = append(want, id)
@@ -228,7 +230,7 @@ func full(t *testing.T, r rig) {
 	r.run("c", r.Waits)
 }
 
-// wrong returns tasks that cannot be run.
+// wrong returns tasks that every fleet refuses with [fleet.ErrInvalid].
 func wrong() map[string]fleet.Task {
 	return map[string]fleet.Task{
 		"no token":        {},
@@ -282,7 +284,7 @@ func unlisted(t *testing.T, r rig) {
 			t.Errorf("stop %q: %v", id, err)
 		}
 	}
-	if _, err := r.Fleet.Run(t.Context(), r.task("c", nil)); !errors.Is(err, fleet.ErrCapacity) { // the repeat took room
+	if _, err := r.Fleet.Run(t.Context(), r.task("c", nil)); !errors.Is(err, fleet.ErrCapacity) { // the repeated Run counted as a second task
 		t.Errorf("got %v, want %v", err, fleet.ErrCapacity)
 	}
 }

@@ -1,5 +1,6 @@
-// Package pooltest lets the functions' programs use a [process.Pool] of another program, as
-// the emulator does in tests. Programs built for AWS (-tags aws) do not contain it.
+// Package pooltest has an HTTP API of a [process.Pool], and its client. In tests, an emulator of
+// AWS runs each Lambda function as a program. These programs start boxes in the emulator's pool.
+// Programs that are built for AWS (-tags aws) do not contain this package.
 package pooltest
 
 import (
@@ -17,14 +18,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 )
 
-// Handler returns the API of a pool that [Client] speaks. It does not authenticate: its caller
-// must admit only programs that may start others.
+// Handler serves p to every [Client]. It does not authenticate requests: its caller must admit
+// only programs that may start other programs.
 //
 //	POST   /tasks               fleet.Task → the id
 //	DELETE /tasks/{id}?reason=             → null
 //	GET    /tasks                          → []fleet.Status
 //
-// Bodies are JSON, except for errors: those of package fleet have a status each.
+// Bodies are JSON. An error is a text instead, with status 400 for [fleet.ErrInvalid], 429 for
+// [fleet.ErrCapacity], and 503 for all others.
 func Handler(p *process.Pool) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, do func(w http.ResponseWriter, r *http.Request) (any, error)) {
@@ -71,7 +73,7 @@ func errorOf(status int) error {
 	return fleet.ErrUnavailable
 }
 
-// Client is the [fleet.Fleet] of a program that does not hold the pool itself.
+// Client is a [fleet.Fleet] that runs tasks in the pool of another program, through [Handler].
 // It is safe for concurrent use.
 type Client struct {
 	base  string
@@ -81,14 +83,15 @@ type Client struct {
 
 var _ fleet.Fleet = (*Client)(nil)
 
-// NewClient returns a client of the pool whose Handler is served at base, a URL without
-// a slash at its end. It does not connect yet, and needs no closing. since is the Since of
-// the pool's traits.
+// NewClient returns a client of the pool whose [Handler] is served at base, a URL without
+// a slash at its end. NewClient does not connect, and the client needs no closing. since must be
+// the pool's [fleet.Traits].Since.
 func NewClient(base string, since time.Time) *Client {
 	return &Client{base: base, since: since, http: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 }
 
-// Run implements [fleet.Fleet]. An unreachable pool is [fleet.ErrUnavailable].
+// Run implements [fleet.Fleet]. If the pool cannot be reached, the error is
+// [fleet.ErrUnavailable].
 func (c *Client) Run(ctx context.Context, t fleet.Task) (id string, err error) {
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -101,7 +104,7 @@ func (c *Client) Run(ctx context.Context, t fleet.Task) (id string, err error) {
 // Stop implements [fleet.Fleet].
 func (c *Client) Stop(ctx context.Context, id, reason string) error {
 	if id == "" {
-		return nil // no task has this id, and no path can name it
+		return nil // no task has the id "", and a path /tasks/ would match no route
 	}
 	return c.call(ctx, http.MethodDelete, "/tasks/"+url.PathEscape(id)+"?reason="+url.QueryEscape(reason), nil, new(any))
 }
