@@ -54,7 +54,7 @@ type setup struct {
 	guard    *guard.Guard                           // nil in a program with a single box
 	image    *frame.Image                           // the server's own container image, nil for the image of the stack
 
-	installs *keptInstalls // nil keeps no installs
+	installs *keptInstalls // nil if no installs are stored
 	baked    string        // folder of installs in the image, "" for none
 }
 

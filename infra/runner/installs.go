@@ -123,7 +123,7 @@ func (k keeping) installsOf(where string, local bool, box string, gen int64, tem
 		return nil, nil //nolint:nilnil // no store was configured, which is no error
 	case where == "":
 		own.store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
-		own.key = func(name string) string { return frame.InstallOwner + name } // the host adds the box
+		own.key = func(name string) string { return frame.InstallOwner + name } // the host adds the box's id to the key
 	case folder && filepath.IsAbs(path):
 		own.store = snapshot.NewFolder(path)
 		own.key = func(name string) string { return snapshot.Key(box, frame.InstallOwner+name) }

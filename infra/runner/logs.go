@@ -24,7 +24,7 @@ const (
 	maxLogHalf  = 64 << 10           // bytes; a process has up to two files, and the older one is full
 	maxLogs     = 64                 // processes of a server whose logs are kept
 	pruneEach   = 16                 // old logs are removed at each 16th start of a process
-	maxLogAge   = 7 * 24 * time.Hour // logs that were written before this time are removed
+	maxLogAge   = 7 * 24 * time.Hour // older logs are removed
 	logEnding   = ".log"
 	olderEnding = ".old"
 )

@@ -70,7 +70,7 @@ func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp 
 	switch {
 	case k.host != nil:
 		c.Store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
-		c.Key = func(owner string) string { return owner } // the host adds the box
+		c.Key = func(owner string) string { return owner } // the host adds the box's id to the key
 	case k.folder != nil:
 		c.Store = k.folder
 		c.Key = func(owner string) string { return snapshot.Key(string(id), owner) }

@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// maxMembers limits the sessions that get the common messages of a process. Otherwise
-// sessions that were never ended would get them for ever.
+// maxMembers limits how many sessions get the messages of a process that belong to no call. Without
+// a limit, sessions that were never ended would get them for ever.
 const maxMembers = 1024
 
 // audience is the sessions that share a process. [Box].mu guards it.

@@ -32,7 +32,7 @@ type Box struct {
 	lacks   sync.Once          // so that the box logs only once which protections its sandboxes lack
 	marks   atomic.Int64       // how many processes were marked so far, see [Server].Mark
 	saves   context.Context    //nolint:containedctx // context in which workspaces are saved; Close ends it
-	abandon context.CancelFunc // ends saves
+	abandon context.CancelFunc // cancels saves
 	leaves  func()             // takes the box out of [Server].Memory
 
 	// mu guards everything below, and all sessions, groups and processes. A goroutine that holds
@@ -331,7 +331,7 @@ func (b *Box) shut(within time.Duration) <-chan struct{} {
 	return b.over
 }
 
-// # For sessions and processes; mu is held
+// # For sessions and processes; the caller holds mu
 
 // session finds or makes a session and adds it to its group. fresh reports whether it was not yet
 // a member of the group.

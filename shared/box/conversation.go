@@ -78,7 +78,7 @@ type conversation struct {
 	clock   clockSide
 	shared  bool // several sessions share the process
 
-	draw      func() int64   // a number for a request, not 0
+	draw      func() int64   // returns the number for a new request, never 0
 	kept      map[int64]bool // numbers of the box's own requests so far, which no other request may get
 	came      int64          // how many requests came so far
 	requests  map[int64]*request

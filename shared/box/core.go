@@ -42,7 +42,8 @@ func (b *Box) leave() {
 	}
 }
 
-// remove deletes the files that were made for the processes of a session.
+// remove deletes the files of a session's processes, and the saved workspace of the session, unless
+// that is kept for a principal.
 func (b *Box) remove(sessionID string) {
 	if b.server.Provisioner == nil {
 		return

@@ -10,9 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Phase is the step of a hosted server's life at which something went wrong. The list is
-// closed. It is the same in the data of JSON-RPC errors, in a [ProcessStatus] and in
-// logs.
+// Phase is the step of a hosted server's life at which something went wrong. The data of JSON-RPC
+// errors, a [ProcessStatus] and logs have the same phases, and no others than those below.
 type Phase string
 
 // The phases that a box reports, in the order in which a process goes through them. The program
@@ -77,7 +76,7 @@ type fault struct {
 	message string
 	words   string // the last output of the server or of an install; follows the message
 	after   string // text that follows message and words
-	hint    string // what the operator may type or change, "" for nothing
+	hint    string // what the operator may do about it, "" for nothing
 	unsent  string // the message for a request that was never sent to the process, "" if message applies
 	show    bool   // clients also get words, and the Stderr and Stdout of data
 	data    Failure

@@ -213,7 +213,7 @@ func (g *group) request(p *process, st *stream, m wire.Message) {
 func (g *group) notification(p *process, s *session, m wire.Message) {
 	switch {
 	case m.Method == wire.NotifyInitialized:
-		// The box sends a notification of its own.
+		// Ignored, because the box sends this notification itself.
 	case m.Method == wire.NotifyCancelled:
 		for _, l := range g.live {
 			if l.conv.cancel(s, m) != nil {

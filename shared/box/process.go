@@ -34,7 +34,7 @@ type process struct {
 	over   chan struct{} // closed when the goroutines of the process have ended
 
 	state   state
-	greeted bool // the handshake was completed, also if the process is stopping by now
+	greeted bool // the handshake is over; stays true when the process ends
 	ending
 
 	first int64                 // the number of the first message that the box sends

@@ -44,7 +44,7 @@ func (f *refusals) open() (theirs *os.File, err error) {
 // close makes a waiting call of hear return.
 func (f *refusals) close() {
 	if f.from != nil {
-		_ = f.from.Close() // it was only read
+		_ = f.from.Close() // nothing was written
 	}
 }
 

@@ -16,7 +16,7 @@ func (p *process) report(state ProcessState, f *fault) {
 	st := p.status(state, f)
 	log := p.logOf(st)
 	if f != nil && p.output.log == nil {
-		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // without a log file of its own, what the process printed goes nowhere else
+		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // the process has no log of its own, so its output goes only here
 	}
 	took, followed := time.Duration(0), p.followed
 	if state == Ready {

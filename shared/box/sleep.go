@@ -300,8 +300,8 @@ func (p *process) inherit(from *process) {
 			p.held.add(heldLine{number: r.number, line: r.given.line})
 		}
 		r.given.at, r.before = -1, written{}
-		if r.passed != nil && r.asked == 0 { // the process was at work on the request when it was frozen
-			p.nap.rouse() // it is at work
+		if r.passed != nil && r.asked == 0 {
+			p.nap.rouse() // the process was at work on the request when it was frozen
 		}
 	}
 	for _, h := range held {
@@ -355,7 +355,7 @@ func (r *processRun) begin(l launch) (child, *frozen, error) {
 	}
 }
 
-// megabytes rounds up.
+// megabytes returns a size in MiB, rounded up.
 func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
 // forgetImage deletes the image of the memory, also that of an earlier process, if the memory must
@@ -467,7 +467,7 @@ func (p *process) forgetMemory() {
 }
 
 // thawed continues the conversation with a process that has its memory again. It sends the process
-// only settings that changed while it slept.
+// the settings that have changed while it slept, and then the waiting messages.
 func (p *process) thawed(f *frozen) {
 	if f.Stateless {
 		p.proto = &stateless{p: p, discover: f.Greeting, changes: f.Changes}

@@ -137,8 +137,8 @@ func ReadMemory(image io.Reader) (_ *Memory, err error) {
 }
 
 // Freeze ends the box and returns its memory, which the caller closes. It also saves what was
-// written to the root, at the same moment. The box has ended even after an error, and if ctx ends.
-// After Freeze, Wait returns no error.
+// written to the root, at the same moment. The box ends even if Freeze fails or ctx ends. If Freeze
+// succeeds, Wait returns no error.
 func (b *Box) Freeze(ctx context.Context) (_ *Memory, err error) {
 	m, err := newMemory()
 	if err != nil {

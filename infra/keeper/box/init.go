@@ -20,6 +20,7 @@ const InitPath = "/.init"
 // image needs no other file to run it.
 func Init() ([]byte, error) {
 	said := []byte("dormouse-keeper: there is no such program in the box\n")
+	// The comments are the instructions. A name with a colon is a label.
 	amd64 := []byte{
 		0x4c, 0x8d, 0x64, 0x24, 0x10, 0x4d, 0x89, 0xe5, // lea r12, [rsp+16]; mov r13, r12
 		0x49, 0x8b, 0x45, 0, 0x49, 0x83, 0xc5, 8, // find: mov rax, [r13]; add r13, 8

@@ -175,7 +175,7 @@ func (g *Gate) attach(end int) error {
 	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, 0, 64, g.connect).HandlePacket)
 	none := udp.NewForwarder(s, func(r *udp.ForwarderRequest) bool {
 		g.refuse(&refusal{entry(r.ID().LocalAddress.String(), r.ID().LocalPort), " was refused: a list of hosts opens no UDP"})
-		return false // port unreachable
+		return false // the stack answers with ICMP port unreachable
 	})
 	s.SetTransportProtocolHandler(udp.ProtocolNumber, none.HandlePacket)
 	return nil

@@ -1,5 +1,5 @@
-// Command runner is the program of a box in places without dormouse, such as the box
-// image on AWS. On one machine dormouse is its own runner.
+// Command runner runs a box where the command dormouse is not installed, such as in the container
+// image of boxes on AWS. On one machine dormouse runs boxes itself.
 package main
 
 import (

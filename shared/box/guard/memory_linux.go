@@ -32,8 +32,8 @@ func Left() (free, total int64, known bool) {
 		}
 		for dir := filepath.Join(root, parts[2]); strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
 			limit, ok := number(filepath.Join(dir, most))
-			if !ok || known && limit >= total { // there is no limit, or one above the total
-				continue // "max", or more than there is
+			if !ok || known && limit >= total {
+				continue // the group has no limit ("max"), or one above the total
 			}
 			used, ok := number(filepath.Join(dir, now))
 			if left := max(limit-used+numbers(filepath.Join(dir, "memory.stat"), " ")[cache], 0); ok && left < free {

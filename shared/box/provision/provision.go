@@ -304,7 +304,7 @@ func (s *Provisioner) firstProgram(names ...string) string {
 	return names[0]
 }
 
-// program finds a program in the PATH of the server, or else of the runner.
+// program finds a program in the PATH of the server's Env. If Env has none, it uses that of the runner.
 func (s *Provisioner) program(name string) (string, error) {
 	path := s.server.Env["PATH"]
 	if path == "" {

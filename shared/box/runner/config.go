@@ -45,10 +45,10 @@ type Dialer func(ctx context.Context, url string, header http.Header) (Conn, err
 // with.
 type Config struct {
 	URL      string             // URL of the relay, in a form that Dial accepts
-	Box      storage.BoxID      // the box it runs
+	Box      storage.BoxID      // the box that the runner runs
 	Gen      storage.Generation // the generation of the wake lease for which the runner was started
 	Token    string             // one-time token of the wake lease
-	Pass     string             // the first pass, from frame.EnvPass
+	Pass     string             // authenticates the first connection, see frame.PassHeader; from frame.EnvPass
 	Task     string             // the fleet's name for this runner, such as the ARN of its task
 	Executor Executor
 	Dial     Dialer // nil means DialWebSocket
@@ -83,7 +83,7 @@ type Config struct {
 	Linger     time.Duration // how long the runner stays connected after its bye, for messages on their way; 5 s
 	PingEvery  time.Duration // how often the runner sends hello again, below the gateway's idle limit; 5 min
 	RenewAfter time.Duration // after how long the runner replaces a connection, below the gateway's limit; 110 min
-	Flush      time.Duration // how long requests in flight have to end after Run's ctx is done; 5 s
+	Flush      time.Duration // how long requests in flight may take to end after Run's ctx is done; 5 s
 
 	// Rand draws the pauses before the runner connects again, and the moments at which it renews a
 	// connection. Only Run uses it. nil means a random seed; a simulation sets a seed of its own.

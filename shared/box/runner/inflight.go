@@ -56,9 +56,9 @@ type pull struct {
 func (in *inflight) refuses() bool { return in.closing || in.refusing || in.draining }
 
 // deliver executes a message if it was sent to this generation, the runner has sent no bye since
-// the last welcome, and the message was not executed before. A message that is too old is not
-// executed, unless it comes from the inbox: such a message was claimed for this generation, so
-// nobody else ends it.
+// the last welcome, and the message was not executed before. A late message is executed only if
+// the host allows it; see askFirst. A message from the inbox was claimed for this generation, so
+// nobody else ends it. It is executed however old it is.
 func (in *inflight) deliver(f frame.Deliver) {
 	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
 		if f.Round == d.round {

@@ -26,7 +26,7 @@ const (
 	longestWait  = 30 * time.Second // the longest pause that the host may ask for
 	roundsWithin = 10 * time.Minute
 	maxRounds    = 5           // after so many refusals within roundsWithin that may be this runner's fault, Run ends
-	maxDrain     = time.Hour   // the longest time over which a drain may spread renewals
+	maxDrain     = time.Hour   // the longest time that a [frame.Drain] may give
 	looseAfter   = time.Minute // after this long without a connection, [Runner.Event] does not block any more
 	maxQuestions = 80_000      // bytes of question ids in a hello; the others are left out
 	maxKept      = 64          // frames that are kept for the next connection
@@ -62,7 +62,7 @@ type links struct {
 	life      *life // handles the frames that come over the connections
 
 	runner string             // the random id of this runner, which is a secret shared with the host
-	pass   string             // the newest pass that the host has given
+	pass   string             // authenticates the next connection, see frame.PassHeader; from the last welcome
 	gen    storage.Generation // the generation of the last welcome
 	no     int64              // how many hellos with a new number were sent; see hello
 	stage  phase

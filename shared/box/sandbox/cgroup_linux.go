@@ -114,7 +114,7 @@ func newCgroup(in string, p Policy) (cgroup, error) {
 			return "", errors.Join(err, os.Remove(dir))
 		}
 	}
-	_ = os.WriteFile(g.file("memory.swap.max"), []byte("0"), 0o600) // a kernel without swap lacks it
+	_ = os.WriteFile(g.file("memory.swap.max"), []byte("0"), 0o600) // fails on a kernel without swap
 	return g, nil
 }
 

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// renewAfter is the age at which a snapshot is saved again although nothing has changed, so that
-// [Folder.Sweep], or a rule of the bucket, does not delete it while it is in use.
+// renewAfter is the age at which a snapshot is saved again although nothing has changed, so that a
+// removal of old snapshots, such as [Folder.Sweep], does not delete it while it is in use.
 const renewAfter = 24 * time.Hour
 
 // Config configures a [Keeper]. Store and Key are required.

@@ -211,7 +211,7 @@ func (u *unpacker) begin(limits Limits) (int, error) {
 	return n, nil
 }
 
-// readUmask finds out the umask: it makes a folder with all permissions, and looks which ones are
+// readUmask finds out the umask: it makes a folder with all permissions, and checks which of them are
 // missing.
 func (u *unpacker) readUmask() error {
 	const name = ".umask"
