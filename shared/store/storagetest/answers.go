@@ -14,7 +14,7 @@ func anAnswer(question, raw string) storage.Answer {
 	return storage.Answer{Session: "s1", Question: question, Raw: []byte(raw), Expires: future()}
 }
 
-// answerPromises is the contract of Answers and Handshakes.
+// answerPromises has the tests of [storage.Answers] and [storage.Handshakes].
 func answerPromises() []promise {
 	return []promise{
 		{"the first answer to a question wins", func(t *testing.T, k *kit) {

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// boundPromises is the contract for the limits of a log: which batches it drops, and which
-// stay.
+// boundPromises has the tests of the limits of a [storage.Log]: which batches it refuses, which
+// ones it drops later, and which ones stay.
 func boundPromises(h Harness) []promise {
 	list := []promise{
 		{"what is no batch is refused with Invalid, what is too much with TooLarge", refusals},

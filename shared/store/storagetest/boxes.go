@@ -90,7 +90,8 @@ func boxRace(t *testing.T, k *kit) {
 	same(t, "Box", got, storage.Box{ID: "b", Rev: writers * each, Gen: writers * each})
 }
 
-// wake updates a box by compare-and-swap.
+// wake adds 1 to the generation of box b. It reads the box again and repeats the update if another
+// writer has changed the box in between.
 func wake(ctx context.Context, s storage.Store) error {
 	for {
 		b, err := s.Box(ctx, "b")
@@ -168,7 +169,7 @@ func itemPromises() []promise {
 			want := anItem("b1", "r1")
 			putItem(t, k, want, true)
 			want.State, want.Gen = storage.Taken, 3
-			for range 2 { // the same generation claims again if the answer was lost
+			for range 2 { // a caller that has lost the answer claims again, for the same generation
 				same(t, "claimed item", claim(t, k, "r1", 3), want)
 				same(t, "stored item", item(t, k, "r1"), want)
 			}
@@ -199,7 +200,7 @@ func itemPromises() []promise {
 				noError(t, "Release", err)
 				same(t, fmt.Sprintf("released %s of generation %d", id, gen), released, want)
 			}
-			release("r1", 0, false) // the item waits
+			release("r1", 0, false) // nobody has claimed the item
 			claim(t, k, "r1", 3)
 			release("r1", 2, false)
 			release("r2", 3, false) // the item has no Raw
@@ -252,7 +253,7 @@ func itemPromises() []promise {
 	}
 }
 
-// swap swaps an item of box b1 and checks the result.
+// swap calls SwapItem, and checks whether it reports that it has stored the item.
 func swap(t *testing.T, s storage.Store, was, it storage.Item, want bool) {
 	t.Helper()
 	swapped, err := s.SwapItem(t.Context(), was, it)
@@ -315,8 +316,8 @@ func suspendedItem(t *testing.T, k *kit) {
 	keptBack(t, k, it)
 }
 
-// leftoverItem checks an item without a message and without a NotAfter. The end of a
-// session puts such an item.
+// leftoverItem checks an item without a message and without a NotAfter. Such an item is stored
+// when a session ends.
 func leftoverItem(t *testing.T, k *kit) {
 	it := storage.Item{
 		Box: "b1", ID: "r1", State: storage.Leftover, Address: storage.Address{Session: "s1", Box: "b1"}, Created: now(),
@@ -327,7 +328,8 @@ func leftoverItem(t *testing.T, k *kit) {
 	same(t, "the item", item(t, k, "r1"), it)
 }
 
-// keptBack puts an item that no generation may claim.
+// keptBack stores an item that no generation may claim, and checks that Claim, Release and DeleteItem
+// with a generation leave it as it is.
 func keptBack(t *testing.T, k *kit, it storage.Item) {
 	t.Helper()
 	putItem(t, k, it, true)

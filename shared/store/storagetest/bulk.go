@@ -10,15 +10,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Spent is what a store has consumed so far, in a driver's own units. Tests compare
-// differences.
+// Spent is what the calls of a store have cost so far. Units are those of the driver's database.
+// Tests compare differences.
 type Spent struct {
 	Requests int64
 	Units    float64
 }
 
-// Bulk tests the contract with many sessions and long streams: numbers that would take too
-// long in every test. spent may be nil for a driver that does not count.
+// Bulk tests a driver with 10,000 sessions and with long streams, which takes longer than [Store].
+// spent returns what a store has cost so far. It may be nil for a driver that does not count.
 func Bulk(t *testing.T, h Harness, spent func(storage.Store) Spent) {
 	if spent == nil {
 		spent = func(storage.Store) Spent { return Spent{} }
@@ -56,7 +56,7 @@ func Bulk(t *testing.T, h Harness, spent func(storage.Store) Spent) {
 // line returns an event of a usual size that contains its index.
 func line(i storage.Index) string { return fmt.Sprintf(`{"jsonrpc":"2.0","i":%0100d}`, i) }
 
-// long writes a stream of events, 250 in a batch.
+// long writes total events to a stream, in batches of 250.
 func long(t *testing.T, k *kit, stream storage.StreamID, total int) {
 	t.Helper()
 	const batch = 250
@@ -70,8 +70,8 @@ func long(t *testing.T, k *kit, stream storage.StreamID, total int) {
 	}
 }
 
-// replay reads a stream from its beginning in pages and checks that it is whole. It returns
-// how many pages that took.
+// replay reads a stream of [long] in pages of limit events, and checks that it has all total
+// events. It returns how many pages it has read.
 func replay(t *testing.T, s storage.Store, stream storage.StreamID, total, limit int) (pages int) {
 	t.Helper()
 	after := storage.Index(0)
@@ -126,9 +126,9 @@ func abandoned(t *testing.T, k *kit) {
 	}
 }
 
-// Idle returns a session in the state in which a real client leaves it. It has the
-// initialize parameters of a coding agent, and a listener that has gone. Drivers measure
-// their rows with it.
+// Idle returns a session as a real client leaves it. It has the initialize parameters of a
+// coding agent, and leases of two GET requests that have ended. Tests of drivers measure the
+// size of its row.
 func Idle() storage.Session {
 	return storage.Session{
 		ID: storage.NewID(), Server: "everything", Digest: "sha256:5f0c9d1be2a7463c8e1d0fb95a6c7e24", Tenant: "acme-corporation",

@@ -9,19 +9,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 )
 
-// Counts is the cost of an operation in calls of the store, each of which is one round trip.
-// A compare-and-swap is a write even if it is refused. Failed calls count too. List and
-// Due count as one read, though a driver may need several.
+// Counts has numbers of calls of a store, which stand for round trips. Calls that fail count
+// too, and a compare-and-swap that is refused counts as a write. List and Due count as one
+// read, though a driver may need several round trips for them.
 type Counts struct {
 	Reads  int
 	Writes int
-	Waits  int   // calls of Wait, which do not count as reads
-	Bytes  int64 // given to writes; see intercept.Call.Bytes
-	Calls  map[string]int
+	Waits  int            // calls of Wait, which do not count as reads
+	Bytes  int64          // content of the records that were passed to writes; see intercept.Call.Bytes
+	Calls  map[string]int // all calls, by intercept.Call.Method
 }
 
-// Counting is a store that counts its calls. Tests check the budgets of operations with it. It
-// is safe for concurrent use.
+// Counting is a store that counts its calls. With it, tests check how many calls an operation
+// needs. It is safe for concurrent use.
 type Counting struct {
 	*intercept.Store
 

@@ -2,6 +2,6 @@
 // also has stores for other tests: one that counts its calls ([Counting]), one that fails
 // ([Faulty]), and one in memory ([Memory]).
 //
-// The suite knows only the contract, which is the comments of storage.Store. The tests beside
-// a driver cover its own features, such as its bounds. Only tests import this package.
+// The contract is in the comments of storage.Store, and the suite tests nothing else. The package
+// of each driver has tests of the driver's own features. Only tests import this package.
 package storagetest

@@ -13,14 +13,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 )
 
-// Fault is what Faulty did to a call. It is the cause of the Unavailable error that the
-// caller gets: errors.Is(err, storagetest.Unanswered).
+// Fault is a way in which [Faulty] makes a call fail. The caller gets an Unavailable error with
+// the Fault as its cause, so that errors.Is(err, storagetest.Unanswered) recognizes it.
 type Fault string
 
-// The faults. There are two, because a repeat must be correct after each of them.
+// The faults. The caller cannot tell them apart, and must repeat the call correctly after both.
 const (
 	Lost       Fault = "not stored"                      // the call did not reach the store
-	Unanswered Fault = "stored, but the answer was lost" // the store did it; the caller does not know
+	Unanswered Fault = "stored, but the answer was lost" // the store has executed the call
 )
 
 // Error returns the name of the fault.
@@ -54,8 +54,9 @@ func NewFaulty(inner storage.Store, seed uint64, all Faults) *Faulty {
 	return f
 }
 
-// Set sets the chances of faults for one call of [Methods]. With "" it sets them for
-// all calls that were not set by name. It panics if there is no such call.
+// Set sets the chances of faults for the calls of one method, which has a name of [Methods].
+// With "" it sets them for all methods for which Set is not called by name. It panics if
+// there is no such method.
 func (f *Faulty) Set(method string, faults Faults) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +70,7 @@ func (f *Faulty) Set(method string, faults Faults) {
 	f.by[method] = faults
 }
 
-// Methods returns the names of all calls of a store, as [intercept.Call] has them.
+// Methods returns all values that [intercept.Call].Method can have.
 func Methods() (names []string) {
 	all := reflect.TypeFor[storage.Store]()
 	for i := range all.NumMethod() {
@@ -92,8 +93,8 @@ func (f *Faulty) Done(fault Fault) int {
 	return f.done[fault]
 }
 
-// draw decides about the faults of one call. It always draws the same number of random values,
-// so that a changed rate does not change the faults of all later calls.
+// draw decides by chance how one call fails. It always draws the same number of random values,
+// so that a changed chance does not change the faults of later calls of other methods.
 func (f *Faulty) draw(method string) (lost, unanswered bool, delay time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -35,7 +35,7 @@ func keyPromises() []promise {
 	}})
 }
 
-// aTicket returns a ticket with every field filled.
+// aTicket returns a connect ticket with every field filled.
 func aTicket(hash string) storage.EntryTicket {
 	return storage.EntryTicket{
 		Hash: hash, Server: "everything", Identity: storage.Identity{Tenant: "acme", Principal: "alice <é>", Credential: "k1", Props: []byte(`{"plan":"é"}`), Scopes: []string{"mcp"}, Scoped: true, ToolRules: []string{"a*"}, Members: map[string][]string{"everything": {"a*"}}}, Expires: future(),

@@ -19,7 +19,7 @@ func aBatch(first storage.Index, events ...string) storage.Batch {
 	return b
 }
 
-// numbered returns n events that contain their index, which counts from first.
+// numbered returns n events. Their texts are the numbers from first on.
 func numbered(first storage.Index, n int) []string {
 	events := make([]string, n)
 	for i := range events {
@@ -232,7 +232,7 @@ func readPromises() []promise {
 		}},
 		{"10,000 events are read page by page, whole", func(t *testing.T, k *kit) {
 			long(t, k, "r1", 10_000)
-			same(t, "pages", replay(t, k, "r1", 10_000, 999), 11) // a page ends inside of a batch
+			same(t, "pages", replay(t, k, "r1", 10_000, 999), 11) // pages of 999 end inside of batches
 		}},
 		{"a cursor beyond the end, an unknown stream and a foreign one are empty", func(t *testing.T, k *kit) {
 			put(t, k, aBatch(1, `1`, `2`))

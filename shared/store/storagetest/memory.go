@@ -13,14 +13,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Memory is a storage.Store in the memory of one program. It is the shortest
-// implementation of the contract, for tests and simulations that must look inside
-// ([Memory.Batches]). It limits only age, never fails, and loses everything with the
-// program. It waits on channels and timers only, so that a test under testing/synctest
-// sees it as durably blocked. It is safe for concurrent use. It has as many methods as
-// storage.Store.
+// Memory is a [storage.Store] in the memory of one program. It is a short implementation of
+// the contract, for tests and for simulations that read the whole log ([Memory.Batches]). It
+// is never Unavailable, and limits nothing but the age of records. Wait waits on channels and
+// timers only, so that testing/synctest regards it as durably blocked. Memory is safe for
+// concurrent use.
 type Memory struct {
-	mu             sync.Mutex // never held while a caller waits
+	mu             sync.Mutex // not held while Wait waits
 	sessions       map[storage.ID]storage.Session
 	answers        map[storage.ID]map[string]storage.Answer
 	conns          map[string]storage.Connection
@@ -34,7 +33,7 @@ type Memory struct {
 	boxes          map[storage.BoxID]storage.Box
 	items          map[storage.BoxID]map[storage.StreamID]storage.Item
 	parts          map[partKey]map[int]storage.Part
-	changed        map[streamKey]chan struct{} // closed when something happens to the stream
+	changed        map[streamKey]chan struct{} // closed when a batch or an item of the stream is stored
 }
 
 type streamKey struct {
@@ -71,7 +70,7 @@ func NewMemory() *Memory {
 // Close implements storage.Store. It does nothing.
 func (m *Memory) Close() error { return nil }
 
-// lock takes the lock and returns the time at which records are checked for expiry.
+// lock locks m.mu and returns the present time, by which its caller sees what has expired.
 func (m *Memory) lock() (now time.Time) {
 	m.mu.Lock()
 	return time.Now()
@@ -104,7 +103,8 @@ func (m *Memory) Load(_ context.Context, id storage.ID, box storage.BoxID) (stor
 	return s.Clone(), b, nil
 }
 
-// expiredIf returns the cause of a NotFound, given whether the row is there.
+// expiredIf returns the cause of a NotFound error for a session, given whether its record is
+// still there.
 func expiredIf(there bool) error {
 	if there {
 		return storage.QuitExpired
@@ -185,7 +185,7 @@ func (m *Memory) Recorded(ctx context.Context, keys []storage.RecordKey) ([]stor
 	list := make([]storage.Recorded, len(keys))
 	for i, k := range keys {
 		list[i].Handshake, _ = m.Handshake(ctx, k.Digest, k.Version) // zero if there is none
-		list[i].Box, _ = m.Box(ctx, k.Box)                           // it never fails
+		list[i].Box, _ = m.Box(ctx, k.Box)                           // Memory.Box never fails
 	}
 	return list, nil
 }
@@ -244,7 +244,7 @@ func (m *Memory) DeleteConnection(_ context.Context, id string) error {
 	return nil
 }
 
-// box must be called with the lock.
+// box returns the record of a box. Its caller must hold m.mu.
 func (m *Memory) box(id storage.BoxID) storage.Box {
 	b := m.boxes[id]
 	b.ID = id

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// collection is a [storage.Collection] of a Memory. It keeps records as the drivers do.
+// collection is a [storage.Collection] of a Memory. It keeps records as JSON, as the drivers do.
 type collection[T any] struct {
 	m    *Memory
 	kind storage.Kind[T]

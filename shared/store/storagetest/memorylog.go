@@ -45,7 +45,7 @@ func (m *Memory) Tail(_ context.Context, id storage.ID, stream storage.StreamID)
 	now := m.lock()
 	defer m.mu.Unlock()
 	if stream == storage.Standalone {
-		now = time.Time{} // the standalone stream lasts as long as its session
+		now = time.Time{} // so that expired batches count; see the contract of Tail
 	}
 	batches := m.batches(streamKey{id, stream}, now)
 	if len(batches) == 0 {
@@ -112,7 +112,7 @@ func (m *Memory) Batches() []storage.Batch {
 	return out
 }
 
-// wake wakes the callers that wait for a stream. It must be called with the lock.
+// wake ends the calls of Wait for a stream. Its caller must hold m.mu.
 func (m *Memory) wake(id storage.ID, stream storage.StreamID) {
 	key := streamKey{id, stream}
 	if changed := m.changed[key]; changed != nil {
@@ -121,8 +121,8 @@ func (m *Memory) wake(id storage.ID, stream storage.StreamID) {
 	}
 }
 
-// batches returns the batches of a stream that have not expired, in order. It must be called
-// with the lock.
+// batches returns the batches of a stream that have not expired at now, in order. With the zero
+// time it returns all batches. Its caller must hold m.mu.
 func (m *Memory) batches(key streamKey, now time.Time) []storage.Batch {
 	var out []storage.Batch
 	for _, b := range m.streams[key] {
@@ -134,7 +134,7 @@ func (m *Memory) batches(key streamKey, now time.Time) []storage.Batch {
 	return out
 }
 
-// page must be called with the lock.
+// page returns the events of a stream after an index, as Read does. Its caller must hold m.mu.
 func (m *Memory) page(key streamKey, after storage.Index, limit int, now time.Time) storage.Page {
 	p := storage.NewPages(after, limit)
 	for _, b := range m.batches(key, now) {

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// stateKey returns a key for the map, in which equal instants are equal values.
+// stateKey returns the key of m.states for k. Keys with equal instants in Since are equal there.
 func stateKey(k storage.ValueKey) storage.ValueKey {
 	if !k.Since.IsZero() {
 		k.Since = time.UnixMilli(k.Since.UnixMilli()).UTC()
@@ -16,7 +16,7 @@ func stateKey(k storage.ValueKey) storage.ValueKey {
 	return k
 }
 
-// state returns a value, with Rev 0 if there is none. It must be called with the lock.
+// state returns a durable value, with Rev 0 if there is none. Its caller must hold m.mu.
 func (m *Memory) state(k storage.ValueKey, now time.Time) storage.Value {
 	v, ok := m.states[stateKey(k)]
 	if !ok || !alive(v.Expires, now) {

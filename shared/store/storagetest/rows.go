@@ -7,14 +7,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// rows makes the promises of a [storage.Collection]. Collections of keys, grants and upstream tokens
-// promise the same.
+// rows makes the tests of a [storage.Collection]. They are the same for keys, grants and upstream
+// tokens.
 type rows[T any] struct {
-	full   func(id string) T // a record of the tenant acme with every field filled
+	full   func(id string) T // returns a record of the tenant acme with every field filled
 	kind   storage.Kind[T]
-	change func(*T)                              // changes a field that kind does not name
-	spoil  func(*T)                              // overwrites memory that the record points to, such as a slice; nil: it points to none
-	beside func(t *testing.T, k *kit, id string) // stores records of other kinds
+	change func(*T)                              // changes a field that is not among kind.Fields
+	spoil  func(*T)                              // overwrites memory that the record points to, such as a slice; nil if it has no pointers
+	beside func(t *testing.T, k *kit, id string) // stores records of other kinds with this id
 	of     func(storage.Store) storage.Collection[T]
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// rawJSON is JSON that a careless driver would rewrite. It has white space, escapes,
-// characters that encoding/json escapes, numbers that are no float64, and duplicate and
-// unknown fields.
+// rawJSON is JSON that changes if a driver decodes and encodes it. It has white space, escapes,
+// characters that encoding/json escapes, a number that no float64 holds, a field that occurs
+// twice, and an unknown field.
 const rawJSON = "{ \"a\" : 9007199254740993,\t\"b\":\"<&>\u2028 \\u00e9\\/ é 𝄞\", \"a\":1.0e+2 , \"_x\":[ ] }"
 
 // aSession returns a session with every field filled.
@@ -38,7 +38,7 @@ func plain(id storage.ID, tenant string) storage.Session {
 	return storage.Session{ID: id, Tenant: tenant, State: storage.Created, Expires: future()}
 }
 
-// load loads session s1.
+// load returns the stored session s1.
 func load(t *testing.T, k *kit) storage.Session {
 	t.Helper()
 	x, _, err := k.Load(t.Context(), "s1", "b")
@@ -130,8 +130,8 @@ func createRace(t *testing.T, k *kit) {
 	same(t, "Tenant of the winner", load(t, k).Tenant, fmt.Sprint("t", won))
 }
 
-// race runs n calls at once, half of them through another handle. It returns the number of the
-// call that did not get a Conflict.
+// race runs n calls at once, half of them through another handle of the store. Exactly one must
+// succeed, and the others must get a Conflict. race returns the number of the call that succeeded.
 func race(t *testing.T, k *kit, n int, call func(s storage.Store, i int) error) (won int) {
 	t.Helper()
 	errs := make([]error, n)
@@ -231,8 +231,8 @@ func saveRace(t *testing.T, k *kit) {
 	same(t, "updates that are there", len(slices.Compact(got.Subscribed)), writers*each)
 }
 
-// together runs writers at once, half of them through another handle. Each makes its updates
-// one after the other.
+// together runs several writers at once, half of them through another handle of the store. Each
+// writer i calls update for the numbers n below each, one after the other.
 func together(t *testing.T, k *kit, writers, each int, update func(s storage.Store, i, n int) error) {
 	t.Helper()
 	handles := []storage.Store{k.Store, k.other(t)}
@@ -249,7 +249,8 @@ func together(t *testing.T, k *kit, writers, each int, update func(s storage.Sto
 	noError(t, "updates", errors.Join(errs...))
 }
 
-// subscribe updates a session by compare-and-swap.
+// subscribe adds uri to session s1. It loads the session again and repeats the update if another
+// writer has changed the session in between.
 func subscribe(ctx context.Context, s storage.Store, uri string) error {
 	for {
 		x, _, err := s.Load(ctx, "s1", "b")
@@ -284,7 +285,7 @@ func sessionCopies(t *testing.T, k *kit) {
 }
 
 func listPages(t *testing.T, k *kit) {
-	// Other records of the tenant are not listed, nor read again and again.
+	// List must skip the tenant's records of other kinds.
 	noError(t, "CreateUpstreamToken", k.UpstreamTokens().Create(t.Context(), aToken("u1")))
 	noError(t, "CreateKey", k.Keys().Create(t.Context(), aKey("k1")))
 	noError(t, "CreateGrant", k.Grants().Create(t.Context(), aGrant("g1")))

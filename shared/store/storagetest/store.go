@@ -23,8 +23,9 @@ type Harness struct {
 	// process would. When it is closed, the first handle must still work. It is nil for a
 	// driver that keeps its data in the handle.
 	Reopen func(t *testing.T, s storage.Store) storage.Store
-	// Bounded opens an empty store that keeps at most 8 events of a stream or session, and
-	// checks its bounds as often as it can. It is nil for a driver without bounds.
+	// Bounded opens an empty store that drops old events when a stream, or a session, has
+	// more than 8, as soon as it can. Up to 16 may be left. Bounded is nil for a driver that
+	// does not limit events.
 	Bounded func(t *testing.T) storage.Store
 	// Fill stores many new sessions as Create would, in fewer round trips. It is nil for a
 	// driver that has nothing faster than Create.
@@ -34,9 +35,9 @@ type Harness struct {
 	Polls bool
 }
 
-// Store runs the whole contract against a driver, each promise on a store of its own. Times
-// have millisecond precision and are compared as instants. The suite stores records that have
-// expired already instead of sleeping.
+// Store tests a driver against the whole contract, each promise with a new store. Times have
+// millisecond precision and are compared as instants. To test expiry, Store writes records that
+// have expired already, instead of sleeping.
 func Store(t *testing.T, h Harness) {
 	groups := []struct {
 		name     string
@@ -71,13 +72,13 @@ func Store(t *testing.T, h Harness) {
 	}
 }
 
-// promise is one sentence of the contract.
+// promise is one sentence of the contract, and the test of it.
 type promise struct {
 	name  string
 	check func(t *testing.T, k *kit)
 }
 
-// kit is the empty store that a check works with.
+// kit is what a check gets: an empty store, and the harness that opened it.
 type kit struct {
 	storage.Store
 	harness Harness
@@ -127,8 +128,8 @@ func same(t *testing.T, what string, got, want any) {
 	}
 }
 
-// filled fails if a field of a record is zero, except for some. A check that compares
-// records would not notice a driver that loses such a field.
+// filled fails if a field of a record is zero, apart from the fields in except. If a zero field
+// were compared, nobody would notice that a driver does not store it.
 func filled(t *testing.T, record any, except ...string) {
 	t.Helper()
 	v := reflect.ValueOf(record)

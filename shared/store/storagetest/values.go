@@ -9,7 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// stateKeys returns keys that each differ in one thing. The first belongs to session s1.
+// stateKeys returns keys of durable values, all different. The first is one of session s1, and most
+// others differ from it in one field. The tenant of the last contains quotes, which a driver must
+// not mistake for the end of the tenant.
 func stateKeys() []storage.ValueKey {
 	base := storage.ValueKey{Tenant: "acme", Server: "everything", Scope: storage.ValueOfSession, Of: "s1", Since: time.UnixMilli(1_700_000_000_123).UTC(), Name: "é/\x00 #"}
 	keys := []storage.ValueKey{base}
@@ -33,7 +35,7 @@ func stateKeys() []storage.ValueKey {
 	return keys
 }
 
-// withSessions creates the sessions of stateKeys.
+// withSessions creates the sessions s1 and s2, which own some values of stateKeys.
 func withSessions(t *testing.T, k *kit) {
 	t.Helper()
 	for _, id := range []storage.ID{"s1", "s2"} {

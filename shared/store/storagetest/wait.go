@@ -28,7 +28,7 @@ func wait(ctx context.Context, s storage.Store, after storage.Index, until time.
 	return back
 }
 
-// soon fails if a Wait does not return within patience.
+// soon returns the result of a call of Wait, and fails if Wait does not return within patience.
 func soon(t *testing.T, back <-chan waited) waited {
 	t.Helper()
 	select {
@@ -40,7 +40,7 @@ func soon(t *testing.T, back <-chan waited) waited {
 	}
 }
 
-// far returns a time for until that no check should reach.
+// far returns a time for Wait's parameter until that passes only if a test fails.
 func far() time.Time { return time.Now().Add(time.Minute) }
 
 func waitPromises(h Harness) []promise {
@@ -93,8 +93,8 @@ func waitPromises(h Harness) []promise {
 	}
 }
 
-// eventually waits until there are events. A single Wait may return empty at the store's own
-// pace.
+// eventually calls Wait until it returns events. One call may return an empty page earlier, at the
+// driver's own pace.
 func eventually(t *testing.T, s storage.Store, after storage.Index) storage.Page {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -137,9 +137,9 @@ func everybodyNotices(t *testing.T, k *kit) {
 	}
 }
 
-// stress is a long conversation. The writer writes when the reader has read, so that each
-// write comes while the reader is about to wait. A store that loses wake-ups falls back to
-// its slow pace and is too slow.
+// stress writes and reads many events, one at a time. Each write comes while the reader is about
+// to wait for it. If Wait misses a write, it returns only at the driver's own slow pace, and
+// stress fails because it takes too long.
 func stress(t *testing.T, k *kit, writer storage.Store, pairs int) {
 	const perStream, pace = 100, 200 * time.Millisecond
 	most := time.Duration(pairs) * pace
@@ -177,9 +177,9 @@ func stress(t *testing.T, k *kit, writer storage.Store, pairs int) {
 	}
 }
 
-// itemWakes checks that a change of an item ends a wait. The test cannot see when a wait
-// has begun. So it tries several times, and each time changes the item a little later. One
-// wait that ends well before until is enough.
+// itemWakes checks that a change of an item ends a Wait. The test cannot see when Wait has
+// begun to wait. So it tries several times, and each time changes the item a little later. It
+// passes if one Wait returns well before until.
 func itemWakes(t *testing.T, k *kit) {
 	writer := k.Store
 	for _, c := range []struct {
@@ -250,7 +250,7 @@ func waitCancelled(t *testing.T, k *kit) {
 	for {
 		w := soon(t, wait(ctx, k, 0, far()))
 		if w.err == nil {
-			continue // Wait returned at the store's own pace
+			continue // Wait returned early, at the driver's own pace
 		}
 		if !errors.Is(w.err, context.DeadlineExceeded) {
 			t.Fatalf("Wait: error %v, want %v", w.err, context.DeadlineExceeded)
