@@ -20,7 +20,7 @@ func (b *Box) makeRoom() (free *process, ok bool) {
 	for _, g := range b.groups {
 		for _, p := range g.live {
 			if p.followed || p.nap.asleep() {
-				continue // a sleeping process does not count, and of a process that another one will replace only the other counts
+				continue // a sleeping process does not count, and one with a successor is counted through the successor
 			}
 			if p.state >= stopping || g.current != p {
 				free = p

@@ -269,10 +269,10 @@ func (c *conversation) response(m wire.Message) bool {
 	return true
 }
 
-// release detaches the open questions from a request that the process answers; the process then
-// asks them for something else. They move to the newest other request of the same session, or
-// belong to no request. If r comes from a client of 2026-07-28, its questions end with it, because
-// such a client is asked only in responses to its requests.
+// release is called when the process answers r. The open questions of r cannot be about r, because
+// the process still waits for their answers. They move to the newest other request of the same
+// session, or then belong to no request. If r comes from a client of 2026-07-28, its
+// questions end with it, because such a client is asked only in responses to its requests.
 func (c *conversation) release(r *request) {
 	var heir *request
 	for e := c.passed.Back(); e != nil && heir == nil; e = e.Prev() {

@@ -32,7 +32,7 @@
 //   - Responses, errors and progress go to the stream of their request.
 //   - A server's own requests and log messages go to the call that is in flight, or to
 //     the newest of several. Without a call they go to the standalone stream. If the
-//     server answers the call first, its question was of something else, and stays open.
+//     server answers that call first, its question was about something else, and stays open.
 //   - Everything else goes to the standalone stream.
 //
 // Two decisions differ from a plain proxy. A request that the client cancels ends with
@@ -95,8 +95,8 @@
 //
 // A [Provisioner] puts in place what a process needs: its workspace, its dependencies,
 // and the package that npx or uvx would fetch. That time counts towards the startup
-// timeout. The sink hears of it as [Staging]; it fails with the phases session_create
-// and dep_install. The files made for the process of a session stay while the process
+// timeout. The sink gets the state [Staging] for each step. Failures have the phases
+// session_create and dep_install. The files made for the process of a session stay while the process
 // sleeps, and go with the session. Clients that wait for the process and gave a
 // progress token get progress below zero, because the server's own progress begins at
 // zero or above.

@@ -374,8 +374,8 @@ func (g *Gate) refuse(why error) {
 	g.tell(r.Error())
 }
 
-// dial connects to the name that has the made-up address to, or else to the address to itself.
-// place is the entry of [Hosts] that would allow it.
+// dial connects to the name whose made-up address is to. If no name has that address, dial connects
+// to the address itself. place is the entry of [Hosts] that would allow the connection.
 func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _ error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialed)
 	defer cancel()
