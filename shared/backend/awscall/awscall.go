@@ -1,6 +1,7 @@
-// Package awscall sends signed requests to services of AWS. Their clients would be a
-// twentieth of a function each. The package knows no service but S3, which has rules of its
-// own for signatures. It repeats no request, and no status is an error.
+// Package awscall sends signed requests to services of AWS. It replaces AWS's own clients,
+// each of which would add a twentieth to the size of a function. The package knows no service
+// but S3, which has rules of its own for signatures. It never retries, and no HTTP status is
+// an error.
 package awscall
 
 import (
@@ -27,11 +28,11 @@ type Doer interface {
 
 // Service is a service of AWS in one region.
 type Service struct {
-	Name        string // in signatures
+	Name        string // as it is in signatures, for example [S3]
 	Region      string
 	Endpoint    string                  // the address of its API, without a slash at its end
 	Credentials aws.CredentialsProvider // nil: requests are not signed
-	Client      Doer                    // nil: a client without a limit of time
+	Client      Doer                    // nil for a client without a timeout
 }
 
 // Request is a request to a service.
@@ -42,15 +43,15 @@ type Request struct {
 	Body   []byte
 }
 
-// Answer is an answer of a service.
+// Answer is the response of a service.
 type Answer struct {
-	Status int // 0: there was none
+	Status int // the HTTP status; 0 if no response came
 	Header http.Header
 	Body   []byte
 }
 
-// Do signs a request and sends it once. It reads at most so many bytes of the answer. If
-// the answer breaks off, Do returns its status with the error.
+// Do signs a request and sends it once. It reads at most so many bytes of the response as
+// most says. If the response breaks off, Do returns its status with the error.
 func (s Service) Do(ctx context.Context, q Request, most int64) (Answer, error) {
 	r, err := http.NewRequestWithContext(ctx, q.Method, q.URL, bytes.NewReader(q.Body))
 	if err != nil {
@@ -90,8 +91,8 @@ func (s Service) sign(ctx context.Context, r *http.Request, body []byte) error {
 	return v4.NewSigner().SignHTTP(ctx, credentials, r, digest, s.Name, s.Region, time.Now(), s.asWritten)
 }
 
-// Presign returns a URL by which whoever has it may make a request. No signature covers the
-// body.
+// Presign returns a URL that is signed for the request r: whoever has the URL can make this
+// request without credentials. The signature does not cover the body.
 func (s Service) Presign(ctx context.Context, r *http.Request) (url string, err error) {
 	credentials, err := s.Credentials.Retrieve(ctx)
 	if err != nil {

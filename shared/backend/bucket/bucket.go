@@ -1,8 +1,9 @@
-// Package bucket keeps the snapshots of workspaces in S3, or a compatible service. Only the
-// host has credentials of the bucket. For each upload and download the host gives a box a URL,
-// which is valid for some minutes and for one object. The package hides names of objects and
-// Signature Version 4. It also hides how it finds the newest of several snapshots while
-// runners are killed and frames come twice or late.
+// Package bucket keeps snapshots of workspaces, which are folders of servers, in S3 or a
+// compatible service. Only the functions (the host) have credentials of the bucket. For each
+// upload and download the host gives a box, which runs the server, a URL. A URL is valid for
+// some minutes and for one object. The package hides names of objects and Signature Version 4.
+// It also hides how it finds the newest of several snapshots, although runners may be killed
+// and their messages may come twice or late.
 //
 // The package does not check the caller: its callers must ensure that a box asks only
 // for its own snapshots (package relayserver does). It never sees the contents of a snapshot.
@@ -80,7 +81,7 @@ func New(c Config) *Bucket {
 	c.Domain = cmp.Or(c.Domain, "amazonaws.com")
 	if c.Client == nil {
 		c.Client = &http.Client{
-			// In a function, the default transport may dial another address.
+			// A transport of its own shares no idle connections with other clients.
 			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
@@ -180,7 +181,7 @@ func (b *Bucket) Commit(ctx context.Context, box storage.BoxID, owner string, ge
 			}
 			return nil
 		case http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound:
-			continue // another runner has written or removed it
+			continue // another runner has written or removed the pointer
 		}
 		return unexpected("write which snapshot is the newest", answer)
 	}

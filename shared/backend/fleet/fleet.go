@@ -20,7 +20,7 @@ import (
 // Inside is the place of tasks that run in the program that starts them. They end with it.
 const Inside = "inside"
 
-// Remembered is how long a fleet still lists a task after it stopped. Within it a client
+// Remembered is how long a fleet still lists a task after it stopped. In this time a client
 // token still names its old task: Run with that token starts nothing and returns the id
 // of the stopped task.
 const Remembered = 15 * time.Minute
@@ -50,7 +50,7 @@ type Refusal struct{ Why string }
 // Error is what the callers get.
 func (r Refusal) Error() string { return r.Why }
 
-// Traits say what a place can do beside starting tasks.
+// Traits say what a place can do besides starting tasks.
 type Traits struct {
 	// Lifetime is the longest life of a task; 0 for no limit. A task is certainly dead
 	// once this time has passed since its start.
@@ -59,14 +59,14 @@ type Traits struct {
 	// with [ErrUnlisted], Stop does nothing, and Run may start two tasks for one token, at
 	// once or later. A task then ends by itself.
 	Lists bool
-	// Invites reports whether a task gets only what it needs for its hello. The host sends
-	// it the rest of its environment with the welcome.
+	// Invites reports whether a task starts with only those variables that its runner needs to
+	// connect to the relay. The relay sends it the others when it has connected.
 	Invites bool
 	// Idle is how long a box with nothing to do should stay awake where its server does not
 	// say; 0 leaves that to the caller.
 	Idle time.Duration
-	// StartTimeout is how long a task may take from Run to its hello; 0 leaves that to the
-	// caller.
+	// StartTimeout is how long a task may take from Run until its runner has connected to the
+	// relay; 0 leaves that to the caller.
 	StartTimeout time.Duration
 	// Since is when the place began, if all its tasks end when it ends, as on one
 	// machine. A task that was started before Since and is not listed is therefore dead.

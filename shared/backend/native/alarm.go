@@ -14,7 +14,7 @@ import (
 )
 
 // Alarm is the time at which an author's handler is called ([Session.WakeAt]), or at which a
-// call goes on that pauses. The store says what is to be done then. So an alarm that comes
+// paused call goes on. The store says what is to be done then. So an alarm that comes
 // twice, late or without need does no harm.
 type Alarm struct {
 	Session storage.ID `json:"session"`
@@ -244,7 +244,7 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	}
 	due.Until, due.Tries = now.Add(lease), due.Tries+1
 	if v.Rev, err = s.State(OfSession).save(ctx, v, due); err != nil {
-		return held, err // another function has it; the scheduler sends the alarm again
+		return held, err // another function was first; after this error the scheduler sends the alarm again
 	}
 	a.Payload = due.Payload
 	return held, k.handleAlarm(ctx, s, v, due, a)
@@ -271,7 +271,7 @@ func (k *Backend) handleAlarm(ctx context.Context, s Session, v storage.Value, d
 		held := due
 		held.Until = until
 		return held
-	}, func() {}) // the alarm was replaced or cancelled; that does not stop its handler
+	}, func() {}) // nothing stops the handler, even if its alarm was replaced or cancelled
 	err := s.in.callAlarm(handling, s, a)
 	var left any
 	if err != nil && due.Tries < maxAlarmTries {

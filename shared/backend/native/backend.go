@@ -198,7 +198,7 @@ func (k *Backend) Answer(ctx context.Context, a storage.Answer, box storage.Box)
 	it, err := k.Store.Item(ctx, box.ID, stream)
 	switch {
 	case errors.Is(err, storage.NotFound):
-		return nil // it has ended
+		return nil // the call has ended
 	case err != nil:
 		return err
 	case it.Address.Session != a.Session || !it.Asks(a.Question):

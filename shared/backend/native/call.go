@@ -27,10 +27,10 @@ type call struct {
 	m        wire.Message // as the client wrote it, or as this package sends it again
 	later    bool         // m is sent again, with the state of earlier rounds
 	retries  int
-	answered atomic.Bool // the round that is executed has ended
+	answered atomic.Bool // the current round has ended
 
 	mu      sync.Mutex
-	conn    *connection        // connection of the round that is executed
+	conn    *connection        // connection of the current round
 	session *mcp.ServerSession // session of that round
 	closed  bool
 	abort   context.CancelFunc // ends the request at a server that runs elsewhere, nil for none
@@ -43,13 +43,13 @@ type outcome struct {
 	asks *asking
 }
 
-// asking is a call that needs another round: when its client has answered, or at a time.
+// asking is a call that needs another round: when its client has answered, or at a given time.
 type asking struct {
 	id       json.RawMessage
 	raw      []byte         // the request of the next round
 	inputs   []bridge.Input // what the server needs from the client
 	at       time.Time      // when the call goes on, if it needs no inputs
-	asked    []bridge.Asked // the questions, as the item has them
+	asked    []bridge.Asked // the questions, as the store keeps them
 	requests [][]byte       // the questions, as the client gets them
 }
 
@@ -383,7 +383,7 @@ func newConnection(c *call, method string, params json.RawMessage, in *environme
 	if conn.token != nil {
 		params, _ = wire.Replace(params, json.RawMessage(progressToken), "_meta", wire.MetaProgressToken)
 	}
-	id, _ := jsonrpc.MakeID(float64(requestID)) // a number is an id
+	id, _ := jsonrpc.MakeID(float64(requestID)) // cannot fail: a number is a valid id
 	conn.request <- &jsonrpc.Request{ID: id, Method: method, Params: params, Extra: in.extra}
 	return conn
 }

@@ -79,8 +79,8 @@ func (in *environment) remote(method string, params json.RawMessage) Request {
 	}
 }
 
-// repeat is say for a server that may send events again that are in the log. It drops these,
-// and waits while too many events are to be written.
+// repeat does what say does, for a server that may send events again that are already in the
+// log. It drops such events. It waits while too many events have not been written yet.
 func (r *run) repeat(raw []byte) {
 	if !r.said.skipped(raw) {
 		r.said.room(r.stopped, r.over)
@@ -88,7 +88,7 @@ func (r *run) repeat(raw []byte) {
 	}
 }
 
-// urge is say for a question. It has the question written at once, because the server
+// urge does what say does, and has the event written at once: it is a question, and the server
 // waits for the answer.
 func (r *run) urge(question []byte) {
 	r.say(question)
@@ -132,7 +132,7 @@ func (c *call) note(state string) {
 	if len(c.r.calls) != 1 || c.m.Method != wire.MethodToolsCall {
 		return // a batch cannot go on in parts; other requests are cheap to send again
 	}
-	own, _ := json.Marshal(state) // a string
+	own, _ := json.Marshal(state) // cannot fail: it is a string
 	c.r.said.note(bridge.Retry(c.m.Raw, own))
 }
 

@@ -193,7 +193,7 @@ func headerOf(ctx context.Context) http.Header {
 // Hosted is a configured server.
 type Hosted struct {
 	Make          Server
-	Remote        Executor      // answers in the place of a server that Make makes; nil: Make does
+	Remote        Executor      // sends requests to a server that is not in Go; nil if Make makes the server
 	ToolTimeout   time.Duration // how long one round of a request may run; 0: as long as the function may
 	AnswerTimeout time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
 }

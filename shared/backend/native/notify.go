@@ -179,7 +179,7 @@ func (k notifier) commonOf(ctx context.Context, s storage.Session) (a storage.Ad
 	if s.Transport != storage.WebSocket {
 		return a, true, nil
 	}
-	now, _, err := k.store.Load(ctx, s.ID, "") // connections come and go
+	now, _, err := k.store.Load(ctx, s.ID, "") // the client may have another connection by now
 	if errors.Is(err, storage.NotFound) || err == nil && now.State == storage.Ended {
 		return a, false, nil
 	}

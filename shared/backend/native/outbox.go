@@ -15,7 +15,7 @@ type outbox struct {
 	total  int            // how many events were added
 	skip   map[string]int // events that are in the log already and may come again, with how often each
 	less   chan struct{}  // closed when events are drained
-	notes  []note         // the last one whose events are in the log, and those after it
+	notes  []note         // the last note whose earlier events are all in the log, and the notes after it
 }
 
 // note is a request with which another function can go on; see Request.Note.
@@ -27,7 +27,7 @@ type note struct {
 // mostNotes is how many notes may wait until the events before them are written.
 const mostNotes = 64
 
-// note adds a note after the events so far, unless too many wait.
+// note adds a note after the events so far, unless too many notes wait.
 func (o *outbox) note(raw []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -40,8 +40,8 @@ func (o *outbox) note(raw []byte) {
 	o.notes = append(o.notes, note{raw, o.total})
 }
 
-// noted returns the last note before which at most written events were added. So many are in
-// the log.
+// noted returns the last note that was added after at most written events. written is how many
+// events are in the log.
 func (o *outbox) noted(written int) (last note, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

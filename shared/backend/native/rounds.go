@@ -183,7 +183,7 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	it, err := k.Store.Item(ctx, storage.BoxFor(a.Tenant, a.Server).Numbered(a.Session.Box()), a.Stream)
 	switch {
 	case errors.Is(err, storage.NotFound):
-		return nil // it has ended
+		return nil // the call has ended
 	case err != nil:
 		return err
 	case it.Address.Session != a.Session || it.Round != a.Round:

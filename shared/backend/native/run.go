@@ -44,7 +44,7 @@ const (
 // other goroutines call, reach only said.
 type run struct {
 	k       *Backend
-	ctx     context.Context // the invocation's context, without its end
+	ctx     context.Context // the invocation's context, without its cancellation
 	in      *environment
 	address storage.Address
 	ended   func()
@@ -74,8 +74,8 @@ type claim struct {
 	renewed time.Time          // when it was written last
 }
 
-// newRun makes the run of a delivery. ctx is the context of the invocation. Its end
-// stops nothing, because the waiting client may go. Its deadline bounds the run.
+// newRun makes the run of a delivery. ctx is the context of the invocation. The run goes on
+// when ctx ends, because the waiting client may have gone. The deadline of ctx bounds the run.
 func (k *Backend) newRun(ctx context.Context, a storage.Address, s storage.Session, h Hosted) *run {
 	r := &run{
 		k: k, ctx: context.WithoutCancel(ctx), address: a,

@@ -1,6 +1,7 @@
-// Package ociimage reads from a registry which image a name means now, and what a container
-// of it starts. It reads a manifest and a configuration, and no layer. It hides the names of
-// Docker, tokens of registries, and images for several processors.
+// Package ociimage asks a container registry which image a name refers to now, and which
+// program a container of that image starts. It reads a manifest and a configuration, and no
+// layer. It hides how Docker completes names, tokens of registries, and images for several
+// architectures.
 package ociimage
 
 import (
@@ -33,7 +34,7 @@ type Registries struct {
 	// Arch is the processor architecture of the image, "arm64" or "amd64".
 	Arch string
 	// Login returns the value of the header Authorization for a registry, "" for none. A nil
-	// Login logs in nowhere. Inspect also uses the token that a registry gives everybody.
+	// Login never logs in. Inspect also uses the token that a registry gives to anybody.
 	Login  func(ctx context.Context, registry string) (string, error)
 	Client *http.Client // nil for a new one
 }
@@ -180,7 +181,7 @@ func (c *conversation) manifest(ctx context.Context, reference string) (m manife
 	return m, digestOf(text), nil
 }
 
-// ofArch returns the manifest of the image for the processor.
+// ofArch returns the manifest of the image for Linux on the architecture c.Arch.
 func (c *conversation) ofArch(ctx context.Context, index manifest) (manifest, error) {
 	for _, d := range index.Manifests {
 		if d.Platform.OS == "linux" && d.Platform.Architecture == c.Arch && digestForm.MatchString(d.Digest) {
@@ -253,7 +254,7 @@ func (c *conversation) token(ctx context.Context, challenge string) (string, err
 	realm.RawQuery = query.Encode()
 	status, _, text, err := c.ask(ctx, realm.String(), c.authorization)
 	if err != nil || status != http.StatusOK {
-		return "", err // the registry's refusal says more
+		return "", err // without a token, get reports why the registry refused its request
 	}
 	var answer struct {
 		Token  string

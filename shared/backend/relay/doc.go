@@ -84,8 +84,8 @@
 //
 // lens cuts the payload of a deliver in two: the client's initialize params, and the
 // message as the client wrote it. level and subscribed are for a fresh process. again
-// says that the session has had a process before. moved says that the server may list
-// otherwise since then. principal is the same for all sessions
+// says that the session has had a process before. moved says that the server's lists may have
+// changed since that process. principal is the same for all sessions
 // of one principal in the box, and tells nothing else. Those sessions may share a
 // process, or what the box keeps of it. trace is the name of the client's request in all
 // logs, for the runner's own log. secrets are the keys and tokens of the principal at

@@ -84,7 +84,7 @@ func (a *account) trace(t string) {
 	}
 }
 
-// proves reports whether only the runner of the box that a frame names gets this answer to it.
+// proves reports whether reply is an answer that only the runner of the frame's box can get.
 func proves(reply frame.Frame) bool {
 	switch reply.(type) {
 	case frame.Welcome, frame.Pulled, frame.ByeOK, frame.PartOK:

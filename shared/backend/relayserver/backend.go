@@ -75,7 +75,7 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	return t, nil
 }
 
-// Times of deliverAwake.
+// deliverAwake waits up to awakeWithin for the box, and looks at it every awakeAgain.
 const (
 	awakeWithin = 20 * time.Second
 	awakeAgain  = 100 * time.Millisecond
@@ -265,7 +265,7 @@ func (t *tracker) moved(ctx context.Context, seen storage.Box) error {
 		return t.moved(ctx, seen) // missed has written that the box is asleep
 	}
 	if t.bound != 0 {
-		return nil // an earlier post may have arrived; Check finds that out before a new one
+		return nil // an earlier post may have arrived; Check finds that out before it posts again
 	}
 	return t.send(ctx, b)
 }
@@ -349,7 +349,7 @@ func (t *tracker) step(ctx context.Context) error {
 			t.accepted = err == nil
 			return err
 		}
-		// The request has ended, or was suspended: the store has the rest. Do not send it again.
+		// The request has ended or was suspended, and the store says which. Do not send it again.
 		t.inside, t.inbox = false, true
 	}
 	it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
@@ -426,7 +426,7 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 			return t.k.endItem(ctx, it, expired)
 		}
 		if !t.posted.IsZero() && !t.trying {
-			// The box gave the request back, so it lives. That counts as an acceptance only
+			// The box gave the request back, so the box lives. That counts as an acceptance only
 			// if this function goes on to wait for the end: it has to wake the next
 			// generation.
 			t.bound, t.returned = 0, true
@@ -485,9 +485,10 @@ func (t *tracker) after(ctx context.Context, b storage.Box) error {
 	return t.send(ctx, b)
 }
 
-// ended pushes the last event of a request, unless it was pushed, if a function has written it
-// in place of the box (generation 0). That function may have died before it pushed the event.
-// The relay function pushes the last events that runners send.
+// ended pushes the last event of a request to the client's connection, unless it was pushed
+// before. It does so only for an event that a function has written in place of the box
+// (generation 0), because that function may have died before it pushed the event. The relay
+// function pushes the last events that runners send.
 func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
 	if tail.Gen != 0 {
 		return nil

@@ -138,7 +138,7 @@ func (x *boxes) run(ctx context.Context, b storage.Box, token string) error {
 		return err
 	}
 	if x.Fleet.Traits(b.Place).Invites {
-		env = map[string]string{frame.EnvRelayURL: env[frame.EnvRelayURL]} // the rest comes with the welcome
+		env = map[string]string{frame.EnvRelayURL: env[frame.EnvRelayURL]} // the runner gets the other variables in its welcome
 	}
 	env[frame.EnvBox], env[frame.EnvGeneration], env[frame.EnvToken] = string(b.ID), strconv.FormatInt(int64(b.Gen), 10), token
 	env[frame.EnvPass] = x.Sealer.Pass(b.ID)
@@ -290,7 +290,7 @@ func (x *boxes) takeItem(ctx context.Context, it storage.Item) (taken bool, err 
 }
 
 // end writes the error that ends a request, unless its stream has ended. The last batch of a
-// dead runner may be written to the same place in the log. If the batch is first, end looks at
+// dead runner may be written to the same place in the log. If the batch comes first, end reads
 // the log again.
 func (x *boxes) end(ctx context.Context, a storage.Address, why storage.Failure) error {
 	return x.out.Fail(ctx, a, failureError(a.Box, why), time.Now().Add(x.EventAge))

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Config is what the host's end of the relay works with. Store, Poster, Fleet, Sealer and
+// Config is what the functions' end of the relay works with. Store, Poster, Fleet, Sealer and
 // Launch are required; each of the others says what its zero value means.
 type Config struct {
 	Store  storage.Store
@@ -37,7 +37,7 @@ type Config struct {
 	// with another definition is asked to retire. If Definition is nil, no runner is.
 	Definition func(server string) string
 	// Code returns the digest that a server has now, [sessions.Server].Digest; "" if it is not
-	// configured any more. If Code is nil, no box notes what it runs.
+	// configured any more. If Code is nil, the record of a box does not say what the box runs.
 	Code func(server string) string
 	// Elsewhere reports whether a box is only a name under which another part of the
 	// program keeps items and handles them. [Sweeper.Sweep] skips such boxes. nil means
@@ -83,7 +83,8 @@ type Config struct {
 	ShowErrors bool
 	// Held is as in sessions.Publisher.
 	Held *sessions.Held
-	// Observer gets work, and each frame that Meter counts. nil: Log has them.
+	// Observer gets an event for each request that may start a process, and for each frame that
+	// Meter counts. If it is nil, Log gets a line for each.
 	Observer observe.Observer
 	Meter    storage.Meter // nil: frames are not counted
 }

@@ -17,7 +17,7 @@ type Halt struct {
 	Within  time.Duration // how long calls in flight may go on; after that they end with an error that names By
 }
 
-// Halt tries again while a runner is between two connections: so often, with such a pause.
+// Halt tries haltTries times, with pauses of haltAgain: a runner may be between two connections.
 const (
 	haltAgain = 200 * time.Millisecond
 	haltTries = 15

@@ -229,7 +229,7 @@ func (in *Inside) post(id storage.BoxID, f frame.Frame) error {
 	case frame.Nudge:
 		l.pullSoon()
 	default:
-		// Only connections need the other frames.
+		// The other frames are only for runners that have a connection.
 	}
 	return nil
 }
@@ -358,7 +358,7 @@ func (l *life) address(ticket string) (a storage.Address, ok bool) {
 	return a, json.Unmarshal([]byte(ticket), &a) == nil
 }
 
-// sealedTicket and a sealed ticket are the ticket of a delivery that came as a frame. Other
+// A delivery that came as a frame has a sealed ticket, with sealedTicket in front of it. Other
 // tickets of boxes in this program are the JSON of an address.
 const sealedTicket = "sealed "
 

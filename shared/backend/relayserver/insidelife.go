@@ -30,7 +30,7 @@ type life struct {
 	in     *Inside
 	id     storage.BoxID
 	name   string             // random; the record's Runner, and the client token of the task
-	gen    storage.Generation // of the wake
+	gen    storage.Generation // the generation that the box has in this life
 	saved  chan struct{}      // closed when the record says that the box is awake, or failed is set
 	failed error
 	record storage.Box   // as the wake has written it
@@ -59,7 +59,7 @@ type life struct {
 	retiring  bool
 }
 
-// request is a request in flight.
+// request is a request of a client that the box has, and that has not ended.
 type request struct {
 	to      storage.Address
 	round   int           // how often the request was suspended before
@@ -91,7 +91,7 @@ type outbox struct {
 	used     time.Time
 }
 
-// taking says how a delivery comes.
+// taking is what deliver must know of a delivery besides its content.
 type taking struct {
 	within time.Duration // after this time the request needs a trace
 	looks  bool          // the message only lists or initializes
@@ -108,7 +108,7 @@ func newLife(in *Inside, id storage.BoxID, gen storage.Generation) *life {
 	return l
 }
 
-// began records the result of begin, and lets those go on that wait for the box.
+// began records the result of begin, and wakes the goroutines that wait for the box.
 func (l *life) began(err error) {
 	if l.failed = err; err != nil {
 		l.in.remove(l)
@@ -155,7 +155,7 @@ func (l *life) end() {
 	l.changed.Broadcast()
 }
 
-// # To the box
+// The next functions pass calls to the box.
 
 // do calls f with the Executor of the box: now, or when the box has opened. Calls keep their
 // order.
@@ -266,7 +266,7 @@ func (l *life) pullSoon() {
 	}
 }
 
-// pull delivers what waits in the inbox, until nobody has called pullSoon since.
+// pull delivers what waits in the inbox, and does so again if pullSoon was called meanwhile.
 func (l *life) pull() {
 	for {
 		l.mu.Lock()
@@ -316,7 +316,7 @@ func (l *life) rest(d time.Duration) {
 	}
 }
 
-// # Traces
+// The next functions write the traces of requests.
 
 // stopTrace stops the timer that would write the trace.
 func (d *request) stopTrace() {
@@ -361,7 +361,7 @@ func (l *life) trace(ctx context.Context, d *request) error {
 	return err
 }
 
-// # From the box
+// The next functions take events and reports from the box.
 
 // maxInside is how many bytes of a session's events may wait for the store.
 const maxInside = 4 << 20
@@ -696,7 +696,7 @@ func (l *life) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, erro
 	}
 }
 
-// # Sleep
+// The next functions put the box to sleep.
 
 // tell makes Run find out whether the box may sleep.
 func (l *life) tell() {

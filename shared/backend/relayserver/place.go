@@ -46,7 +46,7 @@ func (c Config) launch(b storage.Box) (map[string]string, error) {
 	return env, err
 }
 
-// # Places that do not list their tasks
+// The rest of this file is about places that do not list their tasks.
 
 const (
 	// lifetimeSlack is added to a place's Lifetime, because clocks differ and the record was
@@ -65,7 +65,7 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b storage.Box) error {
 		b.Failure = programEnded()
 		return w.restart(ctx, b)
 	case b.State != storage.Awake:
-		return nil // a start that never completes becomes overdue
+		return nil // if the start never completes, doDue finds it overdue
 	case b.Changed.Before(since):
 		_, err := w.lost(ctx, b, stopFailure(fleet.Status{}, false))
 		return err

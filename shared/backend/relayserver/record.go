@@ -74,12 +74,12 @@ func hello(b storage.Box, f frame.Hello, conn string, now time.Time) (storage.Bo
 		// after a bye and the welcome was lost. It is the same runner, and it executes
 		// nothing before a welcome.
 	case b.State == storage.Awake && same && f.Gen <= b.Gen:
-		return b, known // a ping, or an overtaken hello
+		return b, known // a ping, or a hello that a later one has overtaken
 	case b.State == storage.Asleep && same && b.Gen == f.Gen && f.Link > b.Link:
 		b.Told = carryOver(b.Told, b.Gen)
 		b.State, b.Gen = storage.Awake, b.Gen+1 // a hello after a bye
 	case b.State == storage.Asleep && same && f.Link <= b.Link:
-		return b, ignore // overtaken by its own bye
+		return b, ignore // the bye of the same runner came first
 	default:
 		return b, refuse
 	}

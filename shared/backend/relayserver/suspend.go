@@ -90,7 +90,7 @@ func (x *boxes) answered(ctx context.Context, s storage.ID, box storage.BoxID, q
 	it, err := x.Store.Item(ctx, box, stream)
 	switch {
 	case errors.Is(err, storage.NotFound):
-		return nil // it has ended
+		return nil // the call has ended
 	case err != nil:
 		return err
 	case it.Address.Session != s || !it.Asks(question):

@@ -91,7 +91,7 @@ func (w *Sweeper) compare(ctx context.Context, b storage.Box, tasks []fleet.Stat
 		b.Failure = programEnded()
 		return w.restart(ctx, b)
 	}
-	return nil // a start that never completes becomes overdue
+	return nil // if the start never completes, doDue finds it overdue
 }
 
 func programEnded() storage.Failure {
@@ -144,8 +144,8 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 }
 
 // stopFailure is the failure that clients get when a task has ended. starting says that the
-// task ended before its first hello; if it is false, the task ended during their requests. t is the zero Status if
-// the fleet has no record of the task any more.
+// task ended before its first hello; if it is false, the task ended during their requests. t
+// is the zero Status if the fleet has no record of the task any more.
 func stopFailure(t fleet.Status, starting bool) storage.Failure {
 	f := storage.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
 	switch {

@@ -26,7 +26,7 @@ const (
 	maxMessage = storage.MaxBatchBytes // bytes of one message
 	maxRefusal = 64 << 10              // bytes that are read of an error
 	maxEventID = 4 << 10               // bytes of an event id, which must fit into a header
-	maxAhead   = 256 << 10             // bytes that come in on a conversation while its client is asked
+	maxAhead   = 256 << 10             // bytes that a server may send on a stream while its client is asked a question
 )
 
 // If a busy server refuses a request, the request is sent again, busyTries times in all. That
@@ -45,7 +45,7 @@ type conversation struct {
 	mute     bool          // the response is no event stream
 	single   bool          // the response answers one JSON-RPC request
 	stop     func()        // ends the HTTP request
-	leave    func() bool   // makes the HTTP request outlive the context that began it; false if that has ended
+	leave    func() bool   // makes the HTTP request outlive the context that began it; false if that context has ended
 	last     string        // id of the last event, "" for none
 	retry    time.Duration // how long the server wants its client to wait before it resumes
 	flow     *flow
@@ -131,7 +131,7 @@ func (x *exchange) do(ctx context.Context, method string, to *url.URL, body []by
 // status says that the request did not run.
 func read(resp *http.Response) error {
 	defer func() { _ = resp.Body.Close() }()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // what was read tells enough
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // an incomplete body still helps to explain the error
 	no := &refusal{status: resp.StatusCode, asks: resp.Header.Get("Www-Authenticate")}
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds >= 0 {
 		no.after = max(time.Duration(min(seconds, 24*3600))*time.Second, time.Millisecond)
@@ -156,18 +156,18 @@ func read(resp *http.Response) error {
 	return no
 }
 
-// ask posts a request, and returns the stream of what comes back.
+// ask posts a request, and returns its response as a conversation.
 func (x *exchange) ask(ctx context.Context, raw []byte, header http.Header) (*conversation, error) {
 	return x.stream(ctx, http.MethodPost, x.url, raw, header)
 }
 
 // asking is ask, but does not wait for the headers of the response. A server may send them
-// only after its client has answered a question on another stream. If ask fails, next returns
-// its error.
+// only after its client has answered a question on another stream. If ask fails, the next
+// method of the conversation returns the error of ask.
 func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop), single: true, flow: &flow{}}
-	from := *x // ask may change the link
+	from := *x // a copy, because ask may change its link
 	from.flow = t.flow
 	go func() {
 		defer close(t.events)
@@ -190,8 +190,8 @@ func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 	return t
 }
 
-// stream sends an HTTP request, and returns the stream of what comes back. The stream ends
-// with ctx, unless leave was called.
+// stream sends an HTTP request, and returns its response as a conversation. The conversation
+// ends with ctx, unless its leave was called.
 func (x *exchange) stream(ctx context.Context, method string, to *url.URL, raw []byte, header http.Header) (*conversation, error) {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop), single: method == http.MethodPost, flow: cmp.Or(x.flow, &flow{})}
@@ -244,8 +244,8 @@ func (t *conversation) readEvents(ctx context.Context, body io.ReadCloser) {
 
 // flow counts the bytes that come in on the stream of a conversation.
 type flow struct {
-	ahead atomic.Int64 // bytes since an event was taken
-	kept  atomic.Bool  // nobody takes events, because the client is asked
+	ahead atomic.Int64 // bytes that came in since next returned an event
+	kept  atomic.Bool  // the client is being asked, and nobody reads events meanwhile
 }
 
 // limited reads a stream. It fails if more than maxAhead bytes come in while the client is
@@ -314,7 +314,7 @@ func post(ctx context.Context, x *exchange, to *url.URL, raw []byte, header http
 		return err
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxRefusal)) // so that the connection can be used again
-	_ = resp.Body.Close()                                             // it was read
+	_ = resp.Body.Close()                                             // the body was read
 	return nil
 }
 

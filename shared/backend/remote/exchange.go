@@ -80,7 +80,7 @@ func (s *server) exchange(ctx context.Context, r native.Request) (*exchange, *wi
 	return x, nil
 }
 
-// set sets a header, which errors must not show.
+// set sets a header whose value errors must not show.
 func (x *exchange) set(name, value string) {
 	x.header.Set(name, value)
 	for _, part := range append(strings.Fields(value), value) {
@@ -138,7 +138,7 @@ func (x *exchange) reads() bool {
 	return x.r.Method != wire.MethodToolsCall && !wire.OfExtension(x.r.Method)
 }
 
-// once sends the request over the open link.
+// once sends the request in the protocol that x.link names.
 func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	switch {
 	case x.link.Era == eraModern:

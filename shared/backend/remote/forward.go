@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// rootsWithin is how long Tell waits for the server to ask for roots that have changed.
+	// rootsWithin is how long Tell waits for the server to ask for the client's changed roots.
 	rootsWithin = time.Second
 	// tellWithin bounds the HTTP request of Tell and Forward.
 	tellWithin = 10 * time.Second
@@ -76,7 +76,7 @@ func (s *server) Forward(ctx context.Context, r native.Request, name string, res
 	of, text, _ := strings.Cut(name, "-")
 	id, bad := base64.RawURLEncoding.DecodeString(text)
 	if !ok || bad != nil || x.link.Era != eraHTTP || of != sessionName(x.link.Session) || !wire.Valid(id) {
-		return nil // the session that asked is gone
+		return nil // the server's session in which it asked has ended
 	}
 	raw, ok := wire.Replace(response, id, "id")
 	if !ok {
@@ -87,14 +87,14 @@ func (s *server) Forward(ctx context.Context, r native.Request, name string, res
 	err = x.tell(ctx, nil, raw)
 	var refused *refusal
 	if err == nil || errors.As(err, &refused) && !refused.passes() {
-		return nil // the server does not wait for it any more
+		return nil // the server does not wait for this answer any more
 	}
 	return storage.Errorf(storage.Unavailable, "the remote server %s did not take the answer: %s", s.Name, hide(plain(err).Error(), x.secrets))
 }
 
-// renamed returns a question of the server, or the cancel of one, with another id: one from
-// which Forward can read the server's id. If that id is too long, renamed refuses the question
-// and returns nil.
+// renamed returns m with another id, from which Forward can read the server's own id. m is a
+// question of the server, or the cancellation of one. If the server's id is too long, renamed
+// returns nil, and refuses m if m is a question.
 func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
 	id, place := m.ID, []string{"id"}
 	if m.Kind == wire.Notification {
@@ -107,7 +107,7 @@ func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
 		}
 		return nil
 	}
-	named, _ := json.Marshal(storage.ForwardID(name)) // a string
+	named, _ := json.Marshal(storage.ForwardID(name)) // cannot fail: it is a string
 	raw, _ := wire.Replace(m.Raw, named, place...)
 	return raw
 }

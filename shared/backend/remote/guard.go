@@ -22,7 +22,7 @@ var errRedirect = errors.New("the server redirects to another origin, which gets
 // errMoved is the error of a redirect that would send a GET in place of a message.
 var errMoved = errors.New("the server redirects requests in a way that drops their body (HTTP 301, 302 or 303); write that URL into the servers file")
 
-// Times of a connection.
+// Timeouts of connections.
 const (
 	dialWithin = 10 * time.Second
 	// keepIdle is how long an idle connection is kept for later requests.

@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// These bound the conversations that a process keeps open, in all and of one principal. Each
-// costs a connection, and lasts until its client answers.
+// A process keeps at most mostKept conversations open, and at most mostOfOne of one principal.
+// Each costs a connection, and lasts until its client answers.
 const (
 	mostKept  = 512
 	mostOfOne = 64
@@ -24,8 +24,8 @@ type waiting struct {
 
 type owner struct{ tenant, principal string }
 
-// put keeps a conversation open until take gets it, for the time within at most (0:
-// storage.MaxAsk). If there are too many, put closes one.
+// put keeps a conversation open until take returns it, but no longer than within; 0 means
+// storage.MaxAsk. If there are too many conversations, put closes one.
 func (c *Servers) put(name string, of owner, talk *conversation, within time.Duration) {
 	if within <= 0 {
 		within = storage.MaxAsk
@@ -46,10 +46,10 @@ func (c *Servers) put(name string, of owner, talk *conversation, within time.Dur
 	}
 }
 
-// tooMany returns the index of the conversation that must be closed now that the owner of has
-// one more; -1 for none. If one owner has too many, it is the oldest of that owner. If the
-// process has too many, it is the oldest of the owner with most, so that a user with many
-// cannot take others theirs.
+// tooMany returns the index of the conversation that must be closed after one was added for
+// the owner of; -1 for none. If this owner has too many, it is the owner's oldest. If the
+// process has too many, it is the oldest of the owner who has most. So a user with many
+// conversations cannot push out those of other users.
 func tooMany(kept []*waiting, of owner) int {
 	has := map[owner]int{}
 	for _, w := range kept {

@@ -12,13 +12,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// round is what a call that asks its client must know in the next round. The client, or
-// the item of the call, carries it as requestState.
+// round is the state that a call keeps while its client answers questions of the server. The
+// questions end one round of the call, and the answers begin the next. The client, or the
+// stored item of the call, carries the state as requestState.
 type round struct {
 	Turn      bridge.State    `json:"turn"`
 	Questions []askedQuestion `json:"asked"`
 	Last      string          `json:"last,omitempty"` // id of the last event of the stream
-	Kept      string          `json:"kept,omitempty"` // name of the conversation in its process
+	Kept      string          `json:"kept,omitempty"` // name of the conversation in the process that keeps it open
 }
 
 // askedQuestion is a question of the server, with its place in the stream.
@@ -95,7 +96,7 @@ func (x *exchange) setLevel(ctx context.Context) error {
 		return nil
 	}
 	id := requestID()
-	params, _ := json.Marshal(map[string]string{"level": x.req.LogLevel}) // a string
+	params, _ := json.Marshal(map[string]string{"level": x.req.LogLevel}) // cannot fail: it is a string
 	talk, err := x.ask(ctx, wire.NewRequest(id, wire.MethodSetLevel, params), x.sessionHeader())
 	if err != nil {
 		return err
@@ -149,7 +150,8 @@ func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *
 	return c.follow(ctx)
 }
 
-// lost returns the error of a request that the server refused to go on with: it may have run.
+// lost returns the error of a request that the server refused to resume. The request may have
+// run. lost returns other errors unchanged.
 func lost(err error) error {
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		return errors.New(errLost.Error() + ": " + refused.Error())
@@ -168,7 +170,7 @@ func (x *exchange) answer(ctx context.Context, talk *conversation, a bridge.Answ
 }
 
 // A server may not have noticed yet that the earlier connection of a stream is closed, and
-// then answers 409. It is asked noticeTries times, with pauses that grow by noticeWait.
+// then answers 409. resume asks noticeTries times, with pauses that grow by noticeWait.
 const (
 	noticeWait  = 20 * time.Millisecond
 	noticeTries = 10
@@ -214,7 +216,8 @@ type following struct {
 	quiet      time.Duration // a resumed stream that is silent for so long is resumed again; 0: the stream was not resumed
 }
 
-// follow reads both streams until the request ends, or until the client must be asked.
+// follow reads the stream of the request, and the standalone stream if there is one, until the
+// request ends or the client must be asked.
 func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	defer func() {
 		if c.talk != nil {
@@ -291,8 +294,8 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 	}
 }
 
-// gathers reports whether the client must be asked. The first question sets until, so that the
-// client gets others that come soon after at the same time.
+// gathers reports whether the client must be asked. At the first question it sets c.until.
+// Questions that come before then go to the client together with the first.
 func (c *following) gathers() bool {
 	switch {
 	case !c.turn.Asks():
@@ -331,7 +334,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	case m.Kind == wire.Request:
 		// The server's id may be a number. The client gets the JSON text of the id as a
 		// string.
-		named, _ := json.Marshal(string(m.ID)) // a string
+		named, _ := json.Marshal(string(m.ID)) // cannot fail: it is a string
 		raw, _ = wire.Replace(data, named, "id")
 	case m.Kind == wire.Notification && aboutSession(m.Method):
 		if !c.r.Once {
@@ -356,7 +359,8 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 // name is the id and the progress token of the request at the server.
 func (c *following) name() json.RawMessage { return json.RawMessage(`"` + string(c.stream) + `"`) }
 
-// note gives the caller a state with which another function can go on after the last event.
+// note gives the caller a state with which another process can resume the request after its
+// last event.
 func (c *following) note(reply *bridge.Response, err error) {
 	if c.link.Era != eraHTTP || c.talk == nil || c.talk.last == "" || reply != nil || err != nil || c.turn.Asks() {
 		return
@@ -415,7 +419,7 @@ func (c *following) cancelled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
 	defer cancel()
 	params := json.RawMessage(`{"requestId":"` + string(c.stream) + `","reason":"the client cancelled the request, or it took too long"}`)
-	_ = c.tell(ctx, c.talk, wire.NewNotification(wire.NotifyCancelled, params)) // the server may never know
+	_ = c.tell(ctx, c.talk, wire.NewNotification(wire.NotifyCancelled, params)) // if this is lost, the server does the work in vain
 }
 
 // asks ends the round, so that the client gets the questions.

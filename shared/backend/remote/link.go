@@ -57,7 +57,7 @@ type streamState struct {
 	Others bool `json:"others,omitempty"`
 }
 
-// linkName is the name of the durable value.
+// linkName is the name of the durable value that holds a link.
 const linkName = "remote"
 
 // Times of a handshake.
@@ -236,7 +236,7 @@ func (x *exchange) probe(ctx context.Context) (bridge.Era, error) {
 	}
 	m := wire.Message{Result: result}
 	if fault != nil {
-		m, _ = wire.Parse(wire.ErrorResponse(json.RawMessage("1"), fault)) // it is JSON
+		m, _ = wire.Parse(wire.ErrorResponse(json.RawMessage("1"), fault)) // cannot fail: it is a JSON-RPC response
 	}
 	offers := bridge.ReadProbe(m)
 	if offers != bridge.LegacyOnly {

@@ -18,7 +18,7 @@ func subscribe(ctx context.Context, x *exchange) error {
 	}
 	for _, uri := range x.r.Session.Subscribed() {
 		id := requestID()
-		params, _ := json.Marshal(map[string]string{"uri": uri}) // a string
+		params, _ := json.Marshal(map[string]string{"uri": uri}) // cannot fail: it is a string
 		talk, err := x.ask(ctx, wire.NewRequest(id, wire.MethodSubscribe, params), x.sessionHeader())
 		if err != nil {
 			return err
@@ -157,14 +157,15 @@ func (c *following) unpark(ctx context.Context) {
 	}
 }
 
-// withdraws reports whether a cancel takes back a question of this round, and takes it back.
+// withdraws reports whether m cancels a question of this round. If so, it removes the question
+// from the round.
 func (c *following) withdraws(m wire.Message) bool {
 	id := wire.Lookup(m.Params, "requestId")
 	for _, q := range c.asked {
 		if named, _ := wire.String(wire.Lookup(q.Raw, "id")); named != string(id) {
 			continue
 		}
-		name, _ := json.Marshal(string(id)) // a string
+		name, _ := json.Marshal(string(id)) // cannot fail: it is a string
 		raw, _ := wire.Replace(m.Raw, name, "params", "requestId")
 		c.index++
 		c.turn.Take(storage.Event{Index: c.index, Raw: raw})
@@ -177,7 +178,7 @@ func (c *following) withdraws(m wire.Message) bool {
 // their own, so a response may overtake what the server sent before.
 const afterwards = 30 * time.Millisecond
 
-// leaves passes on the questions that are open when the request has ended.
+// leaves passes on the questions of the server that are unanswered when the request has ended.
 func (c *following) leaves(ctx context.Context) {
 	if c.link.Era != eraHTTP {
 		return // over HTTP+SSE the questions end with the stream
@@ -227,8 +228,8 @@ func (c *following) linger(ctx context.Context) {
 	}
 }
 
-// late handles a message that came too late for the round. A legacy client gets a question
-// while no request is there; a modern client cannot.
+// late handles a message that came too late for the round. A legacy client can get a question
+// although its request has ended. A modern client cannot, so late refuses the question.
 func (c *following) late(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	switch {

@@ -18,7 +18,7 @@ func (u *unreadable) Error() string { return u.why + ": " + u.said }
 
 const (
 	maxSaid  = 4 << 10 // bytes of an answer that are kept
-	maxQuote = 200     // bytes of it in an error
+	maxQuote = 200     // bytes of the answer that an error quotes
 )
 
 // quote returns the error with the beginning of the answer, without secrets.

@@ -59,8 +59,8 @@ type Servers struct {
 	standalone map[standaloneKey]*standaloneStream
 }
 
-// A cache is emptied when it has most entries. links is also emptied when its handshakes have
-// mostGreeted bytes together.
+// A cache of Servers is emptied before it gets more entries than the constant most. links is
+// also emptied when its handshakes have more than mostGreeted bytes together.
 const (
 	most        = 10_000
 	mostGreeted = 32 << 20

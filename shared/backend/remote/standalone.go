@@ -26,7 +26,7 @@ type standaloneStream struct {
 	settle  func()        // closes settled
 	settled chan struct{} // closed when requests need not wait for the stream any more
 	asked   chan struct{} // capacity 1; filled when the client was asked while no request was there
-	ended   chan struct{} // closed when the goroutine of listen has ended; before that, only it uses the next three fields
+	ended   chan struct{} // closed when the goroutine of listen has ended; until then only that goroutine uses the next three fields
 
 	known streamState
 	heard string // id of the last event that was passed on
@@ -58,7 +58,8 @@ type serverTraits struct {
 // Times and bounds of a standalone stream.
 const (
 	// openWithin is how long a request waits for the standalone stream, so that the server
-	// has it before the request. Requests at a slow server wait for openSoon.
+	// has it before the request. If the server is slow (serverTraits), the request waits for
+	// openSoon.
 	openWithin = time.Second
 	openSoon   = 20 * time.Millisecond
 	// againFirst and againLast are the pauses before the stream is opened again.
@@ -159,7 +160,7 @@ func (s *subscriber) leave(ctx context.Context, x *exchange) {
 	x.link.streamState = e.known
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWithin)
 	defer cancel()
-	_ = x.keep(ctx) // at worst the client is told again
+	_ = x.keep(ctx) // without this write, the client may get messages again
 }
 
 // noteOthers notes whether a request has had an event since the last event of the stream.
@@ -245,7 +246,7 @@ func (e *standaloneStream) open(ctx context.Context, last string) (*conversation
 	return from.stream(ctx, http.MethodGet, from.url, nil, h)
 }
 
-// follow reads the stream to its end. again is false if no other stream must be opened.
+// follow reads the stream to its end. again says whether the stream must be opened anew.
 //
 // A server may mix (see streamState): it then repeats questions that were answered long ago,
 // and sends nothing new on the resumed stream. So follow holds back the events of a resumed
@@ -316,7 +317,8 @@ func foreign(event wire.SSE) bool {
 	return err == nil && (m.Kind == wire.Response || m.Method == wire.NotifyProgress)
 }
 
-// pass gives an event to whom it is for. It returns false if ctx has ended before.
+// pass gives an event to the request or the client that it is for. It returns false if ctx has
+// ended before.
 func (e *standaloneStream) pass(ctx context.Context, event wire.SSE) bool {
 	m, err := wire.Parse(event.Data)
 	switch {

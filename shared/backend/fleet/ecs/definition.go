@@ -45,7 +45,7 @@ func (s Size) Fargate() (Size, error) {
 		if s.MemoryMB <= row.least {
 			return Size{row.cpus, row.least}, nil
 		}
-		if row.step == 0 { // the smallest row doubles
+		if row.step == 0 { // in this row each size is twice the one before
 			return Size{row.cpus, 1 << int(math.Ceil(math.Log2(float64(s.MemoryMB))))}, nil
 		}
 		steps := (s.MemoryMB - row.least + row.step - 1) / row.step
@@ -160,10 +160,11 @@ func (f *Fleet) logs() *logging {
 	}}
 }
 
-// register makes the task definition, or one more revision of it. Equal revisions are harmless:
-// ECS uses the last one. To check first, the function would need the right to read every
-// task definition of the account. The digest in the name of the family is made of the name of a
-// server's image. The definition itself names the image by the digest that it has now.
+// register creates the task definition, or one more revision of it. Equal revisions are
+// harmless: ECS uses the last one. To find out first whether the definition exists, the
+// functions would need the right to read every task definition of the account. If the image is
+// that of one server, the definition names it by the digest that it has now. The digest in the
+// name of the family covers only the image's name.
 func (f *Fleet) register(ctx context.Context, def definition) error {
 	if def.own {
 		if err := f.pin(ctx, &def.Containers[0]); err != nil {

@@ -39,7 +39,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// Place is the place in the ids of this fleet's tasks.
+// Place names this fleet's place. The ids of its tasks begin with it.
 const Place = "ecs"
 
 // taskEnv is the environment variable that tells a runner its task id.
@@ -57,14 +57,14 @@ const (
 	maxBackoff  = 2 * time.Second
 )
 
-// Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup, Size,
-// Disabled, Shape and HTTPClient are required. [ParsePlace] reads the fields without a tag.
+// Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup, Size, Runner,
+// Shape and HTTPClient are required. [ParsePlace] reads Size, and the fields without a JSON tag.
 type Config struct {
 	Region      string
 	Credentials aws.CredentialsProvider `json:"-"`
 	// Endpoint is the address of ECS, without a slash at its end.
 	Endpoint string
-	// HTTPClient may be nil.
+	// HTTPClient may be nil for a client without a timeout of its own.
 	HTTPClient awscall.Doer `json:"-"`
 
 	// Cluster is the name or ARN of the cluster.
@@ -87,8 +87,8 @@ type Config struct {
 	Family string
 	// LogGroup gets the output of runners; "" for no log.
 	LogGroup string
-	// Image and Size are for tasks whose Shape does not set them. No image needs to have the
-	// runner.
+	// Image and Size are for tasks whose Shape does not set them. The image need not contain
+	// the runner program.
 	Image string
 	Size  Size `json:"-"`
 	// Runner is the place of the runner program in S3, "BUCKET/FOLDER/SHA256". SHA256 is the
@@ -102,8 +102,8 @@ type Config struct {
 	Inspect func(ctx context.Context, image string) (name string, config frame.Image, err error) `json:"-"`
 	// Arch is the processor architecture of the images, "arm64" or "amd64".
 	Arch string
-	// Shape returns the special needs of a task; nil for none. An error says why no task
-	// can have them.
+	// Shape returns how a task differs from the others; if Shape is nil, none differs. An error
+	// says why no task can be like that.
 	Shape func(fleet.Task) (Shape, error) `json:"-"`
 }
 
@@ -160,10 +160,10 @@ func (c Config) check() error {
 	return err
 }
 
-// Run implements [fleet.Fleet]. The id of the task is made of t.ClientToken, which must consist
+// Run implements [fleet.Fleet]. It makes the id of the task from t.ClientToken, which must consist
 // of letters, digits, "-", "_" and "/". Run makes one call to ECS if the task definition exists,
-// and three for the first task of a new definition. If a Shape names the image of that
-// definition, Run also reads the image from its registry.
+// and three if it has to register the definition. If [Config].Shape names an image for the task,
+// Run also reads that image from its registry before it registers the definition.
 //
 // Errors: fleet.ErrInvalid if Fargate has no such size, if ECS refuses the contents of the
 // request, or if the environment is longer than ECS accepts (8,192 characters with all other

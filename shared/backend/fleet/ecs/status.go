@@ -30,7 +30,7 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	token := strings.TrimPrefix(id, Place+"/") // ids of earlier versions do not have the place
+	token := strings.TrimPrefix(id, Place+"/") // earlier versions made ids without the place
 	arns, err := f.list(ctx, listTasks{StartedBy: token})
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func TaskEvent(detail json.RawMessage) (s fleet.Status, ours bool, err error) {
 	return s, ours, nil
 }
 
-// moment is a time: seconds as a number in descriptions, a text in events.
+// moment is a time in the JSON of ECS: a number of seconds in descriptions, a text in events.
 type moment struct{ time.Time }
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -43,7 +43,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Place is the place in the ids of this fleet's tasks.
+// Place names this fleet's place. The ids of its tasks begin with it.
 const Place = "lambda"
 
 const (
@@ -63,7 +63,7 @@ const (
 	maxAnswer   = 64 << 10
 )
 
-// Size is one function for boxes.
+// Size is one Lambda function that runs boxes, and the memory that it has.
 type Size struct {
 	MemoryMB int    `json:"memoryMb"`
 	Function string `json:"function"` // its name or ARN

@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// Lambda is the place beside a fleet's base, where boxes run as Lambda functions. As a wish
-// it means Lambda if it can run the box.
+// Lambda is the place where boxes run as Lambda functions. If a server wishes for it, its boxes
+// run there if Lambda can run them, and in the base place otherwise.
 const Lambda = "lambda"
 
 // Other wishes for a place, as x-dormouse.box.place has them.
@@ -118,10 +118,10 @@ type Needs struct {
 	CPUs        float64
 	MemoryMB    int
 	ToolTimeout time.Duration // 0: no limit
-	Image       bool          // an image of its own
-	HostPath    bool          // a folder of the host to write to
-	Confined    bool          // guards between the server and the rest of the box
-	Installs    bool          // packages that are not kept anywhere and must be installed
+	Image       bool          // the server has a container image
+	HostPath    bool          // the server writes to a folder of the host
+	Confined    bool          // the server must be confined within the box
+	Installs    bool          // the start must install packages that no snapshot has
 }
 
 // Limits of a box on Lambda.
@@ -146,8 +146,8 @@ func (f *Fleet) Choose(n Needs) string {
 	return f.base
 }
 
-// fitsLambda reports whether Lambda can run the box. It has no guards, and no images of
-// servers.
+// fitsLambda reports whether Lambda can run the box. Lambda cannot confine a server within the
+// box, and cannot run the container image of a server.
 func (n Needs) fitsLambda() bool {
 	return !n.Image && !n.HostPath && !n.Confined && n.CPUs <= lambdaCPUs && n.MemoryMB <= lambdaMemory &&
 		n.ToolTimeout > 0 && n.ToolTimeout <= lambdaTool

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// inside ends a task that runs in this program: stop is as SIGTERM to a runner, and kill as
-// SIGKILL.
+// inside ends a task that runs in this program: stop asks it to end, as SIGTERM asks a runner,
+// and kill ends it at once, as SIGKILL does.
 type inside struct{ stop, kill func() }
 
 // startInside starts and registers a task in this program. The caller holds mu.

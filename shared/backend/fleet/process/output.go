@@ -21,7 +21,7 @@ type output struct {
 	failure string // the last error in the lines
 }
 
-// copy reads lines until from ends. It also reads if there is no Config.Output, because a full
+// copy reads lines until the end of from. It also reads if there is no Config.Output, because a full
 // pipe would stop the runner.
 func (o *output) copy(from io.Reader) {
 	r := bufio.NewReaderSize(from, maxLine)

@@ -39,7 +39,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// The places in the ids of this fleet's tasks. A task of the place Inside runs in this
+// The places that the ids of this fleet's tasks begin with. A task of Inside runs in this
 // program; see [Config].Inside.
 const (
 	Place  = "process"
@@ -61,7 +61,7 @@ type Config struct {
 	// Args are the arguments of the runner program.
 	Command string
 	Args    []string
-	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) beside taskEnv
+	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) besides taskEnv
 	// and the task's own variables, which win. A runner inherits no other variables.
 	Env map[string]string
 	// Dir is the runners' working directory; "" means this program's own.
@@ -71,8 +71,9 @@ type Config struct {
 	MaxTasks int
 	// Inside runs a task of the place Inside in this program, with the environment env. It
 	// calls line for each line of the log, without the line end. When nothing of the task runs
-	// any more, it returns the exit code that a runner would have. The end of ctx is as SIGTERM
-	// to a runner, and the end of kill as SIGKILL. nil: each task is a process.
+	// any more, it returns the exit code that a runner would have. The end of ctx asks the task
+	// to end, as SIGTERM asks a runner. If kill is closed, the task must end at once. If Inside
+	// is nil, each task is a process.
 	Inside func(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int)
 	// Started reports whether this program has started the process with a pid for a task of
 	// the place Inside. The process may have ended. nil: it has started none.
@@ -92,7 +93,7 @@ type Config struct {
 	// Output gets the stdout and stderr of a runner, line by line without the line end,
 	// cut at 64 KiB. The lines of one task come one after another.
 	Output func(task fleet.Status, line string)
-	// Logger may be nil.
+	// Logger may be nil for no log.
 	Logger *slog.Logger
 }
 
@@ -122,7 +123,7 @@ type task struct {
 	cmd    *exec.Cmd // nil for a task inside
 	inside *inside   // nil for a task that is a process
 	// exited is set before the runner's pid can be reused. From then on the pool sends
-	// no signal to it.
+	// no signal to that pid.
 	exited bool
 	killer *time.Timer
 }

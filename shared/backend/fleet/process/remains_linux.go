@@ -88,9 +88,9 @@ type proc struct {
 	start                uint64 // in clock ticks since boot
 }
 
-// remainsOf picks the processes of the runner from the table: those of its session, strays, and
-// the descendants of both. It leaves out zombies that another process has to reap. killed has
-// the start of each process that was killed, by pid.
+// remainsOf picks the processes of the runner from the table: those of its session, orphans that
+// it left (see stray), and the descendants of both. It leaves out zombies that another process
+// has to reap. killed has the start of each process that was killed, by pid.
 func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) []proc {
 	first, ok := table[runner]
 	adopts := ok && isSubreaper()
@@ -132,7 +132,7 @@ func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 		return true
 	}
 	if p.cfg.Started != nil && p.cfg.Started(d.session) {
-		return false // a process of a task inside
+		return false // the process belongs to a task that runs in this program
 	}
 	leader, ok := table[d.session]
 	switch {
@@ -197,7 +197,7 @@ func readProcesses() (map[int]proc, error) {
 		}
 		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
 		if err != nil {
-			continue // it ended meanwhile
+			continue // the process ended meanwhile
 		}
 		if d, ok := parseStat(pid, stat); ok {
 			table[pid] = d

@@ -20,7 +20,7 @@ func signalName(s syscall.Signal) string { return unix.SignalName(s) }
 // zombie is used on Linux only.
 type zombie struct{}
 
-// reap waits for the end of the runner and kills what is left of its group.
+// reap waits for the end of the runner and kills what is left of its process group.
 func (p *Pool) reap(t *task) error {
 	// ProcessState has the exit status, so the error says nothing new.
 	_ = t.cmd.Wait()
