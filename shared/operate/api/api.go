@@ -31,7 +31,7 @@ func (m missing) Error() string { return string(m) }
 
 const codeNotHere = "not_here"
 
-// maxBody bounds the body of a request, in bytes. A servers file in JSON may have more.
+// maxBody bounds the body of a request, in bytes. maxPlain bounds one with a servers file.
 const (
 	maxBody  = 64 << 10
 	maxPlain = override.MaxFile * 3 / 2
@@ -53,8 +53,8 @@ func (c Caller) may(tenant, server string) bool {
 
 func (c Caller) seesAll() bool { return slices.Contains(c.Servers, storage.EveryServer) }
 
-// owns reports whether a caller is the owner of the place, who decides for all tenants: an
-// operator for all servers of the owner's tenant, or the user of the machine.
+// owns reports whether a caller is the owner of this machine or stack, who decides for all
+// tenants: an operator for all servers of the owner's tenant, or the user of the machine.
 func (c Caller) owns() bool {
 	return c.reads() && c.seesAll() && (c.Tenant == "" || c.Tenant == ownTenant)
 }
@@ -94,10 +94,10 @@ type Options struct {
 	// Held keeps which versions of tools operators have accepted. Tools that changed since are
 	// held back from clients. nil: no tool is held back.
 	Held *held.Keeper
-	// Reload reads the servers file at once.
+	// Reload reads the servers file again, and returns what has changed.
 	Reload func() Reloaded
-	// Prepare installs a server and starts it once, so that its lists are known. It waits for a
-	// preparation that goes on already.
+	// Prepare installs a server and starts it once, so that its lists are known. If the server
+	// is being prepared already, Prepare waits for the result.
 	Prepare func(ctx context.Context, server string) (Prepared, error)
 	// Pushed says that functions take the servers file from the store.
 	Pushed bool
@@ -121,7 +121,7 @@ type Options struct {
 	Meter    storage.Meter    // counts the costs of each request; nil: nothing is counted
 }
 
-// Acts change what the hosts of sessions do. The fields are functions of [Options].
+// Acts are what operators can do to sessions and boxes. The fields are functions of [Options].
 type Acts struct {
 	// End ends a session for an operator. Errors: NotFound, Unavailable.
 	End func(ctx context.Context, id storage.ID) error
@@ -140,7 +140,7 @@ type Acts struct {
 	Relist func(ctx context.Context, tenant string, s serversfile.Server) error
 }
 
-// History is the record of calls that a place keeps. The fields are functions of
+// History is the record of calls on a machine or stack. The fields are functions of
 // [Options].
 type History struct {
 	// Calls returns single calls, and Series returns counts of calls over time. Metrics writes
@@ -315,7 +315,7 @@ func (a *response) lines() func(any) error {
 	}
 }
 
-// noLines sends the head of a response of lines if no line was written.
+// noLines begins a response of JSON lines to which no line was written.
 func (a *response) noLines() {
 	if !a.begun {
 		a.begin(http.StatusOK, mediaLines)
@@ -381,7 +381,7 @@ func (x *exchange) tell(rt route, took time.Duration, err error) {
 	if err != nil {
 		e.Level = slog.LevelWarn
 		if errors.As(err, &absent) {
-			e.Code = codeNotHere // a warning: nothing is wrong with this place
+			e.Code = codeNotHere // this stays a warning: the route does not exist here, so nothing failed
 		} else if x.code >= http.StatusInternalServerError {
 			e.Level, e.Error = slog.LevelError, err.Error()
 		}

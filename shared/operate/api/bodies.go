@@ -39,8 +39,8 @@ func (x *exchange) bodies() (any, error) {
 	return nil, nil
 }
 
-// mints returns nil if the caller may make keys of a role. Only the owner of the place makes
-// auditors: otherwise each operator could read what is not for operators.
+// mints returns nil if the caller may make keys of a role. Only the owner of the machine or
+// stack makes keys of auditors, who may read what operators may not.
 func (c Caller) mints(role storage.Role) error {
 	if role != storage.RoleAuditor || c.owns() {
 		return nil

@@ -35,7 +35,7 @@ type Call struct {
 // Sender says where a call came from, and why it was refused.
 type Sender struct {
 	Key     string `json:"key,omitempty"`     // ID of the API key; if the call has no Principal, the caller has not proved to own it
-	Address string `json:"address,omitempty"` // of the network
+	Address string `json:"address,omitempty"` // the network address of the sender
 	Refusal string `json:"refusal,omitempty"` // why it was refused: unauthenticated, forbidden, or the kind of a limit
 }
 
@@ -67,7 +67,7 @@ type CallQuery struct {
 
 // Series are counts over time, in the order of time. A bucket without any event is absent.
 type Series struct {
-	Step    int64     `json:"step_seconds"` // the time that a bucket spans; before merging 60 or 3600
+	Step    int64     `json:"step_seconds"` // the time that a bucket spans: 60 or 3600, or more if steps were merged
 	Bounds  []float64 `json:"bounds_ms"`    // upper bounds of durations, see Bucket.Durations
 	Buckets []Bucket  `json:"buckets"`
 }

@@ -13,7 +13,7 @@ import (
 // Edits change the servers file of a machine, as the commands of dormouse do. The fields are
 // functions of [Options]. Errors are in words for the user; none quotes a value.
 type Edits struct {
-	// Add adds a server, starts it once, and returns what the command says. A server that
+	// Add adds a server, starts it once, and returns what dormouse add prints. A server that
 	// does not start is not added.
 	Add func(ctx context.Context, s NewServer) (said string, err error)
 	// Switch switches a server off or on.
@@ -41,7 +41,8 @@ type NewValue struct {
 	Value string `json:"value"`
 }
 
-// Said is what a command says.
+// Said is the response to a change of the servers file. After an addition it has what dormouse
+// add prints; after other changes it is empty.
 type Said struct {
 	Said string `json:"said,omitempty"`
 }
@@ -86,7 +87,7 @@ const (
 func (c Caller) usesMachine() bool { return c.Tenant == "" && c.seesAll() && c.reads() }
 
 // edit reads the body of a request that changes the servers file, and calls do with it. The
-// change becomes a command that the machine runs, so no API key is enough for it.
+// file has commands that the machine executes, so no API key gives the right to change it.
 func edit[T any](x *exchange, do func(order T) (string, error)) (any, error) {
 	if !x.caller.usesMachine() {
 		return nil, storage.Errorf(storage.Forbidden, "only the user of the machine changes its servers file: dormouse open makes a link that signs in")
@@ -116,7 +117,7 @@ func (x *exchange) setValue() (any, error) {
 	})
 }
 
-// clients answers how each client connects to a server.
+// clients answers with the ways in which each client connects to a server.
 func (x *exchange) clients() (any, error) {
 	s, err := x.server()
 	if err != nil {
@@ -133,7 +134,7 @@ func (x *exchange) clients() (any, error) {
 	return map[string]any{"clients": out}, nil
 }
 
-// quotas answers the limits of the tenants that the caller sees, and that have keys,
+// quotas answers with the limits of the tenants that the caller sees, and that have keys,
 // sessions or limits.
 func (x *exchange) quotas() (any, error) {
 	tenants, err := x.tenants()

@@ -45,8 +45,8 @@ func (x *exchange) held() (any, error) {
 	return x.h.Held.State(x.r.Context(), *pin)
 }
 
-// accept takes held tools. The accepted list is that of all tenants, so the caller must be the
-// owner of the place.
+// accept accepts tools that are held back. The accepted list is that of all tenants, so the
+// caller must be the owner of the machine or stack.
 func (x *exchange) accept() (any, error) {
 	s, pin, err := x.pinned()
 	if err != nil {

@@ -45,8 +45,8 @@ func (x *exchange) keys() (any, error) {
 	return map[string]any{"keys": list}, nil
 }
 
-// manages reports whether the caller may manage a key. The caller needs a key for
-// everything that the key is for.
+// manages reports whether the caller may manage a key. The caller must see the key's tenant,
+// and all servers that the key is for.
 func (c Caller) manages(k storage.Key) bool {
 	return (c.Tenant == "" || c.Tenant == k.Tenant) && !slices.ContainsFunc(k.Servers, func(server string) bool {
 		return !apikey.May(c.Servers, server)

@@ -224,8 +224,8 @@ func (x *exchange) stopAll() (any, error) {
 	return x.stopBoxes(func(string) bool { return true })
 }
 
-// stopBoxes stops the boxes of servers that the caller sees, and forgets the records of these
-// servers.
+// stopBoxes stops the boxes of servers that the caller sees, and forgets the handshake records
+// of these servers, unless the request says keep.
 func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err error) {
 	var order Stop
 	if err := x.body(&order); err != nil {

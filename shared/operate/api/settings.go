@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Settings is how the servers file defines a server. It has the names of variables and no
-// value of one.
+// Settings is how the servers file defines a server. It has the names of variables, but not
+// their values.
 type Settings struct {
 	Name      string   `json:"name"`
 	Native    string   `json:"native,omitempty"`
@@ -54,7 +54,7 @@ type Start struct {
 	Client    string    `json:"client,omitempty"`
 	Session   string    `json:"session"`
 	MS        float64   `json:"duration_ms"`          // from the start of the program until it was ready
-	InstallMS float64   `json:"install_ms,omitempty"` // before that
+	InstallMS float64   `json:"install_ms,omitempty"` // for installing the program before its start
 	Failed    bool      `json:"failed"`
 	Phase     string    `json:"phase,omitempty"`  // in which it failed
 	Reason    string    `json:"reason,omitempty"` // why it failed

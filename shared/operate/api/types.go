@@ -10,7 +10,7 @@ import (
 // Prefix begins the path of every route.
 const Prefix = "/api/v1/"
 
-// Info says where a caller is and what it may do.
+// Info describes the endpoint that answers, and what the caller may do there.
 type Info struct {
 	Version     string   `json:"version"`                     // of the program
 	Protocol    []string `json:"protocol_versions"`           // of MCP, the newest first
@@ -47,7 +47,7 @@ const (
 	Off       = "off"        // the servers file disables it
 )
 
-// What else is known of the start of a server.
+// Values of Server.Start.
 const (
 	FailedLast     = "failed last time" // nothing runs, and it has failed to start
 	NeverStarted   = "never started"
@@ -248,7 +248,7 @@ type Rotate struct {
 	Seconds int64 `json:"grace_seconds"` // for which the old key is still good
 }
 
-// Rotated is the new key, and the old one with its end.
+// Rotated is the new key, and the old one with the time at which it expires.
 type Rotated struct {
 	Key Key `json:"key"`
 	Old Key `json:"old"`

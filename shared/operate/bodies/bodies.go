@@ -57,7 +57,7 @@ type Body struct {
 	LeftOut   string           `json:"left_out,omitempty"` // what of arguments and result is not kept, and why
 }
 
-// message is the text of each line of the log, its msg.
+// message is the msg of each line of the log.
 const message = "bodies"
 
 // Keeper keeps bodies. Server and Hider are required.

@@ -16,7 +16,7 @@ import (
 // hidden stands in the place of a secret.
 const hidden = "***"
 
-// maxDepth limits how often a text is decoded, as JSON or base64, and the result again.
+// maxDepth limits how deep a text within a text, in JSON or base64, is decoded.
 const maxDepth = 8
 
 // hider hides secrets in the texts of a JSON value. It also finds secrets that are written with
@@ -184,7 +184,7 @@ func (h *hider) text(text string) string {
 
 var escape = regexp.MustCompile(`\\u[0-9A-Fa-f]{4}|\\/`)
 
-// unescaped returns a text without those escapes of JSON that no writer needs.
+// unescaped returns a text with the JSON escapes \uXXXX and \/ replaced by their characters.
 func unescaped(text string) string {
 	return escape.ReplaceAllStringFunc(text, func(of string) string {
 		if of == `\/` {

@@ -95,7 +95,7 @@ func (d *door) redeem(ctx context.Context, ticket string) (v visitor, err error)
 func encode(v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic("console: " + err.Error()) // they always encode
+		panic("console: " + err.Error()) // cannot fail: these structs always encode
 	}
 	return text
 }

@@ -19,7 +19,8 @@ type Reply struct {
 }
 
 // Do sends a request, by default as the page does; change may turn it into a request of
-// another page. It keeps cookies and follows no redirect. path has no prefix.
+// another page. It keeps cookies and follows no redirect. path is without the prefix that
+// browsers may see (see console.Under).
 type Do func(method, path, body string, change ...func(*http.Request)) (Reply, string)
 
 func set(name, value string) func(*http.Request) {
