@@ -123,7 +123,7 @@ func (c *httpClient) do(ctx context.Context, method, address string, header http
 		return res, nil
 	}
 	defer func() { _ = res.Body.Close() }()
-	text, _ := io.ReadAll(io.LimitReader(res.Body, 300)) // what there is of a reason
+	text, _ := io.ReadAll(io.LimitReader(res.Body, 300)) // an incomplete reason is better than none
 	if bytes.HasPrefix(text, []byte("<")) {
 		text = nil // the text is a page for people
 	}

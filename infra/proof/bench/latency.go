@@ -74,8 +74,8 @@ func warm(ctx context.Context, e *endpoint, lasts time.Duration) error {
 }
 
 // flat makes calls one at a time until they get no faster: until two windows in a row are
-// not 3 % faster than the best before them. Programs in JavaScript need thousands of calls. It
-// returns their number.
+// not 3 % faster than the best before them. Programs in JavaScript need thousands of calls.
+// calls is how many calls flat made.
 func flat(ctx context.Context, e *endpoint, window time.Duration) (calls int, err error) {
 	if err := warm(ctx, e, window); err != nil {
 		return 0, err
@@ -137,7 +137,7 @@ func openings(ctx context.Context, e *endpoint, m *measurement) error {
 	return nil
 }
 
-// load adds the figures of a load.
+// load adds the figures of l, the calls of that many clients.
 func (m *measurement) load(clients int, l load) {
 	at := fmt.Sprintf(" at %d", clients)
 	m.add("p50"+at, "ms", quantile(l.took, 0.50))

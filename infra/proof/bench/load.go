@@ -9,11 +9,11 @@ import (
 
 // load is the result of some clients that make calls for some time.
 type load struct {
-	took   []time.Duration // of each call that was answered rightly
+	took   []time.Duration // of each call with the right answer
 	failed int
-	first  error // of the failures
+	first  error // the first failure
 	lasted time.Duration
-	cpu    time.Duration // of the tree of the peer
+	cpu    time.Duration // of all processes of the peer
 	// programs has the CPU time by program, of the processes that lived during the whole
 	// load.
 	programs map[string]time.Duration
@@ -123,7 +123,7 @@ func finishAll(ctx context.Context, clients []*httpClient) {
 			defer func() { <-gate }()
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
-			_ = c.close(ctx) // it is over either way
+			_ = c.close(ctx) // an error does not matter: nobody uses the session again
 		})
 	}
 	wg.Wait()

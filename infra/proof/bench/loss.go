@@ -63,8 +63,8 @@ const cutCall = 2000 * time.Millisecond
 // cutCase says when a call is cut and when its client comes back.
 type cutCase struct {
 	version  string
-	progress bool          // something was said before the cut
-	after    time.Duration // it is cut
+	progress bool          // the server reports progress before the cut
+	after    time.Duration // when the call is cut, after it was sent
 	back     time.Duration // when its client comes back, after the call was sent
 }
 

@@ -98,7 +98,7 @@ func atOneAddress(ctx context.Context, m *measurement, n int) error {
 			}
 			return err
 		}
-		if _, err := timed(ctx, func(ctx context.Context) error { return once(ctx, c) }); err != nil { // its process starts
+		if _, err := timed(ctx, func(ctx context.Context) error { return once(ctx, c) }); err != nil { // this call starts the server's process
 			return fmt.Errorf("%s: %w", call.metric, err)
 		}
 		l, err := press(ctx, e, []*httpClient{c}, m.scale(2*time.Second), once)

@@ -52,7 +52,7 @@ func (r results) fill(page string) (filled string, err error) {
 	}), err
 }
 
-// grid writes a table with a row for each label, whose cells are those of at for each column.
+// grid returns a table with a row for each label. at returns the text of a cell.
 func grid(head string, columns, labels []string, at func(row, column int) string) string {
 	var b strings.Builder
 	b.WriteString("| " + strings.TrimLeft(head+" | ", " ") + strings.Join(columns, " | ") + " |\n" + strings.Repeat("|---", len(columns)+1) + "|\n")
@@ -66,7 +66,7 @@ func grid(head string, columns, labels []string, at func(row, column int) string
 	return b.String()
 }
 
-// run says how a part was measured, and ends with a line of its own.
+// run returns a paragraph that says how a part was measured.
 func (r results) run(part string) string {
 	run := r.Parts[part]
 	return fmt.Sprintf("\n%s, %d rounds, %s\n\n", r.Machine, run.Rounds, run)
@@ -111,7 +111,7 @@ func (r results) over(peer, base, metric string) string {
 	return figure(s.Mid)
 }
 
-// beside is a sentence about a gateway without sessions.
+// beside returns a sentence that compares Dormouse with a gateway without sessions.
 func (r results) beside() string {
 	took, calls := r.over("dormouse", "tbxark", "p50 at 1"), r.over("dormouse", "tbxark", "calls at 16")
 	if took == "" || calls == "" {
@@ -120,7 +120,7 @@ func (r results) beside() string {
 	return fmt.Sprintf("Dormouse takes %s times as long at 1, and answers %s times as many calls at 16.", took, calls)
 }
 
-// compared is beside, for readers who have not chosen yet.
+// compared returns the sentences of docs/compare.md about other gateways.
 func (r results) compared() string {
 	calls, took, warm := r.over("tbxark", "dormouse", "calls at 16"), r.over("tbxark", "dormouse", "p50 at 1"), r.over("dormouse", "supergateway", "p50 at 1")
 	if calls == "" || took == "" || warm == "" {
@@ -140,7 +140,7 @@ func (r results) figures(part string, columns, metrics []string) string {
 	})
 }
 
-// grown is the table of what grows.
+// grown returns the table of the part scale.
 func (r results) grown() string {
 	return r.figures("scale", []string{"call p50, ms", "resident memory, MB", "files, MB", "`dormouse ps`, ms", "`dormouse sessions`, ms"},
 		[]string{"call p50", "RSS of Dormouse", "files", "dormouse ps", "dormouse sessions"})

@@ -16,9 +16,9 @@ import (
 type peer struct {
 	name    string
 	about   string // for the list of what ran, with the mode of durability
-	keeping string // of its clients' state, for the same list
+	keeping string // what it keeps of its clients' state, for the same list
 	needs   []string
-	keeps   bool // sessions
+	keeps   bool // it has sessions
 	start   func(context.Context, place, launch) (*endpoint, error)
 }
 
@@ -30,7 +30,7 @@ const (
 	needTBXark   = "tbxark"
 )
 
-// launch says what is started.
+// launch says with which servers and data a peer is started.
 type launch struct {
 	server []string // command of the stdio server
 	data   string   // folder for data that must outlive the process, "" for a new one
@@ -77,8 +77,8 @@ func peers() []peer {
 	}
 }
 
-// begin starts the command that line returns for a free port, and waits until it listens
-// there. If it does not, begin stops it. Clients connect at path.
+// begin starts the command that line returns for a free port, and waits until the command
+// listens there. If the command does not listen in time, begin stops it. Clients connect at path.
 func (p place) begin(ctx context.Context, path string, line func(port string) []string) (*endpoint, error) {
 	port, err := freePort(ctx)
 	if err != nil {

@@ -24,13 +24,13 @@ type place struct {
 	programs string    // folder of the built programs of Dormouse
 	tools    string    // .tools/bench
 	scratch  string    // gone when the run ends
-	self     string    // this program, for reap
+	self     string    // the file of this program, which is also the reaper
 	group    *cpuGroup // nil if none could be made
 }
 
 func (p place) bin(name string) string { return filepath.Join(p.programs, name) }
 
-// echo is the built echo server.
+// echo returns the path of the built echo server.
 func (p place) echo() string { return filepath.Join(p.tools, "echo") }
 
 // node returns the path of a file of an installed npm package.
@@ -78,8 +78,8 @@ func (p place) run(command, more []string, lines func(string)) (*running, error)
 // pid returns the process id of the reaper.
 func (r *running) pid() int { return r.cmd.Process.Pid }
 
-// cpu returns the CPU time of all processes so far: by the account of the group, or else of
-// those in /proc, to within a tick for each that lives.
+// cpu returns the CPU time that all processes have used: from the account of the group or,
+// without a group, from /proc. The time from /proc is exact to a tick for each living process.
 func (r *running) cpu() (time.Duration, error) {
 	if r.group != nil {
 		return r.group.used()
@@ -96,7 +96,7 @@ func (r *running) kill() {
 
 // stop asks all processes to end, and kills those that have not ended after some time.
 func (r *running) stop() {
-	_ = r.cmd.Process.Signal(syscall.SIGTERM) // to the reaper, which hands it on
+	_ = r.cmd.Process.Signal(syscall.SIGTERM) // the reaper passes the signal on
 	if r.wait(15 * time.Second) {
 		return
 	}
@@ -113,7 +113,7 @@ func (r *running) each(s syscall.Signal) {
 		}
 		for _, m := range all {
 			if m.pid != r.pid() {
-				_ = syscall.Kill(m.pid, s) // it may have ended meanwhile
+				_ = syscall.Kill(m.pid, s) // the process may have ended meanwhile
 			}
 		}
 		if r.wait(200 * time.Millisecond) {

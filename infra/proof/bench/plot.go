@@ -49,8 +49,8 @@ func (p plot) has(s samples) bool {
 // Sizes in pixels.
 const (
 	plotWidth  = 720
-	plotLeft   = 170 // of the bars
-	plotRight  = 110 // for figures
+	plotLeft   = 170 // where the bars begin
+	plotRight  = 110 // room for figures
 	rowHeight  = 22
 	titleSpace = 34
 )

@@ -36,7 +36,7 @@ func reap(command []string) error {
 	}
 	go func() {
 		<-stop
-		_ = child.Signal(syscall.SIGTERM) // it may have ended; running.stop ends orphans
+		_ = child.Signal(syscall.SIGTERM) // the child may have ended already; running.stop ends orphans
 	}()
 	for {
 		var status syscall.WaitStatus
@@ -44,7 +44,7 @@ func reap(command []string) error {
 			if errors.Is(err, syscall.EINTR) {
 				continue
 			}
-			return nil // ECHILD: nobody is left
+			return nil // ECHILD: no child is left
 		}
 	}
 }

@@ -61,10 +61,10 @@ func grouped(n int) string {
 	return s
 }
 
-// shows adds the figures that all rows have: a call beside what there is, the memory of
-// Dormouse without its servers, its files, and the time of two commands.
+// shows adds the figures that all rows have: the time of a call, the memory of Dormouse without
+// its servers, its files, and the time of two commands.
 func (m *measurement) shows(ctx context.Context, e *endpoint, c *httpClient) error {
-	if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil { // its process starts
+	if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil { // this call starts the server's process
 		return err
 	}
 	l, err := press(ctx, e, []*httpClient{c}, m.scale(time.Second), hello)
@@ -144,7 +144,7 @@ func atEvents(ctx context.Context, m *measurement, n int) error {
 	})
 }
 
-// seeded starts a machine, opens a session, fills its store beside it, and measures.
+// seeded starts dormouse, opens a session, writes into dormouse's store with fill, and measures.
 func (m *measurement) seeded(ctx context.Context, fill func(storage.Store, *httpClient) error) error {
 	e, err := m.start(ctx, launch{})
 	if err != nil {
@@ -167,15 +167,15 @@ func (m *measurement) seeded(ctx context.Context, fill func(storage.Store, *http
 	return m.shows(ctx, e, c)
 }
 
-// perKey is how many connections one key holds; a machine allows it 1,024 in work.
+// perKey is how many connections each key holds. dormouse allows a key 1,024 at a time.
 const perKey = 1_000
 
-// held starts a machine with keys, holds n connections that hold makes, perKey for each
-// key, and measures beside them.
+// held starts dormouse with API keys, opens n connections with hold, perKey for each key, and
+// measures while they are open.
 func (m *measurement) held(ctx context.Context, n int, hold func(ctx context.Context, e *endpoint, key string) (io.Closer, error)) error {
 	e, err := m.start(ctx, launch{
 		flags: []string{"--access", "keys"},
-		// Clients of other machines are not looked up in /proc, as one of this machine is.
+		// Otherwise dormouse looks up each client on this machine in /proc, but no client elsewhere.
 		file: map[string]any{"access": map[string]any{"boxes": true}},
 	})
 	if err != nil {
@@ -189,7 +189,7 @@ func (m *measurement) held(ctx context.Context, n int, hold func(ctx context.Con
 	var open []io.Closer
 	defer func() {
 		for _, c := range open {
-			_ = c.Close() // it is over either way
+			_ = c.Close() // the measurement is over
 		}
 	}()
 	began := time.Now()
@@ -247,7 +247,7 @@ type closer func() error
 
 func (c closer) Close() error { return c() }
 
-// tenant makes a key of a new tenant, and returns a client with it that has made one call.
+// tenant makes an API key of a new tenant. It returns a client with this key that has made a call.
 func (m *measurement) tenant(ctx context.Context, e *endpoint, name string) (*httpClient, error) {
 	key, err := m.key(ctx, e, name)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 type part struct {
 	name  string
 	about string
-	wants func(peer) bool // who takes part if nobody is named
-	fits  func(peer) bool // who can
+	wants func(peer) bool // which peers take part if none is named
+	fits  func(peer) bool // which peers can take part
 	run   func(context.Context, *measurement) error
 	// bases are the peers with which the others are compared, round by round.
 	bases []string
@@ -145,7 +145,7 @@ func (s *suite) measure(ctx context.Context, p part) error {
 }
 
 func (s *suite) say(format string, values ...any) {
-	_, _ = fmt.Fprintf(s.out, format+"\n", values...) // a terminal that is gone
+	_, _ = fmt.Fprintf(s.out, format+"\n", values...) // the terminal may be gone
 }
 
 // measurement is one part of one peer in one round.

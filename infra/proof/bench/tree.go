@@ -25,12 +25,12 @@ type usage struct {
 type member struct {
 	pid, parent int
 	cpu         time.Duration // including the time of the children it has waited for
-	own         time.Duration // without
+	own         time.Duration // without that time
 	command     string
 }
 
 // treeCPU adds up the CPU time of a reaper and all processes below it, to within a tick
-// for each living process.
+// for each living process. It also returns how many processes are below the reaper.
 func treeCPU(root int) (time.Duration, int, error) {
 	all, err := below(root)
 	if err != nil {

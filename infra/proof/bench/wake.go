@@ -12,8 +12,8 @@ import (
 )
 
 // wake measures the first call after a rest in each of 20 sessions that have been used
-// before. The rest of Dormouse ends when all boxes are asleep. Each of these sessions is of
-// another server. The rest of the others is 15 s: they do not sleep, or fall asleep by themselves.
+// before. For Dormouse the rest ends when all boxes are asleep, and each session is of another
+// server. For other peers the rest is 15 s: they do not sleep, or fall asleep by themselves.
 func wake(ctx context.Context, m *measurement) error {
 	var l launch
 	names := make([]string, 20)

@@ -1,7 +1,6 @@
 // Package clients tests an MCP endpoint with real clients: the official SDKs, at pinned
 // versions, each in its own language. It has only tests (build tag clients, by `make
-// test-clients`), which install the pinned versions into .tools/clients. There are two
-// lists, and the matrix.
+// test-clients`), which install the pinned versions into .tools/clients.
 //
 // # The checks
 //

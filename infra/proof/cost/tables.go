@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
-// tables prints the tables.
+// tables prints the costs of operations, of silent sessions, and of months of calls.
 type tables struct {
 	out        io.Writer
 	prices     meter.Prices
@@ -29,7 +29,7 @@ const (
 	dashboardMonth = 3.00
 	sweepEvery     = 5 * time.Minute // the schedule of template.yaml
 	metricMonth    = 0.30            // AWS bills a part of it for each hour in which the metric is written
-	serverMetrics  = 10              // about, of a server, with Metrics=on
+	serverMetrics  = 10              // about how many metrics a server has with Metrics=on
 )
 
 // stackOf counts what a stack has by default, without the resources under a condition.
@@ -135,7 +135,7 @@ func (t tables) byService(u meter.Units) map[string]float64 {
 const (
 	listenEvery = 61 * time.Second // the poll is held for a second, and the client comes back after sixty
 	pingEvery   = 9 * time.Minute
-	holdFor     = 14 * time.Minute // of a stream that a client does not give up; then it opens another
+	holdFor     = 14 * time.Minute // how long a stream lasts if its client keeps it; the client then opens another
 )
 
 // silence prints the cost of a thousand sessions that send nothing for a day.

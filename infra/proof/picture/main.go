@@ -25,9 +25,9 @@ import (
 const (
 	columns  = 100
 	longest  = 1500 * time.Millisecond // a wait in the picture
-	keys     = 3                       // that are typed at once
-	typing   = 90 * time.Millisecond   // for these
-	reading  = 1200 * time.Millisecond // behind each command
+	keys     = 3                       // how many keys are typed at once
+	typing   = 90 * time.Millisecond   // how long so many keys take
+	reading  = 1200 * time.Millisecond // the pause after each command
 	atTheEnd = 5 * time.Second
 	patience = 5 * time.Minute
 )
@@ -61,7 +61,7 @@ func run(ctx context.Context, program, readme, out string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // it is temporary
+	defer func() { _ = os.RemoveAll(folder) }() // the folder is temporary in any case
 	svg, err := film(ctx, lines, filepath.Dir(program), folder)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func film(ctx context.Context, lines []string, bin, folder string) (svg []byte, 
 	var host *exec.Cmd
 	defer func() {
 		if host != nil && host.Process != nil {
-			_ = host.Process.Signal(os.Interrupt) // it may have ended
+			_ = host.Process.Signal(os.Interrupt) // the host may have ended
 			_ = host.Wait()
 		}
 	}()
@@ -134,8 +134,8 @@ func film(ctx context.Context, lines []string, bin, folder string) (svg []byte, 
 	return r.svg(), nil
 }
 
-// reel has what all terminals showed, and when. A wait counts as longest at most. Safe
-// for concurrent use.
+// reel has what all terminals showed, and when. A longer wait counts as the constant longest.
+// It is safe for concurrent use.
 type reel struct {
 	mu    sync.Mutex
 	last  time.Time // of the last change
@@ -158,13 +158,13 @@ func (r *reel) terminal(rows int) *terminal {
 	for _, before := range r.all {
 		t.top += before.screen.Height()
 	}
-	go func() { _, _ = io.Copy(io.Discard, t.screen) }() // answers of a terminal, for which nobody asks
+	go func() { _, _ = io.Copy(io.Discard, t.screen) }() // drops the terminal's answers to queries
 	r.all = append(r.all, t)
 	return t
 }
 
-// writes shows output. by is how long that takes in the picture, 0 for as long as it
-// took.
+// writes shows output. by is how long that takes in the picture; 0 means the real time since
+// the last output, but not more than longest.
 func (t *terminal) writes(output string, by time.Duration) {
 	t.reel.mu.Lock()
 	defer t.reel.mu.Unlock()

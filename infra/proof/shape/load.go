@@ -25,7 +25,7 @@ type pkg struct {
 	files   []*ast.File
 	types   *types.Package
 	info    *types.Info
-	imports []string // those of our own
+	imports []string // the imported packages of this module
 }
 
 // load returns the packages of the module in root, as go list sees them on this machine.

@@ -137,7 +137,7 @@ func linesOf(root string) (map[string]int, error) {
 // states returns the named types of a package with the methods of each together with those
 // of its facets: the types that embed a pointer to it, or whose only field it is.
 func (p *pkg) states() (rows []row) {
-	facet := map[*types.TypeName]*types.TypeName{} // of which state
+	facet := map[*types.TypeName]*types.TypeName{} // from a facet to its state
 	var named []*types.TypeName
 	for _, name := range p.types.Scope().Names() {
 		of, ok := p.types.Scope().Lookup(name).(*types.TypeName)
@@ -183,7 +183,7 @@ func (p *pkg) states() (rows []row) {
 	return rows
 }
 
-// longs returns the long functions.
+// longs returns the functions with more than long lines.
 func (p *pkg) longs() (rows []row) {
 	for _, f := range p.files {
 		for _, d := range f.Decls {
@@ -199,8 +199,8 @@ func (p *pkg) longs() (rows []row) {
 }
 
 // references counts the pairs of files of which the first uses a name that the second
-// declares, fields and methods among them; and those that point back, in an order of the
-// files with few of these.
+// declares, fields and methods among them. back is how many of these pairs point back in an
+// order of the files with few of them; see pointBack.
 func (p *pkg) references() (all, back int) {
 	number := map[string]int{}
 	for i, f := range p.files {

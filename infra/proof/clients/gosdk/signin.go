@@ -28,7 +28,7 @@ type signedIn struct {
 	Tools   int    `json:"tools"`
 	Logins  int    `json:"logins"`
 	Tokens  int    `json:"tokens"` // answers of the token endpoint
-	Failed  int    `json:"failed"` // calls
+	Failed  int    `json:"failed"` // calls that failed
 	Scope   string `json:"scope"`
 	Revoked int    `json:"revoked,omitempty"` // the status that a revoked token got
 	Text    string `json:"text"`              // what the tool has said last
@@ -42,7 +42,7 @@ type signingIn struct {
 	client  string // the client's id
 	tokens  countedTokens
 	lapsed  atomic.Bool
-	current *oauth2.Token // the newest one
+	current *oauth2.Token // the newest token
 	result  signedIn
 }
 
@@ -58,7 +58,7 @@ func (c *countedTokens) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// lapsing is a token source whose first token expires when a test says so.
+// lapsing is a token source whose first token counts as expired when lapsed is set.
 type lapsing struct {
 	*signingIn
 	first   *oauth2.Token
@@ -140,7 +140,7 @@ func (s *signingIn) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// handler is the SDK's part that signs in.
+// handler returns the part of the SDK that signs in.
 func (s *signingIn) handler() (auth.OAuthHandler, error) {
 	user := webuser.New(webuser.Ada())
 	config := &auth.AuthorizationCodeHandlerConfig{

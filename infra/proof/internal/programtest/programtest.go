@@ -23,7 +23,7 @@ import (
 // installLimit bounds one installation from a package registry.
 const installLimit = 5 * time.Minute
 
-// Root is the folder of the repository, the one with .tools and bin.
+// Root returns the folder of the repository, the one with .tools and bin.
 func Root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -268,7 +268,7 @@ func Write(t testing.TB, path string, data []byte) {
 	}
 }
 
-// Copy copies a file.
+// Copy copies the file at from to the path to.
 func Copy(t testing.TB, from, to string) {
 	t.Helper()
 	Write(t, to, Read(t, from))

@@ -89,7 +89,7 @@ func (t tools) asking() {
 	t.add("test_input_required_result_multi_round", inTurn)
 }
 
-// able is a tool that asks only questions that the client has declared to answer.
+// able is a tool that asks only what the client has declared that it can answer.
 func (t tools) able(ctx context.Context, req *mcp.CallToolRequest, in given) (*mcp.CallToolResult, error) {
 	questions := mcp.InputRequestMap{}
 	can := t.session.Capabilities()

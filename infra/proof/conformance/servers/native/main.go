@@ -1,7 +1,7 @@
 // Command native is a program with two servers in Go. "everything" has all that the official
-// suite calls, and "tasks" is for the scenarios about tasks. The servers know nothing of their clients' versions: one handler serves all.
-// Simple tools are in this file, tools that ask or announce in asking.go, and tools that
-// take long in tasks.go.
+// suite calls, and "tasks" is for the scenarios about tasks. The servers know nothing of their
+// clients' versions: one handler serves all. Simple tools are in this file, tools that ask or
+// announce in asking.go, and tools that take long in tasks.go.
 package main
 
 import (
@@ -228,7 +228,7 @@ func said(contents ...mcp.Content) *mcp.GetPromptResult {
 	return result
 }
 
-// pixel is a PNG.
+// pixel returns a PNG of one pixel.
 func pixel() []byte {
 	var out bytes.Buffer
 	if err := png.Encode(&out, image.NewRGBA(image.Rect(0, 0, 1, 1))); err != nil {
