@@ -47,7 +47,7 @@ var (
 // would not help.
 type Refusal struct{ Why string }
 
-// Error is what the callers get.
+// Error returns Why.
 func (r Refusal) Error() string { return r.Why }
 
 // Traits say what a place can do besides starting tasks.
@@ -182,8 +182,8 @@ type Status struct {
 	// before it stopped. Signal is the name of that signal ("SIGKILL"), or "".
 	ExitCode int    `json:"exitCode"`
 	Signal   string `json:"signal,omitempty"`
-	// Reason says in words why the task stopped: the reason given to Stop, or the
-	// observation of the fleet.
+	// Reason says in words why the task stopped: the reason given to Stop, or what the fleet
+	// has observed.
 	Reason string `json:"reason,omitempty"`
 }
 

@@ -231,8 +231,8 @@ func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wir
 	if len(ids) == 0 {
 		return nil
 	}
-	// A cancel does not stop a request that shares a batch with others. A modern client's
-	// request has the id of its stream as its name.
+	// A cancel does not stop a request that shares a batch with others. The cancel of a modern
+	// client names the stream of the request, in place of the request's id.
 	meant := func(a storage.Address) bool {
 		return slices.ContainsFunc(ids, func(id json.RawMessage) bool {
 			name, _ := wire.String(id)

@@ -31,7 +31,7 @@ type Executor interface {
 type Request struct {
 	Session Session
 	Method  string
-	Params  json.RawMessage // of the modern era
+	Params  json.RawMessage // in the form of the modern era
 	Init    json.RawMessage // what the client says about itself, as params of initialize
 	Legacy  bool            // the client is of the legacy era
 	// Once says that the session is not in the store, so the Executor must keep nothing

@@ -18,7 +18,8 @@ type outbox struct {
 	notes  []note         // the last note whose earlier events are all in the log, and the notes after it
 }
 
-// note is a request with which another function can go on; see Request.Note.
+// note is a request that another function can execute instead, if this function dies; see
+// Request.Note.
 type note struct {
 	raw []byte
 	at  int // how many events were added before the note

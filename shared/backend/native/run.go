@@ -52,13 +52,13 @@ type run struct {
 	calls   []*call
 	round   int
 	base    storage.Index // index of the last event in the log
-	start   storage.Index // the same when the run began
+	start   storage.Index // base when the run began
 	claim   claim
 	lost    bool      // another function has ended the request, or may end it
 	parked  bool      // the item is suspended
 	until   time.Time // when the run gives the request up; zero: never
 	asks    []*asking
-	trace   chan chan error // the run writes its claim for each channel that it gets here, and sends its error there
+	trace   chan chan error // for each channel in it, the run writes its claim and sends the error into that channel
 	stopped chan struct{}   // closed: the request was cancelled
 	stop    func()          // closes stopped
 	over    chan struct{}   // closed: the run has ended

@@ -210,7 +210,7 @@ func (x *boxes) emptied(ctx context.Context, id storage.BoxID) {
 	}
 }
 
-// endWaiting ends the requests that wait for a box: those of a session, or all for "".
+// endWaiting ends the requests of a session that wait for a box, or of all sessions for "".
 func (x *boxes) endWaiting(ctx context.Context, id storage.BoxID, session storage.ID, why storage.Failure) error {
 	return x.each(ctx, id, func(it storage.Item) error {
 		if it.State != storage.Waiting || session != "" && it.Address.Session != session {
@@ -275,7 +275,7 @@ func (x *boxes) endItemWith(ctx context.Context, it storage.Item, why *wire.Erro
 // any more. taken is false if the item has changed since it was read, or has ended.
 func (x *boxes) takeItem(ctx context.Context, it storage.Item) (taken bool, err error) {
 	if it.State == storage.Taken && it.Gen == 0 {
-		return true, nil // a function has taken it before, and may have died
+		return true, nil // a function has taken the item before, and may have died
 	}
 	if it.State != storage.Waiting {
 		ends := it

@@ -139,8 +139,8 @@ func (r runner) frame(ctx context.Context, f frame.Frame) ([]byte, error) {
 	return encoded, nil
 }
 
-// part stores a piece of a long frame under the frame's place. There are frame.MaxTransfers
-// places, so one box cannot fill the store. Only the runner of the box may write.
+// part stores a piece of a long frame, under the place in the frame's name (see placeOf). There
+// are frame.MaxTransfers places, so one box cannot fill the store. Only the box's runner may write.
 func (r runner) part(ctx context.Context, f frame.Part) (frame.Frame, error) {
 	place, nonce, ok := placeOf(f.Frame)
 	if !ok || f.Box == "" || f.N < 0 || f.N > frame.MaxJoined/frame.MaxPiece || len(f.Payload) > frame.MaxFrame {
@@ -320,9 +320,9 @@ func (r runner) claim(ctx context.Context, b storage.Box, it storage.Item) (deli
 	return true, r.h.post(ctx, r.conn, f)
 }
 
-// mark writes for each ticket an item in state Taken: the sender's generation has to end that
-// request. It returns Invalid for a ticket that is not the sender's, or whose delivery has no
-// request.
+// mark writes for each ticket an item in state Taken, which says that the sender's generation has
+// to end the request of the ticket. It returns Invalid for a ticket that is not the sender's, or
+// whose delivery has no request.
 func (r runner) mark(ctx context.Context, tickets []string) error {
 	if len(tickets) > storage.MaxBatchEvents {
 		return storage.Errorf(storage.Invalid, "a frame of box %s has %d tickets; at most %d are taken", r.from.Box, len(tickets), storage.MaxBatchEvents)

@@ -52,7 +52,7 @@ type Bill interface {
 	Posted(bytes int) // a message was handed to a box
 }
 
-// insideConn and the id of the box are the Conn in the record of a box in this program.
+// insideConn and then the box's id make the Conn in the record of a box in this program.
 const insideConn = "inside:"
 
 // InsideConn returns what records and events have in place of a connection, if the box is in
@@ -333,8 +333,8 @@ func (in *Inside) keepsTrace(ctx context.Context, id storage.BoxID, gen storage.
 	return true, l.trace(ctx, d)
 }
 
-// moved reports whether the server may have other lists in this box than in the one that the
-// session used before: it moved, or its code has changed.
+// moved reports whether the server's lists may have changed since the session's last request: d
+// says so, or the box runs other code than the session has seen.
 func moved(d sessions.Delivery, b storage.Box) bool {
 	return d.Moved || len(d.Requests) > 0 && b.Code != "" && d.Client.Digest != b.Code
 }

@@ -42,8 +42,8 @@ type life struct {
 
 	mu        sync.Mutex
 	changed   sync.Cond              // leaving, refusing or an outbox has changed
-	open      bool                   // the Executor takes calls; before that they wait in queue
-	queue     []func(frame.Executor) // in order
+	open      bool                   // the Executor takes calls; until then they wait in queue
+	queue     []func(frame.Executor) // calls that wait until the box is open, in order
 	inFlight  map[storage.StreamID]*request
 	claimed   map[storage.StreamID]claimed // the newest round of each request from the inbox
 	outboxes  map[storage.ID]*outbox       // by session
@@ -619,7 +619,7 @@ func (l *life) written(o *outbox, parts []insidePart, size int, ack *frame.Ack) 
 		l.end()
 	}
 	l.mu.Unlock()
-	for _, d := range late { // the item was stored after the end; if this fails, the sweep removes it
+	for _, d := range late { // the item of d was stored after the end of d; if this deletion fails, the sweep removes the item
 		_ = l.in.host.Load().Store.DeleteItem(l.work("late", string(d.to.Stream)), l.id, d.to.Stream, l.gen)
 	}
 	for _, d := range closed {
@@ -631,7 +631,7 @@ func (l *life) written(o *outbox, parts []insidePart, size int, ack *frame.Ack) 
 // forget forgets a request whose end, or whose questions, the store has. mu is held.
 func (l *life) forget(d *request) {
 	d.stopTrace()
-	if l.inFlight[d.to.Stream] == d { // not if the next round has replaced it
+	if l.inFlight[d.to.Stream] == d { // false if the next round has replaced d
 		delete(l.inFlight, d.to.Stream)
 		l.outbox(d.to.Session).inFlight--
 	}

@@ -37,7 +37,7 @@ func (c Config) startTimeout(b storage.Box) time.Duration {
 	return cmp.Or(c.Fleet.Traits(b.Place).StartTimeout, c.StartTimeout)
 }
 
-// launch returns the environment of an invited runner for b.
+// launch returns the variables of [Config].Launch for b, with the server's era if it is known.
 func (c Config) launch(b storage.Box) (map[string]string, error) {
 	env, err := c.Launch(b)
 	if err == nil && b.Era != "" {

@@ -40,7 +40,7 @@ const (
 // are read as events too.
 type conversation struct {
 	events   chan wire.SSE // closed at the end
-	ended    error         // why events was closed; valid after that
+	ended    error         // why events was closed; valid once it is closed
 	failed   bool          // ended is the error of the HTTP request itself; valid after events was closed
 	mute     bool          // the response is no event stream
 	single   bool          // the response answers one JSON-RPC request
@@ -67,7 +67,7 @@ func (t *conversation) next(ctx context.Context) (wire.SSE, error) {
 	}
 }
 
-// took returns what was received from events, as next does.
+// took is the second half of next: it turns what came from events into an event or an error.
 func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 	if !ok && t.failed {
 		return wire.SSE{}, t.ended
@@ -88,7 +88,7 @@ func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 	if e.Retry > 0 {
 		t.retry = e.Retry
 	}
-	e.Data = wire.Compact(e.Data) // the log keeps an event on one line
+	e.Data = wire.Compact(e.Data) // the session's log keeps each event on one line
 	return e, nil
 }
 

@@ -17,7 +17,7 @@ type refusal struct {
 	status int
 	said   string        // the text of the server's own error, "" for none
 	code   string        // the code of the server's JSON-RPC error, "" for none
-	raw    []byte        // that error response, nil for none
+	raw    []byte        // the JSON-RPC error response, nil for none
 	asks   string        // WWW-Authenticate
 	after  time.Duration // Retry-After; 0 for none
 	first  bool          // the server does not know the session, so a new one must be opened first

@@ -31,8 +31,8 @@ type askedQuestion struct {
 // Pauses of one request at a legacy server. A server that lets its clients poll ends each
 // stream early, for as long as the call takes, and the client resumes the stream.
 const (
-	gather      = 100 * time.Millisecond // for more questions after the first
-	resumeWait  = time.Second            // before a stream is resumed, if the server does not say
+	gather      = 100 * time.Millisecond // the wait for more questions after the first
+	resumeWait  = time.Second            // the pause before a stream is resumed, if the server does not name one
 	maxWait     = time.Minute            // the longest pause before a stream is resumed
 	resumeTries = 8                      // how often a stream is resumed without any event, if the server does not say when
 	quietFirst  = 2 * time.Second        // a resumed stream that is silent for so long is resumed again

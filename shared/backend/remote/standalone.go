@@ -20,12 +20,12 @@ import (
 // standaloneStream itself answers pings, and gives the client notifications about the session.
 // Questions and log messages go to the request that has subscribed first.
 type standaloneStream struct {
-	x       exchange // of the request that came first
+	x       exchange // the exchange of the request that joined first
 	key     standaloneKey
 	stop    context.CancelFunc
 	settle  func()        // closes settled
 	settled chan struct{} // closed when requests need not wait for the stream any more
-	asked   chan struct{} // capacity 1; filled when the client was asked while no request was there
+	asked   chan struct{} // capacity 1; filled when the client was asked while no request was at the server
 	ended   chan struct{} // closed when the goroutine of listen has ended; until then only that goroutine uses the next three fields
 
 	known streamState
@@ -163,7 +163,7 @@ func (s *subscriber) leave(ctx context.Context, x *exchange) {
 	_ = x.keep(ctx) // without this write, the client may get messages again
 }
 
-// noteOthers notes whether a request has had an event since the last event of the stream.
+// noteOthers sets whether a request has had an event since the last event of the stream.
 func (e *standaloneStream) noteOthers(some bool) {
 	e.x.s.mu.Lock()
 	defer e.x.s.mu.Unlock()
@@ -250,12 +250,12 @@ func (e *standaloneStream) open(ctx context.Context, last string) (*conversation
 //
 // A server may mix (see streamState): it then repeats questions that were answered long ago,
 // and sends nothing new on the resumed stream. So follow holds back the events of a resumed
-// stream until the server falls silent, unless it is known to be sound. Requests wait until
-// then.
+// stream until the server falls silent, unless the server is known to be sound. Requests wait
+// until then.
 func (e *standaloneStream) follow(ctx context.Context, talk *conversation, resumed bool) (again bool) {
 	defer talk.close()
 	begun := time.Now()
-	prompt := sync.OnceFunc(func() { // at the first event, or the end
+	prompt := sync.OnceFunc(func() { // runs at the first event, or at the end of the stream
 		if time.Since(begun) > gather { // the server sent the headers well before its first message
 			e.x.s.learn(func(h *serverTraits) { h.slow = false })
 		}

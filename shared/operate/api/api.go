@@ -75,8 +75,8 @@ type Options struct {
 	Servers func() *serversfile.File
 	// Missing says why the program of a server is not on this machine; nil: it is not known.
 	Missing func(s serversfile.Server) error
-	// Notes returns what is wrong with the servers file except the servers that it
-	// rejects, and what only a container engine can run.
+	// Notes returns remarks about the servers file: what is wrong with it besides the servers
+	// that it rejects, and what of it only a container engine can do.
 	Notes func() []string
 	Acts
 	Edits
@@ -186,8 +186,8 @@ type route struct {
 	method, path string
 	right        apikey.Right
 	serve        func(*exchange) (any, error)
-	here         bool    // this place has what the route needs
-	elsewhere    missing // the error if it has not
+	here         bool    // this machine or stack has what the route needs
+	elsewhere    missing // the error if here is false
 }
 
 func (h *handler) routes() []route {

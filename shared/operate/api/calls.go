@@ -36,7 +36,7 @@ type Call struct {
 type Sender struct {
 	Key     string `json:"key,omitempty"`     // ID of the API key; if the call has no Principal, the caller has not proved to own it
 	Address string `json:"address,omitempty"` // the network address of the sender
-	Refusal string `json:"refusal,omitempty"` // why it was refused: unauthenticated, forbidden, or the kind of a limit
+	Refusal string `json:"refusal,omitempty"` // why the call was refused: unauthenticated, forbidden, or the kind of a limit
 }
 
 // Calls is a page of calls, the newest first. Next, if set, is the value of after for the
@@ -62,7 +62,7 @@ type CallQuery struct {
 	Failed  bool      // only failed calls
 	Since   time.Time // only calls that ended at this time or later
 	After   string    // Next of the page before
-	Limit   int       // at most so many calls
+	Limit   int       // the largest number of calls to return
 }
 
 // Series are counts over time, in the order of time. A bucket without any event is absent.
@@ -175,7 +175,7 @@ func (s Series) merged(step int64, sum bool) Series {
 type Person struct {
 	Tenant    string    `json:"tenant"`
 	Principal string    `json:"principal"`
-	Servers   []string  `json:"servers"` // that were called
+	Servers   []string  `json:"servers"` // servers that the principal called
 	Clients   []string  `json:"clients"` // by the names that they give themselves
 	Calls     int64     `json:"calls"`
 	Failed    int64     `json:"failed"` // of Calls
@@ -262,7 +262,7 @@ func (c Caller) servers() []string {
 	return append([]string{}, c.Servers...)
 }
 
-// since returns the time that the query begins at; the zero time if it has none.
+// since returns the time from which the request asks for records; the zero time for all.
 func (x *exchange) since() (time.Time, error) {
 	span, err := spanOf(x.r.URL.Query().Get("since"))
 	if err != nil || span == 0 {

@@ -62,7 +62,7 @@ type ClientWays struct {
 // Quota is the limits of a tenant, and what it has used of them.
 type Quota struct {
 	quota.Report
-	Limits quota.Limits `json:"limits"` // that apply now
+	Limits quota.Limits `json:"limits"` // the limits that apply now
 }
 
 // Vitals is the load of a machine, and its memory and disk. Fields that the system does not tell
@@ -73,7 +73,7 @@ type Vitals struct {
 	Memory      int64   `json:"memory_bytes"`
 	MemoryFree  int64   `json:"memory_free_bytes"`
 	MemoryBoxes int64   `json:"memory_boxes_bytes"` // of all processes of servers
-	Disk        int64   `json:"disk_bytes"`         // of the data folder's disk, that users may fill
+	Disk        int64   `json:"disk_bytes"`         // the part of the data folder's disk that users may fill
 	DiskFree    int64   `json:"disk_free_bytes"`
 }
 

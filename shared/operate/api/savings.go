@@ -19,8 +19,8 @@ type Saving struct {
 	Server  string  `json:"server"`
 	Idle    int64   `json:"idle_seconds"`    // the present value
 	Shorter int64   `json:"shorter_seconds"` // the idle_seconds that would have saved most
-	USD     float64 `json:"usd"`             // by how much its boxes would have cost less
-	Wakes   int64   `json:"wakes"`           // calls that would have waited for a start in addition
+	USD     float64 `json:"usd"`             // how much less its boxes would have cost
+	Wakes   int64   `json:"wakes"`           // how many more calls would have waited for the start of a box
 }
 
 // leastSaving is the smallest saving that the answer reports, in dollars a week.

@@ -56,7 +56,7 @@ type Start struct {
 	MS        float64   `json:"duration_ms"`          // from the start of the program until it was ready
 	InstallMS float64   `json:"install_ms,omitempty"` // for installing the program before its start
 	Failed    bool      `json:"failed"`
-	Phase     string    `json:"phase,omitempty"`  // in which it failed
+	Phase     string    `json:"phase,omitempty"`  // the step in which it failed
 	Reason    string    `json:"reason,omitempty"` // why it failed
 }
 

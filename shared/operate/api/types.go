@@ -40,7 +40,7 @@ const (
 const (
 	Awake     = "awake"      // a box is up, and a process is ready, or all have ended normally
 	Asleep    = "asleep"     // nothing runs
-	Remote    = "remote"     // somebody else hosts it, so nothing runs here
+	Remote    = "remote"     // somebody else hosts the server, so nothing runs here
 	Starting  = "starting"   // a box is up, and no process has answered initialize yet
 	Failed    = "failed"     // a box is up, no process runs in it, and the last one failed
 	NotServed = "not served" // the servers file has a mistake
@@ -49,7 +49,7 @@ const (
 
 // Values of Server.Start.
 const (
-	FailedLast     = "failed last time" // nothing runs, and it has failed to start
+	FailedLast     = "failed last time" // nothing runs, and the last start failed
 	NeverStarted   = "never started"
 	ProgramMissing = "program missing" // its command is not on this machine
 )
@@ -59,7 +59,7 @@ type Server struct {
 	Name      string `json:"name"`
 	State     string `json:"state"`
 	Why       string `json:"why,omitempty"`   // the reason for Failed, NotServed, Off and ProgramMissing
-	Start     string `json:"start,omitempty"` // of Failed: FailedLast, if nothing runs; of Asleep: NeverStarted or ProgramMissing, "" if it has started
+	Start     string `json:"start,omitempty"` // for State Failed: FailedLast, if nothing runs; for Asleep: NeverStarted or ProgramMissing, "" if it has started
 	Path      string `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
 	Tools     *int   `json:"tools,omitempty"` // from the handshake record, absent if there is none
 	Held      int    `json:"held,omitempty"`  // tools that are held back until an operator accepts them
@@ -89,7 +89,7 @@ type Session struct {
 	Tenant      string    `json:"tenant"`
 	Principal   string    `json:"principal"`
 	State       string    `json:"state"`
-	Quit        string    `json:"quit,omitempty"` // why it ended
+	Quit        string    `json:"quit,omitempty"` // why the session ended
 	Client      string    `json:"client,omitempty"`
 	Transport   string    `json:"transport"`
 	Version     string    `json:"protocol_version"`
@@ -136,7 +136,7 @@ type Box struct {
 	Task      string    `json:"task"`
 	PID       int       `json:"pid"` // of its runner, 0 on a stack
 	Started   time.Time `json:"started"`
-	Processes []Member  `json:"processes"` // of the operating system
+	Processes []Member  `json:"processes"` // processes of the operating system
 }
 
 // Member is one process of a box, other than its runner.
@@ -158,7 +158,7 @@ type Process struct {
 	State     string     `json:"state"`           // staging, started, ready, stopped, exited
 	Phase     string     `json:"phase,omitempty"` // the phase in which it failed
 	Detail    string     `json:"detail,omitempty"`
-	Since     time.Time  `json:"since"` // when it reached that state
+	Since     time.Time  `json:"since"` // when it reached State
 	Restarts  int        `json:"restarts"`
 	Memory    int64      `json:"memory_bytes,omitempty"` // of it and its children, in RAM
 	Principal string     `json:"principal,omitempty"`    // of its sessions; "N people" for several
@@ -219,16 +219,16 @@ type Prepared struct {
 	Warning string `json:"warning,omitempty"` // about its tools
 }
 
-// Key is an API key without its secret.
+// Key describes an API key.
 type Key struct {
-	Key       string     `json:"key,omitempty"` // with its secret; only in the answer to the request that makes it
+	Key       string     `json:"key,omitempty"` // the key itself, with its secret; only in the answer to the request that makes it
 	ID        string     `json:"id"`
 	Tenant    string     `json:"tenant"`
 	Principal string     `json:"principal"`
 	Role      string     `json:"role"` // user, viewer or operator
 	Servers   []string   `json:"servers"`
 	Created   time.Time  `json:"created"`
-	LastUsed  *time.Time `json:"last_used,omitempty"` // to within an hour
+	LastUsed  *time.Time `json:"last_used,omitempty"` // exact to an hour
 	Expires   *time.Time `json:"expires,omitempty"`   // of a revoked key: the time at which the store forgets it
 	Revoked   *time.Time `json:"revoked,omitempty"`
 }
@@ -245,7 +245,7 @@ type NewKey struct {
 
 // Rotate asks for a key that replaces another one.
 type Rotate struct {
-	Seconds int64 `json:"grace_seconds"` // for which the old key is still good
+	Seconds int64 `json:"grace_seconds"` // how long the old key still works
 }
 
 // Rotated is the new key, and the old one with the time at which it expires.
@@ -266,8 +266,8 @@ type Output struct {
 // Outputs selects output of processes.
 type Outputs struct {
 	Of     string        // a server, or the beginning of a session's id; "" for everything
-	Lines  int           // so many last lines of each process; 0 for all
-	Since  time.Duration // only processes that wrote in so much time until now; 0 for all
+	Lines  int           // how many of the last lines of each process; 0 for all
+	Since  time.Duration // only processes that have written within this time; 0 for all
 	Follow bool          // go on with the lines that are written from now on
 }
 

@@ -178,7 +178,7 @@ type Query struct {
 	Principal, Tool string
 	Servers         []string  // only bodies of these servers; nil for all
 	Since           time.Time // the zero time is MaxAge ago
-	Limit           int       // at most so many bodies, the newest
+	Limit           int       // the largest number of bodies to return; the newest are returned
 }
 
 // Reader opens lines that a [Keeper] with the same secret has written, and joins the lines of

@@ -35,7 +35,7 @@ type Fleet struct {
 var _ fleet.Fleet = (*Fleet)(nil)
 
 // New returns a fleet. The place base can run every box, and gets every start that names
-// no place. wish is the wish of servers that have none. fleets has the drivers of base
+// no place. wish is the wish for servers that name none. fleets has the drivers of base
 // and of all other places, by the place in the ids of their tasks.
 func New(base, wish string, fleets map[string]fleet.Fleet) *Fleet {
 	f := &Fleet{base: base, wish: wish, fleets: fleets}

@@ -120,7 +120,7 @@ var _ fleet.Fleet = (*Pool)(nil)
 type task struct {
 	token  string
 	status fleet.Status
-	cmd    *exec.Cmd // nil for a task inside
+	cmd    *exec.Cmd // nil for a task that runs in this program
 	inside *inside   // nil for a task that is a process
 	// exited is set before the runner's pid can be reused. From then on the pool sends
 	// no signal to that pid.
@@ -254,7 +254,7 @@ func (p *Pool) spawn(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// watch follows one task from its start to its end.
+// watch passes on the output of a task's runner, waits for the end of the task, and reports it.
 func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
 	defer p.running.Done()
 	p.log.Info("box task started", "task", started.ID, "box", started.Box, "server", started.Server, "pid", started.PID)
