@@ -15,7 +15,7 @@ import (
 // peer is one way to host an MCP server.
 type peer struct {
 	name    string
-	about   string // for the list of what ran, with the mode of durability
+	about   string // its name and mode of durability, for the list of what ran
 	keeping string // what it keeps of its clients' state, for the same list
 	needs   []string
 	keeps   bool // it has sessions

@@ -15,7 +15,7 @@ import (
 )
 
 // profiles takes a CPU profile of every process of Dormouse while 16 clients make calls.
-// It prints their first lines and keeps the files.
+// It prints which functions take most time, and keeps the files.
 func profiles(ctx context.Context, m *measurement) error {
 	sockets, err := os.MkdirTemp("", "dm-prof-") // a short path: the path of a socket has about 100 bytes
 	if err != nil {

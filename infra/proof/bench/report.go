@@ -28,7 +28,7 @@ type partRun struct {
 	Began   time.Time         `json:"began"`
 	Server  string            `json:"server"`
 	Rounds  int               `json:"rounds"`
-	Scale   float64           `json:"scale"`   // of all times
+	Scale   float64           `json:"scale"`   // the factor of all times
 	Busy    string            `json:"busy"`    // load averages of the machine before the part began
 	Group   bool              `json:"group"`   // clients, hosts and servers were one cpu group
 	Missing map[string]string `json:"missing"` // peers that were not measured, and why

@@ -66,7 +66,7 @@ type suite struct {
 	missing map[string]string // peers left out, and why
 	found   samples
 	ran     map[string]partRun
-	notes   []string // of the part that runs
+	notes   []string // about the part that runs
 }
 
 func newSuite(p place, o options, out io.Writer) *suite {

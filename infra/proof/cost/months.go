@@ -12,9 +12,9 @@ import (
 // work describes the calls of a month. They are split into sessions. A session makes this
 // many calls one after another, which keep a box awake.
 type work struct {
-	calls  int           // of a session
+	calls  int           // how many calls a session makes
 	talk   time.Duration // from its first message to its last
-	toolMS string        // a call takes so long
+	toolMS string        // how long a call takes
 }
 
 func usualWork() work { return work{calls: 20, talk: 5 * time.Minute, toolMS: "50"} }

@@ -15,9 +15,9 @@ type place struct {
 	box   func(p meter.Prices, awake time.Duration) float64
 }
 
-// A price that no function or task of Dormouse has today, in US dollars. Source: the price
+// newTenantGB is a price in US dollars that package meter does not have. Source: the price
 // list of Lambda (2026-09-19, us-east-1, arm64).
-const newTenantGB = 0.000133333 // a new environment of a tenant, for each GB
+const newTenantGB = 0.000133333 // for a new environment with tenant isolation, for each GB of its memory
 
 func places(h meter.Habits) []place {
 	lambda := func(mb float64, cold bool) func(meter.Prices, time.Duration) float64 {

@@ -24,7 +24,7 @@ import (
 
 const (
 	columns  = 100
-	longest  = 1500 * time.Millisecond // a wait in the picture
+	longest  = 1500 * time.Millisecond // the longest wait in the picture
 	keys     = 3                       // how many keys are typed at once
 	typing   = 90 * time.Millisecond   // how long so many keys take
 	reading  = 1200 * time.Millisecond // the pause after each command

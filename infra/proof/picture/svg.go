@@ -12,7 +12,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// shot is a text in a row from a time until another.
+// shot is a text that a row shows from one time until another.
 type shot struct {
 	row         int
 	text        string // SVG
@@ -90,7 +90,7 @@ func classOf(s uv.Style) string {
 }
 
 const (
-	wide, high = 8.4, 19 // of a character
+	wide, high = 8.4, 19 // size of a character
 	edge       = 14
 	gap        = 34 // between terminals, with a title
 )

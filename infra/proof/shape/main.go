@@ -28,7 +28,7 @@ func main() {
 }
 
 const (
-	most = 8   // of each list, the largest first
+	most = 8   // rows of each list, the largest first
 	long = 140 // lines of a function
 )
 

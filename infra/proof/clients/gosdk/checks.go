@@ -247,7 +247,7 @@ func checkRoots(ctx context.Context, s *session) error {
 		}
 	}
 	if s.modern {
-		return nil // the server is never told that they have changed
+		return nil // nothing tells the server that the roots have changed
 	}
 	// The server asks again when it chooses, and does not announce that it has the new
 	// list.

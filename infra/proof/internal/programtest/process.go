@@ -95,7 +95,7 @@ func (p *Process) Ready(t testing.TB) []byte {
 // output keeps the end of a process's output and finds the ready lines in it. One
 // goroutine of os/exec writes, and tests read the tail.
 type output struct {
-	ready chan []byte // what does not fit is dropped
+	ready chan []byte // ready lines; lines that do not fit are dropped
 
 	mu   sync.Mutex
 	line []byte
