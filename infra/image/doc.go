@@ -1,3 +1,3 @@
-// Package image has the recipe of the image of the boxes, for users with Docker
-// (Dockerfile) and without it (push.sh), and the tests of both.
+// Package image has the recipe of the container image in which boxes run MCP servers on AWS. Users
+// with Docker build it from Dockerfile, and users without it with push.sh. The tests cover both.
 package image

@@ -1,5 +1,5 @@
-// Package systemd has the units of Dormouse for systemd: those of a system, which docs/vps.md
-// copies and dormouse service install writes as root.
+// Package systemd has the units with which systemd runs Dormouse for a whole machine. docs/vps.md
+// copies them, and the command dormouse service install writes them if root calls it.
 package systemd
 
 import _ "embed"
@@ -10,7 +10,7 @@ import _ "embed"
 //go:embed dormouse.service
 var Service string
 
-// Socket is dormouse.socket, with the addresses of the service.
+// Socket is dormouse.socket, with the addresses at which the service listens.
 //
 //go:embed dormouse.socket
 var Socket string

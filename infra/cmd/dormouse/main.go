@@ -1,5 +1,5 @@
-// Command dormouse hosts the servers of a servers file on this machine. It also shows
-// the running processes and the sessions, and manages API keys.
+// Command dormouse hosts the MCP servers of a servers file on this machine. It also shows
+// their processes and sessions, and manages API keys.
 package main
 
 import "github.com/dormouse-mcp/dormouse/infra/dormouse"

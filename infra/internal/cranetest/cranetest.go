@@ -1,4 +1,5 @@
-// Package cranetest runs crane's registry of images in memory, for tests.
+// Package cranetest runs a registry of container images in memory, for tests. The registry is part
+// of the program crane.
 package cranetest
 
 import (
@@ -10,8 +11,8 @@ import (
 	"testing"
 )
 
-// Registry starts the registry of the program crane until the end of the test, and returns
-// its host and port on loopback.
+// Registry starts a registry, which runs until the end of the test, and returns its host and port
+// on loopback. crane is the path of the program.
 func Registry(t testing.TB, crane string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), crane, "registry", "serve", "--address", "127.0.0.1:0")
@@ -22,7 +23,7 @@ func Registry(t testing.TB, crane string) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Wait() }) // the end of the test's context kills it
+	t.Cleanup(func() { _ = cmd.Wait() }) // crane was killed when the test's context ended
 	line, err := bufio.NewReader(said).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)

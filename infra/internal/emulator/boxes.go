@@ -20,10 +20,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
-// invokedBoxes runs boxes as invocations of a function, as Lambda does. The runner is the
-// runtime, and each process is an environment of one box with a TMPDIR of its own. Nothing
-// reports the end of an invocation to the functions, as on Lambda. The bill does not count
-// these boxes.
+// invokedBoxes runs each box as an invocation of a function, as on Lambda. The program of the
+// function is the runner, which runs an MCP server. Each process of the function serves one
+// box, and has a TMPDIR of its own. As on Lambda, no other function learns that an invocation
+// has ended. The bill that dormouse run shows leaves out these boxes.
 type invokedBoxes struct {
 	site *local.Site
 	pool *lambda.Pool
@@ -33,23 +33,25 @@ type invokedBoxes struct {
 	run map[string]fleet.Status // by the id of the task
 }
 
-// boxFunction is the name of the function for boxes. It is large enough for every box that
-// fits on Lambda.
 const (
+	// boxFunction is the name of the function that runs boxes. It has as much memory, in MB,
+	// as the largest one of infra/stack/boxes.yaml.
 	boxFunction       = "box"
 	boxFunctionMemory = 2048
-	// environmentsFolder is the folder in the data folder with the TMPDIR of each
-	// environment.
+	// environmentsFolder is a folder in the data folder. It contains the TMPDIR of each process
+	// of the function.
 	environmentsFolder = "environments"
 	// boxEventAge is how long Lambda tries to start a box.
 	boxEventAge = time.Minute
 	// boxStopGrace is how long a box has to end its calls and processes, and to save its
-	// workspaces, when the machine stops. Some of stopTime is left for what comes after.
+	// workspaces, when dormouse run stops. The whole stop may take 20 seconds (stopTime in
+	// package local), so some time is left for the functions.
 	boxStopGrace = 18 * time.Second
 	boxLife      = 15 * time.Minute
 )
 
-// openInvoked ends what a killed run has left behind, and opens the function for boxes.
+// openInvoked opens the function for boxes. Before that, it kills the processes and removes the
+// files that an earlier, killed run has left behind.
 func openInvoked(e *emulated) (*invokedBoxes, error) {
 	site := e.site
 	folder := site.Folder.File(environmentsFolder)
@@ -61,7 +63,7 @@ func openInvoked(e *emulated) (*invokedBoxes, error) {
 	}
 	b := &invokedBoxes{site: site, run: map[string]fleet.Status{}}
 	env := maps.Clone(site.BoxEnv)
-	delete(env, "DORMOUSE_CACHE") // an environment begins without any install
+	delete(env, "DORMOUSE_CACHE") // as on Lambda, a new process has no installed packages
 	env["DORMOUSE_INSTALLS"] = "folder:" + site.Folder.File("installs")
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -89,17 +91,17 @@ func (b *invokedBoxes) environment() []string {
 	return []string{fmt.Sprintf(`DORMOUSE_BOX_FUNCTIONS=[{"memoryMb":%d,"function":%q}]`, boxFunctionMemory, boxFunction)}
 }
 
-// output takes a line of a runner, which names its server.
+// output handles a log line of a runner. The line itself names the server.
 func (b *invokedBoxes) output(_, line string) {
 	b.site.Lines.Box("", "", line)
 	_, _ = fmt.Fprintln(b.site.Log, line)
 }
 
-// began notes that a process has an invitation.
+// began records that a process has got an invocation, whose event is a [fleet.Invitation].
 func (b *invokedBoxes) began(pid int, event []byte) {
 	var i fleet.Invitation
 	if json.Unmarshal(event, &i) != nil || i.Task == "" {
-		return // the runner refuses it
+		return // the runner refuses such an event
 	}
 	s := i.End()
 	s.State, s.PID, s.Started = fleet.Running, pid, time.Now()
@@ -109,7 +111,7 @@ func (b *invokedBoxes) began(pid int, event []byte) {
 	b.site.Recorder.Record(journal.Event{Kind: journal.BoxWake, Name: i.Server, Detail: i.Box})
 }
 
-// ended notes the end of an invocation. Its answer is the status of the task.
+// ended records that an invocation has ended. answer is the [fleet.Status] of the box.
 func (b *invokedBoxes) ended(event, answer []byte, failed error) {
 	var i fleet.Invitation
 	if json.Unmarshal(event, &i) != nil {
@@ -135,8 +137,8 @@ func (b *invokedBoxes) ended(event, answer []byte, failed error) {
 	b.site.Recorder.Record(e)
 }
 
-// clean ends what an environment has left running, and removes its files. On Lambda both
-// end with the virtual machine.
+// clean kills the processes that a runner has left running, and removes its folder. On Lambda
+// both end with the virtual machine.
 func (b *invokedBoxes) clean(folder string) {
 	if err := errors.Join(proc.EndMarked(folder), os.RemoveAll(folder)); err != nil {
 		b.site.Logger.Warn("an environment of a box was not removed", "folder", folder, "error", err)
@@ -149,7 +151,8 @@ func (b *invokedBoxes) tasks() []fleet.Status {
 	return slices.SortedFunc(maps.Values(b.run), func(x, y fleet.Status) int { return strings.Compare(x.ID, y.ID) })
 }
 
-// close ends the boxes. They say bye first, if they can.
+// close stops the runners. Each one first saves its state and takes leave of the functions, if
+// there is time.
 func (b *invokedBoxes) close(ctx context.Context) {
 	err := b.pool.Close(ctx)
 	if err := errors.Join(err, b.api.Close(ctx)); err != nil {

@@ -1,14 +1,14 @@
 // Package emulator imitates AWS on one machine, for tests. The functions are programs of
 // their own: a stand-in for Lambda (package lambda) starts them, and one for API Gateway
-// (package apigw) makes events of requests, with AWS's limits. The rest of the machine is
-// package local's.
+// (package apigw) makes events of requests, with AWS's limits. Package local does everything
+// else, as in dormouse run without an emulator.
 //
 //	client ─HTTP──▶  apigw ─event─▶ lambda ─▶ http
 //	client ─WS────▶  sockets ─▶ apigw ─▶ lambda ─▶ socket
 //	runner ─WS────▶  sockets ─▶ apigw ─▶ lambda ─▶ relay
 //	timer, task ──▶  lambda ─▶ sweep
 //
-// The stand-ins for AWS's services are served below a secret path.
+// The functions reach the stand-ins for AWS's services at a URL with a secret path.
 package emulator
 
 import (
@@ -55,16 +55,16 @@ import (
 // Options says how the functions run.
 type Options struct {
 	Programs   string        // folder of the functions' programs
-	Own        string        // a program that replaces http and socket, with native servers; "" for none
+	Own        string        // a program that replaces the functions http and socket, because it contains servers in Go; "" for none
 	SleepAfter time.Duration // how long a process of a function may be idle until it is stopped
 
-	// Boxes runs boxes as invocations of a function, as on Lambda, where they fit. BoxLife is
-	// the longest life of such a box; 0 is Lambda's.
+	// If Boxes is set, boxes that fit on Lambda run as invocations of a function. BoxLife is the
+	// longest life of such a box; 0 means 15 minutes, as on Lambda.
 	Boxes   bool
 	BoxLife time.Duration
 }
 
-// Open returns the opener of such functions.
+// Open returns a [local.Opener] that runs the functions as o says.
 func Open(o Options) local.Opener {
 	return func(ctx context.Context, site *local.Site) (local.Functions, error) {
 		e := &emulated{Options: o, site: site}
@@ -75,16 +75,16 @@ func Open(o Options) local.Opener {
 	}
 }
 
-// emulated executes the functions as AWS does: each is a program behind a Runtime API, and
-// API Gateway's events invoke it.
+// emulated implements [local.Functions]. Each function is a program that takes its work from an
+// imitation of Lambda's Runtime API, as events of API Gateway.
 type emulated struct {
 	Options
 	site    *local.Site
 	pool    *lambda.Pool
 	api     *lambda.API
 	rest    *apigw.RESTAPI
-	relay   *sockets.API // for runners
-	socket  *sockets.API // for clients
+	relay   *sockets.API // the WebSocket API for runners
+	socket  *sockets.API // the WebSocket API for clients
 	alarm   *schedules
 	invoked *invokedBoxes // nil if boxes do not run as invocations
 	store   storage.Store
@@ -93,13 +93,14 @@ type emulated struct {
 }
 
 const (
-	// eventRetryWait replaces Lambda's minute, because here a person waits for the retry.
+	// eventRetryWait is how long the API waits before it retries an event. On Lambda that is a
+	// minute, which is too long for tests.
 	eventRetryWait = time.Second
 	// maxInstances is the largest number of processes of one function. Each takes about
 	// 20 MB.
 	maxInstances = 200
 	maxBoxes     = 64
-	// functionStopGrace is Lambda's time for a function that has registered for SIGTERM.
+	// functionStopGrace is the time between SIGTERM and SIGKILL, as on Lambda.
 	functionStopGrace = 500 * time.Millisecond
 )
 
@@ -109,8 +110,8 @@ const (
 	socketStage = "local"
 )
 
-// open starts the functions. They inherit the environment of this program, because native
-// servers may read it.
+// open opens the stand-ins for AWS, which start the functions when requests arrive. The functions
+// inherit the environment of this program, because servers in Go that are part of them may read it.
 func (e *emulated) open(ctx context.Context) error {
 	file, err := e.accept(e.site.Servers)
 	if err == nil {
@@ -140,7 +141,8 @@ func (e *emulated) open(ctx context.Context) error {
 	return nil
 }
 
-// start opens the parts that start the functions, with the file of the accepted servers.
+// start opens the parts that invoke the functions. file is the servers file of the functions; see
+// accept.
 func (e *emulated) start(file string) (err error) {
 	e.pool, err = lambda.NewPool(lambda.PoolConfig{
 		SleepAfter: e.SleepAfter, StopGrace: functionStopGrace, Recorder: e.site.Recorder, Logger: e.site.Logger,
@@ -160,7 +162,7 @@ func (e *emulated) start(file string) (err error) {
 	return e.renewOperators(e.site.Servers)
 }
 
-// output takes a line of a function. The line in the log is the function's own.
+// output handles a log line of a function, and copies it to the log unchanged.
 func (e *emulated) output(_, line string) {
 	if event, ok := logline.Parse(line); ok {
 		e.site.Observe(event)
@@ -168,7 +170,7 @@ func (e *emulated) output(_, line string) {
 	_, _ = fmt.Fprintln(e.site.Log, line)
 }
 
-// services are the stand-ins for AWS's services.
+// services serves the stand-ins for AWS's services, each below its name.
 func (e *emulated) services() http.Handler {
 	mux := http.NewServeMux()
 	if e.invoked != nil {
@@ -187,7 +189,7 @@ func (e *emulated) routes(functions lambda.Invoker, stage, function string) sock
 	return apigw.SocketRoutes{APIID: function, Stage: stage, Function: function, Invoker: functions, Log: e.site.Logger}
 }
 
-// noDisconnect are routes without $disconnect, as those of runners.
+// noDisconnect has no route $disconnect. The API for runners has none on AWS either.
 type noDisconnect struct{ sockets.Routes }
 
 // Disconnect implements [sockets.Routes].
@@ -206,8 +208,7 @@ func (e *emulated) configs() []lambda.FunctionConfig {
 	}
 }
 
-// program returns the path of a function's program: the author's own, if it has the native
-// servers.
+// program returns the path of a function's program: [Options].Own if it replaces the function.
 func (e *emulated) program(name string) string {
 	if e.Own != "" && (name == "http" || name == "socket") {
 		return e.Own
@@ -215,8 +216,8 @@ func (e *emulated) program(name string) string {
 	return filepath.Join(e.Programs, name)
 }
 
-// paths returns the paths that have a function of their own, with its name. They are
-// those of template.yaml.
+// paths returns the functions of those URL paths that the function http does not serve, by
+// path. They are those of template.yaml.
 func (e *emulated) paths() map[string]string {
 	of := map[string]string{strings.TrimSuffix(console.Path, "/"): "console", console.Path: "console"}
 	for _, path := range authorization.Paths(e.site.Access == local.AccessOAuth) {
@@ -225,9 +226,8 @@ func (e *emulated) paths() map[string]string {
 	return of
 }
 
-// Serve implements [local.Functions]. A function process that is still starting may not find its
-// old copy of the servers file any more. That does no harm: the pool has replaced the
-// process.
+// Serve implements [local.Functions]. A process that is starting may not find the previous servers
+// file any more, and then fails. That does no harm, because the pool replaces the process.
 func (e *emulated) Serve(servers *serversfile.File) error {
 	file, err := e.accept(servers)
 	if err != nil {
@@ -240,8 +240,8 @@ func (e *emulated) Serve(servers *serversfile.File) error {
 	return e.forget(file)
 }
 
-// environment returns the variables of all functions, as template.yaml sets them on
-// AWS. servers is the file of the accepted servers.
+// environment returns the environment variables of all functions, as template.yaml sets them on
+// AWS. servers is the path of their servers file.
 func (e *emulated) environment(servers string) []string {
 	s := e.site
 	env := inherited(s.Environ)
@@ -264,8 +264,8 @@ func (e *emulated) environment(servers string) []string {
 		"DORMOUSE_SOCKET_CONNECTIONS="+e.local+"/connections/"+socketStage,
 		"DORMOUSE_SCHEDULES="+scheduleSettings(),
 		e.tells(),
-		// Programs of releases up to 0.1.0-alpha.2 read these in its place; tests of upgrades
-		// run them.
+		// Programs of releases up to 0.1.0-alpha.2 read the following variables instead of
+		// DORMOUSE_EMULATOR. Tests of upgrades run such programs.
 		"DORMOUSE_LOCAL="+e.local,
 		"DORMOUSE_LOCAL_ONLY="+onOff(s.OnLoopback),
 		"DORMOUSE_LOCAL_SINCE="+s.Boxes.Traits("").Since.Format(time.RFC3339Nano),
@@ -281,7 +281,8 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// tells returns the variable by which functions know that they are on one machine.
+// tells returns the variable DORMOUSE_EMULATOR, from which functions learn that they do not run on
+// AWS.
 func (e *emulated) tells() string {
 	s := e.site
 	l := wiring.Local{
@@ -291,11 +292,12 @@ func (e *emulated) tells() string {
 	if e.invoked != nil {
 		l.Place = "lambda"
 	}
-	text, _ := json.Marshal(l) // nothing in it can fail
+	text, _ := json.Marshal(l) // a wiring.Local always marshals
 	return "DORMOUSE_EMULATOR=" + string(text)
 }
 
-// scheduleSettings returns the place of alarms, in the form of eventbridge.Config.
+// scheduleSettings returns the JSON of an eventbridge.Config. It says where functions create a
+// schedule for each alarm of a server.
 func scheduleSettings() string {
 	return `{"group":"` + scheduleGroup + `","target":"` + aws.FunctionARN("http") + `","role":"arn:aws:iam::` + aws.Account + `:role/schedules"}`
 }
@@ -306,8 +308,8 @@ func (e *emulated) Web() http.Handler { return e.rest }
 // Sockets implements [local.Functions].
 func (e *emulated) Sockets() http.Handler { return e.socket }
 
-// Console implements [local.Functions]: a function serves the page. It accepts the links
-// that the machine makes.
+// Console implements [local.Functions]. The function console serves the page, and accepts the
+// links that the console of dormouse run creates.
 func (e *emulated) Console() http.Handler { return e.rest }
 
 // WaitingAlarms implements [local.Functions].
@@ -380,9 +382,9 @@ func (e *emulated) Close(ctx context.Context) (err error) {
 	return errors.Join(err, e.forget(""))
 }
 
-// accept writes a catalog to a file in the data folder, for the functions, and returns its
-// path. The digest is part of its name, so a process never sees the file change. The file
-// holds secrets, so only this user may read it.
+// accept writes servers to a file in the data folder, for the functions, and returns its path.
+// The name of the file contains a digest of its content, so no process sees the file change.
+// The file holds secrets, so only this user may read it.
 func (e *emulated) accept(servers *serversfile.File) (string, error) {
 	data := servers.Marshal()
 	sum := sha256.Sum256(data)
@@ -390,7 +392,7 @@ func (e *emulated) accept(servers *serversfile.File) (string, error) {
 	return path, os.WriteFile(path, data, 0o600)
 }
 
-// forget removes all files of accept but one: older ones, and those of a killed run.
+// forget removes all files that accept has written, in this run or an earlier one, except but.
 func (e *emulated) forget(but string) error {
 	all, err := filepath.Glob(e.site.Folder.File("accepted-*.json"))
 	for _, file := range all {
@@ -401,10 +403,9 @@ func (e *emulated) forget(but string) error {
 	return err
 }
 
-// renewOperators makes the API for operators of a machine whose functions are programs use
-// these servers. The first time it opens the store. This API is for the control socket. The
-// function programs serve another one on the endpoint, which knows what a stack on AWS
-// knows.
+// renewOperators makes the API for operators on the control socket use these servers. The first
+// call opens the store. On the endpoint the functions serve an API for operators themselves,
+// which shows only what it shows on AWS.
 func (e *emulated) renewOperators(servers *serversfile.File) (err error) {
 	s := wiring.Settings{Servers: servers, Secret: e.site.Folder.Secret}
 	if err := s.Read(variables(e.site.Environ).get); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 )
 
-const snapshotsEnv = "DORMOUSE_SNAPSHOTS" // where boxes keep workspaces, by default in the data folder
+const snapshotsEnv = "DORMOUSE_SNAPSHOTS" // says where boxes keep workspaces; by default that is a folder in the data folder
 
 // variables is an environment in the form of os.Environ.
 type variables []string
@@ -27,8 +27,8 @@ func (v variables) only(names ...string) map[string]string {
 	return env
 }
 
-// passedOn returns the variables that function programs get unchanged: those for tests,
-// and credentials for a store on AWS.
+// passedOn returns those variables of Dormouse that function programs get unchanged. If the store
+// or the workspaces are on AWS, it adds AWS's credentials and region.
 func passedOn(s *local.Site) map[string]string {
 	v := variables(s.Environ)
 	env := v.only(wiring.EnvLife, wiring.EnvWaitingCalls, wiring.EnvConnectSecrets, "DORMOUSE_PROFILE")
@@ -39,7 +39,7 @@ func passedOn(s *local.Site) map[string]string {
 	return env
 }
 
-// inherited returns the environment without Dormouse's own variables.
+// inherited returns an environment without the variables that begin with DORMOUSE_, AWS_ or _.
 func inherited(all []string) (env []string) {
 	for _, kv := range all {
 		if !strings.HasPrefix(kv, "DORMOUSE_") && !strings.HasPrefix(kv, "AWS_") && !strings.HasPrefix(kv, "_") {

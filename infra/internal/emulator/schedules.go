@@ -25,15 +25,15 @@ const (
 //	POST   /schedules/<name>                   CreateSchedule
 //	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule
 //
-// It accepts only at(...) in UTC, to the second, in the future, without a flexible window,
-// deleted after completion, in the group [scheduleGroup]. It refuses what AWS would
-// refuse, with AWS's errors. It verifies no signature: its server must authenticate the
-// caller.
+// It accepts only schedules at(...) in UTC, to the second and in the future. They must have no
+// flexible window, be deleted after completion, and be in the group [scheduleGroup]. Errors are
+// those of AWS. schedules does not verify the signatures of requests: the server that serves it
+// must authenticate callers.
 type schedules struct {
 	*scheduler.API
 
 	mu     sync.Mutex
-	tokens map[string]string // of the schedules that were created, by name
+	tokens map[string]string // the ClientToken of each schedule that was created, by the name of the schedule
 }
 
 type schedule struct {
@@ -94,12 +94,12 @@ func (s *schedules) create(w http.ResponseWriter, r *http.Request, name string) 
 		return
 	}
 	s.tokens[name] = of.ClientToken
-	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + scheduleGroup + "/" + name}) // strings always encode
+	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + scheduleGroup + "/" + name}) // a map of strings always marshals
 	awsapi.JSON(w, http.StatusOK, answer)
 }
 
-// check returns why a schedule is refused: AWS would refuse it, or it is not imitated. It
-// returns "" for a good one.
+// check returns the time of a schedule, and why it is refused: AWS would refuse it too, or this
+// imitation does not have what it asks for. why is "" for a good schedule.
 func (s *schedule) check() (at time.Time, why string) {
 	at, err := time.Parse("at(2006-01-02T15:04:05)", s.ScheduleExpression)
 	switch {

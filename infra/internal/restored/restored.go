@@ -8,14 +8,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Jump is what Advance adds to the generation of a box. No box wakes as often between a
-// backup and its use.
+// Jump is what [Advance] adds to the generation of a box. Each wake of a box adds 1 to its
+// generation. No box wakes so often between a backup and the day when the backup is restored.
 const Jump storage.Generation = 1_000_000
 
-// Advance raises the generations of the boxes of all sessions, and returns how many boxes
-// there are. A box of an older backup would otherwise have a lower generation than the
-// workspaces that it saved since then. It could not save a workspace again. Advance is
-// for a store that nothing else uses yet. After an error it may be called again.
+// Advance adds [Jump] to the generation of each box that has run and has a session. It returns
+// how many boxes it has changed. Workspaces are not part of the backup, so those that were saved
+// after it have later generations than the restored boxes. Saving a workspace over one with a
+// later generation fails, so without Advance these boxes could not save any more. Nothing else
+// may use the store yet. After an error Advance may be called again.
 func Advance(ctx context.Context, store storage.Store) (boxes int, err error) {
 	const page = 1000
 	seen := map[storage.BoxID]bool{}

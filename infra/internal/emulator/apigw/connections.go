@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Connections is the @connections API of several APIs on one endpoint, by their stages, as
+// Connections serves the @connections API of several WebSocket APIs, which it has by stage, as
 // API Gateway's management endpoint serves it to functions:
 //
 //	POST   /<stage>/@connections/<id>   send the body as one text message
@@ -19,11 +19,12 @@ import (
 // POST answers 200 when the message is queued. Messages of one connection are sent in the
 // order in which their posts arrived.
 //
-// Errors are those of the AWS SDK: GoneException 410 (closed, or not open yet) and
-// PayloadTooLargeException 413. LimitExceededException 429 means that the client does not
-// read and its buffer is full. BadRequestException 400 means that no such id can exist. A
-// request without a Signature Version 4 gets 403. Connections does not verify the
-// signature: its server must authenticate the caller.
+// Errors are those of the AWS SDK. GoneException 410 means that the connection is closed, or not
+// open yet, and PayloadTooLargeException 413 that the message is too long.
+// LimitExceededException 429 means that the client does not read and its buffer is full.
+// BadRequestException 400 means that no such id can exist. A request without a Signature
+// Version 4 gets 403. Connections does not verify the signature: the server that serves it must
+// authenticate callers.
 type Connections map[string]*sockets.API
 
 // ServeHTTP implements http.Handler.
@@ -62,7 +63,7 @@ func post(w http.ResponseWriter, r *http.Request, api *sockets.API, id string) {
 	case storage.Unavailable:
 		aws.Fail(w, http.StatusTooManyRequests, "LimitExceededException", "The client's buffer is full")
 	default:
-		aws.Fail(w, http.StatusGone, "GoneException", "") // with only the error type, as AWS
+		aws.Fail(w, http.StatusGone, "GoneException", "") // AWS sends no message with this error
 	}
 }
 

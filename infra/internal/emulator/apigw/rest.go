@@ -1,6 +1,6 @@
 // Package apigw imitates API Gateway in front of functions: a REST API, and the
-// routes of a WebSocket API. It hides the form of the events that invoke a function,
-// and of the answers.
+// routes of a WebSocket API. It makes events of requests, invokes functions with
+// them, and makes responses of the functions' answers.
 package apigw
 
 import (
@@ -23,27 +23,28 @@ import (
 const maxRequestBody = 10 << 20
 
 // RESTAPI imitates a regional API Gateway REST API with the resources / and /{proxy+}, and the
-// method ANY, integrated with functions in response transfer mode STREAM. An answer is a head,
-// 8 NUL bytes, and the body.
+// method ANY, integrated with functions in response transfer mode STREAM. The answer of a
+// function is a head, 8 NUL bytes, and the body.
 //
-// The gateway's own answers, always as {"message": …}:
+// These responses come from RESTAPI itself, always as {"message": …}:
 //
+//	400 Bad Request                   the body could not be read
 //	413 Request Too Long              a body over 10 MiB
 //	429 Too Many Requests             every instance of the function is busy
 //	502 Internal server error         the function failed, or the event is over Lambda's
 //	                                  6 MiB, or the answer does not have the required form
 //
-// After a failure that comes after the head, RESTAPI cuts the connection. If the client
-// goes away, the function goes on; RESTAPI drops the rest of its answer.
+// If the function fails after it has sent the head, RESTAPI cuts the connection. If the client
+// goes away, the function goes on, and RESTAPI drops the rest of its answer.
 //
 // Authorizers, stage variables, mapping, compression, throttling and timeouts of the gateway,
 // buffered answers, and the bandwidth limit of streams over 10 MB are not imitated.
 //
 // All fields but Paths are required.
 type RESTAPI struct {
-	Function string
-	// Paths are the functions of paths that have one of their own. A path that ends with a
-	// slash stands for all paths below it, as /path/{proxy+} does.
+	Function string // serves all paths that are not in Paths
+	// Paths has the functions of other paths, by path. A path that ends with a slash stands
+	// for all paths below it, as /path/{proxy+} does.
 	Paths   map[string]string
 	Invoker lambda.Invoker
 	Stage   string // only in requestContext, not in the path
@@ -120,8 +121,9 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 	}
 }
 
-// pump copies the body as it arrives, and flushes each piece at once. It returns the error
-// of the function's side. If the client has gone, it returns nil.
+// pump writes chunk and then everything that it reads from from, with buf as its buffer. It
+// flushes each piece at once. It returns the error of reading. If the client has gone, it
+// returns nil.
 func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 	rc := http.NewResponseController(w)
 	for err := error(nil); ; {
@@ -143,8 +145,8 @@ func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 	}
 }
 
-// fail sends the gateway's own answer when no part of the function's answer was sent.
-// It logs the details that the client does not get.
+// fail responds with an error of the gateway. It must be called before any part of a response
+// was sent. It logs err, which the client does not get.
 func (a *RESTAPI) fail(w http.ResponseWriter, id string, err error) {
 	status, text := http.StatusBadGateway, textInternal
 	if errors.Is(err, lambda.ErrThrottled) {

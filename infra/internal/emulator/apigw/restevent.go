@@ -21,10 +21,9 @@ import (
 const (
 	proxyResource = "/{proxy+}"
 
-	// maxPrelude is how many bytes of an answer API Gateway searches for the end of the
-	// head.
+	// maxPrelude is how many bytes of an answer API Gateway searches for preludeEnd.
 	maxPrelude = 16 << 10
-	// maxEvent is Lambda's limit for an event.
+	// maxEvent is Lambda's limit for the bytes of an event.
 	maxEvent = 6 << 20
 
 	preludeEnd = "\x00\x00\x00\x00\x00\x00\x00\x00"
@@ -35,9 +34,9 @@ const (
 // request's host, here with its port. As from API Gateway, members without a value are
 // null.
 //
-// The body is base64, as for an API with "*/*" among its binary media types. As a JSON
-// string a text may take twice its length, and Lambda limits an event. Besides values,
-// the event differs from the real one in one way: header names are in canonical form
+// The body is base64, as for an API with "*/*" among its binary media types. A JSON string
+// may be longer than base64, because of escapes, and Lambda limits the length of events. The
+// form of the event differs from the real one in one way: header names are in canonical form
 // rather than in the client's spelling.
 func (a *RESTAPI) event(r *http.Request, body []byte, headers map[string][]string, id, extended string, now time.Time) map[string]any {
 	path := r.URL.EscapedPath()
@@ -46,7 +45,7 @@ func (a *RESTAPI) event(r *http.Request, body []byte, headers map[string][]strin
 		"accessKey", "accountId", "caller", "cognitoAuthenticationProvider", "cognitoAuthenticationType",
 		"cognitoIdentityId", "cognitoIdentityPoolId", "principalOrgId", "user", "userArn",
 	} {
-		identity[unknown] = nil // only other kinds of authorizers set these
+		identity[unknown] = nil // only authorizers that are not imitated set these
 	}
 	if agent := r.UserAgent(); agent != "" {
 		identity["userAgent"] = agent
@@ -79,8 +78,8 @@ func firstLabel(host string) string {
 	return label
 }
 
-// requestHeaders returns the client's headers without those that API Gateway drops
-// before a Lambda function, and with those that it adds.
+// requestHeaders returns the client's headers as API Gateway passes them to a Lambda
+// function: it drops some, and adds others.
 func requestHeaders(r *http.Request, now time.Time) map[string][]string {
 	h := make(map[string][]string, len(r.Header)+5)
 	for name, values := range r.Header {
@@ -114,9 +113,9 @@ func requestHeaders(r *http.Request, now time.Time) map[string][]string {
 	return h
 }
 
-// droppedInRequest reports whether API Gateway drops a header. It follows the Lambda
-// column of the table in "Amazon API Gateway important notes", and drops the headers
-// that RFC 9110 §7.6.1 calls connection-specific.
+// droppedInRequest reports whether API Gateway drops a header of a request. It follows the
+// Lambda column of the table in "Amazon API Gateway important notes". It also names the
+// headers that RFC 9110 §7.6.1 calls connection-specific.
 func droppedInRequest(name string) bool {
 	switch name {
 	case "Connection", "Content-Md5", "Expect", "Keep-Alive", "Max-Forwards", "Proxy-Authenticate",
@@ -127,7 +126,8 @@ func droppedInRequest(name string) bool {
 }
 
 // responseHeader returns the name under which a header of the function reaches the
-// client, or "" if it is dropped, by the same table. name must be canonical.
+// client, or "" if API Gateway drops it. It follows the table that droppedInRequest
+// names. name must be canonical.
 func responseHeader(name string) string {
 	switch name {
 	case "Authorization", "Connection", "Content-Md5", "Date", "Max-Forwards", "Server", "User-Agent",
@@ -185,8 +185,9 @@ func readPrelude(from io.Reader, buf []byte) (*responseHead, []byte, error) {
 	}
 }
 
-// apply sets the function's headers in h, by the rules of API Gateway. Multiple values of
-// a name win over the single one. A body without a type gets the JSON type.
+// apply sets the function's headers in h, by the rules of API Gateway. A name in
+// MultiValueHeaders replaces the same name in Headers. Without a Content-Type, the response
+// gets that of JSON.
 func (head *responseHead) apply(h http.Header) {
 	several := make(map[string]bool, len(head.MultiValueHeaders))
 	for name, values := range head.MultiValueHeaders {
@@ -214,7 +215,7 @@ func (head *responseHead) apply(h http.Header) {
 // errTooLong means that a request's body is over the gateway's limit.
 var errTooLong = errors.New("the request body is too long")
 
-// readRequest reads the whole body, because an event holds it all.
+// readRequest reads the whole body, because the event contains all of it.
 func readRequest(r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxRequestBody {
 		return nil, errTooLong

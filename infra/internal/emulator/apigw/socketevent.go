@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// maxRouteAnswer is Lambda's limit for a synchronous answer.
+	// maxRouteAnswer is Lambda's limit for the bytes of a synchronous answer.
 	maxRouteAnswer = 6 << 20
 	requestTime    = "02/Jan/2006:15:04:05 -0700"
 
@@ -29,8 +29,9 @@ const (
 	textTimeout  = "Endpoint request timed out"
 )
 
-// Limits returns API Gateway's limits. AWS does not publish the size of its buffer, and passes on
-// any number of messages at once. Its limit of 32 KB for a frame is not imitated.
+// Limits returns API Gateway's limits. AWS does not publish how many bytes it buffers for a slow
+// client, so SendBuffer is a guess. InWork is in effect unlimited, as on AWS. AWS's limit of 32 KB
+// for a WebSocket frame is not imitated.
 func Limits() sockets.Limits {
 	return sockets.Limits{
 		Message: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 1 << 20,
@@ -92,8 +93,8 @@ func (r SocketRoutes) Disconnect(ctx context.Context, c sockets.Conn, code int, 
 	}
 }
 
-// event returns an event as API Gateway encodes it, and its member requestContext. It has
-// no empty members.
+// event returns an event in API Gateway's form, and its member requestContext, to which callers
+// may add members. Members without a value are left out.
 func (r SocketRoutes) event(c sockets.Conn, route, kind string) (e, about map[string]any) {
 	now, id := time.Now(), awsapi.NewID()
 	about = map[string]any{
@@ -128,7 +129,7 @@ func (r SocketRoutes) messageEvent(c sockets.Conn, data []byte) (e, about map[st
 
 func (r SocketRoutes) disconnectEvent(c sockets.Conn, code int, reason string) map[string]any {
 	e, about := r.event(c, "$disconnect", "DISCONNECT")
-	// The real event has these headers instead of the client's.
+	// On AWS, this event has these headers instead of the client's.
 	h := map[string][]string{"Host": {c.Host}, "x-api-key": {""}, "X-Forwarded-For": {""}, "x-restapi": {""}}
 	e["multiValueHeaders"], e["headers"] = h, lastOfEach(h)
 	about["disconnectStatusCode"], about["disconnectReason"] = code, reason
@@ -163,9 +164,8 @@ func (a routeAnswer) header(name string) string {
 
 func (a routeAnswer) ok() bool { return a.StatusCode >= 200 && a.StatusCode <= 299 }
 
-// invoke runs one route and reads its whole answer. It returns
-// context.DeadlineExceeded if the function does not answer in time; the function runs
-// on.
+// invoke runs one route and reads its whole answer. If ctx ends before that, invoke returns
+// the error of ctx, and the function goes on.
 func (r SocketRoutes) invoke(ctx context.Context, event map[string]any) (answer routeAnswer, err error) {
 	payload, err := json.Marshal(event)
 	if err != nil {
@@ -196,8 +196,8 @@ func (r SocketRoutes) invoke(ctx context.Context, event map[string]any) (answer 
 	return answer, nil
 }
 
-// connectStatus returns the status of the answer to the client's upgrade; 200 means that
-// the connection is upgraded.
+// connectStatus returns the status of the response to a client that wants to open a WebSocket.
+// 200 means that the connection is upgraded.
 func connectStatus(answer routeAnswer, err error) int {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -214,8 +214,8 @@ func connectStatus(answer routeAnswer, err error) int {
 	return answer.StatusCode
 }
 
-// routeReply returns the reply on the connection. It returns false if the route's
-// answer is invalid.
+// routeReply returns the message that the client gets for an answer of the route. It returns
+// false if the route has failed, or if its answer is invalid or too long.
 func routeReply(answer routeAnswer, err error) ([]byte, bool) {
 	if err != nil || !answer.ok() {
 		return nil, false
@@ -230,7 +230,7 @@ func routeReply(answer routeAnswer, err error) ([]byte, bool) {
 }
 
 // failure returns the message that a client gets instead of a route's answer. about is the
-// requestContext of its event.
+// requestContext of the route's event.
 func failure(text string, about map[string]any) []byte {
 	return fmt.Appendf(nil, `{"message": %q, "connectionId":%q, "requestId":%q}`, text, about["connectionId"], about["requestId"])
 }

@@ -1,4 +1,5 @@
-// Package aws has names of the imitated account, and errors in the form that AWS's SDKs read.
+// Package aws has the region and the account of the imitation of AWS, and errors in the form that
+// AWS's SDKs read.
 package aws
 
 import (
@@ -9,13 +10,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-// Region and account in the ARNs of this machine's functions.
+// Region and account in the ARNs of functions.
 const (
 	Region  = "us-east-1"
 	Account = "000000000000"
 )
 
-// FunctionARN returns the ARN of a function of this machine.
+// FunctionARN returns the ARN of a function that the emulator runs.
 func FunctionARN(name string) string {
 	return "arn:aws:lambda:" + Region + ":" + Account + ":function:" + name
 }

@@ -1,6 +1,6 @@
-// Command dormouse is the command line whose dormouse run executes the functions as
-// programs, behind an imitation of AWS. It is for tests. DORMOUSE_EMULATOR has the options
-// as JSON.
+// Command dormouse is the command line of Dormouse for tests. Its command dormouse run executes
+// the Lambda functions as programs, behind an imitation of AWS. The environment variable
+// DORMOUSE_EMULATOR has [emulator.Options] as JSON.
 package main
 
 import (
@@ -16,7 +16,8 @@ import (
 
 func main() {
 	bin, err := os.Executable()
-	// The functions' programs are in the folder above, where make build puts them.
+	// The programs of the functions are in the parent of this program's folder, where make build
+	// puts them.
 	o := emulator.Options{Programs: filepath.Dir(filepath.Dir(bin)), SleepAfter: 10 * time.Second}
 	if text := os.Getenv("DORMOUSE_EMULATOR"); err == nil && text != "" {
 		err = json.Unmarshal([]byte(text), &o)

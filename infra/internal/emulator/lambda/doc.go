@@ -22,8 +22,8 @@ type Invoker interface {
 	// Invoke passes payload, which is JSON, to one instance of the function. It returns when
 	// the first bytes of the answer, or a report of failure, have arrived.
 	//
-	// The error is [ErrThrottled], [ErrClosed] or ctx's own. The end of ctx ends only the
-	// wait: if the invocation has reached the function, the function goes on, as on Lambda.
+	// The error wraps [ErrThrottled], [ErrClosed] or the error of ctx. The end of ctx ends only
+	// the wait: if the invocation has reached the function, the function goes on, as on Lambda.
 	Invoke(ctx context.Context, function string, payload []byte) (*Invocation, error)
 }
 
@@ -33,7 +33,7 @@ type Invocation struct {
 	// it early, the function goes on. Read returns an error if the function fails, dies or
 	// runs out of time in the middle.
 	Body io.ReadCloser
-	// Failed is why the function failed before the first byte of an answer. Body is empty
-	// then.
+	// Failed says why the function failed before the first byte of its answer. Body is then
+	// empty. Failed is nil if the function has begun an answer, or has ended an empty one.
 	Failed error
 }

@@ -15,8 +15,9 @@ import (
 // one. A process has one invocation at a time, as on Lambda.
 //
 // The pool delivers an invocation at most once: if a process may have read it, no other
-// process gets it. A process is coming while it starts, and from its answer until it asks
-// for the next invocation. Callers wait for one that is coming rather than start another.
+// process gets it. We say that a process is coming while it starts, and from the end of an
+// answer until it asks for the next invocation. An invocation waits for a coming process,
+// unless others already wait for it; then the pool starts another process.
 type function struct {
 	pool *Pool
 	FunctionConfig
@@ -30,13 +31,13 @@ type function struct {
 type invocation struct {
 	id, tenant string
 	payload    []byte
-	result     chan result // has room for one; the claiming side fills it
+	result     chan result // buffered, for one result; only the goroutine that has claimed the invocation sends it
 	claimed    atomic.Bool
 
 	// Guarded by the function's mu.
 	inst      *instance
 	started   time.Time
-	timer     *time.Timer // runs until the process asks for the next invocation, like Lambda's limit
+	timer     *time.Timer // kills the process after Timeout, unless the process asks for its next invocation before that
 	delivered bool        // the process may have read it
 	answering bool
 }
@@ -50,7 +51,8 @@ func newInvocation(tenant string, payload []byte) *invocation {
 	return &invocation{id: uuid.NewString(), tenant: tenant, payload: payload, result: make(chan result, 1)}
 }
 
-// claim returns true for its first caller only, who must deliver the result or abandon it.
+// claim returns true for its first caller only. That caller must send the result, or has given up
+// waiting for one.
 func (inv *invocation) claim() bool { return inv.claimed.CompareAndSwap(false, true) }
 
 func (inv *invocation) fail(why error) {
@@ -59,7 +61,7 @@ func (inv *invocation) fail(why error) {
 	}
 }
 
-// count returns how many instances fit.
+// count returns for how many instances fits returns true.
 func (f *function) count(fits func(*instance) bool) (n int) {
 	for i := range f.instances {
 		if fits(i) {
@@ -69,8 +71,8 @@ func (f *function) count(fits func(*instance) bool) (n int) {
 	return n
 }
 
-// coming returns how many instances of a tenant will ask for an invocation. An old one is
-// stopped when it asks.
+// coming returns how many instances of a tenant are coming; see [function]. Old instances do not
+// count, because they are stopped when they ask for an invocation.
 func (f *function) coming(tenant string) int {
 	return f.count(func(i *instance) bool {
 		return (i.state == starting || i.state == returning) && !i.old && i.tenant == tenant
@@ -100,12 +102,14 @@ func (f *function) free(tenant string) (last *instance) {
 	return last
 }
 
-// full reports whether a tenant has no room for one more invocation.
+// full reports whether one more invocation of a tenant would find no process, although the
+// function has as many as it may have.
 func (f *function) full(tenant string) bool {
 	return f.free(tenant) == nil && f.coming(tenant) <= f.waits(tenant) && f.live() >= f.MaxInstances
 }
 
-// submit finds a process for inv: the idle one that was used last, or one that is coming.
+// submit gives inv to the idle process that was used last. If no process is idle, inv waits, and
+// submit starts a process if it needs one.
 func (f *function) submit(inv *invocation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,8 +127,7 @@ func (f *function) submit(inv *invocation) error {
 	return nil
 }
 
-// refill starts processes if a tenant has more waiting invocations than processes that
-// will soon take one.
+// refill starts processes for tenants that have more waiting invocations than coming processes.
 func (f *function) refill() {
 	need := map[string]int{}
 	for _, inv := range f.waiting {
@@ -135,8 +138,8 @@ func (f *function) refill() {
 	}
 }
 
-// abandon reports whether the caller gave up before the result was claimed. Then no
-// result comes.
+// abandon ends the wait of inv for a process, and returns true: inv gets no result. It returns
+// false if another goroutine has claimed inv already, and sends its result.
 func (f *function) abandon(inv *invocation) bool {
 	if !inv.claim() {
 		return false
@@ -177,13 +180,13 @@ func (f *function) next(i *instance, gone <-chan struct{}) *invocation {
 	case inv := <-i.work:
 		return f.deliver(inv)
 	case <-gone:
-		// What was assigned meanwhile was not delivered. It waits again when the pool sees
-		// that the process is dead.
+		// An invocation that was assigned meanwhile is not delivered. When the process has
+		// ended, buried lets the invocation wait for another process.
 		return nil
 	}
 }
 
-// arrived handles the request of process i for an invocation. The process gets the one
+// arrived handles the request of process i for an invocation. The process gets the invocation
 // that has waited longest.
 func (f *function) arrived(i *instance) {
 	switch i.state {
@@ -192,7 +195,7 @@ func (f *function) arrived(i *instance) {
 	case returning:
 		i.inv.timer.Stop()
 	default:
-		return // it repeats its request
+		return // the process repeats its request
 	}
 	i.state, i.since, i.inv = idle, time.Now(), nil
 	if i.old {
@@ -207,7 +210,7 @@ func (f *function) arrived(i *instance) {
 	}
 }
 
-// deliver marks an invocation as delivered.
+// deliver marks inv as delivered and returns it, or nil if its process no longer has it.
 func (f *function) deliver(inv *invocation) *invocation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,8 +224,8 @@ func (f *function) deliver(inv *invocation) *invocation {
 	return inv
 }
 
-// take returns the invocation to which an answer of i belongs. It returns nil if there is
-// none or it was answered already.
+// take returns the invocation of process i, which has begun to answer it. It returns nil if i
+// has no invocation with this id, or has begun an answer to it before.
 func (f *function) take(i *instance, id string) *invocation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -244,7 +247,7 @@ func (f *function) complete(inv *invocation) {
 	}
 }
 
-// doze stops i if it has been idle for long enough. Otherwise it checks again later.
+// doze stops i if it has been idle for SleepAfter. Otherwise it sets i.sleeper to call it again.
 func (f *function) doze(i *instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -274,7 +277,7 @@ func (f *function) renew() {
 	f.refill()
 }
 
-// close stops everything. Invocations that wait get ErrClosed.
+// close stops all processes. Invocations that wait for a process fail with ErrClosed.
 func (f *function) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -298,8 +301,8 @@ func (f *function) killAll() {
 	}
 }
 
-// buried forgets a process that has ended. It then settles the invocation of the process, and
-// those that waited for it.
+// buried forgets a process that has ended. The invocation of the process fails if the process may
+// have read it, and otherwise waits for another process.
 func (f *function) buried(i *instance) {
 	f.mu.Lock()
 	delete(f.instances, i)
@@ -318,8 +321,8 @@ func (f *function) buried(i *instance) {
 	if i.sleeper != nil {
 		i.sleeper.Stop()
 	} else if i.state != stopping && !i.old {
-		// The process never got ready, and another one would fail in the same way. The
-		// invocations that counted on it get its failure.
+		// The process has never asked for an invocation, and another one would fail in the
+		// same way. So the invocations for which no coming process is left fail.
 		excess := f.waits(i.tenant) - f.coming(i.tenant)
 		f.waiting = slices.DeleteFunc(f.waiting, func(inv *invocation) bool {
 			if inv.tenant != i.tenant || excess <= 0 {

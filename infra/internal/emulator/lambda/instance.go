@@ -22,24 +22,24 @@ const (
 	starting  = "starting" // not ready yet
 	idle      = "idle"
 	busy      = "busy"
-	returning = "returning" // it has answered and has not asked for more yet
+	returning = "returning" // the process has ended its answer, and has not asked for the next invocation
 	stopping  = "stopping"  // asked to stop, or being killed
 )
 
 // Kinds of journal.Event that a pool records.
 const (
 	functionWake  = "function.wake"  // a process was started
-	functionSleep = "function.sleep" // it was stopped because it was idle, or at the end
-	functionCrash = "function.crash" // it ended in another way
+	functionSleep = "function.sleep" // a process was stopped: it was idle or replaced, or the pool was closed
+	functionCrash = "function.crash" // a process ended in another way
 )
 
 // instance is one process of a function, from the decision to start it until it has ended.
 type instance struct {
-	id      string // in the path of the Runtime API
+	id      string // names the process in the path of the Runtime API
 	fn      *function
-	tenant  string // whose invocations it gets, "" if the function has no tenants
+	tenant  string // the tenant whose invocations the process gets; "" if the function has no tenants
 	born    time.Time
-	work    chan *invocation // what is assigned until the process takes it
+	work    chan *invocation // holds an assigned invocation until the process takes it
 	dead    chan struct{}    // closed when the process has ended
 	failure error            // how it ended, once it is dead
 
@@ -47,14 +47,14 @@ type instance struct {
 	cmd     *exec.Cmd // nil until it has started
 	state   string
 	since   time.Time
-	old     bool        // it has another environment than the pool has now
+	old     bool        // the pool's environment has changed since the process was started
 	asked   string      // why it was asked to end; "": it was not
 	killed  string      // why it was killed
-	inv     *invocation // from assign until the process asks for the next one
-	sleeper *time.Timer // nil until the process has asked for an invocation
+	inv     *invocation // the invocation of the process, from assign until the process asks for the next one
+	sleeper *time.Timer // calls doze; nil until the process has asked for its first invocation
 }
 
-// start begins a new instance. Called with mu held.
+// start begins a new instance. Its caller must hold f.mu.
 func (f *function) start(tenant string) {
 	now := time.Now()
 	i := &instance{
@@ -66,7 +66,7 @@ func (f *function) start(tenant string) {
 	f.pool.running.Go(i.run)
 }
 
-// stop asks the process to end, and kills it after StopGrace. Called with mu held.
+// stop asks the process to end, and kills it after StopGrace. Its caller must hold f.mu.
 func (f *function) stop(i *instance, why string) {
 	if i.state == stopping || !f.instances[i] {
 		return
@@ -78,20 +78,21 @@ func (f *function) stop(i *instance, why string) {
 	}
 }
 
-// kill ends the process at once. Called with mu held.
+// kill ends the process at once. Its caller must hold f.mu.
 func (f *function) kill(i *instance, why string) {
 	if i.killed != "" || !f.instances[i] {
 		return
 	}
 	i.state, i.killed = stopping, why
 	if i.cmd != nil {
-		_ = i.cmd.Process.Kill() // as above
+		_ = i.cmd.Process.Kill() // it fails only if the process has ended
 	}
 }
 
 // run starts the process and waits for its end.
 func (i *instance) run() {
-	// Linux kills the process when the thread that has started it ends.
+	// Linux kills the process when the thread that has started it ends; see functionAttr. So the
+	// thread belongs to this goroutine until the process has ended.
 	runtime.LockOSThread()
 	f := i.fn
 	cmd, output := i.command()
@@ -128,27 +129,28 @@ func (i *instance) run() {
 	f.buried(i)
 }
 
-// command returns the command of the process, and the sink of its output.
+// command returns the command of the process, and the writer that gets its output.
 func (i *instance) command() (*exec.Cmd, *lines) {
 	f := i.fn
 	if f.Temp != "" {
-		_ = os.Mkdir(i.temp(), 0o700) // without it the process finds no TMPDIR
+		_ = os.Mkdir(i.temp(), 0o700) // if this fails, the process finds no TMPDIR
 	}
 	cmd := exec.Command(f.Path, f.Args...) //nolint:noctx // a process outlives the invocation it was started for
 	if len(f.Args) == 0 {
-		cmd.Args[0] = f.Name // one program may be several functions, and tests look for their processes
+		cmd.Args[0] = f.Name // tests find the processes of a function by this name, also if one program is several functions
 	}
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = filepath.Dir(f.Path), i.environment(), functionAttr()
 	output := &lines{to: func(line string) { f.pool.cfg.Output(f.Name, line) }}
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.WaitDelay = time.Second // if a descendant keeps the pipe open
+	cmd.WaitDelay = time.Second // how long Wait waits for a descendant of the process that keeps the pipe open
 	return cmd, output
 }
 
 func (i *instance) temp() string { return filepath.Join(i.fn.Temp, i.id) }
 
-// environment returns the variables that Lambda sets and that a Go function reads. The
-// configuration may override them, except AWS_LAMBDA_RUNTIME_API and, with Temp, TMPDIR.
+// environment returns those variables of Lambda that functions in Go read, and the configured
+// variables. The latter override the former, except AWS_LAMBDA_RUNTIME_API and, with Temp,
+// TMPDIR.
 func (i *instance) environment() []string {
 	f := i.fn
 	env := []string{
@@ -158,8 +160,8 @@ func (i *instance) environment() []string {
 		"AWS_LAMBDA_FUNCTION_NAME=" + f.Name, "AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
 		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=256", "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
 		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + f.Name, "AWS_LAMBDA_LOG_STREAM_NAME=" + i.id,
-		// The emulator calls no service of AWS. It recognizes its functions by a secret
-		// path.
+		// Functions sign requests to the stand-ins for AWS with these, but nobody verifies the
+		// signatures: the URL of the stand-ins is a secret.
 		"AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local",
 	}
 	env = append(append(env, *f.pool.env.Load()...), f.Env...)
@@ -187,7 +189,7 @@ func (l *lines) Write(data []byte) (int, error) {
 	}
 }
 
-// flush passes on a last line that has no end.
+// flush passes on a last line without a newline.
 func (l *lines) flush() {
 	if len(l.rest) > 0 {
 		l.to(string(l.rest))

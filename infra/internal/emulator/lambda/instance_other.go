@@ -4,6 +4,6 @@ package lambda
 
 import "syscall"
 
-// functionAttr puts the process in a group of its own. If this program is killed, the process
-// finds the Runtime API closed at its next request and ends.
+// functionAttr puts a process in a process group of its own. If this program is killed, the
+// process finds the Runtime API closed at its next request, and ends.
 func functionAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

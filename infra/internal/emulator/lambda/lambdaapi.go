@@ -39,18 +39,19 @@ type APIConfig struct {
 //
 // It serves only X-Amz-Invocation-Type Event: it answers 202 at once and handles the event in
 // the background, up to [APIConfig].Tries times if the function fails. Errors are those of AWS.
-// A function with tenants refuses an event if its environments are all in use. API verifies no
-// signature: its server must authenticate the caller.
+// A function with tenants refuses an event if it has as many processes as it may have, and none
+// of them is free for the tenant. API does not verify the signatures of requests: the server that
+// serves it must authenticate callers.
 type API struct {
 	cfg APIConfig
-	// ctx is the context of all events. It ends when Close must not wait any longer.
+	// ctx is the context of all invocations. Close cancels it when it returns.
 	ctx    context.Context
 	cancel context.CancelFunc
-	quit   chan struct{} // closed when events get no more tries
+	quit   chan struct{} // closed by Close; then no failed event is tried again
 
 	mu     sync.Mutex
 	closed bool
-	work   sync.WaitGroup // events under way
+	work   sync.WaitGroup // events that are being handled
 }
 
 // NewAPI returns an API without events. It must be closed.
@@ -64,7 +65,7 @@ func NewAPI(cfg APIConfig) *API {
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rest, _ := strings.CutPrefix(r.URL.Path, "/2015-03-31/functions/")
 	name, _ := strings.CutSuffix(rest, "/invocations")
-	name, _, _ = strings.Cut(strings.TrimPrefix(name, aws.FunctionARN("")), ":") // without a version
+	name, _, _ = strings.Cut(strings.TrimPrefix(name, aws.FunctionARN("")), ":") // cuts off a version
 	tenant := r.Header.Get("X-Amz-Tenant-Id")
 	payload, err := io.ReadAll(r.Body)
 	switch {
@@ -92,8 +93,8 @@ type event struct {
 	payload          []byte
 }
 
-// call invokes a function and reads its answer to the end. failed is the failure of the
-// function.
+// call invokes a function and reads its answer to the end. failed says why the function failed,
+// and err why it was not invoked.
 func (a *API) call(e event) (failed, err error) {
 	inv, err := a.cfg.Pool.InvokeFor(a.ctx, e.function, e.tenant, e.payload)
 	if err != nil {
@@ -109,7 +110,7 @@ func (a *API) call(e event) (failed, err error) {
 }
 
 // Send invokes a function asynchronously, like a request of type Event. It closes done
-// when the event was handled, or after the last try has failed. The error is [ErrClosed].
+// when the event was handled, or after the last try has failed. The only error is [ErrClosed].
 func (a *API) Send(function string, payload []byte) (done <-chan struct{}, err error) {
 	return a.send(event{function: function, payload: payload})
 }
@@ -163,9 +164,9 @@ func (a *API) handle(e event) error {
 	}
 }
 
-// Close refuses new events, gives up those that wait for another try, and waits for those
-// that are being handled. If ctx ends first, it returns ctx's error at once. Invocations
-// that have reached a function go on.
+// Close refuses new events, gives up events that wait for another try, and waits until the others
+// are handled. If ctx ends first, it returns ctx's error at once. Invocations that have reached
+// a function go on.
 func (a *API) Close(ctx context.Context) error {
 	a.mu.Lock()
 	if !a.closed {

@@ -20,16 +20,17 @@ type FunctionConfig struct {
 	Name string
 	Path string // the program, absolute; its folder is the working directory
 	Args []string
-	// Temp is a folder in which each process has a folder of its own as TMPDIR, as each
-	// environment on Lambda has its own /tmp. Clean is called for that folder when the
-	// process has ended: it ends what the process left running, and removes the folder.
+	// Temp, if not "", is a folder in which each process has a folder of its own as TMPDIR, as
+	// each environment on Lambda has its own /tmp. When the process has ended, the pool calls
+	// Clean with the process's folder. Clean kills what the process has left running, and
+	// removes the folder.
 	Temp  string
 	Clean func(folder string)
-	// Env is added to the environment of the pool. Functions inherit nothing from this
+	// Env is added to [PoolConfig].Env. Functions do not inherit the environment of this
 	// program.
 	Env []string
-	// Timeout is the longest time of one invocation, up to the last byte of its answer.
-	// After it the pool kills the process.
+	// Timeout is the longest time from an invocation until its process asks for the next one.
+	// After that time the pool kills the process.
 	Timeout      time.Duration
 	MaxInstances int // how many processes may exist at the same time
 }
@@ -37,12 +38,12 @@ type FunctionConfig struct {
 // PoolConfig says how a Pool runs its functions. All fields but Began are required.
 type PoolConfig struct {
 	Functions  []FunctionConfig
-	Env        []string                      // of every function, besides what Lambda sets
+	Env        []string                      // added to the variables that Lambda sets, for every function
 	SleepAfter time.Duration                 // how long the pool keeps an idle process
 	StopGrace  time.Duration                 // time between SIGTERM and SIGKILL
 	Output     func(function, line string)   // gets each line that a function writes to stdout or stderr
 	Began      func(pid int, payload []byte) // called when a process gets an invocation; must not block
-	Recorder   *journal.Recorder             // told of every process
+	Recorder   *journal.Recorder             // records the start and the end of every process
 	Logger     *slog.Logger
 }
 
@@ -51,16 +52,16 @@ type PoolConfig struct {
 // It must be closed.
 type Pool struct {
 	cfg       PoolConfig
-	env       atomic.Pointer[[]string] // of processes that are started from now on
+	env       atomic.Pointer[[]string] // the environment of processes that are started from now on
 	functions map[string]*function
-	instances sync.Map // by the id in the Runtime API's path
+	instances sync.Map // each *instance, by its id
 	listener  net.Listener
 	server    *http.Server
-	running   sync.WaitGroup // instances
+	running   sync.WaitGroup // the goroutines of instances
 }
 
-// NewPool opens the Runtime API on a free port of loopback. Each process has a secret
-// path of its own there.
+// NewPool opens a pool, and its Runtime API on a free port of loopback. There each process has a
+// secret path of its own.
 func NewPool(cfg PoolConfig) (*Pool, error) {
 	p := &Pool{cfg: cfg, functions: map[string]*function{}}
 	p.env.Store(&cfg.Env)

@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-// runtimeAPI serves the HTTP API from which a function's process gets its work: the calls of
-// version 2018-06-01 of the Lambda Runtime API that our functions make.
+// runtimeAPI serves the HTTP API from which a function's process gets its work. It has the calls
+// of the Lambda Runtime API, version 2018-06-01, that functions in Go need.
 func (p *Pool) runtimeAPI() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, call := range map[string]func(http.ResponseWriter, *http.Request, *instance){
@@ -48,11 +48,11 @@ func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	h.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(inv.started.Add(i.fn.Timeout).UnixMilli(), 10))
 	h.Set("Lambda-Runtime-Invoked-Function-Arn", aws.FunctionARN(i.fn.Name))
 	h.Set("Lambda-Runtime-Trace-Id", NewTraceID(inv.started))
-	// If the write fails, the process is about to end, and that settles the invocation.
+	// If the write fails, the process is about to end, and buried makes the invocation fail.
 	awsapi.JSON(w, http.StatusOK, inv.payload)
 }
 
-// failed handles the error with which an invocation has ended.
+// failed handles the report of a process that its invocation has ended with an error.
 func failed(w http.ResponseWriter, r *http.Request, i *instance) {
 	inv := i.fn.take(i, r.PathValue("id"))
 	if inv == nil {
@@ -69,8 +69,8 @@ func failed(w http.ResponseWriter, r *http.Request, i *instance) {
 	accept(w)
 }
 
-// response passes an answer on while the process writes it. The caller gets the Invocation
-// with the first bytes.
+// response passes an answer on while the process writes it. The caller of [Pool.Invoke] gets the
+// Invocation when the first bytes have arrived.
 func response(w http.ResponseWriter, r *http.Request, i *instance) {
 	inv := i.fn.take(i, r.PathValue("id"))
 	if inv == nil {
@@ -91,7 +91,7 @@ func response(w http.ResponseWriter, r *http.Request, i *instance) {
 	}
 	var failure error
 	switch kind := r.Trailer.Get("Lambda-Runtime-Function-Error-Type"); {
-	case err != nil && !errors.Is(err, io.EOF): // the process ends, or has cut the connection
+	case err != nil && !errors.Is(err, io.EOF): // the process is ending, or has cut the connection
 		i.fn.mu.Lock()
 		if i.state != stopping {
 			i.fn.kill(i, "its answer broke off")
@@ -107,13 +107,13 @@ func response(w http.ResponseWriter, r *http.Request, i *instance) {
 		answer.Failed = failure
 		inv.result <- result{answer: answer}
 	}
-	_ = to.CloseWithError(failure) // io.EOF for nil
+	_ = to.CloseWithError(failure) // without a failure the reader gets io.EOF
 	if failure == nil {
 		accept(w)
 	}
 }
 
-// answerBody is the body of an answer. Close may come from any goroutine.
+// answerBody is the body of an answer. Any goroutine may call Close.
 type answerBody struct {
 	io.Reader
 	io.Closer

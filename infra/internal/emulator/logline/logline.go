@@ -1,5 +1,5 @@
-// Package logline reads the log lines of function programs back into the events that they
-// observed.
+// Package logline turns log lines of function programs back into the events of package observe
+// from which they were written.
 package logline
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Parse returns the event of a line that [observe.Log] has written. A line that is none,
-// such as the output of a panic, is not ok.
+// Parse returns the event of a line that [observe.Log] has written. ok is false for other lines,
+// such as the output of a panic.
 func Parse(line string) (e *observe.Event, ok bool) {
 	var said struct {
 		Msg       string           `json:"msg"`
