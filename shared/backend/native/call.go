@@ -60,7 +60,7 @@ func (c *call) modern() bool { return c.r.in.record.Transport == storage.Modern 
 // become a task is not direct: its questions go into the log.
 func (c *call) direct() bool { return c.modern() && bridge.SaysModern(c.m.Params) }
 
-// client returns the client that the server sees.
+// client returns what the client has said about itself, as the server sees it.
 func (c *call) client() bridge.Legacy { return bridge.ReadLegacy(c.r.in.record.Init) }
 
 // execute executes the call until the call or its current round ends.
@@ -93,7 +93,7 @@ func (c *call) execute() outcome {
 }
 
 // discovered answers initialize, resources/subscribe and resources/unsubscribe. They need only
-// the server's capabilities, which it takes from server/discover.
+// the server's capabilities, which discovered gets with server/discover.
 func (c *call) discovered() outcome {
 	discover, fault := c.send(wire.MethodDiscover, bridge.ReadLegacy(c.r.in.record.Init).Params(wire.MethodDiscover, nil, "", false))
 	switch {

@@ -53,7 +53,7 @@ func (s Session) ID() string { return string(s.in.record.ID) }
 // Server returns the name of the server in the servers file.
 func (s Session) Server() string { return s.in.record.Server }
 
-// Tenant returns the tenant: whoever pays.
+// Tenant returns the tenant, which is the party that pays.
 func (s Session) Tenant() string { return s.in.record.Tenant }
 
 // Principal returns the principal for whom the client acts.
@@ -61,7 +61,7 @@ func (s Session) Principal() string { return s.in.record.Principal }
 
 // Props returns a JSON object with the facts that authentication gives about the
 // principal besides its name, or nil. The facts are those of this message. An alarm or an
-// answer has no caller. For these, they are those of the session's last message.
+// answer has no caller: then Props returns the facts of the session's last message.
 func (s Session) Props() json.RawMessage { return bytes.Clone(s.in.record.Props) }
 
 // Version returns the protocol version that the client speaks.
@@ -124,7 +124,8 @@ func (in *environment) uses(tool string) bool {
 	}
 }
 
-// decoded decodes a value that the client sent about itself. It returns nil if it cannot.
+// decoded decodes a value that the client sent about itself. It returns nil if raw is no such
+// value.
 func decoded[T any](raw json.RawMessage) *T {
 	var v T
 	if raw == nil || json.Unmarshal(raw, &v) != nil {

@@ -124,7 +124,7 @@ func (r *run) suspend() {
 	}
 }
 
-// park writes the item of a suspended request. If it cannot, the run gives the request up.
+// park writes the item of a suspended request. If that fails, the run gives the request up.
 func (r *run) park(it storage.Item) bool {
 	var err error
 	if r.claim.put {

@@ -41,7 +41,7 @@ const (
 
 // run executes one delivery, or one more round of it. It is the only writer of its stream
 // until it is over. The goroutine of execute owns all fields; the author's handlers, which
-// other goroutines call, reach only said.
+// other goroutines call, use only the field said.
 type run struct {
 	k       *Backend
 	ctx     context.Context // the invocation's context, without its cancellation
@@ -187,7 +187,7 @@ func (r *run) follow(results <-chan outcome) {
 	}
 }
 
-// outcome handles the outcome of one call.
+// outcome adds the response of a call to the outbox, or records that the call needs a round more.
 func (r *run) outcome(o outcome) {
 	if o.asks != nil {
 		o.raw = r.ask(o.asks)
@@ -230,7 +230,7 @@ func (r *run) tooLarge(raw []byte) []byte {
 	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is too large for the log"))
 }
 
-// mark writes the item of the claim, if it is not there.
+// mark writes the item of the claim, if the store does not have it.
 func (r *run) mark() error {
 	if r.claim.put || r.lost {
 		return nil

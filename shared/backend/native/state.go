@@ -109,7 +109,7 @@ func (s State) named(name string) (storage.ValueKey, error) {
 	return s.own(name), nil
 }
 
-// own returns the key of a value whose name begins with a zero byte: names of authors do not.
+// own returns the key of a value. Its name may begin with a zero byte, unlike those of authors.
 func (s State) own(name string) storage.ValueKey {
 	k := s.key
 	k.Name = name

@@ -81,8 +81,8 @@ const (
 	awakeAgain  = 100 * time.Millisecond
 )
 
-// deliverAwake posts a message without requests to its box, which it wakes before that. Errors:
-// Busy when a quota is used up; Unavailable if the box does not take messages in time.
+// deliverAwake wakes a box and posts a message without requests to it. Errors: Busy when a quota
+// is used up; Unavailable if the box does not take messages in time.
 func (k *Backend) deliverAwake(ctx context.Context, d sessions.Delivery, box storage.Box) error {
 	if err := k.admit(ctx, d, box); err != nil {
 		return err

@@ -121,7 +121,7 @@ func (x *boxes) start(ctx context.Context, b storage.Box, token string) (storage
 // that clock was wrong.
 const maxSkew = 2 * time.Minute
 
-// overdue reports whether the time for a start is over.
+// overdue reports whether the time for the start of a box is over.
 func (x *boxes) overdue(b storage.Box) bool {
 	left := time.Until(b.Until)
 	return left < 0 || left > x.startTimeout(b)+maxSkew

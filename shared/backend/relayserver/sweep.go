@@ -259,9 +259,9 @@ func (x *boxes) sweepEnded(ctx context.Context, it storage.Item) error {
 }
 
 // endedItem deletes the item of a request whose end is in the log, unless the end is pushed to
-// a connection. Then the runner sends the batch until it has an ack, and the function that
-// sends the ack deletes the item. If the generation is lost before that, the item says that it
-// is not known whether the client has the end.
+// a connection. In that case the runner sends the batch until it has an ack, and the function
+// that sends the ack deletes the item. If the generation is lost before that, the item says that
+// it is not known whether the client has the end.
 func (x *boxes) endedItem(ctx context.Context, it storage.Item) error {
 	if it.Address.Pushed() {
 		return nil

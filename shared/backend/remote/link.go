@@ -128,7 +128,7 @@ func joined(ctx context.Context, x *exchange) (bool, error) {
 }
 
 // keep saves the link. If another function has saved a link with another session at the server,
-// keep takes that one, and ends the session of its own.
+// keep uses that link, and ends its own session.
 func (x *exchange) keep(ctx context.Context) error {
 	if x.r.Once {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// subscribe sends the subscriptions of the client to a legacy server, at the begin of a session
-// there.
+// subscribe sends the subscriptions of the client to a legacy server, when a session there
+// begins.
 func subscribe(ctx context.Context, x *exchange) error {
 	if x.link.Era != eraHTTP {
 		return nil

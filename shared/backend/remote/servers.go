@@ -75,7 +75,7 @@ func New() *Servers {
 	}
 }
 
-// Server returns one server. It may be made anew for each message.
+// Server returns the executor of one remote server. Callers may make one for each message.
 func (c *Servers) Server(s Server) native.Executor { return &server{c, s} }
 
 // Close closes idle connections, and conversations that wait for answers.

@@ -181,7 +181,7 @@ func New(o Options) http.Handler {
 }
 
 // route is one method and path. The table of routes alone decides which right a route needs,
-// and which of them a place does not have.
+// and which routes a machine or a stack lacks.
 type route struct {
 	method, path string
 	right        apikey.Right

@@ -18,7 +18,8 @@ type Users interface {
 }
 
 // Holders returns a Caller of [Options] that takes API keys of role viewer or operator. If
-// users is not nil, it also takes their tokens. A user sees all servers, for their tenant.
+// users is not nil, it also takes the tokens of users. A user acts for their tenant, and sees
+// all servers.
 func Holders(keys *apikey.Keys, users Users) func(*http.Request, apikey.Right) (Caller, error) {
 	return func(r *http.Request, right apikey.Right) (Caller, error) {
 		if token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); sent && users != nil && !apikey.IsKey(token) {
@@ -45,7 +46,7 @@ func Owner(secret string) func(*http.Request, apikey.Right) (Caller, error) {
 	}
 }
 
-// Machine returns the caller who may do everything, under a name in words.
+// Machine returns a caller who may do everything. principal is a name for them in words.
 func Machine(principal string) Caller {
 	return Caller{Principal: principal, Servers: []string{storage.EveryServer}, Role: storage.RoleOperator}
 }

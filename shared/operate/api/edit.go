@@ -172,7 +172,8 @@ func (o Options) inForce(r quota.Report) (Quota, error) {
 }
 
 // setQuota changes limits of a tenant: null removes one, "file" gives that of the servers file
-// back. Limits hold a tenant back, so only the owner of the place changes them.
+// back. Limits hold a tenant back, so only the owner of the machine or stack
+// changes them.
 func (x *exchange) setQuota() (any, error) {
 	if !x.caller.owns() {
 		return nil, storage.Errorf(storage.Forbidden, "limits are set by the operator of the place: with a key for all servers of the tenant %s", ownTenant)

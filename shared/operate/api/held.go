@@ -22,7 +22,7 @@ type Accepted struct {
 
 const noHeld missing = "nothing is known here of what was accepted; start dormouse run, or use --url"
 
-// pinned returns the server in the path, and the pin of its tools: those that were accepted.
+// pinned returns the server in the path, and its pin, which has the tools that were accepted.
 func (x *exchange) pinned() (serversfile.Server, *storage.Pin, error) {
 	s, err := x.server()
 	switch pin := s.Pin(); {

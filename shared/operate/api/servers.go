@@ -138,7 +138,8 @@ func (x *exchange) prepare() (any, error) {
 }
 
 // push puts a servers file into the store, from which functions take it. It decides what
-// runs for all tenants, so the caller must be the owner of the place.
+// runs for all tenants, so the caller must be the owner of the machine
+// or stack.
 func (x *exchange) push() (any, error) {
 	if !x.caller.owns() {
 		return nil, storage.Errorf(storage.Forbidden, "the servers file is that of all tenants; it takes an operator's key for all servers of the tenant %s", ownTenant)
@@ -191,8 +192,8 @@ func summary(file *serversfile.File, status Status) []Server {
 
 // StateOf returns the state of a served server, how many of its boxes are up, and how
 // many processes run in them. If no process is ready, it also returns why the last one
-// failed. A ready process counts for more than one that is starting, and that for more
-// than a failed one. A box that sleeps does not count, although its runner may stay for a
+// failed. A ready process counts for more than one that is starting, and a starting
+// one for more than a failed one. A box that sleeps does not count, although its runner may stay for a
 // moment.
 func StateOf(server string, status Status) (state string, boxes, running int, why string) {
 	starting := false
