@@ -178,6 +178,7 @@ func (x *boxes) lost(ctx context.Context, b storage.Box, why storage.Failure) (w
 // restart starts a box once more after its start failed. After maxAttempts it gives the box
 // up.
 func (x *boxes) restart(ctx context.Context, b storage.Box) error {
+	x.Log.WarnContext(ctx, "box start failed", "box", b.ID, "generation", b.Gen, "attempt", b.Attempt, "error", b.Failure.Detail)
 	if b.Attempt >= maxAttempts {
 		return except(storage.Conflict, x.giveUp(ctx, b))
 	}

@@ -1,10 +1,13 @@
 package relayserver_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,7 +151,10 @@ func TestSweepRepeatsAStartThatWasLostWithTheProgram(t *testing.T) {
 			a := newAsylum(t)
 			a.stale(func(b *storage.Box) { b.Until = time.Now().Add(c.until) })
 			a.tasks, a.can.Since = nil, a.box().Changed.Add(c.since)
+			var log bytes.Buffer
+			a.config.Log = slog.New(slog.NewTextHandler(&log, nil))
 			a.sweep()
+			commontest.EqualIn(t, "starts that the alarm hears of", c.want, strings.Count(log.String(), "box start failed"))
 			a.tasks = []fleet.Status{{ID: "task-2", Box: string(asylumBox), State: fleet.Pending, ClientToken: relayserver.ClientToken(asylumBox, asylumGen+1)}}
 			a.sweep()
 			commontest.EqualIn(t, "starts", c.want, a.starts)

@@ -183,7 +183,7 @@ function Settings({ me, server }) {
     ["A tool may take", seconds(s.tool_timeout_sec, "any time")],
     ["Network", box.offline ? "off" : undefined],
     ["Profile", box.profile],
-    ["A process serves", box.scope && { session: "one session", principal: "the sessions of one principal", tenant: "the sessions of one tenant" }[box.scope]],
+    ["A process serves", box.scope && { session: "one session", principal: "the sessions of one principal", shared: "the sessions of one tenant" }[box.scope]],
     ["Memory", box.memory_mb && `${box.memory_mb} MB`],
     ["Processors", box.cpus],
   ].filter(([, v]) => v);
