@@ -57,7 +57,7 @@ func loss(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-// cutCall is how long a call takes that will be cut.
+// cutCall is how long a call would take if it were not cut.
 const cutCall = 2000 * time.Millisecond
 
 // cutCase says when a call is cut and when its client comes back.

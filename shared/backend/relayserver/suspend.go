@@ -25,8 +25,8 @@ import (
 // round again changes nothing. A round is executed once, because its item is claimed once.
 
 // suspension returns the item in state Suspended that an events frame asks for. raw is the
-// request of the next round, which suspension copies. It returns Invalid if the delivery
-// cannot be suspended so.
+// request of the next round, which suspension copies. It returns Invalid if the frame
+// cannot suspend the delivery.
 func suspension(t Ticket, it frame.EventItem, raw []byte) (storage.Item, error) {
 	bad := func(what string) (storage.Item, error) {
 		return storage.Item{}, storage.Errorf(storage.Invalid, "a delivery of session %s is suspended with %s", t.Session, what)

@@ -307,7 +307,7 @@ func (x *exchange) tell(ctx context.Context, t *conversation, raw []byte) error 
 	return post(ctx, x, to, raw, x.sessionHeader())
 }
 
-// post posts a message to which the server sends no message.
+// post posts a message for which the server sends no message back.
 func post(ctx context.Context, x *exchange, to *url.URL, raw []byte, header http.Header) error {
 	resp, err := x.do(ctx, http.MethodPost, to, raw, header)
 	if err != nil {

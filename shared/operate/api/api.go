@@ -76,7 +76,7 @@ type Options struct {
 	// Missing says why the program of a server is not on this machine; nil: it is not known.
 	Missing func(s serversfile.Server) error
 	// Notes returns remarks about the servers file: what is wrong with it besides the servers
-	// that it rejects, and what of it only a container engine can do.
+	// that it rejects, and which of its settings need a container engine.
 	Notes func() []string
 	Acts
 	Edits

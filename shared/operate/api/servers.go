@@ -306,8 +306,8 @@ func (x *exchange) withKeys(tenants map[string]bool) ([]string, error) {
 }
 
 // Tenants returns the tenants that may have records, in order: that of callers without a
-// key, those of keys, and those of the first sessions. It reads at most this many
-// sessions, rounded up to whole pages.
+// key, those of keys, and those of the first sessions. sessions bounds how many sessions
+// it reads, rounded up to whole pages.
 func Tenants(ctx context.Context, store storage.Store, sessions int) ([]string, error) {
 	seen := map[string]bool{}
 	if err := addKeys(ctx, store, seen); err != nil {
