@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// boxes deploys boxes as Lambda functions, in a second stack. Lambda makes no function before its
-// image is in the repository, and the first stack makes that repository. In the end boxes sets
-// the parameter BoxFunctions of the first stack.
+// boxes deploys a second stack, with Lambda functions that run boxes. It cannot be part of the first
+// stack, because a function needs its image when it is created, and the repository for that image is
+// in the first stack. At the end boxes sets the parameter BoxFunctions of the first stack.
 func (p *program) boxes(ctx context.Context) error {
 	s, err := p.current(ctx)
 	if err != nil {
@@ -38,10 +38,11 @@ func (p *program) boxes(ctx context.Context) error {
 	return p.set(ctx, s, "BoxFunctions", "on")
 }
 
-// boxesEnd ends the name of the second stack.
+// boxesEnd is the end of the name of the second stack, which begins with the name of the first.
 const boxesEnd = "-boxes"
 
-// set gives a parameter of the stack another value, and keeps the template and the others.
+// set gives one parameter of the stack another value, and waits until the stack is updated. The
+// template and the other parameters stay as they are.
 func (p *program) set(ctx context.Context, s *stack, name, value string) error {
 	if s.Params[name] == value {
 		return nil
@@ -49,7 +50,7 @@ func (p *program) set(ctx context.Context, s *stack, name, value string) error {
 	args := []string{
 		"cloudformation", "update-stack", "--stack-name", p.config.stack, "--use-previous-template",
 		"--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND",
-		"--rollback-configuration", `{"RollbackTriggers":[]}`, // alarms that ring would keep the stack
+		"--rollback-configuration", `{"RollbackTriggers":[]}`, // otherwise an alarm that is on would undo the update
 		"--parameters", "ParameterKey=" + name + ",ParameterValue=" + value,
 	}
 	for _, other := range slices.Sorted(maps.Keys(s.Params)) {

@@ -19,17 +19,18 @@ import (
 
 // Limits of AWS.
 const (
-	fewInvocations   = 100  // Lambda always keeps so many unreserved
-	usualVPCs        = 5    // how many a region may have, unless AWS has allowed more
-	environmentBytes = 4096 // the most for the environment of a function
-	ownBytes         = 2000 // what Dormouse puts there, without secrets, subnets and names; TestTheStackIsCreatedUpdatedAndDeleted measures it
+	fewInvocations   = 100  // concurrent invocations that Lambda keeps unreserved in each account
+	usualVPCs        = 5    // VPCs that an account may have in a region, unless AWS has raised the limit
+	environmentBytes = 4096 // the most that the environment of a function may have
+	ownBytes         = 2000 // of these, used by Dormouse besides secrets, subnets and names; TestTheStackIsCreatedUpdatedAndDeleted measures it
 )
 
-// quotaCommand asks AWS to raise the limit to the usual one of an older account.
+// quotaCommand asks AWS to allow 1,000 concurrent invocations. Newer accounts may have fewer.
 const quotaCommand = "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384 --desired-value 1000"
 
-// doctor says what would fail in a deployment, and returns the parameters that it would set.
-// It needs rights to read, and changes nothing. s is the stack, nil for none.
+// doctor checks what would fail in a deployment, and returns the parameters that the deployment
+// is to set. If something would fail, it returns an error, or with p.force prints a warning. It
+// needs only rights to read, and changes nothing. s is the stack, or nil if there is none.
 func (p *program) doctor(ctx context.Context, s *stack) (map[string]string, error) {
 	d := &diagnosis{program: p, stack: s, params: maps.Clone(p.config.params)}
 	maps.Copy(d.params, p.given)
@@ -37,7 +38,7 @@ func (p *program) doctor(ctx context.Context, s *stack) (map[string]string, erro
 	for _, look := range []func(context.Context) error{
 		d.name, d.account, d.region, d.network, d.roles, d.servers, d.environment,
 	} {
-		if err := look(ctx); err != nil { // if a check cannot be made, the others are
+		if err := look(ctx); err != nil { // the check could not be made; the other checks follow all the same
 			d.failed = append(d.failed, err)
 		}
 	}
@@ -63,7 +64,8 @@ func (d *diagnosis) fails(format string, args ...any) {
 	d.failed = append(d.failed, fmt.Errorf(format, args...))
 }
 
-// value returns the value that a parameter will have, "" for the template's own.
+// value returns the value that a parameter will have after the deployment, or "" if it will have
+// the template's default.
 func (d *diagnosis) value(name string) string {
 	if given, ok := d.params[name]; ok || d.stack == nil {
 		return given
@@ -71,7 +73,7 @@ func (d *diagnosis) value(name string) string {
 	return d.stack.Params[name]
 }
 
-// name looks at the state and the name of the stack.
+// name checks that the stack can be updated, and that its name is not too long.
 func (d *diagnosis) name(context.Context) error {
 	if d.stack != nil && !d.stack.whole() {
 		d.fails("the stack %s is %s and cannot be updated: look at its events, then make delete", d.config.stack, d.stack.Status)
@@ -82,8 +84,9 @@ func (d *diagnosis) name(context.Context) error {
 	return nil
 }
 
-// account reads how many invocations the account may have at a time. A stack without
-// Concurrency gets the largest share that leaves a hundred for other functions.
+// account checks how many invocations the account may have at a time. If the parameter
+// Concurrency is not set, account sets it to the largest value of a list that leaves a hundred
+// invocations for other functions.
 func (d *diagnosis) account(ctx context.Context) error {
 	text, err := d.aws(ctx, "lambda", "get-account-settings", "--output", "json")
 	if err != nil {
@@ -118,15 +121,17 @@ func (d *diagnosis) account(ctx context.Context) error {
 	return nil
 }
 
-// withFargate lists the zones of network.yaml, for the regions where some zones lack Fargate.
+// withFargate has the regions in which some zones lack Fargate. It lists the zones that
+// network.yaml uses there.
 var withFargate = map[string][]string{ //nolint:gochecknoglobals // read only
 	"us-west-1": {"usw1-az1", "usw1-az3"}, "ap-northeast-1": {"apne1-az1", "apne1-az4"},
 }
 
-// region looks whether the region has what the stack needs.
+// region checks that a region is chosen, and that it has the services and zones that the stack
+// needs.
 func (d *diagnosis) region(ctx context.Context) error {
 	region := cmp.Or(d.config.region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
-	if region == "" { // the command fails where there is none
+	if region == "" { // the command fails if there is none; region is then ""
 		region, _ = d.aws(ctx, "configure", "get", "region")
 	}
 	if region == "" {
@@ -157,8 +162,8 @@ func (d *diagnosis) region(ctx context.Context) error {
 	return nil
 }
 
-// network looks whether the region has room for the network of the stack. If the owner has given
-// another network, it looks whether tasks get their images there without a NAT gateway.
+// network checks that the account may have one more VPC in the region, for the stack. If the user
+// has given a VPC instead, network warns if boxes would load their images through a NAT gateway.
 func (d *diagnosis) network(ctx context.Context) error {
 	vpc := d.value("VpcId")
 	if vpc == "" {
@@ -197,7 +202,8 @@ func (d *diagnosis) network(ctx context.Context) error {
 	return nil
 }
 
-// roles looks for the roles that the account shares with others.
+// roles checks that the account has the two IAM roles that are not part of a stack: the one of ECS
+// and, with access logs, the one of API Gateway.
 func (d *diagnosis) roles(ctx context.Context) error {
 	if _, err := d.aws(ctx, "iam", "get-role", "--role-name", "AWSServiceRoleForECS"); err != nil && strings.Contains(err.Error(), "NoSuchEntity") {
 		d.say("the account has no role for ECS yet; AWS makes it with the first cluster. If that fails, repeat it after\n  aws iam create-service-linked-role --aws-service-name ecs.amazonaws.com")
@@ -218,8 +224,9 @@ func (d *diagnosis) roles(ctx context.Context) error {
 	return nil
 }
 
-// servers looks whether the functions will be able to read servers.json. They have none of
-// the caller's variables, and boxes may read only the secrets below one path.
+// servers checks that the functions can use servers.json. They do not have the environment
+// variables of the user. Boxes may read only secrets whose names begin with the name of the stack.
+// servers does not check secrets that are named by ARN.
 func (d *diagnosis) servers(ctx context.Context) error {
 	c, _, err := serversfile.Load("servers.json", nil)
 	if err != nil {
@@ -256,7 +263,7 @@ func (d *diagnosis) servers(ctx context.Context) error {
 	return nil
 }
 
-// environment adds up the variables of the functions, of which Lambda takes 4 KB.
+// environment checks that the environment variables of the functions are not over Lambda's limit.
 func (d *diagnosis) environment(context.Context) error {
 	n := ownBytes + 25*len(d.config.stack) + d.bytes + len(d.value("SubnetIds"))
 	if n > environmentBytes {
@@ -266,15 +273,15 @@ func (d *diagnosis) environment(context.Context) error {
 }
 
 const (
-	functionName = 64          // the most characters that Lambda takes
-	longestEnd   = "-box-2048" // of the longest name of a function, which is in boxes.yaml
+	functionName = 64          // the most characters that the name of a function may have
+	longestEnd   = "-box-2048" // what the longest name of a function adds to the name of the stack; see boxes.yaml
 )
 
 // stackName matches the stack names that CloudFormation accepts.
 var stackName = regexp.MustCompile(`^[a-zA-Z][-a-zA-Z0-9]*$`)
 
-// fits checks that the names of the stack's functions, which begin with its own, are not too
-// long. Otherwise CloudFormation would find out in the middle of a deployment.
+// fits checks the name of the stack. The names of the stack's functions begin with it. If one of
+// them were too long, CloudFormation would fail in the middle of a deployment.
 func (s settings) fits() error {
 	if !stackName.MatchString(s.stack) {
 		return fmt.Errorf("%q is no name of a stack: letters, digits and - are, and the first is a letter", s.stack)

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// tickets is where the secrets of stacks are that seal tickets, in Systems Manager.
+// tickets is a path in Systems Manager. Each stack has a parameter there that is named after it: the
+// secret with which it seals tickets, the rights of boxes to write events.
 const tickets = "/dormouse.tickets/"
 
 const (
@@ -19,8 +20,8 @@ const (
 	tasksWithin = 5 * time.Minute
 )
 
-// down deletes the stack and what it created while it ran. It keeps the table, the bucket
-// and the secret of tickets unless p.purge is set.
+// down deletes the stack, and what its functions have created. It keeps the table, the bucket
+// and the secret for tickets unless p.purge is set.
 func (p *program) down(ctx context.Context) error {
 	s, err := p.existing(ctx)
 	if err != nil {
@@ -58,8 +59,8 @@ func (p *program) down(ctx context.Context) error {
 	return p.lasting(ctx, s)
 }
 
-// silence keeps the functions from starting boxes: they may run no invocation any more. AWS
-// deletes neither a cluster with tasks nor a network in which tasks run.
+// silence keeps the functions from starting boxes, by a limit of 0 invocations. Boxes are tasks
+// of ECS. AWS does not delete a cluster that has tasks, nor a network in which tasks run.
 func (p *program) silence(ctx context.Context) error {
 	for _, function := range []string{"-http", "-socket", "-sweep"} {
 		if _, err := p.aws(ctx, "lambda", "put-function-concurrency", "--function-name", p.config.stack+function, "--reserved-concurrent-executions", "0"); err != nil {
@@ -70,9 +71,9 @@ func (p *program) silence(ctx context.Context) error {
 	return nil
 }
 
-// endTasks stops all boxes, and waits until all have ended. ECS lists a task that was
-// told to stop only under the desired status STOPPED. The task is in the cluster until
-// its network is removed.
+// endTasks stops all boxes, which are tasks of ECS, and waits until all have ended. ECS lists
+// a task that was told to stop only under the desired status STOPPED, but the task is in the
+// cluster until AWS has removed its network interface.
 func (p *program) endTasks(ctx context.Context) error {
 	cluster, err := p.aws(ctx, "cloudformation", "describe-stack-resource", "--stack-name", p.config.stack, "--logical-resource-id", "Cluster",
 		"--query", "StackResourceDetail.PhysicalResourceId", "--output", "text")
@@ -110,7 +111,7 @@ func (p *program) ending(ctx context.Context, cluster string) (all []string, err
 	if err != nil {
 		return nil, err
 	}
-	for some := range slices.Chunk(stopped, 100) { // ECS describes no more at a time
+	for some := range slices.Chunk(stopped, 100) { // ECS describes at most 100 tasks at a time
 		args := append([]string{"ecs", "describe-tasks", "--cluster", cluster, "--query", "tasks[?lastStatus!=`STOPPED`].taskArn", "--tasks"}, some...)
 		left, err := p.list(ctx, args...)
 		if err != nil {
@@ -159,7 +160,7 @@ func (p *program) lasting(ctx context.Context, s *stack) error {
 	commands := [][]string{
 		{"s3", "rb", "s3://" + bucket, "--force"},
 		{"dynamodb", "delete-table", "--table-name", table},
-		{"ssm", "delete-parameters", "--names", tickets + p.config.stack}, // no error if an older release has made none
+		{"ssm", "delete-parameters", "--names", tickets + p.config.stack}, // no error if there is no such parameter, as after older releases
 	}
 	if !p.purge {
 		p.say("Table, bucket and the secret of tickets are still there, with all sessions and workspaces. PURGE=1 deletes them too, and so do:")

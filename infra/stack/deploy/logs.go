@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// logs follows the logs of the functions, the boxes and the APIs until the user ends it.
-// Without names of log groups, sam logs would look for the default stage of each WebSocket
-// API, which has none, and fail.
+// logs follows the logs of the functions, the boxes and the APIs until the user interrupts it.
+// It passes the names of all log groups to sam logs. Without them, sam logs looks for a default
+// stage of each WebSocket API, and fails because there is none.
 func (p *program) logs(ctx context.Context) error {
 	if _, err := p.existing(ctx); err != nil {
 		return err

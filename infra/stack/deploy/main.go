@@ -1,8 +1,8 @@
 // Command deploy creates or updates the stack of template.yaml on AWS, deletes it,
 // restores its table, and follows its logs, for make deploy, make delete, make restore and
-// make logs. To deploy, it asks the doctor what would fail, builds, and runs sam deploy at the
-// person's terminal. It pushes the image of the boxes under a tag that never moves, and
-// prints the next steps. make doctor only asks the doctor, who needs rights to read.
+// make logs. To deploy, it checks what would fail, builds, and runs sam deploy at the
+// user's terminal. It pushes the image of the boxes under a tag that never stands for another
+// image, and prints the next steps. make doctor only makes the checks, with rights to read.
 //
 // It calls the commands aws, sam and make, which use their usual region and credentials.
 // It keeps no state.
@@ -41,11 +41,11 @@ type program struct {
 	in     io.Reader // where a user answers; nil without a terminal
 	config settings
 	arch   string                                                     // the architecture that the user has chosen, "" for the stack's
-	sam    string                                                     // the command
+	sam    string                                                     // the sam command, a name or a path
 	given  map[string]string                                          // parameters of the template that the user has given
 	force  bool                                                       // deploy although the doctor says that it would fail
 	purge  bool                                                       // delete the table and the bucket too
-	yes    bool                                                       // the user is asked nothing
+	yes    bool                                                       // do not ask the user for confirmation
 	store  func(dynamostore.Location, dynamostore.Keys) storage.Store // opens the store in a table
 }
 
@@ -108,7 +108,7 @@ func (p *program) run(ctx context.Context, section string, args []string) error 
 	return fmt.Errorf("%q is neither up, doctor, boxes, down, restore nor logs", args[0])
 }
 
-// aws runs the AWS command and returns its output without the last newline.
+// aws runs the aws command and returns its output without white space at the ends.
 func (p *program) aws(ctx context.Context, args ...string) (string, error) {
 	out, err := p.do(ctx, command{Name: "aws", Args: args})
 	return strings.TrimSpace(out), err
@@ -116,7 +116,7 @@ func (p *program) aws(ctx context.Context, args ...string) (string, error) {
 
 func (p *program) say(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format+"\n", args...) }
 
-// execute runs a command. Its error includes the command's stderr.
+// execute runs a command. Its error includes the command's stderr, unless the user has seen it.
 func execute(ctx context.Context, c command) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Name, c.Args...)
 	var out, said bytes.Buffer

@@ -18,10 +18,10 @@ const (
 	restoredWithin = 24 * time.Hour
 )
 
-// restore makes a new table with what the stack's table had at a time. It adds the settings that
-// AWS does not restore, and prints how to have the functions use the table. Meanwhile the stack
-// goes on with its own table. at is RFC 3339, or "" for the newest second that AWS can restore,
-// some five minutes ago.
+// restore creates a new table with the content that the stack's table had at a time. It adds the
+// settings that AWS does not restore, and prints the command that makes the functions use the new
+// table. Until then they use the old one. at is a time in the form of RFC 3339, or "" for the newest
+// second that AWS can restore, some five minutes ago.
 func (p *program) restore(ctx context.Context, at string) error {
 	s, err := p.existing(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (p *program) restore(ctx context.Context, at string) error {
 		}
 		when = []string{"--restore-date-time", at}
 	}
-	keys, err := p.keys(ctx) // the last step needs them: better to fail here, before the table is restored
+	keys, err := p.keys(ctx) // advance needs them; better to fail here, before the table is restored
 	if err != nil {
 		return err
 	}
@@ -94,14 +94,14 @@ func (p *program) keys(ctx context.Context) (dynamostore.Keys, error) {
 	if err != nil {
 		return dynamostore.Keys{}, fmt.Errorf("want version 2 of the aws command, signed in: %w", err)
 	}
-	var k struct{ AccessKeyId, SecretAccessKey, SessionToken string } //nolint:revive,staticcheck // names of the command
+	var k struct{ AccessKeyId, SecretAccessKey, SessionToken string } //nolint:revive,staticcheck // names in the command's output
 	if err := json.Unmarshal([]byte(text), &k); err != nil {
 		return dynamostore.Keys{}, fmt.Errorf("aws configure export-credentials: %w", err)
 	}
 	return dynamostore.Keys{ID: k.AccessKeyId, Secret: k.SecretAccessKey, Token: k.SessionToken}, nil
 }
 
-// openTable returns the store in a table.
+// openTable returns the store whose data is in a table of DynamoDB.
 func openTable(location dynamostore.Location, keys dynamostore.Keys) storage.Store {
 	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{})
 }

@@ -13,14 +13,15 @@ import (
 
 // settings are the values of one section of samconfig.toml.
 type settings struct {
-	section string // its name, which sam takes as --config-env
+	section string // the name of the section, which sam takes as --config-env
 	stack   string
-	region  string // "" for the one that the commands use anyway
+	region  string // "" for the region that the commands aws and sam use by themselves
 	params  map[string]string
-	confirm bool // a person confirms each change
+	confirm bool // the user is to confirm each change
 }
 
-// readSettings reads a section, also one that sam deploy --guided has written.
+// readSettings reads a section of a samconfig.toml with this text. The section may be one that
+// sam deploy --guided has written.
 func readSettings(text, section string) (settings, error) {
 	type parameters struct {
 		Stack     string `toml:"stack_name"`
@@ -51,7 +52,8 @@ func readSettings(text, section string) (settings, error) {
 	return s, err
 }
 
-// use has the commands work in the section's region. sam reads it itself.
+// use makes the aws command work in the section's region, by variables in the environment. sam
+// reads the region from samconfig.toml itself.
 func (s settings) use() error {
 	if s.region == "" {
 		return nil
@@ -59,7 +61,8 @@ func (s settings) use() error {
 	return errors.Join(os.Setenv("AWS_REGION", s.region), os.Setenv("AWS_DEFAULT_REGION", s.region))
 }
 
-// pair is NAME=VALUE, with the value in quotes as sam writes it, or without spaces.
+// pair matches NAME=VALUE at the beginning of a text. The value is in quotes, as sam writes it, or has
+// no spaces.
 var pair = regexp.MustCompile(`^\s*(\w+)=("(?:[^"\\]|\\.)*"|[^"\s]\S*|)(?:\s|$)`)
 
 // overrides parses NAME=VALUE pairs, separated by spaces.

@@ -32,7 +32,7 @@ func (s *stack) output(name string) string {
 	return ""
 }
 
-// describe returns the stack, or nil if there is none.
+// describe returns the stack as AWS describes it, or nil if there is none.
 func (p *program) describe(ctx context.Context) (*stack, error) {
 	text, err := p.aws(ctx, "cloudformation", "describe-stacks", "--stack-name", p.config.stack, "--output", "json")
 	if err != nil {
@@ -65,7 +65,7 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 	return s, nil
 }
 
-// existing returns the stack. Its error says so if there is none.
+// existing returns the stack, or an error if there is none.
 func (p *program) existing(ctx context.Context) (*stack, error) {
 	s, err := p.describe(ctx)
 	if err == nil && s == nil {
@@ -74,16 +74,17 @@ func (p *program) existing(ctx context.Context) (*stack, error) {
 	return s, err
 }
 
-// reviewed reports whether the stack is a change set that nobody has executed: there is
-// nothing yet, as before the first deployment.
+// reviewed reports whether the stack has only a change set that nobody has executed yet. Such a
+// stack has no resources, and was never deployed.
 func (s *stack) reviewed() bool { return s.Status == "REVIEW_IN_PROGRESS" }
 
-// whole reports whether the last change of the stack has ended well, or was undone.
+// whole reports whether the last change of the stack has succeeded, or was rolled back. Only such
+// a stack can be updated.
 func (s *stack) whole() bool {
 	return slices.Contains([]string{"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE"}, s.Status)
 }
 
-// list asks aws for a list of strings.
+// list runs the aws command, whose output must be a JSON list of strings, and returns that list.
 func (p *program) list(ctx context.Context, args ...string) ([]string, error) {
 	text, err := p.aws(ctx, append(args, "--output", "json")...)
 	if err != nil {

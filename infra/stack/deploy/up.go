@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// up deploys the stack: it asks the doctor, builds, runs sam deploy, and pushes the image of
-// the boxes.
+// up deploys the stack: it calls doctor, builds, runs sam deploy, and pushes the image of the
+// boxes.
 func (p *program) up(ctx context.Context) error {
 	if p.config.confirm && !p.yes && p.in == nil {
 		return fmt.Errorf("samconfig.toml has [%s.deploy.parameters] confirm each change, and there is no terminal: run it at one, or with YES=1", p.config.section)
@@ -38,8 +38,8 @@ func (p *program) up(ctx context.Context) error {
 	if _, err := p.do(ctx, build); err != nil {
 		return err
 	}
-	// The repository is part of the stack, so the image of a new stack is pushed after it is
-	// there. Nobody needs the image earlier, because a new stack has no keys.
+	// The repository is part of the stack, so the image of a new stack is pushed after the stack
+	// was created. Nobody needs the image earlier, because a new stack has no API keys.
 	fresh := s == nil
 	if fresh {
 		if err := p.plain(ctx, params); err != nil {
@@ -48,7 +48,7 @@ func (p *program) up(ctx context.Context) error {
 		if s, err = p.current(ctx); err != nil {
 			return err
 		}
-		if s == nil { // sam ends well when its question is answered with n
+		if s == nil { // sam reports no error if the user answers its question with n
 			return fmt.Errorf("nothing is deployed: the change was not confirmed. The next make deploy CONFIG=%s makes another", p.config.section)
 		}
 	}
@@ -93,7 +93,8 @@ func (p *program) current(ctx context.Context) (*stack, error) {
 	return s, err
 }
 
-// protect keeps the stack from being deleted, or lets it go, as its parameter Protect says.
+// protect switches the termination protection of the stack on or off, as its parameter Protect
+// says.
 func (p *program) protect(ctx context.Context, s *stack) error {
 	wanted := s.Params["Protect"] == "on"
 	if wanted == s.Kept {
@@ -107,8 +108,8 @@ func (p *program) protect(ctx context.Context, s *stack) error {
 	return err
 }
 
-// plain runs sam deploy with these parameters. sam shows the change, and asks the user to confirm
-// it if samconfig.toml says so.
+// plain runs sam deploy with these parameters of the template. sam shows the change. If
+// samconfig.toml says so and p.yes is not set, sam asks the user to confirm the change.
 func (p *program) plain(ctx context.Context, params map[string]string) error {
 	args := []string{"deploy", "--config-env", p.config.section}
 	if p.yes {
@@ -122,7 +123,7 @@ func (p *program) plain(ctx context.Context, params map[string]string) error {
 	return err
 }
 
-// answered asks the user a question, and returns an error unless the answer is want.
+// answered asks the user a question, and returns an error if the answer is not want.
 func (p *program) answered(want, question string, args ...any) error {
 	if p.in == nil {
 		return errors.New("this asks for a confirmation, and there is no terminal: run it at one, or with YES=1")
@@ -134,8 +135,8 @@ func (p *program) answered(want, question string, args ...any) error {
 	return nil
 }
 
-// ownImage reports whether boxes have an image that make deploy pushes. That is so unless
-// RunnerImage names another image.
+// ownImage reports whether make deploy pushes the image of the boxes. It does so unless the
+// parameter RunnerImage names an image that is not in the stack's repository.
 func (*program) ownImage(params map[string]string, s *stack) bool {
 	if image, named := params["RunnerImage"]; named || s == nil {
 		return image == ""
@@ -144,8 +145,8 @@ func (*program) ownImage(params map[string]string, s *stack) bool {
 	return image == "" || strings.HasPrefix(image, s.output("RepositoryUri")+":")
 }
 
-// tag builds the runner, and returns the tag of its image. The tag depends on the commit, the
-// program and the servers file, because the image has the servers of that file.
+// tag builds the runner, the program in a box, and returns the tag of its image. The tag depends on
+// the commit, the program and the servers file, because the image contains the servers of that file.
 func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	if _, err := p.do(ctx, command{Name: "make", Args: []string{"runner-aws", "ARCH=" + arch}, Show: true}); err != nil {
 		return "", err
@@ -170,8 +171,9 @@ func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	return strings.TrimSpace(commit) + "-" + hex.EncodeToString(sum[:4]), nil
 }
 
-// image pushes the image of the boxes into the stack's repository, unless its tag is there:
-// tags do not move. It returns the name of the image, "" without a tag.
+// image pushes the image of the boxes to the stack's repository, unless the tag is there already: a
+// tag always stands for the same image. It returns the name of the image, or "" if tag is "" or
+// the stack has no repository.
 func (p *program) image(ctx context.Context, s *stack, tag, arch string) (string, error) {
 	uri := s.output("RepositoryUri")
 	if tag == "" || uri == "" {
