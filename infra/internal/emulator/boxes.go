@@ -85,8 +85,8 @@ func openInvoked(e *emulated) (*invokedBoxes, error) {
 	return b, nil
 }
 
-// environment returns the variables that name the function for boxes to all other
-// functions. template.yaml sets the same ones.
+// environment returns the environment variable from which the other functions learn the name and
+// the memory of the function for boxes. template.yaml sets it on AWS.
 func (b *invokedBoxes) environment() []string {
 	return []string{fmt.Sprintf(`DORMOUSE_BOX_FUNCTIONS=[{"memoryMb":%d,"function":%q}]`, boxFunctionMemory, boxFunction)}
 }
@@ -151,8 +151,8 @@ func (b *invokedBoxes) tasks() []fleet.Status {
 	return slices.SortedFunc(maps.Values(b.run), func(x, y fleet.Status) int { return strings.Compare(x.ID, y.ID) })
 }
 
-// close stops the runners. Each one first saves its state and takes leave of the functions, if
-// there is time.
+// close stops the runners. If there is time, each one first saves its state, and tells the function
+// relay that the box now sleeps.
 func (b *invokedBoxes) close(ctx context.Context) {
 	err := b.pool.Close(ctx)
 	if err := errors.Join(err, b.api.Close(ctx)); err != nil {

@@ -217,7 +217,7 @@ func (e *emulated) program(name string) string {
 }
 
 // paths returns the functions of those URL paths that the function http does not serve, by
-// path. They are those of template.yaml.
+// path. template.yaml has the same paths.
 func (e *emulated) paths() map[string]string {
 	of := map[string]string{strings.TrimSuffix(console.Path, "/"): "console", console.Path: "console"}
 	for _, path := range authorization.Paths(e.site.Access == local.AccessOAuth) {

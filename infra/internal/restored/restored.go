@@ -14,9 +14,9 @@ const Jump storage.Generation = 1_000_000
 
 // Advance adds [Jump] to the generation of each box that has run and has a session. It returns
 // how many boxes it has changed. Workspaces are not part of the backup, so those that were saved
-// after it have later generations than the restored boxes. Saving a workspace over one with a
-// later generation fails, so without Advance these boxes could not save any more. Nothing else
-// may use the store yet. After an error Advance may be called again.
+// after the backup have higher generations than the restored boxes. Nobody can save a workspace
+// over one with a higher generation, so without Advance these boxes could not save any more.
+// Nothing else may use the store yet. After an error Advance may be called again.
 func Advance(ctx context.Context, store storage.Store) (boxes int, err error) {
 	const page = 1000
 	seen := map[storage.BoxID]bool{}

@@ -22,7 +22,7 @@ const (
 	fewInvocations   = 100  // concurrent invocations that Lambda keeps unreserved in each account
 	usualVPCs        = 5    // VPCs that an account may have in a region, unless AWS has raised the limit
 	environmentBytes = 4096 // the most that the environment of a function may have
-	ownBytes         = 2000 // of these, used by Dormouse besides secrets, subnets and names; TestTheStackIsCreatedUpdatedAndDeleted measures it
+	ownBytes         = 2000 // bytes of these that Dormouse uses besides secrets, subnets and names; TestTheStackIsCreatedUpdatedAndDeleted measures it
 )
 
 // quotaCommand asks AWS to allow 1,000 concurrent invocations. Newer accounts may have fewer.
@@ -85,7 +85,7 @@ func (d *diagnosis) name(context.Context) error {
 }
 
 // account checks how many invocations the account may have at a time. If the parameter
-// Concurrency is not set, account sets it to the largest value of a list that leaves a hundred
+// Concurrency is not set, account chooses its value: the largest share that leaves a hundred
 // invocations for other functions.
 func (d *diagnosis) account(ctx context.Context) error {
 	text, err := d.aws(ctx, "lambda", "get-account-settings", "--output", "json")

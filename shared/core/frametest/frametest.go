@@ -13,7 +13,7 @@ import (
 // Frame can be any frame that a runner or a function can write, even a hostile one. It has the fields
 // of all types, so that tests can combine any fields with any type. Package frame has one struct for
 // each type, and explains the fields. Frame repeats their JSON tags, so that a test fails if the wire
-// format changes.
+// format changes. A comment such as "on a hello" names the type of the frames that have the field.
 type Frame struct {
 	V       int                `json:"v"`
 	Type    frame.Type         `json:"t"`
@@ -68,8 +68,8 @@ type Frame struct {
 	Inbox      bool             `json:"inbox,omitempty"`
 	Again      bool             `json:"again,omitempty"` // the session has had a process before
 	Moved      bool             `json:"moved,omitempty"` // the server's lists may have changed since the session's last request
-	// Looks on a deliver says that the message is an initialize or asks for a list. On a bye it
-	// says that the runner got only such messages.
+	// Looks on a [frame.Deliver] says that the message is an initialize or asks for a list. On a
+	// [frame.Bye] it says that the runner got only such messages.
 	Looks bool   `json:"looks,omitempty"`
 	Lens  []int  `json:"lens,omitempty"`
 	Trace string `json:"trace,omitempty"` // names the client's request in all logs

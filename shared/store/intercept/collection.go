@@ -21,8 +21,8 @@ func (s *Store) UpstreamTokens() storage.Collection[storage.UpstreamToken] {
 	return collection[storage.UpstreamToken]{s, "UpstreamToken", s.inner.UpstreamTokens}
 }
 
-// collection runs s.around around the methods of a collection of the inner store. kind is the part
-// of [Call].Method that names the collection, such as "Key" in "CreateKey".
+// collection calls s.around for each call of a collection of the inner store. kind is the part of
+// [Call].Method that names the collection, such as "Key" in "CreateKey".
 type collection[T any] struct {
 	s     *Store
 	kind  string

@@ -53,13 +53,13 @@ type Store struct {
 
 var _ storage.Store = (*Store)(nil)
 
-// New returns a Store that runs around around the methods of inner. Closing it closes inner.
+// New returns a Store with the function around and the inner store inner. Closing it closes inner.
 func New(inner storage.Store, around Func) *Store { return &Store{inner: inner, around: around} }
 
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() storage.Store { return s.inner }
 
-// Close closes the inner store, without the function.
+// Close closes the inner store, without a call of the function.
 func (s *Store) Close() error { return s.inner.Close() }
 
 // Bytes returns how many bytes of content the record c.In has, or 0 if c is not a write. The
@@ -100,7 +100,7 @@ func Bytes(record any) (n int) {
 	return n
 }
 
-// result runs s.around around do, which is a call of the inner store and returns a value.
+// result calls s.around for do, a call of the inner store that returns a value.
 func result[T any](ctx context.Context, s *Store, c Call, do func(context.Context) (T, error)) (T, error) {
 	var out T
 	var own error
@@ -124,7 +124,7 @@ func write[T any](ctx context.Context, s *Store, method string, in any, do func(
 	return result(ctx, s, Call{Method: method, Kind: Write, In: in}, do)
 }
 
-// change runs s.around around do, which is a write and returns only an error.
+// change calls s.around for do, a write that returns only an error.
 func change(ctx context.Context, s *Store, method string, in any, do func(context.Context) error) error {
 	return s.around(ctx, &Call{Method: method, Kind: Write, In: in}, do)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 )
 
-// Counts has numbers of calls of a store, which stand for round trips. Calls that fail count
-// too, and a compare-and-swap that is refused counts as a write. List and Due count as one
-// read, though a driver may need several round trips for them.
+// Counts has numbers of calls of a store. Each call stands for one round trip, though a driver may
+// need several for List and Due. Calls that fail count too, and a compare-and-swap that is refused
+// counts as a write.
 type Counts struct {
 	Reads  int
 	Writes int

@@ -28,9 +28,9 @@ func (f Fault) Error() string { return string(f) }
 
 // Faults has the chances, between 0 and 1, that a call fails.
 type Faults struct {
-	Lost       float64       // of an Unavailable before the call
-	Unanswered float64       // of an Unavailable after the call
-	Slow       float64       // of a delay before the call
+	Lost       float64       // chance of an Unavailable error instead of the call
+	Unanswered float64       // chance of an Unavailable error after the call
+	Slow       float64       // chance of a delay before the call
 	Delay      time.Duration // the longest such delay
 }
 

@@ -231,8 +231,8 @@ func saveRace(t *testing.T, k *kit) {
 	same(t, "updates that are there", len(slices.Compact(got.Subscribed)), writers*each)
 }
 
-// together runs several writers at once, half of them through another handle of the store. Each
-// writer i calls update for the numbers n below each, one after the other.
+// together runs several writers at once, half of them through another handle of the store. Writer i
+// calls update with n = 0, 1 and so on, as many times as each says.
 func together(t *testing.T, k *kit, writers, each int, update func(s storage.Store, i, n int) error) {
 	t.Helper()
 	handles := []storage.Store{k.Store, k.other(t)}

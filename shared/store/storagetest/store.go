@@ -31,7 +31,7 @@ type Harness struct {
 	// driver that has nothing faster than Create.
 	Fill func(t *testing.T, s storage.Store, list []storage.Session)
 	// Polls means that Wait does not notice changes of items: it returns only for an event
-	// or at until.
+	// or at its deadline.
 	Polls bool
 }
 

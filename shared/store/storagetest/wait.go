@@ -40,7 +40,7 @@ func soon(t *testing.T, back <-chan waited) waited {
 	}
 }
 
-// far returns a time for Wait's parameter until that passes only if a test fails.
+// far returns a deadline for Wait. It passes only if a test fails.
 func far() time.Time { return time.Now().Add(time.Minute) }
 
 func waitPromises(h Harness) []promise {
@@ -179,7 +179,7 @@ func stress(t *testing.T, k *kit, writer storage.Store, pairs int) {
 
 // itemWakes checks that a change of an item ends a Wait. The test cannot see when Wait has
 // begun to wait. So it tries several times, and each time changes the item a little later. It
-// passes if one Wait returns well before until.
+// passes if one Wait returns well before its deadline.
 func itemWakes(t *testing.T, k *kit) {
 	writer := k.Store
 	for _, c := range []struct {

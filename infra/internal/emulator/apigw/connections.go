@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Connections serves the @connections API of several WebSocket APIs, which it has by stage, as
-// API Gateway's management endpoint serves it to functions:
+// Connections has WebSocket APIs by stage. It serves their @connections API, as API Gateway's
+// management endpoint serves it to functions:
 //
 //	POST   /<stage>/@connections/<id>   send the body as one text message
 //	DELETE /<stage>/@connections/<id>   close the connection

@@ -121,9 +121,8 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 	}
 }
 
-// pump writes chunk and then everything that it reads from from, with buf as its buffer. It
-// flushes each piece at once. It returns the error of reading. If the client has gone, it
-// returns nil.
+// pump writes chunk, and then the rest of the answer, which it reads into buf. It flushes each
+// piece at once. It returns the error of reading. If the client has gone, it returns nil.
 func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 	rc := http.NewResponseController(w)
 	for err := error(nil); ; {

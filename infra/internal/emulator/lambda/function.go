@@ -102,8 +102,8 @@ func (f *function) free(tenant string) (last *instance) {
 	return last
 }
 
-// full reports whether one more invocation of a tenant would find no process, although the
-// function has as many as it may have.
+// full reports whether one more invocation of a tenant would find no process, and the function
+// may not start another one.
 func (f *function) full(tenant string) bool {
 	return f.free(tenant) == nil && f.coming(tenant) <= f.waits(tenant) && f.live() >= f.MaxInstances
 }

@@ -41,7 +41,7 @@ type instance struct {
 	born    time.Time
 	work    chan *invocation // holds an assigned invocation until the process takes it
 	dead    chan struct{}    // closed when the process has ended
-	failure error            // how it ended, once it is dead
+	failure error            // how the process ended; set before dead is closed
 
 	// Guarded by fn.mu.
 	cmd     *exec.Cmd // nil until it has started

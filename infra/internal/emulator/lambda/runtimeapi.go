@@ -48,7 +48,8 @@ func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	h.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(inv.started.Add(i.fn.Timeout).UnixMilli(), 10))
 	h.Set("Lambda-Runtime-Invoked-Function-Arn", aws.FunctionARN(i.fn.Name))
 	h.Set("Lambda-Runtime-Trace-Id", NewTraceID(inv.started))
-	// If the write fails, the process is about to end, and buried makes the invocation fail.
+	// If the write fails, the process is about to end, and function.buried makes the invocation
+	// fail.
 	awsapi.JSON(w, http.StatusOK, inv.payload)
 }
 

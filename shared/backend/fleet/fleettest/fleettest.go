@@ -23,8 +23,7 @@ const Room = 2
 type Harness struct {
 	Fleet fleet.Fleet
 	// Waits and Exits3 are values for [fleet.Task].Env. With Waits, a runner runs until it is
-	// stopped, and then exits with code 0. With Exits3, it exits by itself
-	// with code 3.
+	// stopped, and then exits with code 0. With Exits3, it exits by itself, with code 3.
 	Waits, Exits3 map[string]string
 	// Ready returns when the runner of a waiting task can take a signal.
 	Ready func(t *testing.T, id string)
