@@ -186,6 +186,8 @@ func TestCallsDoNotFeelARenewal(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 		}
+		c.work.Wait()
+		synctest.Wait()
 		if len(times) != 1 || c.opened != 3 {
 			t.Errorf("%d connections, quick calls took %v", c.opened, times)
 		}
