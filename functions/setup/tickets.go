@@ -22,7 +22,8 @@ const (
 	previous = "AWSPREVIOUS" // the previous secret
 )
 
-// ticketSecrets are the secrets that seal tickets, each in hexadecimal with at least 32 bytes.
+// ticketSecrets are the secrets that seal tickets, each in hexadecimal with at least 32 bytes. A
+// ticket is the right of a box to write the events of one delivery.
 // They are kept as JSON in a parameter of Systems Manager.
 type ticketSecrets struct {
 	Current  string `json:"current"`
@@ -131,8 +132,8 @@ func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
 }
 
 // servedTickets returns the secrets in the environment of a deployed function. which is the value
-// of Other in its deployment, and says what its second secret is. If the function does not exist,
-// it returns the zero value.
+// of Other in the deployment of that function, and says what its second secret is. If the function
+// does not exist, servedTickets returns the zero value.
 func servedTickets(ctx context.Context, function, which string) (got ticketSecrets, err error) {
 	s := boot.Service("lambda")
 	var a awscall.Answer
@@ -162,7 +163,8 @@ func servedTickets(ctx context.Context, function, which string) (got ticketSecre
 	return got, nil
 }
 
-// ask sends a request to Systems Manager.
+// ask sends a request to Systems Manager. While AWS denies access, ask tries again. refused is as for
+// [boot.Ask].
 func ask(ctx context.Context, operation string, q, answer any) (refused string, err error) {
 	again(ctx, func() (denied bool) {
 		refused, err = boot.Ask(ctx, "ssm", operation, q, answer)

@@ -12,7 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// serversFile has the flag of commands that change the servers file.
+// serversFile is embedded in commands that work with the servers file. Its flag, --servers, names
+// that file.
 type serversFile struct{ fileFlag }
 
 // edited is a servers file that a command changes, with the .env beside it.

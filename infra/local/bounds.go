@@ -48,11 +48,11 @@ type share struct {
 	n      int
 	room   *semaphore.Weighted // room for the principal's request bodies, and for its messages over WebSockets
 	unread *semaphore.Weighted // room for messages that the principal's WebSocket clients have not read
-	turns  *semaphore.Weighted // one for each WebSocket message whose handling has just begun
+	turns  *semaphore.Weighted // limits how many of the principal's WebSocket messages are handled at once; a message counts for 100 ms at most
 }
 
-// maxTurns is how many new messages over the WebSockets of one principal are handled at once: enough
-// to use all processors, and so few that other principals get theirs. See [sockets.Rooms].Turns.
+// maxTurns is the limit of share.turns. That many messages can use all processors, and are so few
+// that other principals get their turn. See [sockets.Rooms].Turns.
 func maxTurns() int64 { return int64(max(16, 4*runtime.GOMAXPROCS(0))) }
 
 // bodyKey and connectionKey are the context keys of a *guardedBody and a *connection.
@@ -68,8 +68,8 @@ type connection struct {
 }
 
 // rooms returns the bounds of what the WebSockets of a caller hold in memory. Every byte counts in
-// the caller's share and in the total of all callers. counted is the *connection that admit has
-// counted. If it is none, rooms returns no bounds.
+// the caller's share and in the total of all callers. counted is a *connection. If it is none, or
+// if admit has not counted it, rooms returns no bounds.
 func rooms(counted any, all bodies) sockets.Rooms {
 	c, ok := counted.(*connection)
 	if !ok || c.share == nil {

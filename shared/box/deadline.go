@@ -24,14 +24,14 @@ func (d *deadlines) limit(r *request) {
 	}
 }
 
-// count starts or restarts the timer of a request that has the time left.
+// count starts or restarts the timer of a request. The timer runs for the time left.
 func (d *deadlines) count(r *request, left time.Duration) {
 	r.due = time.Now().Add(left)
 	r.timer = d.box.server.Guard.After(left, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
-		// The request may have ended, or its client may have been asked something, while this
-		// function waited for the lock.
+		// The timer has waited for the lock. Meanwhile the request may have ended, or its client
+		// may have been asked something.
 		if d.p.conv.requests[r.number] != r || r.asked > 0 {
 			return
 		}
@@ -47,8 +47,8 @@ func (d *deadlines) count(r *request, left time.Duration) {
 // print a response to stdout, perhaps shortened, before they send it.
 const repair = time.Second
 
-// soon calls giveUp at once, or, if wait is true, after [repair] if open then returns true. open
-// says whether the request is still open.
+// soon calls giveUp at once if wait is false. Otherwise it waits for [repair], and then calls
+// giveUp only if open returns true. open reports whether the request is still open.
 func (d *deadlines) soon(wait bool, open func() bool, giveUp func()) {
 	if !wait {
 		giveUp()
@@ -103,8 +103,8 @@ func (d *deadlines) closed(q *question) {
 	}
 }
 
-// quiet restarts the idle timer of the process, or stops the process if it was told to end after
-// its last request.
+// quiet restarts the idle timer of a process that is ready. If the process was told to end after
+// its last request, and no request is open, quiet stops the process instead.
 func (d *deadlines) quiet() {
 	d.box.touch()
 	d.used = d.box.used
@@ -127,7 +127,7 @@ func (d *deadlines) rest() {
 	d.idle = d.box.server.Guard.After(d.box.server.Idle, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
-		// The process may have been used while this function waited for the lock. If a request is
+		// The process may have been used while the timer waited for the lock. If a request is
 		// open, nothing happens now: quiet is called when the request ends.
 		switch {
 		case !d.p.isCurrent() || time.Since(d.used) < d.box.server.Idle:
@@ -163,9 +163,9 @@ func (d *deadlines) stop() {
 	d.certain()
 }
 
-// drain stops the process after the time within, unless it has ended its calls before. Of several
-// calls of drain the earliest end counts: an operator may halt a process, and the box may be shut
-// down during that time.
+// drain lets the process end its open calls, and stops it after the time within even if calls are
+// open then. If drain is called several times, the earliest end counts. For example, an operator
+// halts a process, and then the box is shut down.
 func (d *deadlines) drain(why *fault, within time.Duration) {
 	until := time.Now().Add(within)
 	if d.grace != nil {

@@ -24,7 +24,7 @@ type Lines struct {
 	callers map[string]caller          // by session
 	starts  map[string]*start          // by server and process
 	open    map[storage.StreamID]Event // calls whose end another event will report, by the stream of their response; see later
-	work    map[string]time.Time       // time of the last work, by server
+	work    map[string]time.Time       // when a request to each server was last seen, by server; see Asleep
 	refused map[string]time.Time       // time of the last event of kind Refused, by caller and reason
 }
 
@@ -150,7 +150,7 @@ func (l *Lines) Observe(e *observe.Event) {
 	e.Why = l.Hide(e.Why)
 }
 
-// noWords is the reason for a failed call whose event gives none.
+// noWords is the reason of a failed call whose event has no Why.
 const noWords = "the tool reported an error"
 
 // request takes an event about the end of a client's request.
@@ -215,9 +215,9 @@ func event(kind string, of *observe.Event) Event {
 	return e
 }
 
-// repeated reports whether a refusal should only be counted. That is so if the last minute has had
-// one for the same caller and reason, or too many refusals in all. of names the caller and the
-// reason.
+// repeated reports whether a refusal should only be counted. of names its caller and its reason.
+// repeated returns true if the last minute had a refusal with the same names, or too many refusals
+// in all.
 func (l *Lines) repeated(of string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -235,7 +235,7 @@ func (l *Lines) repeated(of string) bool {
 // maxReasons limits how many different refusals are recorded as Refused in a minute.
 const maxReasons = 100
 
-// knows remembers the client of a session, and that the session's server has work now.
+// knows remembers the client of a session, and that the session's server has a request now.
 func (l *Lines) knows(s *observe.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -332,7 +332,7 @@ func (l *Lines) record(e Event, kind string) {
 	l.to.Record(e)
 }
 
-// Asleep records that a box of a server has ended normally.
+// Asleep records that a box of a server has ended normally, and how long after the last request.
 func (l *Lines) Asleep(server string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

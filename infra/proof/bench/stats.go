@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// sample is one figure of one peer in one round.
+// sample is one measured value: a metric of one peer in one round of a part. A peer is one way to
+// host an MCP server. The package comment lists the parts. A round measures all peers of a part once.
 type sample struct {
 	Part   string  `json:"part"`
 	Round  int     `json:"round"`
@@ -17,7 +18,7 @@ type sample struct {
 	Value  float64 `json:"value"`
 }
 
-// spread is the min, median and max of a figure over the rounds.
+// spread is the min, median and max of a peer's metric over the rounds.
 type spread struct {
 	N             int
 	Min, Mid, Max float64
@@ -53,10 +54,10 @@ func quantile(durations []time.Duration, q float64) float64 {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// samples are all figures of a run.
+// samples are all values that a run has measured.
 type samples []sample
 
-// byRound returns the values of a figure by round.
+// byRound returns the values of a peer's metric, by round.
 func (s samples) byRound(part, peer, metric string) map[int]float64 {
 	values := map[int]float64{}
 	for _, x := range s {
@@ -75,8 +76,8 @@ func (s samples) spread(part, peer, metric string) spread {
 	return spreadOf(values)
 }
 
-// ratio compares a figure of two peers round by round, because only measurements of the
-// same round had about the same conditions.
+// ratio divides the values of a peer's metric by those of the peer base, round by round. Only
+// the measurements of one round had about the same conditions.
 func (s samples) ratio(part, peer, base, metric string) spread {
 	below := s.byRound(part, base, metric)
 	var values []float64
@@ -88,8 +89,8 @@ func (s samples) ratio(part, peer, base, metric string) spread {
 	return spreadOf(values)
 }
 
-// metrics lists the figures of a part in the order of measuring: first all figures of the
-// peer that has the most, then the figures that only other peers have.
+// metrics returns a sample of each metric of a part, in the order of measuring. First come the
+// metrics of the peer that has the most, then those that only other peers have.
 func (s samples) metrics(part string) []sample {
 	all := map[string][]sample{} // by peer
 	most := ""

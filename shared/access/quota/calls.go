@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// calls is the bucket of the calls of one principal. Its methods need turn to be held.
+// calls is the bucket of the calls of one principal. The caller of its methods must hold turn.
 type calls struct {
 	key   storage.ValueKey
 	clock func() time.Time
@@ -29,7 +29,7 @@ type calls struct {
 	flood  time.Time // each refusal moves it ahead; if it is far ahead of now, the caller is a flood
 }
 
-// callsRow is the stored form. Times are Unix microseconds.
+// callsRow is the bucket in the store. Times are Unix microseconds.
 type callsRow struct {
 	Now  int64 `json:"now"`  // the latest time that a writer has seen
 	Full int64 `json:"full"` // when the bucket is full again
@@ -106,8 +106,8 @@ func (c *calls) take(ctx context.Context, store storage.Values, r Rate, n int) (
 	return 0, nil
 }
 
-// grant returns what the row becomes when tokens for n calls or more are taken from it, and how
-// many are taken. If the row has too few, after says when it may have enough.
+// grant takes tokens for n calls or more from a copy of the row. It returns the copy and the number
+// of tokens that it took. If the row has too few tokens, after says when it may have enough.
 func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Duration) {
 	now := max(c.row.Now, c.now().UnixMicro())
 	full, every := max(now, c.row.Full), r.every().Microseconds()
@@ -119,8 +119,8 @@ func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Durati
 	return callsRow{Now: now, Full: full + take*every}, int(take), 0
 }
 
-// giveBack returns the tokens of n calls that did not begin. The tokens of slow limits, which no
-// instance keeps in memory, go back to the row; an error of the store loses them.
+// giveBack returns the tokens of n calls that did not begin. They stay in memory if this instance
+// keeps tokens there now. Otherwise they go back to the row, and an error of the store loses them.
 func (c *calls) giveBack(ctx context.Context, store storage.Values, r Rate, n int) {
 	if r.most() > 1 && time.Now().Before(c.until) {
 		c.tokens += n
@@ -137,7 +137,7 @@ func (c *calls) giveBack(ctx context.Context, store storage.Values, r Rate, n in
 	}
 }
 
-// alone takes tokens while the store is down, at half the rate.
+// alone takes tokens while the store is down. It uses a bucket in memory that fills at half the rate.
 func (c *calls) alone(r Rate, n int) (after time.Duration) {
 	now, every := time.Now(), 2*r.every()
 	full := later(c.backup, now).Add(time.Duration(n) * every)
@@ -148,8 +148,8 @@ func (c *calls) alone(r Rate, n int) (after time.Duration) {
 	return 0
 }
 
-// floods counts a refusal, and reports whether it makes its caller a flood. A flood is
-// refused nine times as often as the limit admits calls.
+// floods counts a refusal, and reports whether its caller is a flood now. A flood is a caller who
+// is refused more than nine times as often as the limit admits calls.
 func (c *calls) floods(r Rate) bool {
 	now, every := time.Now(), max(1, r.every()/9)
 	c.flood = later(c.flood, now).Add(every)
@@ -173,7 +173,7 @@ func (c *calls) load(ctx context.Context, store storage.Values) error {
 	return nil
 }
 
-// save writes the row. After an error, the next use reads it again.
+// save writes the row. After an error, the next use reads the row again.
 func (c *calls) save(ctx context.Context, store storage.Values, row callsRow) error {
 	data, err := json.Marshal(row)
 	if err != nil {
@@ -193,8 +193,7 @@ func (c *calls) save(ctx context.Context, store storage.Values, row callsRow) er
 // time.
 const maxTries = 20
 
-// pause waits for a random time. Its limit is a millisecond, doubles with each try, and
-// is 64 ms at most.
+// pause waits for a random time, at first for up to 1 ms. Each try doubles this limit, up to 64 ms.
 func pause(ctx context.Context, tries int) error {
 	if err := storage.Rest(ctx, rand.N(time.Millisecond<<min(tries, 6))); err != nil {
 		return storage.Errorf(storage.Unavailable, "the request has ended before its limits were checked").Because(err)
@@ -202,10 +201,12 @@ func pause(ctx context.Context, tries int) error {
 	return nil
 }
 
-// edit replaces a row by the result of change, and keeps the new row for life; 0 is for ever. If
-// others write the row at the same time, edit reads it again. If ok is false, edit writes nothing.
+// edit replaces a row with the result of change. If ok is false, edit writes nothing. The written
+// row expires after life, or never if life is 0. If another writer was faster, edit reads the row
+// and calls change again.
 //
-// Errors: Conflict if other writers were always first; those of change and of the store.
+// Errors: Conflict if other writers were faster maxTries times; Unavailable if ctx ends; any error
+// of change or of the store.
 func edit[T any](ctx context.Context, store storage.Values, key storage.ValueKey, life time.Duration, change func(T) (next T, ok bool, err error)) error {
 	for tries := range maxTries {
 		v, row, err := loadRow[T](ctx, store, key)
@@ -232,7 +233,7 @@ func edit[T any](ctx context.Context, store storage.Values, key storage.ValueKey
 	return storage.Conflict
 }
 
-// loadRow reads a row. One that cannot be decoded counts as empty: the next write replaces
+// loadRow reads a row. A row that cannot be decoded counts as empty, and the next write replaces
 // it.
 func loadRow[T any](ctx context.Context, store storage.Values, key storage.ValueKey) (v storage.Value, row T, err error) {
 	v, err = store.LoadValue(ctx, key)

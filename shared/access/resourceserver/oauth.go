@@ -42,7 +42,8 @@ import (
 // Config configures a [ResourceServer]. Settings and Sealer are required.
 type Config struct {
 	Settings
-	// Servers are the names of all servers.
+	// Servers are the names of the configured MCP servers. [New] refuses settings that name any
+	// other server.
 	Servers []string
 	// Sealer seals the token of a connection if introspection is on. As long as the
 	// connection is open, the package asks the issuer about that token.
@@ -60,7 +61,7 @@ type ResourceServer struct {
 	verifier  verifier
 	introspec *introspector // nil if introspection is off
 	sealer    *storage.Sealer
-	needed    []string // names of the claims that admit needs
+	needed    []string // names of the claims that a grant keeps
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]grant
@@ -222,7 +223,7 @@ func (s *ResourceServer) look(ctx context.Context, token string) (map[string]any
 	return claims, err
 }
 
-// admit decides whether a grant may use one server, or one of a group.
+// admit decides whether the caller of a grant may use a server, or at least one server of a group.
 func (s *ResourceServer) admit(g grant, server string) error {
 	if err := s.meant(g, server); err != nil {
 		return err

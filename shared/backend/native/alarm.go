@@ -87,7 +87,7 @@ const maxAlarmTries = 3
 type schedule struct {
 	At      time.Time       `json:"at"`
 	Payload json.RawMessage `json:"payload,omitempty"`
-	Until   time.Time       `json:"until,omitzero"`  // a function that handles the alarm has it until this time
+	Until   time.Time       `json:"until,omitzero"`  // end of the lease of the function that handles the alarm, or zero
 	Tries   int             `json:"tries,omitempty"` // how often the handler was called
 }
 
@@ -98,7 +98,7 @@ type schedule struct {
 func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
 
 // WakeAt asks for a call of the handler of [Session.OnAlarm] at a time or soon after (on
-// AWS within a minute). The call comes even if no function runs then and the functions
+// AWS within a minute). The call comes even if no function runs then, or if the functions
 // were deployed anew. payload is kept as JSON and may be nil. WakeAt replaces an alarm
 // with the same name. An alarm whose session has ended or expired is not handled.
 //
@@ -174,8 +174,8 @@ func (s Session) schedule(ctx context.Context, name string) (v storage.Value, a 
 }
 
 // unschedule cancels the alarm old at the scheduler, after next has replaced it or the author has
-// cancelled it. It cancels nothing if next has the same time. If the process dies before that,
-// the old alarm comes and has no effect.
+// cancelled it. It cancels nothing if next has the same time. If the process dies before
+// unschedule has ended, the old alarm comes and has no effect.
 func (s Session) unschedule(ctx context.Context, name string, old, next schedule) error {
 	if s.in.k.Schedule == nil || old.At.IsZero() || old.At.Equal(next.At) || old.At.Before(time.Now()) {
 		return nil
@@ -206,8 +206,8 @@ func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	return err
 }
 
-// ringOnce is ring without the wait. held is the time until which another function holds
-// the alarm, or zero.
+// ringOnce is ring without the wait. held is the end of the lease of another function that
+// handles the alarm. It is zero if no other function does.
 func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err error) {
 	record, _, err := k.Store.Load(ctx, a.Session, "")
 	switch {
@@ -230,8 +230,8 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	now := time.Now()
 	switch {
 	case !due.At.Equal(a.At):
-		// The alarm was replaced. The new one comes by itself, unless the function that
-		// replaced it died before it scheduled the new one.
+		// Another alarm has replaced a; its schedule is due. It comes by itself, unless the function
+		// that set it died before the scheduler had it.
 		return held, k.reschedule(ctx, s.alarm(a.Name, due))
 	case due.At.After(now.Add(early)):
 		return held, k.reschedule(ctx, a)
@@ -258,8 +258,9 @@ func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
 	return k.Schedule.Schedule(ctx, a)
 }
 
-// handleAlarm calls the handler of an alarm that this function holds. It then deletes the
-// alarm, or releases it for another try.
+// handleAlarm calls the author's handler for an alarm whose lease the caller has taken. If the
+// handler succeeds, or if this was the last try, handleAlarm deletes the alarm. Otherwise it
+// ends the lease, so that the alarm can be tried again.
 func (k *Backend) handleAlarm(ctx context.Context, s Session, v storage.Value, due schedule, a Alarm) error {
 	handling, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -23,20 +23,20 @@ func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
 const (
 	// ackWithin is how long a box may take to end a request before the request needs a trace
-	// in the store. ackWithinBrief is the same if a function waits only until the request is
-	// accepted, which the trace shows.
+	// in the store. ackWithinBrief is the same for a function that waits only until the request
+	// is accepted. The trace shows that it is.
 	ackWithin      = time.Second
 	ackWithinBrief = 200 * time.Millisecond
-	// lookForBye and lookAfter are times until the next Check of a request: one that its box
-	// has given back, because the box is about to sleep, and one that a box has.
+	// lookForBye is the time until the next Check of a request that its box has given back,
+	// because the box is about to sleep. lookAfter is that time for a request that a box has.
 	lookForBye = 2 * time.Second
 	lookAfter  = 10 * time.Second
 )
 
-// Deliver implements sessions.Backend. If the box is awake, Deliver posts the message. If
-// not, it puts the message into the inbox and wakes the box. A message without requests
-// is posted once. If the box is not awake, a message that is to wake it does so, and any other
-// message is dropped.
+// Deliver implements sessions.Backend. It posts a request to an awake box. If the box is not
+// awake, Deliver puts the request into the inbox and wakes the box. A message without requests
+// never goes to the inbox. If d.Wakes is set, Deliver wakes the box and posts the message.
+// Otherwise it posts the message once if the box is awake, and drops it if not.
 //
 // Errors: TooLarge for a message of more than frame.MaxMessage bytes, Busy when a quota
 // is used up, Unavailable.
@@ -200,9 +200,10 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 	})
 }
 
-// tracker follows one request to its end for one function. The request was posted to the
-// generation bound, or it has an item in the inbox. If bound is 0 and inbox is false, only the
-// memory of this function has the request.
+// tracker follows one request to its end. Only the function that made the tracker uses it. The
+// request was posted to the generation bound, or it has an item in the inbox. A generation is one
+// life of a box (see storage.Box.Gen). If bound is 0 and inbox is false, only the memory of the
+// function has the request.
 type tracker struct {
 	k        *Backend
 	d        sessions.Delivery
@@ -213,7 +214,7 @@ type tracker struct {
 	trying   bool               // the function has tried a PutItem; the item may appear late
 	inbox    bool               // an item was put
 	handed   bool               // the request was posted, or may be in the inbox
-	returned bool               // the box gave the request back, and will soon be asleep
+	returned bool               // the box has put the request into the inbox, because it will soon be asleep
 	accepted bool               // see sessions.Status
 	tries    int                // number of resends, for the back-off
 }
@@ -270,9 +271,9 @@ func (t *tracker) moved(ctx context.Context, seen storage.Box) error {
 	return t.send(ctx, b)
 }
 
-// enqueue puts the request into the inbox and then reads the record, in this order. So a
-// function that wakes the box, or a runner that goes to sleep, either sees the item or has
-// changed the record before enqueue reads it.
+// enqueue puts the request into the inbox and then reads the record, in this order. Another
+// function may wake the box at the same time, or the runner may go to sleep. Each of them either
+// sees the item or has changed the record before enqueue reads it.
 func (t *tracker) enqueue(ctx context.Context) error {
 	_, err := t.k.Store.PutItem(ctx, storage.Item{
 		Box: t.d.Box, ID: t.d.Stream, State: storage.Waiting, Address: t.d.Address, Raw: t.d.Raw,
@@ -326,8 +327,8 @@ func (t *tracker) Check(ctx context.Context) (sessions.Status, error) {
 	return sessions.Status{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
 }
 
-// pause is the time until the next Check. It is short while only this function has the
-// request, and long once the request was accepted.
+// pause is the time until the next Check. It is short while only the memory of the function has
+// the request, and long once the request was accepted.
 func (t *tracker) pause() time.Duration {
 	if t.returned {
 		return lookForBye
@@ -426,9 +427,9 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 			return t.k.endItem(ctx, it, expired)
 		}
 		if !t.posted.IsZero() && !t.trying {
-			// The box gave the request back, so the box lives. That counts as an acceptance only
-			// if this function goes on to wait for the end: it has to wake the next
-			// generation.
+			// The box has put the request into the inbox, so the box lives. That counts as an
+			// acceptance only if the tracker is used until the request ends: then Check wakes
+			// the next generation.
 			t.bound, t.returned = 0, true
 			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != storage.WebSocket
 		}
@@ -486,9 +487,9 @@ func (t *tracker) after(ctx context.Context, b storage.Box) error {
 }
 
 // ended pushes the last event of a request to the client's connection, unless it was pushed
-// before. It does so only for an event that a function has written in place of the box
-// (generation 0), because that function may have died before it pushed the event. The relay
-// function pushes the last events that runners send.
+// before. It does so only for an event of generation 0, which a function has written in place of
+// the box. That function may have died before it pushed the event. The relay function pushes the
+// last events that runners send.
 func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
 	if tail.Gen != 0 {
 		return nil

@@ -63,12 +63,12 @@ type Config struct {
 	// more is Busy. Each of them holds a function, and the functions that handle the
 	// box's frames need some left. 0 means any number.
 	WaitingCalls int
-	// Snapshots gives runners their URLs. nil refuses every request for one.
+	// Snapshots gives runners the URLs of snapshots. nil refuses every request for a URL.
 	Snapshots Snapshots
 	// Kept reports whether the sessions of a server leave a snapshot while their box
-	// sleeps; nil means no server's do. Forget removes the snapshots that this generation
-	// of a box, or an older one, has saved for an owner. It is nil in a function that has
-	// no right to do so.
+	// sleeps; nil means no server's do. Forget removes the snapshots that generation gen of a
+	// box, or an older one, has saved for an owner. It is nil in a function that has no right
+	// to remove snapshots.
 	Kept   func(server string) bool
 	Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error
 	// StartTimeout is how long a box may take from the wake to its hello, if its place
@@ -91,8 +91,8 @@ type Config struct {
 
 // Snapshots stores the workspaces of boxes, by owner. An owner is a session's id, or a
 // name for several sessions that share a workspace. Every method fails with Unavailable if
-// the outcome is not known. If a newer generation has saved, the methods that take a
-// generation fail with storage.Fenced, or do nothing.
+// the outcome is not known. A generation is one life of the box. If a later generation than gen
+// has saved a snapshot, Room and Commit fail with storage.Fenced, and Forget does nothing.
 type Snapshots interface {
 	// Newest returns a URL for a GET of the newest snapshot, the sum that Room got for it,
 	// and the time it was saved. It returns NotFound if there is none.

@@ -32,8 +32,8 @@ func subscribe(ctx context.Context, x *exchange) error {
 	return nil
 }
 
-// joinStandalone makes a request a subscriber of the session's standalone stream, if the server
-// may send something there that the client gets. Otherwise it returns nil.
+// joinStandalone subscribes a request to the standalone stream of its session. It returns nil if
+// the session has no such stream, or if nothing that the client wants can come there.
 func joinStandalone(ctx context.Context, x *exchange) *subscriber {
 	subscribed := len(x.r.Session.Subscribed()) > 0
 	speaks := x.req.Rounds() && (asksClient(x) || logs(x)) || extends(x)
@@ -98,7 +98,8 @@ func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error
 // overhear handles a message that came on the standalone stream while the request is at the
 // server. There are two ways to ask the client. A legacy client can get a question at once,
 // while the request goes on (forward). Or the question ends the round (take), after which
-// nothing is held open while a human thinks. Only the second way fits a modern client.
+// nothing is held open while a human thinks. The client's answers begin the next round. Only the
+// second way fits a modern client.
 //
 // The second way needs a stream of the request that another process can resume. If there is
 // none, overhear asks a legacy client in the first way. For a modern client it refuses the
@@ -144,8 +145,8 @@ func (c *following) forward(ctx context.Context, m wire.Message) {
 	}
 }
 
-// unpark handles the parked questions, if the stream of the request can be resumed by now or
-// they have waited long enough.
+// unpark handles the questions that overhear has set aside (c.parked). It does so once the stream
+// of the request can be resumed, or once they have waited long enough.
 func (c *following) unpark(ctx context.Context) {
 	if len(c.parked) == 0 || c.talk.last == "" && time.Now().Before(c.due) {
 		return

@@ -22,7 +22,7 @@ const (
 // Tail keeps the last 64 KiB of an output stream of a process. The zero Tail is ready to use.
 type Tail struct {
 	mu   sync.Mutex
-	buf  []byte // at most maxKept bytes; the oldest is at the index at
+	buf  []byte // at most maxKept bytes; the oldest is buf[at]
 	at   int
 	over bool // something was overwritten, so older output is lost
 
@@ -55,13 +55,13 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Text returns the kept output, except the first bytes that the process wrote; first is their
-// number. cut says that output before text was dropped.
-func (t *Tail) Text(first int64) (text string, cut bool) {
+// Text returns the kept output, but omits the first skip bytes that the process wrote. cut reports
+// whether output before text is missing.
+func (t *Tail) Text(skip int64) (text string, cut bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text, cut = string(t.buf[t.at:])+string(t.buf[:t.at]), t.over
-	if older := first - (t.total - int64(len(text))); older > 0 {
+	if older := skip - (t.total - int64(len(text))); older > 0 {
 		text, cut = text[min(older, int64(len(text))):], true
 	}
 	return text, cut
@@ -75,8 +75,8 @@ func (t *Tail) Total() int64 {
 }
 
 // Lately returns how many bytes the process had written before its current burst of output. A
-// burst is output without a pause of more than a second; if the last second had none, nothing is
-// excluded.
+// burst is output without a pause of more than a second. If the last second had no output, there is
+// no current burst, and Lately returns the total.
 func (t *Tail) Lately() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,10 +96,9 @@ func (t *Tail) ReadAll(from io.Reader) {
 // removed.
 func (t *Tail) Last(hide *redact.Redactor) string { return t.Since(0, hide) }
 
-// Since is like [Tail.Last], but leaves out the first bytes that the process wrote; first is their
-// number.
-func (t *Tail) Since(first int64, hide *redact.Redactor) string {
-	text, cut := t.Text(first)
+// Since is like [Tail.Last], but omits the first skip bytes that the process wrote.
+func (t *Tail) Since(skip int64, hide *redact.Redactor) string {
+	text, cut := t.Text(skip)
 	text = hide.Text(text)
 	if cut {
 		text = hide.Begin(text)

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// host returns the folder to copy, without links, or "" if there is none. home is the user's home
-// folder, which is never inferred for Auto.
+// host returns the path of the folder to copy, with links resolved, or "" if there is none. home is
+// the user's home folder, which host never infers for Auto.
 func (s Server) host(home string) (string, error) {
 	path := s.HostPath
 	if path == Auto {
@@ -126,16 +126,16 @@ func unwrapVenv(dir string) string {
 	return dir
 }
 
-// inVenv reports whether the folder bin in the folder venv has the names of a virtual
-// environment's programs.
+// inVenv reports whether VENV/BIN, made of the two names, is a usual path of the programs in a
+// virtual environment.
 func inVenv(venv, bin string) bool {
 	return slices.Contains([]string{".venv", "venv", "env", ".env"}, venv) && (bin == "bin" || bin == "Scripts")
 }
 
 // rewrite adapts the command line to the workspace. It changes paths below the host path into
 // paths in the copy. Programs of the host path's virtual environment become plain names, because
-// they are installed anew. plain is the plain name of the command, "" if the command was no such
-// program.
+// they are installed anew. If the command is such a program, plain is its plain name; otherwise
+// plain is "".
 func (s *provisioning) rewrite() (plain string, err error) {
 	l := &s.launch
 	from := []string{s.host}
@@ -171,8 +171,8 @@ func cwd(configured, workspace string) (string, error) {
 	return filepath.Join(workspace, configured), nil
 }
 
-// rewritePath changes a path that is one of the folders, or below one, into a path in to. Other
-// paths stay, even if they begin with the same letters.
+// rewritePath replaces the folder at the beginning of a path with to, if it is one of the folders
+// in from. Other paths stay, even if they begin with the letters of such a folder.
 func rewritePath(path string, from []string, to string) string {
 	if !filepath.IsAbs(path) {
 		return path
@@ -186,9 +186,10 @@ func rewritePath(path string, from []string, to string) string {
 	return path
 }
 
-// rewriteCommand adapts a command as rewritePath does. If the command is a program of a virtual
-// environment in the folder, moved is its name, and "python" for an interpreter; plain is the name
-// in the command.
+// rewriteCommand changes the path of a command as rewritePath does. A program in a virtual
+// environment of the folders in from becomes a plain name instead. For it, moved and plain are the
+// name of the program, except that moved is "python" for any Python. For all other commands, plain
+// is "".
 func rewriteCommand(cmd string, from []string, to string) (moved, plain string) {
 	moved = rewritePath(cmd, from, to)
 	local := moved != cmd || !filepath.IsAbs(cmd) && strings.Contains(cmd, "/")

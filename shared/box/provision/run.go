@@ -20,8 +20,8 @@ const (
 	maxOutput = 4 << 20 // bytes of an install's output that are logged
 )
 
-// command is a program that is run to its end. It runs in its own process group. What it has
-// started in that group is killed when it ends.
+// command is a program that is run to its end. It runs in its own process group. When the program
+// ends, all other processes of the group are killed.
 type command struct {
 	argv []string // the first is an absolute path
 	dir  string
@@ -31,12 +31,13 @@ type command struct {
 	start func(*exec.Cmd) error
 }
 
-// commandError describes how a command failed.
+// commandError is the error of command.run for a program that was started but did not exit with
+// code 0.
 type commandError struct {
 	code int    // -1 if the command did not exit by itself
 	how  string // how it ended, such as "was killed by SIGKILL"
 	said string // the end of the command's stderr
-	more string // a longer part of that end
+	more string // all of stderr that was kept
 	hint string // advice, "" for none
 	// lacks is the beginning of the error for the user: that the disk is full, or which package or
 	// version the index does not have. It is "" for any other failure.

@@ -42,9 +42,9 @@ type entry struct {
 // tree maps the slash-separated paths in a folder to their entries.
 type tree map[string]entry
 
-// refresh turns the folder to into a copy of the folder from, in place. record is the file that
+// refresh copies the folder named by from into the folder named by to. record names the file that
 // lists the entries of the last copy. refresh removes entries of record that no longer exist in
-// from. If an entry has not changed in from, the copy stays as the process has left it, even if
+// from. If an entry has not changed in from, its copy stays as the process has left it, even if
 // the process has removed it. Entries that are not in record belong to the process and stay. If
 // there is no record, refresh removes everything that is not in from, except the folders of
 // dependencies and caches. No two calls may refresh the same folder at the same time.
@@ -138,8 +138,8 @@ func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	return t, err
 }
 
-// look returns the entry with this name. ok is false if it must not be copied, because it is no
-// file, folder or link.
+// look describes the entry with this name. ok is false if the entry is gone, or is a socket, pipe
+// or device. look fails if a link leads out of src.
 func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err error) {
 	info, err := d.Info()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -222,8 +222,8 @@ func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	return err == nil || strings.HasSuffix(base, ".egg-info")
 }
 
-// kept reports whether a name belongs to the dependencies and caches of the process, which are
-// never removed as stale.
+// kept reports whether a name is in a folder of dependencies or caches of the process. If there is
+// no record, removeStale leaves these folders alone.
 func kept(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
@@ -329,9 +329,9 @@ func (c *copier) place(name string) error {
 	return nil
 }
 
-// enter makes dir again if a process had removed it, or a folder above it, before its box slept,
-// because the source now has something new there. It returns false if the process had put
-// something else in its place.
+// enter prepares dir for a new entry. If a process had removed dir or a folder above it before its
+// box slept ([entry].Own), enter makes dir again. It returns false if the process had put something
+// else in the place of such a folder.
 func (c *copier) enter(dir string) (bool, error) {
 	for above := dir; above != "."; above = path.Dir(above) {
 		if !c.old[above].Own {
@@ -345,8 +345,7 @@ func (c *copier) enter(dir string) (bool, error) {
 	return true, nil
 }
 
-// replace replaces a file or a link by a rename, so that a process sees either the old or the new
-// one.
+// replace replaces a file or a link by a rename, so that a process never sees a part of the file.
 func (c *copier) replace(name string, e entry) error {
 	temp := path.Join(path.Dir(name), ".staging-"+digest(name)[:12])
 	if err := c.dst.RemoveAll(temp); err != nil {

@@ -97,8 +97,8 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 }
 
 // put saves a memory image, unless image is nil, and then an archive of the workspace. archive
-// gets the name of the present archive, and returns the function that writes the new one, or nil
-// to keep the present one. Either both files become current or neither does.
+// gets the name of the present archive. It returns the function that writes the next archive, or
+// nil to keep the present archive. Either both files become current or neither does.
 func (f *Folder) put(key string, gen int64, image func(io.Writer) error, archive func(present string) (write func(io.Writer) error, err error)) (err error) {
 	dir := f.of(key)
 	var files []*os.File
@@ -106,7 +106,7 @@ func (f *Folder) put(key string, gen int64, image func(io.Writer) error, archive
 		for _, file := range files {
 			_ = file.Close() // the file was synced, or is not used
 			if err != nil {
-				_ = os.Remove(file.Name()) // err says more than an error of this
+				_ = os.Remove(file.Name()) // err matters more than an error of Remove
 			}
 		}
 		if err != nil {
@@ -280,8 +280,8 @@ func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 	return n, nil
 }
 
-// newest returns when something in the folder of a key was last written, as far as Sweep counts
-// it.
+// newest returns the latest modification time of the files in the folder of a key. Get changes the
+// time of the pointer, so a read counts too. If there are no files, newest returns the folder's time.
 func newest(dir string) time.Time {
 	var last time.Time
 	entries, err := os.ReadDir(dir)

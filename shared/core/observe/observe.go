@@ -30,9 +30,9 @@ const (
 )
 
 // Event is one request, frame or other event that was handled, or a message that was sent to a server
-// ([Work]). Fields that do not belong to its Kind may be empty. It has no secrets, except in Said, in
-// Ended, and in Why, which may repeat what a server answered. The first Observer writes the bodies in
-// Said and Ended for auditors and removes them from the Event.
+// ([Work]). Fields that do not belong to its Kind may be empty. Said, Ended and Why may contain
+// secrets: they repeat what a client or a server has said. The other fields have none. The first
+// Observer writes the bodies in Said and Ended for auditors and removes them from the Event.
 type Event struct {
 	Kind            string
 	Level           slog.Level
@@ -69,8 +69,8 @@ type Event struct {
 	Traces []string // of the requests in a Frame
 }
 
-// Caller is where a request came from. Server, Tenant and Principal may be claims that the caller has
-// not proven. They are empty if Event.Principal is set and the Kind is not API.
+// Caller is the sender of a request. Server, Tenant and Principal may be claims without proof. All
+// three are empty if Event.Principal is set, except in events of Kind [API].
 type Caller struct {
 	Server, Tenant, Principal string
 	Key                       string // ID of an API key
@@ -105,7 +105,7 @@ func (o Observer) Tell(ctx context.Context, m storage.Meter, e *Event) {
 	}
 }
 
-// Log returns the Observer that writes a line for each event whose level the logger has.
+// Log returns the Observer that writes a line for each event whose level is enabled in the logger.
 func Log(to *slog.Logger) Observer {
 	if to == nil {
 		return nil
@@ -211,8 +211,8 @@ func (e *Event) attrs() []slog.Attr {
 	return all
 }
 
-// caller returns the attribute that says where a request came from. It is a group, so that bills and
-// metrics, which read attributes by name, do not read its members: a refused caller may choose these.
+// caller returns the attribute that says where a request came from. It is a group, because bills and
+// metrics read attributes by name. They must not read its members, which a refused caller may choose.
 func (e *Event) caller() slog.Attr {
 	c, names := e.Caller, []slog.Attr{}
 	if e.Principal == "" && e.Kind != API {

@@ -34,7 +34,7 @@ func (u *Units) Each(visit func(name string, n *float64)) {
 	visit("out_gb", &u.OutGB)
 }
 
-// Plus returns the sum of u and v.
+// Plus adds each field of v to the same field of u and returns the result. It changes neither.
 func (u Units) Plus(v Units) Units {
 	added := make([]float64, 0, 16)
 	v.Each(func(_ string, n *float64) { added = append(added, *n) })
@@ -43,7 +43,7 @@ func (u Units) Plus(v Units) Units {
 	return u
 }
 
-// Times returns the units multiplied by k.
+// Times multiplies each field of u by k and returns the result. It does not change u.
 func (u Units) Times(k float64) Units {
 	u.Each(func(_ string, n *float64) { *n *= k })
 	return u

@@ -21,7 +21,7 @@ func Style() string { return style }
 // Page is the content that Write puts between the head and the foot that all pages share.
 type Page struct {
 	Title string // plain text
-	Body  string // HTML; texts that others have chosen must have gone through [Escape]
+	Body  string // HTML; text from outside this program must have gone through [Escape]
 	// Forms says to which URLs the page's forms may lead, in the syntax of the CSP directive
 	// form-action; "" for a page without forms. A browser also checks each redirect that follows.
 	Forms string

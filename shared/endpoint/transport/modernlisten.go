@@ -22,7 +22,7 @@ func (m modern) listen(endpoint sessions.Endpoint, kind string) error {
 	if err != nil {
 		return out.fail(err)
 	}
-	if len(to) == 1 && to[0].Greeting == nil { // no process has given this server's answer to initialize yet, so ask for it
+	if len(to) == 1 && to[0].Greeting == nil { // an endpoint of one server sets no Greeting, so look for the server's answer to initialize
 		greeting, refused, err := m.greeting(endpoint, kind, out)
 		if err != nil {
 			return out.fail(err)
@@ -184,8 +184,8 @@ func honoured(out *reply, subscription *sessions.Call, uris []string) ([]string,
 	return agreed, nil
 }
 
-// numbered returns which request of a subscription an event answers, by the number in its id
-// ([sessions.Manager.Subscribe]).
+// numbered returns the index of the request of a subscription that an event answers. The index is
+// the end of the request's id; see [sessions.Manager.Subscribe].
 func numbered(e storage.Event, stream storage.StreamID) (i int, ok bool) {
 	id, _ := wire.String(wire.Lookup(e.Raw, "id"))
 	prefix := string(stream) + "-"

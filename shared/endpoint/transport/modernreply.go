@@ -12,14 +12,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// reply is the response to one modern request. It is plain JSON with a status if the
-// answer is the first message and comes within KeepAlive, and otherwise an event stream.
-// A client could take a longer silence for a failure.
+// reply is the response to one modern request. If the answer comes within KeepAlive, and no
+// message comes before it, the response is plain JSON with a status. Otherwise it is an event
+// stream, because a client could take a longer silence for a failure.
 type reply struct {
 	x     *exchange
 	ctx   context.Context
 	view  func(raw []byte) []byte // translates messages for the client; see [sessions.Dispatched]
-	into  func(raw []byte) error  // if not nil, messages go to the response of several servers, of which this reply is a part
+	into  func(raw []byte) error  // if not nil, gets the messages: the reply is part of a response of several servers
 	id    []byte
 	end   time.Time // when the response must be over
 	alive time.Time // when the next comment is due
@@ -57,8 +57,8 @@ var (
 func (r *reply) next(call *sessions.Call) ([]storage.Event, error) {
 	for {
 		until := earlier(r.end, r.alive)
-		// This function may leave the call only if a box executes it. A call that this
-		// function executes would end with it.
+		// The call may become a task only if a box executes it. If this process executes the
+		// call, the response must stay open; see [sessions.Call.Held].
 		mayLeave := !r.task.IsZero() && !call.Held()
 		if mayLeave {
 			until = earlier(until, r.task)
@@ -105,9 +105,10 @@ func waitFor[T any](r *reply, from <-chan T) (next T, err error) {
 	}
 }
 
-// until returns the events of a call that come before the time then.
-func (r *reply) until(call *sessions.Call, then time.Time) ([]storage.Event, error) {
-	events, err := call.Next(r.ctx, then)
+// until waits for the next events of a call and returns them. If deadline passes first, it
+// returns none. It returns errGone if the client has gone away.
+func (r *reply) until(call *sessions.Call, deadline time.Time) ([]storage.Event, error) {
+	events, err := call.Next(r.ctx, deadline)
 	if err != nil && errors.Is(r.ctx.Err(), context.Canceled) {
 		return nil, errGone
 	}
@@ -170,7 +171,7 @@ func (r *reply) finish(raw []byte, code wire.Code) {
 	_ = r.out.flush() // it does not matter if the client has gone
 }
 
-// fail ends a response with an error. If it cannot send the error, it returns it.
+// fail ends the response with the error err. If fail cannot send err, it returns err.
 func (r *reply) fail(err error) error {
 	var rpc *wire.Error
 	switch {

@@ -93,14 +93,15 @@ func (g *Group) join(ctx context.Context, id storage.ID, members ...sessions.Cal
 	}
 }
 
-// markJoined is the method of a mark. Marks are not sent to clients.
+// markJoined is the method of an internal message, a mark, in the stream of a group's session. A mark
+// names a member whose stream must be read too (see join). Clients never get a mark.
 const markJoined = "notifications/dormouse/joined"
 
 func joinedMark(member string) []byte {
 	return wire.NewNotification(markJoined, append(wire.AppendString([]byte(`{"server":`), member), '}'))
 }
 
-// joinedOf returns the member that a mark names, "" if raw is no mark.
+// joinedOf returns the member that the mark raw names. It returns "" if raw is no mark.
 func joinedOf(raw []byte) string {
 	if method, _ := wire.String(wire.Lookup(raw, "method")); method != markJoined {
 		return ""
@@ -109,8 +110,8 @@ func joinedOf(raw []byte) string {
 	return name
 }
 
-// joined returns the members with which a session has opened sessions, each with its caller. The
-// session, of, is one with the group.
+// joined returns the callers at those members with which the group's session has opened sessions.
+// of is the record of the group's session.
 func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 	for _, c := range g.Members {
 		if slices.Contains(of.Members, c.Server.Name) {
@@ -121,8 +122,8 @@ func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 }
 
 // An event id of a request stream begins with the name of the member. The standalone stream of a group
-// has the events of all members that the session uses, so its ids name a place in the stream of
-// each. The event ids of HTTP+SSE also name a place in each stream, after the id of the session:
+// has the events of all members that the session uses. So its ids name a place in the stream of each
+// member. The event ids of HTTP+SSE also name a place in each stream, after the id of the session:
 //
 //	everything~7/0jv…             an event of a request stream
 //	everything~12;memory~3.k2f…   a place in the standalone stream

@@ -64,9 +64,9 @@ func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Mes
 	return u.session, h.readyCall(wire.ResultResponse(m.ID, result)), nil
 }
 
-// Session returns the session with a group that has this id, and makes it Ready because its client
-// uses it. If a WebSocket message has arrived before the session's initialize, Session waits for
-// the initialize, as [Manager.Accept] does.
+// Session returns the group's session with this id, and makes it Ready, because its client uses it.
+// If a WebSocket message has arrived before the session's initialize, Session waits for the
+// initialize, as [Manager.Accept] does.
 //
 // Errors: NotFound, Invalid (it is not initialized), Unavailable.
 func (h *Manager) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {
@@ -88,10 +88,11 @@ func (u *use) started(ctx context.Context) error {
 	return u.ready(ctx)
 }
 
-// Join opens a session with each of members, at least one, for the session with a group that has
-// this id. The new sessions get the initialize and the log level of the group's session. A session
-// that an operator has ended is opened anew. Join also extends the life of the group's session,
-// which must not expire before the others. Cost: one read and a write, and a write for each member.
+// Join opens a session with each of members for the group's session with this id. members must not
+// be empty. The members' sessions get the initialize and the log level of the group's session. If an
+// operator has ended a member's session, Join opens it anew. Join also extends the life of the
+// group's session, which must not expire before the members' sessions. Cost: one read and a write,
+// and a write for each member.
 //
 // Errors: as of [Manager.Session].
 func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
@@ -129,8 +130,8 @@ func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ..
 		return err
 	}
 	// The client has opened or closed a connection after the group's session was read. Connect and
-	// Disconnect did not find the new sessions in the Members of the group's session yet. So the new
-	// sessions must get the change here.
+	// Disconnect did not find these members in the Members of the group's session yet. So the
+	// members' sessions must get the change here.
 	for _, c := range members {
 		member, err := h.use(ctx, c, MemberID(id, c.Server.Name))
 		if err == nil {
@@ -146,8 +147,8 @@ func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ..
 	return nil
 }
 
-// openMember stores the session that the session with a group has with the member of c. It does not
-// change u.
+// openMember stores a session with the member that c calls, for the group's session u.session. It
+// does not change u.
 func (u *use) openMember(ctx context.Context, c Caller) error {
 	h, group := u.manager, u.session
 	s := c.opened(MemberID(group.ID, c.Server.Name), h.limits)
@@ -164,9 +165,9 @@ func (u *use) openMember(ctx context.Context, c Caller) error {
 	return err
 }
 
-// Joins returns a Call that reads, from the beginning, the messages that [Manager.Say] has written
-// for the session with a group that has this id. Package aggregate writes one when the session uses
-// a member for the first time.
+// Joins returns a Call that reads what [Manager.Say] has written for the group's session with this
+// id. It begins at the first message. Package aggregate writes a message when the session uses a
+// member for the first time.
 func (h *Manager) Joins(id storage.ID) *Call {
 	return &Call{manager: h, session: id, stream: storage.LegacySSE, begun: time.Now()}
 }
@@ -208,7 +209,7 @@ func reopen(ctx context.Context, store storage.Sessions, s storage.Session) erro
 type Known struct {
 	Result json.RawMessage // of initialize or of a request for a list; nil if no record has it
 	Fresh  bool            // a process of the server would still answer with Result
-	Up     bool            // asking the server would start nothing: its box is awake, or it has no box
+	Up     bool            // the server can be asked without starting a box: its box is awake, or it has none
 }
 
 // Greetings returns the members' answers to initialize, in the order of members, as far as the
@@ -236,8 +237,8 @@ func lacks(greeting json.RawMessage, method string) bool {
 	return greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil
 }
 
-// Lists returns the members' answers to the list method, in the order of members, as far as the
-// handshake records have them for clients like that of s. Of s it uses Version, Init and
+// Lists returns the members' answers to the list method, in the order of members. It has the answers
+// that the handshake records keep for clients like that of s. Of s it uses Version, Init and
 // Transport. If a record has no list for such clients, the result is the list that [Manager.Borrow]
 // has kept. A server whose answer to initialize declares no lists of this kind has an empty list.
 // Lists also extends the life of s, unless s is modern: then s is made up and not stored.
@@ -306,8 +307,8 @@ func (u *use) forClient(ctx context.Context, c Caller, method string, list json.
 	return list, nil
 }
 
-// memberOf returns s with the fields on which lists depend set as in the client's session with the
-// member of c.
+// memberOf returns s with those fields changed on which lists depend. They are then as in the
+// client's session with the member that c calls.
 func memberOf(s storage.Session, c Caller) storage.Session {
 	s.Digest, s.Tenant, s.Principal, s.Served = c.Server.Digest, c.Tenant, c.Principal, false
 	return s
@@ -320,8 +321,8 @@ func lastPart(s storage.Session, c Caller, method string) string {
 }
 
 // Borrow returns the list that a member last gave to a client with any capabilities and protocol
-// version, nil if the handshake record has none. It also keeps the list under [lastPart], for the
-// clients for which the record has no list of their own.
+// version. It returns nil if the handshake record has none. Borrow also keeps the list under
+// [lastPart], for clients for which the record has no list of their own.
 //
 // Errors: Unavailable.
 func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {
@@ -353,9 +354,9 @@ func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, metho
 	return u.forClient(ctx, c, method, list)
 }
 
-// SetLevel records the level of m, a logging/setLevel, in the session with a group that has this id,
-// and in its sessions with members. It sends m to the members whose box is awake, and does not wait
-// for their answers.
+// SetLevel records the level of m, a logging/setLevel, in the group's session with this id and in
+// the members' sessions. It sends m to the members whose box is awake, and does not wait for their
+// answers.
 //
 // Errors: NotFound, Unavailable.
 func (h *Manager) SetLevel(ctx context.Context, of Caller, id storage.ID, members []Caller, m wire.Message) error {

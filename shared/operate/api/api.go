@@ -101,7 +101,7 @@ type Options struct {
 	Prepare func(ctx context.Context, server string) (Prepared, error)
 	// Pushed says that functions take the servers file from the store.
 	Pushed bool
-	// Idle is how long a box without work stays awake if its server sets no time.
+	// Idle is how long an unused box stays awake if its server sets no time.
 	Idle time.Duration
 	// Hide replaces the secrets of all servers in a text.
 	Hide func(text string) string
@@ -109,9 +109,10 @@ type Options struct {
 	Bill func(ctx context.Context, since time.Time) (Bill, error)
 
 	History
-	// Changes waits for a change of a server that the caller sees, which may reports. after is
-	// now of the last call of Changes, or 0. Changes returns the servers that have changed
-	// since. The error is that of ctx.
+	// Changes returns the servers that changed later than the change with the number after. now
+	// is the number of the newest change. Changes returns only servers for which may is true,
+	// and waits until there is one. If after is 0, it returns at once, without servers. The error
+	// is that of ctx.
 	Changes func(ctx context.Context, after uint64, may func(tenant, server string) bool) (servers []string, now uint64, err error)
 	// Entry returns a link to the console that works once. Only the user of the machine may
 	// ask for it.
@@ -130,8 +131,8 @@ type Acts struct {
 	Give func(ctx context.Context, id storage.ID, principal string) ([]storage.Session, error)
 	// Halt stops processes of a box; see relayserver.Backend.Halt.
 	Halt func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error)
-	// Remembered lists the boxes that keep the memory of a process that sleeps, which Halt then
-	// deletes. nil: no box keeps any.
+	// Remembered lists the boxes that keep the memory of a sleeping process. Halt deletes that
+	// memory. nil: no box keeps any.
 	Remembered func() []storage.BoxID
 	// Forget forgets the handshake record of a tenant's server. nil: it stays.
 	Forget func(ctx context.Context, tenant string, s serversfile.Server) error
@@ -157,7 +158,7 @@ type History struct {
 	// Starts returns the newest starts of a server, the newest first.
 	Starts func(context.Context, StartQuery) ([]Start, error)
 	// Busy returns the times in which calls were executed. The times of one tenant and server
-	// follow each other, in the order of their begin.
+	// follow each other, sorted by their begin.
 	Busy func(context.Context, PeopleQuery) ([]Busy, error)
 }
 
@@ -401,7 +402,7 @@ func (x *exchange) sender(err error) *observe.Caller {
 	return &observe.Caller{Tenant: cmp.Or(x.caller.Tenant, who.Tenant), Principal: cmp.Or(x.caller.Principal, who.Principal), Key: who.Credential, Address: address}
 }
 
-// body reads the body of a request. An empty body leaves into as it is.
+// body decodes the body of a request into the value at into. An empty body changes nothing.
 func (x *exchange) body(into any) error {
 	d := json.NewDecoder(x.r.Body)
 	d.DisallowUnknownFields()
@@ -416,7 +417,7 @@ func (x *exchange) body(into any) error {
 	}
 }
 
-// Version returns the version of the program, such as v0.4.0, or devel without one.
+// Version returns the version of the program, such as v0.4.0, or devel if it has none.
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version

@@ -7,9 +7,9 @@
 // # What Lambda promises
 //
 // Lambda neither lists nor stops invocations, and ends each after 15 minutes. Nothing reports
-// the end of an invocation: a destination would, but the role of the boxes would need one more
-// right. An event may come twice, or up to a minute late. The host accepts one runner with the
-// one-time token of an event, and fences any other.
+// the end of an invocation. A destination of the function could, but the role of the boxes would
+// need one more right for it. An event may come twice, or up to a minute late. The host accepts one
+// runner with the one-time token of an event, and fences any other.
 //
 // # Tenants
 //
@@ -43,7 +43,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Place names this fleet's place. The ids of its tasks begin with it.
+// Place is the name of Lambda as a place where boxes can run. The ids of the fleet's tasks begin
+// with it.
 const Place = "lambda"
 
 const (
