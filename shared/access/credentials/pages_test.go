@@ -121,9 +121,9 @@ func TestProvidersThatAreWrongAreRefused(t *testing.T) {
 		`{"a":{"authorize":"https://a.example","token":"https://a.example/t"}}`:                                        "client_id is not set",
 		`{"a":{"authorize":"https://a.example","token":"https://a.example/t","client_id":"c","client_secret":"${X}"}}`: "client_secret has a variable that is not set",
 		`{"a":{"authorise":"https://a.example"}}`:                                                                      "authorise",
-		`{"a":{"scopes":"repo"}}`: "scopes",
-		`[]`:                      "x-dormouse.connect",
-		`{"a":{"exchange":"https://a.example/t"}}`: "exchange",
+		`{"a":{"scopes":"repo"}}`:                                                                                      "scopes",
+		`[]`:                                                                                                           "x-dormouse.connect",
+		`{"a":{"exchange":"https://a.example/t"}}`:                                                                     "exchange",
 	} {
 		if _, err := credentials.ReadProviders([]byte(section), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", section, err)

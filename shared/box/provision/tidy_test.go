@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,9 +13,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// tidy calls Tidy, even if Tidy has just run.
+// tidy calls Tidy, even if Tidy has just run. Meanwhile no test that runs beside this one starts
+// a process: until it executes its program, it has the locks that this process has just closed.
 func (r *rig) tidy(keep Keep) int {
 	r.t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	_ = os.Remove(filepath.Join(r.root, "cache", tidiedFile))
 	n, err := Tidy(r.t.Context(), filepath.Join(r.root, "cache"), keep)
 	commontest.OK(r.t, err)
