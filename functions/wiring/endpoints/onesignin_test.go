@@ -113,19 +113,24 @@ func TestACallAtAGroupNeedsTheScopeOfItsTool(t *testing.T) {
 	s.signIn = true
 	_, token, _ := s.brokered("/mcp", "")
 	s.warm = s.handler()
-	s.cost()
-	for address, c := range map[string]struct{ tool, arguments string }{
-		"/mcp": {"who__me", "{}"}, "/mcp?tools=search": {"call_tool", `{"name":"who__me","arguments":{}}`},
-	} {
-		body, headers := modernRequest("tools/call", c.tool)
-		a := s.do("POST", address, strings.Replace(body, `"arguments":{}`, `"arguments":`+c.arguments, 1), append(headers, bearer(token))...)
+	refused := func(address, tool, arguments string) {
+		t.Helper()
+		body, headers := modernRequest("tools/call", tool)
+		a := s.do("POST", address, strings.Replace(body, `"arguments":{}`, `"arguments":`+arguments, 1), append(headers, bearer(token))...)
 		want := `Bearer error="insufficient_scope", resource_metadata="` + s.url + `/.well-known/oauth-protected-resource` + address + `", scope="mcp who:write"`
 		if a.status != 403 || a.header.Get("WWW-Authenticate") != want || !strings.Contains(a.body, `"code":403`) {
 			t.Errorf("%s: %+v", address, a)
 		}
 	}
-	if got := s.cost(); got[1] != 0 {
-		t.Errorf("refusals cost %v reads and writes", got)
+	writes := 1
+	for range 3 { // what the site writes by itself comes beside one round at most
+		s.cost()
+		refused("/mcp", "who__me", "{}")
+		refused("/mcp?tools=search", "call_tool", `{"name":"who__me","arguments":{}}`)
+		writes = min(writes, int(s.cost()[1]))
+	}
+	if writes != 0 {
+		t.Error("refusals write")
 	}
 	body, headers := modernRequest("tools/call", "counter__add")
 	if a := s.do("POST", "/mcp", body, append(headers, bearer(token))...); a.status != 200 || !strings.Contains(a.body, `"text":"1"`) {

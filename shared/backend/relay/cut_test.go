@@ -187,9 +187,11 @@ func TestCallsDoNotFeelARenewal(t *testing.T) {
 			}
 		}
 		c.work.Wait()
-		synctest.Wait()
-		if len(times) != 1 || c.opened != 3 {
-			t.Errorf("%d connections, quick calls took %v", c.opened, times)
+		c.line.mu.Lock()
+		opened := c.opened
+		c.line.mu.Unlock()
+		if len(times) != 1 || opened != 3 {
+			t.Errorf("%d connections, quick calls took %v", opened, times)
 		}
 		c.quiet()
 	})
