@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/cookiejar"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -149,11 +148,7 @@ func TestGoSDKSignsInCallsAndStepsUp(t *testing.T) {
 // brokered signs ada in and returns an access token of the site's own, with scopes.
 func (s *site) brokered(address, scope string) (client, access, refresh string) {
 	s.t.Helper()
-	var doc map[string]any
-	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/register", strings.NewReader(`{"redirect_uris":["http://127.0.0.1/done"]}`))
-	w := httptest.NewRecorder()
-	s.handler().ServeHTTP(w, r)
-	commontest.OK(s.t, json.Unmarshal(w.Body.Bytes(), &doc))
+	_, doc := s.post("/register", `{"redirect_uris":["http://127.0.0.1/done"]}`)
 	client = doc["client_id"].(string)
 	verifier := strings.Repeat("v", 43)
 	hash := sha256.Sum256([]byte(verifier))
