@@ -48,10 +48,6 @@ func drain(ctx context.Context, m *machine) {
 	}
 }
 
-// endWithin is how long calls in flight may take to end if dormouse run stops without a drain.
-// Boxes give their own calls the same time.
-const endWithin = 5 * time.Second
-
 // awaitCalls waits until no call is in flight, but not beyond the time until or the end of ctx. It
 // is for calls of remote and native servers: they have no box that would wait for them.
 func awaitCalls(ctx context.Context, m *machine, until time.Time) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -27,7 +28,7 @@ func TestDrainSaysWhatItWaitsFor(t *testing.T) {
 
 // Ctrl-C waits for calls that have no box, and no longer than boxes wait for theirs.
 func TestCallsWithoutABoxGetFiveSeconds(t *testing.T) {
-	for takes, want := range map[time.Duration]time.Duration{0: 0, 3 * time.Second: 3 * time.Second, time.Hour: endWithin} {
+	for takes, want := range map[time.Duration]time.Duration{0: 0, 3 * time.Second: 3 * time.Second, time.Hour: runner.DrainTime} {
 		synctest.Test(t, func(t *testing.T) {
 			m := &machine{public: &listeners{}}
 			m.lines = journal.NewLines(m.recorder, journal.Options{})
@@ -36,7 +37,7 @@ func TestCallsWithoutABoxGetFiveSeconds(t *testing.T) {
 				time.AfterFunc(takes, func() { m.public.use.add(true, -1) })
 			}
 			begun := time.Now()
-			awaitCalls(t.Context(), m, begun.Add(endWithin))
+			awaitCalls(t.Context(), m, begun.Add(runner.DrainTime))
 			if took := time.Since(begun); took < want || took > want+time.Second {
 				t.Errorf("a call of %s got %s, want %s", takes, took, want)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
@@ -188,8 +189,8 @@ const stopUnstored = 3 * time.Second
 const lastSend = 3 * time.Second
 
 // stop ends all parts. It refuses new messages first. Then it ends the boxes, whose last messages
-// the functions still handle. Then it ends the functions. Calls in flight may take [endWithin] to
-// end.
+// the functions still handle. Then it ends the functions. Calls in flight may take
+// [runner.DrainTime] to end.
 func (m *machine) stop(ctx context.Context) {
 	m.stopping.Store(true)
 	within := stopTime
@@ -199,7 +200,7 @@ func (m *machine) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	m.public.close()
-	until := time.Now().Add(endWithin)
+	until := time.Now().Add(runner.DrainTime)
 	if m.upkeep.end != nil {
 		m.upkeep.end()
 	}

@@ -140,8 +140,8 @@ func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision
 	})
 }
 
-// drainTime is how long calls in flight may take to end when the runner is told to stop.
-const drainTime = 5 * time.Second
+// DrainTime is how long calls in flight may take to end when the runner is told to stop.
+const DrainTime = 5 * time.Second
 
 // live runs the link until the box sleeps, a newer runner runs it, or ctx ends. At the end of ctx
 // it stops the processes while the link still works, so that the ends of open requests reach the
@@ -154,7 +154,7 @@ func live(ctx context.Context, link frame.Link, guarded *guard.Guard, of func() 
 		var within time.Duration
 		select {
 		case <-ctx.Done():
-			within = drainTime
+			within = DrainTime
 		case <-ended:
 		}
 		p := of()

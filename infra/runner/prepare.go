@@ -67,7 +67,7 @@ func readAssignment(env environment) (assignment, error) {
 func (a assignment) config(log *slog.Logger) runner.Config {
 	return runner.Config{
 		URL: a.relay, Box: a.box, Gen: storage.Generation(a.gen), Token: a.token, Pass: a.pass, Task: a.task, Log: log,
-		Flush: drainTime + stopTime + saveTime, // an upper limit, because the runner ends as soon as nothing is in flight
+		Flush: DrainTime + stopTime + saveTime, // an upper limit, because the runner ends as soon as nothing is in flight
 	}
 }
 

@@ -227,7 +227,7 @@ func (x *boxes) cancelled(ctx context.Context, d sessions.Delivery) error {
 // after the client has answered.
 func (x *boxes) eachAsking(ctx context.Context, of storage.Address, do func(storage.Item) error) error {
 	return x.each(ctx, of.Box, func(it storage.Item) error {
-		if it.State != storage.Suspended && (it.State != storage.Waiting || !begun(it)) || it.Address.Session != of.Session {
+		if !begun(it) || it.State == storage.Taken || it.Address.Session != of.Session {
 			return nil
 		}
 		return do(it)
