@@ -1,6 +1,6 @@
-// Command setup is the Lambda function that CloudFormation calls during a deployment, to create
-// what a template cannot. It has a handler for each kind of custom resource. Nothing else may call
-// it.
+// Command setup is the Lambda function that CloudFormation calls during a deployment. It creates
+// what a template cannot create, and has a handler for each kind of custom resource. Only
+// CloudFormation may call it.
 package main
 
 import (

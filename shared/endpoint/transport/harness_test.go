@@ -97,7 +97,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// change changes the servers.
+// change has how edit each server that the endpoint looks up from now on.
 func (w *world) change(how func(s *sessions.Server)) {
 	servers := w.opts.Servers
 	w.opts.Servers = func(name string) (sessions.Server, bool) {
