@@ -172,7 +172,7 @@ func TestADamagedImageIsNeverThawed(t *testing.T) {
 	r := newRig(t)
 	draw := rand.New(rand.NewPCG(7, 7))
 	memory := noise(3 * chunkBytes / 2)
-	for n := range 60 {
+	for n := range 200 {
 		gen := int64(2*n + 1)
 		_, err := r.runner("t", gen).Save(t.Context(), r.process(), freezes(memory))
 		commontest.OK(t, err)
