@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -37,10 +38,10 @@ func (s *stream) asked() (wire.Message, error) {
 // question polls until a question has come, from the last event on.
 func (c *client) question(s *stream) (q wire.Message, last string, err error) {
 	c.t.Helper()
-	for {
+	for began := time.Now(); ; {
 		q, err = s.asked()
 		s.close()
-		if err == nil || s.last == "" {
+		if err == nil || s.last == "" || time.Since(began) > patience {
 			return q, s.last, err
 		}
 		if s, err = c.resume(s.last); err != nil {

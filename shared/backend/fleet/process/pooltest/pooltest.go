@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -18,59 +17,59 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 )
 
+// An answer is the body of every response. Programs of earlier releases read it too, when
+// make test-upgrade runs them with this emulator.
+type answer struct {
+	ID      string         `json:"id,omitempty"`    // of the task that was started
+	Tasks   []fleet.Status `json:"tasks,omitempty"` // see [fleet.Fleet]
+	Code    string         `json:"code,omitempty"`  // a key of codes; "" if nothing failed
+	Message string         `json:"message,omitempty"`
+}
+
+// codes has the error of each answer's code.
+var codes = map[string]error{"invalid": fleet.ErrInvalid, "capacity": fleet.ErrCapacity, "unavailable": fleet.ErrUnavailable}
+
 // Handler serves p to every [Client]. It does not authenticate requests: its caller must admit
 // only programs that may start other programs.
 //
-//	POST   /tasks               fleet.Task → the id
-//	DELETE /tasks/{id}?reason=             → null
-//	GET    /tasks                          → []fleet.Status
+//	POST   /tasks               starts the [fleet.Task] of the body
+//	DELETE /tasks/{id}?reason=  stops a task
+//	GET    /tasks               lists the tasks
 //
-// Bodies are JSON. An error is a text instead, with status 400 for [fleet.ErrInvalid], 429 for
-// [fleet.ErrCapacity], and 503 for all others.
+// The status of an answer with an error is 503.
 func Handler(p *process.Pool) http.Handler {
 	mux := http.NewServeMux()
-	handle := func(pattern string, do func(w http.ResponseWriter, r *http.Request) (any, error)) {
+	handle := func(pattern string, do func(w http.ResponseWriter, r *http.Request) (answer, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			v, err := do(w, r)
+			a, err := do(w, r)
 			if err != nil {
-				http.Error(w, err.Error(), statusOf(err))
-				return
+				a = answer{Code: "unavailable", Message: err.Error()}
+				for code, known := range codes {
+					if errors.Is(err, known) {
+						a.Code = code
+					}
+				}
+				w.WriteHeader(http.StatusServiceUnavailable)
 			}
-			_ = json.NewEncoder(w).Encode(v) // the caller may have gone
+			_ = json.NewEncoder(w).Encode(a) // the caller may have gone
 		})
 	}
-	handle("POST /tasks", func(w http.ResponseWriter, r *http.Request) (any, error) {
+	handle("POST /tasks", func(w http.ResponseWriter, r *http.Request) (answer, error) {
 		var t fleet.Task
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&t); err != nil {
-			return nil, fmt.Errorf("%w: the body is not a task: %w", fleet.ErrInvalid, err)
+			return answer{}, fmt.Errorf("%w: the body is not a task: %w", fleet.ErrInvalid, err)
 		}
-		return p.Run(r.Context(), t)
+		id, err := p.Run(r.Context(), t)
+		return answer{ID: id}, err
 	})
-	handle("DELETE /tasks/{id}", func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		return nil, p.Stop(r.Context(), r.PathValue("id"), r.URL.Query().Get("reason"))
+	handle("DELETE /tasks/{id}", func(_ http.ResponseWriter, r *http.Request) (answer, error) {
+		return answer{}, p.Stop(r.Context(), r.PathValue("id"), r.URL.Query().Get("reason"))
 	})
-	handle("GET /tasks", func(_ http.ResponseWriter, r *http.Request) (any, error) { return p.Tasks(r.Context()) })
+	handle("GET /tasks", func(_ http.ResponseWriter, r *http.Request) (answer, error) {
+		all, err := p.Tasks(r.Context())
+		return answer{Tasks: all}, err
+	})
 	return mux
-}
-
-func statusOf(err error) int {
-	switch {
-	case errors.Is(err, fleet.ErrInvalid):
-		return http.StatusBadRequest
-	case errors.Is(err, fleet.ErrCapacity):
-		return http.StatusTooManyRequests
-	}
-	return http.StatusServiceUnavailable
-}
-
-func errorOf(status int) error {
-	switch status {
-	case http.StatusBadRequest:
-		return fleet.ErrInvalid
-	case http.StatusTooManyRequests:
-		return fleet.ErrCapacity
-	}
-	return fleet.ErrUnavailable
 }
 
 // Client is a [fleet.Fleet] that runs tasks in the pool of another program, through [Handler].
@@ -92,13 +91,13 @@ func NewClient(base string, since time.Time) *Client {
 
 // Run implements [fleet.Fleet]. If the pool cannot be reached, the error is
 // [fleet.ErrUnavailable].
-func (c *Client) Run(ctx context.Context, t fleet.Task) (id string, err error) {
+func (c *Client) Run(ctx context.Context, t fleet.Task) (string, error) {
 	body, err := json.Marshal(t)
 	if err != nil {
 		return "", fmt.Errorf("%w: encode the task: %w", fleet.ErrInvalid, err)
 	}
-	err = c.call(ctx, http.MethodPost, "/tasks", body, &id)
-	return id, err
+	a, err := c.call(ctx, http.MethodPost, "/tasks", body)
+	return a.ID, err
 }
 
 // Stop implements [fleet.Fleet].
@@ -106,13 +105,14 @@ func (c *Client) Stop(ctx context.Context, id, reason string) error {
 	if id == "" {
 		return nil // no task has the id "", and a path /tasks/ would match no route
 	}
-	return c.call(ctx, http.MethodDelete, "/tasks/"+url.PathEscape(id)+"?reason="+url.QueryEscape(reason), nil, new(any))
+	_, err := c.call(ctx, http.MethodDelete, "/tasks/"+url.PathEscape(id)+"?reason="+url.QueryEscape(reason), nil)
+	return err
 }
 
 // Tasks implements [fleet.Fleet].
-func (c *Client) Tasks(ctx context.Context) (all []fleet.Status, err error) {
-	err = c.call(ctx, http.MethodGet, "/tasks", nil, &all)
-	return all, err
+func (c *Client) Tasks(ctx context.Context) ([]fleet.Status, error) {
+	a, err := c.call(ctx, http.MethodGet, "/tasks", nil)
+	return a.Tasks, err
 }
 
 // Traits implements [fleet.Fleet].
@@ -120,22 +120,22 @@ func (c *Client) Traits(string) fleet.Traits {
 	return fleet.Traits{Lists: true, Since: c.since}
 }
 
-func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) error {
+func (c *Client) call(ctx context.Context, method, path string, body []byte) (answer, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("%w: %w", fleet.ErrInvalid, err)
+		return answer{}, fmt.Errorf("%w: %w", fleet.ErrInvalid, err)
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("%w: %w", fleet.ErrUnavailable, err)
+		return answer{}, fmt.Errorf("%w: %w", fleet.ErrUnavailable, err)
 	}
 	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
-		return fmt.Errorf("%w: the pool answers %s", errorOf(res.StatusCode), text)
+	var a answer
+	if err := json.NewDecoder(res.Body).Decode(&a); err != nil {
+		return answer{}, fmt.Errorf("%w: read the answer: %w", fleet.ErrUnavailable, err)
 	}
-	if err := json.NewDecoder(res.Body).Decode(into); err != nil {
-		return fmt.Errorf("%w: read the answer: %w", fleet.ErrUnavailable, err)
+	if a.Code != "" {
+		return answer{}, fmt.Errorf("%w: the pool answers %s", codes[a.Code], a.Message)
 	}
-	return nil
+	return a, nil
 }
