@@ -46,11 +46,19 @@ func askOn(in, out *os.File) asker {
 }
 
 // secret asks the user for a secret. If it cannot ask, it reads the secret from standard input:
-// most bytes, and one more, so that the caller notices a longer one. A secret is never an
-// argument, because ps would show it.
+// a line of a terminal, which does not show it; or most bytes of a file or pipe, and one more, so
+// that the caller notices a longer one. A secret is never an argument, because ps would show it.
 func (t *terminal) secret(question string, most int64) (string, error) {
 	if t.ask != nil {
 		return t.ask(question, true)
+	}
+	if in, ok := t.in.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
+		show, err := hideInput(in)
+		if err != nil {
+			return "", err
+		}
+		defer show()
+		return readLine(in)
 	}
 	value, err := io.ReadAll(io.LimitReader(t.in, most+1))
 	return strings.TrimRight(string(value), "\r\n"), err

@@ -53,7 +53,7 @@ func (p purpose) lacks(k storage.Key) *storage.Error {
 	case !Has(k.Role, p.right) && p.right == ToCall:
 		return storage.Errorf(storage.Forbidden, "this API key is for looking only; use one of role user or operator to call servers")
 	case !Has(k.Role, p.right) && p.right == ToSee:
-		return storage.Errorf(storage.Forbidden, "this API key may only call servers; use one of role viewer or operator: dormouse keys create NAME --role viewer")
+		return storage.Errorf(storage.Forbidden, "this API key may only call servers; use one of role viewer, auditor or operator: dormouse keys create NAME --role viewer")
 	case !Has(k.Role, p.right):
 		return storage.Errorf(storage.Forbidden, "this needs an API key of role operator: dormouse keys create NAME --role operator")
 	case p.right == ToCall && !May(k.Servers, p.server):

@@ -191,7 +191,11 @@ func connectClients(p *pageText, s clientfile.Server) {
 			case way.How == "click" && !isLink(way.Text):
 				p.say(`<p>%</p>`, way.Text)
 			case way.How == "file":
-				p.say(`<p>In <code>%</code>:</p><pre>%</pre>`, strings.Replace(way.File, "CONFIG/", "~/.config/", 1), way.Text)
+				if file, found := strings.CutPrefix(way.File, "CONFIG/"); found {
+					p.say(`<p>In <code>~/.config/%</code> (macOS: <code>~/Library/Application Support/%</code>):</p><pre>%</pre>`, file, file, way.Text)
+				} else {
+					p.say(`<p>In <code>%</code>:</p><pre>%</pre>`, way.File, way.Text)
+				}
 			}
 		}
 		p.say(`</details>`)

@@ -17,7 +17,7 @@ type Users interface {
 	Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error)
 }
 
-// Holders returns a Caller of [Options] that takes API keys of role viewer or operator. If
+// Holders returns a Caller of [Options] that takes API keys of role viewer, auditor or operator. If
 // users is not nil, it also takes the tokens of users. A user acts for their tenant, and sees
 // all servers.
 func Holders(keys *apikey.Keys, users Users) func(*http.Request, apikey.Right) (Caller, error) {

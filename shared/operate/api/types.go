@@ -22,7 +22,7 @@ type Info struct {
 	SignIn      string   `json:"sign_in,omitempty"`           // the provider at which callers sign in; "" if they send keys
 	Principal   string   `json:"principal,omitempty"`         // of the caller's key
 	Tenant      string   `json:"tenant,omitempty"`            // whose records the caller sees; "" for all tenants
-	Role        string   `json:"role"`                        // of the caller: viewer or operator
+	Role        string   `json:"role"`                        // of the caller: viewer, auditor or operator
 	User        bool     `json:"user,omitempty"`              // the caller is a person who has signed in, and has no key
 	Edits       bool     `json:"edits,omitempty"`             // the caller may add servers, switch them on and off, and set their values
 	Dashboard   string   `json:"dashboard,omitempty"`         // URL of a stack's dashboard in CloudWatch
@@ -225,7 +225,7 @@ type Key struct {
 	ID        string     `json:"id"`
 	Tenant    string     `json:"tenant"`
 	Principal string     `json:"principal"`
-	Role      string     `json:"role"` // user, viewer or operator
+	Role      string     `json:"role"` // user, viewer, auditor or operator
 	Servers   []string   `json:"servers"`
 	Created   time.Time  `json:"created"`
 	LastUsed  *time.Time `json:"last_used,omitempty"` // exact to an hour

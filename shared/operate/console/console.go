@@ -191,7 +191,7 @@ func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 // maxSignIn bounds the body of a sign-in, in bytes.
 const maxSignIn = 4 << 10
 
-// signIn sets the cookie for the holder of an API key of role viewer or operator, or of the
+// signIn sets the cookie for the holder of an API key of role viewer, auditor or operator, or of the
 // token of a person who has signed in at the provider. It answers with what the API says of
 // the holder.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
@@ -199,7 +199,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 		Key string `json:"key"`
 	}
 	if err := json.NewDecoder(io.LimitReader(r.Body, maxSignIn)).Decode(&shown); err != nil || strings.TrimSpace(shown.Key) == "" {
-		refuse(w, http.StatusBadRequest, storage.Invalid, "paste an API key of role viewer or operator")
+		refuse(w, http.StatusBadRequest, storage.Invalid, "paste an API key of role viewer, auditor or operator")
 		return
 	}
 	v := visitor{Key: strings.TrimSpace(shown.Key)}
@@ -223,7 +223,7 @@ func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusForbidden, storage.Forbidden, "web pages get no link to the console")
 		return
 	case !ok || strings.TrimSpace(key) == "":
-		refuse(w, http.StatusUnauthorized, storage.Unauthenticated, "a link to the console needs an API key of role viewer or operator")
+		refuse(w, http.StatusUnauthorized, storage.Unauthenticated, "a link to the console needs an API key of role viewer, auditor or operator")
 		return
 	}
 	v := visitor{Key: strings.TrimSpace(key)}

@@ -28,7 +28,7 @@ export function SignIn({ how, refused, entered }) {
     <${Problem} error=${error} />
     ${oauth.at && html`<section><h2>With your account</h2><p>You sign in at ${oauth.at}, and the rules of this endpoint say what you may see and do.</p><div class="row"><${Do} kind="first" to=${oauth.begin}>Sign in<//></div></section>`}
     <section><h2>${here ? "On this machine" : "From a terminal"}</h2><p>This command prints a link that opens the console. It works once.</p><${Snippet} text=${here ? "dormouse open" : `dormouse open --url ${endpoint()} --key KEY`} label="command" /></section>
-    <section><h2>With an API key</h2><p id="which">A key of role viewer sees; one of role operator also acts.</p>
+    <section><h2>With an API key</h2><p id="which">A key of role viewer or auditor sees; one of role operator also acts.</p>
       <form onSubmit=${submit}><label>API key <input name="key" type="password" autocomplete="current-password" required aria-describedby="which" spellcheck="false" /></label>
       <div class="row"><button class=${oauth.at ? "" : "first"} disabled=${busy}>Sign in${oauth.at ? " with the key" : ""}</button></div></form></section>
   </main>`;
