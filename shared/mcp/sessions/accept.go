@@ -14,10 +14,9 @@ import (
 // nil if no message needs a response. Otherwise the requests count as accepted only once
 // [Call.Next] has returned.
 //
-// Accept itself handles ping, notifications/initialized, requests for lists that are in the
-// handshake record, and responses to questions of a box that sleeps. It sends a notification to
-// an awake box once, and drops one for a sleeping box, which has no request that the
-// notification could concern.
+// Accept itself handles ping, notifications/initialized, requests for lists that are in the handshake
+// record, and a client's responses to requests of the server. It sends a notification to an awake box
+// once, and drops one for a sleeping box, which has no request that the notification could concern.
 //
 // Errors: NotFound (session), Invalid, TooLarge (over [storage.MaxBatchEvents] messages,
 // or ids of over 16 KiB together, or too many answers), Unavailable, Busy.
@@ -52,7 +51,7 @@ func (h *Manager) Accept(ctx context.Context, c Caller, id storage.ID, msgs []wi
 const maxIDs = 16 << 10
 
 // bounded refuses a body with so many requests that their error responses would not fit into one
-// [storage.Batch]. If the box is lost, one function writes all of them in one Batch.
+// [storage.Batch]. If the box is lost, one instance writes all of them in one Batch.
 func bounded(msgs ...wire.Message) error {
 	if len(msgs) > storage.MaxBatchEvents {
 		return storage.Errorf(storage.TooLarge, "%d messages at once; send at most %d", len(msgs), storage.MaxBatchEvents)
@@ -69,15 +68,14 @@ func bounded(msgs ...wire.Message) error {
 	return nil
 }
 
-// overtaking is how long a message waits for the initialize that its client sent before it, but
-// that has not arrived yet. API Gateway does not keep the messages of a WebSocket connection in
-// order.
+// overtaking is how long a message waits for the initialize of its session. API Gateway does not keep
+// the messages of a WebSocket connection in order, so the initialize may arrive later.
 const overtaking = 2 * time.Second
 
-// initialized waits until a session that was opened with its connection has got its initialize.
-// For an HTTP+SSE client it does not wait, but makes the session Ready at once: when the stream of
-// the TypeScript client is cut, the client opens another one, gets a new session with it, and goes
-// on as if that were its old session, without an initialize.
+// initialized waits for the initialize of a session that has none yet (state Opened). For an HTTP+SSE
+// client it does not wait, but makes the session Ready. When the stream of the TypeScript client is
+// cut, the client opens another, and gets a new session with it. It then continues without an
+// initialize.
 func (u *use) initialized(ctx context.Context) error {
 	begun := time.Now()
 	for u.session.State == storage.Opened && u.caller.Transport != storage.SSE {
@@ -180,7 +178,7 @@ func tool(params json.RawMessage) string {
 	return name
 }
 
-// bodyOf returns the body with the messages that are left for the server.
+// bodyOf returns the body of a delivery: the only message, or a JSON array of msgs if batch is true.
 func bodyOf(msgs []wire.Message, batch bool) []byte {
 	if !batch {
 		return msgs[0].Raw
@@ -223,7 +221,7 @@ func (u *use) remember(ctx context.Context, msgs []wire.Message) error {
 				noteRequest(s, m)
 			}
 		}
-		if s.Group == "" { // the session with the group is extended instead; see [use.touch]
+		if s.Group == "" { // in a group, touch has extended the member's session already
 			u.manager.limits.extend(s)
 		}
 		return true

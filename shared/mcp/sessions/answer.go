@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// answered takes a client's response to a question of the server, and ignores one that answers no
-// question. The id of a question is "q-" and a UUID if a process waits for the answer; otherwise
-// [storage.QuestionID] or [storage.ForwardID] has made it. A client can make up an id of the first
-// form, so answered bounds the bytes of all answers.
+// answered takes a client's response to a question, which is a request of the server to the client.
+// It ignores a response to no question. The id of a question is "q-" and a UUID if a process waits
+// for the answer; otherwise [storage.QuestionID] or [storage.ForwardID] has made it. A client can
+// make up an id of the first form, so answered bounds the bytes of all answers.
 func (u *use) answered(ctx context.Context, m wire.Message) error {
 	question, _ := wire.String(m.ID)
 	if _, ok := storage.Forwards(question); ok {
@@ -69,7 +69,7 @@ func (u *use) asked(ctx context.Context, stream storage.StreamID, round int, que
 	case !errors.Is(err, storage.NotFound):
 		return false, err
 	}
-	// A call that a function executes itself gets its item only after a second.
+	// A call that an instance executes without a box gets its item in the store only after a second.
 	tail, err := u.manager.store.Tail(ctx, u.session.ID, stream)
 	return err == nil && tail.Last > 0 && !tail.Final && round == 1, storage.IgnoreNotFound(err)
 }
@@ -100,7 +100,7 @@ func (u *use) answer(ctx context.Context, m wire.Message) error {
 func (u *use) keep(ctx context.Context, question string, m wire.Message) (storage.Answer, error) {
 	a := storage.Answer{Session: u.session.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(u.manager.limits.EventAge)}
 	if _, _, suspends := storage.Suspends(question); suspends {
-		a.Expires = time.Now().Add(storage.MaxAsk) // the client may answer another question of the round much later
+		a.Expires = time.Now().Add(storage.MaxAsk) // the call waits for the answers to all its questions, and another one may come much later
 	}
 	first, err := u.manager.store.PutAnswer(ctx, a)
 	if err != nil {

@@ -28,7 +28,7 @@ type Server struct {
 	// Remembers means that a process keeps its memory while its box sleeps. So the client's answer
 	// to a question of the process wakes the box.
 	Remembers bool
-	// InPlace means that the server has no box: the function that gets a message executes
+	// InPlace means that the server has no box: the instance that gets a message executes
 	// it.
 	InPlace bool
 	// Preparing means that the server is being installed for the first time. As long as the
@@ -63,7 +63,7 @@ type Delivery struct {
 }
 
 // Backend executes the messages of clients: in a box, which it reaches through the relay, or in the
-// function that calls it. Implementations are safe for concurrent use.
+// instance that calls it. Implementations are safe for concurrent use.
 type Backend interface {
 	// Deliver sends a message to the box that executes it, or executes it here. box is the record
 	// that was read with the session. When Deliver returns, the message is sent but not accepted
@@ -101,15 +101,15 @@ type Status struct {
 	Next     time.Time // when to call Check again
 }
 
-// InlineTracker is an optional interface of a Tracker whose request is executed by the function
-// that uses the Tracker. That function must keep the client's response open until Held is false. It
+// InlineTracker is an optional interface of a Tracker whose request is executed by the instance
+// that uses the Tracker. That instance must keep the client's response open until Held is false. It
 // reads the events with Watch instead of from the log.
 type InlineTracker interface {
-	// Held reports whether this function still executes the request.
+	// Held reports whether this instance still executes the request.
 	Held() bool
-	// Watch is [storage.Log.Wait] for a request that this function executes. It returns
+	// Watch is [storage.Log.Wait] for a request that this instance executes. It returns
 	// the events after the index after, or an empty page at the time until. ok is false
-	// if this function does not have those events: the request has ended, or this function no
+	// if this instance does not have those events: the request has ended, or this instance no
 	// longer executes it. Then read the log.
 	Watch(ctx context.Context, after storage.Index, until time.Time) (page storage.Page, ok bool, err error)
 }
@@ -119,8 +119,9 @@ type Handover interface {
 	// Handed reports whether a box may have the request, although it has not confirmed that.
 	Handed() bool
 	// GiveUp ends a request for which Handed is true and the store has no trace. If it returns nil,
-	// either the log has the end, and a box that has not begun to execute the request never will,
-	// or the store has a trace by now. After an error neither is known.
+	// there are two cases. Either the log has the end of the request, and a box that has not begun to
+	// execute the request never will. Or the store has got a trace meanwhile. After an error, neither is
+	// known.
 	GiveUp(ctx context.Context) error
 }
 
@@ -130,10 +131,10 @@ type Limits struct {
 	InitTimeout time.Duration // how long a session lives until notifications/initialized comes; 60 s
 	StartTime   time.Duration // how much longer it lives if a server must be started for initialize; 300 s
 	EventAge    time.Duration // how long events and answers are kept; at most and by default storage.EventAge
-	AcceptBy    time.Duration // how long a function waits until a box confirms that it has a request; 25 s
+	AcceptBy    time.Duration // how long an instance waits until a box confirms that it has a request; 25 s
 	Hold        time.Duration // how long a response that waits for events is held open; 25 s
-	Since       time.Time     // when this program started, if no other program uses the store: a lease taken before counts as free; zero: not known
-	Pace        time.Duration // the shortest retry that a client gets; all others are multiples of it; 1 s
+	Since       time.Time     // when this program started; earlier leases count as free. Zero if another program may use the store
+	Pace        time.Duration // the shortest time after which a client is told to come back; all others are multiples of it; 1 s
 	Standby     int           // how many GETs of one session may wait for the standalone stream; 32
 }
 

@@ -21,12 +21,12 @@ type Call struct {
 	status  Status
 	begun   time.Time
 	ready   [][]byte // the responses, if no box was asked
-	params  []byte   // what Learned returns
+	params  []byte   // result of Learned
 	init    []byte   // params of the initialize of the session's client
 	done    bool
-	halted  bool      // this function no longer executes the request; see InlineTracker
+	halted  bool      // this instance no longer executes the request; see InlineTracker
 	lease   *listener // the lease of a GET on the standalone stream, nil for another call
-	polls   int       // how many responses before this one, in a row, had no event
+	polls   int       // how many responses in a row had no event, not counting this one
 	gap     bool
 	pause   time.Duration // if not 0: close the response; the client comes back after this time
 	repeat  bool          // what Repeat returns
@@ -70,7 +70,7 @@ func (c *Call) Gap() bool { return c.gap }
 // so that the client can continue the stream from there.
 func (c *Call) Close() (retry time.Duration, now bool) { return c.pause, c.pause > 0 }
 
-// Held reports whether this function executes the request itself. The transport must keep the
+// Held reports whether this instance executes the request itself. The transport must keep the
 // response open until Held is false; see [InlineTracker].
 func (c *Call) Held() bool {
 	h, ok := c.tracker.(InlineTracker)
@@ -78,15 +78,15 @@ func (c *Call) Held() bool {
 }
 
 // Next waits for events and returns them in order. It returns none when until has passed,
-// or when this function has stopped executing the request (see [InlineTracker]). An event
+// or when this instance has stopped executing the request (see [InlineTracker]). An event
 // that only closes the stream has no Raw.
 //
 // The request is accepted (I8 in the package comment) when Next returns without an error for the
 // first time, with or without events. That may be later than until.
 //
-// Of several GETs on the standalone stream only one, the primary, gets events. When Next of a GET
-// returns no events, it reads the session if the last read is five seconds old, and so may have
-// found that the Call is Done.
+// Of several GETs on the standalone stream only one, the primary, gets events. When Next would return
+// no events for a GET, it first reads the session, at most every five seconds. If the session has
+// ended or another GET has replaced this one, the Call is then Done.
 //
 // Errors: Unavailable if the request has no durable trace or the store cannot be read; Unknown
 // if a box may execute the request although there is no trace; ctx's error. Next may be called
@@ -198,7 +198,7 @@ func (c *Call) unknown(cause error) error {
 }
 
 // read waits for events, at most until the next time at which Next has something else to do. halts
-// is true once: when this function has stopped executing the request before the request's end.
+// is true once: when this instance has stopped executing the request before the request's end.
 func (c *Call) read(ctx context.Context, until time.Time) (page storage.Page, halts bool, err error) {
 	if c.lease != nil && !c.lease.held {
 		return storage.Page{}, false, storage.Rest(ctx, time.Until(earlier(until, c.lease.again)))
@@ -300,7 +300,7 @@ func (c *Call) Retry() time.Duration {
 	return min(time.Duration(2<<min(c.polls, 5))*pace, c.idleRetry())
 }
 
-// idleRetry returns the longest retry that a listener gets.
+// idleRetry returns the longest Retry of a Call on the standalone stream.
 func (c *Call) idleRetry() time.Duration { return 60 * c.manager.limits.Pace }
 
 // Cursor returns an event id that stands for the place after the last event that Next returned.

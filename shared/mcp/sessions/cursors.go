@@ -10,36 +10,36 @@ import (
 // An event is owed to a WebSocket client if it is in the log and was not delivered, because the
 // connection of its request was closed. The session's record then has a cursor for the event's
 // stream, which says how far the stream was delivered (Pushed). It also has the connections that may
-// get the rest (Conns), and a lease of the function that pushes the rest (Pusher). The rules:
+// get the rest (Conns), and a lease of the instance that pushes the rest (Pusher). The rules:
 //
-//   - The function that finds a connection closed adds the cursor, once. From then on events of the
+//   - The instance that finds a connection closed adds the cursor, once. From then on events of the
 //     stream are delivered only by the holder of the lease. The cursor stays when all was
-//     delivered, so that a function that appends a later event finds it.
+//     delivered, so that an instance that appends a later event finds it.
 //   - The holder of the lease posts an event first and then moves the cursor. If it dies in between,
 //     the next holder posts that page again.
-//   - A function that appends events returns when they were delivered or the session has no
+//   - An instance that appends events returns when they were delivered or the session has no
 //     connection. So when a box hears that its events are stored, the client has got them, or the
 //     record says that they are owed.
 //   - A client that comes back and names its last events sets the cursors and ends the lease, because
 //     its holder was posting to a connection that is closed.
 //
-// A slow connection is served in the same way. The function that writes a batch posts events for
+// A slow connection is served in the same way. The instance that writes a batch posts events for
 // one second. The rest is delivered by the holder of the lease. When all is delivered, the cursor
 // becomes Live, and later events are posted straight again.
 //
-// A box that hears nothing sends its batch again. The function that gets it finds the batch in the log
-// and cannot know whether the first function is posting it, has posted it or is dead. So it posts
+// A box that hears nothing sends its batch again. The instance that gets it finds the batch in the log
+// and cannot know whether the first instance is posting it, has posted it or is dead. So it posts
 // nothing, records the time in the cursor (Since), and does not answer the box. When the box sends the
-// batch again some seconds later, the first function has answered, has added a cursor, or is
+// batch again some seconds later, the first instance has answered, has added a cursor, or is
 // dead, and the batch is posted once more.
 const (
-	straight     = time.Second                            // how long the function that writes a batch posts it itself
+	straight     = time.Second                            // how long the instance that writes a batch posts it itself
 	onePost      = 2 * time.Second                        // how much longer the last post of that second may take
-	inDoubt      = 4 * time.Second                        // after this time the first function has certainly stopped posting; a runner repeats a batch later than that
-	maxSkew      = time.Minute                            // the greatest difference between the clocks of two functions
+	inDoubt      = 4 * time.Second                        // after this time the first instance has certainly stopped posting; a runner repeats a batch later than that
+	maxSkew      = time.Minute                            // the greatest difference between the clocks of two instances
 	pushLease    = 30 * time.Second                       // how long the lease is valid after each page
 	pushPage     = 100                                    // events between two writes of a cursor
-	toNote       = 5 * time.Second                        // the time that a function keeps for recording how far it has pushed
+	toNote       = 5 * time.Second                        // the time that an instance keeps for recording how far it has pushed
 	keptFinished = 32                                     // settled cursors that a record keeps
 	keptOwed     = 1024                                   // cursors that are not settled and that a record keeps; more would not fit a row of the store
 	comingUp     = storage.ConnectTimeout + 2*time.Second // for how long after $connect API Gateway may answer 410 for a connection
@@ -90,9 +90,9 @@ func owe(s *storage.Session, c storage.Cursor) bool {
 	return true
 }
 
-// doubt reports in sure whether certainly no other function is posting the batch straight now. If
-// the cursor of the stream has no time since when that is not sure (Since), doubt records the
-// present time there and reports noted.
+// doubt is called for a batch that is in the log already. sure means that no other instance can be
+// posting the batch straight now. If that is not sure and the cursor of the stream has no time in
+// Since, doubt sets Since to the present time, and noted is true.
 func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 	c := cursorOf(s, b.Stream)
 	now := time.Now()
@@ -110,7 +110,7 @@ func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 }
 
 // heldAt reports whether a Pusher lease is held at a time. A lease that ends later than any valid one
-// does not count: a function with a wrong clock has written it.
+// does not count: an instance with a wrong clock has written it.
 func heldAt(l storage.Lease, now time.Time) bool {
 	return l.Until.After(now) && l.Until.Before(now.Add(pushLease+maxSkew))
 }

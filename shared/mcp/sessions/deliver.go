@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// deliver sends a message to the backend. Its caller sets only the fields of a that depend on the
+// deliver sends a message to the backend. The caller sets only the fields of a that depend on the
 // message: Requests, Init, List and Shown, and Stream if the message has one already.
 func (u *use) deliver(ctx context.Context, raw []byte, a storage.Address) (*Call, error) {
 	return u.deliverWith(ctx, Delivery{Raw: raw, Address: a})
@@ -70,7 +70,7 @@ func (u *use) admit(ctx context.Context, d Delivery) (*Call, error) {
 }
 
 func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
-	h, c, s, box := u.manager, u.caller, u.session, u.box // a copy: u.session stays the record that the request has read
+	h, c, s, box := u.manager, u.caller, u.session, u.box // s is a copy, so u.session keeps what this request has read
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
 		if err := writable(ctx, h.store); err != nil {
@@ -79,8 +79,8 @@ func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
 		}
 		var err error
 		a.Moved = a.Moved || moves(s, c, box)
-		// A power cut may lose this write, for what it records is found again at the next request.
-		// The later write of the answer also makes this one durable.
+		// A power cut may lose this write: the next request then records the same again. The later write of
+		// the answer also makes this one durable.
 		if s, err = update(storage.Lazily(ctx), h.store, s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
 			d.once.release(ctx)
 			return nil, err
@@ -105,8 +105,8 @@ func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
 	return call, nil
 }
 
-// firstTendBrief is firstTend for a delivery that is [Delivery.Brief]. The runner then reports sooner
-// that it has taken the request.
+// firstTendBrief is how long after its beginning a call first calls [Tracker.Check] if the delivery
+// is [Delivery.Brief]. The runner then reports sooner that it has taken the request.
 const firstTendBrief = 300 * time.Millisecond
 
 // code returns the digest of the server definition with which a caller's next request is served. A box
@@ -127,8 +127,8 @@ func moves(s storage.Session, c Caller, box storage.Box) bool {
 }
 
 // noteCaller records in s what a request changes: the digest of the server's definition, the latest
-// Props of the caller, and if work is true, that the box does more than answer lists. It reports
-// whether s changed.
+// Props of the caller, and that the session's process does more than answer lists, if work is true.
+// It reports whether s changed.
 func noteCaller(s *storage.Session, c Caller, box storage.Box, work bool) (news bool) {
 	if moves(*s, c, box) {
 		s.Digest, s.Relisted, news = c.code(box), box.Relisted, true
@@ -153,7 +153,8 @@ func unexecuted(err error) error {
 	return &told
 }
 
-// writable calls the optional [storage.Writable] of a store, or of the store that it wraps.
+// writable returns an error if the store cannot be written to now. It asks the first
+// [storage.Writable] among s and the stores that s wraps, and returns nil if there is none.
 func writable(ctx context.Context, s storage.Store) error {
 	for s != nil {
 		if w, ok := s.(storage.Writable); ok {

@@ -4,9 +4,9 @@
 // HTTP, no AWS and no process. A transport speaks to an [Endpoint]: one server, or several at
 // one address (package aggregate).
 //
-// The comments use these words. The log is the streams of events in the store. A function is a
-// program that uses this package: an invocation on Lambda, or the one process on one machine. A box
-// runs the processes of one server for one tenant; it sleeps when they have nothing to do. A
+// The comments use these words. The log is the streams of events in the store. An instance is a
+// running program that uses this package: an invocation on Lambda, or the one process on one machine.
+// A box runs the processes of one server for one tenant; it sleeps when they have nothing to do. A
 // handshake record keeps what a server answered to initialize and to requests for lists. Legacy
 // clients speak MCP up to 2025-11-25, which has sessions; modern clients speak 2026-07-28, which has
 // none.
@@ -17,9 +17,9 @@
 //	                                           ─▶ Backend.Deliver   1 post, or an inbox item and a wake
 //	transport ◀─ Stream.Next    ◀─ Call.Next   ◀─ Store.Wait        the log is the only meeting place
 //
-// The function that gets the answer from the box writes it to the log. A client that comes back
+// The instance that gets the answer from the box writes it to the log. A client that comes back
 // later waits on the same log with Store.Wait. If the client has a WebSocket, or the event stream of
-// HTTP+SSE, the function that appends events also sends them there ([Publisher]).
+// HTTP+SSE, the instance that appends events also sends them there ([Publisher]).
 //
 // # Invariants
 //
@@ -37,7 +37,7 @@
 //   - I6 Trouble with the store is [storage.Unavailable], never [storage.NotFound]: a client
 //     that gets NotFound throws its session away.
 //   - I7 If a request cannot be finished, the program that finds out first ends it with
-//     an error event: the runner, the relay, the sweep, or the function that waits.
-//   - I8 The function tells the client that a request is accepted only after a durable
+//     an error event: the runner, the relay, the sweep, or the instance that waits.
+//   - I8 The instance tells the client that a request is accepted only after a durable
 //     trace of it exists ([Call.Next]).
 package sessions

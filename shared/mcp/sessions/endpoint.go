@@ -16,7 +16,7 @@ import (
 // A method that gets the id of a session returns NotFound if the caller has no such session.
 // A method whose comment names a method of [Manager] also returns the errors of that method.
 type Endpoint interface {
-	// Caller returns the caller. Its Server names the endpoint.
+	// Caller says for whom the endpoint acts. Its Server names the endpoint.
 	Caller() Caller
 
 	// Initialize opens a session as [Manager.Initialize] does, and returns its id.
@@ -28,11 +28,11 @@ type Endpoint interface {
 	// last is "" ([Manager.Listen], [Manager.Resume]). hold is the result of [Resumable.Hold];
 	// until returns the time at which the transport will end a response that may be held for hold.
 	Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (Resumable, error)
-	// Again returns a new event id for the position in the stream that last stands for. A client
-	// whose Listen has failed gets it, because some clients break when they get an id twice.
+	// Again returns a new event id for the same position in the stream as the id last. A client whose
+	// Listen has failed gets it, because some clients break when they get an id twice.
 	Again(last string) string
 	// Follow opens the event stream of an HTTP+SSE client, and returns the id of its session. That is
-	// the session of the event with the id last, or else the one whose id is named. If both are "",
+	// the session of the event with the id last, or else the session with the id named. If both are "",
 	// Follow opens a new session. See [Manager.Follow].
 	Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, Stream, error)
 	// Say writes messages to the event stream of an HTTP+SSE client.
@@ -119,7 +119,7 @@ type Resumable interface {
 	Retry() time.Duration
 }
 
-// Response has what a client gets for its messages.
+// Response is the stream of the events that answer a client's messages.
 type Response interface {
 	Resumable
 	// Accepted waits until a request is accepted. Transports call it that do not send the answer in
@@ -242,7 +242,7 @@ func (e *server) stateless(kind string) Caller {
 	return c
 }
 
-// ForClient returns c as the Response to the caller of, in the session with this id.
+// ForClient returns a Response that reads from c. Its Of returns the caller of and the session id.
 func (c *Call) ForClient(of Caller, id storage.ID) Response {
 	return &clientStream{Call: c, c: &of, id: id}
 }

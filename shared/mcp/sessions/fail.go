@@ -11,9 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Fail ends the requests of an address with an error, unless their stream has ended. It writes the
-// error after the last event, where the box would write its next batch. If the box has written
-// there first, Fail reads the log again. The store may delete the events of Fail at expires.
+// Fail ends the requests in a.Requests with an error, unless their stream has ended. It writes the
+// error after the last event, where the box would write its next batch. If the box has written there
+// first, Fail reads the log again. The store may delete the events of Fail at expires.
 //
 // Errors: Unavailable.
 func (o Publisher) Fail(ctx context.Context, a storage.Address, why *wire.Error, expires time.Time) error {

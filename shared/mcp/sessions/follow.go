@@ -8,13 +8,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Follow opens the event stream of an HTTP+SSE session (MCP 2024-11-05, basic/transports). If another
-// response reads the stream, it ends within fifteen seconds.
+// Follow opens the event stream of an HTTP+SSE session (MCP 2024-11-05, basic/transports). An earlier
+// response that still reads the stream ends within fifteen seconds.
 //
-// The Call begins after *from, the last event that the client says it has. If the stream is not
-// that long, Follow sets *from to its end. If from is nil, the Call begins after the last event
-// that [Call.Report] recorded. until is when the response is planned to end. A session that has not
-// been initialized lives at least until [Limits.InitTimeout] after that.
+// The Call begins after *from, the last event that the client says it has. If the stream is shorter,
+// Follow sets *from to its end. If from is nil, the Call begins after the last event that
+// [Call.Report] recorded. until is when the response is planned to end. A session without initialize
+// lives at least until [Limits.InitTimeout] after until.
 //
 // Cost: one read, one write, and at most one read every five seconds, as for [Manager.Listen].
 //
@@ -79,7 +79,7 @@ func (c *Call) superseded(ctx context.Context) {
 
 // Say writes messages of Dormouse itself to the stream [storage.LegacySSE] of a session. For an HTTP+SSE
 // client these are answers that needed no server. For a session with a group they are also messages to
-// the functions that read the client's streams ([Manager.Joins]).
+// the instances that read the client's streams ([Manager.Joins]).
 func (h *Manager) Say(ctx context.Context, id storage.ID, raws ...[]byte) error {
 	return Publisher{Store: h.store}.appendOut(ctx, storage.Batch{Session: id, Stream: storage.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }

@@ -307,22 +307,22 @@ func (u *use) forClient(ctx context.Context, c Caller, method string, list json.
 	return list, nil
 }
 
-// memberOf returns s with those fields changed on which lists depend. They are then as in the
-// client's session with the member that c calls.
+// memberOf returns a copy of s. The fields that lists depend on are as in the client's session with
+// the server of c.
 func memberOf(s storage.Session, c Caller) storage.Session {
 	s.Digest, s.Tenant, s.Principal, s.Served = c.Server.Digest, c.Tenant, c.Principal, false
 	return s
 }
 
-// lastPart returns the name of the part of a server's handshake record in which Borrow keeps a
-// list.
+// lastPart returns the key, within a server's handshake record, of the list that Borrow keeps.
 func lastPart(s storage.Session, c Caller, method string) string {
 	return "group " + method + " " + c.Server.whose(memberOf(s, c), c.Server.sameList(method))
 }
 
-// Borrow returns the list that a member last gave to a client with any capabilities and protocol
-// version. It returns nil if the handshake record has none. Borrow also keeps the list under
-// [lastPart], for clients for which the record has no list of their own.
+// Borrow returns the newest list of a member in the handshake record that this principal may get. The
+// list may be for a client with other capabilities or another protocol version. Borrow returns nil if
+// the record has none. It also keeps the list under [lastPart], for clients for which the record has
+// no list of their own.
 //
 // Errors: Unavailable.
 func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {

@@ -11,9 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an initialize
-// request. id is "" for a new session, or the id of the session that was opened with the
-// connection.
+// Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an initialize request. id
+// is "" for a new session. If the client's connection has opened the session, it is the id of that
+// session.
 //
 // If there is a handshake record for the server and the version that m asks for, or the server is
 // being prepared ([Server.Preparing]), the Call has the answer at once. Otherwise the box is asked, and
@@ -84,9 +84,9 @@ func initializable(m wire.Message) (version string, err error) {
 	return version, bounded(m)
 }
 
-// begin stores a session that its parameter begin has changed: a new one if fresh is true, otherwise
-// the session that was opened with its connection. A client may repeat the same initialize, because
-// the function that got the first one may have died.
+// begin calls its parameter begin to set the fields of a session, and stores the session: a new one
+// if fresh is true, otherwise the one that the client's connection has opened. A client may repeat
+// the same initialize, because the instance that got the first one may have died.
 func (u *use) begin(ctx context.Context, id storage.ID, fresh bool, begin func(*storage.Session)) (err error) {
 	if fresh {
 		u.session = u.caller.opened(id, u.manager.limits)

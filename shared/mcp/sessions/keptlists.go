@@ -69,9 +69,8 @@ func noteList(ctx context.Context, store storage.Store, a storage.Address, b sto
 }
 
 // toldMore reports whether the client that asked for a list may have answered a question of the
-// server's process, such as roots/list. It may have done so in an earlier request of the session.
-// Or it has done so during the request for the list, whose stream then has other events than the
-// answer.
+// server's process, such as roots/list. It may have done so earlier in the session, or while it
+// waited for the list. In the second case the stream has more events than the list.
 func toldMore(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) (bool, error) {
 	if b.First != 1 || len(b.Events) != 1 {
 		return true, nil
@@ -83,8 +82,8 @@ func toldMore(ctx context.Context, store storage.Store, a storage.Address, b sto
 	return !s.Answers.Since.IsZero(), nil
 }
 
-// announces reports whether the server declares listChanged for the list that an address asks for,
-// as far as the handshake record has its answer to initialize.
+// announces reports whether the server declares listChanged for the list that a.List names. It is
+// false if the handshake record has no answer to initialize.
 func announces(ctx context.Context, store storage.Store, a storage.Address) (bool, error) {
 	method, rest, _ := strings.Cut(a.List, " ")
 	version, _, _ := strings.Cut(rest, " ")
@@ -144,7 +143,7 @@ func kindOf(method string) string {
 	return kind
 }
 
-// toldOf returns the field of t for a kind of list.
+// toldOf returns the field of t for a kind of list: the last generation whose lists are invalid.
 func toldOf(t *storage.Told, kind string) *storage.Generation {
 	switch kind {
 	case "tools":

@@ -25,10 +25,10 @@ type listener struct {
 }
 
 const (
-	// graceRetries is for how long after the end of a lease only the client of its holder may take
-	// the lease, in multiples of [Limits.Pace]. That client was told to come back after twice the
-	// pace, and will name its last event. Another client that took the lease before would get the
-	// events once more.
+	// graceRetries is for how long after the end of a lease only the client of its holder may take the
+	// lease, in multiples of [Limits.Pace]. That client was told to come back after twice the pace, and
+	// will name its last event. If another client took the lease earlier, that client would get the same
+	// events again.
 	graceRetries = 5
 	// stagger is how much later a standby tries to take a free lease than the standby before it. So
 	// the oldest standby gets the lease, and the others make no write that fails.
@@ -46,12 +46,12 @@ func (l *listener) owns(s storage.Session) bool {
 	return l.from.Nonce != "" && s.Primary.Nonce == holderOf(l.from.Nonce)
 }
 
-// longestHold is how much longer than [Limits.Hold] a lease can last, for a function that holds its
+// longestHold is how much longer than [Limits.Hold] a lease can last, for an instance that holds its
 // response longer and for clocks that differ.
 const longestHold = 20 * time.Minute
 
 // free returns the time from which any GET may take the lease. A lease does not count if it ends
-// later than any valid one, because a function with a wrong clock has written it. Nor does it count
+// later than any valid one, because an instance with a wrong clock has written it. Nor does it count
 // if it was taken before [Limits.Since].
 func free(s storage.Session, limits Limits, now time.Time) time.Time {
 	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) || s.Primary.Until.Add(-limits.Hold).Before(limits.Since) {
@@ -60,7 +60,7 @@ func free(s storage.Session, limits Limits, now time.Time) time.Time {
 	return s.Primary.Until.Add(graceRetries * limits.Pace)
 }
 
-// others returns the standbys other than this GET and earlier ones of its client.
+// others returns the standbys that have not expired, without this GET and earlier GETs of its client.
 func (l *listener) others(s storage.Session, now time.Time) []storage.Lease {
 	return slices.DeleteFunc(slices.Clone(s.Standby), func(x storage.Lease) bool {
 		return !x.Until.After(now) || x.Nonce == l.nonce || x.Nonce == holderOf(l.from.Nonce)

@@ -103,8 +103,8 @@ func (c *Call) reload(ctx context.Context) error {
 	return nil
 }
 
-// look checks, every five seconds, whether the session has ended or this GET has lost its place. No
-// event reports that. If the store fails, the next look tries again.
+// look checks, every five seconds, whether the session has ended or another GET has replaced this
+// one, because no event reports that. If the store fails, the next look tries again.
 func (c *Call) look(ctx context.Context) {
 	l := c.lease
 	if c.follower != nil {
@@ -148,7 +148,7 @@ func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error
 }
 
 // queue makes the call a standby, in place of the earlier GET of its client. If there are too many
-// standbys, the oldest loses its place.
+// standbys, queue removes the oldest.
 func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) error {
 	l := c.lease
 	s.Standby = append(l.others(s, now), storage.Lease{Nonce: l.nonce, Until: l.until})

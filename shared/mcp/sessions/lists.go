@@ -15,7 +15,7 @@ import (
 )
 
 // A handshake record also keeps a server's lists: tools, prompts, resources and resource templates.
-// When a client asks for a list and the box answers, the function that writes the answer to the log
+// When a client asks for a list and the box answers, the instance that writes the answer to the log
 // also stores the list. A later client gets it without the box.
 //
 // A record has many parts, each with a list. The name of a record and of a part together hold
@@ -41,9 +41,9 @@ import (
 // answer lists. Only that process knows its lists.
 func runs(s storage.Session, box storage.Box) bool { return s.Served && box.State != storage.Asleep }
 
-// listPart returns the name of the part of the handshake record for the answer to a request of a
-// session. ok is false if the record does not keep the answer. It keeps no later pages of a list,
-// because a cursor may mean nothing to another process.
+// listPart returns the key, within the handshake record, of the list that a request asks for. ok is
+// false if the record does not keep the answer. It keeps no later pages of a list, because a cursor
+// may mean nothing to another process.
 func listPart(s storage.Session, c Caller, method string, params json.RawMessage) (part string, ok bool) {
 	same := c.Server.sameList(method)
 	if !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest || !isList(method) {
@@ -70,21 +70,22 @@ func isList(method string) bool {
 	return ok
 }
 
-// partOf returns the name of the part for a list: method, protocol version, abilitiesOf the client,
-// and whose list it is. ok is false if the client's capabilities cannot be read.
+// partOf returns the key of a list within the handshake record. It is made of the method, the
+// protocol version, [abilitiesOf] the client, and whose list it is. ok is false if the client's
+// capabilities cannot be read.
 func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
-// anyone is the name that the method whose returns for a list that all principals share. It is
-// shorter than the id of a session and the hash of a principal, and so equals neither.
+// anyone is the result of [Server.whose] for a list that all principals share. It is shorter than the
+// id of a session and the hash of a principal, and so equals neither.
 const anyone = "anyone"
 
-// whose returns a name for the sessions that share a list with the session of. same is the result
-// of sameList: then all sessions share the list. A session whose process has done more than answer
-// lists has its own. Otherwise the sessions of a principal share the list, or those of all
-// principals if the server is Anonymous.
+// whose returns a key that is the same for all sessions that share a list, here for the session of.
+// same is the result of sameList: then all sessions share the list. A session whose process has done
+// more than answer lists has its own. Otherwise the sessions of a principal share the list, or those
+// of all principals if the server is Anonymous.
 func (s Server) whose(of storage.Session, same bool) string {
 	switch {
 	case same:
@@ -143,9 +144,9 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	return strings.Join(names, ","), true
 }
 
-// recorded answers a request for a list from the handshake record. If result is nil, the box has to
-// be asked, and part is the part of the record that keeps its answer, "" if none does.
-// Cost: one read for a list that the record may have, otherwise none.
+// recorded answers a request for a list from the handshake record. If result is nil, the caller must
+// ask the box. The record keeps the answer of the box under the key part, unless part is "". Cost:
+// one read for a list that the record may have, otherwise none.
 func (u *use) recorded(ctx context.Context, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	c, s, box := u.caller, u.session, u.box
 	part, ok := listPart(s, c, method, params)

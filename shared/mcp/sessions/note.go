@@ -12,7 +12,7 @@ import (
 //
 //   - the answer to an initialize ([storage.Address.Init]) is copied into the session, or ends the
 //     session if it is an error;
-//   - a list ([storage.Address.List]) is kept in the handshake record;
+//   - a list ([storage.Address.List]) is stored in the handshake record;
 //   - if the server announces that lists have changed, the lists in the record become invalid.
 //
 // note is called before the batch is written to the log, and writes what must be there when the client

@@ -20,7 +20,7 @@ import (
 // answer. The log keeps the answer as long as the value lives.
 //
 // The value must be written before the call is executed. A call to an awake box is otherwise
-// written only when it ends. If function and box died between the execution and that write, a
+// written only when it ends. If instance and box died between the execution and that write, a
 // repeat would find nothing and execute the call again.
 //
 // A call that wakes its box is stored as an item before it is executed. The item cannot replace the
@@ -149,8 +149,8 @@ func StillRunning() *wire.Error {
 	return keyError(KeyInUse, "the call is still running; send it again with the same key")
 }
 
-// keyName returns under which key the store has the durable value of a call. It has a hash of the
-// client's key, because that may be a secret.
+// keyName returns the store's key for the durable value of a call. It has a hash of the client's key,
+// because that may be a secret.
 func keyName(c Caller, key, round string) storage.ValueKey {
 	of := hashOf(sha256.Size, fmt.Appendf(nil, "call %q %q %q %q %q", c.Tenant, c.Principal, c.Server.Name, key, round))
 	return storage.ValueKey{Scope: storage.ValueOfPrincipal, Of: of, Name: "call with a key"}
@@ -260,9 +260,9 @@ func (u *use) reserve(ctx context.Context, d Delivery) (*Call, error) {
 	}
 }
 
-// join returns a Call that waits for the answer to an earlier request with the same key, which
-// wrote first. unsent is true if that request was certainly not executed: then this one may be, and
-// there is no Call.
+// join returns a Call that waits for the answer to an earlier request with the same key. first is the
+// value that the earlier request wrote. If unsent is true, that request was certainly not executed,
+// and there is no Call: this request may be executed.
 func (u *use) join(ctx context.Context, d Delivery, first begun) (call *Call, unsent bool, err error) {
 	h, c, s := u.manager, u.caller, u.session
 	ended, end, err := first.end(ctx, h.store)
@@ -293,8 +293,8 @@ func (u *use) join(ctx context.Context, d Delivery, first begun) (call *Call, un
 	return call, false, nil
 }
 
-// end reports whether a call has ended, and returns its last event, nil if the log does not have
-// that any more. It first reads as if the end were the only event, as for most calls it is.
+// end reports whether a call has ended, and returns its last event, nil if the log does not have that
+// any more. Most calls have no other event, so end first reads only one.
 func (call begun) end(ctx context.Context, store storage.Store) (ended bool, end []byte, err error) {
 	page, err := store.Read(ctx, call.Session, call.Stream, 0, 1)
 	if err == nil && !page.Final() && (len(page.Events) > 0 || page.Gap) {
@@ -333,12 +333,12 @@ func (j *joined) forgotten() []byte {
 	return wire.ErrorResponse(j.as, &wire.Error{Code: wire.CodeOutcomeUnknown, Message: "the call was executed, and its answer is not kept any more"})
 }
 
-// undecided is for how long a call that is executed may have left nothing in the store. A call that
-// is older and has no item and no end was lost with the function or box that had it.
+// undecided is how long a call may be executed without a trace in the store. If an older call has no
+// item and no end, the instance or box that had it is lost.
 func (j *joined) undecided() time.Duration { return j.manager.limits.AcceptBy + 5*time.Second }
 
-// Check implements [Tracker]. It does the work of the function that got the earlier request,
-// because that function may be gone.
+// Check implements [Tracker]. It does the work of the instance that got the earlier request,
+// because that instance may be gone.
 func (j *joined) Check(ctx context.Context) (Status, error) {
 	tracker, err := j.manager.backend.Track(ctx, j.of, j.call.Stream)
 	if err == nil {

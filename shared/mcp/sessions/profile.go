@@ -26,9 +26,9 @@ type ProfileTool struct {
 	Description string `json:"description"`
 }
 
-// Profile returns what the handshake record has about the caller's server, without waking a
-// box. Its tools are those that the caller may see, from a list that all principals share or from one
-// of the caller's own. The record may be a moment older than the server. Errors: Unavailable.
+// Profile returns what the handshake record has about the caller's server, without waking a box. Its
+// tools are those that the caller may see, from a list that all principals share or from one of the
+// caller's own. The record may lag behind the server. Errors: Unavailable.
 func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) {
 	if !c.Server.Record {
 		return p, nil
@@ -53,7 +53,7 @@ func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) 
 	own := c.Server.whose(storage.Session{Principal: c.Principal}, c.Server.sameList(wire.MethodToolsList))
 	least, taken := math.MaxInt, time.Time{}
 	for _, part := range parts {
-		fields := strings.Split(part.Version, " ") // the form of the name is that of partOf
+		fields := strings.Split(part.Version, " ") // partOf has made part.Version
 		if len(fields) != 4 || fields[3] != own {
 			continue
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // Publisher appends events to the log, and then pushes them to a client that has a WebSocket or the
-// event stream of HTTP+SSE (I1 in the package comment). Every function that appends events uses a
+// event stream of HTTP+SSE (I1 in the package comment). Every instance that appends events uses a
 // Publisher. It holds nothing between calls and is safe for concurrent use.
 //
 // Usually a Publisher writes an event to the log and posts it straight to the WebSocket connection of
@@ -20,7 +20,7 @@ import (
 // says which events the client has not got (see cursors.go).
 type Publisher struct {
 	Store   storage.Store
-	Clients storage.Clients // nil: this Publisher pushes nothing to WebSockets; another function pushes the events
+	Clients storage.Clients // nil: this Publisher pushes nothing to WebSockets; another instance pushes the events
 	Held    *Held           // nil: a Keeper on Store that writes no log lines
 }
 
@@ -29,7 +29,7 @@ type Publisher struct {
 type Published struct {
 	To    storage.Address
 	Batch storage.Batch
-	Again bool // Write found the batch in the log: the function that wrote it may be posting it now, or may have posted it
+	Again bool // Write found the batch in the log: the instance that wrote it may be posting it now, or may have posted it
 }
 
 // Append writes a batch of events for the address a to the log and delivers it. After Unavailable
@@ -52,7 +52,7 @@ func (o Publisher) AppendShown(ctx context.Context, a storage.Address, b storage
 		_, err = o.Send(ctx, Published{a, b, false})
 		return b, err
 	}
-	// The batch was in the log. Only this caller writes it, so no other function is posting it now.
+	// The batch was in the log. Only this caller writes it, so no other instance is posting it now.
 	ps := []Published{{a, b, true}}
 	if err := o.copyOut(ctx, ps); err != nil {
 		return b, err
@@ -91,8 +91,8 @@ func (o Publisher) write(ctx context.Context, a storage.Address, b storage.Batch
 // HTTP+SSE session it copies them to the stream [storage.LegacySSE], as one batch. For a WebSocket
 // it posts each event to the connection of its address.
 //
-// sent is false if another function may be posting the batches now. The caller must then write and
-// send them again some seconds later, because that function may have died.
+// sent is false if another instance may be posting the batches now. The caller must then write and
+// send them again some seconds later, because that instance may have died.
 func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err error) {
 	if err := o.copyOut(ctx, ps); err != nil {
 		return false, err
@@ -157,9 +157,9 @@ func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch,
 	return reached, nil
 }
 
-// byRecord delivers the rest of batches of which post has posted only the events up to reached. It
-// first writes these indexes to the session's record, because this function may die at any time.
-// Then the function that holds the session's Pusher lease pushes the rest.
+// byRecord delivers what post has not posted of each batch: the events after reached[i]. It first
+// writes reached to the session's record, because this instance may die at any time. Then the
+// instance that holds the session's Pusher lease pushes the rest.
 func (o Publisher) byRecord(ctx context.Context, ps []Published, reached []storage.Index) error {
 	id := ps[0].To.Session
 	p := o.redelivery()
@@ -194,8 +194,8 @@ func noteReached(s *storage.Session, b storage.Batch, i storage.Index) bool {
 	}
 }
 
-// revive makes the cursors of streams Live again, so that later events are posted straight. It does
-// so for each stream of ps whose events were all pushed and whose connection is still there.
+// revive makes the cursor of a stream Live again, so that later events are posted straight. It
+// changes only streams of ps whose events were all pushed and whose connection is still there.
 func (o Publisher) revive(ctx context.Context, ps []Published) error {
 	for {
 		s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
@@ -210,7 +210,7 @@ func (o Publisher) revive(ctx context.Context, ps []Published) error {
 			if c == nil || c.Settled() || c.Index < p.Batch.Last() || !survives {
 				continue
 			}
-			// Another function may have written the end of the stream and not pushed it yet.
+			// Another instance may have written the end of the stream and not pushed it yet.
 			tail, err := o.Store.Tail(ctx, s.ID, c.Stream)
 			if err != nil {
 				return err
@@ -265,7 +265,7 @@ func (o Publisher) copyOut(ctx context.Context, ps []Published) error {
 
 // appendOut writes a batch at the end of the stream [storage.LegacySSE]. It drops a batch of a box
 // that the stream has already: one with the Gen of the tail, and with its Seq or a lower one. A
-// batch of a function, whose Gen is 0, or of an older Gen is written with Gen and Seq of the tail.
+// batch of an instance, whose Gen is 0, or of an older Gen is written with Gen and Seq of the tail.
 // So the tail always has the newest batch of a box.
 func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 	gen, seq := b.Gen, b.Seq
@@ -290,7 +290,7 @@ func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 
 // End appends the end of a request in place of the box that should have ended it. Unlike Append,
 // End must not be called again after an error. Before it pushes the end, it records that the client
-// has not got it. If the function dies then, [Publisher.Ended] continues.
+// has not got it. If the instance dies then, [Publisher.Ended] continues.
 //
 // Errors: Conflict (nothing was written), Unavailable.
 func (o Publisher) End(ctx context.Context, a storage.Address, b storage.Batch) error {
@@ -303,12 +303,12 @@ func (o Publisher) End(ctx context.Context, a storage.Address, b storage.Batch) 
 	return o.owe(ctx, a.Session, storage.Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
 }
 
-// Ended delivers the end of a request that is in the log already, because the function that wrote
-// the end may have died before it delivered it. A function calls Ended when it wants to write an
+// Ended delivers the end of a request that is in the log already, because the instance that wrote
+// the end may have died before it delivered it. An instance calls Ended when it wants to write an
 // end and finds one. tail is the tail of the request's stream.
 //
 // Ended does nothing if the session's record, or the stream of HTTP+SSE, shows that the client got
-// the end. If a function died between the delivery and its record, the client gets the end twice.
+// the end. If an instance died between the delivery and its record, the client gets the end twice.
 // expires is when an event that Ended writes may be deleted.
 //
 // Errors: Unavailable.
@@ -338,7 +338,7 @@ func (o Publisher) Ended(ctx context.Context, a storage.Address, tail storage.Ta
 const recentOut = 1000
 
 // lastResponses returns the responses that the end of a request stream consists of. A box ends a
-// stream with one response. A function ends it with an error for each request of a batch.
+// stream with one response. An instance ends it with an error for each request of a batch.
 func (o Publisher) lastResponses(ctx context.Context, a storage.Address, tail storage.Tail) ([][]byte, error) {
 	n := storage.Index(1)
 	if tail.Gen == 0 {
@@ -358,7 +358,7 @@ func (o Publisher) lastResponses(ctx context.Context, a storage.Address, tail st
 	return last, nil
 }
 
-// repeat decides whether this function pushes batches that it found in the log. mine is false while
+// repeat decides whether this instance pushes batches that it found in the log. mine is false while
 // their writer may still be posting them.
 func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err error) {
 	_, err = amend(ctx, o.Store, ps[0].To.Session, func(s *storage.Session) (changed bool) {
@@ -375,9 +375,9 @@ func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err e
 	return mine, err
 }
 
-// owe records that the client has not got the events after the cursor from, unless the session's
-// record has a cursor of the stream. If the session has a connection, owe returns when the stream was
-// pushed up to the event last.
+// owe records in the session that the client has not got the events after the cursor from, unless the
+// session's record already tells what the client has got. If the session has a connection, owe
+// returns when the stream was pushed up to the event last.
 func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, last storage.Index) error {
 	p := o.redelivery()
 	done := func(s *storage.Session) bool {

@@ -10,14 +10,14 @@ import (
 )
 
 // redelivery is one attempt to push stored events that the client of a WebSocket session has not
-// got. Only the function that holds the session's Pusher lease pushes.
+// got. Only the instance that holds the session's Pusher lease pushes.
 type redelivery struct {
 	Publisher
 	nonce   string          // names this redelivery as the holder of the lease
 	held    bool            // this redelivery has held the lease, and has pushed all events
 	s       storage.Session // the session's record as last read or written, with newer cursors; valid while this redelivery holds the lease
 	dropped []string        // connections that were found closed
-	again   bool            // another function has changed the record meanwhile, so there may be more events to push
+	again   bool            // another instance has changed the record meanwhile, so there may be more events to push
 	conns   map[string]storage.Connection
 }
 
@@ -25,7 +25,7 @@ func (o Publisher) redelivery() *redelivery {
 	return &redelivery{Publisher: o, nonce: storage.NewNonce()}
 }
 
-// run takes the lease and pushes, or waits for the function that has the lease, until done returns
+// run takes the lease and pushes, or waits for the instance that has the lease, until done returns
 // true or the session has no connection. Before each call of done it calls note, which may change the
 // record and reports whether it did.
 func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.Session) bool, done func(*storage.Session) bool) error {
@@ -77,16 +77,16 @@ func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.
 	}
 }
 
-// errSlow says that there is more to push than this function has time for. It needs the rest of its
-// time to record how far it got.
+// errSlow says that there is more to push than this instance has time for. It needs the time that is
+// left to record how far it got.
 var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events slowly; the next function continues")
 
-// errLeaseLost says that another function has taken the lease, or that the client has connected anew,
+// errLeaseLost says that another instance has taken the lease, or that the client has connected anew,
 // which ends the lease.
 var errLeaseLost = errors.New("another function holds the lease for pushing")
 
-// work pushes all events, then writes a record without the lease. If the write fails, the lease
-// expires by itself.
+// work pushes all events, then writes the record without the lease, which frees the lease. If the
+// write fails, the lease expires by itself.
 func (p *redelivery) work(ctx context.Context) error {
 	for {
 		p.again = false
@@ -240,7 +240,7 @@ func (p *redelivery) save(ctx context.Context) error {
 	}
 }
 
-// merge reads the record, which another function has changed, and puts the cursors of this
+// merge reads the record, which another instance has changed, and puts the cursors of this
 // redelivery into it.
 func (p *redelivery) merge(ctx context.Context) error {
 	mine := p.s

@@ -66,8 +66,7 @@ func toolLists(msgs []wire.Message) (ids []json.RawMessage) {
 	return ids
 }
 
-// shown returns a batch as the client of an address may see it: with only the tools that it may
-// see. Errors: Unavailable.
+// shown returns b with only those tools that the client may see (a.Shown). Errors: Unavailable.
 func (o Publisher) shown(ctx context.Context, a storage.Address, b storage.Batch) (storage.Batch, error) {
 	if a.Shown == nil || b.Stream != a.Stream {
 		return b, nil
@@ -108,7 +107,8 @@ func (o Publisher) keeper() *Held {
 	return o.Held
 }
 
-// accepted returns a list of tools with the accepted form of each, and unchanged if pin is nil.
+// accepted returns a list of tools in which each tool is as it was when it was accepted. If pin is
+// nil, it returns list unchanged.
 func accepted(ctx context.Context, k *Held, pin *storage.Pin, list json.RawMessage) (json.RawMessage, error) {
 	if pin == nil {
 		return list, nil

@@ -32,7 +32,7 @@ func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
 	return u.session, nil
 }
 
-// create stores a new session.
+// create stores a new session, and sets its revision.
 func (u *use) create(ctx context.Context) error {
 	if err := u.manager.store.Create(ctx, u.session); err != nil {
 		return err
@@ -73,12 +73,12 @@ func (c Caller) opened(id storage.ID, limits Limits) storage.Session {
 // resume is "", or to the session with the id resume. If that is a session with a group, Connect
 // also adds the connection to the sessions with those of members that the session uses.
 //
-// cursors are the ids of the last events that a resuming client says it has, at most one for each
-// stream and 32 of each session: by the name of the member, and under "" those of the session
-// resume. If there are any, the client has lost its other connections. Then Connect closes those,
-// and the new connection must get the events after the cursors. owing lists the sessions that have
-// such events ([storage.Session.Owes]). The transport must call [Manager.Push] for each of them when
-// the connection is ready.
+// cursors has the ids of the last events that a resuming client says it has. Its keys are names of
+// members, and "" for the session resume. Each has at most 32 ids, and one for each stream. If there
+// are any, the client has lost its other connections. Then Connect closes those, and the new
+// connection must get the events after the cursors. owing lists the sessions that have such events
+// ([storage.Session.Owes]). The transport must call [Manager.Push] for each of them when the
+// connection is ready.
 //
 // Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
 // caller must refuse the connection.
@@ -100,7 +100,7 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 		return storage.Session{}, nil, err
 	}
 	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 }) // a client that sends cursors has no other connection
-	// Put the connection's record before the session names the connection: the function
+	// Put the connection's record before the session names the connection: the instance
 	// that pushes reads that record.
 	if err := all[0].putConnection(ctx); err != nil {
 		return storage.Session{}, nil, err
@@ -263,8 +263,8 @@ func (h *Manager) Drop(ctx context.Context, conn string) error {
 	return h.out.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
-// Disconnect removes a connection that was closed from its session, which lives on. It may never be
-// called for a connection: API Gateway does not always report that one was closed.
+// Disconnect removes a connection that was closed from its session, which lives on. API Gateway does
+// not report every closed connection, so a session may keep some.
 //
 // Errors: Unavailable.
 func (h *Manager) Disconnect(ctx context.Context, conn string) error {
@@ -297,8 +297,8 @@ func disconnect(ctx context.Context, store storage.Sessions, id storage.ID, conn
 	return nil
 }
 
-// Tell sends a WebSocket client that wants event ids the id of the place before all events of its
-// session. It makes one attempt.
+// Tell sends a WebSocket client that wants event ids its first id. The client can come back with it
+// before it has got an event. Tell makes one attempt.
 func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 	if c.EventIDs && h.parts.Clients != nil {
 		_ = h.parts.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // if the post is lost, the client gets an id with the next event

@@ -11,12 +11,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// startPart is the prefix of the names of those parts of a handshake record that keep a fingerprint
-// of the lists of a fresh process. [Start.Kind] follows it.
+// startPart begins the key of a fingerprint ([Start]) within a handshake record. [Start.Kind]
+// follows.
 const startPart = "start "
 
-// mostStarts bounds the parts with fingerprints in a record, because clients can cause any number
-// of Kinds.
+// mostStarts bounds the fingerprints in a record, because clients can cause any number of Kinds.
 const mostStarts = 64
 
 // Start is a fingerprint of the lists of a fresh process.
@@ -30,13 +29,13 @@ type Start struct {
 }
 
 // NoteStart compares the lists of a fresh process with those of the last process of the same Kind. If
-// they differ, the server's program has changed: NoteStart makes the whole handshake record invalid,
-// and returns news and the session of the address, whose client must be told now. The clients of
-// other sessions are told with their next request.
+// they differ, the server's program has changed. NoteStart then makes the whole handshake record
+// invalid, sets news, and returns the session of a. The caller must tell the client of that session
+// now. The clients of other sessions are told with their next request.
 //
-// If no fingerprint of this Kind is known, nothing can be compared: NoteStart then makes lists of
-// earlier generations invalid. A record keeps only mostStarts fingerprints, so the same holds for
-// each process of a further Kind.
+// A record keeps at most mostStarts fingerprints. If it has none of this Kind, NoteStart cannot
+// compare, and makes lists of earlier generations invalid. It does not if start.Own is true and the
+// record has room: the first process of a principal says nothing about the lists of others.
 //
 // Cost: one read if the lists are the same.
 //
@@ -124,7 +123,8 @@ func Relist(ctx context.Context, store storage.Boxes, tenant, server string) err
 	return nil
 }
 
-// expire makes those parts of a record invalid whose names which accepts.
+// expire makes entries of a handshake record invalid. which gets the key of each entry and selects
+// it.
 func expire(ctx context.Context, store storage.Handshakes, record string, which func(part string) bool) error {
 	parts, err := store.ListHandshakes(ctx, record, "")
 	if err != nil {
@@ -142,9 +142,9 @@ func expire(ctx context.Context, store storage.Handshakes, record string, which 
 	return nil
 }
 
-// outdate makes the lists invalid that processes of a box gave in generations up to the result of
-// upTo. If relisted is not zero, it becomes [storage.Box.Relisted]. Cost: one read, and one write
-// if that changes the box.
+// outdate makes lists of a box invalid: those of all generations up to the result of upTo. If
+// relisted is not zero, it becomes [storage.Box.Relisted]. Cost: one read, and one write if that
+// changes the box.
 func outdate(ctx context.Context, store storage.Boxes, id storage.BoxID, upTo func(storage.Box) storage.Generation, relisted time.Time) error {
 	return updateBox(ctx, store, id, func(box *storage.Box) bool {
 		gen, news := upTo(*box), !relisted.IsZero()

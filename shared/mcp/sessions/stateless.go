@@ -21,7 +21,7 @@ import (
 // no method for legacy clients finds it. The process gets each request with the name of the
 // request's stream as its id.
 
-// PinnedID returns the id of the inner session of a caller.
+// PinnedID returns the id of a caller's inner session, which Dormouse keeps for a modern client.
 func PinnedID(c Caller) storage.ID {
 	named := fmt.Appendf(nil, "modern %q %q %q", c.Tenant, c.Principal, c.Server.Name)
 	if c.Kind != "" {
@@ -249,8 +249,8 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 			return err
 		}
 	}
-	// The box does not run, so the call waits in the inbox. A function that takes it from there
-	// first looks whether its stream has an end. So write that end.
+	// The box does not run, so the call waits in the inbox. An instance that takes it from there first
+	// looks whether the stream has an end. So write one.
 	a := storage.Address{Session: u.session.ID, Stream: stream, Requests: []json.RawMessage{quoted(string(stream))}}
 	end := &wire.Error{Code: wire.CodeCancelled, Message: "the request was cancelled: " + why}
 	return h.out.Fail(ctx, a, end, time.Now().Add(h.limits.EventAge))

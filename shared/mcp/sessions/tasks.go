@@ -15,7 +15,7 @@ import (
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of [Manager.Send] for
 // which the client no longer waits; it has a taskId instead. A task has no record of its own. Its
 // call has a stream in the log of the inner session and, until the call ends, an item that says
-// which box or function must end it. What a client gets for a taskId is made of the stream and the
+// which box or instance must end it. What a client gets for a taskId is made of the stream and the
 // item.
 
 // Recalled is a call of [Manager.Send] whose client asks for it by its taskId.
@@ -42,8 +42,8 @@ func (r *Recalled) Ended() bool { return len(r.Events) > 0 && r.Events[len(r.Eve
 // Last returns the index of the last event in the log, 0 if there is none.
 func (r *Recalled) Last() storage.Index { return r.last }
 
-// Recall reads the call with this stream in the inner session of the caller. Cost: two reads, and
-// one more for each 1,000 events.
+// Recall reads the call with this stream in the caller's inner session ([PinnedID]). Cost: two reads,
+// and one more for each 1,000 events.
 //
 // Errors: NotFound (the caller has no inner session), Unavailable.
 func (h *Manager) Recall(ctx context.Context, c Caller, stream storage.StreamID) (*Recalled, error) {

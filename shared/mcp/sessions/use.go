@@ -48,8 +48,9 @@ func (u *use) update(ctx context.Context, change func(*storage.Session) bool) (e
 	return err
 }
 
-// touch extends the life of a session, and of the session with a group behind which it is. It
-// writes only when less than half of the session's life is left.
+// touch extends the life of a session. If it is a session with a member of a group, touch also
+// extends the client's session with the group. It writes only when less than half of the session's
+// life is left.
 func (u *use) touch(ctx context.Context) error {
 	limits := u.manager.limits
 	if u.session.State != storage.Ready || time.Until(u.session.Expires) > limits.Life/2 {
