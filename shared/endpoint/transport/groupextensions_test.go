@@ -3,6 +3,7 @@ package transport_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -46,6 +47,68 @@ func TestGroupPassesExtensionsOn(t *testing.T) {
 		})
 		c.call("s2__tool2")
 		commontest.Contains(t, "the server was told", `"extensions":{"com.example/hello":{"y":2}}`, init)
+	})
+}
+
+// Servers without a box have no record: those in Go, and those that others host. They say themselves
+// what they can, each client of its own kind, and one that says nothing holds the others up only
+// for a moment.
+func TestGroupPassesOnWhatServersWithoutBoxesDeclare(t *testing.T) {
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		w.unlisted("far", "mute")
+		w.change(func(s *sessions.Server) { s.InPlace = s.Name != "s0"; s.Record = !s.InPlace })
+		told := map[string]int{}
+		w.backend.tool("initialize", func(r run) {
+			s, _, err := r.w.store.Load(r.ctx, r.session, "")
+			commontest.Check(t, err)
+			if s.Server == "far" {
+				told[string(wire.Lookup(s.Init, "capabilities", "extensions"))]++
+				r.end(`{"protocolVersion":"2025-11-25","capabilities":{"extensions":{"com.example/far":{"x":1}}},"serverInfo":{"name":"x","version":"1"},"instructions":"from afar"}`)
+			}
+		})
+		w.backend.tool("com.example/far/do", func(r run) { r.end(`{"done":true}`) })
+		is := func(what, body string) {
+			t.Helper()
+			commontest.EqualIn(t, what, `{"com.example/far":{"x":1}}`, string(wire.Lookup([]byte(body), "result", "capabilities", "extensions")))
+			commontest.Contains(t, what, "from afar", body)
+		}
+		const hello = `{"com.example/far":{"y":2}}`
+		begun := time.Now()
+		a := w.do(request("POST", "/mcp", strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"roots":{},"extensions":`+hello+`}`, 1)))
+		if took := time.Since(begun); took != 5*time.Second {
+			t.Errorf("the server that says nothing delayed initialize by %v", took)
+		}
+		is("initialize", a.body)
+		w.opts.Names = func() []string { return []string{"s0", "far"} }
+		d := w.do(ask{path: "/mcp", method: "server/discover", caps: `{"extensions":` + hello + `}`}.request())
+		d.body = strings.Replace(d.body, `"io.modelcontextprotocol/tasks":{},`, "", 1)
+		is("server/discover", strings.Replace(d.body, `,"io.modelcontextprotocol/tasks":{}`, "", 1))
+		is("initialize without extensions", w.do(request("POST", "/mcp", initialize)).body)
+		commontest.Same(t, map[string]int{hello: 2, "": 1}, told)
+		const call = `{"jsonrpc":"2.0","id":1,"method":"com.example/far/do"}`
+		commontest.Contains(t, "a method of the extension", `"done":true`, w.at("/mcp", a.header.Get(sessionIs)).post(call).body)
+		commontest.Contains(t, "one in 2026-07-28", `"done":true`, w.do(ask{path: "/mcp", method: "com.example/far/do"}.request()).body)
+		w.openGroup().post(`{"jsonrpc":"2.0","id":1,"method":"skills/list"}`).is(t, "no server has skills", 200, wire.CodeMethodNotFound)
+	})
+}
+
+// A process that a list starts for a client of a WebSocket also serves clients of 2026-07-28 later,
+// whose questions it must be able to ask.
+func TestAListOverAWebSocketStartsNoProcessOfItsOwnKind(t *testing.T) {
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		w.unlisted("new")
+		var init string
+		w.backend.tool("tools/list", func(r run) {
+			s, _, err := r.w.store.Load(r.ctx, r.session, "")
+			commontest.Check(t, err)
+			init = string(s.Init)
+			r.end(`{"tools":[]}`)
+		})
+		p := transports["WebSocket"](w, "")
+		p.say(list)
+		commontest.EqualIn(t, "answers", 1, len(p.heard()))
+		commontest.Contains(t, "the process was told", `"elicitation":{"form":{},"url":{}}`, init)
+		p.leave()
 	})
 }
 

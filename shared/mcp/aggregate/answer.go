@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -12,10 +14,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Initialize implements [sessions.Endpoint]. It wakes no member.
+// Initialize implements [sessions.Endpoint]. It wakes no box.
 func (g *Group) Initialize(ctx context.Context, id storage.ID, m wire.Message) (storage.ID, sessions.Response, error) {
 	s, call, err := g.Host.Greet(ctx, g.As, id, m, func(version string) (json.RawMessage, error) {
-		greeting, _, err := g.greeting(ctx, version)
+		greeting, _, err := g.greeting(ctx, version, declared(m.Params))
 		if err != nil {
 			return nil, err
 		}
@@ -27,16 +29,59 @@ func (g *Group) Initialize(ctx context.Context, id storage.ID, m wire.Message) (
 	return s.ID, call.ForClient(g.As, s.ID), nil
 }
 
-// greeting joins the members' answers to initialize that the handshake records have. whole reports
-// whether they have all.
-func (g *Group) greeting(ctx context.Context, version string) (greeting json.RawMessage, whole bool, err error) {
-	known, err := g.Host.Greetings(ctx, g.Members, version)
+// greeting joins the members' answers to initialize. whole reports whether all of them are known.
+func (g *Group) greeting(ctx context.Context, version string, client bridge.Request) (greeting json.RawMessage, whole bool, err error) {
+	known, err := g.greetings(ctx, version, client)
 	if err != nil {
 		return nil, false, err
 	}
 	members := g.lists(known)
 	whole = !slices.ContainsFunc(members, func(m group.List) bool { return m.Result == nil })
 	return group.Greeting(g.names, members...), whole, nil
+}
+
+// firstGreetings is how long the first answer to a client waits for members without a box. Clients
+// that probe take a server for one of the legacy era if it is silent for 10 s.
+const firstGreetings = 5 * time.Second
+
+// greetings returns the members' answers to initialize, as far as the handshake records have them. A
+// member without a box has no record, and starts nothing. So greetings asks it, for the client.
+func (g *Group) greetings(ctx context.Context, version string, client bridge.Request) ([]sessions.Known, error) {
+	known, err := g.Host.Greetings(ctx, g.Members, version)
+	if err != nil {
+		return nil, err
+	}
+	until := time.Now().Add(firstGreetings)
+	var asks sync.WaitGroup
+	for i, c := range g.Members {
+		if known[i].Result != nil || !c.Server.InPlace {
+			continue
+		}
+		c.Transport, c.Conn, c.Kind = storage.Modern, "", client.Kind()
+		asks.Go(func() {
+			result, call, err := g.Host.Greeting(ctx, c, sessions.Client{Init: client.Init()})
+			if err == nil && call != nil {
+				result, err = answerOf(ctx, call, until)
+			}
+			if err == nil { // a member that cannot be asked stays unknown: its lists say why
+				known[i].Result = result
+			}
+		})
+	}
+	asks.Wait()
+	return known, nil
+}
+
+// declared returns a request of a modern client that declares what a legacy client has declared in its
+// initialize.
+func declared(init json.RawMessage) bridge.Request {
+	return bridge.Request{Capabilities: wire.Lookup(init, "capabilities"), Client: wire.Lookup(init, "clientInfo")}
+}
+
+// declaredIn returns what a modern client declares in m. Not even the form of that has been checked.
+func declaredIn(m wire.Message) bridge.Request {
+	meta := wire.Lookup(m.Params, "_meta")
+	return bridge.Request{Capabilities: wire.Lookup(meta, wire.MetaClientCapabilities), Client: wire.Lookup(meta, wire.MetaClientInfo)}
 }
 
 func (g *Group) lists(known []sessions.Known) []group.List {

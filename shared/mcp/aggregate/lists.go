@@ -40,7 +40,7 @@ func (g *Group) known(ctx context.Context, method string, s storage.Session) ([]
 	if method != group.MethodSkillsList {
 		return g.Host.Lists(ctx, s, g.Members, method)
 	}
-	known, err := g.Host.Greetings(ctx, g.Members, s.Version)
+	known, err := g.greetings(ctx, s.Version, declared(s.Init))
 	some := false
 	for i, k := range known {
 		if k.Result != nil && !group.HasSkills(k.Result) {
@@ -262,6 +262,12 @@ func (g *Group) askOnce(ctx context.Context, c sessions.Caller, s storage.Sessio
 		return nil, err
 	}
 	until, _ := ctx.Deadline()
+	return answerOf(ctx, call, until)
+}
+
+// answerOf returns the result of a call. It returns DeadlineExceeded if there is none at the time
+// until. A *[wire.Error] is the member's answer.
+func answerOf(ctx context.Context, call *sessions.Call, until time.Time) (json.RawMessage, error) {
 	for {
 		events, err := call.Next(ctx, until)
 		if err != nil {
@@ -310,7 +316,10 @@ func (g *Group) begin(ctx context.Context, c sessions.Caller, s storage.Session,
 	if g.aside() { // Ask keeps the answer from being pushed to the client
 		call, err := h.Ask(ctx, c, id, m)
 		if errors.Is(err, storage.NotFound) && isListed(method) {
-			return pinned(sessions.Client{Init: s.Init}) // do not open a session only for a list: no function would read its stream
+			// Do not open a session only for a list: no function would read its stream.
+			client := declared(s.Init)
+			c.Kind = client.Kind()
+			return pinned(sessions.Client{Init: client.Init()})
 		}
 		return call, err
 	}

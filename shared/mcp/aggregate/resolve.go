@@ -124,7 +124,11 @@ func (g *Group) owner(ctx context.Context, id storage.ID, m wire.Message) (membe
 	if err != nil {
 		return "", err
 	}
-	known, err := g.Host.Greetings(ctx, g.Members, s.Version)
+	client := declared(s.Init)
+	if id == "" { // s is made up
+		client = declaredIn(m)
+	}
+	known, err := g.greetings(ctx, s.Version, client)
 	if err != nil {
 		return "", err
 	}

@@ -25,8 +25,8 @@ func (g *Group) kinded(kind string) *Group {
 
 // Greeting implements [sessions.Endpoint]. Its "ttlMs": 0 tells the client not to cache an answer in
 // which a member is missing.
-func (g *Group) Greeting(ctx context.Context, _ string, _ sessions.Client) (json.RawMessage, *sessions.Call, error) {
-	greeting, whole, err := g.greeting(ctx, wire.V20251125)
+func (g *Group) Greeting(ctx context.Context, _ string, client sessions.Client) (json.RawMessage, *sessions.Call, error) {
+	greeting, whole, err := g.greeting(ctx, wire.V20251125, declared(client.Init))
 	if err == nil && !whole {
 		greeting = append(greeting[:len(greeting)-1], `,"ttlMs":0}`...)
 	}
@@ -94,7 +94,7 @@ func stateless(c sessions.Caller) sessions.Caller {
 // subscriptions returns a subscriptions/listen for each member that can send notifications which the
 // client wants. A member whose answer to initialize is not known counts as one that can send all.
 func (g *Group) subscriptions(ctx context.Context, m wire.Message) ([]sessions.Dispatched, error) {
-	known, err := g.Host.Greetings(ctx, g.Members, wire.V20251125)
+	known, err := g.greetings(ctx, wire.V20251125, declaredIn(m))
 	if err != nil {
 		return nil, err
 	}
