@@ -9,10 +9,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// busy returns the answer to a request that a limit refuses, or for which there is no
-// room. It is sent as a response like any other, without the status 429. Python's client
-// ends its whole session at a 429, and no client that we know reads Retry-After. A call
-// of a tool gets a result that is an error, because that is what a model reads.
+// busy returns the answer to a request that a limit or a lack of capacity refuses. It is sent as a
+// response like any other, without the status 429. Python's client ends its whole session at a 429,
+// and no client that we know reads Retry-After. A call of a tool gets a result that is an error,
+// because that is what a model reads.
 func busy(m wire.Message, err error, modern bool) []byte {
 	p := problemOf(err)
 	limit := limitOf(err)

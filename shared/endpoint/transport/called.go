@@ -60,9 +60,9 @@ func (c *called) asks(msgs []wire.Message) {
 	}
 }
 
-// reads reads the messages and the headers of a request. It returns the request with the
-// context that in makes. A traceparent in a message takes precedence over the header,
-// because one HTTP request may carry messages of several spans.
+// reads fills c from the messages and the headers of a request. It returns the request with the
+// context that in makes. A traceparent in a message takes precedence over the header, because one
+// HTTP request may carry messages of several spans.
 func (c *called) reads(r *http.Request, msgs []wire.Message) *http.Request {
 	c.asks(msgs)
 	if parent := r.Header.Get("traceparent"); c.parent == "" && isTraceparent(parent) {
@@ -72,7 +72,7 @@ func (c *called) reads(r *http.Request, msgs []wire.Message) *http.Request {
 	return r.WithContext(c.in(r.Context()))
 }
 
-// in returns a context whose trace names the trace of the client's span.
+// in returns a context whose trace has the client's span as its parent.
 func (c *called) in(ctx context.Context) context.Context { return storage.WithParent(ctx, c.parent) }
 
 // isTraceparent reports whether s has the form of the W3C's Trace Context, version 00,
@@ -134,7 +134,7 @@ func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err er
 	e.Tool, e.Outcome, e.Why = wire.Clip(c.tool), c.outcome, reason(c.why)
 	switch {
 	case c.tool == "":
-		if e.Stream = c.stream; e.Stream == "" { // otherwise the event ends a call that an earlier request has begun
+		if e.Stream = c.stream; e.Stream == "" { // with a stream, the event ends a call that an earlier request has begun
 			e.Outcome = ""
 		} else if e.Outcome == "" {
 			e.Stream = ""

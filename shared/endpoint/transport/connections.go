@@ -17,7 +17,7 @@ type connections struct {
 	by map[string]storage.Connection
 }
 
-// get returns the record of a connection that has not expired.
+// get returns the cached record of a connection, and whether there is one that has not expired.
 func (k *connections) get(id string, now time.Time) (storage.Connection, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

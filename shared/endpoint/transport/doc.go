@@ -32,12 +32,12 @@
 //
 //   - P1 For a client of 2025-11-25 every event stream begins with a priming event, which has
 //     an id and an empty data line. No other client gets one, and neither does the answer to
-//     initialize. An older client gets such an event only at the end of a response that held
-//     its call in vain as long as it could, without any other event: it could not come back
-//     for its answer otherwise.
+//     initialize. An older client gets such an event in one case: at the end of a response that
+//     was held as long as possible and had no other event. Without an id the client could not
+//     come back for its answer.
 //   - P2 That first event has a new id in every response, even for the same cursor.
 //   - P3 A poll of a stream is never answered with 429, a status over 499 or an empty body:
-//     in trouble the client gets a longer retry, or a comment if it takes none.
+//     in trouble the client gets a longer retry, or a comment if its version knows no retry.
 //   - P4 A response is held while a request runs, so that polls are few.
 //   - P5 The standalone stream is held too; a server that has nothing to push answers 405 from
 //     the start.

@@ -108,8 +108,8 @@ func problemOf(err error) *problem {
 	return p
 }
 
-// logged returns the error that the log has for err, which was answered with p: err, or p if the
-// code of err is another one.
+// logged returns the error to log for err, to which p is the answer: err if both have the same code,
+// otherwise p.
 func logged(err error, p *problem) error {
 	if storage.CodeOf(err) != p.code {
 		return p

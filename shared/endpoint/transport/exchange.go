@@ -51,7 +51,7 @@ func (x *exchange) detached() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(x.ctx()), spare)
 }
 
-// stop stops a stream, even after the client has gone.
+// stop calls Stop of a stream, even after the client has gone.
 func (x *exchange) stop(call sessions.Stream, sent string) {
 	ctx, cancel := x.detached()
 	defer cancel()
@@ -62,7 +62,7 @@ func (x *exchange) at(over storage.Transport) sessions.Endpoint {
 	return x.opts.endpoint(x.party, over)
 }
 
-// until returns the time at which a response must end that may be held open for hold.
+// until returns the time at which a response must end if it may be held open for hold.
 func (x *exchange) until(hold time.Duration) time.Time {
 	end := x.begun.Add(min(hold, x.opts.Limit))
 	if limit, ok := x.ctx().Deadline(); ok {

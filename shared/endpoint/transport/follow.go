@@ -17,10 +17,10 @@ func hold(x *exchange, call sessions.Resumable) time.Duration {
 	return x.opts.Limit
 }
 
-// follow sends events, and then the events that come later, until the stream has ended,
-// hold has passed or the client has gone. In a silence it sends comments, so that no
-// proxy closes the connection. If this function executes the request, follow holds the
-// response beyond hold.
+// follow sends events, and then the events that come later, until the stream has ended, hold has
+// passed or the client has gone. In a silence it sends comments, so that no proxy closes the
+// connection. If this program itself executes the request (call.Held), follow holds the response
+// beyond hold.
 func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions.Event, hold time.Time) {
 	for {
 		end := hold

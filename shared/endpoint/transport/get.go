@@ -60,8 +60,8 @@ func getStreamable(x *exchange) error {
 	return nil
 }
 
-// beforeSessions reports whether a GET belongs to HTTP+SSE. A GET of Streamable HTTP
-// names a version, or a session whose events the client has seen.
+// beforeSessions reports whether a GET belongs to HTTP+SSE. A GET of Streamable HTTP names a version
+// or a session, or an event that did not come over HTTP+SSE.
 func beforeSessions(h http.Header) bool {
 	last := h.Get(wire.HeaderLastEventID)
 	return h.Get(wire.HeaderSessionID) == "" && h.Get(wire.HeaderProtocolVersion) == "" &&

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// tell tells the observer of this request, which has ended.
+// tell reports this request, which has ended, to the Observer.
 func (x *exchange) tell(stack string) {
 	e := &observe.Event{
 		Kind: observe.Request, HTTPMethod: wire.Clip(x.r.Method), Status: x.status, RPCMethod: wire.Clip(x.method), RPCID: kindOf(x.id),

@@ -110,7 +110,7 @@ func (m modern) resend(turn *bridge.Turn) error {
 	return modern{m.x, m.ctx, turn.Request(), m.to}.forward()
 }
 
-// resume opens the state that a client has sent with its request.
+// resume decrypts and checks the requestState that a client has sent with its request.
 func (m modern) resume() (bridge.State, error) {
 	if m.x.opts.Sealer == nil {
 		return bridge.State{}, bridge.BadState()
@@ -238,8 +238,7 @@ func (m modern) follow(out *reply, call *sessions.Call, turn *bridge.Turn) error
 	}
 }
 
-// learn stores what a list of tools says about calls of the tools. It does so before the
-// client can call one.
+// learn stores what a list of tools says about calls of the tools, before the client can call one.
 func (m modern) learn(call *sessions.Call, e storage.Event, step bridge.Step) error {
 	first := m.req.Method == wire.MethodToolsList && wire.Lookup(m.req.Params, "cursor") == nil
 	if !first || step.Reply == nil || step.Reply.Code != 0 {
@@ -248,7 +247,8 @@ func (m modern) learn(call *sessions.Call, e storage.Event, step bridge.Step) er
 	return m.x.opts.Host.Learn(m.ctx, m.to.Caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
 }
 
-// take handles one event. It either answers the server or sends something to the client.
+// take handles one event. It either answers the server or sends something to the client. done means
+// that the client has got the answer to its request.
 func (m modern) take(out *reply, step bridge.Step) (done bool, err error) {
 	switch {
 	case step.Answer != nil:

@@ -54,7 +54,7 @@ func (m modern) greeting(endpoint sessions.Endpoint, kind string, out *reply) (g
 	}
 }
 
-// firstDiscover is how long the first server/discover of a server waits for the server to
-// start. Clients that probe take a server for one of the legacy era if it is silent for
-// longer: Python's and Rust's after 10 s.
+// firstDiscover is how long the first server/discover of a server waits for the server to start. It
+// is shorter than the wait of clients that probe: Python's and Rust's take a server for one of the
+// legacy era if it is silent for 10 s.
 const firstDiscover = 5 * time.Second

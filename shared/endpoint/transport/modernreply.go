@@ -40,7 +40,6 @@ func (r *reply) seen(raw []byte) []byte {
 }
 
 var (
-	// errGone: the client has closed the response.
 	errGone = fmt.Errorf("the client has closed the response: %w", context.Canceled)
 	// errOver: the client came back for the result of a call after it was deleted.
 	errOver = &wire.Error{Code: wire.CodeInvalidParams, Message: "the call has ended and its result is deleted; send the request again"}
@@ -82,8 +81,8 @@ func (r *reply) next(call *sessions.Call) ([]storage.Event, error) {
 	}
 }
 
-// waitFor returns what comes next from the streams of a listener. In a silence it sends
-// comments on the response.
+// waitFor returns the next value from a channel. In a silence it sends comments on the response.
+// Errors: errGone, errLate.
 func waitFor[T any](r *reply, from <-chan T) (next T, err error) {
 	for {
 		timer := time.NewTimer(time.Until(earlier(r.end, r.alive)))

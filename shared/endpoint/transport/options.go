@@ -46,11 +46,10 @@ type Options struct {
 	// AllowedHosts are the values of Host that are served: "name" with any port,
 	// "name:port", or "*" for all. Empty: 127.0.0.0/8, ::1 and localhost.
 	AllowedHosts []string
-	// AllowedOrigins are the origins of web pages that may call, besides the request's own
-	// Host and port. They are exact, such as "https://app.example", or "*" for all. All
-	// names of the loopback address count as one host. A request without an Origin does not
-	// come from a page that could read the answer. exchange.streams checks further those
-	// requests that hold a function.
+	// AllowedOrigins are the origins of web pages that may call, besides the request's own Host and
+	// port. They are exact, such as "https://app.example", or "*" for all. All names of the loopback
+	// address count as one host. A request without an Origin does not come from a page that could read
+	// the answer. exchange.streams checks further those requests whose response is held open.
 	AllowedOrigins []string
 	// Observer gets an event for each request. The event of a tools/call has the tool and
 	// an outcome: done, failed, or open if the call goes on after the request. A later
@@ -72,8 +71,8 @@ type Options struct {
 	Sealer Sealer
 	// MaxBody bounds the body of a POST in bytes; 4 MiB.
 	MaxBody int64
-	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
-	// where the operator is the only caller.
+	// ShowErrors makes the log lines of failed calls repeat what the server answered. Set it where the
+	// operator is the only caller.
 	ShowErrors bool
 	// Meter counts the costs of each request, for the Observer's event. nil counts nothing.
 	Meter storage.Meter
@@ -109,12 +108,11 @@ type Authenticator interface {
 	// others by the table. It refuses an identity without a tenant or a principal like
 	// an error.
 	Authenticate(r *http.Request, server string) (storage.Identity, error)
-	// Members returns the identities of a client that sent a request to the address of a
-	// group. There is one for each of the servers that the client may use. group is the
-	// address, such as "/mcp". It is "" for a request that lists servers at no server's
-	// address. Each credential then counts for the servers that it was issued for.
-	// Members looks up a credential only once. Errors are those of Authenticate;
-	// Forbidden if the client may use none of the servers.
+	// Members returns the identities of a client that sent a request to the address of a group. There is
+	// one for each of the servers that the client may use. group is the address, such as "/mcp". It is
+	// "" for a request that only lists servers. Each credential then counts for the servers that it was
+	// issued for. Members looks up a credential only once. Errors are those of Authenticate; Forbidden
+	// if the client may use none of the servers.
 	Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error)
 	// Confirm returns nil if a credential that was authenticated earlier is still valid
 	// for a server. Errors are those of Authenticate.

@@ -55,8 +55,8 @@ func (p *pageText) links(x *exchange, names []string) {
 	p.say(`</ul>`)
 }
 
-// page answers with a page. why says why the request was refused, "" if it was not. The caller of a
-// request that was not refused is known.
+// page answers with a page. why says why the request was refused. It is "" if the request was not
+// refused; then x.caller must be set, except for the path /.
 func page(x *exchange, status int, why string) {
 	title, of, url := subjectOf(x)
 	var p pageText
@@ -86,8 +86,8 @@ func page(x *exchange, status int, why string) {
 	webpage.Write(x.w, status, webpage.Page{Title: title, Body: p.String(), Wide: true})
 }
 
-// subjectOf returns what a request is for: its title for people, its name in the entry of a
-// client, and its URL. They are "" if the path names neither a server nor a group.
+// subjectOf returns what a request is for: its title for people, its name in a client's
+// configuration, and its URL. They are "" if the path names neither a server nor a group.
 func subjectOf(x *exchange) (title, name, url string) {
 	path := strings.TrimSuffix(x.r.URL.Path, "/")
 	if group, resource, ok := groupOf(path); ok && (resource == "mcp" || resource == "sse") {
@@ -202,8 +202,8 @@ func connectClients(p *pageText, s clientfile.Server) {
 	}
 }
 
-// isName reports whether a text can be the name of a server. Anybody can make a link with any path
-// to a page, and the page shows commands with the name in the path.
+// isName reports whether a text can be the name of a server. The page shows commands with the name
+// from the path, and anybody can make a link with any path.
 func isName(text string) bool {
 	return !strings.ContainsFunc(text, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.'

@@ -48,8 +48,8 @@ func groupAddress(name string) string {
 	return "/g/" + name + "/mcp"
 }
 
-// groupAsked returns the name of the group that the address of a WebSocket names: there
-// "all" stands for the group at /mcp.
+// groupAsked returns the name of the group in the query of a WebSocket's URL. There "all" stands for
+// the group at /mcp, whose name is "".
 func groupAsked(query url.Values) string {
 	if name := query.Get("group"); name != "all" {
 		return name
@@ -81,8 +81,8 @@ func queried(r *http.Request, address, path string) string {
 // maxQuery is the longest query that queried repeats, in bytes.
 const maxQuery = 512
 
-// HeaderPrefix has the part of a path that a gateway or a proxy has taken off, such as the
-// stage of an API.
+// HeaderPrefix is the header with the part of a path that a gateway or a proxy has taken off, such as
+// the stage of an API.
 const HeaderPrefix = "X-Forwarded-Prefix"
 
 // prefix returns the path that clients write before the path of a request, "" for none.

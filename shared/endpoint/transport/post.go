@@ -109,8 +109,8 @@ func (x *exchange) hand(endpoint sessions.Endpoint, id storage.ID, msgs []wire.M
 }
 
 // window returns how long a response may take and still be plain JSON. Only in plain JSON can the
-// answer to a failed initialize leave out the session id, so initialize has a longer window. It
-// ends with the silence after which an event stream gets a comment.
+// answer to a failed initialize leave out the session id, so initialize has a window of at least
+// KeepAlive.
 func window(x *exchange) time.Duration {
 	if slices.ContainsFunc(x.msgs, isInitialize) {
 		return max(x.opts.JSONWindow, x.opts.KeepAlive)
@@ -118,8 +118,8 @@ func window(x *exchange) time.Duration {
 	return x.opts.JSONWindow
 }
 
-// respond answers with plain JSON if only responses come within the window, and otherwise
-// with an event stream. Until then an error can still have its own status. If respond
+// respond answers with plain JSON if only responses come within the window, and otherwise with an
+// event stream. Before an event stream begins, an error can still have its own status. If respond
 // returns no error, the request has been accepted.
 func respond(x *exchange, call sessions.Response, batch bool, end time.Time) error {
 	if !takesStreams(x) {
@@ -200,7 +200,8 @@ func responsesOnly(events []sessions.Event) bool {
 	return !slices.ContainsFunc(events, func(e sessions.Event) bool { return !isResponse(e.Raw) })
 }
 
-// answer sends plain JSON. An initialize that failed has opened no session.
+// answer sends events as plain JSON. An initialize that failed has opened no session, so its answer
+// has no session id.
 func answer(x *exchange, events []sessions.Event, batch bool) {
 	raws := make([][]byte, len(events))
 	for i, e := range events {

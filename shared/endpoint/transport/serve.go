@@ -145,8 +145,8 @@ func (x *exchange) route() (to destination, err error) {
 	return to, nil
 }
 
-// connect sends a browser to the page of another function, where the user of a server
-// connects third parties. It reports whether the request was for that page.
+// connect redirects a browser to the page where the user of a server connects third parties. Another
+// Lambda function serves that page. connect reports whether the request was for it.
 func (x *exchange) connect() bool {
 	server, resource, ok := split(x.r.URL.Path)
 	if !ok || resource != "connect" || x.r.Method != http.MethodGet {
@@ -209,14 +209,13 @@ func (x *exchange) refuseBusy(err error) bool {
 	return len(answers) > 0
 }
 
-// maxRefused is the size of a body up to which the endpoint reads it only to name the
-// request that it refuses, in bytes.
+// maxRefused bounds a body that the endpoint reads only to name the request that it refuses, in
+// bytes.
 const maxRefused = 16 << 10
 
-// nameRefused finds out which request is refused before its body is read, so that the
-// error response has its id (JSON-RPC 2.0, §5): some clients hide an error without one. A
-// body that is long or packed, or whose length the client does not say, is not worth reading
-// for a stranger.
+// nameRefused finds out which request is refused before its body is read, so that the error response
+// has its id (JSON-RPC 2.0, §5): some clients hide an error without one. For a caller that is not
+// known, it reads no body that is long, compressed or of unknown length.
 func nameRefused(x *exchange) {
 	if x.read || x.r.Method != http.MethodPost || x.r.ContentLength <= 0 || x.r.ContentLength > maxRefused || x.r.Header.Get("Content-Encoding") != "" {
 		return

@@ -20,11 +20,10 @@ import (
 // Subprotocol is the name of MCP in Sec-WebSocket-Protocol.
 const Subprotocol = "mcp"
 
-// Socket is MCP over WebSocket, behind an API that holds the connections. The API calls
-// Connect, Message and Disconnect, each in one invocation. The function that writes a
-// later message of the server to the log also pushes it. Between two invocations Socket
-// remembers only records of connections, which never change. It is safe for concurrent
-// use.
+// Socket is MCP over WebSocket, behind an API that holds the connections. The API calls Connect,
+// Message and Disconnect, each in one invocation. Whichever invocation writes a later message of the
+// server to the log also pushes it. Between two invocations Socket remembers only records of
+// connections, which never change. It is safe for concurrent use.
 //
 // # For authors of clients
 //
@@ -211,10 +210,10 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 
 // arrives returns who asks for a connection, and to what.
 //
-// A client connects to a group with ?group=NAME. The session of the group and those with its
-// members all name the connection. So the function that writes a member's answer to the log
-// also pushes it, and gives the tools in it their names in the group. A connection keeps the
-// query of its address, and the members that its client could use when it connected.
+// A client connects to a group with ?group=NAME. The session of the group and those with its members
+// all name the connection. So the invocation that writes a member's answer to the log also pushes it,
+// and gives the tools in it their names in the group. A connection keeps the query of its address,
+// and the members that its client could use when it connected.
 func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	query := r.URL.Query()
 	name := query.Get("server")
@@ -325,9 +324,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	return sessions.Fit(answer), nil
 }
 
-// hand gives messages to the server that they are for. The function that writes an answer to the
-// log also pushes it. So hand returns only an answer that is in no log, and the notice that tells
-// the client the stream of its request.
+// hand gives messages to the server that they are for. Whichever invocation writes an answer to the
+// log also pushes it. So hand returns only an answer that is in no log, and the notice that tells the
+// client the stream of its request.
 func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire.Message, batch bool) ([]byte, error) {
 	initialize := slices.ContainsFunc(msgs, isInitialize)
 	var call sessions.Response

@@ -50,9 +50,9 @@ func (s *stream) away(last wire.SSE) {
 	}
 }
 
-// place adds an event with a cursor and nothing else to the end of a response that gave an
-// older client no id. Few of these clients cannot read it, and without it none could come
-// back for its answer.
+// place adds an event with a cursor and nothing else to the end of a response that gave an older
+// client no id. Most of these clients can read it, and without it none could come back for its
+// answer.
 func (s *stream) place(id string) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id, HasData: true})
 }
@@ -88,8 +88,8 @@ func (s *stream) gap() {
 		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))})
 }
 
-// endpoint adds the event that opens an event stream of HTTP+SSE: the URI to which the
-// client posts. Its id names the session and its place in the stream.
+// endpoint adds the event that opens an event stream of HTTP+SSE: the URI to which the client posts.
+// Its id names the session and a position in the stream.
 func (s *stream) endpoint(id, uri string) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "endpoint", ID: id, Data: []byte(uri)})
 }

@@ -14,10 +14,10 @@ import (
 
 // The extension io.modelcontextprotocol/tasks is for requests of the modern era.
 //
-// A client that declares the extension in a tools/call need not hold its response when
-// the call takes long. It gets a name for the call, and fetches the result by that name.
-// The call itself goes on unchanged, and no function waits for it. In the list of checks in
-// validate.go, those of the extension's methods come last:
+// A client that declares the extension in a tools/call need not hold its response when the call takes
+// long. It gets a name for the call, and fetches the result by that name. The call itself goes on
+// unchanged, and no invocation waits for it. In the list of checks in validate.go, those of the
+// extension's methods come last:
 //
 //	tasks not declared            400 -32021  bridge.NeedsTasks
 //	no name of a task, or expired 400 -32602  bridge.NoTask
@@ -101,8 +101,7 @@ func (m modern) task() error {
 	return nil
 }
 
-// ref opens the name of a task. ok is false if the name is not one of the caller's
-// tasks.
+// ref decrypts the name of a task. ok is false if the name is not one of the caller's tasks.
 func (m modern) ref(name string) (ref bridge.TaskRef, ok bool) {
 	plain, ok := m.x.opts.Sealer.Open(name)
 	if !ok {

@@ -67,8 +67,8 @@ func (m modern) watch(l *bridge.Listener) ([]*watched, error) {
 	return all, nil
 }
 
-// to listens until the response must end, the client has gone, or nothing more can come.
-// If the client wants to hear only of tasks, to does not read common.
+// to listens until the response must end, the client has gone, or nothing more can come. common has
+// the messages outside of requests. It is not read if the client wants to hear only of tasks.
 func (h listening) to(common *sessions.Call) error {
 	ctx, cancel := context.WithCancel(h.m.ctx)
 	hear := make(chan heard)

@@ -17,7 +17,7 @@ import (
 const mostNamed = 20
 
 // unknown returns the text of the 404 for a server that is not there. It names the servers that the
-// caller may use, or is the argument otherwise if there are none.
+// caller may use. If there are none, the text is the argument otherwise.
 func (o *Options) unknown(r *http.Request, name, otherwise string) string {
 	names := o.usable(r)
 	if len(names) == 0 {
@@ -49,9 +49,9 @@ func (o *Options) usable(r *http.Request) []string {
 }
 
 // server returns a server that a caller may use. If the servers file has the server but it is not
-// served, the error gives the reason. If the file does not have it, the error says so if the server
-// was removed. Otherwise it names the servers that the sender of r may use, or has the argument
-// unknown as its text if there are none. r may be nil.
+// served, the error gives the reason. If the server was removed from the file, the error says so. For
+// any other name, it names the servers that the sender of r may use. If there are none, or r is nil,
+// its text is the argument unknown.
 func (o *Options) server(r *http.Request, name, unknown string) (sessions.Server, error) {
 	server, ok := o.Servers(name)
 	if ok {

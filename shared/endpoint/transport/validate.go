@@ -55,11 +55,11 @@ func (x *exchange) accept() error {
 // takesStreams reports whether the client of a POST takes event streams.
 func takesStreams(x *exchange) bool { return accepts(x.r.Header.Values("Accept"), wire.MediaSSE) }
 
-// streams checks that a GET comes from a client that follows an event stream. A page of another
-// site can make its reader's browser send a GET without an Origin, as for an image. Each such GET
-// would keep a function busy. Browsers say in headers what a GET is for, and which site it comes
-// from. A program may leave out Accept, except in a GET of /<server>/mcp without a session: such a
-// GET may only look at what is there, and would open a session of HTTP+SSE.
+// streams checks that a GET comes from a client that follows an event stream. A page of another site
+// can make its reader's browser send a GET without an Origin, as for an image, and each such response
+// would be held open. Browsers say in headers what a GET is for, and which site it comes from. A
+// program may leave out Accept, except in a GET of /<server>/mcp without a session: that may be a
+// mere probe, and would open a session of HTTP+SSE.
 func (x *exchange) streams() error {
 	h := x.r.Header
 	site, dest := h.Get("Sec-Fetch-Site"), h.Get("Sec-Fetch-Dest")
@@ -165,7 +165,7 @@ func subject(msgs []wire.Message) (method string, id json.RawMessage) {
 	return first.Method, first.ID
 }
 
-// named sets the session to the id that a client sent.
+// named checks the form of a session id that a client sent, and makes it the session of the request.
 func (x *exchange) named(id string) (err error) {
 	x.session, err = sessions.ReadSessionID(id)
 	return err
