@@ -322,20 +322,33 @@ func TestDeleteEndsTheCallsOfASession(t *testing.T) {
 	}
 }
 
-// A call of less than a second has no item that another function could end.
+// A call of less than a second has no item that another function could end. So the function that
+// executes it ends it.
 func TestDeleteEndsACallThatHasNoItemYet(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		l, h, first, over := w.legacy(everything), native.Handler(transport.New(w.options())), httptest.NewRecorder(), make(chan struct{})
-		go func() {
-			defer close(over)
-			h.ServeHTTP(first, l.request("POST", toolCall("1", "steps", `{"n":1000,"millis":1000}`, "")))
-		}()
-		time.Sleep(300 * time.Millisecond)
-		h.ServeHTTP(httptest.NewRecorder(), l.request("DELETE", ""))
-		<-over
-		commontest.Contains(t, "", `"code":-32010`, first.Body.String())
-		w.empty()
-	})
+	for name, another := range map[string]bool{"in the function that executes it": false, "in another function": true} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T, w *world) {
+				l, h, first, over := w.legacy(everything), native.Handler(transport.New(w.options())), httptest.NewRecorder(), make(chan struct{})
+				begun := time.Now()
+				go func() {
+					defer close(over)
+					h.ServeHTTP(first, l.request("POST", toolCall("1", "steps", `{"n":1000,"millis":1000}`, "")))
+				}()
+				time.Sleep(300 * time.Millisecond)
+				ends := h
+				if another {
+					ends = native.Handler(transport.New(w.options()))
+				}
+				ends.ServeHTTP(httptest.NewRecorder(), l.request("DELETE", ""))
+				<-over
+				commontest.Contains(t, "", `"code":-32010`, first.Body.String())
+				if took := time.Since(begun); took > 2*time.Second {
+					t.Errorf("it went on for %v", took)
+				}
+				w.empty()
+			})
+		})
+	}
 }
 
 func TestAWebSocketClientIsToldWhatItsServerSaysOutsideOfRequests(t *testing.T) {

@@ -230,19 +230,27 @@ func (r *run) tooLarge(raw []byte) []byte {
 	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is too large for the log"))
 }
 
-// mark writes the item of the claim, if the store does not have it.
+// mark writes the item of the claim, if the store does not have it. If the session has ended by
+// then, mark ends the request: the function that has ended the session may have found no item.
 func (r *run) mark() error {
 	if r.claim.put || r.lost {
 		return nil
 	}
 	it := r.item()
-	put, err := r.k.Store.PutItem(r.ctx, it)
-	if err == nil && !put {
-		// An earlier try put the item, and the answer was lost. The stream's name is
-		// new, so no other function can have put one.
-		put = true
+	// If the item is there already, an earlier try has put it: the stream's name is new, so no other
+	// function can have done so.
+	if _, err := r.k.Store.PutItem(r.ctx, it); err != nil {
+		return err
 	}
-	r.claim.put, r.claim.renewed = put, time.Now()
+	put := time.Now()
+	s, _, err := r.k.Store.Load(r.ctx, r.address.Session, "")
+	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
+		r.lost = true
+		return r.k.items.end(r.ctx, it, sessionEnded(it))
+	}
+	if err == nil {
+		r.claim.put, r.claim.renewed = true, put
+	}
 	return err
 }
 
