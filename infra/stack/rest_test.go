@@ -31,24 +31,24 @@ type rest struct {
 
 func atRest() []rest {
 	return []rest{
-		{"functions", "Lambda::Function Lambda::Version Lambda::Alias Lambda::Permission Lambda::EventInvokeConfig", 0, "invocations and their time; code is free up to 75 GB an account"},
+		{"functions", "Lambda::Function Lambda::Version Lambda::Alias Lambda::Permission Lambda::EventInvokeConfig", 0, "invocations and their time"},
 		{"the schedule of the sweep", "Events::Schedule", sweepMonth(), "nothing: this is the sweep itself"},
 		{
 			"APIs and their names", "ApiGateway::RestApi ApiGateway::Deployment ApiGateway::Stage ApiGateway::DomainName ApiGateway::BasePathMapping ApiGatewayV2::Api ApiGatewayV2::Stage ApiGatewayV2::Route ApiGatewayV2::RouteResponse ApiGatewayV2::Integration ApiGatewayV2::DomainName ApiGatewayV2::ApiMapping Route53::RecordSet WAFv2::WebACLAssociation",
-			0, "requests, messages, minutes of connections. A hosted zone ($0.50) and a web ACL ($5.00 and its rules) are yours",
+			0, "requests, messages, minutes of connections",
 		},
-		{"the table", "DynamoDB::Table", 0, "reads, writes; beyond 25 GB an account $0.25 a GB, and $0.20 a GB for recovery to any second. Items of a session go after its end"},
-		{"the bucket of workspaces", "S3::Bucket S3::BucketPolicy", 0, "$0.023 a GB. A workspace goes twice `SessionHours` after its last use, and after 15 days at least; an upload that broke off after a day; a version after a day, with `Protect=on` after 7"},
-		{"the repository of images", "ECR::Repository", 0, "$0.10 a GB: $0.04 for an image of 0.4 GB. Layers that images share count once; the 20 newest tags stay"},
+		{"the table", "DynamoDB::Table", 0, "reads, writes; $0.25 a GB, and $0.20 a GB for recovery to any second"},
+		{"the bucket of workspaces", "S3::Bucket S3::BucketPolicy", 0, "$0.023 a GB. A workspace goes twice `SessionHours` after its last save, and after 15 days at least"},
+		{"the repository of images", "ECR::Repository", 0, "$0.10 a GB; the 20 newest tags stay"},
 		{"the secret of tickets", "Custom::Tickets", 0, "nothing: a standard parameter of Systems Manager"},
-		{"the runner of boxes", "Custom::Runner Lambda::LayerVersion", 0, "nothing: a layer is code, and 9 MB in the bucket cost $0.0002"},
-		{"logs and saved queries", "Logs::LogGroup Logs::QueryDefinition Logs::MetricFilter", 0, "$0.50 a GB taken in, $0.03 a GB kept; lines go after `LogDays`. With [`audit.bodies`](audit.md) also what calls said, sealed: 3.3 KB for a call of 2 KB, $1.65 a million calls"},
+		{"the runner of boxes", "Custom::Runner Lambda::LayerVersion", 0, "next to nothing"},
+		{"logs and saved queries", "Logs::LogGroup Logs::QueryDefinition Logs::MetricFilter", 0, "$0.50 a GB taken in, $0.03 a GB kept; lines go after `LogDays`. With [`audit.bodies`](audit.md) a call of 2 KB adds up to 3.3 KB"},
 		{"boxes", "ECS::Cluster Events::Rule ECS::ClusterCapacityProviderAssociations EC2::SecurityGroup", 0, "processors, memory and an address while a box is awake"},
 		{"the network", "EC2::VPC EC2::Subnet EC2::InternetGateway EC2::VPCGatewayAttachment EC2::RouteTable EC2::Route EC2::SubnetRouteTableAssociation EC2::VPCEndpoint", 0, "nothing: there is no NAT gateway in it"},
-		{"alarms of native servers", "Scheduler::ScheduleGroup", 0, "$1.00 a million alarms beyond 14 million a month"},
+		{"alarms of native servers", "Scheduler::ScheduleGroup", 0, "$1.00 a million alarms"},
 		{"rights and settings", "IAM::Role IAM::ManagedPolicy AppConfig::Application AppConfig::ConfigurationProfile AppConfig::HostedConfigurationVersion CodeDeploy::Application CodeDeploy::DeploymentGroup CloudFormation::Stack", 0, "nothing"},
 		{"alarms, with `AlarmEmail`", "CloudWatch::Alarm", 0.10, "an account's first ten are free"},
-		{"their topic, with `AlarmEmail`", "SNS::Topic SNS::Subscription SQS::Queue", 0, "mails, beyond 1,000 a month"},
+		{"their topic, with `AlarmEmail`", "SNS::Topic SNS::Subscription SQS::Queue", 0, "mails"},
 		{"the dashboard, by choice", "CloudWatch::Dashboard", 3.00, "an account's first three are free"},
 	}
 }
