@@ -61,7 +61,7 @@ type input struct {
 	Variables   map[string]input `json:"variables,omitempty"`
 }
 
-// response returns a server of an endpoint. record may be zero.
+// response describes a server of an endpoint. record is zero if no answer of the server is kept.
 func (g Registry) response(base, name string, record storage.Handshake) response {
 	said := func(key string) string {
 		word, _ := wire.String(wire.Lookup(record.Result, "serverInfo", key))

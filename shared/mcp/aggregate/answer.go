@@ -40,12 +40,13 @@ func (g *Group) greeting(ctx context.Context, version string, client bridge.Requ
 	return group.Greeting(g.names, members...), whole, nil
 }
 
-// firstGreetings is how long the first answer to a client waits for members without a box. Clients
-// that probe take a server for one of the legacy era if it is silent for 10 s.
+// firstGreetings is how long the first answer to a client waits for members without a box. It is
+// shorter than the wait of clients that probe: they take a server for one of the legacy era if it is
+// silent for 10 s.
 const firstGreetings = 5 * time.Second
 
 // greetings returns the members' answers to initialize, as far as the handshake records have them. A
-// member without a box has no record, and starts nothing. So greetings asks it, for the client.
+// member without a box has no record. greetings asks it on behalf of the client; no process starts.
 func (g *Group) greetings(ctx context.Context, version string, client bridge.Request) ([]sessions.Known, error) {
 	known, err := g.Host.Greetings(ctx, g.Members, version)
 	if err != nil {
@@ -78,7 +79,7 @@ func declared(init json.RawMessage) bridge.Request {
 	return bridge.Request{Capabilities: wire.Lookup(init, "capabilities"), Client: wire.Lookup(init, "clientInfo")}
 }
 
-// declaredIn returns what a modern client declares in m. Not even the form of that has been checked.
+// declaredIn returns what a modern client declares in m. Nothing has checked even the form of it.
 func declaredIn(m wire.Message) bridge.Request {
 	meta := wire.Lookup(m.Params, "_meta")
 	return bridge.Request{Capabilities: wire.Lookup(meta, wire.MetaClientCapabilities), Client: wire.Lookup(meta, wire.MetaClientInfo)}
@@ -92,8 +93,8 @@ func (g *Group) lists(known []sessions.Known) []group.List {
 	return lists
 }
 
-// own returns the function that answers a message which the group itself answers, nil for a message
-// that goes to members.
+// own returns the function that answers m if the group itself answers m. It returns nil if m goes to
+// members.
 func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Context) (sessions.Response, error), err error) {
 	caller := g.As
 	result := func(of func(ctx context.Context) (json.RawMessage, error)) (func(ctx context.Context) (sessions.Response, error), error) {

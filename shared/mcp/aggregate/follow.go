@@ -79,15 +79,15 @@ func resumed(last string) (id string, places map[string]storage.Index, err error
 // following is the event stream of an HTTP+SSE client.
 type following struct {
 	*merged
-	places map[string]storage.Index // the last event of each member's stream that the client has, as its event id says
-	// joining has the members that a mark (see [Group.join]) has announced and whose session is not
-	// there yet, with the number of attempts to open its stream.
+	places map[string]storage.Index // index of the last event that the client has of each member's stream
+	// joining has the members that a mark ([Group.join]) has announced, but whose session does not exist
+	// yet. It counts the attempts to open the stream of each.
 	joining map[string]int
 	done    bool
 }
 
 // How often and how many times a following tries to open the stream of a member that a mark has
-// announced. The function that wrote the mark may have died before it opened the session. Then the
+// announced. The program that wrote the mark may have died before it opened the session. Then the
 // client's next POST writes another mark.
 const (
 	joinEvery = 100 * time.Millisecond

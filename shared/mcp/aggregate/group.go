@@ -69,8 +69,8 @@ func (g *Group) member(name string) (sessions.Caller, bool) {
 func (g *Group) aside() bool { return g.As.Transport != storage.HTTP }
 
 // join opens the sessions with members. Over HTTP and HTTP+SSE it also writes a mark for each of them
-// into the stream [storage.LegacySSE] of the session with the group. By a mark, a function that sends
-// the client its event stream learns that it must also read the stream of that member. Over HTTP+SSE
+// into the stream [storage.LegacySSE] of the session with the group. The mark tells a program that
+// sends the client an event stream that it must also read the stream of that member. Over HTTP+SSE
 // the marks are written first, because the client gets its answers only on that event stream.
 func (g *Group) join(ctx context.Context, id storage.ID, members ...sessions.Caller) error {
 	marks := make([][]byte, len(members))
@@ -122,12 +122,12 @@ func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 }
 
 // An event id of a request stream begins with the name of the member. The standalone stream of a group
-// has the events of all members that the session uses. So its ids name a place in the stream of each
-// member. The event ids of HTTP+SSE also name a place in each stream, after the id of the session:
+// has the events of all members that the session uses. So its ids name a position in the stream of each
+// member. The event ids of HTTP+SSE also name a position in each stream, after the id of the session:
 //
 //	everything~7/0jv…             an event of a request stream
-//	everything~12;memory~3.k2f…   a place in the standalone stream
-//	0jvq…;~5;everything~3         a place in the stream of HTTP+SSE
+//	everything~12;memory~3.k2f…   a position in the standalone stream
+//	0jvq…;~5;everything~3         a position in the stream of HTTP+SSE
 const (
 	placeMark = "~"
 	placeNext = ";"

@@ -38,12 +38,12 @@ type Kept struct {
 // group, as callers with the same key see them.
 type index struct {
 	records map[string]bool   // the handshake records that the index depends on
-	whole   bool              // sleeping members whose list no record has were asked, too
+	whole   bool              // members without a list in a record were asked, even sleeping ones
 	made    time.Time         // when the index began to be made; Kept.mu guards it
 	stale   bool              // a record has changed since made; Kept.mu guards it
 	entries []group.Entry     // the entries, without Raw
-	names   map[string]int    // maps a name in the group to the place of its entry in entries
-	owned   map[string]int    // maps a member's own name to the place of its entry in entries, or to -1 if several members have the name
+	names   map[string]int    // maps a name in the group to the index of its entry in entries
+	owned   map[string]int    // maps a member's own name to the index of its entry in entries, or to -1 if several members have the name
 	silent  map[string]string // members whose list is not known, with the reason
 }
 
@@ -70,10 +70,10 @@ func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
 	return group.Entry{}, false
 }
 
-// index returns the index for a list method (kind) and a session with the group. It makes the index
-// anew if a handshake record has changed, or if has returns false for the index and it is older
-// than lookAgain. If wakes is false, the index leaves out sleeping members whose list no record
-// has.
+// index returns the index for a list method (kind) and a session with the group. has reports whether
+// an index has the name that the caller looks up. index makes the index anew if a handshake record
+// has changed, or if has returns false for it and it is older than lookAgain. If wakes is false, the
+// index leaves out sleeping members whose list no record has.
 func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes bool, has func(*index) bool) (*index, error) {
 	x := &index{whole: wakes, made: time.Now(), records: make(map[string]bool, len(g.Members))}
 	if g.Kept != nil {

@@ -309,7 +309,7 @@ func (l *listening) Retry() time.Duration {
 // Stop implements [sessions.Stream].
 func (l *listening) Stop(context.Context, string) { l.halt() }
 
-// placeText returns the event id that names a place in the stream of each part.
+// placeText returns the event id that names a position in the stream of each part.
 func placeText(parts []*part) string {
 	texts := make([]string, len(parts))
 	for i, p := range parts {

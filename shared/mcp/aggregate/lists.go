@@ -89,7 +89,7 @@ func without(list json.RawMessage, missing map[string]string) json.RawMessage {
 	return append(append(append(list[:len(list)-1], `,"_meta":`...), meta...), '}')
 }
 
-// pageSpare is the room in a message with a page for everything but the entries, in bytes.
+// pageSpare is how many bytes of a message with a page are for everything but the entries.
 const pageSpare = 16 << 10
 
 // page returns the entries of one page of a list, and the cursor of the next one, "" for none.
@@ -316,7 +316,7 @@ func (g *Group) begin(ctx context.Context, c sessions.Caller, s storage.Session,
 	if g.aside() { // Ask keeps the answer from being pushed to the client
 		call, err := h.Ask(ctx, c, id, m)
 		if errors.Is(err, storage.NotFound) && isListed(method) {
-			// Do not open a session only for a list: no function would read its stream.
+			// Do not open a session only for a list: nothing would read its stream.
 			client := declared(s.Init)
 			c.Kind = client.Kind()
 			return pinned(sessions.Client{Init: client.Init()})

@@ -88,8 +88,8 @@ func (m *merged) wait(ctx context.Context, wake time.Time) (h heard, some bool, 
 	}
 }
 
-// pass returns the events that were read from a part as the client gets them. id is called after each,
-// for the event id that names the client's place in all streams.
+// pass returns the events that were read from a part as the client gets them. It calls id after each,
+// for the event id that names the client's position in all streams.
 func (m *merged) pass(h heard, id func() string) (events []sessions.Event) {
 	gap := false
 	for i, e := range h.events {

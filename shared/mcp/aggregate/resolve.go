@@ -71,7 +71,7 @@ func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (gro
 	return t, g.unknown(id, t, x, silent)
 }
 
-// lookup returns the entry that in finds in the index of a kind, and the index.
+// lookup returns the index of a kind, and the entry that the function in finds in the index.
 func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, in func(*index) (group.Entry, bool)) (x *index, e group.Entry, ok bool, err error) {
 	x, err = g.index(ctx, kind, s, true, func(x *index) bool { _, ok := in(x); return ok })
 	if err == nil {
@@ -80,9 +80,8 @@ func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, in f
 	return x, e, ok, err
 }
 
-// unprefixed finds the member that has a tool, prompt or resource of this name, if no other has one. The
-// page of an MCP App calls the tools of its server by names without a prefix. unprefixed wakes no
-// server.
+// unprefixed finds the only member that has a tool, prompt or resource of this name. The page of an
+// MCP App calls the tools of its server by names without a prefix. unprefixed wakes no server.
 func (g *Group) unprefixed(ctx context.Context, id storage.ID, t group.Target, s storage.Session) (group.Target, error) {
 	x, err := g.index(ctx, t.Kind, s, false, func(x *index) bool { _, some := x.owned[t.Name]; return some })
 	if err != nil {

@@ -18,10 +18,11 @@ const (
 	official        = "io.modelcontextprotocol/"
 )
 
-// Owners returns the members that may have a method of an extension: those that declare the extension
-// to which the method belongs by its name, or if there are none, those that declare any extension that
-// is not an official one. If no member does so, Owners returns the members that are not known. The
-// Result of each of members is its answer to initialize, nil if that is not known.
+// Owners returns the members that may have a method of an extension. These are the members that
+// declare the extension to which the method belongs by its name. If there are none, they are those
+// that declare any extension that is not an official one. If there are none either, they are those
+// that are not known. The Result of each of members is its answer to initialize, nil if that is not
+// known.
 func Owners(method string, members ...List) []string {
 	var of, vendors, unknown []string
 	for _, m := range members {
@@ -50,8 +51,8 @@ func Owners(method string, members ...List) []string {
 	}
 }
 
-// belongs reports whether a method belongs to an extension by its name: to the extension
-// com.example/hello belong methods such as com.example/hello, hello/say and com.example/say.
+// belongs reports whether a method belongs to an extension by its name. Methods such as
+// com.example/hello, hello/say and com.example/say belong to the extension com.example/hello.
 func belongs(method, extension string) bool {
 	if method == "resources/directory/read" {
 		return extension == skillsExtension

@@ -87,8 +87,7 @@ func Joined(method string, list, page json.RawMessage) json.RawMessage {
 	return list
 }
 
-// Whole returns a list, to which [Joined] has added the entries of all other pages, without
-// nextCursor.
+// Whole returns a list without nextCursor, after [Joined] has added the entries of all other pages.
 func Whole(method string, list json.RawMessage) json.RawMessage {
 	if wire.Lookup(list, "nextCursor") == nil {
 		return list

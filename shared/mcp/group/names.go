@@ -47,7 +47,7 @@ func wordOf(member string) string {
 	return text[:min(len(text), maxWord-5)] + "_" + hash(member)[:4]
 }
 
-// Join returns the name in the group of what a member calls name.
+// Join returns the name in the group for a tool or prompt that the member calls name.
 func (n *Names) Join(member, name string) string {
 	begin := wordOf(member) + separator
 	whole := begin + name
