@@ -230,8 +230,8 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	now := time.Now()
 	switch {
 	case !due.At.Equal(a.At):
-		// Another alarm has replaced a; its schedule is due. It comes by itself, unless the function
-		// that set it died before the scheduler had it.
+		// Another alarm has replaced a. The function that set it may have died before the scheduler
+		// had it, so schedule it again.
 		return held, k.reschedule(ctx, s.alarm(a.Name, due))
 	case due.At.After(now.Add(early)):
 		return held, k.reschedule(ctx, a)

@@ -24,7 +24,7 @@ type Config struct {
 	// Servers returns a configured server by its name in the servers file. ok is false
 	// for a server that is not native.
 	Servers func(name string) (h Hosted, ok bool)
-	// Next serves all other servers.
+	// Next is the Backend of all servers that are not native.
 	Next sessions.Backend
 	// Clients reaches the connections of WebSocket clients. Without it the Backend pushes
 	// nothing, and clients get the events later.
@@ -33,8 +33,8 @@ type Config struct {
 	// goes on when the sweep or a waiting function checks it.
 	Schedule Scheduler
 	// Invoke starts an invocation of a function that calls [Backend.Handle] with this
-	// event. It does not wait for the invocation. Without it this function executes
-	// everything.
+	// event. It does not wait for the invocation. If it is nil, the function that has a
+	// message or an answer executes the call itself.
 	Invoke func(ctx context.Context, event []byte) error
 	// Held is as in sessions.Publisher.
 	Held *sessions.Held

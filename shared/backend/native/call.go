@@ -19,7 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// call is one request of a client, executed by a run.
+// call is one request of a client, executed by a [run]. In each round the server gets the request once,
+// and answers it, asks the client something, or pauses.
 type call struct {
 	r        *run
 	id       json.RawMessage
@@ -305,7 +306,8 @@ func makeServer(ctx context.Context, s Session) (server *mcp.Server, err error) 
 	return server, nil
 }
 
-// guard answers a request whose handler panics.
+// guard is middleware: it answers a request whose handler panics, and calls subscribe if the client's
+// request is one of subscriptions.
 func (in *environment) guard(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
 		defer func() {

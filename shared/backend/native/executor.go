@@ -16,7 +16,7 @@ import (
 type Executor interface {
 	// Send has the server answer one request. It returns when the request has its answer, or
 	// soon after ctx has ended. It also returns when the server asks its client; the result
-	// is then a call for input.
+	// then has resultType input_required.
 	Send(ctx context.Context, r Request) (result json.RawMessage, fault *wire.Error)
 	// Tell passes on a notification of the client, which is Method with Params. If a legacy
 	// client's roots have changed, Tell waits a moment for what the server asks because of it.

@@ -15,7 +15,7 @@ type outbox struct {
 	total  int            // how many events were added
 	skip   map[string]int // events that are in the log already and may come again, with how often each
 	less   chan struct{}  // closed when events are drained
-	notes  []note         // the last note whose earlier events are all in the log, and the notes after it
+	notes  []note         // in order; a note counts once all events added before it are in the log
 }
 
 // note is a request that another function can execute instead, if this function dies; see

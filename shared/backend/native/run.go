@@ -97,7 +97,8 @@ func (k *Backend) newRun(ctx context.Context, a storage.Address, s storage.Sessi
 	return r
 }
 
-// enter registers the run with its function. Call it before execute.
+// enter registers the run with its Backend, and makes the invocation of ctx last until the run has
+// ended. Call it before execute.
 func (r *run) enter(ctx context.Context) {
 	r.ended = sync.OnceFunc(begun(ctx))
 	r.k.mu.Lock()
@@ -128,8 +129,8 @@ func (r *run) execute() {
 	r.wait()
 }
 
-// leave ends the run for its function: the Backend forgets it. If all handlers have returned,
-// the invocation need not wait for anything else.
+// leave makes the Backend forget the run. If all handlers have returned, the invocation need not wait
+// for anything else.
 func (r *run) leave() {
 	r.k.mu.Lock()
 	delete(r.k.running, r.address.Stream)
@@ -450,8 +451,8 @@ func failure(phase, detail string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: phase + ": " + detail, Data: map[string]any{"phase": phase}}
 }
 
-// lost makes the error of a request that ends without its run. If a run of it may have begun,
-// nobody knows what came of the request.
+// lost makes the error of a request that another function ends in place of its run. If a run may have
+// begun, the error says that it is not known whether the call was executed.
 func lost(it storage.Item, phase, why string) *wire.Error {
 	if it.State == storage.Waiting && it.Round == 0 {
 		return failure(phase, why)

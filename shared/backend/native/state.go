@@ -237,8 +237,8 @@ type heldLease struct {
 	sent   []byte // the data of that write; nil: it deleted the value
 }
 
-// hold writes the value again every ten seconds, as mark returns it for a new end of the
-// lease, until release is called. It calls lost if another writer has changed the value.
+// hold renews the lease in a value every ten seconds until release is called: it writes what mark
+// returns for the new end of the lease. It calls lost if another writer has changed the value.
 func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Time) any, lost func()) *heldLease {
 	h := &heldLease{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {

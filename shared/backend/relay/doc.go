@@ -105,8 +105,8 @@
 //
 // A runner whose time is almost over executes nothing new. It gives a deliver with
 // ackWithin back that did not come from an inbox: return has its ticket, its notAfter and
-// the message. The host then puts the message into the inbox, unless the request has a
-// mark or an end by then. Another generation gets it after this one's bye.
+// the message. The host then puts the message into the inbox, unless the store has an item
+// or an end of the request by then. Another generation gets it after this one's bye.
 //
 // # Suspended deliveries
 //
@@ -131,7 +131,8 @@
 // runner. The runner sends the same bytes again until the ack. A batch has at most
 // 1,000 events and 4 MiB, or one event of at most 16 MiB.
 //
-// items has one entry for each stream, common first. stream is "" for common. ticket is
+// items has one entry for each stream. The first is for the session's standalone stream,
+// here called common, if it has events. stream is "" for common. ticket is
 // that of the stream's delivery; for common it is any ticket of the session. first
 // counts from 1. For common, first is 0 until an ack has named next in this generation,
 // and then counts on from next. final says that the last event ends the stream. marked
@@ -139,8 +140,9 @@
 // events, which are in the payload one after the other.
 //
 // tickets are those of streams in the batch that do not end and have no trace yet; the
-// host puts the trace first. An ack with fenced is a fence. closed are streams that the
-// host has ended: the runner sends nothing more for them and cancels their calls.
+// host puts the trace first. An ack with fenced says what a fenced frame says. closed are
+// streams that the host has ended: the runner sends nothing more for them and cancels their
+// calls.
 //
 // A ticket is opaque to a runner, which copies it and never makes one. It is a sealed
 // address that the host can open. It is valid for 7 days, for one box, one session and

@@ -23,12 +23,12 @@ func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
 const (
 	// ackWithin is how long a box may take to end a request before the request needs a trace
-	// in the store. ackWithinBrief is the same for a function that waits only until the request
-	// is accepted. The trace shows that it is.
+	// in the store. ackWithinBrief is that time for a function that waits only for the trace, which
+	// shows that the request is accepted.
 	ackWithin      = time.Second
 	ackWithinBrief = 200 * time.Millisecond
 	// lookForBye is the time until the next Check of a request that its box has given back,
-	// because the box is about to sleep. lookAfter is that time for a request that a box has.
+	// because the box is about to sleep. lookAfter is that time for a request that a box executes.
 	lookForBye = 2 * time.Second
 	lookAfter  = 10 * time.Second
 )
@@ -147,7 +147,7 @@ func (x *boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.T
 	return f
 }
 
-// principalHash is what a box gets of the principal of a delivery. It is the same for all
+// principalHash is what a box gets in place of the principal of a delivery. It is the same for all
 // deliveries of one principal to the box, and tells nothing else.
 func principalHash(d sessions.Delivery) string {
 	sum := sha256.Sum256([]byte(string(d.Box) + "\x00" + d.Client.Principal))
@@ -427,9 +427,9 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 			return t.k.endItem(ctx, it, expired)
 		}
 		if !t.posted.IsZero() && !t.trying {
-			// The box has put the request into the inbox, so the box lives. That counts as an
-			// acceptance only if the tracker is used until the request ends: then Check wakes
-			// the next generation.
+			// The box has put the request into the inbox, so the box lives. The request counts as
+			// accepted only if the tracker is used until its end, because Check must wake the box
+			// again.
 			t.bound, t.returned = 0, true
 			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != storage.WebSocket
 		}

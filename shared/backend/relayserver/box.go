@@ -26,11 +26,11 @@ import (
 // that comes twice.
 const validity = 10 * time.Minute
 
-// maxAttempts is how often a box is started for one wake.
+// maxAttempts limits the attempts to start a box before its requests fail.
 const maxAttempts = 2
 
-// maxUnanswered is how often rouse writes a wake lease without an answer from the store.
-// The store may have such a lease in spite of that. It expires like the lease of a
+// maxUnanswered limits how often rouse writes a wake lease and gets no answer from the store.
+// The store may have the lease in spite of that. It then expires like the lease of a
 // function that died.
 const maxUnanswered = 3
 
@@ -153,7 +153,7 @@ func ClientToken(id storage.BoxID, gen storage.Generation) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// giveUp puts a box back to sleep whose start failed for good, and ends the requests
+// giveUp records that a box is asleep because its start failed for good, and ends the requests
 // that wait for it.
 func (x *boxes) giveUp(ctx context.Context, b storage.Box) error {
 	if err := x.Store.SaveBox(ctx, lose(b, b.Failure, time.Now())); err != nil {
@@ -184,9 +184,9 @@ func (x *boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error
 	}
 }
 
-// filled marks a box as full that was just seen awake. If the box has fallen asleep
-// meanwhile, the function that handled its bye may have removed the mark before filled wrote
-// it. filled then removes the mark itself.
+// filled marks a box as full. The caller has just seen it awake. If the box has fallen asleep
+// since, the function that handled its bye may have called emptied before filled set the mark.
+// So filled removes the mark of a sleeping box.
 func (x *boxes) filled(ctx context.Context, id storage.BoxID) error {
 	if err := x.markFull(ctx, id, true); err != nil {
 		return err
@@ -198,9 +198,9 @@ func (x *boxes) filled(ctx context.Context, id storage.BoxID) error {
 	return err
 }
 
-// emptied removes the mark of a full box, because the box has no processes any more. For box 0
-// the write that ended its generation has removed the mark. If emptied fails, new sessions
-// avoid the box until it next falls asleep.
+// emptied removes the mark of a full box, which has no processes any more. Box 0 needs no such write:
+// [lose] and [bye] remove its mark. If emptied fails, new sessions avoid the box until it next falls
+// asleep.
 func (x *boxes) emptied(ctx context.Context, id storage.BoxID) {
 	if _, n := id.First(); n == 0 {
 		return
@@ -229,11 +229,10 @@ func (x *boxes) each(ctx context.Context, id storage.BoxID, do func(storage.Item
 	return err
 }
 
-// overItem handles an item that was taken by a generation which the record b says is over. A
-// generation that ended with a bye had nothing in flight. If the log has no new event of its
-// item, a pull that came too late claimed the item, and nothing was executed. overItem then
-// releases the item for another generation. A request without an end ends with an error. b was
-// read before overItem reads the log.
+// overItem handles an item that was taken by a generation which is over, as the record b says. If the
+// generation ended with a bye and the log has no new event of the item, the request was not executed.
+// overItem then releases the item for another generation. Otherwise it ends the request with an error
+// unless it has ended. The caller must have read b before overItem reads the log.
 func (x *boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (released bool, err error) {
 	if b.Clean(it.Gen) {
 		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
@@ -290,7 +289,7 @@ func (x *boxes) takeItem(ctx context.Context, it storage.Item) (taken bool, err 
 }
 
 // end writes the error that ends a request, unless its stream has ended. The last batch of a
-// dead runner may be written to the same place in the log. If the batch comes first, end reads
+// dead runner may be written at the same index of the log. If the batch comes first, end reads
 // the log again.
 func (x *boxes) end(ctx context.Context, a storage.Address, why storage.Failure) error {
 	return x.out.Fail(ctx, a, failureError(a.Box, why), time.Now().Add(x.EventAge))

@@ -36,8 +36,8 @@ type Config struct {
 	// frame.Hello.Digest; "" if it is not configured any more. A runner that was started
 	// with another definition is asked to retire. If Definition is nil, no runner is.
 	Definition func(server string) string
-	// Code returns the digest that a server has now, [sessions.Server].Digest; "" if it is not
-	// configured any more. If Code is nil, the record of a box does not say what the box runs.
+	// Code returns the digest of a server's present definition, [sessions.Server].Digest; "" if it is
+	// not configured any more. If Code is nil, [storage.Box].Code stays empty.
 	Code func(server string) string
 	// Elsewhere reports whether a box is only a name under which another part of the
 	// program keeps items and handles them. [Sweeper.Sweep] skips such boxes. nil means
@@ -71,8 +71,8 @@ type Config struct {
 	// to remove snapshots.
 	Kept   func(server string) bool
 	Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error
-	// StartTimeout is how long a box may take from the wake to its hello, if its place
-	// does not say; 3 min by default.
+	// StartTimeout is how long a box may take to start and connect, if [fleet.Traits] of its place do
+	// not say; 3 min by default.
 	StartTimeout time.Duration
 	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.

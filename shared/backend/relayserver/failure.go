@@ -49,12 +49,12 @@ func sessionEnded() storage.Failure {
 	return storage.Failure{Phase: phaseUnavailable, Detail: "the session has ended"}
 }
 
-// begun reports whether a part of a call was executed, although no box may have it now.
+// begun reports whether a box has executed a part of a call. The call may be suspended or wait for a
+// box now.
 func begun(it storage.Item) bool { return it.State == storage.Suspended || it.Round > 0 }
 
-// errorOf returns the error that ends the request of an item. If the call has begun, the client
-// must not take it for one that never ran. So the error leaves out the words of the failure that
-// are for a request that waits.
+// errorOf returns the error that ends the request of an item. If the call has begun, the error has the
+// text of why only up to the first semicolon, and says that the outcome is not known.
 func errorOf(it storage.Item, why storage.Failure) *wire.Error {
 	if !begun(it) {
 		why.Unsent = why.Unsent || it.State == storage.Waiting

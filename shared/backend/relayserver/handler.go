@@ -17,8 +17,8 @@ import (
 
 // Handler is the relay function. It handles one frame of a runner's connection at a time;
 // frames come in any order, and some come twice. It holds no state and is safe for
-// concurrent use. It trusts a frame only for its ticket, its token or the runner's own
-// random id.
+// concurrent use. It trusts a frame only because of a ticket, a token or the runner's own
+// random id in it.
 type Handler struct{ *boxes }
 
 // NewHandler returns a Handler with the configuration c.
@@ -139,8 +139,9 @@ func (r runner) frame(ctx context.Context, f frame.Frame) ([]byte, error) {
 	return encoded, nil
 }
 
-// part stores a piece of a long frame, under the place in the frame's name (see placeOf). There
-// are frame.MaxTransfers places, so one box cannot fill the store. Only the box's runner may write.
+// part stores a piece of a long frame, under the number that begins the frame's name (see placeOf).
+// The number is below frame.MaxTransfers, so one box cannot fill the store. Only the box's runner may
+// write.
 func (r runner) part(ctx context.Context, f frame.Part) (frame.Frame, error) {
 	place, nonce, ok := placeOf(f.Frame)
 	if !ok || f.Box == "" || f.N < 0 || f.N > frame.MaxJoined/frame.MaxPiece || len(f.Payload) > frame.MaxFrame {
@@ -159,9 +160,9 @@ func (r runner) part(ctx context.Context, f frame.Part) (frame.Frame, error) {
 	return frame.PartOK{Frame: f.Frame, N: f.N}, err
 }
 
-// placeOf splits the name of a long frame, "place.nonce", and returns the nonce with a newline
-// behind it. The store has that in front of each piece, because the place may still hold
-// pieces of an older frame.
+// placeOf splits the name of a long frame, "NUMBER.NONCE". place is the number, under which the store
+// has the pieces. nonce has a newline behind it. The store has it in front of each piece, because older
+// pieces of another frame may still be there.
 func placeOf(name string) (place, nonce string, ok bool) {
 	place, nonce, ok = strings.Cut(name, ".")
 	n, err := strconv.Atoi(place)
@@ -346,8 +347,8 @@ func (r runner) mark(ctx context.Context, tickets []string) error {
 
 // open reads a ticket and checks that the frame's sender may use it. The ticket must be of the
 // same box, and its generation must not be above the one that the frame claims. It may be
-// below, because standalone events may come with an older ticket. The claimed generation must
-// then not be above the record's: a write with a higher one would fence all later generations.
+// below, because standalone events may come with an older ticket. In that case the claimed generation
+// must not be above the record's: a write with a higher one would fence all later generations.
 func (r runner) open(ctx context.Context, sealed string) (Ticket, error) {
 	t, err := r.h.Sealer.Open(sealed)
 	if err != nil {

@@ -179,8 +179,8 @@ func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, serve
 	}
 }
 
-// deliverInside hands a request to its box in this program, which has it if ok is true. ok is
-// false if the box is not in this program, or does not start here.
+// deliverInside hands a request to its box, if that runs in this program or starts in it now. gen is
+// the generation that has the request. ok is false for any other box.
 func (x *boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage.Box) (gen storage.Generation, ok bool, err error) {
 	for {
 		now, ok, err := x.insideBox(ctx, b, d.Client.Tenant, d.Server)

@@ -33,7 +33,7 @@ type life struct {
 	gen    storage.Generation // the generation that the box has in this life
 	saved  chan struct{}      // closed when the record says that the box is awake, or failed is set
 	failed error
-	record storage.Box   // as the wake has written it
+	record storage.Box   // as begin has written it
 	joined chan struct{} // closed when Joining is set
 	frame.Joining
 	over   chan struct{} // closed when the life has ended
@@ -59,7 +59,8 @@ type life struct {
 	retiring  bool
 }
 
-// request is a request of a client that the box has, and that has not ended.
+// request is a client's request that the box has and that has not ended. Its trace is an item in the
+// store; see [life].
 type request struct {
 	to      storage.Address
 	round   int           // how often the request was suspended before
@@ -96,7 +97,7 @@ type taking struct {
 	within time.Duration // after this time the request needs a trace
 	looks  bool          // the message only lists or initializes
 	inbox  bool          // the delivery was claimed from the inbox, where its item is its trace
-	base   storage.Index // index of the last event of earlier rounds
+	base   storage.Index // index of the last event that the request's stream has already
 }
 
 func newLife(in *Inside, id storage.BoxID, gen storage.Generation) *life {
@@ -255,8 +256,8 @@ func (l *life) take(f frame.Deliver) error {
 	return nil
 }
 
-// pullSoon starts a goroutine that delivers what waits in the inbox, or makes the one that
-// runs read the inbox once more.
+// pullSoon starts a goroutine that delivers what waits in the inbox. If such a goroutine runs,
+// pullSoon makes it read the inbox once more.
 func (l *life) pullSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -338,7 +339,7 @@ func (l *life) traceLater(id storage.StreamID, d *request) {
 }
 
 // trace writes the trace of a request, if the request is in flight and has none. If the
-// request ends meanwhile, trace deletes the trace.
+// request ends during the write, trace deletes what it has written.
 func (l *life) trace(ctx context.Context, d *request) error {
 	h := l.in.host.Load()
 	l.mu.Lock()
@@ -366,7 +367,7 @@ func (l *life) trace(ctx context.Context, d *request) error {
 // maxInside is how many bytes of a session's events may wait for the store.
 const maxInside = 4 << 20
 
-// hold changes how many bytes the outbox has. mu is held.
+// hold adds bytes, which may be negative, to the size of the outbox. mu is held.
 func (l *life) hold(o *outbox, bytes int) {
 	o.size += bytes
 	if l.Hold != nil {
@@ -781,7 +782,7 @@ func (l *life) Run(ctx context.Context) error {
 	}
 }
 
-// claimedFor is how long a life remembers the rounds that it has claimed. It is longer than
+// claimedFor is how long a life remembers what it has claimed from the inbox. It is longer than
 // validity, so a delivery that comes twice is recognized.
 const claimedFor = 15 * time.Minute
 

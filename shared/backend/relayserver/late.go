@@ -17,9 +17,9 @@ import (
 // a request takes the item first, for generation 0. A deliver frame that is not late is
 // executed at once.
 
-// returned puts a message into the inbox that its runner gives back without having executed
-// it. If the request has an item by now, that item stays. returned reads the log after the
-// write. If the request has ended in the meantime, returned deletes the item, because no
+// returned handles a message that its runner gives back without having executed it: it puts the
+// message into the inbox. If the request has an item by now, that item stays. returned reads the log
+// after the write. If the request has ended in the meantime, returned deletes the item, because no
 // function waits for it.
 func (r runner) returned(ctx context.Context, f frame.Return) error {
 	t, err := r.open(ctx, f.Ticket)

@@ -46,7 +46,7 @@ func (c Config) launch(b storage.Box) (map[string]string, error) {
 	return env, err
 }
 
-// The rest of this file is about places that do not list their tasks.
+// The rest of this file is about boxes whose place (see [fleet.Traits]) does not list its tasks.
 
 const (
 	// lifetimeSlack is added to a place's Lifetime, because clocks differ and the record was

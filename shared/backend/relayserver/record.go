@@ -49,7 +49,7 @@ func lose(b storage.Box, why storage.Failure, now time.Time) storage.Box {
 	return b.MarkFull(0, false)
 }
 
-// decision is what a rule makes of a frame that may change the record.
+// decision says what to do with a frame that may change the record.
 type decision int
 
 const (
@@ -102,8 +102,8 @@ func tokenFits(b storage.Box, token string) bool {
 	return b.TokenHash != "" && subtle.ConstantTimeCompare([]byte(b.TokenHash), []byte(hashToken(token))) == 1
 }
 
-// bye decides about a runner's bye. A bye counts only for the link in it. If a hello with
-// a later link came first, the bye changes nothing.
+// bye decides about a runner's bye. A bye counts only for the connection whose number (Link) it has.
+// If a hello with a higher Link came first, the bye changes nothing.
 func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, decision) {
 	same := b.Runner != "" && b.Runner == f.Runner && b.Gen == f.Gen
 	switch {
@@ -123,8 +123,8 @@ func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, decision) {
 	}
 }
 
-// busy returns a moving average of how long the box had work in a wake, including the wake that
-// f ends. The idle time before the bye does not count.
+// busy returns the new [storage.Box].Busy of a box that says bye: a moving average of the times from
+// hello to bye. The idle time before each bye does not count.
 func busy(b storage.Box, f frame.Bye, now time.Time) time.Duration {
 	took := now.Sub(b.Began) - time.Duration(f.Idle)*time.Millisecond
 	if b.Began.IsZero() || took < 0 {

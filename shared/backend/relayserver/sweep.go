@@ -34,8 +34,8 @@ func (w *Sweeper) Sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Read the list after the records. A task that is missing from the list then cannot
-	// have been started meanwhile.
+	// Read the list of tasks after the records, because it then has each task that a record
+	// names.
 	boxes := make(map[storage.BoxID]storage.Box, len(due))
 	var errs []error
 	for _, id := range due {
@@ -191,7 +191,7 @@ func (x *boxes) restart(ctx context.Context, b storage.Box) error {
 	return except(storage.Conflict, err)
 }
 
-// doDue reads the record and the items of one box, and does what no other function does. It
+// doDue reads the record and the items of one box, and does what other functions have left undone. It
 // repeats a start that took too long, ends or releases requests of a generation that is over,
 // and wakes the box for requests that wait. After an error it goes on with the other requests.
 func (x *boxes) doDue(ctx context.Context, id storage.BoxID) error {

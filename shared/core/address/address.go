@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// special are the blocks of addresses that reach no public host (RFC 6890), besides those that
-// package netip knows and those outside of 2000::/3, which is all of IPv6 that is assigned. Of
-// the shared addresses, 100.64.0.0/10, clouds use some for their metadata.
+// special are blocks of addresses that reach no public host (RFC 6890). [Public] finds others without
+// them: those that package netip knows, and IPv6 outside of 2000::/3. Clouds use some addresses of
+// 100.64.0.0/10 for their metadata.
 var special = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
 	"240.0.0.0/4", "2001::/23", "2001:db8::/32", "3fff::/20")
 
@@ -20,8 +20,8 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// Public reports whether an address is one of the public internet. An address that embeds one
-// of IPv4 (NAT64, 6to4) counts as that address.
+// Public reports whether an address is on the public internet. An IPv6 address that embeds an IPv4
+// address (NAT64, 6to4) counts as the IPv4 address.
 func Public(a netip.Addr) bool {
 	a = a.Unmap()
 	if a.IsPrivate() || !a.IsGlobalUnicast() || a.Zone() != "" {

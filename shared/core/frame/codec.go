@@ -91,8 +91,8 @@ func unreadable(size int, err error) error {
 	return storage.Errorf(storage.Invalid, "relay frame of %d bytes has no readable header", size).Because(err)
 }
 
-// kindOf reads the type of a frame. It does not parse a header that Encode wrote, because decode parses
-// it.
+// kindOf reads the type of a frame from its header. For a header that Encode wrote it need not parse
+// JSON.
 func kindOf(head []byte) (Type, error) {
 	if rest, ok := bytes.CutPrefix(head, []byte(begin)); ok {
 		kind, _, ok := bytes.Cut(rest, []byte{'"'})

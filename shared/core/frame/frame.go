@@ -88,8 +88,7 @@ func (e *VersionError) Error() string {
 }
 
 // Cut splits an encoded frame that is longer than MaxFrame into [Part] frames whose Frame is name. It
-// returns a shorter frame alone and unchanged. A runner passes its box, under which the receiver stores
-// the parts.
+// returns a shorter frame alone and unchanged. box is the sender's box; only runners set it.
 func Cut(encoded []byte, box storage.BoxID, name string) [][]byte {
 	if len(encoded) <= MaxFrame {
 		return [][]byte{encoded}

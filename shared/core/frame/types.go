@@ -90,7 +90,7 @@ type EventItem struct {
 	Stream storage.StreamID `json:"stream,omitempty"` // "" for the standalone stream
 	First  storage.Index    `json:"first,omitempty"`  // index of the first event; 0 if the runner does not know it, which happens only in the standalone stream
 	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
-	Marked bool             `json:"marked,omitempty"` // the stream ends, or the delivery is suspended, and the store has an item of the delivery: from the inbox, or made for a Taken
+	Marked bool             `json:"marked,omitempty"` // the store has an item of the delivery, which this batch ends or suspends
 	Lens   []int            `json:"lens"`
 	Asks   *Asks            `json:"asks,omitempty"` // set if the delivery is suspended after the last event
 }

@@ -26,13 +26,13 @@ const (
 	Done    = "done"
 	Failed  = "failed"
 	Refused = "refused" // the caller may not make the call, or a limit of the caller is used up
-	Open    = "open"    // the call goes on; a later event has its end
+	Open    = "open"    // the call goes on; a later event reports its end
 )
 
 // Event is one request, frame or other event that was handled, or a message that was sent to a server
 // ([Work]). Fields that do not belong to its Kind may be empty. Said, Ended and Why may contain
 // secrets: they repeat what a client or a server has said. The other fields have none. The first
-// Observer writes the bodies in Said and Ended for auditors and removes them from the Event.
+// Observer that gets an Event writes the bodies in Said and Ended for auditors, and removes them.
 type Event struct {
 	Kind            string
 	Level           slog.Level
@@ -54,7 +54,7 @@ type Event struct {
 
 	Client   string // the name that the client gave itself
 	Parent   string // the traceparent that the client sent
-	Protocol string // the version in its header
+	Protocol string // the protocol version in the client's header
 
 	Refused bool    // the request was refused, so no tool was called
 	Refusal string  // why the caller was refused: a code, or the kind of a limit

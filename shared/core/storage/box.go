@@ -107,19 +107,20 @@ type Box struct {
 	// another function. It also goes up when a runner that has said bye, because it ends,
 	// connects again after all.
 	Gen Generation
-	// Lost is the highest generation whose runner ended without a bye.
+	// Lost is the highest generation whose runner ended without a bye, its announcement of the end.
 	Lost Generation
-	// Worked is the highest generation that did, or may have done, more than answer requests for
-	// lists.
+	// Worked is the highest generation whose processes did, or may have done, more than answer
+	// requests for lists.
 	Worked Generation `json:",omitempty"`
 	Told   Told       `json:",omitzero"`
 	// Code is the digest of the server's definition with which the box was last woken, "" if that
 	// is not known.
 	Code string `json:",omitempty"`
-	// Relisted is when a fresh process was last found to have other lists than the handshake record.
+	// Relisted is when a new process last listed other tools, prompts or resources than the stored
+	// [Handshake] parts.
 	Relisted time.Time `json:",omitzero"`
 	Runner   string    // random id of the runner; kept after its bye
-	Task     string    // the fleet's name of the box
+	Task     string    // how the fleet, which starts runners, calls this one
 	Conn     string    // WebSocket connection of the runner, only while Awake
 	Link     int64     // how many connections the runner has opened, by its own count
 	// These four fields are set only while State is Starting.
@@ -129,7 +130,7 @@ type Box struct {
 	Attempt   int       // the number of the attempt to start
 	TokenHash string    // hash of the one-time token with which the runner must connect
 
-	Failure Failure // of the last lost generation, or of the last failed start
+	Failure Failure // why the box was last lost, or why its last start failed
 	// Era is the protocol that the server speaks, "" if that is not known yet. The next
 	// runner tries it first.
 	Era     string `json:",omitempty"`
@@ -137,8 +138,8 @@ type Box struct {
 	// Place is where the box was last started, as the fleet names the place; "" if the fleet has
 	// only one.
 	Place string `json:",omitempty"`
-	// Began is when a new runner last connected. Busy is for how long the box had work each time
-	// that it was awake: the mean of about the last ten times.
+	// Began is when a new runner last connected. Busy is how long a runner has work before it is idle
+	// and ends: a mean of about the last ten runners.
 	Began time.Time     `json:",omitzero"`
 	Busy  time.Duration `json:",omitempty"`
 	// Installed is the digest of the server definition whose packages were last installed and kept,
@@ -147,14 +148,14 @@ type Box struct {
 	// Gone is when the sweep or a waiting function first found Conn closed. The next hello of a runner
 	// clears it. Only a fleet that cannot list its tasks needs it.
 	Gone time.Time `json:",omitzero"`
-	// Full has a bit for each box of the tenant and server that has reported to be full in
-	// its present wake. Only the record of box 0 has it.
+	// Full has bit n set if box n of the tenant and server has reported since it was last woken that it
+	// is full. Only the record of box 0 has it.
 	Full  uint32 `json:",omitempty"`
 	Later Later  `json:"-"`
 }
 
 // Choose returns the number of the box for a new session with this ID. b is the record of box
-// 0; at most most boxes may be used.
+// 0. The result is below most, which is clamped to 1 to MaxBoxes.
 func (b Box) Choose(id ID, most int) int {
 	most = max(1, min(most, MaxBoxes))
 	full := b.Full & (1<<most - 1)
@@ -266,7 +267,7 @@ func QuestionID(stream StreamID, round, n int) string {
 }
 
 // Suspends returns the stream and round in a question id that [QuestionID] has made. ok is false for
-// other ids: a process waits for the answer to such a question.
+// other ids, which belong to questions whose answer a process waits for.
 func Suspends(question string) (stream StreamID, round int, ok bool) {
 	id, rest, _ := strings.Cut(question, ".")
 	r, n, _ := strings.Cut(rest, ".")
@@ -282,9 +283,9 @@ const MaxForward = 200
 
 const forwards = "r-"
 
-// ForwardID returns the id of a question of a server without a box, such as a remote one, which itself
-// waits for the answer. name has at most [MaxForward] bytes. The client's answer is forwarded to the
-// server, and the store does not keep it.
+// ForwardID returns the id of a question from a server without a box, such as a remote one. The
+// client's answer is forwarded to that server, and the store does not keep it. name has at most
+// [MaxForward] bytes.
 func ForwardID(name string) string { return forwards + name }
 
 // Forwards returns the name in an id that [ForwardID] made. ok is false for other ids.

@@ -29,7 +29,7 @@ type Kind[T any] struct {
 	Fields func(*T) Fields
 }
 
-// Fields gives a driver those fields of a record that it uses.
+// Fields is what a driver reads of a record, and sets through the pointers into it.
 type Fields struct {
 	ID      string
 	Rev     *int64
@@ -37,17 +37,17 @@ type Fields struct {
 	Expires *time.Time
 }
 
-// KeyKind returns the kind of [Key].
+// KeyKind tells a driver how to store a [Key].
 func KeyKind() Kind[Key] {
 	return Kind[Key]{"key", func(v *Key) Fields { return Fields{v.ID, &v.Rev, &v.Tenant, &v.Expires} }}
 }
 
-// GrantKind returns the kind of [Grant].
+// GrantKind tells a driver how to store a [Grant].
 func GrantKind() Kind[Grant] {
 	return Kind[Grant]{"grant", func(v *Grant) Fields { return Fields{v.ID, &v.Rev, &v.Tenant, &v.Expires} }}
 }
 
-// UpstreamTokenKind returns the kind of [UpstreamToken].
+// UpstreamTokenKind tells a driver how to store an [UpstreamToken].
 func UpstreamTokenKind() Kind[UpstreamToken] {
 	return Kind[UpstreamToken]{"upstream token", func(v *UpstreamToken) Fields { return Fields{v.ID, &v.Rev, &v.Tenant, &v.Expires} }}
 }

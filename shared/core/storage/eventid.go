@@ -26,7 +26,7 @@ const Standalone StreamID = ""
 // messages between functions (package aggregate). No other session has this stream.
 const LegacySSE StreamID = "out"
 
-// Index is the place of an event in its stream, from 1. As a cursor it means "after this
+// Index is the position of an event in its stream, from 1. As a cursor it means "after this
 // event"; 0 is before the first.
 type Index int64
 
@@ -62,11 +62,11 @@ func NewStreamID() StreamID {
 	return StreamID(strings.ToLower(ids.EncodeToString(u[:])))
 }
 
-// keptSign ends the ID of a kept stream. No other ID has it.
+// keptSign ends each ID that [NewKeptStreamID] makes. No other ID ends with it.
 const keptSign = "x"
 
-// NewKeptStreamID returns a new stream ID, by which a driver knows that it must keep the end of the
-// stream until that expires; see [Log].
+// NewKeptStreamID returns a new stream ID that tells drivers to keep the last batch of the stream until
+// it expires; see [Log].
 func NewKeptStreamID() StreamID { return NewStreamID() + keptSign }
 
 // Kept reports whether the ID is one of [NewKeptStreamID].
@@ -94,11 +94,12 @@ func NewNonce() string {
 //
 //	<index>                     an event of the standalone stream
 //	<index>/<stream>            an event of a request stream
-//	<index>.<nonce>             the place after that event, in the standalone stream
-//	<index>.<nonce>/<stream>    the place after that event, in a request stream
-//	<index>.<session>/out       an event of the LegacySSE stream, or the place after it
 //
-// A response begins with the id of a place, so that the client can come back before it has an event.
+// <index>.<nonce>             the position after that event, in the standalone stream
+// <index>.<nonce>/<stream>    the position after that event, in a request stream
+// <index>.<session>/out       an event of the LegacySSE stream, or the position after it
+//
+// A response begins with an id of a position, so that the client can come back before it has an event.
 // The nonce makes this id different in each response, because a repeated id breaks the connection of
 // some clients (go-sdk). IDs are unique in a session.
 type EventID struct {

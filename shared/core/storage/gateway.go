@@ -79,8 +79,8 @@ type Work struct {
 // Gate decides whether work may begin. A nil Gate admits all work. It is safe for
 // concurrent use.
 type Gate interface {
-	// Admit charges the limits of the work's callers. Call undo if the work did not
-	// begin after all; it takes the charge back.
+	// Admit charges the work to the limits of its principal and tenant. Call undo if the work did
+	// not begin after all; it takes the charge back.
 	//
 	// Errors: Busy if a limit refuses the work, with a [Limited] as the cause.
 	Admit(ctx context.Context, w Work) (undo func(), err error)
@@ -138,11 +138,10 @@ func WithTrace(ctx context.Context, trace string) context.Context {
 	return context.WithValue(ctx, traceKey{}, trace)
 }
 
-// WithParent returns a context whose trace also names the trace of the client's own
-// tracing. The trace then is REQUEST.TRACEID-FLAGS, with the id and the flags of the
-// client's traceparent. The traceparent must be well formed (W3C Trace Context, version
-// 00). So every program that logs the trace can make spans of its lines. WithParent
-// returns ctx itself if it has no trace, or one that already names a parent.
+// WithParent returns a context whose trace also has the trace id and the flags of the client's
+// traceparent: REQUEST.TRACEID-FLAGS. The traceparent must be "" or well formed (W3C Trace Context,
+// version 00). Log lines with this trace can become spans in the client's own tracing. WithParent
+// returns ctx itself if traceparent is "", or if ctx has no trace or one that already names a parent.
 func WithParent(ctx context.Context, traceparent string) context.Context {
 	trace := TraceOf(ctx)
 	if trace == "" || traceparent == "" || strings.Contains(trace, ".") {

@@ -42,7 +42,7 @@ func read(record []byte, into any) (Later, error) {
 	return all, nil
 }
 
-// join adds the members to an encoded record. If err is not nil, it returns err.
+// join adds the members in u to an encoded record. If err is not nil, it returns err.
 func (u Later) join(record []byte, err error) ([]byte, error) {
 	if err != nil || len(u) == 0 {
 		return record, err

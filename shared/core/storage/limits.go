@@ -33,7 +33,7 @@ const (
 const (
 	// EventAge is how long events and answers are kept at most, and by default.
 	EventAge = 24 * time.Hour
-	// HandshakeLife is how long a part of a handshake record is kept after its last write.
+	// HandshakeLife is how long a [Handshake] is kept after its last write.
 	HandshakeLife = 30 * 24 * time.Hour
 	// ConnectTimeout is how long a gateway may wait for the answer to a client's $connect.
 	// It must refuse a connection whose $connect takes longer. So if a post to a

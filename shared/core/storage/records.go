@@ -72,14 +72,14 @@ type Session struct {
 	Level      string          // of the last logging/setLevel, "" for none
 	Subscribed []string        // resource URIs in the order of subscription; at most 500, and at most 128 KiB in all
 	ServerInfo json.RawMessage `json:",omitempty"` // Modern only: the server's serverInfo, nil if unknown
-	Params     json.RawMessage `json:",omitempty"` // Modern only: params for later requests, kept by sessions.Manager.Learn
+	Params     json.RawMessage `json:",omitempty"` // Modern only: what the last list of tools says about their calls; see sessions.Manager.Learn
 	Created    time.Time
 	Used       time.Time // when the last message came; updated only when half of the life is over
 	Expires    time.Time
 	Served     bool        // a process has done more for the session than answer requests for lists, so it may have state
 	Pushes     bool        // the server may send messages outside of requests
 	Primary    Lease       // the HTTP response that gets the events of the standalone stream, or over HTTP+SSE those of LegacySSE
-	Delivered  Index       // the highest index of Primary's stream that the client has named, or over HTTP+SSE was sent
+	Delivered  Index       // the last event of Primary's stream that a Last-Event-ID of the client has named; over HTTP+SSE, that was sent
 	Standby    []Lease     `json:"Shadows"` // the GETs that wait for Primary, oldest first
 	Conns      []string    // open WebSocket connections as far as known, newest last
 	Pushed     []Cursor    // for each stream with events that may not have been pushed to the client
@@ -87,7 +87,7 @@ type Session struct {
 	Answers    AnswerCount `json:",omitzero"`
 	Members    []string    `json:",omitempty"` // of a session with a group: the servers with which it has opened sessions
 	Group      ID          `json:",omitempty"` // the session with a group that has opened this one; "" for none
-	Relisted   time.Time   `json:",omitzero"`  // the [Box.Relisted] of which the session's client was told
+	Relisted   time.Time   `json:",omitzero"`  // the [Box.Relisted] whose changes were announced to the client
 	Later      Later       `json:"-"`
 }
 
@@ -100,7 +100,7 @@ type AnswerCount struct {
 // Box returns the ID of the box of the session.
 func (s *Session) Box() BoxID { return BoxFor(s.Tenant, s.Server).Numbered(s.ID.Box()) }
 
-// Record returns the name of the handshake record that serves the session.
+// Record returns the name of the handshake record of the session's box; see [RecordIn].
 func (s *Session) Record() string { return RecordIn(s.Tenant, s.Digest, s.ID) }
 
 // Clone returns a copy that shares no memory with s.
@@ -129,8 +129,8 @@ type Cursor struct {
 	Index  Index // the last event that was pushed
 	Final  bool  // the event at Index is the last of its stream
 	Live   bool  `json:",omitempty"`
-	// Since is not zero if it is unknown whether the batch after Index was posted while Live. It is
-	// when a function found that out.
+	// Since is when a function found, while Live, that the batch after Index was perhaps not posted. It
+	// is zero if there is no such doubt.
 	Since time.Time `json:",omitzero"`
 }
 

@@ -44,8 +44,8 @@ type Store interface {
 }
 
 // Writable is an optional interface of a Store that knows when a write would fail, for example because
-// the disk is full. A caller that cannot write refuses requests before it executes them, because it
-// would lose their answers.
+// the disk is full. Callers then refuse requests before they execute them, because the answers would be
+// lost.
 type Writable interface {
 	// Writable returns nil, or why a write would fail as far as is known. It makes no
 	// store operation, except a test write at intervals while writes are failing. Errors:
@@ -202,7 +202,7 @@ type Log interface {
 	Read(ctx context.Context, id ID, stream StreamID, after Index, limit int) (Page, error)
 	// Tail returns the last batch of a stream without its events. The Tail of the
 	// standalone stream is known as long as its session lives, even if its events have
-	// expired. The Tail of a request stream is then zero.
+	// expired. The Tail of a request stream is zero once its events have expired.
 	Tail(ctx context.Context, id ID, stream StreamID) (Tail, error)
 	// Newest returns the request stream of a session that began last and has events. It
 	// returns Standalone if there is none.

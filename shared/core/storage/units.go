@@ -17,7 +17,7 @@ type Units struct {
 	OutGB             float64 `json:"out_gb,omitempty"`             // to the internet
 }
 
-// Each calls visit for every field with its name in a file of prices.
+// Each calls visit for every field. name is what files of prices call the field; n points into u.
 func (u *Units) Each(visit func(name string, n *float64)) {
 	visit("invocations", &u.Invocations)
 	visit("gb_seconds", &u.GBSeconds)
@@ -49,8 +49,8 @@ func (u Units) Times(k float64) Units {
 	return u
 }
 
-// WithoutTasks returns the units without the time of boxes, for bills that count it
-// separately.
+// WithoutTasks returns u without the time of tasks and their addresses, for bills that count it
+// separately. It does not change u.
 func (u Units) WithoutTasks() Units {
 	u.VCPUSeconds, u.TaskGBSeconds, u.AddressSeconds = 0, 0, 0
 	return u

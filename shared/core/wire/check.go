@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth limits the nesting of a message. Real messages stay under 100. The peers that
-// read a message after us mostly handle deep nesting by recursion, and some would crash.
+// maxDepth limits the nesting of a message. Real messages stay under 100. Most clients and
+// servers parse by recursion, and deep nesting would crash some of them.
 const maxDepth = 1000
 
 // check reports, as an *Error with CodeParse, why raw is not one JSON value in UTF-8 (RFC

@@ -52,8 +52,8 @@ const (
 	CodeCancelled Code = -32800
 )
 
-// Error is a JSON-RPC error object. Its text is meant for the peer. It contains no
-// secrets and no causes.
+// Error is a JSON-RPC error object. Its text is meant for the sender of the refused message. It
+// contains no secrets and no causes.
 type Error struct {
 	Code    Code
 	Message string

@@ -72,8 +72,8 @@ func deciding(names ...string) map[string]string {
 	return keys
 }
 
-// named returns the deciding key that equals key, exactly or folded. It returns "" if there
-// is none.
+// named returns the key of the place that equals key, which the caller may have folded. It returns ""
+// if there is none.
 func (p *place) named(key []byte) string { return p.keys[string(key)] }
 
 // checkParams refuses params in which two readers could find different values.
@@ -81,7 +81,7 @@ func (m *Message) checkParams() error {
 	if m.Kind == Response || m.Params == nil || m.Params[0] != '{' {
 		return nil
 	}
-	where := &ofAny // for a method that MCP does not define, Dormouse knows no other params
+	where := &ofAny
 	if ofMCP(m.Method) {
 		where = &ofMCPsOwn
 	}
@@ -110,7 +110,7 @@ func ofMCP(method string) bool {
 const manyKeys = 16
 
 // checkKeys refuses an object with "__proto__", or with a key that comes twice, whatever
-// its case. It also refuses a key that equals a deciding key only when folded. It returns
+// its case. It also refuses a key that equals a key of where only after [fold]. It returns
 // the value of "_meta".
 func checkKeys(object []byte, where *place) (meta []byte, err error) {
 	var room [128]byte

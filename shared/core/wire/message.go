@@ -256,7 +256,7 @@ func (m Message) Line() []byte {
 
 // SameID reports whether two id tokens are the same id: the same JSON type and
 // value. Strings are compared decoded ("a" equals "\u0061"), numbers digit by
-// digit (1 and 1.0 differ, as they may to the peer). An absent id equals none.
+// digit (1 and 1.0 differ, as they do for some clients). An absent id equals none.
 func SameID(a, b json.RawMessage) bool {
 	if usableID(a) == nil || usableID(b) == nil {
 		return false
