@@ -50,8 +50,8 @@ type Answer struct {
 	Body   []byte
 }
 
-// Do signs a request and sends it once. It reads at most so many bytes of the response as
-// most says. If the response breaks off, Do returns its status with the error.
+// Do signs a request and sends it once. most limits the bytes that it reads of the response's body.
+// If the response breaks off, Do returns its status with the error.
 func (s Service) Do(ctx context.Context, q Request, most int64) (Answer, error) {
 	r, err := http.NewRequestWithContext(ctx, q.Method, q.URL, bytes.NewReader(q.Body))
 	if err != nil {

@@ -68,8 +68,8 @@ type Config struct {
 	Client      *http.Client
 }
 
-// Bucket signs URLs and keeps the pointers. It has no state of its own and is safe for
-// concurrent use.
+// Bucket signs URLs of snapshots, and records which snapshot of each owner is the newest. It has no
+// state of its own and is safe for concurrent use.
 type Bucket struct {
 	cfg Config
 	s3  awscall.Service
@@ -112,8 +112,8 @@ func (b *Bucket) Newest(ctx context.Context, box storage.BoxID, owner string) (g
 	return get, sumOf(p.Object), p.Saved, err
 }
 
-// Room returns the place for a new snapshot of size bytes: the name of its object, a URL for
-// PUT, and the headers to send. The URL is valid for some minutes and accepts exactly size
+// Room returns what the upload of a new snapshot of size bytes needs: the name of its object, a URL
+// for PUT, and the headers to send. The URL is valid for some minutes and accepts exactly size
 // bytes. sum is the SHA-256 of the snapshot in hexadecimal, or "" if the box does not know it.
 // Errors: Fenced if a newer generation has saved, TooLarge, Invalid, Unavailable.
 func (b *Bucket) Room(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, size int64, sum string) (object, put string, header map[string]string, err error) {

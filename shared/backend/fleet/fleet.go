@@ -1,7 +1,8 @@
-// Package fleet defines how to run boxes in some place: start one, stop one, list the live
-// ones. A driver knows one place (package process: this machine) and nothing of sessions,
-// generations or the relay. Its callers decide when to wake which box. The terms belong to
-// no particular cloud, so a driver for another place needs no change in a caller.
+// Package fleet defines how to run boxes in some place, such as this machine or ECS: start
+// one, stop one, list the live ones. A driver knows one place (package process: this machine)
+// and nothing of sessions, generations or the relay. Its callers decide when to wake which
+// box. The terms belong to no particular cloud, so a driver for another place needs no change
+// in a caller.
 //
 // A box that is silent may be slow, cut off or busy. The fleet that started the box knows
 // whether any process of it still runs, if its place lists tasks. Otherwise the fleet's
@@ -50,7 +51,7 @@ type Refusal struct{ Why string }
 // Error returns Why.
 func (r Refusal) Error() string { return r.Why }
 
-// Traits say what a place can do besides starting tasks.
+// Traits say what a place, such as ECS or Lambda, can do besides starting tasks.
 type Traits struct {
 	// Lifetime is the longest life of a task; 0 for no limit. A task is certainly dead
 	// once this time has passed since its start.

@@ -26,7 +26,7 @@ type call struct {
 	id       json.RawMessage
 	ended    bool         // the run has the response of the call; only the run uses this field
 	m        wire.Message // as the client wrote it, or as this package sends it again
-	later    bool         // m is sent again, with the state of earlier rounds
+	later    bool         // m was sent before, and now has the answers or the state that the server wanted
 	retries  int
 	answered atomic.Bool // the current round has ended
 
@@ -37,17 +37,17 @@ type call struct {
 	abort   context.CancelFunc // ends the request at a server that runs elsewhere, nil for none
 }
 
-// outcome is the result of a call's round: a response, or a need for another round.
+// outcome is what a call has come to: a response in raw, or asks if the call goes on later.
 type outcome struct {
 	call *call
 	raw  []byte
 	asks *asking
 }
 
-// asking is a call that needs another round: when its client has answered, or at a given time.
+// asking is a call that goes on later: when its client has answered, or at a given time.
 type asking struct {
 	id       json.RawMessage
-	raw      []byte         // the request of the next round
+	raw      []byte         // the request that the server gets then, without the answers
 	inputs   []bridge.Input // what the server needs from the client
 	at       time.Time      // when the call goes on, if it needs no inputs
 	asked    []bridge.Asked // the questions, as the store keeps them
@@ -64,7 +64,7 @@ func (c *call) direct() bool { return c.modern() && bridge.SaysModern(c.m.Params
 // client returns what the client has said about itself, as the server sees it.
 func (c *call) client() bridge.Legacy { return bridge.ReadLegacy(c.r.in.record.Init) }
 
-// execute executes the call until the call or its current round ends.
+// execute executes the call until it has a response, needs answers of its client, or pauses.
 func (c *call) execute() outcome {
 	defer c.answered.Store(true)
 	if c.m.Method == wire.MethodInitialize || c.m.Method == wire.MethodSubscribe || c.m.Method == wire.MethodUnsubscribe {
@@ -250,8 +250,8 @@ func (c *call) send(method string, params json.RawMessage) (result json.RawMessa
 	}
 }
 
-// opened closes the connection of the round before, and keeps that of this round, so that
-// cancel and close can close it. ok is false if the call was stopped before.
+// opened keeps the connection to the server in c, so that cancel and close can close it. It closes the
+// connection that c had before. ok is false if the call was already stopped.
 func (c *call) opened(conn *connection, ss *mcp.ServerSession) (ok bool) {
 	c.close()
 	c.mu.Lock()
@@ -278,7 +278,7 @@ func (c *call) cancel() {
 	}
 }
 
-// close ends the connection of the last round, and waits for its handlers.
+// close ends the connection that opened has kept, and waits for its handlers.
 func (c *call) close() {
 	c.mu.Lock()
 	ss := c.session

@@ -43,7 +43,7 @@ type environment struct {
 	subscription, uri string
 
 	onAlarm func(context.Context, Alarm) error
-	secrets map[string]storage.Secret // see sessions.Delivery; nil in a round that no message of the client began
+	secrets map[string]storage.Secret // see sessions.Delivery; nil if the call goes on after an answer or a pause
 }
 
 // ID returns the id of the session. It stays the same over restarts and deployments, and no
@@ -195,6 +195,6 @@ func headerOf(ctx context.Context) http.Header {
 type Hosted struct {
 	Make          Server
 	Remote        Executor      // sends requests to a server that is not in Go; nil if Make makes the server
-	ToolTimeout   time.Duration // how long one round of a request may run; 0: as long as the function may
+	ToolTimeout   time.Duration // how long a request may run, anew after each question or pause; 0: as long as the function may
 	AnswerTimeout time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
 }

@@ -33,7 +33,7 @@ const (
 //
 // If another call of the same batch asks its client, the handler may be called sooner. A
 // call may pause 10,000 times, at most as long as its session lives. It can ask its client
-// in its first 100 rounds, pauses included.
+// only while it has asked and paused fewer than 100 times.
 func Later(at time.Time, state string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{
 		InputRequests: mcp.InputRequestMap{}, RequestState: laterPrefix + strconv.FormatInt(at.UnixMilli(), 10) + ":" + state,
@@ -56,7 +56,8 @@ func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok boo
 	return time.UnixMilli(n), own, err == nil
 }
 
-// ask gives a call another round. If the call cannot have one, ask returns its error response.
+// ask records that a call goes on when its client has answered or its pause is over. If the call may
+// not ask or pause, ask returns its error response.
 func (r *run) ask(a *asking) []byte {
 	most, why := storage.MaxRounds, "the server has asked too often"
 	if len(a.inputs) == 0 {
@@ -84,9 +85,9 @@ func (r *run) ask(a *asking) []byte {
 	return nil
 }
 
-// suspend ends the round of a request that goes on later. It writes the item before the
+// suspend ends the run of a request that goes on later. It writes the item before the
 // questions, so that an answer finds the item. Without questions it writes the events first,
-// because the next round may begin as soon as the item is there.
+// because another function may go on as soon as the item is there.
 func (r *run) suspend() {
 	var questions []bridge.Asked
 	var raws, requests [][]byte
@@ -138,7 +139,7 @@ func (r *run) park(it storage.Item) bool {
 }
 
 // answered goes on with a suspended call if all its questions are answered. An invocation of
-// its own executes the next round, so that the function with the last answer need not wait for
+// its own executes the call, so that the function with the last answer need not wait for
 // it. If the client cannot do what the server asked, the call ends. The item may lack Raw.
 func (k *Backend) answered(ctx context.Context, it storage.Item) error {
 	ids := make([]string, len(it.Questions))
@@ -187,7 +188,7 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	case err != nil:
 		return err
 	case it.Address.Session != a.Session || it.Round != a.Round:
-		return nil // the call is in a later round
+		return nil // the call has gone on since the alarm was set
 	case it.State == storage.Waiting, it.State == storage.Suspended && len(it.Questions) == 0:
 		return k.goOn(ctx, it)
 	case k.noted(it):

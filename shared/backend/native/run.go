@@ -39,9 +39,9 @@ const (
 	mostPushed = 50 // in place of mostEvents, if events are also sent to a connection
 )
 
-// run executes one delivery, or one more round of it. It is the only writer of its stream
-// until it is over. The goroutine of execute owns all fields; the author's handlers, which
-// other goroutines call, use only the field said.
+// run executes the message of one delivery, or goes on with it after its client has answered or a pause
+// is over. It is the only writer of its stream until it is over. The goroutine of execute owns all
+// fields; the author's handlers, which other goroutines call, use only the field said.
 type run struct {
 	k       *Backend
 	ctx     context.Context // the invocation's context, without its cancellation
@@ -106,8 +106,8 @@ func (r *run) enter(ctx context.Context) {
 	r.k.running[r.address.Stream] = r
 }
 
-// take adds a call for each request among the messages. later says that this is a later
-// round of the request.
+// take adds a call for each request among the messages. later says that the server got the requests
+// before, and asked its client or paused.
 func (r *run) take(msgs []wire.Message, later bool) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
@@ -116,7 +116,7 @@ func (r *run) take(msgs []wire.Message, later bool) {
 	}
 }
 
-// execute executes the calls until the request or its current round ends.
+// execute executes the calls until each has a response, needs answers of its client, or pauses.
 func (r *run) execute() {
 	defer r.ended()
 	results := make(chan outcome, len(r.calls))
@@ -188,7 +188,7 @@ func (r *run) follow(results <-chan outcome) {
 	}
 }
 
-// outcome adds the response of a call to the outbox, or records that the call needs a round more.
+// outcome adds the response of a call to the outbox, or records that the call goes on later.
 func (r *run) outcome(o outcome) {
 	if o.asks != nil {
 		o.raw = r.ask(o.asks)

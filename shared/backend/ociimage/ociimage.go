@@ -208,8 +208,8 @@ func matches(text []byte, digest string) error {
 	return nil
 }
 
-// get reads a part of the image. If the registry asks for a token, get gets one first, as
-// everybody may for a public image.
+// get reads a part of the image, such as "manifests/latest". If the registry asks for a token, get
+// gets one first, as everybody may for a public image.
 func (c *conversation) get(ctx context.Context, part string) ([]byte, error) {
 	address := scheme(c.name.registry) + c.name.registry + "/v2/" + c.name.repository + "/" + part
 	status, header, text, err := c.ask(ctx, address, c.authorization)
@@ -234,7 +234,7 @@ func (c *conversation) get(ctx context.Context, part string) ([]byte, error) {
 }
 
 // token gets a token from the address that a registry names in its challenge, the header
-// WWW-Authenticate. It returns "" if that asks for no token, or if no token is given.
+// WWW-Authenticate. It returns "" if the challenge asks for no token, or nobody gives one.
 func (c *conversation) token(ctx context.Context, challenge string) (string, error) {
 	kind, rest, _ := strings.Cut(challenge, " ")
 	if !strings.EqualFold(kind, "Bearer") {

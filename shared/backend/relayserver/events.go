@@ -23,7 +23,7 @@ import (
 type streamPart struct {
 	sessions.Published
 	asks   *storage.Item // not nil: the delivery is suspended, and this item is written before the events
-	marked bool          // the request may have a trace, an item in state Taken
+	marked bool          // the store may have an item of the request, in state Taken
 }
 
 // parts opens the tickets of an events frame and cuts its payload. It refuses the whole frame,
@@ -94,9 +94,9 @@ func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byt
 	return events[:len(it.Lens)], again, payload[size:], true
 }
 
-// events stores a batch in this order: the traces of requests, the standalone stream, the
+// events stores a batch in this order: items for the tickets in f.Tickets, the standalone stream, the
 // streams of requests. If a request is suspended, its item is stored before its events. Then
-// events pushes the stored events to connected clients, removes the traces of ended requests,
+// events pushes the stored events to connected clients, removes the items of ended requests,
 // and returns the ack. A runner that got no ack sends the batch again, and events may repeat
 // all of it.
 func (r runner) events(ctx context.Context, f frame.Events) (frame.Frame, error) {

@@ -321,8 +321,8 @@ func (r runner) claim(ctx context.Context, b storage.Box, it storage.Item) (deli
 	return true, r.h.post(ctx, r.conn, f)
 }
 
-// mark writes for each ticket an item in state Taken, which says that the sender's generation has
-// to end the request of the ticket. It returns Invalid for a ticket that is not the sender's, or
+// mark writes an item in state Taken for each ticket. The item says that the sender's generation has
+// to end the request of the ticket. mark returns Invalid for a ticket that is not the sender's, or
 // whose delivery has no request.
 func (r runner) mark(ctx context.Context, tickets []string) error {
 	if len(tickets) > storage.MaxBatchEvents {

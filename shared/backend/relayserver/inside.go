@@ -318,7 +318,7 @@ func (in *Inside) settle(ctx context.Context, x *boxes, t fleet.Status) error {
 }
 
 // keepsTrace reports whether a request is in flight in a box. If so, keepsTrace writes the
-// trace of the request.
+// request's item, unless the store has it.
 func (in *Inside) keepsTrace(ctx context.Context, id storage.BoxID, gen storage.Generation, stream storage.StreamID) (bool, error) {
 	l := in.find(id)
 	if l == nil || l.gen != gen {

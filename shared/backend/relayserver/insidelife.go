@@ -45,7 +45,7 @@ type life struct {
 	open      bool                   // the Executor takes calls; until then they wait in queue
 	queue     []func(frame.Executor) // calls that wait until the box is open, in order
 	inFlight  map[storage.StreamID]*request
-	claimed   map[storage.StreamID]claimed // the newest round of each request from the inbox
+	claimed   map[storage.StreamID]claimed // what the box got from the inbox, by request
 	outboxes  map[storage.ID]*outbox       // by session
 	seq       int64                        // number of the last batch
 	delivered int                          // how many deliveries the box got
@@ -59,21 +59,21 @@ type life struct {
 	retiring  bool
 }
 
-// request is a client's request that the box has and that has not ended. Its trace is an item in the
-// store; see [life].
+// request is a client's request that the box has and that has not ended. The store may have an item
+// for it; see [life].
 type request struct {
 	to      storage.Address
 	round   int           // how often the request was suspended before
-	marked  bool          // the store may have the trace
-	traced  bool          // the store has the trace
-	trace   *time.Timer   // writes the trace; nil if the request came with one
+	marked  bool          // the store may have the item
+	traced  bool          // the store has the item
+	trace   *time.Timer   // writes the item; nil if the request came with one
 	last    storage.Index // index of the last event in a batch
 	pending [][]byte      // events that are in no batch yet
 	asks    *frame.Suspension
-	ended   bool // the box has sent the last event of this round
+	ended   bool // the box has sent the last event, or has suspended the request
 }
 
-// claimed is a delivery that was taken from the inbox.
+// claimed is a delivery that was taken from the inbox. round is how often it was suspended before.
 type claimed struct {
 	round int
 	at    time.Time
@@ -94,9 +94,9 @@ type outbox struct {
 
 // taking is what deliver must know of a delivery besides its content.
 type taking struct {
-	within time.Duration // after this time the request needs a trace
+	within time.Duration // after this time the request needs an item in the store
 	looks  bool          // the message only lists or initializes
-	inbox  bool          // the delivery was claimed from the inbox, where its item is its trace
+	inbox  bool          // the delivery was claimed from the inbox, so it has an item
 	base   storage.Index // index of the last event that the request's stream has already
 }
 
@@ -317,16 +317,16 @@ func (l *life) rest(d time.Duration) {
 	}
 }
 
-// The next functions write the traces of requests.
+// The next functions write the items of requests in flight; see [life].
 
-// stopTrace stops the timer that would write the trace.
+// stopTrace stops the timer that would write the item.
 func (d *request) stopTrace() {
 	if d.trace != nil {
 		d.trace.Stop()
 	}
 }
 
-// traceLater writes the trace of a request that takes long. After a failure of the store the
+// traceLater writes the item of a request that takes long. After a failure of the store the
 // timer calls it again.
 func (l *life) traceLater(id storage.StreamID, d *request) {
 	if err := l.trace(l.work("trace", string(id)), d); err != nil {
@@ -338,8 +338,8 @@ func (l *life) traceLater(id storage.StreamID, d *request) {
 	}
 }
 
-// trace writes the trace of a request, if the request is in flight and has none. If the
-// request ends during the write, trace deletes what it has written.
+// trace writes an item for a request, if the request is in flight and has none. If the
+// request ends during the write, trace deletes the item.
 func (l *life) trace(ctx context.Context, d *request) error {
 	h := l.in.host.Load()
 	l.mu.Lock()
@@ -570,7 +570,7 @@ func (l *life) write(id storage.ID, of string, parts []insidePart, size int, ack
 			continue
 		}
 		if !p.Batch.Final && p.asks == nil {
-			// The client may see these events, so the request needs a trace before them.
+			// The client may see these events, so the store must have the request's item before.
 			if err := l.trace(ctx, p.of); err != nil {
 				return false
 			}
@@ -632,7 +632,7 @@ func (l *life) written(o *outbox, parts []insidePart, size int, ack *frame.Ack) 
 // forget forgets a request whose end, or whose questions, the store has. mu is held.
 func (l *life) forget(d *request) {
 	d.stopTrace()
-	if l.inFlight[d.to.Stream] == d { // false if the next round has replaced d
+	if l.inFlight[d.to.Stream] == d { // false if d was suspended and has come again
 		delete(l.inFlight, d.to.Stream)
 		l.outbox(d.to.Session).inFlight--
 	}

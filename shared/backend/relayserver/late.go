@@ -12,8 +12,8 @@ import (
 
 // A deliver frame is late if its runner or the network stood still. The function that sent the
 // frame may have told the client meanwhile that the box does not answer. So the runner asks
-// before it executes the message. The answer is yes if the request has a mark of this
-// generation: an item in state Taken, which ask writes if there is none. A function that ends
+// before it executes the message. The answer is yes if the request has an item in state Taken
+// of this generation. ask writes the item if there is none. A function that ends
 // a request takes the item first, for generation 0. A deliver frame that is not late is
 // executed at once.
 
@@ -47,9 +47,9 @@ func (r runner) returned(ctx context.Context, f frame.Return) error {
 	return r.h.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// ask decides whether a runner may execute a late deliver frame. It writes the mark first and
-// reads the record and the log after that. So a function that ends the request either takes
-// the mark, or ask sees the end in the log. A runner may ask again.
+// ask decides whether a runner may execute a late deliver frame. It writes the request's item first,
+// and reads the record and the log after that. So a function that ends the request either takes
+// the item, or ask sees the end in the log. A runner may ask again.
 func (r runner) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	t, err := r.open(ctx, f.Ticket)
 	if err != nil {

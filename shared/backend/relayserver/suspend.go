@@ -25,7 +25,7 @@ import (
 // round again changes nothing. A round is executed once, because its item is claimed once.
 
 // suspension returns the item in state Suspended that an events frame asks for. raw is the
-// request of the next round, which suspension copies. It returns Invalid if the frame
+// request that the server will get again; suspension copies it. It returns Invalid if the frame
 // cannot suspend the delivery.
 func suspension(t Ticket, it frame.EventItem, raw []byte) (storage.Item, error) {
 	bad := func(what string) (storage.Item, error) {
@@ -53,7 +53,7 @@ func suspension(t Ticket, it frame.EventItem, raw []byte) (storage.Item, error) 
 
 // suspend writes the item of a suspended delivery, in place of the item in state Taken if the
 // delivery has one. ok is false if the delivery has ended, or belongs to another generation by
-// now. ok is true without a write if this round has begun already.
+// now. ok is true without a write if the store has this suspension, or a later one, already.
 func (x *boxes) suspend(ctx context.Context, it storage.Item, marked bool) (ok bool, err error) {
 	was := storage.Item{State: storage.Taken, Gen: it.Gen, Round: it.Round - 1}
 	for {

@@ -29,8 +29,8 @@ const (
 	maxAhead   = 256 << 10             // bytes that a server may send on a stream while its client is asked a question
 )
 
-// If a busy server refuses a request, the request is sent again, busyTries times in all. That
-// holds only if the server asks to wait for at most busyWait before the next try.
+// A request that a busy server refuses is sent up to busyTries times, if the server asks to wait for at
+// most busyWait before the next try.
 const (
 	busyTries = 3
 	busyWait  = 10 * time.Second

@@ -22,7 +22,7 @@ type round struct {
 	Kept      string          `json:"kept,omitempty"` // name of the conversation in the process that keeps it open
 }
 
-// askedQuestion is a question of the server, with its place in the stream.
+// askedQuestion is a question of the server, with its index in the stream.
 type askedQuestion struct {
 	Index storage.Index   `json:"i"`
 	Raw   json.RawMessage `json:"r"`
@@ -109,7 +109,7 @@ func (x *exchange) setLevel(ctx context.Context) error {
 	return x.keep(ctx)
 }
 
-// nextRound goes on with a request after its client has answered.
+// nextRound goes on with a request after its client has answered. was is the state of the request.
 func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *wire.Error, error) {
 	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen, standalone: joinStandalone(ctx, x)}
 	defer c.standalone.leave(ctx, x)

@@ -52,8 +52,8 @@ type streamState struct {
 	// Sound means that the server is known not to mix: a resumed stream repeated no event of
 	// another stream, although Others was set.
 	Sound bool `json:"sound,omitempty"`
-	// Others means that a request has had an event since the last event of the standalone
-	// stream, which a server that mixes would repeat.
+	// Others means that since the last event of the standalone stream a request has had an
+	// event. A server that mixes would repeat the event of that request.
 	Others bool `json:"others,omitempty"`
 }
 
@@ -128,7 +128,7 @@ func joined(ctx context.Context, x *exchange) (bool, error) {
 }
 
 // keep saves the link. If another function has saved a link with another session at the server,
-// keep uses that link, and ends its own session.
+// keep puts that link into x, and ends the session that x had.
 func (x *exchange) keep(ctx context.Context) error {
 	if x.r.Once {
 		return nil

@@ -102,9 +102,8 @@ func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error
 // second way fits a modern client.
 //
 // The second way needs a stream of the request that another process can resume. If there is
-// none, overhear asks a legacy client in the first way. For a modern client it refuses the
-// question, unless this process executes all rounds: the question may be about something else,
-// and must not cost the request its outcome.
+// none, overhear asks a legacy client in the first way. For a modern client it then refuses the
+// question, unless Server.Here is set: the question must not cost the request its outcome.
 func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	if err != nil {
@@ -158,8 +157,8 @@ func (c *following) unpark(ctx context.Context) {
 	}
 }
 
-// withdraws reports whether m cancels a question of this round. If so, it removes the question
-// from the round.
+// withdraws reports whether m cancels a question in c.asked. If so, it removes the question from
+// c.turn, and the client will not get it.
 func (c *following) withdraws(m wire.Message) bool {
 	id := wire.Lookup(m.Params, "requestId")
 	for _, q := range c.asked {
@@ -175,8 +174,8 @@ func (c *following) withdraws(m wire.Message) bool {
 	return false
 }
 
-// afterwards is how long linger waits for the next message. The two streams have connections of
-// their own, so a response may overtake what the server sent before.
+// afterwards is how long linger waits for the next message. The stream of a request and the standalone
+// stream have connections of their own, so a response may overtake what the server sent before.
 const afterwards = 30 * time.Millisecond
 
 // leaves passes on the questions of the server that are unanswered when the request has ended.
@@ -229,8 +228,8 @@ func (c *following) linger(ctx context.Context) {
 	}
 }
 
-// late handles a message that came too late for the round. A legacy client can get a question
-// although its request has ended. A modern client cannot, so late refuses the question.
+// late handles a message that came after the request had its answer. A legacy client can still get a
+// question. A modern client cannot, so late refuses the question.
 func (c *following) late(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	switch {

@@ -39,7 +39,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// Place names this fleet's place. The ids of its tasks begin with it.
+// Place is the name of ECS as a place where boxes can run. The ids of this fleet's tasks begin with it.
 const Place = "ecs"
 
 // taskEnv is the environment variable that tells a runner its task id.
@@ -91,7 +91,7 @@ type Config struct {
 	// the runner program.
 	Image string
 	Size  Size `json:"-"`
-	// Runner is the place of the runner program in S3, "BUCKET/FOLDER/SHA256". SHA256 is the
+	// Runner says where the runner program is in S3, "BUCKET/FOLDER/SHA256". SHA256 is the
 	// digest of the program, in hexadecimal. "" is for functions that start no box.
 	Runner string
 	// RunnerURL returns a URL, valid for some minutes, by which a task gets the runner.
@@ -113,7 +113,7 @@ type Shape struct {
 	// Image is the name of any image. User replaces the user of the image.
 	Image, User string
 	Size        Size
-	// Secrets maps variables to the places of their values: "ssm:NAME" or
+	// Secrets says where the values of environment variables are: "ssm:NAME" or
 	// "secretsmanager:NAME", where NAME may be an ARN. ECS fetches the values with the
 	// execution role when it starts a task.
 	Secrets map[string]string

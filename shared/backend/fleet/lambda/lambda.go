@@ -50,8 +50,8 @@ const Place = "lambda"
 const (
 	// lifetime is the longest life of an invocation on AWS.
 	lifetime = 15 * time.Minute
-	// startTimeout is the age after which Lambda drops an event that it could not start,
-	// and some time for the start itself.
+	// startTimeout is the age at which Lambda drops an event that it could not handle, plus some
+	// time for the start itself.
 	startTimeout = 75 * time.Second
 	// idle is short because a box on Lambda costs more than one on Fargate while it waits,
 	// and less to wake.

@@ -1,6 +1,6 @@
-// Package places makes one fleet of several places, and chooses the place for each start.
-// Each place has a driver, which is a [fleet.Fleet] of its own. The package knows what the
-// places lack, and nothing of servers, sessions or the relay.
+// Package places makes one fleet for all places where boxes can run, such as ECS and Lambda, and
+// chooses the place for each start. Each place has a driver, which is a [fleet.Fleet] of its own. The
+// package knows what the places lack, and nothing of servers, sessions or the relay.
 package places
 
 import (
@@ -18,7 +18,7 @@ import (
 // run there if Lambda can run them, and in the base place otherwise.
 const Lambda = "lambda"
 
-// Other wishes for a place, as x-dormouse.box.place has them.
+// The other values of x-dormouse.box.place, with which a server says where its boxes should run.
 const (
 	Auto    = "auto"    // the cheapest place that can run the box
 	Fargate = "fargate" // the base place, which can run every box; on one machine this is a process of the machine
@@ -35,8 +35,8 @@ type Fleet struct {
 var _ fleet.Fleet = (*Fleet)(nil)
 
 // New returns a fleet. The place base can run every box, and gets every start that names
-// no place. wish is the wish for servers that name none. fleets has the drivers of base
-// and of all other places, by the place in the ids of their tasks.
+// no place. wish holds for servers that do not say where their boxes should run. fleets has the
+// drivers of base and of all other places, by the place in the ids of their tasks.
 func New(base, wish string, fleets map[string]fleet.Fleet) *Fleet {
 	f := &Fleet{base: base, wish: wish, fleets: fleets}
 	for name := range fleets {
@@ -74,8 +74,8 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 	return nil
 }
 
-// Tasks implements [fleet.Fleet]. It lists the tasks of all places that list them, and fails
-// if one of these does. The order is by the start of tasks.
+// Tasks implements [fleet.Fleet]. It lists the tasks of all places that list them, oldest first, and
+// fails if one of these places fails.
 func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	var all []fleet.Status
 	listed := false
@@ -113,7 +113,7 @@ const goneLife = 8 * time.Hour
 type Needs struct {
 	Wish    string        // Auto, Lambda or Fargate; "" for the fleet's own
 	Attempt int           // counted from 1
-	Busy    time.Duration // how long the box works in one wake, on average; 0 if unknown
+	Busy    time.Duration // how long the box works each time that it is awake, on average; 0 if unknown
 
 	CPUs        float64
 	MemoryMB    int
@@ -130,7 +130,7 @@ const (
 	lambdaMemory = 2048
 	// lambdaTool leaves enough of the 15 minutes for more than one call.
 	lambdaTool = 10 * time.Minute
-	// lambdaBusy is the average length of a wake above which the base place is cheaper.
+	// lambdaBusy is the value of Needs.Busy above which the base place is cheaper.
 	lambdaBusy = 25 * time.Second
 )
 

@@ -39,8 +39,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// The places that the ids of this fleet's tasks begin with. A task of Inside runs in this
-// program; see [Config].Inside.
+// The ids of this fleet's tasks begin with one of these. A task of Place is a process of this machine.
+// A task of Inside runs in this program; see [Config].Inside.
 const (
 	Place  = "process"
 	Inside = fleet.Inside

@@ -53,8 +53,8 @@ func (p *Pool) reap(t *task) error {
 	return left
 }
 
-// clearRemains kills until nothing of the runner is alive. Its error names a process
-// that did not die.
+// clearRemains kills the processes that the runner left behind, until none is alive. Its error names
+// a process that did not die.
 func (p *Pool) clearRemains(runner int) error {
 	killed := map[int]uint64{}
 	for pause, until := time.Millisecond, time.Now().Add(clearTime); ; pause = min(2*pause, 50*time.Millisecond) {
