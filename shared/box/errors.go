@@ -60,8 +60,8 @@ type Failure struct {
 	// NotExecuted says that the process never got the request.
 	NotExecuted bool `json:"notExecuted,omitempty"`
 	// RetryAfter is the number of seconds after which the client may try again, 0 if it need not
-	// wait.
-	RetryAfter float64 `json:"retry_after_sec,omitempty"`
+	// wait. Refusals of package transport have the same member.
+	RetryAfter float64 `json:"retryAfterSeconds,omitempty"`
 }
 
 // ServerError is a JSON-RPC error in an answer of a server, without its data.

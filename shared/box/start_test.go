@@ -15,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -169,6 +170,7 @@ func TestAFullMachineRefusesANewProcess(t *testing.T) {
 			t.Errorf("%q %+v; the operator gets %q", message, data, st.Detail)
 		}
 	}
+	commontest.Contains(t, "the client gets", `"retryAfterSeconds":10`, string(r.final(t, r.deliverIn("a", "pid")).Raw))
 	free.Store(1 << 30)
 	r.result(r.deliverIn("a", "pid"))
 	if since, stop, ok := r.Idlest(); !ok || since.IsZero() {

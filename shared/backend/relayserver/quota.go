@@ -3,6 +3,7 @@ package relayserver
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -81,5 +82,6 @@ func (x *boxes) allow(ctx context.Context, id storage.BoxID, tenant string) erro
 	if up < most {
 		return nil
 	}
-	return storage.Errorf(storage.Busy, "%d boxes run, as many as one tenant may have: try again when one of them has fallen asleep", up)
+	return storage.Errorf(storage.Busy, "%d boxes run, as many as one tenant may have: try again when one of them has fallen asleep", up).
+		Because(&storage.Limited{Kind: "room", Scope: "tenant", After: time.Second})
 }

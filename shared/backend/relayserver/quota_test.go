@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
@@ -63,6 +64,9 @@ func TestATenantHasNoMoreBoxesThanItMay(t *testing.T) {
 			}
 			if !c.ok && (!errors.Is(err, storage.Busy) || f.starts != 0 || len(after) != len(before)) {
 				t.Errorf("%v, %d started, items %v", err, f.starts, after)
+			}
+			if limited, ok := errors.AsType[*storage.Limited](err); !c.ok && (!ok || *limited != storage.Limited{Kind: "room", Scope: "tenant", After: time.Second}) {
+				t.Errorf("the limit is %+v", limited)
 			}
 		})
 	}

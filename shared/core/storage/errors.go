@@ -127,7 +127,7 @@ func IgnoreNotFound(err error) error {
 
 // Limited is the cause of a Busy error if a limit of a caller is used up.
 type Limited struct {
-	Kind  string        // of the limit: rate, concurrent or spend
+	Kind  string        // of the limit: rate, concurrent, spend, or room for boxes
 	Scope string        // whose limit it is: principal or tenant
 	After time.Duration // when to try again; more than 0
 	Flood bool          // the caller sends ten times as many requests as its rate allows
