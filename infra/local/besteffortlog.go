@@ -22,9 +22,9 @@ func logLost(to *journal.Recorder, folder string) func(error) {
 	}
 }
 
-// bestEffortLog is a log whose Write never fails, because no work may depend on its log. While the
-// log cannot be written, bestEffortLog calls lost at most once a minute, in a goroutine of its
-// own: lost may record an event, and the journal may hold its lock while it writes to this log.
+// bestEffortLog is a log whose Write never fails: an unwritable log must not stop the program.
+// While writes fail, it calls lost at most once a minute. It does so in a new goroutine, because
+// lost may need a lock that the caller of Write holds.
 type bestEffortLog struct {
 	to   io.Writer
 	lost func(error)

@@ -21,18 +21,18 @@ import (
 	said "github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 )
 
-// Bounds of the files with the bodies of calls. A new file begins each day, and whenever the
-// current one has bodySize.
+// Bounds of the files with the bodies of calls: the size of a file in MiB, and the number of older
+// files. A new file also begins each day.
 const (
 	bodySize  = 32
 	bodyFiles = 60
 )
 
-// bodyFolder is the folder in the data folder with the bodies of calls, in sealed lines.
+// bodyFolder is the folder, in the data folder, of encrypted files with the bodies of calls.
 const bodyFolder = "bodies"
 
-// keptBodies keeps what calls and their results said, for auditors. Each line of its files is
-// sealed.
+// keptBodies writes the bodies of calls and of their results to files, for auditors. Each line is
+// encrypted.
 type keptBodies struct {
 	secret []byte
 	out    *slog.Logger
@@ -55,8 +55,8 @@ func openBodies(folder string, secret []byte, lost func(error)) *keptBodies {
 	return k
 }
 
-// lines returns the log that bodies are written to. It returns nil for a nil k: [Check] opens no
-// data folder.
+// lines returns the log that bodies are written to. For a nil k it returns nil; [Check] has a nil
+// k, because it opens no data folder.
 func (k *keptBodies) lines() *slog.Logger {
 	if k == nil {
 		return nil

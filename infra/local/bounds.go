@@ -61,15 +61,15 @@ type (
 	connectionKey struct{}
 )
 
-// connection counts a WebSocket for its caller until it ends.
+// connection is an open WebSocket that counts in the share of its caller.
 type connection struct {
 	share   *share // what the caller uses; nil until admit has counted the connection
 	release func()
 }
 
-// rooms returns the bounds of what the WebSockets of a caller hold in memory. Every byte counts in
-// the caller's share and in the total of all callers. counted is a *connection. If it is none, or
-// if admit has not counted it, rooms returns no bounds.
+// rooms returns the limits on the memory of a caller's WebSockets. Every byte counts in the
+// caller's share and in the total of all callers. counted is a *connection. For any other value, or
+// before admit has counted the connection, rooms returns no limits.
 func rooms(counted any, all bodies) sockets.Rooms {
 	c, ok := counted.(*connection)
 	if !ok || c.share == nil {
@@ -78,7 +78,7 @@ func rooms(counted any, all bodies) sockets.Rooms {
 	return sockets.Rooms{In: twoRooms{c.share.room, all.room}, Out: twoRooms{c.share.unread, all.unread}, Turns: c.share.turns}
 }
 
-// twoRooms is the room of one caller, followed by that of all callers. Bytes need room in both.
+// twoRooms are the memory limits of one caller and of all callers. Bytes must fit within both.
 type twoRooms [2]*semaphore.Weighted
 
 // TryAcquire implements [sockets.Room].
@@ -199,7 +199,7 @@ func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 type guardedBody struct {
 	io.ReadCloser
 	ctx    context.Context
-	room   [2]*semaphore.Weighted // that of the caller, nil if unknown; then that of all callers
+	room   [2]*semaphore.Weighted // memory limits: that of the caller, nil if unknown, and that of all callers
 	size   int64                  // bytes of room that the body takes
 	packed bool                   // the body is compressed, so it may take more memory than it has bytes
 	within time.Duration          // how long the body may take to arrive once it has room; 0 leaves the deadline of the request (bodyWithin)

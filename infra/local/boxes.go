@@ -121,9 +121,9 @@ const LogFolder = "logs"
 // when dormouse run stops. It is shorter than stopTime, which must also suffice for the functions.
 const boxStopGrace = 18 * time.Second
 
-// room waits until there is memory for a box that is a process. If there is none, it records an
-// event for the operator and returns [fleet.ErrCapacity]. For a box in this program it returns
-// nil: such a box asks for memory when it starts a server's process.
+// room waits for memory for a box that is a process. If none becomes free, it records an event for
+// the operator and returns [fleet.ErrCapacity]. For a box in this program it returns nil: such a
+// box asks for memory when it starts a server's process.
 func (m *machine) room(ctx context.Context, t fleet.Task) error {
 	if t.Place == boxes.Inside {
 		return nil
@@ -137,8 +137,8 @@ func (m *machine) room(ctx context.Context, t fleet.Task) error {
 	return fmt.Errorf("%w: %w", fleet.ErrCapacity, err)
 }
 
-// makeRoom begins to free memory for one more process of a server, in the background. It is called
-// when a box that is a process asks for that.
+// makeRoom begins to free memory in the background, for one more process of a server. A box that is
+// a process asks for it.
 func (in *inprocess) makeRoom() {
 	in.work.Go(func() {
 		ctx, cancel := context.WithTimeout(in.ctx, yieldWithin)
@@ -180,7 +180,7 @@ func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok b
 	}, true
 }
 
-// arrived makes a box that is a process one of those that may be asked to free memory.
+// arrived registers a box that is a process with machine.memory, which may ask it to free memory.
 func (m *machine) arrived(t fleet.Status) {
 	n := &neighbour{m: m, box: storage.BoxID(t.Box), task: t.ID, ended: make(chan struct{})}
 	n.heard.Store(time.Now().UnixNano())
@@ -235,8 +235,8 @@ func (m *machine) boxStarted(t fleet.Status) {
 	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box, Tenant: tenant})
 }
 
-// boxStopped records the end of a box. It starts a sweep of the box, as the rule for task events
-// does on AWS, unless the box exited with 0: then it has left nothing to clean up.
+// boxStopped records the end of a box. It starts a sweep of the box if the exit code is not 0, or
+// if limits on spending must count the box's time.
 func (m *machine) boxStopped(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()
 	e := journal.Event{Kind: journal.BoxSleep, Name: t.Server, PID: t.PID, Tenant: tenant, Duration: t.Stopped.Sub(t.Started)}

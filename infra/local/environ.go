@@ -46,7 +46,7 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 		}
 	}
 	// A runner passes each message between goroutines. With GOMAXPROCS=1 that wakes no other
-	// thread. proc.Start says how processes are started nevertheless.
+	// thread.
 	env["GOMAXPROCS"] = "1"
 	env["DORMOUSE_LOGS"] = logs
 	if show {

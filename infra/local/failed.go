@@ -21,7 +21,7 @@ type failures struct {
 	why map[string]string // by server, until the server is ready or its definition changes
 }
 
-// Record takes an event of the journal.
+// Record updates the reasons with an event of the journal.
 func (f *failures) Record(e journal.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -78,8 +78,8 @@ func (u *use) idleSince() (time.Time, bool) {
 	return u.last, u.requests == 0 && u.connections == 0
 }
 
-// lastRequests is how long an idle machine that ends waits for requests that came while it closed
-// its endpoints. It then waits as long for the work that these requests have begun.
+// lastRequests is how long an idle machine, before it ends, waits for requests that came while it
+// closed its endpoints. It waits as long again for tasks that these requests began.
 const lastRequests = time.Minute
 
 // awaitEnd returns when ctx ends, after the drain that Config.Drain asks for, or when the machine

@@ -119,7 +119,7 @@ func (in *inprocess) configure() error {
 	settings.Lock = held.LockOf(m.cfg.Servers, true)
 	settings.AuthServer = m.public.access() == AccessOAuth
 	settings.Limits.InitTimeout, settings.Limits.Hold = m.cfg.InitTimeout, cmp.Or(m.cfg.Hold, sockets.Home().Life)
-	if strings.HasPrefix(m.store, sqlite) { // no other program uses this store, so leases from before this start are free
+	if strings.HasPrefix(m.store, sqlite) { // no other program uses this store, so nobody holds the leases from before this start
 		settings.Limits.Since = time.Now()
 	}
 	in.settings.Store(settings)
@@ -247,8 +247,8 @@ func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// handleTries is how often an alarm is tried, and how often stored events are pushed to a client,
-// until it succeeds. Lambda tries an event as often.
+// handleTries is how many times at most an alarm is handled, or stored events are pushed to a
+// client. Lambda also tries an event three times.
 const handleTries = 3
 
 // send handles the event of an alarm in the background. done is closed once the alarm is handled,

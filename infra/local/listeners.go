@@ -61,8 +61,8 @@ func (l *listeners) start(ctx context.Context) error {
 	return nil
 }
 
-// LookAtPorts returns an error if Run could not open its endpoints, for these fields Listen and
-// Sockets of a [Config]. It opens them and closes them at once.
+// LookAtPorts returns an error if Run could not open the endpoints of a [Config] with these values
+// of Listen and Sockets. It opens them and closes them at once.
 func LookAtPorts(ctx context.Context, listen, sockets string) error {
 	l := &listeners{Listen: listen, Sockets: sockets}
 	defer l.close()
@@ -91,8 +91,8 @@ func (l *listeners) socketsAddress() string {
 	return net.JoinHostPort(host, port)
 }
 
-// address returns the URL at which clients reach an endpoint: 0 for HTTP, 1 for WebSocket. That is
-// the public URL of HTTP if there is one, and otherwise the listening address. For an endpoint
+// address returns the URL at which clients reach an endpoint: 0 for HTTP, 1 for WebSocket. For HTTP
+// it is the public URL, if there is one. Otherwise it has the listening address. For an endpoint
 // that listens on all addresses, address chooses one that other machines can reach.
 func (l *listeners) address(endpoint int) string {
 	if l.PublicURL != "" && endpoint == 0 {

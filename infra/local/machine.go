@@ -27,8 +27,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
-// machine is one [Run]. newMachine sets cfg to reports, and the steps of start set the other
-// fields in order.
+// machine is the state of one [Run]. newMachine sets the fields from cfg to reports. The steps of
+// start set the others in order.
 type machine struct {
 	cfg     Config
 	environ environ
@@ -51,8 +51,8 @@ type machine struct {
 	inside     *relayserver.Inside // the boxes in this program
 	ledger     *bill.Ledger
 	functions  Functions
-	// the WebSocket APIs for runners and for clients
-	console *console.Console
+	console    *console.Console
+	// relay and socket are the WebSocket APIs for runners and for clients.
 	relay   *sockets.API
 	socket  *sockets.API
 	closers []func(context.Context) error // called when the machine stops, the last one first

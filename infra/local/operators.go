@@ -196,8 +196,8 @@ func membersOf(t fleet.Status, processes []api.Process) []api.Member {
 	return inSessions(leaders)
 }
 
-// memoryOf returns the memory in bytes of a process and of its group, among the processes of its
-// box.
+// memoryOf returns the memory in bytes of a process and of the processes in its group. all are the
+// processes of its box.
 func memoryOf(all []api.Member, pid int) (bytes int64) {
 	for _, m := range all {
 		if m.PID == pid || m.Group == pid {

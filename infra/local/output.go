@@ -69,9 +69,9 @@ type keptLog struct {
 	size         int64
 }
 
-// keptLogs returns the logs of the server that is called of. If there is no such server, it
-// returns the logs of the sessions whose ids begin with of. If of is "", it returns all logs. They
-// are in the order in which their processes were started.
+// keptLogs selects logs by of: all if it is "", those of the server with this name, or those of the
+// sessions whose ids begin with it. The logs are in the order in which their processes were
+// started.
 func keptLogs(folder, of string) ([]keptLog, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*", "*.log"))
 	if err != nil {
@@ -138,8 +138,8 @@ func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	return fresh, nil
 }
 
-// served returns the process whose files have a name, and the sessions that it has served. It
-// reads both from NAME.served. Older releases wrote no such file: name is then the id of the
+// served returns the process that wrote the files called name, and the sessions that it has served.
+// It reads both from NAME.served. Older releases wrote no such file: name is then the id of the
 // process and of its only session.
 func served(folder, name string) (process string, sessions []string) {
 	text, _ := os.ReadFile(filepath.Join(folder, name+".served")) // it may be missing

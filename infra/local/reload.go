@@ -166,7 +166,7 @@ func brief(err error) string {
 	return text
 }
 
-// retire makes all runners connect again. The relay then tells those whose server has changed to
+// retire makes all runners connect again. The relay then tells the runners of a changed server to
 // end. retire repeats that for half a minute, because some runners may only be starting.
 func (r *reloader) retire() {
 	for _, wait := range []time.Duration{0, 2 * time.Second, 8 * time.Second, 20 * time.Second} {

@@ -19,7 +19,7 @@ type serversFile struct {
 	Config
 	environ environ
 	others  bool            // others than the user of this machine can call, so servers without a sandbox profile are confined
-	on      sandbox.Support // what the system supports for that
+	on      sandbox.Support // the sandbox features that this system has
 
 	mu     sync.Mutex
 	warned map[string]bool // warnings that load has recorded once

@@ -107,8 +107,8 @@ func placesOf(m *machine, server, process string) []string {
 // maxWords is how many bytes at the end of a process's output are searched.
 const maxWords = 16 << 10
 
-// places returns the source lines of a server that the output words names. If there are more than
-// mostPlaces, it returns the last ones.
+// places returns the source lines of a server that words, the output of a process, names. If there
+// are more than mostPlaces, it returns the last ones.
 func places(s serversfile.Server, words string) (all []string) {
 	folder := s.Folder()
 	for line := range strings.Lines(words) {

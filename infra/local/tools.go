@@ -78,7 +78,7 @@ func (r recorded) text(s serversfile.Server) string {
 	}
 }
 
-// startText is text, but if a server could not be started, it returns why.
+// startText is like [recorded.text], but if a server could not be started, it returns why.
 func (m *machine) startText(s serversfile.Server, r recorded) string {
 	text := r.text(s)
 	switch {
@@ -107,8 +107,7 @@ func toolsOf(m *machine, tenant, server string) string {
 	return number(n, "tool")
 }
 
-// relist is how old a list of names must be before a name that it lacks makes has read the list
-// again.
+// relist is the shortest time between two readings of the same list by [toolNames.has].
 const relist = 10 * time.Second
 
 // maxLists limits how many lists of names are kept in memory.

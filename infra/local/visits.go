@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Limits on requests for the pages where people sign in and clients register: those of one
-// address, and, with "Here", those of all requests from loopback.
+// Limits on requests for the pages where people sign in and clients register. Those with "Here" are
+// for all requests from loopback together, the others for each address.
 const (
 	visitsPerSecond     = 10
 	visitsBurst         = 100

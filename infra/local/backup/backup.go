@@ -126,7 +126,7 @@ func (a *archive) database(name, path, part string) error {
 // folder adds the content of a folder. During the backup, a server may replace a file or folder by
 // a link to a file that the server itself may not read. So folder opens everything relative to the
 // handle at, and uses what it has opened only if that still has its name and is not a link.
-// Otherwise it treats it as deleted.
+// Otherwise folder treats the entry as deleted.
 func (a *archive) folder(at *os.Root, under string) error {
 	list, err := at.Open(".")
 	if err != nil {

@@ -215,9 +215,9 @@ func event(kind string, of *observe.Event) Event {
 	return e
 }
 
-// repeated reports whether a refusal should only be counted. of names its caller and its reason.
-// repeated returns true if the last minute had a refusal with the same names, or too many refusals
-// in all.
+// repeated reports whether a refusal should only be counted. of is its caller and its reason.
+// repeated returns true if the last minute had a refusal with the same caller and reason, or too
+// many refusals in all.
 func (l *Lines) repeated(of string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -125,9 +125,9 @@ func (c *wsConn) serve(conn net.Conn) {
 	defer life.Stop()
 	c.api.work.Go(c.takeTurns)
 	c.write()
-	// If a write failed, the goroutine that reads learns how the connection ended, and calls shut
-	// first. Taking the turn waits for it. If Limits.InWork messages are being handled, no
-	// goroutine reads.
+	// If a write failed, the goroutine that reads learns how the connection ended, and calls shut.
+	// Taking the turn waits for that goroutine. No goroutine reads while Limits.InWork messages are
+	// handled.
 	c.turn <- struct{}{}
 	c.shut(cutOff)
 	<-c.turn
