@@ -195,8 +195,8 @@ func lackOf(file *serversfile.File, name string) (names []string) {
 	return names
 }
 
-// mostAsked is how often add starts a server, if the user gives the variable that the last start
-// lacked.
+// mostAsked is how many times at most add starts a server. Before each further start, the user
+// gives the variable that the last one lacked.
 const mostAsked = 4
 
 // fills asks the user for the environment variable that the error of a start calls missing, and

@@ -67,7 +67,7 @@ func (c *addCommand) resolve() error {
 }
 
 // readWord handles a command that is one word, which may stand for a server. behind reports that
-// the word came after --; if it is unknown, it is then taken for a program.
+// the word came after "--". An unknown word there is a program.
 func (c *addCommand) readWord(behind bool) error {
 	if len(c.Command) != 1 || c.Entry != "" {
 		return nil

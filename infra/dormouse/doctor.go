@@ -167,8 +167,7 @@ func (d *doctor) served(use func(serversfile.Server)) {
 // about reports whether a server is checked. Without an argument, all servers are.
 func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == name }
 
-// look finds a program in the way of dormouse run: in the PATH of a server, from the server's
-// folder.
+// look finds a program as dormouse run does: in the PATH of a server, from the server's folder.
 func (d *doctor) look(s serversfile.Server, program string) (path string, err error) {
 	if program == runner.Keeper && s.Command != "" {
 		return runner.Find(s, os.Getenv("PATH"), serversfile.FolderOf(d.Servers))
@@ -228,8 +227,8 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 	return all
 }
 
-// probed checks whether dormouse-keeper works on this system, which runs a server in a kernel of
-// its own.
+// probed checks whether dormouse-keeper works on this system. That program runs a server in a
+// kernel of its own.
 func probed(ctx context.Context, keeper string) finding {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -332,7 +331,7 @@ func (d *doctor) ports(ctx context.Context) finding {
 	return good(check, "%s is free, and so is the port for WebSocket", d.cfg.Listen)
 }
 
-// certificate checks the certificate of a running dormouse run in the way of its clients.
+// certificate checks the certificate of a running dormouse run as its clients do.
 func (d *doctor) certificate(ctx context.Context) []finding {
 	const check = "certificate"
 	u, err := url.Parse(d.up.URL)
@@ -400,8 +399,8 @@ func (d *doctor) existing() (string, error) {
 	return "", err
 }
 
-// store checks the store. If dormouse run is up, it asks that one. It reads the file without
-// opening it as a store, because that could change it.
+// store checks the store. If dormouse run is up, store asks it. Otherwise store reads the file
+// without opening it as a store, because that could change it.
 func (d *doctor) store(ctx context.Context) finding {
 	const check = "store"
 	ctx, cancel := context.WithTimeout(ctx, patience)

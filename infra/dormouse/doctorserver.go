@@ -26,8 +26,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// proxy sends a request to the endpoint of --url in the way of a client, which also checks a
-// reverse proxy in front of it. at is the time at the endpoint, or zero if unknown.
+// proxy sends a request to the endpoint of --url as a client does, which also checks a reverse
+// proxy in front of it. at is the time at the endpoint, or zero if unknown.
 func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	const check = "proxy"
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -114,8 +114,8 @@ func openExisting(ctx context.Context, data string) (storage.Store, error) {
 	return openStore(ctx, "", data)
 }
 
-// recordedTools returns the tools of a server that a handshake record has for the user of this
-// machine. list.Tools is nil if there is no record.
+// recordedTools returns the tools in a server's handshake record, which keeps its last answers. The
+// record is that for the user of this machine. list.Tools is nil if there is none.
 func recordedTools(ctx context.Context, store storage.Store, s serversfile.Server) (list api.Tools, err error) {
 	for _, tenant := range []string{apikey.LocalTenant, "default"} {
 		tools, taken, err := api.Options{Store: store}.Known(ctx, tenant, s)
@@ -193,8 +193,8 @@ type toolsCommand struct {
 	printing
 }
 
-// Run prints the tools of a server. It takes them from the handshake record. If there is no
-// record, it asks the server, which may have to start.
+// Run prints the tools of a server. It takes them from the handshake record, which keeps the
+// server's last answers. If there is no record, it asks the server, which may have to start.
 func (c *toolsCommand) Run(t *terminal) error {
 	err := use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
 		list, err := to.tools(ctx, c.Server)

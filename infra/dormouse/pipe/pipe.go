@@ -156,9 +156,9 @@ func (p *pipe) read(lines chan<- []byte, stop func()) {
 	time.AfterFunc(lingers, stop)
 }
 
-// take sends a line from the client. It keeps the lines in order: it returns when a request was
-// written. For initialize, and for a line without a request, it returns when the endpoint has
-// responded.
+// take sends a line from the client. To keep the lines in order, it returns when a request was
+// written to the endpoint. For initialize, and for a line without a request, it returns when the
+// endpoint has responded.
 func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
 	c := &call{body: line}
 	c.ctx, c.cancel = context.WithCancel(p.ctx)

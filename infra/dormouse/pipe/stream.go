@@ -35,8 +35,8 @@ func (p *pipe) stand() {
 	}
 }
 
-// stream passes on the events of a response. When the stream breaks, it resumes it, until all
-// requests of the call have a response.
+// stream passes on the events of a response, until all requests of the call have a response. If the
+// connection breaks, stream requests the rest of the events.
 func (p *pipe) stream(c *call, resp *http.Response) {
 	session, _ := p.known()
 	last, rest := "", time.Duration(0)
@@ -124,7 +124,7 @@ func (p *pipe) resume(c *call, session, last string, wait time.Duration) (resp *
 	return nil, resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
 }
 
-// whenWritten returns a context that makes an HTTP request call written when the request was
+// whenWritten returns a context for an HTTP request. written is called when the request was
 // written.
 func whenWritten(ctx context.Context, written func()) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { written() }})
