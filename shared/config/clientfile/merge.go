@@ -106,10 +106,10 @@ func readTOML(text []byte, name string) (others, server map[string]any, err erro
 	return others, server, nil
 }
 
-// replaceTOML replaces the lines that belong to the connection in the table of s. started says that the
-// old entry starts a program. In that case it also removes the content of the tables below that of s.
-// The caller checks that nothing else has changed: replaceTOML does not recognize values that span
-// several lines.
+// replaceTOML replaces the lines that belong to the connection in the table of s. started says that
+// the old entry starts a program. If so, replaceTOML also removes the content of the tables below
+// that of s. The caller checks that nothing else has changed: replaceTOML does not recognize values
+// that span several lines.
 func replaceTOML(text []byte, s Server, started bool) []byte {
 	own := tableOf(s.Name)
 	reached := regexp.MustCompile(`^\s*(url|http_headers|command|args|env|cwd|env_vars|bearer_token_env_var)\s*=`)
@@ -135,11 +135,11 @@ func replaceTOML(text []byte, s Server, started bool) []byte {
 	return out
 }
 
-// anyTable fits the header of a table of TOML.
+// anyTable matches the header of a table of TOML.
 var anyTable = regexp.MustCompile(`^\s*\[`)
 
-// tableOf returns an expression that fits the header of the table of a server, and the headers of
-// tables below it. The second group of the expression is what follows the name of the server.
+// tableOf returns an expression that matches the header of the table of a server, and the headers
+// of tables below it. The second group of the expression is what follows the name of the server.
 func tableOf(name string) *regexp.Regexp {
 	name = regexp.QuoteMeta(name)
 	return regexp.MustCompile(`^\s*\[\s*mcp_servers\s*\.\s*("` + name + `"|'` + name + `'|` + name + `)\s*(\.[^\]]*)?\]`)

@@ -12,10 +12,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
-// Remove removes from the text of the client's file the entries that [Client.Merge] puts there for an
-// endpoint. These are base/NAME/mcp under NAME, and base/mcp. wanted are the names of entries to
-// remove, nil for all. An entry with another URL stays, whatever its name. Remove returns the names of
-// the entries that it removed. The error says what prevents the change, and quotes no value.
+// Remove removes from the text of the client's file the entries that [Client.Merge] puts there for
+// an endpoint. These have the URL base/mcp, or the name NAME and the URL base/NAME/mcp. wanted are
+// the names of entries to remove, nil for all. An entry with another URL stays, whatever its name.
+// Remove returns the names of the entries that it removed. The error says what prevents the change,
+// and quotes no value.
 func (c Client) Remove(text []byte, base string, wanted []string) (out []byte, removed []string, err error) {
 	ours := func(name string, urls ...string) bool {
 		base := strings.TrimSuffix(base, "/")

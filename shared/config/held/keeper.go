@@ -34,8 +34,8 @@ type names struct {
 }
 
 const (
-	// current is how long Permit trusts the accepted names that it has read. Only another lock file
-	// removes names from the accepted ones.
+	// current is how long Permit trusts the accepted names that it has read. Only a new lock file
+	// can remove names from the accepted ones.
 	current   = 30 * time.Second
 	mostKnown = 1000
 )

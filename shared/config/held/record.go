@@ -121,8 +121,9 @@ func fingerprint(tools []tool) string {
 	return hex.EncodeToString(sum.Sum(nil)[:12])
 }
 
-// listed takes a list that the server gave, or a page of one. accepted reports that it belongs to
-// the first list of the server, which listed accepts. news reports that the record has changed.
+// listed updates the record with a list that the server gave, or with a page of one. accepted
+// reports whether listed accepted its tools, because they belong to the server's first list. news
+// reports whether the record has changed.
 func (r *record) listed(pin storage.Pin, list json.RawMessage, now time.Time) (accepted, news bool) {
 	tools := toolsOf(list)
 	more := wire.Lookup(list, "nextCursor") != nil

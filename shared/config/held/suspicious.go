@@ -11,8 +11,8 @@ import (
 // span is a part of a text, in bytes.
 type span struct{ from, to int }
 
-// instructions fit texts that speak to a model in place of its user, in lower case. They are
-// hints for people: a text that none of them fits may be one, too.
+// instructions match texts that speak to a model in place of its user, in lower case. They are
+// hints for people: they do not find every such text.
 var instructions = sync.OnceValue(func() []*regexp.Regexp {
 	var all []*regexp.Regexp
 	for _, expression := range []string{
@@ -85,7 +85,7 @@ func suspicious(text string) (spans []span) {
 	return append(spans, mixed(text)...)
 }
 
-// mixed returns the words with letters of several alphabets that look alike.
+// mixed returns the words that mix letters of alphabets that look alike.
 func mixed(text string) (spans []span) {
 	start, latin, other := -1, false, false
 	end := func(i int) {

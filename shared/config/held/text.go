@@ -70,8 +70,8 @@ func oneLine(text string) string {
 	return strings.NewReplacer("\n", "⏎", "\t", " ").Replace(Visible(text))
 }
 
-// cut returns the first from characters of a text and its last to ones, with … between them, or
-// the whole text if it is no longer.
+// cut replaces the middle of a long text by …, and keeps from characters before it and to
+// characters after it.
 func cut(text string, from, to int) string {
 	n := utf8.RuneCountInString(text)
 	if n <= from+to+1 {

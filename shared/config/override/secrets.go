@@ -13,19 +13,18 @@ import (
 // The expressions are compiled when a file is pushed. Compiling them earlier would slow
 // the start of every function.
 
-// secretName fits names of variables whose values are secrets.
+// secretName matches names of variables whose values are secrets.
 func secretName() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)(^|_)(token|secret|password|passwd|pass|pwd|key|apikey|credentials?|pat)(_|$)`)
 }
 
-// secretValue fits values that are secrets whatever their name: keys and tokens by their
+// secretValue matches values that are secrets whatever their name: keys and tokens by their
 // beginnings, and URLs with a password.
 func secretValue() *regexp.Regexp {
 	return regexp.MustCompile(`(^|[=\s"':])(gh[opsur]_|github_pat_|glpat-|sk-[A-Za-z0-9]|xox[abprs]-|AKIA[0-9A-Z]{12}|AIza[0-9A-Za-z_-]{20}|eyJ[A-Za-z0-9_-]{20})|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s@]+@`)
 }
 
-// secretFlag fits a flag whose value is a secret: the next argument, or the text after
-// "=".
+// secretFlag matches a flag whose value is a secret: the next argument, or the text after "=".
 func secretFlag() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)^--?[a-z-]*(token|secret|password|passwd|api-?key)(=.+)?$`)
 }

@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// beside makes relative paths of a server refer to the folder of the servers file, on the
-// machine where the server runs. A server without a workspace works in that folder, unless
-// its cwd names another. It changes nothing for a server with a host path, which finds its
-// files there.
+// beside makes relative paths of a server refer to the folder of the servers file, on the machine
+// where the server runs. A server without a workspace works in that folder, unless its cwd names
+// another. beside changes nothing if the server has a host path: its files are there.
 func (s *Server) beside(folder string) {
 	if folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
 		return

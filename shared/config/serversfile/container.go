@@ -24,7 +24,7 @@ type Container struct {
 
 	// Only [Server.Sealable] sets the fields below.
 
-	EnvFiles []string // files of variables, which those of Env win over
+	EnvFiles []string // files of variables; Env replaces their values
 	Folders  []string // absolute paths as "HOST:PATH", "HOST:PATH:ro", or "HOST:PATH:fixed" for a folder that does not change
 	Tmpfs    []string // absolute paths
 	Stable   []string // "NAME:DIGEST" of what the fixed folders contain
@@ -37,9 +37,9 @@ type Container struct {
 	Platform string
 }
 
-// Container reads the command line of "docker run" and its like for a box on AWS. ok is false
-// for any other command. The setting box.image takes the place of the image: a copy of it, for
-// example. The error names an option that a box cannot follow.
+// Container reads the command line of "docker run" and its like for a box on AWS. ok is false for
+// any other command. The setting box.image replaces the image. The error names an option that a box
+// cannot follow.
 func (s Server) Container() (c Container, ok bool, err error) {
 	c, here, ok, err := s.container()
 	if err == nil && here != "" {
@@ -48,8 +48,9 @@ func (s Server) Container() (c Container, ok bool, err error) {
 	return c, ok, err
 }
 
-// Sealable returns the container that dormouse-keeper starts in place of the server. It follows options
-// that a box on AWS cannot. ok is false for a server without an image.
+// Sealable returns the container that dormouse-keeper starts in place of the server.
+// dormouse-keeper also follows options that a box on AWS cannot. ok is false for a server without
+// an image.
 func (s Server) Sealable() (c Container, ok bool, err error) {
 	if c, _, ok, err = s.container(); ok || !s.Box.Sealed || s.Box.Image == "" {
 		return c, ok, err
@@ -159,7 +160,8 @@ func (c *Container) options(s Server) map[string]option {
 	}
 }
 
-// folder takes the value of -v. A name in place of the host's folder is a volume of the engine.
+// folder takes the value of -v. It refuses a name in place of the host's folder: a volume of the
+// engine.
 func (c *Container) folder(value string) bool {
 	host, path, _ := strings.Cut(value, ":")
 	path, mode, _ := strings.Cut(path, ":")

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// RecordDigest is the name under which a server's handshake record is kept. On the machine where the
-// server runs it also depends on the size and the time of the program files that the server's
-// configuration names. So an edited or upgraded program begins a new record. [Server.Digest] stays the
-// same, and with it the box and its installed packages.
+// RecordDigest is the key of a server's handshake record: its stored answers to initialize and to
+// lists. On the machine where the server runs, the key also depends on the size and the time of the
+// program files that the configuration names. So an edited or upgraded program begins a new record.
+// [Server.Digest] stays the same, and with it the box and its installed packages.
 func (s Server) RecordDigest() string { return NewRecord(s).Digest() }
 
 // lookAgain is for how long Record.Digest returns its last result without a look at the files. A group
@@ -80,7 +80,7 @@ func (r *Record) Digest() string {
 	return now.digest
 }
 
-// look sets files to the program files that exist. It sets command only if that file exists.
+// look sets files to the program files that exist. It sets r.command only if command exists.
 func (r *recorded) look(s Server, command string) {
 	r.files = r.files[:0]
 	for _, path := range s.programs(command) {

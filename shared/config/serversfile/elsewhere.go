@@ -42,18 +42,19 @@ func (s Server) References() map[string]string {
 	return all
 }
 
-// SecretVariable returns the variable in which a box finds the value of a variable that
-// names a secret.
+// SecretVariable returns the name of the variable that carries a secret to a box. name is the
+// variable in env that refers to the secret.
 func SecretVariable(name string) string { return "DORMOUSE_ENV_" + name }
 
-// SecretFailure is the variable in which a box that is a Lambda function finds why it has no values for
+// SecretFailure is the variable that tells a box on Lambda why it has no values for
 // [Server.References].
 const SecretFailure = "DORMOUSE_SECRET_FAILURE"
 
 // A value of env, or of a header, may be a command for the shell, "exec:COMMAND": its output is the
-// value. The machine that hosts the server runs it when it starts the box, and puts the value there
-// under [SecretVariable]. The shell expands the variables in the command. Only a value that has the
-// prefix in the file is a command, so that nobody who sets a variable can have one executed.
+// value. The machine that hosts the server runs the command when it starts the box. The box gets
+// the output under [SecretVariable]. The shell expands the variables in the command. Only a value
+// that has the prefix in the file is a command, so that nobody who sets a variable can have one
+// executed.
 const execPrefix = "exec:"
 
 // command returns the command of a value; ok is false for a value without the prefix.

@@ -50,8 +50,9 @@ func (c *File) Files() []string { return c.files }
 // accepts. It is nil if the file has none. The caller must not modify it.
 func (c *File) Access() []byte { return c.access }
 
-// BoxesMayCall permits programs in boxes to call the endpoints of their own machine. Without it they
-// may not, as soon as a sandbox confines a server of the file (x-dormouse.access.boxes).
+// BoxesMayCall reports whether programs in boxes may call the endpoints of their own machine
+// (x-dormouse.access.boxes). If not, the machine refuses them as soon as a sandbox confines a
+// server of the file.
 func (c *File) BoxesMayCall() bool { return c.boxes }
 
 // Connect returns the section x-dormouse.connect of the file in the same form as Access. It
@@ -62,9 +63,8 @@ func (c *File) Connect() []byte { return c.connect }
 // is none. Package quota reads it. The caller must not modify it.
 func (c *File) Limits() []byte { return c.limits }
 
-// Server returns the server of that name, also a disabled one: the caller checks
-// Server.Disabled before it starts the server. Args and Env are shared with the catalog
-// and must not be modified.
+// Server returns the server of that name, also a disabled one: the caller checks Server.Disabled
+// before it starts the server. Args and Env are shared with c and must not be modified.
 func (c *File) Server(name string) (Server, bool) {
 	s, ok := c.servers[name]
 	return s, ok

@@ -11,7 +11,7 @@ import (
 type Group struct {
 	Servers []string `json:"servers,omitempty"` // nil: all; names that no server has are allowed
 	Plain   bool     `json:"plain,omitempty"`   // the file has names "plain": a tool that only one server has gets no prefix
-	Search  bool     `json:"search,omitempty"`  // the file has tools "search": clients get tools that search, in place of the tools
+	Search  bool     `json:"search,omitempty"`  // the file has tools "search": clients get tools that search for tools, in place of all tools
 }
 
 // AllServers is the name, in the servers file, of the group at /mcp. This group exists

@@ -32,8 +32,8 @@ func (r *serverReader) network(m member, what string) {
 
 var hostForm = regexp.MustCompile(`^(?:\*\.)?([\pL\pM\pN_-]+(?:\.[\pL\pM\pN_-]+)*)\.?(?::([0-9]+))?$`)
 
-// isHost reports whether a text is a name, a name behind "*.", or an IPv4 address, perhaps with a port.
-// dormouse-keeper finds other mistakes in a name when it starts.
+// isHost reports whether a text is a name, a name after "*.", or an IPv4 address, perhaps with a
+// port. dormouse-keeper finds other mistakes in a name when it starts.
 func isHost(text string) bool {
 	parts := hostForm.FindStringSubmatch(text)
 	if parts == nil {
@@ -46,7 +46,7 @@ func isHost(text string) bool {
 		return !strings.HasPrefix(text, "*")
 	}
 	last := parts[1][strings.LastIndexByte(parts[1], '.')+1:]
-	return strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(strings.ToLower(last), "0x") // a last part like a number makes it an odd form of an address, which is surely a mistake
+	return strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(strings.ToLower(last), "0x") // a numeric last part makes it an odd form of an address, surely a mistake
 }
 
 func isLoopback(host string) bool {

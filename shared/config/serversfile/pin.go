@@ -11,11 +11,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Pin returns the pin of a server of which clients see tools only as they were accepted
-// (x-dormouse.tools.pin). It returns nil if clients see what the server lists. By default those servers
-// have a pin that others may change without a change of the file. These are packages and images without
-// a version, and remote servers at public addresses. A server whose lists may depend on the principal
-// has no pin by default, because all clients see the same accepted tools.
+// Pin returns the pin of a server. With a pin, clients see the server's tools only as the operator
+// accepted them (x-dormouse.tools.pin). Pin returns nil if clients see what the server lists. By
+// default a server has a pin if others may change it without a change of the file: packages and
+// images without a version, and remote servers at public addresses. A server whose lists may depend
+// on the principal has no pin by default, because all clients see the same accepted tools.
 func (s Server) Pin() *storage.Pin {
 	source, changes := s.source()
 	on := changes && len(s.Principal()) == 0 && (s.Box.Scope == "" || s.Box.Scope == ScopeSession)
@@ -56,8 +56,8 @@ func (s Server) source() (name string, changes bool) {
 	return "command " + path.Base(s.Command), false
 }
 
-// packages returns the packages that a package runner installs, as the file has them, and their kind.
-// The runner starts the first.
+// packages returns the packages that a package runner installs, as the file has them, and their
+// kind. The runner starts the first package.
 func (s Server) packages() (all []string, kind string) {
 	of, args := s.runner()
 	if of.command == nil {
@@ -101,10 +101,10 @@ func optionsWithValue() []string {
 	}
 }
 
-// fixedVersion fits one version of a package, and no range and no tag.
+// fixedVersion matches one version of a package, but no range and no tag.
 var fixedVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v?[0-9]+(\.[0-9]+)*[0-9A-Za-z.+_-]*$`) })
 
-// commit fits the name of a git commit.
+// commit matches the name of a git commit.
 var commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[@#][0-9a-f]{40}$`) })
 
 // versionOf splits the name of a package as a package runner takes it. fixed reports whether it names

@@ -111,8 +111,8 @@ func has(n node, key string) bool {
 	return ok && m.value.shape != null
 }
 
-// refuse complains about keys of n that make sense only for a server that is started, or with box, only
-// for a server in a box. beside is the setting that excludes these keys.
+// refuse complains about those of keys that n has. They make sense only for a server that is
+// started, or, if box is true, for a server in a box. beside is the setting that excludes them.
 func (r *serverReader) refuse(n node, box bool, beside string, keys ...string) {
 	of := "that is started"
 	if box {

@@ -35,8 +35,8 @@ func (r Rejection) Place() string {
 	return place.String()
 }
 
-// Lacks returns the variables without which the server cannot be hosted, each once. It
-// returns none if other mistakes would remain with them.
+// Lacks returns the variables without which the server cannot be hosted, each once. It returns none
+// if the server also has other mistakes.
 func (r Rejection) Lacks() (all []Variable) {
 	for _, e := range r.Errors {
 		if e.Lacks == nil {

@@ -197,7 +197,7 @@ const (
 	ignored     = "ignored" // of a key of another client; an unknown key is never taken for a misspelling of it
 )
 
-// object returns a kind for a section within another one.
+// object returns a [kind] that reads a section within another one.
 func (r *reader) object(in section) kind {
 	return kind{"an object", func(m member, what string) {
 		if r.want(m.value, object, what) {
@@ -209,7 +209,7 @@ func (r *reader) object(in section) kind {
 // longest limits every duration in the file. A longer one is probably in the wrong unit.
 const longest = 24 * time.Hour
 
-// amount returns a kind for a number. set stores the number, or returns what it must be.
+// amount returns a [kind] that reads a number. set stores the number, or returns what it must be.
 func (r *reader) amount(values string, set func(v float64) (want string)) kind {
 	return kind{values, func(m member, what string) {
 		if !r.want(m.value, number, what) {
@@ -221,7 +221,8 @@ func (r *reader) amount(values string, set func(v float64) (want string)) kind {
 	}, nil}
 }
 
-// seconds returns a kind for a time in seconds, with fractions. zero permits 0, which means "no limit".
+// seconds returns a [kind] that reads seconds, with fractions. zero permits 0, which means "no
+// limit".
 func (r *reader) seconds(to *time.Duration, zero bool) kind {
 	return r.amount(fmt.Sprintf("seconds, at most %.0f", longest.Seconds()), func(v float64) string {
 		d := time.Duration(math.Min(v, 2*longest.Seconds()) * float64(time.Second))
@@ -237,7 +238,7 @@ func (r *reader) seconds(to *time.Duration, zero bool) kind {
 	})
 }
 
-// number returns a kind for a number between two bounds.
+// number returns a [kind] that reads a number from least to most.
 func (r *reader) number(to *float64, least, most float64) kind {
 	return r.amount(fmt.Sprintf("%g to %g", least, most), func(v float64) string {
 		if v < least || v > most {
@@ -248,7 +249,7 @@ func (r *reader) number(to *float64, least, most float64) kind {
 	})
 }
 
-// whole returns a kind for a whole number between two bounds.
+// whole returns a [kind] that reads a whole number from least to most.
 func (r *reader) whole(to *int, least, most int) kind {
 	return r.amount(fmt.Sprintf("whole, %d to %d", least, most), func(v float64) string {
 		if v < float64(least) || v > float64(most) || v != float64(int(v)) {
@@ -259,7 +260,7 @@ func (r *reader) whole(to *int, least, most int) kind {
 	})
 }
 
-// flag returns a kind for true or false.
+// flag returns a [kind] that reads true or false.
 func (r *reader) flag(to *bool) kind {
 	return kind{trueOrFalse, func(m member, what string) {
 		if r.want(m.value, boolean, what) {
@@ -268,7 +269,7 @@ func (r *reader) flag(to *bool) kind {
 	}, nil}
 }
 
-// word returns a kind for one of some words.
+// word returns a [kind] that reads one of the allowed words.
 func (r *reader) word(set func(string), allowed ...string) kind {
 	return kind{wordsOf(allowed), func(m member, what string) {
 		if m.value.shape == text && slices.Contains(allowed, m.value.text) {
@@ -300,7 +301,7 @@ func wordsOf(words []string) string {
 	return "`" + strings.ReplaceAll(strings.ReplaceAll(oneOf(words), " or ", ", "), ", ", "`, `") + "`"
 }
 
-// names returns a kind for a list of texts that are not empty.
+// names returns a [kind] that reads a list of texts that are not empty.
 func (r *reader) names(to *[]string) kind {
 	return kind{"names", func(m member, what string) {
 		if !r.want(m.value, array, what) {

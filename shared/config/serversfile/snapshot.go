@@ -56,8 +56,8 @@ func (s Server) Kept() Snapshot {
 	}
 }
 
-// Spreads reports whether the sessions of one tenant may be in several boxes. They may if no process
-// belongs to several sessions, and nothing that is kept of a process does.
+// Spreads reports whether the sessions of one tenant may be in several boxes. They may if neither a
+// process nor its saved workspace belongs to several sessions.
 func (s Server) Spreads() bool {
 	alone := s.Box.Scope == "" || s.Box.Scope == ScopeSession
 	return alone && !s.InPlace() && (s.Kept() == SnapshotOff || s.Kept() == SnapshotSession)
