@@ -73,14 +73,15 @@ type Options struct {
 	Caller func(r *http.Request, right apikey.Right) (Caller, error)
 	// Servers returns the servers file as it is served now.
 	Servers func() *serversfile.File
-	// Missing says why the program of a server is not on this machine; nil: it is not known.
+	// Missing returns an error if the program of a server is not on this machine. It is nil if that
+	// is unknown.
 	Missing func(s serversfile.Server) error
 	// Notes returns remarks about the servers file: what is wrong with it besides the servers
 	// that it rejects, and which of its settings need a container engine.
 	Notes func() []string
 	Acts
 	Edits
-	// Vitals returns the state of the machine. nil: this place is not a machine.
+	// Vitals returns the state of the machine. It is nil unless Info.Place is [PlaceMachine].
 	Vitals func(context.Context) (Vitals, error)
 	// Status returns what runs on a machine. LastCall, Principal and Client of processes
 	// are filled in by the API. nil: the store says which boxes are up.

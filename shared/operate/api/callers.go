@@ -17,9 +17,9 @@ type Users interface {
 	Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error)
 }
 
-// Holders returns a Caller of [Options] that takes API keys of role viewer, auditor or operator. If
-// users is not nil, it also takes the tokens of users. A user acts for their tenant, and sees
-// all servers.
+// Holders returns a function for Options.Caller that accepts API keys whose role has the right. If
+// users is not nil, the function also accepts the tokens of users. A user acts for their tenant,
+// and sees all servers.
 func Holders(keys *apikey.Keys, users Users) func(*http.Request, apikey.Right) (Caller, error) {
 	return func(r *http.Request, right apikey.Right) (Caller, error) {
 		if token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); sent && users != nil && !apikey.IsKey(token) {
@@ -34,8 +34,8 @@ func Holders(keys *apikey.Keys, users Users) func(*http.Request, apikey.Right) (
 	}
 }
 
-// Owner returns a Caller of [Options] for the user of a machine, who shows the secret of
-// its data folder and may do everything.
+// Owner returns a function for Options.Caller that accepts the user of a machine. This caller sends
+// the secret of the data folder, and may do everything.
 func Owner(secret string) func(*http.Request, apikey.Right) (Caller, error) {
 	want := []byte("Bearer " + secret)
 	return func(r *http.Request, _ apikey.Right) (Caller, error) {

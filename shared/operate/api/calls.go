@@ -44,7 +44,7 @@ type Sender struct {
 type Calls struct {
 	Calls []Call `json:"calls"`
 	Next  string `json:"next,omitempty"`
-	// Search is the cost of finding the calls. It is nil in places that do not search in logs.
+	// Search is the cost of finding the calls. It is nil unless they are found in logs.
 	Search *Search `json:"search,omitempty"`
 }
 
@@ -283,8 +283,7 @@ func limitOf(text string) (int, error) {
 	return n, nil
 }
 
-// addCalls adds how often each server was called in the last 24 hours, if the place
-// counts calls.
+// addCalls adds how often each server was called in the last 24 hours, if calls are counted here.
 func (x *exchange) addCalls(list []Server) error {
 	if x.h.Series == nil {
 		return nil

@@ -22,8 +22,8 @@ type Edits struct {
 	SetValue func(ctx context.Context, server, name, value string) error
 }
 
-// NewServer asks to add a server. What is what a user types behind dormouse add: a command
-// line, a URL, or the name of a server in the registry.
+// NewServer asks to add a server. What is what a user types after dormouse add: a command line, a
+// URL, or the name of a server in the registry.
 type NewServer struct {
 	Name string   `json:"name"` // may be "" for a name in the registry
 	What string   `json:"what"`
@@ -171,9 +171,9 @@ func (o Options) inForce(r quota.Report) (Quota, error) {
 	return Quota{r, limits}, err
 }
 
-// setQuota changes limits of a tenant: null removes one, "file" gives that of the servers file
-// back. Limits hold a tenant back, so only the owner of the machine or stack
-// changes them.
+// setQuota changes limits of a tenant. In the request, null removes a limit, and "file" restores
+// that of the servers file. Only the owner of the machine or stack changes limits: otherwise a
+// tenant could lift its own.
 func (x *exchange) setQuota() (any, error) {
 	if !x.caller.owns() {
 		return nil, storage.Errorf(storage.Forbidden, "limits are set by the operator of the place: with a key for all servers of the tenant %s", ownTenant)

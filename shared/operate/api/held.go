@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Accept says which held tools to accept: for each name, the hash of the version that the
-// operator has seen.
+// Accept asks to show tools to clients that are held back from them. It maps the name of each to
+// the hash of the version that the operator has seen.
 type Accept struct {
 	Tools map[string]string `json:"tools"`
 }
@@ -22,7 +22,7 @@ type Accepted struct {
 
 const noHeld missing = "nothing is known here of what was accepted; start dormouse run, or use --url"
 
-// pinned returns the server in the path, and its pin, which has the tools that were accepted.
+// pinned returns the server in the path, and its pin, which names its accepted tools in the store.
 func (x *exchange) pinned() (serversfile.Server, *storage.Pin, error) {
 	s, err := x.server()
 	switch pin := s.Pin(); {
@@ -45,8 +45,8 @@ func (x *exchange) held() (any, error) {
 	return x.h.Held.State(x.r.Context(), *pin)
 }
 
-// accept accepts tools that are held back. The accepted list is that of all tenants, so the
-// caller must be the owner of the machine or stack.
+// accept accepts tools that are held back. All tenants have the same accepted tools, so the caller
+// must be the owner of the machine or stack.
 func (x *exchange) accept() (any, error) {
 	s, pin, err := x.pinned()
 	if err != nil {

@@ -236,8 +236,8 @@ func (x *exchange) bill() (any, error) {
 	return bill, nil
 }
 
-// summed adds up the shares that are equal in the fields that by names, and leaves the other
-// fields empty. The sums are in the order of the first share of each. byDay says whether
+// summed groups shares by the fields that are named in by, adds up each group, and leaves the other
+// fields empty. The sums are in the order of the first share of each group. byDay says whether
 // shares have a day and a tool.
 func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
 	sums, at := []Share{}, map[Share]int{}

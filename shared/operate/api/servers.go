@@ -190,11 +190,10 @@ func summary(file *serversfile.File, status Status) []Server {
 	return list
 }
 
-// StateOf returns the state of a served server, how many of its boxes are up, and how
-// many processes run in them. If no process is ready, it also returns why the last one
-// failed. A ready process counts for more than one that is starting, and a starting
-// one for more than a failed one. A box that sleeps does not count, although its runner may stay for a
-// moment.
+// StateOf returns the state of a served server, how many of its boxes are up, and how many
+// processes run in them. If no process is ready, it also returns why the last one failed. A ready
+// process counts for more than one that is starting, and a starting one for more than a failed one.
+// A box that sleeps does not count, although its runner may stay for a moment.
 func StateOf(server string, status Status) (state string, boxes, running int, why string) {
 	starting := false
 	for _, b := range status.Boxes {
@@ -338,9 +337,10 @@ func addKeys(ctx context.Context, store storage.Store, tenants map[string]bool) 
 	return err
 }
 
-// Known returns the tools that a tenant's server offers to a usual client, and when the server
-// listed them. It asks native and remote servers. For a server in a box it reads the handshake
-// record and starts nothing; tools is nil if the record has no list. The caller owns tools.
+// Known returns the tools that a tenant's server offers to a client with few capabilities, and when
+// the server listed them. It asks native and remote servers. For a server in a box it reads the
+// handshake record and starts nothing; tools is nil if the record has no list. The caller owns
+// tools.
 func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
 	defer func() {
 		offered := s.Tools.Filter()
@@ -364,9 +364,8 @@ func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server)
 }
 
 // recorded returns a list of tools in the handshake record of a tenant's server, and when the
-// server gave it. tools is nil if the record has none. Lists may differ by client. The usual
-// client can do least, because servers offer more tools to a client that can do more. The
-// caller owns tools.
+// server gave it. tools is nil if the record has none. The record may have several lists, for
+// clients with different capabilities. recorded chooses that for the fewest. The caller owns tools.
 func recorded(ctx context.Context, store storage.Handshakes, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
 	parts, err := store.ListHandshakes(ctx, storage.RecordFor(tenant, s.RecordDigest()), wire.MethodToolsList+" ")
 	if err != nil {
@@ -384,8 +383,8 @@ func recorded(ctx context.Context, store storage.Handshakes, tenant string, s se
 	return tools, taken, nil
 }
 
-// abilities returns how many abilities the client of a list has. The name of the list is
-// method, version, abilities and caller, see package sessions.
+// abilities returns how many capabilities the clients have that get a list. The name of the list is
+// method, version, capabilities and caller, see package sessions.
 func abilities(list string) int {
 	fields := strings.Split(list, " ")
 	if len(fields) < 3 || fields[2] == "" {

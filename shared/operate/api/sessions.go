@@ -19,8 +19,8 @@ const (
 	mostPage = 1000
 )
 
-// each calls use for the sessions that the caller sees and whose id is after another, in order
-// of id, until use returns false or an error.
+// each calls use for the sessions that the caller sees and whose ids are greater than after, in
+// order of id, until use returns false or an error.
 func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, err error)) error {
 	for {
 		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)

@@ -46,7 +46,7 @@ func (x *exchange) settings() (any, error) {
 	return out, nil
 }
 
-// Start is a process of a server that became ready, or failed, at its start or later.
+// Start is one start of a server's process. The process became ready, or it failed, then or later.
 type Start struct {
 	Time      time.Time `json:"time"` // when it was ready or failed
 	Tenant    string    `json:"tenant"`

@@ -108,9 +108,9 @@ type Sessions struct {
 // Status says which boxes and processes are up.
 type Status struct {
 	Boxes []Box `json:"boxes"`
-	// Processes are the processes of servers, as their boxes report them, newest first.
-	// They include processes that are staging, and those that failed or were stopped
-	// while their box is still up. They are null on a stack, which does not know them.
+	// Processes are the processes of servers, as their boxes report them, newest first. They
+	// include processes that are not started yet, and those that failed or were stopped while their
+	// box is still up. They are null on a stack, which does not know them.
 	Processes []Process `json:"processes"`
 	// Failed says by server why its last start failed, if none has succeeded since. It is
 	// known on a machine, and to callers that see all tenants.

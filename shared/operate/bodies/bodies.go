@@ -1,9 +1,9 @@
 // Package bodies keeps the bodies of calls of tools for auditors: arguments and results.
 //
-// A [Keeper] takes the bodies out of events before any other observer gets them. If a server
-// has the setting x-dormouse.audit, the Keeper hides the server's secrets in the bodies. It seals
-// the rest with a key of the tenant, and writes a line to a log that has nothing else. A
-// [Reader] opens such lines.
+// A [Keeper] takes the bodies out of events before any other observer gets them. If a server has
+// the setting x-dormouse.audit, the Keeper hides the server's secrets in the bodies. It encrypts
+// the rest with a key of the tenant, and writes a line to a log that has nothing else. A [Reader]
+// decrypts such lines.
 //
 // The package hides the form of a line, how secrets are found, and what is too large.
 package bodies

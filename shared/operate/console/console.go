@@ -40,8 +40,8 @@ const EntryPath = Path + "entry"
 // Header is a header that each request of the page to the API has.
 const Header = "X-Dormouse-Console"
 
-// home is a second path of the page. API Gateway may cut the slash at the end of [Path],
-// so behind a prefix the page is at home.
+// home is a second path of the page. API Gateway may cut the slash at the end of [Path], so behind
+// a prefix the page is at this path.
 const home = Path + "home"
 
 // Options are what a console works with. All fields but MCP are needed.

@@ -57,7 +57,7 @@ func newDoor(secret []byte, tickets *apikey.Tickets) *door {
 // issued for servers. No server has this name.
 const entryTo = Path
 
-// asTicket is the owner for which ticket seals a visitor. Cookies are sealed for no owner. So
+// asTicket binds an encrypted visitor to an entry ticket. Cookies are encrypted without it. So
 // whoever reads the store cannot use a ticket's visitor as a cookie.
 var asTicket = []byte("entry ticket") //nolint:gochecknoglobals // a constant
 

@@ -25,7 +25,7 @@ type files struct {
 	signIn  func() (name, endpoint string)
 }
 
-// Marks in the first page, which newFiles and index replace.
+// Placeholders in index.html, which newFiles and index replace.
 const (
 	versionMark  = "VERSION"
 	providerMark = "PROVIDER"
