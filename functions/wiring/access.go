@@ -57,8 +57,8 @@ func ReadBroker(servers *serversfile.File, publicURL, secret string, onLoopback 
 	return s, nil
 }
 
-// takeTokens makes f.Auth accept access tokens as well as API keys. others are further secrets
-// that may have sealed tokens. The error names the wrong setting.
+// takeTokens makes f.Auth accept access tokens as well as API keys. others are further secrets:
+// tokens that were sealed with them stay valid. The error names the wrong setting.
 func (f *Function) takeTokens(others [][]byte) error {
 	keys := apikey.NewKeys(f.Store)
 	if f.AuthServer {

@@ -45,9 +45,9 @@ func readAccess(section []byte) error {
 	return unknownKey(err, reflect.TypeFor[resourceserver.Settings]())
 }
 
-// checkAccess checks the section access in the way of an endpoint that accepts tokens. Values that
-// the endpoint itself would add are replaced by valid ones. In a section with a ${VAR}, it checks
-// only the keys: if the variable is not set, the section may not be in use.
+// checkAccess checks the section access as an endpoint that accepts tokens does. Values that the
+// endpoint itself would add are replaced by valid ones. In a section with a ${VAR}, it checks only
+// the keys: if the variable is not set, the section may not be in use.
 func checkAccess(c *serversfile.File, section []byte) error {
 	s, err := resourceserver.ReadSettings(section)
 	if err != nil {
@@ -65,8 +65,8 @@ func checkAccess(c *serversfile.File, section []byte) error {
 	return err
 }
 
-// unknownKey rewords the error of package json about an unknown key, and proposes a similar key of
-// the type of.
+// unknownKey rewords the error of package json about an unknown key, and proposes a similar key
+// that the struct type has.
 func unknownKey(err error, of reflect.Type) error {
 	if err == nil {
 		return nil

@@ -33,8 +33,8 @@ import (
 // Settings are values that an operator may set. Servers and Secret are required.
 type Settings struct {
 	Servers      *serversfile.File
-	Secret       []byte // at least 32 bytes; it seals tickets
-	OtherSecret  []byte // also opens tickets, while the operator replaces Secret; nil for none
+	Secret       []byte // key for encryption, at least 32 bytes
+	OtherSecret  []byte // also decrypts, while the operator replaces Secret; nil for none
 	Limits       sessions.Limits
 	Hosts        []string                 // see transport.Options.AllowedHosts
 	Origins      []string                 // see transport.Options.AllowedOrigins
@@ -73,8 +73,8 @@ type Parts struct {
 	Log      *slog.Logger
 	// Observer gets the events of requests and frames. If it is nil, they go to Log.
 	Observer observe.Observer
-	// Bodies gets sealed lines with what calls and their results said. If it is nil, that is not
-	// kept.
+	// Bodies gets encrypted lines with the arguments and results of calls. If it is nil, these are
+	// not kept.
 	Bodies *slog.Logger
 
 	// Snapshots tells runners where to save workspaces; "" for nowhere. Forget removes saved
@@ -196,7 +196,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	return f, nil
 }
 
-// bodies returns the Keeper that writes what calls said to a log, for auditors.
+// bodies returns the Keeper that writes arguments and results of calls to a log, for auditors.
 func (f *Function) bodies(to *slog.Logger) *bodies.Keeper {
 	return &bodies.Keeper{
 		Server: func(name string) (serversfile.Server, bool) {

@@ -25,8 +25,8 @@ import (
 const (
 	EnvStore        = "DORMOUSE_STORE"              // sqlite:PATH or dynamodb:TABLE[?endpoint=URL&region=NAME]
 	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file; under the emulator, of the copy for [serversfile.LoadAccepted]
-	EnvSecret       = "DORMOUSE_SECRET"             // hexadecimal, at least 32 bytes; seals tickets
-	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // hexadecimal; a second secret that also opens tickets, while the operator replaces the first one; empty for none
+	EnvSecret       = "DORMOUSE_SECRET"             // key for encryption, hexadecimal, at least 32 bytes
+	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // a second key that also decrypts, while the operator replaces EnvSecret; empty for none
 	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // URL to which runners connect; see runner.DialWebSocket
 	EnvConnections  = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients      = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
@@ -137,7 +137,7 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 		Runners: connections(EnvConnections), Clients: connections(EnvClients), Meter: newMeter(s.Metrics),
 		Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	}
-	p.Bodies = p.Log // the bodies in these lines are sealed
+	p.Bodies = p.Log // the bodies in these lines are encrypted
 	if p.Store, p.Spent, err = openStore(os.Getenv(EnvStore), s.Limits); err != nil {
 		return p, err
 	}

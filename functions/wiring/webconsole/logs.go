@@ -58,7 +58,7 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 // to 180 KB.
 const mostBodies = 40
 
-// Bodies returns what the newest calls and their results said. The log lines are sealed with
+// Bodies returns the arguments and results of the newest calls. The log lines are encrypted with
 // secret or with other. Errors are as those of [Logs.Calls].
 func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte) ([]bodies.Body, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
