@@ -28,7 +28,7 @@ type failure struct {
 
 func (e failure) Error() string { return fmt.Sprintf("error %d: %s", e.Code, e.Message) }
 
-// request is a JSON-RPC request; a nil params is left out.
+// request returns a JSON-RPC request. If params is nil, the request has none.
 func request(id int64, method string, params any) ([]byte, error) {
 	return json.Marshal(struct {
 		Version string `json:"jsonrpc"`

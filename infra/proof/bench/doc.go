@@ -1,17 +1,17 @@
-// Command bench measures Dormouse and its alternatives side by side, in one run: the same
-// clients, the same hosted server, the same machine, in rounds whose order changes.
-// Absolute figures hold for one machine with all the programs on it. Compare only ratios
-// within a round, and the CPU time for each call.
+// Command bench measures Dormouse and its alternatives side by side, in one run: the same clients,
+// the same hosted server, the same machine. Each way to host a server is a peer. A round measures
+// every peer once, in a random order. Absolute values hold for one machine with all the programs on
+// it. Compare only ratios within a round, and the CPU time for each call.
 //
 // Clients, hosts and servers are one cpu group of the kernel, which gets nearly all of the
-// processors; that takes root. The kernel's account of the group is the CPU time, so
-// processes that a host has started and forgotten count. No program gets a real-time
-// priority: at 16 it makes threads of Go spin against each other. Each host answers calls
-// until it gets no faster before it is measured.
+// processors; that takes root. The kernel's account of the group is the CPU time, so processes that
+// a host has started and forgotten count. No program gets a real-time priority: with 16 clients it
+// makes threads of Go spin against each other. Each host answers calls until it gets no faster
+// before it is measured.
 //
 // The parts, each of which runs by itself:
 //
-//	latency   initialize, the first call, calls at 1 and 16, where their CPU goes
+//	latency   initialize, the first call, calls of 1 and 16 clients, where their CPU goes
 //	churn     sessions that are opened, called once and deleted, 16 at once
 //	idle      processes and memory with 0, 100 and 1,000 sessions that are not used
 //	wake      the first call after a rest
@@ -22,12 +22,12 @@
 //	          each, and calls there by each kind of name; only when it is named
 //	profile   CPU profiles of Dormouse; only when it is named
 //
-// Each part has a limit of time, which -scale changes. A part that does not reach its
-// number in that time says so. A peer that cannot be installed is left out by name, with
-// the reason. If a round of a peer fails, the notes say so.
+// Each part has a limit of time, which -scale changes. A part that does not reach its number in
+// that time says so. A peer that cannot be installed is left out by name, with the reason. If a
+// peer fails in a round, the notes say so.
 //
-// Everything is on loopback: no figure includes TLS, a network, or the real Lambda, API
-// Gateway or DynamoDB. The program installs the peers into .tools/bench. It starts
-// everything that it measures as processes, each below a reaper of its own. It does not
-// judge the figures; tests do that.
+// Everything is on loopback: no value includes TLS, a network, or the real Lambda, API Gateway or
+// DynamoDB. The program installs the peers into .tools/bench. It starts everything that it measures
+// as processes, each below a reaper: a parent that waits for all its descendants. It does not judge
+// the values; tests do that.
 package main

@@ -91,8 +91,8 @@ func (g *cpuGroup) leave() error {
 	return err
 }
 
-// used returns the CPU time of all other processes of the group, of those that have ended
-// too. It leaves out this program's own time, which is the clients'.
+// used returns the CPU time of all other processes of the group, also of ended ones. It leaves out
+// the time of this program, in which the clients run.
 func (g *cpuGroup) used() (time.Duration, error) {
 	text, err := os.ReadFile(g.account)
 	if err != nil {

@@ -74,9 +74,8 @@ func (m *measurement) grow(ctx context.Context, e *endpoint, clients *[]*httpCli
 	return true, nil
 }
 
-// rest waits until a peer ends no more processes: until their number has not changed for
-// 8 s, but at most 20 s. As the benchmark starts them, processes that sleep between
-// messages take 7 s to fall asleep.
+// rest waits until the host ends no more processes: until their number has not changed for 8 s, but
+// at most 20 s. With the flags of the benchmark, Dormouse ends an idle process after 7 s.
 func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
 	last, since := -1, time.Now()
 	for ends := time.Now().Add(20 * time.Second); time.Now().Before(ends); {
@@ -97,7 +96,7 @@ func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
 	return treeUsage(e.pid())
 }
 
-// stored returns how many bytes a peer has on disk.
+// stored returns how many bytes the host has on disk.
 func (m *measurement) stored(e *endpoint) (sum int64) {
 	_ = filepath.WalkDir(e.data, func(_ string, d os.DirEntry, err error) error { // what vanishes meanwhile is not counted
 		if err != nil {

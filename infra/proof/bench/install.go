@@ -17,9 +17,8 @@ import (
 // installLimit bounds one installation.
 const installLimit = 5 * time.Minute
 
-// prepare builds the echo server and installs the programs that the peers need. missing
-// has those that it cannot install, with the reasons. The benchmark goes on without them
-// and says so.
+// prepare builds the echo server and installs the programs that each [peer] needs. missing has
+// those that it cannot install, with the reasons. The benchmark goes on without them and says so.
 func (p place) prepare(ctx context.Context, needs []string) (missing map[string]string, err error) {
 	if err := os.MkdirAll(p.tools, 0o755); err != nil {
 		return nil, err
@@ -100,8 +99,8 @@ func (p place) buildTBXark(ctx context.Context) error {
 	})
 }
 
-// once makes a folder of .tools/bench unless it exists and was made from the same files.
-// It writes the stamp last, so it repeats work that was interrupted.
+// once empties a folder of .tools/bench and has make fill it, unless make has filled it from the
+// same files before. A file in the folder, which once writes last, says that.
 func (p place) once(name string, from []string, make func(dir string) error) error {
 	sum := sha256.New()
 	for _, file := range from {

@@ -59,7 +59,7 @@ func latency(ctx context.Context, m *measurement) error {
 
 func hello(ctx context.Context, c *httpClient) error { return echo(ctx, c, "hello") }
 
-// warm makes calls until a peer has started all its processes.
+// warm makes calls with 16 clients for a time, so that the host has started all its processes.
 func warm(ctx context.Context, e *endpoint, lasts time.Duration) error {
 	clients, err := open(ctx, e, 16, 4)
 	if err != nil {
@@ -73,9 +73,9 @@ func warm(ctx context.Context, e *endpoint, lasts time.Duration) error {
 	return err
 }
 
-// flat makes calls one at a time until they get no faster: until two windows in a row are
-// not 3 % faster than the best before them. Programs in JavaScript need thousands of calls.
-// calls is how many calls flat made.
+// flat makes calls one at a time until they get no faster: until two windows in a row are not 3 %
+// faster than the best before them. Programs in JavaScript need thousands of calls. calls is how
+// many calls flat made.
 func flat(ctx context.Context, e *endpoint, window time.Duration) (calls int, err error) {
 	if err := warm(ctx, e, window); err != nil {
 		return 0, err
@@ -101,7 +101,7 @@ func flat(ctx context.Context, e *endpoint, window time.Duration) (calls int, er
 	return calls, nil
 }
 
-// mostWindows bounds the windows of flat.
+// mostWindows limits how many windows flat measures.
 const mostWindows = 20
 
 // openings measures how long a new client waits for initialize and for its first call.
@@ -137,7 +137,7 @@ func openings(ctx context.Context, e *endpoint, m *measurement) error {
 	return nil
 }
 
-// load adds the figures of l, the calls of that many clients.
+// load adds the metrics of l, the result of calls by this many clients.
 func (m *measurement) load(clients int, l load) {
 	at := fmt.Sprintf(" at %d", clients)
 	m.add("p50"+at, "ms", quantile(l.took, 0.50))

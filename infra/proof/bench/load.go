@@ -13,7 +13,7 @@ type load struct {
 	failed int
 	first  error // the first failure
 	lasted time.Duration
-	cpu    time.Duration // of all processes of the peer
+	cpu    time.Duration // of all processes of the host
 	// programs has the CPU time by program, of the processes that lived during the whole
 	// load.
 	programs map[string]time.Duration

@@ -116,7 +116,7 @@ func peerNames() (names []string) {
 	return names
 }
 
-// choosePeers returns the named peers, or those that any of the parts needs.
+// choosePeers returns the named peers. If list is "", it returns those that any of the parts needs.
 func choosePeers(list string, ps []part) ([]peer, error) {
 	all := peers()
 	if list == "" {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// pages have figures of a run between comments: <!-- bench NAME --> and <!-- bench end -->.
+// pages have values of a run between comments: <!-- bench NAME --> and <!-- bench end -->.
 var pages = []string{"docs/benchmarks.md", "docs/compare.md"}
 
 var block = regexp.MustCompile(`(?s)(<!-- bench (\w+) -->)(.*?)(<!-- bench end -->)`)
@@ -102,7 +102,8 @@ func (r results) calls() string {
 	})
 }
 
-// over returns the median of a ratio in the part latency, "" if there is none.
+// over returns the median ratio of a metric of two peers in the part latency, or "" if there is
+// none. base is the denominator.
 func (r results) over(peer, base, metric string) string {
 	s := r.Samples.ratio("latency", peer, base, metric)
 	if s.N == 0 {
@@ -129,7 +130,7 @@ func (r results) compared() string {
 	return fmt.Sprintf("A gateway with one process for all clients and no sessions answers %s times as many, and a single call in %s of the time: TBXark/mcp-proxy. Beside a warm supergateway, a single call takes %s times as long", calls, took, warm)
 }
 
-// figures is the table of a part that has a row for each peer.
+// figures returns the table of a part, with a row for each peer and a column for each metric.
 func (r results) figures(part string, columns, metrics []string) string {
 	names := r.Samples.ran(part, nil)
 	if len(names) == 0 {

@@ -43,7 +43,7 @@ type launch struct {
 	file  map[string]any // x-dormouse of the servers file
 }
 
-// endpoint is a peer that runs.
+// endpoint is a running host of a peer's kind, and its addresses.
 type endpoint struct {
 	*running
 	peer    peer

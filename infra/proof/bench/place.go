@@ -47,7 +47,7 @@ func (p place) workerd() string {
 // folder makes an empty folder in scratch.
 func (p place) folder(name string) (string, error) { return os.MkdirTemp(p.scratch, name+"-") }
 
-// running is a command that was started below a reaper of its own.
+// running is a command that was started below a parent process of its own, the reaper; see reap.
 type running struct {
 	cmd    *exec.Cmd
 	output *tail

@@ -13,7 +13,7 @@ type plot struct {
 	panels []panel
 }
 
-// panel has a bar for each peer: the median of a figure, and a line from min to max.
+// panel has a bar for each peer: the median of a metric, and a line from min to max.
 type panel struct {
 	title, part, metric string
 	peers               []string
@@ -50,12 +50,12 @@ func (p plot) has(s samples) bool {
 const (
 	plotWidth  = 720
 	plotLeft   = 170 // where the bars begin
-	plotRight  = 110 // room for figures
+	plotRight  = 110 // room for numbers
 	rowHeight  = 22
 	titleSpace = 34
 )
 
-// draw writes the picture. A peer without the figure has no bar.
+// draw writes the picture. A peer without the metric has no bar.
 func (p plot) draw(s samples) string {
 	var b strings.Builder
 	y := 8

@@ -96,7 +96,7 @@ func (r *results) merge(ran map[string]partRun, found samples) {
 	maps.Copy(r.Parts, ran)
 }
 
-// finite leaves out figures that could not be measured, because JSON has no NaN.
+// finite leaves out values that could not be measured, because JSON has no NaN.
 func finite(all samples) samples {
 	kept := samples{}
 	for _, x := range all {
@@ -146,8 +146,8 @@ func (r results) tables(w io.Writer) error {
 	return err
 }
 
-// table writes a part in Markdown: a row for each peer with min / median / max over the
-// rounds, and the ratios of figures of the same round.
+// table writes a part in Markdown: a row for each peer with min / median / max over the rounds, and
+// the ratios of values of the same round.
 func (r results) table(w io.Writer, p part) error {
 	names := r.Samples.ran(p.name, peerNames())
 	if len(names) == 0 {
@@ -182,7 +182,7 @@ func (r results) table(w io.Writer, p part) error {
 	return err
 }
 
-// ratios writes the ratio of each figure with a unit to the figure of base in the same
+// ratios writes the ratio of each value that has a unit to the value of the peer base in the same
 // round. It writes nothing if base was not measured.
 func (r results) ratios(b *strings.Builder, p part, base string, names []string, metrics []sample) {
 	metrics = slices.DeleteFunc(slices.Clone(metrics), func(m sample) bool { return m.Unit == "" })
@@ -214,7 +214,7 @@ func inUnit(unit string) string {
 	return ", " + unit
 }
 
-// cell returns min / median / max, or one figure if they are equal.
+// cell returns min / median / max, or one number if they are equal.
 func cell(s spread) string {
 	switch {
 	case s.N == 0:

@@ -22,8 +22,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
-// scale measures what grows: servers, sessions, events of one session, held streams and
-// WebSockets, at each power of ten. A row of its table is one of them at one size.
+// scale measures Dormouse with more and more of one thing: servers, sessions, events of one
+// session, held streams or WebSockets, at each power of ten. A row of its table is one thing at one
+// size.
 func scale(ctx context.Context, m *measurement) error {
 	for _, kind := range []struct {
 		name string
@@ -61,8 +62,8 @@ func grouped(n int) string {
 	return s
 }
 
-// shows adds the figures that all rows have: the time of a call, the memory of Dormouse without
-// its servers, its files, and the time of two commands.
+// shows adds the metrics that all rows have: the time of a call, the memory of Dormouse without its
+// servers, its files, and the time of two commands.
 func (m *measurement) shows(ctx context.Context, e *endpoint, c *httpClient) error {
 	if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil { // this call starts the server's process
 		return err

@@ -45,8 +45,8 @@ func parts() []part {
 	}
 }
 
-// programsTable names the table with the CPU time of a call at 16 by program; latency
-// fills it.
+// programsTable is the name of a table that the part latency fills: the CPU time of a call by
+// program, with 16 clients.
 const programsTable = "programs"
 
 func partNames() (names []string) {

@@ -19,7 +19,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// own begins the names of further tools; "" for none.
+// own is the prefix in the names of the 20 additional tools. If it is "", there are none.
 var own string
 
 func main() {
@@ -68,8 +68,8 @@ type (
 	}
 )
 
-// server returns the server with the tools of the benchmark. echo answers like the tool of
-// that name of the reference server.
+// server returns the server with the tools of the benchmark. The tool echo answers as that of the
+// reference server (server-everything) does.
 func server() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "echo", Version: "1.0.0"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "echo", Description: "Say it back"}, func(_ context.Context, _ *mcp.CallToolRequest, in said) (*mcp.CallToolResult, any, error) {

@@ -336,7 +336,7 @@ func checkPing(ctx context.Context, s *session) error {
 	return s.sdk.Ping(ctx, nil)
 }
 
-// checkClose gives up when ctx ends, because the SDK's Close takes no context.
+// checkClose ends the session. It gives up when ctx ends, because the SDK's Close takes no context.
 func checkClose(ctx context.Context, s *session) error {
 	defer s.hangUp()
 	hadSession := s.sdk.ID() != ""

@@ -34,7 +34,7 @@ type signedIn struct {
 	Text    string `json:"text"`              // what the tool has said last
 }
 
-// signingIn says how to sign in.
+// signingIn is one sign-in: its settings, and what it has got so far.
 type signingIn struct {
 	url, protocol, document string
 	revoke, stepUp          bool

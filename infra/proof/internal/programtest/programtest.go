@@ -74,9 +74,8 @@ func Run(t testing.TB, dir, help string, limit time.Duration, name string, args 
 // installing is held during an installation: tests that run at once install the same folder once.
 var installing sync.Mutex
 
-// Installed returns the folder .tools/<name>-<digest of key>. The first call has install
-// fill it. Installed writes the stamp last, so it repeats an installation that was
-// interrupted.
+// Installed returns the folder .tools/<name>-<digest of key>. The first call has install fill it.
+// Only when that is done does Installed mark the folder, so it repeats an interrupted installation.
 func Installed(t testing.TB, name string, key []byte, install func(dir string)) string {
 	t.Helper()
 	installing.Lock()
@@ -229,7 +228,7 @@ func (p Program) Host(t testing.TB, servers, settings map[string]any, flags ...s
 	return hosted
 }
 
-// OnlyFile returns the only file that fits a pattern. help says what to do if there is none.
+// OnlyFile returns the only file that matches a pattern. help says what to do if there is none.
 func OnlyFile(t testing.TB, pattern, help string) string {
 	t.Helper()
 	found, err := filepath.Glob(pattern)
