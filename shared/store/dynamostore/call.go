@@ -19,8 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// ask sends one request, and repeats it for up to the store's Patience if it fails. It
-// counts a failed request under the name as; its caller counts the others.
+// ask sends one request, and repeats it for up to the store's Patience if it fails. as is the name
+// under which it counts a failed request. Its caller counts a successful one.
 func ask[In, Out any](ctx context.Context, q *requests, as string, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.patience)
 	defer cancel()
@@ -185,7 +185,7 @@ func (q *requests) create(ctx context.Context, r row, t texts) error {
 	return err
 }
 
-// replace writes a row in place of one with the revision rev, which it returns.
+// replace writes a row in place of one with the revision rev, and returns the replaced row.
 func (q *requests) replace(ctx context.Context, r row, rev int64, t texts) (old row, err error) {
 	values := nowValue()
 	values[":rev"] = num(rev)
@@ -273,8 +273,8 @@ func (q *requests) query(ctx context.Context, sp span, each func(row) (more bool
 }
 
 // queryAll sends a query, and repeats it from the end of each answer until there are no more
-// rows. It calls each for every row, until each returns false or an error. A request after
-// the first one asks for next rows, unless in has no limit. It counts requests under the name as.
+// rows. It calls each for every row, until each returns false or an error. next returns the limit of
+// each request after the first, if in has a limit. as is the name under which requests are counted.
 func (q *requests) queryAll(ctx context.Context, as string, in *dynamodb.QueryInput, next func() int, each func(row) (more bool, err error)) error {
 	in.TableName, in.ReturnConsumedCapacity = &q.table, types.ReturnConsumedCapacityTotal
 	for {

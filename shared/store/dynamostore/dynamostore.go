@@ -101,7 +101,7 @@ func (o Options) withDefaults() Options {
 }
 
 // Store is a storage.Store in a DynamoDB table. It keeps nothing outside of the table. Its
-// methods are safe for concurrent use. It has as many methods as storage.Store.
+// methods are safe for concurrent use.
 //
 // Errors are those that storage.Store names. Unavailable, with the cause attached, also
 // means a throttled, unreachable or missing table, refused credentials, or a context that
@@ -113,8 +113,8 @@ type Store struct {
 	options Options
 }
 
-// requests sends requests to one table, repeats them, and counts what they consume. It knows
-// rows, and no record.
+// requests sends requests to one table, repeats them, and counts what they consume. It does not know
+// what the rows of the table mean.
 type requests struct {
 	client   *dynamodb.Client
 	table    string

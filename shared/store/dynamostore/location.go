@@ -58,7 +58,7 @@ func ParseLocation(text, region string) (Location, error) {
 	return p, nil
 }
 
-// isTable reports that DynamoDB allows name as the name of a table. It uses no regular
+// isTable reports whether DynamoDB allows name as the name of a table. It uses no regular
 // expression, which would take half a millisecond of every cold start.
 func isTable(name string) bool {
 	return len(name) >= 3 && len(name) <= 255 && !strings.ContainsFunc(name, func(c rune) bool {

@@ -54,8 +54,8 @@ func (r row) flag(name string) bool {
 	return ok && v.Value
 }
 
-// expire sets the time after which reads treat the row as missing. DynamoDB may
-// delete the row from keep after that. The zero time is never.
+// expire sets the time after which reads treat the row as missing. DynamoDB may delete the row once
+// keep has passed after that time. The zero time means never.
 func (r row) expire(at time.Time, keep time.Duration) {
 	if at.IsZero() {
 		return
@@ -72,7 +72,7 @@ func (r row) expires() time.Time {
 	return time.UnixMicro(r.num("u"))
 }
 
-// alive reports that the row exists and has not expired.
+// alive reports whether the row exists and has not expired.
 func (r row) alive(now time.Time) bool {
 	return r != nil && (r["u"] == nil || r.num("u") > now.UnixMicro())
 }

@@ -114,10 +114,10 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 	})
 }
 
-// list returns up to limit records with partition keys after the key after, in order. keys
-// returns the next partition keys after one, in order, and none at the end; limit is how many
-// records are still wanted. read decodes a row; ok is false for a record that does not belong
-// to the list. list leaves out rows that have expired.
+// list returns up to limit records in order of their partition keys, of which all are above after.
+// keys returns the partition keys that follow its argument, in order, and none at the end; its limit
+// is how many records are still wanted. read decodes a row; ok is false for a record that does not
+// belong to the list. list leaves out rows that have expired.
 func list[T any](
 	ctx context.Context, q *requests, after string, limit int, keys func(after string, limit int) ([]string, error), read func(row) (v T, ok bool, err error),
 ) ([]T, error) {
@@ -153,8 +153,7 @@ func list[T any](
 	return all[:max(limit, 0)], nil
 }
 
-// sessionKeys returns up to limit keys of sessions that come after the key after, in
-// order.
+// sessionKeys returns, in order, up to limit partition keys of sessions that are above after.
 func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int) ([]string, error) {
 	var keys []string
 	now := time.Now()
@@ -174,8 +173,8 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 	return keys[:min(len(keys), limit)], err
 }
 
-// queryTenant calls each for the rows of one key of the index "tenant", in order. It
-// begins after the partition key after, and ends when each returns false.
+// queryTenant calls each for the rows of one key of the index "tenant" whose partition keys are above
+// after, in order. It ends when each returns false.
 func (q *requests) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
 	limit = min(limit, 1000)
 	in := &dynamodb.QueryInput{

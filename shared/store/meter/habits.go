@@ -6,7 +6,7 @@ import "time"
 // and a bill names them.
 type Habits struct {
 	MemoryMB float64       // of a function
-	Own      time.Duration // work of a function in an invocation
+	Own      time.Duration // how long a function itself works in an invocation
 	Trip     time.Duration // a round trip to DynamoDB, in the same region
 	Post     time.Duration // posting a message to a connection
 	LogBytes int           // of an invocation, with Lambda's own lines

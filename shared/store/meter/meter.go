@@ -38,7 +38,7 @@ type tally struct {
 	messages float64 // posted, in billed messages
 	pushed   int     // bytes posted to clients
 	wakes    int
-	boxStart time.Duration // from the wake of a box until its runner connected; zero if it did not
+	boxStart time.Duration // from when a box was woken until its runner connected; zero if it did not
 	boxes    int           // boxes that the sweep must check, if it called Due
 }
 
@@ -61,7 +61,7 @@ func (m *Meter) Store(s storage.Store, spent func() Stored) storage.Store {
 	return &watched{Store: s, meter: m}
 }
 
-// watched is a store that recognizes wakes by the box records that functions write.
+// watched is a store that finds out when a box is woken, by the box records that functions write.
 type watched struct {
 	storage.Store
 	meter *Meter
@@ -73,7 +73,7 @@ type watched struct {
 // Unwrap returns the inner store, which may have optional interfaces, such as [storage.Writable].
 func (w *watched) Unwrap() storage.Store { return w.Store }
 
-// Box remembers a box that is starting, to know when its wake began.
+// Box remembers a box that is starting. SaveBox needs the time at which it was woken.
 func (w *watched) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
 	b, err := w.Store.Box(ctx, id)
 	if err == nil && b.State == storage.Starting {
@@ -84,7 +84,7 @@ func (w *watched) Box(ctx context.Context, id storage.BoxID) (storage.Box, error
 	return b, err
 }
 
-// SaveBox counts wakes, and the time from a wake until the runner has connected.
+// SaveBox counts how often boxes are woken, and how long they take until their runner has connected.
 func (w *watched) SaveBox(ctx context.Context, b storage.Box) error {
 	err := w.Store.SaveBox(ctx, b)
 	if err != nil {
@@ -153,11 +153,11 @@ func (p *posted) Post(ctx context.Context, conn string, data []byte) error {
 	return err
 }
 
-// wakeMessages is how many messages a wake takes over the relay: hello, pull, a status and
-// bye, with the answers to three of them.
+// wakeMessages is how many relay messages a box costs each time that it is woken and sleeps again:
+// hello, pull, a status and bye, with the answers to three of them.
 const wakeMessages = 7
 
-// Woke counts the wake of a box that this program runs, as if the wake took the messages of a relay.
+// Woke counts that a box of this program was woken, as if that took messages over a relay.
 func (m *Meter) Woke() {
 	m.count(func(t *tally) {
 		t.wakes++

@@ -123,7 +123,7 @@ func (s *Store) Release(ctx context.Context, box storage.BoxID, id storage.Strea
 	return true, nil
 }
 
-// The round is in the record. The CAST is for records that were stored as a blob.
+// Item.Round is in the JSON of record. The CAST is for records that were stored as a blob.
 const swapItem = `
 UPDATE items SET state = ?3, gen = ?4, record = ?5, raw = ?6
 WHERE box = ?1 AND id = ?2 AND state = ?7 AND gen = ?8 AND coalesce(json_extract(CAST(record AS TEXT), '$.Round'), 0) = ?9`

@@ -168,8 +168,7 @@ func (d *database) answer(group []*write, err error) {
 	}
 }
 
-// isBroken reports that a write failed because of the file or the disk, which would also fail
-// the next write.
+// isBroken reports whether err comes from the file or the disk, so that the next write would fail too.
 func isBroken(err error) bool {
 	code := primaryCode(err)
 	return isBusy(err) || code == sqlite3.SQLITE_IOERR || code == sqlite3.SQLITE_CORRUPT

@@ -157,8 +157,8 @@ func (d *database) present() error {
 	return nil // any other trouble is an error of the next read or write
 }
 
-// mark notes which file was opened, and writes a mark beside it. From then on, [Open] takes an
-// empty file at this path for a lost store, and not for a new one.
+// mark notes which file was opened, and writes a small file beside it, the mark. From then on, [Open]
+// takes a missing or empty store for a lost one, and not for a new one.
 func (d *database) mark() (err error) {
 	if d.opened, err = os.Stat(d.path); err != nil {
 		return failed(err)
@@ -172,7 +172,8 @@ func (d *database) mark() (err error) {
 	return nil
 }
 
-// MarkEnding is what follows the name of a store in that of its mark.
+// MarkEnding and the name of a store before it make the name of a small file that [Open] writes. The
+// file shows later that there was a store.
 const MarkEnding = ".kept"
 
 // lost returns an error if there was a store at path, and now there is none or an empty file.

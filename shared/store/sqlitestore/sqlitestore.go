@@ -52,10 +52,10 @@ type Options struct {
 	// later. Keys, grants, tokens, values, claims and ends of sessions are on the disk when
 	// their method returns, and so is all that was written before.
 	Behind bool
-	// Alone is for the program that alone executes calls of the file's sessions. The store then
-	// reads a session or a box again only after a write: through this Store, or, as it finds out
-	// within some milliseconds, by another program such as a command. Wait finds what another
-	// program appends within a second.
+	// Alone is for the only program that executes calls of the file's sessions. The store then
+	// caches sessions and boxes until they are written through this Store, or until another program,
+	// such as a command, writes to the file. It sees such a write some milliseconds late. Wait finds
+	// what another program appends within a second.
 	Alone bool
 	// Damaged is called once, with the first sign that the file is damaged or is no longer
 	// there. It must not call the store. It may be nil.
@@ -80,7 +80,6 @@ func (o Options) withDefaults() Options {
 }
 
 // Store is a storage.Store in a SQLite file. The methods of Store are safe for concurrent use.
-// It has as many methods as storage.Store.
 //
 // Errors, besides the codes that storage.Store names: any trouble with the file is
 // Unavailable with the cause attached. A context that ended first is Unavailable too, and
@@ -95,8 +94,8 @@ type Store struct {
 }
 
 // database is the file of a Store: its connections, the writes on their way to the disk, and the
-// state of file and disk. It knows no record. One of its two connections writes, and reads single
-// rows when it has nothing to write. The other one only reads.
+// state of file and disk. It does not know what the rows mean. One of its two connections writes, and
+// reads single rows when it has nothing to write. The other one only reads.
 type database struct {
 	options Options
 	path    string

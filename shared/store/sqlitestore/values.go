@@ -39,7 +39,7 @@ func (s *Store) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Valu
 
 const (
 	// A trigger deletes the values of a session with its row. A value that is created
-	// later would stay for ever, so the statement needs the row.
+	// later would stay for ever, so the statement inserts it only if the row exists.
 	createState = `
 INSERT INTO states (scope, owner, tenant, server, since, name, rev, expires, data)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE ?1 <> 'session' OR EXISTS (SELECT 1 FROM sessions WHERE id = ?2)

@@ -91,8 +91,8 @@ const patience = 20 * time.Millisecond
 // processes need longer than this to answer a request.
 const infant = 4 * time.Millisecond
 
-// newborn is the time until the first poll with [Options].Alone: another program may have
-// written to the stream, or a clock that was set back may have dated it too late.
+// newborn is the time until the first poll of a new stream with [Options].Alone. The poll finds what
+// another program has written, or what this Store wrote after the clock was set back.
 const newborn = 100 * time.Millisecond
 
 // pace returns the time until the next poll.
@@ -205,8 +205,8 @@ func (w *waiters) place(stream streamKey) *atomic.Int64 {
 	return &w.touched[maphash.Comparable(seed, stream)%uint64(len(w.touched))]
 }
 
-// untouched reports that a stream is younger than infant and that this Store has not
-// written to it. Then there is nothing to read yet. Call enter first, so that a later
+// untouched reports whether a stream is younger than infant and this Store has not
+// written to it. In that case there is nothing to read yet. Call enter first, so that a later
 // write wakes the waiter.
 func (w *waiters) untouched(stream streamKey) bool {
 	begun := stream.stream.Time()
