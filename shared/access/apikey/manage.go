@@ -100,10 +100,10 @@ func Revoke(ctx context.Context, store storage.Keys, name string) (storage.Key, 
 	})
 }
 
-// Rotate makes a key that replaces another one, and returns it as [Create] does. The new
-// key has the same principal, servers, role and props, and as long a life as the old one
-// had. The old key, which name names by its id or as a whole, ends after grace if it
-// would not end before.
+// Rotate makes a key that replaces another one, and returns it as [Create] does. The new key has the
+// same principal, servers, role and props, and as long a life as the old one had. name is the id of
+// the old key, or the whole old key. The old key ends after grace, or earlier if it would expire
+// earlier.
 //
 // Errors: NotFound; Conflict if the old key was revoked; Unavailable. After Unavailable,
 // the new key may be stored but is lost, and the old one may not end, so do it again.

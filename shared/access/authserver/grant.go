@@ -111,7 +111,7 @@ func withClient(props []byte, client string, scopes []string) []byte {
 }
 
 // begin stores a new grant, and returns it and its first refresh token. The grant expires with its
-// code, until keep prolongs it. So it does not stay if this function dies before it has sent the
+// code, until keep prolongs it. So it does not stay if the program dies before it has sent the
 // tokens. If the grant exists already, begin returns Conflict.
 func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (refresh string, begun storage.Grant, err error) {
 	refresh, now := refreshToken(handle, random(32)), time.Now()
@@ -145,10 +145,8 @@ const keepWithin = 5 * time.Second
 
 var (
 	// errLate says that the successor of a refresh token was used a short time ago.
-	errLate = errors.New("the successor of a refresh token was used before it")
-	// errReused says that a refresh token was used again.
-	errReused = errors.New("a refresh token was used again")
-	// errRevoked says that the grant of a refresh token was revoked.
+	errLate    = errors.New("the successor of a refresh token was used before it")
+	errReused  = errors.New("a refresh token was used again")
 	errRevoked = errors.New("the grant was revoked")
 )
 

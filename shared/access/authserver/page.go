@@ -97,8 +97,8 @@ func (b *Server) additions(req request) (all []addition) {
 // body returns the contents of a page. It escapes every text that comes from a client or from the
 // settings.
 //
-// html/template would link every method of every type into the function, because it
-// calls methods by name.
+// html/template would link every method of every type into the program, because it calls methods by
+// name.
 func (d pageData) body() string {
 	esc := webpage.Escape
 	switch {

@@ -41,8 +41,8 @@ func (b *Server) token(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Pragma", "no-cache")
 	writeJSON(w, http.StatusOK, answer)
 	if begun.ID != "" {
-		// Flush sends the tokens before keep runs. A gateway that buffers answers passes
-		// them on only when the function ends.
+		// Flush sends the tokens before keep runs. A gateway that buffers answers passes them on only when
+		// the handler returns.
 		_ = http.NewResponseController(w).Flush()
 		b.keep(r.Context(), begun)
 	}
@@ -151,8 +151,8 @@ func (b *Server) refresh(r *http.Request, f url.Values) (tokens, error) {
 		b.log.WarnContext(r.Context(), "a refresh token came after its successor was used; it is refused, and its grant goes on", "grant", g.ID)
 		return tokens{}, badGrant()
 	case errors.Is(err, errReused), errors.Is(err, errRevoked):
-		// Revoke again: an earlier function may have died after it revoked the grant and before
-		// it revoked the access tokens.
+		// Revoke again: an earlier Revoke may have ended the grant, and failed before it ended the access
+		// tokens.
 		if _, err := Revoke(r.Context(), b.store, g.ID); err != nil {
 			return tokens{}, err
 		}

@@ -32,7 +32,7 @@ const (
 
 // Times of an exchange.
 const (
-	// refusedFor is how long no function asks again after the identity provider has refused.
+	// refusedFor is how long nobody asks the identity provider again after it has refused.
 	refusedFor = time.Minute
 	// unsaidLife is how long a token is used if the identity provider does not say when it
 	// ends.
@@ -115,8 +115,8 @@ func (v *Vault) exchange(ctx context.Context, p Provider, subject string) (token
 	return t, err
 }
 
-// ofSubject reports whether a refusal of an exchange may be over when the user has signed
-// in again. invalid_request is what RFC 8693 (§2.2.2) has for a token that is not good.
+// ofSubject reports whether a new sign-in of the user may end a refusal of an exchange.
+// invalid_request is what RFC 8693 (§2.2.2) has for a token that is not good.
 func (d *denied) ofSubject() bool {
 	return slices.Contains([]string{"invalid_request", "invalid_grant", "invalid_token", "login_required", "interaction_required"}, d.code)
 }

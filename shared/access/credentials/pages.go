@@ -149,8 +149,8 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request) error {
 	return &refusal{http.StatusNotFound, "There is nothing at this path.", nil}
 }
 
-// pageRequest is one request for the page of a server. It may name one provider of the server,
-// in the link that a user got who was asked to connect it.
+// pageRequest is one request for the page of a server. A link from [Vault.Ask] also names one
+// provider of the server: the one that the user was asked to connect.
 type pageRequest struct {
 	server    string
 	sealed    string // the sealed Asked of the link, "" for none

@@ -14,11 +14,11 @@ import (
 
 // Bounds of what an instance knows and keeps of an account.
 const (
-	figureAge   = 30 * time.Second // the account is read again when it is this old
-	figureLost  = 10 * time.Minute // if the account could not be read for this long, a tenant with a cap gets no work done
+	figureAge   = 30 * time.Second // at this age the account is read again
+	figureLost  = 10 * time.Minute // a tenant with a cap is refused if its account could not be read for this long
 	flushEvery  = time.Minute
-	flushNanos  = 10_000_000 // nanodollars of use after which an instance writes them: a cent
-	near        = 0.9        // above this part of a cap, each invocation writes what it used
+	flushNanos  = 10_000_000 // an instance writes the use when it reaches this many nanodollars: a cent
+	near        = 0.9        // above this fraction of a cap, each invocation writes what it used
 	keptTasks   = 32
 	accountLife = 400 * 24 * time.Hour
 	nanos       = 1e9 // nanodollars in a dollar
@@ -66,7 +66,7 @@ type account struct {
 
 	rev     int64
 	row     accountRow
-	read    time.Time // when rev and row were true last; zero: never
+	read    time.Time // when rev and row were last read or written; zero: never
 	failed  time.Time // when the store last failed; zero: never
 	born    time.Time // when this instance first heard of the tenant
 	limits  Limits    // of the servers file; those of the row replace them

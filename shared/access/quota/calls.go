@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// calls is the bucket of the calls of one principal. The caller of its methods must hold turn.
+// calls is the token bucket of the calls of one principal. The caller of its methods must hold turn.
 type calls struct {
 	key   storage.ValueKey
 	clock func() time.Time

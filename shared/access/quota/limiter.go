@@ -23,7 +23,7 @@ type Limiter struct {
 	mu       sync.Mutex
 	accounts map[string]*account
 	calls    map[storage.ValueKey]*calls
-	floods   map[string]time.Time // callers that are refused, with the time until which they are
+	floods   map[string]time.Time // until when each caller is refused that goes on after refusals
 	troubled time.Time            // when trouble was logged last
 }
 
@@ -76,7 +76,7 @@ func rowOf(w storage.Work, name string) storage.ValueKey {
 	return storage.ValueKey{Tenant: w.Tenant, Scope: storage.ValueOfPrincipal, Of: w.Principal, Name: name}
 }
 
-// callsOf returns the bucket of the principal of some work.
+// callsOf returns the token bucket of w.Principal.
 func (l *Limiter) callsOf(w storage.Work) *calls {
 	key := rowOf(w, callsName)
 	l.mu.Lock()
@@ -271,8 +271,8 @@ func callerOf(tenant, principal string) string { return tenant + "\x00" + princi
 // seconds rounds a time up to whole seconds.
 func seconds(d time.Duration) int { return max(1, int((d+time.Second-1)/time.Second)) }
 
-// flood refuses all requests of a caller until a call may pass again. It does so for at
-// least a second and at most ten.
+// flood refuses all requests of a caller until a call may pass again, but for at least a second and
+// at most ten.
 func (l *Limiter) flood(w storage.Work, after time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

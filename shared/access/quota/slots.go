@@ -27,10 +27,9 @@ type slot struct {
 	Begun   int64            `json:"t"` // Unix milliseconds
 }
 
-// takeSlot records a call in flight, if fewer than most are. No function reports the end
-// of a call. So if all slots are taken, takeSlot looks in the log for calls that have
-// ended. Cost: a write for each call, a read if others write too, and a read for each
-// ended call that it finds.
+// takeSlot records a call in flight, if fewer than most are. Nothing reports the end of a call. So if
+// all slots are taken, takeSlot looks in the log for calls that have ended. Cost: a write for each
+// call, a read if others write too, and a read for each ended call that it finds.
 //
 // Errors: Unavailable.
 func (l *Limiter) takeSlot(ctx context.Context, key storage.ValueKey, s slot, most int) (ok bool, err error) {
@@ -72,8 +71,8 @@ func (l *Limiter) freeSlot(ctx context.Context, key storage.ValueKey, stream sto
 	})
 }
 
-// running returns the slots whose calls are in flight. A call without a trace is one that
-// has just begun, or one whose function has died.
+// running returns the slots whose calls are in flight. A call without a trace is one that has just
+// begun, or one whose program has died.
 func (l *Limiter) running(ctx context.Context, slots []slot) (left []slot, err error) {
 	for _, s := range slots {
 		age := time.Since(time.UnixMilli(s.Begun))

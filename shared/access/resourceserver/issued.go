@@ -247,8 +247,7 @@ func Revoke(ctx context.Context, store storage.Values, grant, tenant string) err
 			return err
 		}
 		v.Key, v.Expires = revokedKey(), now.Add(2*AccessLife)
-		// After a conflict, try again: another function has revoked something since the
-		// list was loaded.
+		// After a conflict, try again: another program has revoked something since the list was loaded.
 		if _, err := store.SaveValue(ctx, v); !errors.Is(err, storage.Conflict) {
 			return err
 		}

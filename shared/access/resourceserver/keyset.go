@@ -35,7 +35,7 @@ type keySet struct {
 
 	mu      sync.Mutex
 	keys    []key
-	fetched time.Time     // when keys were fetched
+	fetched time.Time     // when keys were last fetched without an error
 	tried   time.Time     // when the last attempt began
 	failure error         // error of the last attempt
 	flight  chan struct{} // closed when the running attempt ends; nil if none runs

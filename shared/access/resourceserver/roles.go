@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Console is the console as a resource of tokens. Like the address of a group it is no
-// name of a server. No server accepts a token for it.
+// Console names the console as the resource of a token, in place of a server. No server has this
+// name, and no server accepts a token for it.
 const Console = "/console/"
 
 const (

@@ -57,7 +57,7 @@ type Settings struct {
 	// TenantClaim is a claim whose value Tenants turns into a tenant.
 	TenantClaim string            `json:"tenant_claim,omitempty"`
 	Tenants     map[string]string `json:"tenants,omitempty"`
-	// Claims are the claims that native servers get.
+	// Claims are the claims that native servers (written in Go, part of this program) get.
 	Claims []string `json:"claims,omitempty"`
 
 	// Allow maps names of servers to the rules for their use; "*" stands for all servers

@@ -141,7 +141,7 @@ func expiry(claims map[string]any) time.Time {
 	return time.Unix(int64(min(exp, 1<<40)), 0).Add(skew)
 }
 
-// unix reads a time that Verify has written.
+// unix reads the Unix seconds in a Credential that Verify has made.
 func unix(text string) (time.Time, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return time.Unix(n, 0), err == nil

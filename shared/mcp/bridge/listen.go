@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// These limit one subscriptions/listen. For each task a function waits for a stream of the log.
+// These limit one subscriptions/listen. For each task a goroutine waits for a stream of the log.
 const (
 	maxSubscriptions = 100 // resources of one subscription
 	maxTasks         = 16
@@ -86,7 +86,8 @@ func (l *Listener) ReadTasks(r Request) error {
 // Tasks returns the taskIds that ReadTasks has read.
 func (l *Listener) Tasks() []string { return slices.Clone(l.tasks) }
 
-// HonourTasks sets which of these tasks exist, so that the client gets their changes.
+// HonourTasks sets which of the tasks in [Listener.Tasks] exist. The client gets the changes of
+// these.
 func (l *Listener) HonourTasks(names []string) { l.tasks = slices.Clone(names) }
 
 // OnlyTasks reports whether the client gets the changes of tasks and no other
@@ -99,8 +100,8 @@ func (l *Listener) Resources() []string { return slices.Clone(l.uris) }
 // Honour sets the resources that the server has agreed to report.
 func (l *Listener) Honour(uris []string) { l.uris = slices.Clone(uris) }
 
-// Acknowledged returns the first message to the client, which says which of the notifications that
-// it wants it gets.
+// Acknowledged returns the first message to the client. It says which of the notifications that the
+// client asked for will come.
 func (l *Listener) Acknowledged() []byte {
 	filter := slices.Clone(l.lists)
 	if len(l.uris) > 0 {

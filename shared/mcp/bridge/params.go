@@ -13,8 +13,8 @@ import (
 // has more, Dormouse keeps none and compares nothing.
 const maxParams = 16 << 10
 
-// headerParams maps the name of a tool, and what follows Mcp-Param- in the name of a header in lower
-// case, to the path of the argument that the header repeats.
+// headerParams maps the name of a tool and a header to the path of the argument that the header
+// repeats. The key for a header is what follows Mcp-Param- in its name, in lower case.
 type headerParams map[string]map[string][]string
 
 // HeaderParams returns which headers must repeat arguments of the tools in a result of tools/list
@@ -136,8 +136,8 @@ func isToken(word string) bool {
 	return word != "" && !odd
 }
 
-// headersOf returns, for the tool that the params of a tools/call name, the headers and the paths of
-// the arguments in a result of HeaderParams.
+// headersOf returns what known, a result of HeaderParams, has for the tool that the params of a
+// tools/call name: the path of an argument for each header.
 func headersOf(known, params json.RawMessage) map[string][]string {
 	var tools headerParams
 	if known == nil || json.Unmarshal(known, &tools) != nil {

@@ -65,7 +65,7 @@ func (o object) withMeta(key string, value json.RawMessage) object {
 	return o.with("_meta", meta.with(key, value).encode())
 }
 
-// withoutMeta returns the object without those members of _meta whose keys drop accepts, and
+// withoutMeta returns the object without the members of _meta for whose keys drop returns true, and
 // without _meta if none is left.
 func (o object) withoutMeta(drop func(key string) bool) object {
 	meta, ok := objectOf(o.get("_meta"))
@@ -130,8 +130,9 @@ func nothing(method string) json.RawMessage {
 // Versions returns the versions that a client may speak, newest first.
 func Versions() []string { return append([]string{wire.V20260728}, wire.LegacyVersions()...) }
 
-// Fault returns a legacy server's error object in the form of the modern era, and its code. Modern MCP
-// has no code for a missing resource, and none for a cancelled request, which is Dormouse's own.
+// Fault returns a legacy server's error object in the form of the modern era, and its code. Modern
+// MCP has no code for a missing resource. Nor has it one for a cancelled request: that code is
+// Dormouse's own.
 func Fault(fault json.RawMessage) (out json.RawMessage, code wire.Code) {
 	n, err := strconv.Atoi(string(wire.Lookup(fault, "code")))
 	code = wire.Code(n)

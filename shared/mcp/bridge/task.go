@@ -148,7 +148,7 @@ func NewTask(name string, ref TaskRef, may string) *Task {
 // Age returns how long ago the call became a task.
 func (t *Task) Age(now time.Time) time.Duration { return now.Sub(t.made) }
 
-// Take takes the next event.
+// Take updates the task by the next event of its call.
 func (t *Task) Take(e storage.Event) {
 	m, err := wire.Parse(e.Raw)
 	switch {

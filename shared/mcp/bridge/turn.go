@@ -20,7 +20,7 @@ type Turn struct {
 	server json.RawMessage  // the server's serverInfo
 	state  State            // the State that came with the request, zero for none
 	given  map[string]bool  // ids of the questions that have an answer
-	used   map[string]bool  // keys of answers that came before the server asked and that a question has got; see early
+	used   map[string]bool  // keys of early answers that a question has got; see early
 
 	at       storage.Index   // index of the last event
 	open     []question      // questions that the client must be asked
@@ -42,8 +42,8 @@ func NewTurn(r Request, stream storage.StreamID, server json.RawMessage, s State
 // Served sets serverInfo for a turn that began before serverInfo was known.
 func (t *Turn) Served(server json.RawMessage) { t.server = server }
 
-// Answers returns the answers in the request's inputResponses to the questions in its State. The Turn
-// asks a question again that has no answer. Answers ignores answers to other questions.
+// Answers returns the answers in the request's inputResponses to the questions in its State. The
+// client is asked again for those that are missing. Answers ignores answers to other questions.
 //
 // Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
 func (t *Turn) Answers() ([]Answer, error) {
@@ -118,7 +118,7 @@ func (t *Turn) Take(e storage.Event) Step {
 	}
 }
 
-// ask takes a question of the server.
+// ask handles a question of the server.
 func (t *Turn) ask(index storage.Index, m wire.Message, seen bool) Step {
 	id, ok := wire.String(m.ID)
 	q := question{id: id, index: index, method: m.Method, params: bytes.Clone(m.Params)}
