@@ -7,17 +7,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// maxMembers limits how many sessions get the messages of a process that belong to no call. Without
-// a limit, sessions that were never ended would get them for ever.
+// maxMembers limits how many sessions share a process. Without a limit, sessions whose clients have
+// gone without ending them would share it for ever.
 const maxMembers = 1024
 
 // audience is the sessions that share a process. [Box].mu guards it.
 type audience struct {
 	box     *Box
-	id      string            // the name of their processes in logs and in files, by [Scope.Name]
+	id      string            // the name of the process in logs and in files, by [Scope.Name]
 	members []*session        // in the order of their last messages
-	speaker *session          // the member that was active last; reports of the process name it
-	secrets map[string]Secret // secrets of the principal, as of the last delivery
+	speaker *session          // the member with the newest delivery; a [ProcessStatus] names it
+	secrets map[string]Secret // the principal's secrets, from the last delivery
 }
 
 // awaitRoom blocks until each session has at most maxUntold bytes of output that the sink has not
@@ -65,13 +65,13 @@ func (a *audience) subscriptions() []string {
 	return all
 }
 
-// everything is the capabilities of a client that supports all features. A process of
-// several sessions gets these. The box refuses the process's request if the session's
-// own client does not support it.
+// everything is the capabilities of a client that supports all features. The box declares them to a
+// process of several sessions. If the process then asks a client for what that client does not
+// support, the box answers with an error.
 const everything = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
-// initParams returns the params of initialize for a process of these sessions. If several sessions
-// share it, they name Dormouse as the client, and not the client of the first session.
+// initParams returns the params of initialize for the process. For a process of several sessions
+// they name Dormouse as the client.
 func (a *audience) initParams() json.RawMessage {
 	params := initParams(a.speaker.init)
 	if !a.box.server.Scope.wide() {
@@ -81,8 +81,8 @@ func (a *audience) initParams() json.RawMessage {
 	return json.RawMessage(`{"protocolVersion":` + string(version) + `,"capabilities":` + everything + `,"clientInfo":{"name":"dormouse","version":"1"}}`)
 }
 
-// event passes a message of the process to the client of the stream. If to is nil, it goes to the
-// standalone streams of all sessions of the process.
+// event passes a message of the process to the stream that to names. If to is nil, the message goes
+// to the standalone stream of each session that wants it.
 func (a *audience) event(to *stream, raw []byte, final bool) {
 	switch {
 	case to != nil:
@@ -94,10 +94,10 @@ func (a *audience) event(to *stream, raw []byte, final bool) {
 	}
 }
 
-// direct returns the session whose client gets a request of the process. That is the session of
-// owner, the call in flight; without a call it is the newest session whose client can answer.
-// direct refuses the request while calls of several principals are in flight. The process does not
-// say for which call it asks, and one user's client must not get the question of another user.
+// direct returns the session whose client gets m, a request of the process. If owner, the newest
+// call in flight, is not nil, that is the session of owner. Otherwise it is the newest session whose
+// client can answer. direct refuses m if calls of several principals are in flight (mixed): one
+// user's client must not get the question of another user.
 func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
 	switch {
 	case mixed:

@@ -33,7 +33,7 @@ type Box struct {
 	marks   atomic.Int64       // how many processes were marked so far, see [Server].Mark
 	saves   context.Context    //nolint:containedctx // context in which workspaces are saved; Close ends it
 	abandon context.CancelFunc // cancels saves
-	leaves  func()             // takes the box out of [Server].Memory
+	leaves  func()             // undoes [guard.Memory.Join]
 
 	// mu guards everything below, and all sessions, groups and processes. A goroutine that holds
 	// mu only changes tables and copies messages. It must not make a system call that may block,
@@ -51,7 +51,8 @@ type Box struct {
 	closed   bool
 }
 
-// New makes a box. The first Deliver starts the first process. log may be nil.
+// New makes a box without a process. The first message that needs a process starts one. log may be
+// nil.
 func New(s Server, k Sink, log *slog.Logger) *Box {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -69,10 +70,10 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	return b
 }
 
-// Deliver executes a message of a client and returns at once. Failures also reach the client as
-// events. Each request ends in an event of the stream d.ID, and the event of the last one has
-// Final set. A delivery without requests has no event with Final. If requests of a delivery with
-// the same id are still in flight in the session, the box drops the new delivery.
+// Deliver executes the messages in d.Raw and returns at once. Failures also reach the client as
+// events. Each request ends in an event of the stream d.ID, and the last of these events has Final
+// set. If requests of a delivery with the same id are still in flight in the session, the box drops
+// the new delivery.
 //
 // Deliver passes a response to the process that has asked the question. If that process sleeps
 // with its memory, the response wakes it. A response to a question that is not open is dropped.
@@ -193,9 +194,9 @@ func invalid(msgs []wire.Message, err error) []byte {
 	return wire.ErrorResponse(id, e)
 }
 
-// Answer passes a client's response to the server. question is the id under which the
-// box sent the server's request to the client. The box drops an answer to a question
-// that is not open.
+// Answer passes raw, a client's response, to the process that asked. question is the id under which
+// the box sent the request of the process to the client. The box drops an answer to a question that
+// is not open.
 func (b *Box) Answer(session storage.ID, question string, raw []byte) {
 	m, err := wire.Parse(raw)
 	b.mu.Lock()
@@ -283,10 +284,10 @@ func (b *Box) IdleSince() (since time.Time, ok bool) {
 }
 
 // Close stops all processes. It returns when they and all processes of their process groups have
-// ended, the sink has taken their last events, and the workspaces are saved. Without the sink and
-// the saves, it takes at most the time within and about seven seconds for the slowest process.
+// ended, the sink has taken their last events, and the workspaces are saved. Apart from the sink and
+// the saves, it takes at most within plus about seven seconds.
 //
-// Requests in flight may go on for the time within. After it they end with an error of phase
+// Requests in flight that have not ended within this time end with an error of phase
 // box_unavailable. Requests that come after the call of Close get this error at once. If ctx ends
 // first, Close kills the processes, gives up saving, and returns an error that wraps the cause of
 // ctx.
@@ -333,8 +334,8 @@ func (b *Box) shut(within time.Duration) <-chan struct{} {
 
 // # For sessions and processes; the caller holds mu
 
-// session finds or makes a session and adds it to its group. fresh reports whether it was not yet
-// a member of the group.
+// session finds or makes a session and adds it to its group. fresh is true if it was not a member of
+// the group before.
 func (b *Box) session(id, principal string) (s *session, g *group, fresh bool) {
 	if s = b.sessions[id]; s == nil {
 		s = &session{box: b, id: id, principal: principal}

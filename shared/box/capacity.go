@@ -8,10 +8,9 @@ import (
 // tryAgain is the time after which a client whose request was refused may send it again.
 const tryAgain = 10 * time.Second
 
-// makeRoom finds room for one more process. Below the limit it returns nil and true. At the limit
-// it returns the process after whose end the new one may start: one that is already ending, or
-// else the one that has been idle longest, which makeRoom stops. It returns false if all processes
-// are busy.
+// makeRoom finds room for one more process. Below the limit it returns nil and true. At the limit it
+// returns a process that is ending, and the new process must wait for that end. If no process is
+// ending, makeRoom stops the one that has been idle longest. It returns false if all are busy.
 func (b *Box) makeRoom() (free *process, ok bool) {
 	if b.server.MaxProcesses == 0 {
 		return nil, true
@@ -20,7 +19,7 @@ func (b *Box) makeRoom() (free *process, ok bool) {
 	for _, g := range b.groups {
 		for _, p := range g.live {
 			if p.followed || p.nap.asleep() {
-				continue // a sleeping process does not count, and one with a successor is counted through the successor
+				continue // a sleeping process does not run, and of a followed one only the successor counts
 			}
 			if p.state >= stopping || g.current != p {
 				free = p

@@ -31,8 +31,8 @@ type processSide interface {
 	// for other messages. It returns false if too many bytes already wait for the
 	// process to read.
 	send(number int64, line []byte) bool
-	// withdraw makes the process stop working on a request that its client has given up. line is
-	// the cancellation; it is sent unless the protocol of the process cancels in another way.
+	// withdraw makes the process stop working on a request. line is the notifications/cancelled
+	// for it. It is not sent if the request is cancelled in another way, as a task is.
 	withdraw(r *request, line []byte)
 }
 
@@ -48,7 +48,8 @@ type clientSide interface {
 	direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
 }
 
-// clockSide is told of the events that start or stop the timers of requests and of the process.
+// clockSide starts and stops the timers of requests and of the process, at the events of a
+// conversation.
 type clockSide interface {
 	// opened is called when the process asks the client something for a request. closed is called
 	// when that question is answered or withdrawn, or when its request ends.
@@ -69,9 +70,9 @@ type clockSide interface {
 // clients, or of a cancelled request and a new one. The numbers are random, so a client
 // cannot name the request of another one.
 //
-// A byte slice is not changed after it was passed on. Every line for the process, and every
-// message for a client, is composed anew from the parts that [wire.Parse] has found. So top-level
-// members of a message that are not part of JSON-RPC never reach the other side.
+// The conversation does not change a byte slice after it has passed it on. It composes every
+// message anew from the parts that [wire.Parse] has found. So top-level members that are not part
+// of JSON-RPC never reach the other side.
 type conversation struct {
 	pipe    processSide
 	clients clientSide
@@ -216,8 +217,9 @@ func (c *conversation) renumber(r *request) int64 {
 	return r.sent
 }
 
-// answer passes a client's response to the question with the id visible to the process. It returns
-// false if the session was not asked this question, or m is no response.
+// answer passes m, a client's response, to the process that asked the question. visible is the id
+// of the question as the client knows it. answer returns false if the session was not asked this
+// question, or m is no response.
 func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 	q := c.questions[visible]
 	if q == nil || m.Kind != wire.Response || q.session != nil && q.session != s {
@@ -269,10 +271,10 @@ func (c *conversation) response(m wire.Message) bool {
 	return true
 }
 
-// release is called when the process answers r. The open questions of r cannot be about r, because
-// the process still waits for their answers. They move to the newest other request of the same
-// session, or then belong to no request. If r comes from a client of 2026-07-28, its
-// questions end with it, because such a client is asked only in responses to its requests.
+// release is called when the process answers r. Open questions that were taken for questions of r
+// cannot be about r, because the process still waits for their answers. They move to the newest
+// other request of the same session, or belong to no request if there is none. If r comes from a
+// client of 2026-07-28, they end with it, because such a client is asked only in responses.
 func (c *conversation) release(r *request) {
 	var heir *request
 	for e := c.passed.Back(); e != nil && heir == nil; e = e.Prev() {
@@ -307,9 +309,9 @@ func (c *conversation) request(id json.RawMessage) *request {
 	return r
 }
 
-// ask sends a request of the process to a client as a question, or returns the error with which it
-// is refused. The id of the question is random: it is unique in the session for ever, and no
-// client can guess it.
+// ask sends a request of the process to a client as a question, or returns the error for the
+// process. The id of the question is random: it is unique in the session for ever, and no client can
+// guess it.
 func (c *conversation) ask(m wire.Message) *wire.Error {
 	if len(c.questions) >= maxQuestions || len(m.ID) > maxID {
 		return &wire.Error{Code: wire.CodeInternal, Message: "too many requests to the client are open"}
@@ -334,9 +336,9 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 	return nil
 }
 
-// notification passes a notification of the process to its stream. It returns false if the
-// notification belongs to something that has ended, or if nobody knows whose it is. subscribed
-// means that the process sent it because of a subscription, so it belongs to no call.
+// notification passes a notification of the process to the stream that it belongs to. It returns
+// false if the request or question that it names has ended, or if it may belong to any principal.
+// subscribed means that the process sent it because of a subscription, so it belongs to no call.
 func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 	switch m.Method {
 	case wire.NotifyProgress:
@@ -366,8 +368,8 @@ func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 	return true
 }
 
-// progress passes the progress of a request in flight to its client, with the client's own token.
-// It returns false if the client has not asked for progress.
+// progress passes the progress of a request to its client, with the client's own token. It returns
+// false if no such request is in flight, or its client has not asked for progress.
 func (c *conversation) progress(m wire.Message) bool {
 	n, ok := wire.Integer(wire.Lookup(m.Params, wire.MetaProgressToken))
 	if !ok {
@@ -395,8 +397,8 @@ func (c *conversation) withdraw(m wire.Message) bool {
 	return true
 }
 
-// owner returns the request to which a message of the process belongs that names none: the newest
-// one that was sent to the process, nil if there is none. mixed is true if requests of several
+// owner returns the request to which the box assigns a message of the process that names no request:
+// the newest one that was sent to the process, or nil. mixed is true if requests of several
 // principals are in flight, so the message may belong to another principal.
 func (c *conversation) owner() (newest *request, mixed bool) {
 	for e := c.passed.Back(); e != nil; e = e.Prev() {

@@ -42,8 +42,8 @@ func (b *Box) leave() {
 	}
 }
 
-// remove deletes the files of a session's processes, and the saved workspace of the session, unless
-// that is kept for a principal.
+// remove deletes the files of a session's processes. It also deletes the saved workspace, unless the
+// workspace belongs to all sessions of a principal.
 func (b *Box) remove(sessionID string) {
 	if b.server.Provisioner == nil {
 		return
@@ -74,7 +74,7 @@ func (b *Box) unavailable(why string) *fault {
 	return b.server.fault(PhaseBoxUnavailable, "%s", why)
 }
 
-// interrupted returns the error of requests in flight whose process or session ends first.
+// interrupted returns the error of requests whose process or session ends before they are answered.
 func (b *Box) interrupted(why string) *fault {
 	f := b.unavailable(why + "; whether the call was executed is not known")
 	f.unsent = b.unavailable(why + "; the call was not executed, send it again").message
@@ -85,9 +85,8 @@ func (b *Box) interrupted(why string) *fault {
 // waits for the save, and so does the box before it sleeps.
 const saveTime = 2 * time.Minute
 
-// backOff delays starts after failures: the start after the first failure not at all, the next
-// ones by 2, 4 and then always 8 seconds. Otherwise every retry of a client would start a process
-// of a server that cannot start.
+// backOff delays starts after failures: not after the first one, then by 2, 4 and always 8 seconds.
+// Otherwise every retry of a client would start a process of a server that cannot start.
 type backOff struct {
 	failed int
 	next   time.Time

@@ -11,7 +11,7 @@ type deadlines struct {
 	used time.Time // when the process last had something to do
 
 	pulse
-	last  *fault      // if not nil, the process takes no more calls and is stopped with this error after the open ones
+	last  *fault      // if not nil, the process gets no more calls; when its open calls have ended, it is stopped with this error
 	grace *time.Timer // at its end the process is stopped, even if calls are open
 	until time.Time   // when grace fires
 }
@@ -103,8 +103,8 @@ func (d *deadlines) closed(q *question) {
 	}
 }
 
-// quiet restarts the idle timer of a process that is ready. If the process was told to end after
-// its last request, and no request is open, quiet stops the process instead.
+// quiet restarts the idle timer of a process that is ready. If drain was called for the process and
+// no request is open, quiet stops the process instead.
 func (d *deadlines) quiet() {
 	d.box.touch()
 	d.used = d.box.used

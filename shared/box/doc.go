@@ -24,10 +24,11 @@
 //
 // # Streams
 //
-// Every delivery with requests is one request stream, named by its deliver id. Every
-// request ends in its response or in a JSON-RPC error. The stream ends with the event
-// of its last request. A stdio server does not say which call a message belongs to, so
-// the box decides:
+// A [Delivery] brings messages of a client to the box. If there are requests among them, their
+// answers form a request stream, named by the delivery's ID. Every request ends in its response or
+// in a JSON-RPC error, and the last of these ends the stream. The standalone stream of a session has
+// what belongs to no request. A stdio server does not say which call a message belongs to, so the
+// box decides:
 //
 //   - Responses, errors and progress go to the stream of their request.
 //   - A server's own requests and log messages go to the call that is in flight, or to
@@ -110,10 +111,10 @@
 // takes the room of the process that has been idle longest. When all processes are at
 // work, the box refuses the requests with a time to come back.
 //
-// Every process carries a mark in its environment, and its children inherit it. When
-// the process has exited, the box finds and ends its children by the mark, wherever
-// they have moved. By the same mark the next runner finds the children of a runner that
-// was killed.
+// Every process has a variable with a unique value, its mark, in its environment, and its children
+// inherit it. When the process has exited, the box finds and ends its children by the mark, even if
+// they have left the process group. By the same mark the next runner finds the processes that a
+// killed runner has left.
 //
 // The box keeps the stderr of a process in two places, with secrets removed. The last 4,000
 // characters stay in memory, for the errors that end its requests. All of it goes to the writer

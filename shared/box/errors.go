@@ -96,8 +96,9 @@ func (f *fault) response(id json.RawMessage) []byte {
 	return f.coded(wire.CodeInternal, id)
 }
 
-// unanswered returns the error response to a request whose process or session ends. If a process
-// was sent the request, now or in an earlier round or try, nobody knows whether it was executed.
+// unanswered returns the error response to a request whose process or session ends. Nobody knows
+// whether the request was executed if it was sent to a process: now, in an earlier try, or before
+// its client answered questions (stream.round).
 func (f *fault) unanswered(r *request) []byte {
 	own := *f
 	if r.passed != nil || r.stream.round > 0 || r.retries > 0 {
@@ -127,13 +128,13 @@ func (s Server) fault(p Phase, format string, args ...any) *fault {
 	}
 }
 
-// refusal reads the error of a server. Its members may have the wrong types.
+// refusal reads the JSON-RPC error of a server, and removes secrets. A member with the wrong type
+// stays zero.
 func refusal(raw json.RawMessage, hide *redact.Redactor) *ServerError {
 	e := &ServerError{}
 	if text, ok := wire.String(wire.Lookup(raw, "message")); ok {
 		e.Message = hide.Text(text)
 	}
-	// A code that is no integer stays zero.
 	_ = json.Unmarshal(wire.Lookup(raw, "code"), &e.Code)
 	return e
 }

@@ -16,8 +16,8 @@ type group struct {
 	current *process   // gets new messages, nil for none
 	live    []*process // the current process, and those that are being stopped
 	ended   bool       // the box has forgotten the group
-	isAnew  bool       // current starts for a session that already had a process
-	untold  *stream    // the stream on which the client is still to be told that the process lost its memory; nil for none
+	isAnew  bool       // current starts for a session that had a process before
+	untold  *stream    // where tellAnew will tell the client that the process has lost its memory; nil for nowhere
 	forget  func()     // deletes the group from the box
 }
 
@@ -27,8 +27,8 @@ func newGroup(c *Box, id string, forget func()) *group {
 
 // # Its sessions
 
-// join adds a session as the newest member, or makes a member the newest, and makes it the
-// speaker.
+// join makes s the newest member of the group, and its speaker. If there are then too many members,
+// the oldest one without requests in flight departs.
 func (g *group) join(s *session) {
 	s.departed, g.speaker = false, s
 	known := slices.Contains(g.members, s)
@@ -126,8 +126,8 @@ func (g *group) start(room *process) *process {
 	return h.p
 }
 
-// next makes a process and returns its handshake, in the protocol that the server speaks as far as
-// the box knows.
+// next makes a process and returns the handshake with it, in the protocol that the server seems to
+// speak.
 func (g *group) next() *handshake {
 	isStateless, how := speaks(&g.audience)
 	return newHandshake(newProcess(g), isStateless, how)

@@ -9,17 +9,17 @@ import (
 // Halt stops processes for an operator; their sessions stay. It stops the process of one session,
 // or all processes if session is "". by names the operator, in words for clients, such as "ada".
 //
-// Calls in flight may go on for the time within. Calls that are open after it end with an error of
-// phase box_unavailable that names by. The next message of a session starts another process, once
-// the old one has ended. If the named session shares its process, the process goes on, and only
-// the calls of that session end.
+// Calls in flight that have not ended within this time end with an error of phase box_unavailable,
+// which names by. The next message of a session starts another process, once the old one has ended.
+// If the named session shares its process, the process goes on, and only the calls of that session
+// end.
 func (b *Box) Halt(session storage.ID, by string, within time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	why := b.interrupted("it was stopped by " + by)
 	discard := func(g *group) {
 		for _, p := range g.live {
-			p.nap.discard = true // who stops a process wants a fresh one, not the old memory
+			p.nap.discard = true // an operator who stops a process wants a fresh one, not the old memory
 		}
 		g.drain(why, within)
 	}
@@ -54,16 +54,15 @@ func endCalls(processes []*process, s *session, why *fault) {
 	}
 }
 
-// drain stops each process of the group once its calls have ended, at the latest after
-// the time within.
+// drain calls [process.drain] for each process of the group.
 func (g *group) drain(why *fault, within time.Duration) {
 	for _, p := range g.live {
 		p.drain(why, within)
 	}
 }
 
-// drain stops the process once its calls have ended, at the latest after the time within.
-// Calls that are still open then end with why.
+// drain stops the process when its calls have ended, or after the time within. Calls that are open
+// after that time end with why.
 func (p *process) drain(why *fault, within time.Duration) {
 	own := *why // a copy, because the end adds facts about this process
 	switch {

@@ -107,7 +107,7 @@ func (h *handshake) greeted(m wire.Message) {
 		h.replace(true, g.refused, "it refused initialize, so another process gets server/discover")
 		return
 	case h.stateless && h.refused != nil:
-		p.box.era = bridge.ModernOnly // the server has refused initialize, whatever eras its answer names
+		p.box.era = bridge.ModernOnly // g.era may be DualEra, but the server has refused initialize
 	case h.stateless:
 		p.box.era = g.era
 	case h.refused != nil || h.probe != probeNone:
@@ -138,8 +138,7 @@ func (h *handshake) insisted() {
 	second := p.conv.own()
 	s := &sessionful{p: p}
 	p.own[second] = &ownRequest{method: wire.MethodInitialize, take: func(m wire.Message) {
-		// If initialize ends in an error, the answer to server/discover is still awaited, because
-		// it says more.
+		// After an error the box goes on waiting for the answer to server/discover, which says more.
 		if p.greeted || m.Error != nil || m.Result[0] != '{' {
 			return
 		}
@@ -151,8 +150,8 @@ func (h *handshake) insisted() {
 	s.hello(second)
 }
 
-// probed replaces a process that has not answered server/discover, or not as a stateless server
-// does. The new process gets initialize.
+// probed replaces a process that did not answer server/discover as a stateless server does, or did
+// not answer at all. The new process gets initialize.
 func (h *handshake) probed(how probe) {
 	why := "it refused server/discover, so another process gets initialize"
 	if how == probeSilent {
@@ -163,11 +162,10 @@ func (h *handshake) probed(how probe) {
 	}
 }
 
-// replace starts a process with the other protocol after h.p did not speak its protocol, and
-// returns the new handshake. The new process takes over the conversation, even if h.p is no longer
-// current and only finishes its requests. If the other protocol was tried already, or no process
-// may take over, h.p fails and replace returns nil. f is the error of h.p for that case. why goes
-// into the log of h.p.
+// replace starts another process, which gets the other protocol, because h.p refused the protocol of
+// h. It returns the handshake with the new process, which takes over the conversation. If the other
+// protocol was tried before, or no process may take over, h.p fails and replace returns nil; f is
+// then the error of h.p. why goes into the log of h.p.
 func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	p := h.p
 	switch {
@@ -178,7 +176,7 @@ func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 		p.fail(f)
 		return nil
 	case !p.isCurrent() && (p.box.closed || p.group.current != nil):
-		p.fail(cmp.Or(p.clock.last, f)) // the process only finishes its requests, and no process may take its place
+		p.fail(cmp.Or(p.clock.last, f)) // h.p only finishes its requests, and no process may take its place
 		return nil
 	}
 	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.group.id, "stateless", !isStateless)
@@ -210,8 +208,8 @@ func (h *handshake) done(version string) {
 	p.clock.quiet()
 }
 
-// tellHandshake passes the process's first response to the sink, and tells clients that lists may
-// have changed.
+// tellHandshake passes the result of initialize to the sink. It also tells the clients about a
+// changed server; see [process.announce].
 func (p *process) tellHandshake(version string) {
 	session, ticket, result := p.group.speaker.id, p.group.speaker.ticket, p.proto.initialized(p.group.speaker)
 	p.group.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})

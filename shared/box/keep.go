@@ -18,8 +18,8 @@ type keeping struct {
 	given     processSecrets // the principal's secrets that the process got
 }
 
-// restore returns the function that fills a new workspace with the files that were kept, nil if
-// nothing is kept.
+// restore returns the function that fills a new workspace with the files that the [Keeper] has
+// stored. Without a Keeper it returns nil.
 func (k *keeping) restore() provision.Restore {
 	if k.box.server.Keeper == nil {
 		return nil
@@ -32,8 +32,8 @@ func (k *keeping) restore() provision.Restore {
 	}
 }
 
-// save saves the workspace of a process that has ended. If inOrder is false, save only logs that
-// it does not, because a file may be half written.
+// save saves the workspace of a process that has ended. If inOrder is false, a file may be half
+// written, so save saves nothing and logs that.
 func (k *keeping) save(inOrder bool) {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()
@@ -63,9 +63,9 @@ func (k *keeping) save(inOrder bool) {
 	}
 }
 
-// leave removes a workspace from this machine after it was saved, if it is kept for a principal.
-// Another process of the principal may save its own workspace meanwhile, and the next process must
-// then begin with that one.
+// leave removes the local copy of a saved workspace if all sessions of a principal share the saved
+// one. Another process of the principal may save a later workspace, and the next process must begin
+// with that.
 func (k *keeping) leave() {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()

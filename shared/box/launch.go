@@ -133,9 +133,9 @@ func (s Server) launch() (launch, error) {
 	return l, nil
 }
 
-// LookPath finds the program of a server as execvp does, but in the given PATH, and with a
-// relative command below dir. It returns the absolute path of the program. Its error is written
-// for the user.
+// LookPath finds the program of a server as execvp does, but in the given PATH. A relative command
+// with a slash is relative to dir. LookPath returns the absolute path of the program. Its error is
+// written for the user.
 func LookPath(command, path, dir string) (string, error) {
 	if command == "" {
 		return "", errors.New("command of the server is empty")

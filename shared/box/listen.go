@@ -43,8 +43,8 @@ func (l *listener) listen() {
 	}
 }
 
-// last handles the text after the last end of a line. If the process is being frozen, last only
-// keeps the text, because the process will write the rest of the line after it is thawed.
+// last handles output that does not end in a newline. If the process is being frozen, last only
+// stores this output, because the process will write the rest of the line after it is thawed.
 func (l *listener) last(lines *proc.LineReader) {
 	p := l.p
 	rest, ok := lines.Rest()
@@ -87,7 +87,7 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 		p.output.keep(raw)
 	}
 	if p.output.refused.from != nil && err == nil && m.Kind == wire.Response && hasFailed(m) {
-		p.hearRefusals(false) // the network reports what it refuses before the process can answer
+		p.hearRefusals(false) // the network's report of a refusal has come before the response that it caused
 	}
 	l.note = ""
 	l.locked(m, raw, err, kept)
@@ -218,11 +218,11 @@ func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool)
 	}
 }
 
-// maxMethod is how many bytes of a method the note about a dropped message shows.
+// maxMethod is how many bytes of a method the log line about a dropped message shows.
 const maxMethod = 64
 
-// noise counts a part that is no message. Unless the log already has the part, noise makes a note
-// for the log, which says why the part was dropped.
+// noise counts a part that is no message. If the log does not have the part (kept), noise sets
+// l.note, which says in the log why the part was dropped.
 func (l *listener) noise(raw []byte, why string, kept bool) {
 	p := l.p
 	p.output.wrote.lines++
@@ -264,7 +264,7 @@ func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait b
 		return false
 	}
 	if r.broken && wait {
-		return true // its end is already due
+		return true // the timer of the first broken response ends it
 	}
 	r.broken = true
 	p.clock.soon(wait, func() bool { return p.conv.requests[r.number] == r }, func() {
@@ -303,8 +303,8 @@ func (l *listener) onlyRequest() json.RawMessage {
 	return strconv.AppendInt(nil, waiting[0], 10)
 }
 
-// overlong handles a line over the limit. The reader has dropped the line. If the line was a
-// response, its request ends with an error.
+// overlong handles a line that the reader has dropped because it was over the limit, or because
+// there was no memory for it. If the line was a response, its request ends with an error.
 func (l *listener) overlong(long *proc.TooLong) {
 	p := l.p
 	p.box.mu.Lock()

@@ -33,7 +33,7 @@ type output struct {
 // written is how much a process had written at one moment.
 type written struct {
 	lines  int64 // lines of stdout that were no messages
-	kept   int64 // those of lines that are in output.stdout; the others may be parts of messages
+	kept   int64 // how many of these lines output.stdout has; the others may be parts of messages
 	stderr int64 // bytes of stderr
 	stdout int64 // bytes of the kept lines
 	at     time.Time

@@ -130,8 +130,8 @@ func (r *processRun) progress(step provision.Progress) {
 	}
 }
 
-// confine finds the program of a prepared process, and has it started in the server's sandbox. It
-// returns an error if the sandbox cannot be made.
+// confine finds the program of a prepared process, and makes the sandbox in which it will start. If
+// [Server].Sandbox is nil, confine makes none.
 func (r *processRun) confine(s Server, placed provision.Launch) (launch, error) {
 	p := r.p
 	clear := r.mark(&s)
@@ -212,8 +212,8 @@ func (r *processRun) withSecrets(s Server, placed provision.Launch) (Server, err
 	return s, nil
 }
 
-// mark adds a variable with a mark to the environment of s, by which its processes are found.
-// clear kills every process that has the mark.
+// mark adds the variable [proc.MarkEnv] to the environment of s, with a value that no other process
+// has. The children of the process inherit it. clear kills every process with that value.
 func (r *processRun) mark(s *Server) (clear func()) {
 	p := r.p
 	if s.Mark == "" {

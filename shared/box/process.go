@@ -61,7 +61,7 @@ type ending struct {
 	followed bool   // another process starts after the end of this one
 	replaced string // why another process takes over the conversation, for the log; "" if none does
 
-	since *written // what the process had written before anything that may explain its end; nil until it has ended
+	since *written // how much the process had written before the output that may explain its end; nil until reason was called
 }
 
 func newProcess(g *group) *process {
@@ -92,8 +92,8 @@ func (p *process) isCurrent() bool { return p.group.current == p }
 
 // # For its deadlines
 
-// excuse adds to f, the error of a request that got no response, what the process wrote to stdout
-// since it got the request.
+// excuse completes f, the error of a request without a response. If the process wrote lines to
+// stdout since it got the request that were no messages, f quotes one and says what is wrong.
 func (p *process) excuse(r *request, f *fault) {
 	now := p.output.wrote
 	if now.lines == r.before.lines {
@@ -155,8 +155,8 @@ func (p *process) handOver(h *handshake) {
 	p.stop(nil)
 }
 
-// endRequests ends all open requests with f, once. It first counts a failed start, so that a
-// client that tries again at once has to wait.
+// endRequests ends all open requests with f. Later calls do nothing. If the process has failed to
+// start, endRequests first counts the failure, so that a client that tries again at once has to wait.
 func (p *process) endRequests(f *fault) {
 	if p.state == gone {
 		return
@@ -305,7 +305,7 @@ type heldLines struct {
 type heldLine struct {
 	number int64
 	line   []byte
-	answer *heldAnswer // if not nil, the message is this response to a question; line counts only for the limit
+	answer *heldAnswer // if not nil, the message is this response to a question; line then only counts against the limit
 }
 
 // heldAnswer is the response of a session's client to a question that the process asked before it

@@ -154,9 +154,8 @@ func hasFailed(m wire.Message) bool {
 	return m.Error != nil || bytes.Contains(m.Result, []byte(`"isError"`)) && string(wire.Lookup(m.Result, "isError")) == "true"
 }
 
-// withRefusals returns a response with the text of what the network refused while its request was
-// in flight, if the response reports a failure. The text goes to the end of the error message, or
-// of the content of a tool's result.
+// withRefusals returns the response m to r. If m reports a failure, withRefusals adds what the
+// network refused while r was in flight, at the end of the error message or of a tool's content.
 func (p *process) withRefusals(r *request, m wire.Message) wire.Message {
 	if p.output.refused.from == nil || !hasFailed(m) {
 		return m

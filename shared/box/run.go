@@ -14,7 +14,7 @@ type processRun struct {
 	p      *process
 	hello  *handshake
 	before []<-chan struct{} // the channel over of each process that must end first
-	steps  int               // how many steps of the preparation were reported
+	steps  int               // how many steps of the preparation the sink has been told
 
 	ended  sync.Once // sets unread and sure, before stdin is closed
 	unread int       // bytes of stdin that the process had not read when it ended
@@ -63,8 +63,8 @@ func (r *processRun) finish() bool {
 	return p.asked() && (e.Signal == "" || !p.keeping.atWork)
 }
 
-// unsend marks the requests that the process has certainly not read as not sent. It reports
-// whether there are any. If they end with f, the error then says that they were not executed.
+// unsend treats requests as not sent if the process has certainly not read them, and reports whether
+// there are any. The error f then tells their clients that they were not executed.
 func (r *processRun) unsend(f *fault) (some bool) {
 	p := r.p
 	if !r.sure || p.state == gone {
@@ -143,8 +143,8 @@ func (r *processRun) launch() bool {
 	return true
 }
 
-// spawn starts the OS process. If the program is a keeper, it inherits the files for refusals and
-// control; see [RefusalsFile] and [ControlFile].
+// spawn starts the OS process. A keeper (see package memory) inherits [RefusalsFile] and
+// [ControlFile].
 func (r *processRun) spawn(l launch) (child, error) {
 	l.Extra = nil
 	if r.p.box.server.Refusals {

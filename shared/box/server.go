@@ -119,8 +119,8 @@ type Server struct {
 	Lists bool
 
 	// ShowOutput adds output to the errors for clients: the end of a process's stderr and of its
-	// stdout besides messages, or of an install's stderr. Set it only on a machine whose clients
-	// are its operator, because the output of a server may be meant for its operator only.
+	// stdout lines that were no messages, or the end of an install's stderr. Set it only if the
+	// operator of the machine is its only user, because others must not see what a server prints.
 	ShowOutput bool
 
 	// Era is the protocol version or versions that the server was found to speak before, "" if
@@ -176,8 +176,8 @@ func (s Server) log(name string, hide *redact.Redactor) *proc.Log {
 // or "principal-" and a hash. Several processes may share an owner of the second kind. The box
 // makes one call at a time for each process.
 type Keeper interface {
-	// Restore fills the new workspace of a process with what is stored for owner. It is a
-	// [provision.Restore].
+	// Restore fills the new workspace of a process with what is stored for owner. Its results are
+	// those of a [provision.Restore].
 	Restore(ctx context.Context, name, owner, workspace string) (names []string, err error)
 	// Save stores the workspace of a process, which has ended, for owner. staged is
 	// [provision.Launch.Staged]. If Save fails, what was stored before must still be there.

@@ -20,8 +20,8 @@ type sessionful struct {
 func (s *sessionful) hello(id int64) string {
 	number := strconv.AppendInt(nil, id, 10)
 	params := s.p.group.initParams()
-	// initialize cannot agree on a version that has no initialize. Some servers that know such a
-	// version would still take the offer, and then send what a client of 2025-11-25 refuses.
+	// The client may offer 2026-07-28, which has no initialize, so the box offers an earlier version.
+	// Some servers would take the offer, and then send what a client of 2025-11-25 refuses.
 	offered, _ := wire.String(wire.Lookup(params, "protocolVersion"))
 	if s.version = wire.Negotiate(offered); s.version != offered {
 		params, _ = wire.Replace(params, wire.AppendString(nil, s.version), "protocolVersion")
@@ -77,8 +77,7 @@ func (s *sessionful) begin() {
 	}
 }
 
-// set sends a request of the box itself. It ignores the answer, because an earlier
-// process has already answered the client's own request.
+// set sends a request of the box itself. It ignores the answer, because no client waits for it.
 func (s *sessionful) set(method string, params map[string]string) {
 	raw, err := json.Marshal(params)
 	if err != nil {

@@ -40,7 +40,7 @@ type nap struct {
 	heard chan struct{} // closed when the box has taken all output of the process
 	rest  []byte        // the beginning of an output line that the process had not ended when it was frozen
 	cut   bool          // rest was too long, so the process cannot be kept
-	said  []byte        // the rest of the process whose memory this process has
+	said  []byte        // the field rest of the process whose memory this process got back
 	heir  bool          // the process has taken over the conversation of a process that sleeps
 
 	needed chan struct{} // closed once a message needs the process
@@ -55,7 +55,7 @@ func (n *nap) begin() {
 // asleep reports whether the process is an heir that waits until a message needs it.
 func (n *nap) asleep() bool { return !isClosed(n.needed) }
 
-// rouse makes an heir that waits start.
+// rouse makes a waiting heir start.
 func (n *nap) rouse() {
 	if n.asleep() {
 		close(n.needed)
@@ -172,8 +172,8 @@ func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) 
 	return p.frozen(input), nil
 }
 
-// frozen is the state of a conversation with a process that sleeps. The image has it after the
-// memory.
+// frozen is the state of a conversation with a process that sleeps. The image of the process stores
+// it after the memory, as JSON.
 type frozen struct {
 	Unread []byte `json:"unread"` // bytes that the box has sent and the process has not read
 	Said   []byte `json:"said"`   // the beginning of an output line whose end the process has not written
@@ -358,8 +358,8 @@ func (r *processRun) begin(l launch) (child, *frozen, error) {
 // megabytes returns a size in MiB, rounded up.
 func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
-// forgetImage deletes the image of the memory, also that of an earlier process, if the memory must
-// not be kept.
+// forgetImage deletes the image of the memory if nap.discard is set, even the image of an earlier
+// process.
 func (p *process) forgetImage() {
 	p.box.mu.Lock()
 	discard, owner := p.nap.discard && p.box.server.Images != nil, p.keeping.owner()
@@ -373,8 +373,8 @@ func (p *process) forgetImage() {
 // wakeTime limits how long a keeper may take to thaw an image.
 const wakeTime = 30 * time.Second
 
-// wake makes the keeper thaw the memory of the process or, if anew is true or there is no memory,
-// start the program. After an error the keeper cannot be used any more.
+// wake makes the keeper thaw the memory of the process. If anew is true or no image fits, the keeper
+// starts the program instead. After an error the keeper cannot be used any more.
 func (r *processRun) wake(anew bool) (*frozen, error) {
 	p := r.p
 	ctx, done := context.WithTimeout(context.Background(), p.box.server.StartupTimeout)
