@@ -62,7 +62,7 @@ func (b *Budget) Room() bool {
 	}
 }
 
-// Held returns the sum of the bytes that are held.
+// Held returns the sum that Hold has counted, 0 for a nil Budget.
 func (b *Budget) Held() int {
 	if b == nil {
 		return 0

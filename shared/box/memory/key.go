@@ -31,8 +31,8 @@ type Tenant struct {
 	secret []byte
 }
 
-// OpenRoot reads the Root from a file, and makes the file, with mode 0600, if there is none.
-// Several programs may do so at the same time.
+// OpenRoot reads the Root from a file. If there is no file, it makes one with mode 0600. Several
+// programs may call it at the same time.
 func OpenRoot(path string) (Root, error) {
 	if root, err := readRoot(path); !errors.Is(err, fs.ErrNotExist) {
 		return root, err

@@ -53,7 +53,7 @@ func sleeper(path string) (s Sleeper, ok bool) {
 	return Sleeper{h.Box, h.Process, h.Saved, info.Size()}, err == nil && time.Since(h.Saved) < MaxAge
 }
 
-// Says describes memory of size bytes that is stored, for operators.
+// Says returns a text for operators about a stored image of size bytes.
 func Says(size int64) string {
 	return fmt.Sprintf("its memory is kept: %d MB", (size+1<<20-1)>>20)
 }

@@ -78,8 +78,8 @@ func (h Header) sealed(now time.Time) Header {
 	return h
 }
 
-// fits returns why an image with the header h cannot be used for the process that want describes.
-// It returns nil if it can.
+// fits returns nil if an image with the header h can be used for the process that want describes.
+// Otherwise its error says why not.
 func (h Header) fits(want Header, now time.Time) error {
 	switch age := now.Sub(h.Saved); {
 	case h.Format != format:

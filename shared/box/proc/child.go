@@ -216,8 +216,8 @@ func (c *Child) Kill() { c.signal(unix.SIGKILL) }
 // them, or if stdin was closed.
 func (c *Child) Unread() (n int, ok bool) { return unread(c.stdin) }
 
-// Interrupt makes a write to Stdin return that waits for the process to read. Later writes fail,
-// too.
+// Interrupt makes all writes to Stdin fail, also one that is blocked because the process does not
+// read.
 func (c *Child) Interrupt() { _ = c.stdin.SetWriteDeadline(time.Unix(1, 0)) }
 
 // Reread opens the read end of the stdin of a running process. take returns what the process has

@@ -1,5 +1,5 @@
 package proc
 
-// MarkEnv is the environment variable with the mark of a process; see [EndMarked]. Programs that
-// the process starts inherit the variable.
+// MarkEnv is the environment variable by whose value, the mark, [EndMarked] finds a process. Programs
+// that the process starts inherit the variable.
 const MarkEnv = "DORMOUSE_PROCESS"

@@ -110,12 +110,12 @@ func folders() (inodes map[int]uint64, err error) {
 // direntName is the offset of the name in a directory entry of getdents64.
 const direntName = 19
 
-// settled is how long after its first sighting the mark of a process is read at each look. A
+// settled is how long after its first sighting the method marks reads the mark of a process again. A
 // process that was just forked may get another environment when it executes its program.
 const settled = time.Second
 
-// seen remembers the marks of this machine's processes between two looks. To read the environments
-// of all processes takes milliseconds, and few of them are new.
+// seen caches the marks of this machine's processes. To read the environments of all processes takes
+// milliseconds, and few processes are new.
 var seen table
 
 // table has the last sighting of each process, by pid.

@@ -42,7 +42,7 @@ func (l *LineReader) Whole() *LineReader {
 // Rest returns the text after the last line end. ok is false if that text was over the limit.
 func (l *LineReader) Rest() (rest []byte, ok bool) { return l.rest, !l.cut }
 
-// Close returns to the budget what the last line holds of it.
+// Close gives the bytes of the last line back to the budget.
 func (l *LineReader) Close() { l.hold(0) }
 
 func (l *LineReader) hold(bytes int) {

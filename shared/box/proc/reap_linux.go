@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// After a child has ended, Reap waits for reapPause, in which its parent code normally reaps it;
-// only an orphan stays. If after reapLooks such pauses an unreaped child is still there, Reap
-// searches all processes of the machine for orphans.
+// After a child has ended, Reap waits for reapPause. In that time the code that started the child
+// normally reaps it; only an orphan stays. If after reapLooks such pauses an unreaped child is still
+// there, Reap searches all processes of the machine for orphans.
 const (
 	reapPause = 20 * time.Millisecond
 	reapLooks = 5

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// CacheFolder returns the folder for installs and workspaces, and makes it. That is named, or if
-// named is "", the first default folder in which this process can write. data is the data folder
-// of this machine, "" for none. The error says which folders cannot be written by which user, and
+// CacheFolder makes the folder for installs and workspaces, and returns its path. This is named. If
+// named is "", it is the first default folder in which this process can write. data is the data
+// folder of this machine, "" for none. The error says which user cannot write to which folders, and
 // which variable to set.
 func CacheFolder(named, data string) (string, error) {
 	if named != "" {

@@ -25,7 +25,7 @@ type recipe struct {
 	build func(ctx context.Context, b build) error
 	// kept is the name of the install in Config.Kept, "" if it is stored only on this machine.
 	kept string
-	// whole reports whether a finished install can still be used. If it is nil, every one can.
+	// whole reports whether a finished install can still be used; nil means always.
 	whole func(dir string) bool
 }
 

@@ -107,7 +107,7 @@ func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
 }
 
 // asks reports whether a package.json asks for packages of a registry. It returns an error if
-// package.json names folders, because npm could resolve them only in their own place.
+// package.json names folders, because npm could resolve them only in the project itself.
 func asks(manifest []byte) (bool, error) {
 	var p struct {
 		Workspaces           json.RawMessage

@@ -89,7 +89,7 @@ type Server struct {
 // Auto as a host path means that [InferHostPath] infers the folder from the command line.
 const Auto = "auto"
 
-// Launch is the command that is left to execute.
+// Launch is the command with which the process starts, once everything is installed.
 type Launch struct {
 	Command string
 	Args    []string

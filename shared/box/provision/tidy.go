@@ -85,7 +85,7 @@ type stored struct {
 	bytes int64
 }
 
-// Tidy removes unused installs, even unfinished ones, that exceed keep from a cache, and returns
+// Tidy removes from a cache the unused installs that exceed keep, even unfinished ones, and returns
 // their number. If it has run within the last day, and no install was made since, it returns at
 // once. It leaves two empty lock files of each install: if it removed them, two starts could hold
 // locks of the same name on different files.
@@ -163,7 +163,7 @@ func (k stored) remove() (gone bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// "ready" goes first, so that nothing is an install any more if the removal is interrupted.
+	// "ready" goes first, so that the install does not count as finished if the removal is interrupted.
 	names := []string{"ready"}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), "made-") || e.Name() == "output" || e.Name() == sizeFile {

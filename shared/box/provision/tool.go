@@ -188,8 +188,8 @@ type Package struct {
 	Args []string // the arguments of the package's program
 }
 
-// PackageOf parses a command line. ok is false if it starts no package of a registry, or has
-// options for which [Provisioner.Provision] leaves it to npx or uvx.
+// PackageOf parses a command line. ok is false if it starts no package of a registry, or has options
+// that [Provisioner.Provision] does not handle itself.
 func PackageOf(command string, args []string) (p Package, ok bool) {
 	r, ok := parseTool(command, args)
 	return Package{Kind: r.kind, Name: r.name, Word: r.word, Args: r.args}, ok

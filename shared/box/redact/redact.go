@@ -235,8 +235,8 @@ func (r *Redactor) Text(s string) string {
 	return userinfo.ReplaceAllString(out.String(), "://"+Hidden+"@")
 }
 
-// begun returns the offset of the beginning of a secret with which f ends. The beginning must have
-// at least least bytes. begun returns the length of f if there is none.
+// begun looks for a secret whose beginning, of at least least bytes, is the end of f. It returns the
+// offset of that beginning, or the length of f if there is none.
 func (r *Redactor) begun(f flat, least int) int {
 	first := len(f.text)
 	for _, secret := range *r.secrets.Load() {
@@ -276,7 +276,7 @@ func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	return end
 }
 
-// Begin replaces the end of a secret with which s begins.
+// Begin replaces the end of a secret if s begins with it, because the text before s was cut off.
 func (r *Redactor) Begin(s string) string {
 	f := flatten(s)
 	for _, secret := range *r.secrets.Load() {
@@ -289,8 +289,8 @@ func (r *Redactor) Begin(s string) string {
 	return s
 }
 
-// End replaces the beginning of a secret with which s ends, because the process may have stopped
-// in the middle of it. If s ends with a line end, End replaces only beginnings of six bytes or
+// End replaces the beginning of a secret if s ends with it, because the process may have stopped in
+// the middle of the secret. If s ends with a line end, End replaces only beginnings of six bytes or
 // more.
 func (r *Redactor) End(s string) string {
 	f := flatten(s)

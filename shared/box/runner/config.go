@@ -46,8 +46,8 @@ type Dialer func(ctx context.Context, url string, header http.Header) (Conn, err
 type Config struct {
 	URL      string             // URL of the relay, in a form that Dial accepts
 	Box      storage.BoxID      // the box that the runner runs
-	Gen      storage.Generation // the generation of the wake lease for which the runner was started
-	Token    string             // one-time token of the wake lease
+	Gen      storage.Generation // grows with each start of a runner for the box; a runner with a greater Gen replaces this one
+	Token    string             // one-time secret by which the host recognizes the runner that it started
 	Pass     string             // authenticates the first connection, see frame.PassHeader; from frame.EnvPass
 	Task     string             // the fleet's name for this runner, such as the ARN of its task
 	Executor Executor

@@ -35,12 +35,13 @@ func (d *delivery) again() []byte {
 }
 
 type deliveries struct {
-	byID    map[storage.StreamID]*delivery // deliveries in flight, and for idMemory after their end
+	byID    map[storage.StreamID]*delivery // deliveries in flight, and those that ended less than idMemory ago
 	owed    map[storage.StreamID]*delivery // deliveries whose end the host has not acknowledged
 	running int                            // how many of owed have no final event yet
 }
 
-// forgetLater records that the host has acknowledged the end of a delivery.
+// forgetLater records that the host has acknowledged the end of d, so that forgetDeliveries may
+// remove it.
 func (ds *deliveries) forgetLater(d *delivery) {
 	if ds.owed[d.id] == d { // otherwise owed has the next round of d
 		delete(ds.owed, d.id)

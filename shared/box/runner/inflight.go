@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	pullAgain = 2 * time.Second        // how long after a pull it is repeated, unless all its messages have come
+	pullAgain = 2 * time.Second        // a [frame.Pull] is repeated after this time, unless all its messages have come
 	takeAlong = 100 * time.Millisecond // a [frame.Taken] also names the deliveries that are due within this time
 	maxTaken  = 80_000                 // bytes of tickets in one [frame.Taken]
 	maxWaits  = 1000                   // messages that wait for a welcome; the host repeats those beyond the limit
@@ -31,15 +31,15 @@ type inflight struct {
 	outboxes   *outboxes
 	farewell   *farewell
 
-	// In each of these states the runner executes no new message. The next generation of the box
-	// executes it: its sender finds out that this generation has ended.
+	// In each of these states the runner executes no new message. The sender of a message finds out
+	// that this runner has ended, and starts the next one, which executes it.
 	closing  bool // Run's own ctx is done
 	refusing bool // the runner is retiring
 	draining bool // the runner's time is almost over
 
 	delivered int             // how many messages were executed; a greater number shows that one has come
-	waits     []frame.Deliver // messages that came before a welcome
-	nudged    bool            // a nudge came before a welcome
+	waits     []frame.Deliver // messages that must wait for the next welcome
+	nudged    bool            // a [frame.Nudge] came, which must wait for the next welcome
 	pull      pull
 	late      map[storage.StreamID]*asked // messages that came late, about which the runner has asked the host
 }
@@ -90,9 +90,9 @@ func (in *inflight) deliver(f frame.Deliver) {
 	in.seen(f)
 }
 
-// deliveredAgain handles a message that was executed before. The host repeats it because it has
-// seen no progress. If the request has not ended, deliveredAgain sends [frame.Taken]. Otherwise
-// nothing is needed, because the outbox repeats the batch with the end until the host has it.
+// deliveredAgain handles a message that was executed before. The host repeats a message if it has
+// seen no progress. If the request has not ended, [frame.Taken] tells the host that it goes on. If
+// it has ended, the outbox repeats the end until the host has it.
 func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	switch {
 	case f.Inbox:
@@ -157,8 +157,8 @@ func (in *inflight) wait(f frame.Deliver) {
 	in.farewell.takeBack()
 }
 
-// takenDue sends [frame.Taken] for the requests that take long. The store then has a trace that
-// says that this box must end them.
+// takenDue sends [frame.Taken] for the requests that take long, so that the host stores that this
+// box must end them.
 func (in *inflight) takenDue() {
 	if !in.links.linked() {
 		return // resumeInflight calls takenDue again

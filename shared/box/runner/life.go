@@ -9,9 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// life is the state of one call of Run. Each of its parts uses only parts above it in this list,
-// except that links passes received frames to life. The loop of Run calls the parts for frames
-// from the host, for results of the Executor, and for timers.
+// life is the state of one call of Run. Each field uses only fields above it in this list, except
+// links, which uses life. The loop of Run calls their methods for frames from the host, for results
+// of the Executor, and for timers.
 type life struct {
 	cfg        *Config     // begin may set some fields
 	loop       *loop       // the goroutines, the timers, and the end of Run

@@ -25,7 +25,7 @@ const (
 	longBackOff  = 5                // how often the pause is doubled, from firstBackOff, for a runner that the host throttles
 	longestWait  = 30 * time.Second // the longest pause that the host may ask for
 	roundsWithin = 10 * time.Minute
-	maxRounds    = 5           // after so many refusals within roundsWithin that may be this runner's fault, Run ends
+	maxRounds    = 5           // Run ends after so many refusals within roundsWithin, if they may be this runner's fault
 	maxDrain     = time.Hour   // the longest time that a [frame.Drain] may give
 	looseAfter   = time.Minute // after this long without a connection, [Runner.Event] does not block any more
 	maxQuestions = 80_000      // bytes of question ids in a hello; the others are left out
@@ -78,7 +78,7 @@ type links struct {
 	welcomed bool  // a welcome has come, so the one-time token is used up
 	failed   int   // attempts to connect since the last welcome, which determine the pause
 	lost     error // why the last attempt failed
-	rounds   int   // how many connections ended with reconnectSeldom since rounded
+	rounds   int   // how many connections have ended with reconnectSeldom since the time rounded
 	rounded  time.Time
 	renewBy  time.Time // when renewal fires
 	kept     [][]byte  // frames for the next connection; see sendKept
@@ -116,8 +116,8 @@ func (ls *links) sender() frame.Sender {
 	return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen, Runner: ls.runner}
 }
 
-// ofBox is sender without the runner's id, for frames that contain tickets. The host trusts the
-// tickets.
+// ofBox is sender without the runner's id. It is for frames with tickets, which the host trusts
+// instead of the id.
 func (ls *links) ofBox() frame.Sender { return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen} }
 
 func (ls *links) fence() {
@@ -293,7 +293,8 @@ func (ls *links) againIfFree(a *alarm, do func()) {
 // linked reports whether frames other than hello and bye may be sent now.
 func (ls *links) linked() bool { return ls.live != nil && ls.stage == up }
 
-// sendKept sends a message now, or else over the next connection.
+// sendKept sends a message now, or else over the next connection. If more than maxKept messages wait
+// for that, it drops the oldest.
 func (ls *links) sendKept(data []byte) {
 	if ls.linked() {
 		ls.live.send(outgoing{data, true})
@@ -520,9 +521,9 @@ func (ls *links) retry(after reconnection, err error) {
 	ls.loop.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
 }
 
-// unwelcome reports whether the host has refused this runner for good: after says so, or the
-// runner was refused maxRounds times within roundsWithin. The caller ignores the result while the
-// runner has a connection.
+// unwelcome reports whether the host has refused this runner for good: after is stayAway, or the
+// host has refused the runner maxRounds times within roundsWithin. The caller ignores the result
+// while the runner has a connection.
 func (ls *links) unwelcome(after reconnection) bool {
 	if after != reconnectSeldom {
 		return after == stayAway

@@ -317,7 +317,7 @@ func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	}
 }
 
-// drop returns to the memory budget what the unsent events hold of it.
+// drop gives the bytes of the unsent events back to the memory budget.
 func (ob *outboxes) drop() {
 	for _, o := range ob.boxes {
 		ob.cfg.Guard.Budget().Hold(-o.size)

@@ -26,7 +26,7 @@ type transfer struct {
 	pieces     [][]byte    // the payloads of the parts
 	state      []partState // the state of each part
 	missing    int         // how many parts the host has not confirmed
-	joins      int         // how often frame.Whole was sent since the parts were
+	joins      int         // how often frame.Whole was sent since restart
 	unanswered bool        // the host sends no answer to this frame; see transferKept
 	again      alarm
 }
@@ -175,8 +175,8 @@ func (ts *transfers) dropTransfer(t *transfer) {
 	}
 }
 
-// resumeTransfers continues, over a new connection, the frames that get no answer. For other
-// frames, resumeOutboxes does so.
+// resumeTransfers continues, over a new connection, to send the frames that get no answer.
+// resumeOutboxes continues to send all other frames.
 func (ts *transfers) resumeTransfers() {
 	for _, name := range slices.Sorted(maps.Keys(ts.byName)) {
 		if t := ts.byName[name]; t.unanswered {

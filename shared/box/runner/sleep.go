@@ -37,7 +37,7 @@ type sleep struct {
 	retiring bool  // the host has asked the runner to retire
 	accept   alarm // ends inflight.refusing if the runner cannot retire soon
 	retired  bool  // Retire was called
-	cause    error // the cause of the end of Run's ctx
+	cause    error // the cause of Run's ctx, after ctx is done
 	flush    alarm
 }
 
@@ -189,8 +189,8 @@ func (fw *farewell) takeBack() {
 	}
 }
 
-// drainSlack is how long before Deadline a message ends that takes the time Longest. In that time
-// its result and the bye must reach the host.
+// drainSlack is the time that is left before Deadline after a message that takes the time Longest.
+// In it the result and the bye must reach the host.
 const drainSlack = 20 * time.Second
 
 // expectDeadline sets the timers for the end of the runner's time. If that time is too short for a
@@ -238,8 +238,9 @@ func (sl *sleep) closeDown(cause error) {
 	sl.loop.set(&sl.flush, sl.cfg.Flush, sl.closed)
 }
 
-// tryEnd ends Run, if its end was begun, as soon as nothing is in flight. If there is a
-// connection, the runner first says bye, so that the host knows that nothing was lost.
+// tryEnd runs after each function that the loop has called. If nothing is in flight, it continues an
+// end that was begun. After closeDown, the runner says bye, and Run ends when the bye is answered, or
+// at once if there was never a connection. After retire, tryEnd calls Config.Retire.
 func (sl *sleep) tryEnd() {
 	switch closing := sl.inflight.closing; {
 	case closing && sl.links.stage == lingering:

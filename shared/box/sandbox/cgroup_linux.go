@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cgroup lets the kernel limit the memory and the processes of a program at once, where a watch
-// reacts late. This file uses cgroups of version 2, see cgroups(7).
+// In a cgroup the kernel enforces limits of memory and processes at once, whereas [Sandbox.watch]
+// looks only four times a second. This file uses cgroups of version 2, see cgroups(7).
 
 // cgroupOfRunner is the name of the cgroup into which the runner moves. The kernel gives
 // controllers only to children of a cgroup without processes.

@@ -59,8 +59,9 @@ func openSystem() (readable, listed []string) {
 	return readable, listed
 }
 
-// openToOthers returns the parts of a path that every user may read. It looks into folders down to
-// levels. If everything there may be read, it returns only the path itself, and whole is true.
+// openToOthers returns the parts of a path that every user may read. It looks into folders that are
+// at most levels deep. If everything there may be read, it returns only the path itself, and whole is
+// true.
 func openToOthers(path string, levels int) (parts []string, whole bool) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -137,8 +137,8 @@ const (
 // Guard is one protection that a [Policy] asks for.
 type Guard string
 
-// The guards. The policy's fields that ask for a guard are named beside it. Every policy asks for
-// GuardFiles and GuardNeighbours.
+// The guards, each with the field of [Policy] that asks for it. Every policy asks for GuardFiles and
+// GuardNeighbours.
 const (
 	GuardNetwork    Guard = "network"    // asked for by NoSockets: the program cannot reach the network
 	GuardSockets    Guard = "sockets"    // asked for by Sockets below AllSockets: the program cannot reach servers on unix sockets of this machine
@@ -198,8 +198,8 @@ type Sandbox struct {
 	lacks   []Lack
 
 	watched  sync.Mutex
-	stop     chan struct{} // ends the watch of the memory if closed; nil if there is no watch
-	group    cgroup        // limits the memory in the place of the watch; "" for none
+	stop     chan struct{} // closing it ends the method watch; nil if that does not run
+	group    cgroup        // limits the memory in the place of watch; "" for none
 	exceeded atomic.Bool   // the program was killed because it used too much memory
 }
 

@@ -21,8 +21,8 @@ const (
 	verdictFD = 4
 )
 
-// Enter returns at once, unless [Sandbox.Start] has started this process as a shim; then it never
-// returns. It must be the first call in main, with os.Args.
+// Enter must be the first call in main, with os.Args. If [Sandbox.Start] has started this process as
+// a shim, Enter never returns. Otherwise it returns at once.
 func Enter(args []string) {
 	if len(args) != 2 || args[0] != shimName || args[1] != shimName {
 		return

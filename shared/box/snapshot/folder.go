@@ -20,9 +20,9 @@ import (
 )
 
 // Folder is a [Store] in a folder of this machine, which several programs may share. Each key has
-// a folder of its own, whose name is the key's digest. It contains the pointer, which is the file
-// "current", and the archive that the pointer names. Both get their final names by a rename. A
-// file lock guards the renames; the kernel releases it when its holder dies.
+// a folder of its own, whose name is the key's digest. It contains the archive, and the file
+// "current", the pointer, which names the archive. Put writes an archive under a new name, and then
+// replaces the pointer. A file lock guards the pointers; the kernel releases it when its holder dies.
 type Folder struct {
 	path string
 	fail func(step string) error // if not nil, tests use it to make a step fail
@@ -57,8 +57,8 @@ func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, tim
 	return file, info.ModTime(), nil
 }
 
-// open opens the file that a key's pointer names in the field that of returns. It fails with
-// [ErrNone] if the name is "".
+// open opens a file of a key: of selects the file's name from the pointer. open fails with [ErrNone]
+// if the name is "".
 func (f *Folder) open(key string, of func(pointer) string) (*os.File, fs.FileInfo, error) {
 	none, dir := fmt.Errorf("%w in the folder of snapshots", ErrNone), f.of(key)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -302,8 +302,8 @@ func newest(dir string) time.Time {
 	return last
 }
 
-// remove removes the folder of a key. It removes the pointer first, so that nothing is a snapshot
-// any more if remove is interrupted.
+// remove removes the folder of a key. It removes the pointer first, so that there is no snapshot any
+// more if remove is interrupted.
 func (f *Folder) remove(dir string) error {
 	if err := os.Remove(filepath.Join(dir, pointerFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the snapshot: %w", err)
@@ -352,7 +352,8 @@ func (p pointer) write(dir string) error {
 	return durable.WriteFile(filepath.Join(dir, pointerFile), text, 0o600)
 }
 
-// lock locks the folder against all other commits, reads and removals. It is held only briefly.
+// lock locks the folder against all other commits, reads and removals. No caller writes a snapshot
+// while it has the lock.
 func (f *Folder) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(f.path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of snapshots: %w", err)

@@ -83,9 +83,9 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 
 // Save saves what a process has changed in its workspace. record is a file with what the
 // Provisioner has put into the workspace, "" for nothing. The process, and all that it has
-// started, must have ended. If nothing has changed, Save saves only after renewAfter. After an
-// error the previous snapshot is still there. The error wraps a [*LimitError], [ErrStale], or an
-// error of the store.
+// started, must have ended. If nothing has changed, Save writes nothing, unless the snapshot is older
+// than renewAfter. After an error the previous snapshot is still there. The error wraps a
+// [*LimitError], [ErrStale], or an error of the store.
 func (k *Keeper) Save(ctx context.Context, process, owner, workspace, record string) error {
 	w := k.of(process)
 	if w == nil {
@@ -134,16 +134,16 @@ func (k *Keeper) changed(ctx context.Context, root *os.Root, record string) (cha
 	return compare(base, now, k.cfg.Limits)
 }
 
-// Leave says that the workspace of a process is removed. Its next workspace must be restored
-// first.
+// Leave tells the Keeper that the workspace of a process is removed. Until the next Restore for the
+// process, Save does nothing.
 func (k *Keeper) Leave(process string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.kept, process)
 }
 
-// Forget deletes the snapshot of an owner that has ended for good. It also does what Leave does,
-// for the process of that name.
+// Forget deletes the snapshot of an owner that has ended for good. It also calls Leave for the
+// process with the name owner.
 func (k *Keeper) Forget(ctx context.Context, owner string) error {
 	k.Leave(owner)
 	return k.cfg.Store.Delete(ctx, k.cfg.Key(owner), k.cfg.Generation)

@@ -56,8 +56,9 @@ var (
 	ErrCorrupt = errors.New("the snapshot is damaged")
 )
 
-// Store stores the newest snapshot of each key. A key is any text; gen is the generation of the
-// box that calls. A Store must be safe for concurrent use.
+// Store stores the newest snapshot of each key. A key is any text. gen is the generation of the
+// box: a number that is higher for each later runner of the box. A Store must be safe for concurrent
+// use.
 type Store interface {
 	// Get opens the newest snapshot of a key, and returns when it was saved. It fails with
 	// [ErrNone] if there is no snapshot. The caller closes the snapshot.

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTree, plus Limits.Files, limits the number of entries in a workspace, changed or not. Staging
-// makes fewer than maxTree, so a process can add Limits.Files.
+// A workspace may have maxTree plus Limits.Files entries, changed or not. The provisioner makes
+// fewer than maxTree, so a process can add Limits.Files.
 const maxTree = 100_000
 
 // State is what the package compares of a file, folder or link.
@@ -55,7 +55,7 @@ func (s State) same(o State) bool {
 // entry is a file, folder or link of a workspace.
 type entry struct {
 	State
-	out bool // not in any snapshot, because it is shared with others or not readable
+	out bool // left out of snapshots: not readable, a link that leads out, or a file with a hard link outside
 }
 
 // tree maps the clean, slashed paths in a workspace to their entries.
@@ -157,7 +157,8 @@ func (s *scanner) folder(name string) error {
 	return nil
 }
 
-// unread records that a folder cannot be read. It returns an error that ends the scan.
+// unread records that a folder cannot be read because of err. It returns an error only if the scan
+// must end.
 func (s *scanner) unread(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && name != ".":
@@ -256,10 +257,10 @@ type changes struct {
 	gone []string // names that were removed; a folder comes after its contents
 
 	bytes   int64 // of all files in put, uncompressed
-	leftOut int   // how many changed entries are shared with others or not readable
+	leftOut int   // how many changed entries have out set
 }
 
-// same reports whether two workspaces that were staged alike have the same changes.
+// same reports whether c and o have the same entries and removed names.
 func (c changes) same(o changes) bool {
 	return slices.Equal(c.gone, o.gone) && maps.EqualFunc(c.put, o.put, func(a, b entry) bool { return a.same(b.State) })
 }

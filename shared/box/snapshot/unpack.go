@@ -260,8 +260,8 @@ func (u *unpacker) entry(name string, h *tar.Header) error {
 	return err
 }
 
-// inside calls makeEntry. If the folder of the entry does not exist, inside makes the folder
-// first.
+// inside calls makeEntry. If it fails because the folder of the entry does not exist, inside makes
+// the folder and calls it again, but not for the archive of a whole folder.
 func (u *unpacker) inside(name string, makeEntry func() error) error {
 	err := makeEntry()
 	if errors.Is(err, fs.ErrNotExist) && !u.whole {
