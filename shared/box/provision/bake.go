@@ -12,8 +12,8 @@ import (
 )
 
 // A container image may contain installs, in the folder Config.Baked. Each is in a folder of its
-// own there, named by a digest of its request. A start finds it without asking a program, a
-// registry or the bucket of stored installs.
+// own there, named by a digest of its request. To find it, a start asks no program, no registry and
+// not Config.Kept.
 
 // ErrNotBaked means that the command line of a server names no package that npx or uvx would
 // install, or that this machine lacks the program that would install it.
