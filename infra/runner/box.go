@@ -41,10 +41,10 @@ type adapter struct {
 type setup struct {
 	work     string // folder for workspaces and temporary files, which only this runner uses
 	cache    string // install cache, which all boxes of the machine share
-	locks    string // folder of locks that take precedence over those of the cache, "" for none
+	locks    string // folder of lock files of packages, which take precedence over those in the cache; "" for none
 	logs     string // folder for the stderr of servers' processes, "" for none
 	show     bool   // errors for clients quote the output of processes
-	task     string // the fleet's id of this runner's task
+	task     string // the id by which the host knows this runner, such as the ARN of its task
 	era      string // which protocol versions the server speaks, "" if that is not known
 	on       sandbox.Support
 	keep     func(serversfile.Server) box.Keeper    // returns the Keeper of a server's workspaces; nil if workspaces are not kept
@@ -52,7 +52,7 @@ type setup struct {
 	env      environment                            // the settings of the box
 	own      environment                            // the environment of this program, without settings of boxes
 	guard    *guard.Guard                           // nil in a program with a single box
-	image    *frame.Image                           // the server's own container image, nil for the image of the stack
+	image    *frame.Image                           // the server's own container image; nil if the box has the image of all boxes, or none
 
 	installs *keptInstalls // nil if no installs are stored
 	baked    string        // folder of installs in the image, "" for none

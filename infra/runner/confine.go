@@ -74,8 +74,8 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	}
 	if b.Guest {
 		p.Read = named(placed.Args)
-		// A guest's configuration does not ask for another user. So the server keeps the runner's
-		// user if another user could not start it.
+		// A guest is confined because other people may call it, and not because its configuration
+		// asks for that. So it keeps the runner's user if another user could not start it.
 		p.KeepUser = !open(append(c.runs(placed, c.find), placed.Reads...)...)
 	}
 	if b.HostPathWritable && b.HostPath != "" {

@@ -36,7 +36,7 @@ func trust(file string) error {
 }
 
 // readImage decodes the description of the server's own container image. It returns nil if text is
-// "": in the image of the stack, and on one machine.
+// "", which means that the server has none.
 func readImage(text string) (*frame.Image, error) {
 	if text == "" {
 		return nil, nil

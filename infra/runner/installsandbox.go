@@ -18,7 +18,7 @@ import (
 // That code can write only to one folder, which contains no secrets.
 type installSandbox struct {
 	*sandbox.Sandbox
-	mark string // the mark of its processes, see proc.EndMarked
+	mark string // the value of proc.MarkEnv in its processes, by which End finds them
 }
 
 // Environment returns the variables of the sandbox, and the variable with the mark.
@@ -32,9 +32,9 @@ func (w installSandbox) Environment() map[string]string {
 // installer.
 func (w installSandbox) End() error { return errors.Join(proc.EndMarked(w.mark), w.Sandbox.End()) }
 
-// installSandboxes returns the function that makes the sandboxes for installs of a server. If the
-// server itself is confined, that function fails if the system lacks the guards that confine such
-// code.
+// installSandboxes returns the function that makes the sandboxes for installs of a server. For a
+// server that is itself confined, the function fails if this system cannot confine the code of
+// packages.
 func installSandboxes(s serversfile.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Sandbox, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64

@@ -62,7 +62,8 @@ func serveInvocations(log *slog.Logger) error {
 	return nil
 }
 
-// serve handles one invocation.
+// serve takes one invocation and responds to it. Its error is one of the Runtime API; a failure of
+// the box is part of the response.
 func (b *bootstrap) serve(ctx context.Context, base environment) error {
 	id, deadline, event, err := b.next(ctx)
 	if err != nil {
@@ -84,7 +85,7 @@ func (b *bootstrap) serve(ctx context.Context, base environment) error {
 	return nil
 }
 
-// next waits for the next invocation.
+// next blocks until the Runtime API returns an invocation. event is its payload.
 func (b *bootstrap) next(ctx context.Context) (id string, deadline time.Time, event []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.api+"/2018-06-01/runtime/invocation/next", http.NoBody)
 	if err != nil {

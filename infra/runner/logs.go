@@ -179,8 +179,8 @@ func (l *logFiles) prune() {
 	}
 }
 
-// forget removes the file with the process for the logs of a name. It keeps the file if it lists
-// sessions, which may need it for the next log of the process.
+// forget removes the file NAME.served of a process whose logs were all removed. It keeps a file that
+// lists sessions, because the next log of the process may need it.
 func (l *logFiles) forget(name string) {
 	path := filepath.Join(l.folder, name+sharedEnding)
 	if lines, err := os.ReadFile(path); err == nil && bytes.Count(lines, []byte("\n")) < 2 {

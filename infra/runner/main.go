@@ -177,8 +177,8 @@ func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *
 // known.
 const maxProcesses = 256
 
-// endLeftovers kills the processes that a killed runner has left: those with the mark of its
-// folder, and all processes of the users of its workspaces.
+// endLeftovers kills the processes that a killed runner has left: those that proc.EndMarked finds by
+// the runner's folder, and all processes of the users that the sandbox gives to its workspaces.
 func endLeftovers(folder string, on sandbox.Support) error {
 	err := proc.EndMarked(folder)
 	if on.Users == 0 {

@@ -53,11 +53,10 @@ func Find(s serversfile.Server, path, folder string) (string, error) {
 	return box.LookPath(program, path, cmp.Or(s.Cwd, folder))
 }
 
-// sealed returns the server with the command that starts it with the keeper. It does so if the
-// server must be sealed, or is started by a container engine that this machine does not have. It
-// returns any other server unchanged. A server that must be sealed, but is not started by a
-// container engine, is also returned unchanged; then keeper is the path of the keeper, for
-// [inSeal].
+// sealed returns the server as it must be started on this machine. If its command is that of a
+// container engine, such as docker run, and the server must be sealed or the machine lacks the
+// engine, the keeper becomes the command. If a server without a container must be sealed, keeper is
+// the path of the keeper, for [inSeal]. sealed changes nothing else.
 func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string, _ error) {
 	c, ok, err := s.Sealable()
 	if !s.Box.Sealed && (!ok || at.image != nil) {

@@ -111,8 +111,8 @@ func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// asked is the host of a snapshot store. It reaches the host over the link of the box, which
-// exists before any process.
+// asked implements [snapshot.Host] by requests to the host over link. connect sets link before any
+// process is started.
 type asked struct{ link frame.Link }
 
 var _ snapshot.Host = (*asked)(nil)

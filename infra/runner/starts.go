@@ -17,7 +17,7 @@ type starts struct {
 	log     *slog.Logger
 
 	mu    sync.Mutex
-	since map[string]time.Time // when each process was started that is not ready yet
+	since map[string]time.Time // when the processes that are not ready yet were started, by name
 }
 
 func newStarts(server string, metrics string, log *slog.Logger) *starts {

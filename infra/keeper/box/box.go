@@ -642,7 +642,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// line returns the first line.
+// line returns the first line that is not blank.
 func (h *head) line() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

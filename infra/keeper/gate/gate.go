@@ -275,7 +275,7 @@ func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 	}
 }
 
-// Names returns the made-up addresses by their names. A box that is thawed goes on using them; see
+// Names returns the made-up addresses, by name. A box that is thawed goes on using them; see
 // [Gate.Remember].
 func (g *Gate) Names() map[string]netip.Addr {
 	g.mu.Lock()

@@ -26,8 +26,8 @@ type Config struct {
 	// Cache is a folder for installs. Several boxes, even in different programs, may share it at
 	// the same time.
 	Cache string
-	// Locks is a folder of locks that were made elsewhere, for example in a container image; ""
-	// means none. It is only read, and takes precedence over the locks in Cache.
+	// Locks is a folder of lock files, which fix the versions of packages, for example in a
+	// container image; "" means none. It is only read, and takes precedence over those in Cache.
 	Locks string
 	// Baked is a folder of installs in a container image; "" means none. It is only read, and
 	// takes precedence over everything else. See [Provisioner.Bake].
