@@ -42,9 +42,9 @@ type section struct {
 func (r *serverReader) serverSettings() []setting {
 	s := &r.server
 	return []setting{
-		{"idle_seconds", r.seconds(&s.Idle, false), "(120)", "a process, and then its box, stops after this time without work. The default for boxes on Lambda is 4"},
+		{"idle_seconds", r.seconds(&s.Idle, false), "(120)", "a process ends after this time without work. The default on Lambda is 4"},
 		{"startup_timeout_sec", r.seconds(&s.StartupTimeout, false), "300", "limit for installation, start and answer to `initialize` together. 30 for a remote server"},
-		{"tool_timeout_sec", r.seconds(&s.ToolTimeout, true), "300", "limit for a `tools/call` or any other request; 0 turns it off. Profiles have their own"},
+		{"tool_timeout_sec", r.seconds(&s.ToolTimeout, true), "300", "limit for a `tools/call` or another request; 0 turns it off. Profiles have their own"},
 		{"answer_timeout_sec", r.seconds(&s.AnswerTimeout, false), "21600", "how long a call waits for a human's answer. The call's own limit stands still meanwhile"},
 		{"record", r.word(func(mode string) {
 			s.Record, s.OwnLists, s.SameLists = mode != "off", mode == "initialize", mode == "lists"
@@ -53,20 +53,20 @@ func (r *serverReader) serverSettings() []setting {
 			if s.Tasks = mode; mode == "auto" {
 				s.Tasks = ""
 			}
-		}, "auto", "always", "off"), `"auto"`, "the calls that become tasks, for clients that declare tasks. `\"auto\"`: over 1 s, or over 250 ms if the tool's `execution.taskSupport` is `optional` or `required`. `\"always\"`: over 250 ms"},
+		}, "auto", "always", "off"), `"auto"`, "which calls become [tasks](clients.md#tasks), for clients that declare them"},
 		{"remote", r.object(section{name: r.what + ": x-dormouse.remote", label: r.what + ": remote.", settings: []setting{
 			{"private", r.flag(&s.Remote.Private), "false", "lets the `url` of a [remote server](remote-servers.md) lead to this machine or a private network"},
 		}}), "", ""},
 		{"tools", r.object(section{name: r.what + ": x-dormouse.tools", label: r.what + ": tools.", nulls: true, settings: []setting{
 			{"allow", r.names(&s.Tools.Allow), "(all)", "the tools that are listed and can be called: names, or patterns such as `*delete*`"},
-			{"deny", r.names(&s.Tools.Deny), "(none)", "the tools that are not. The longest entry that fits a tool counts, and `deny` of two as long. A name that looks like a refused one (case, `-` for `_`, spaces) is refused too, unless `allow` has exactly this name"},
+			{"deny", r.names(&s.Tools.Deny), "(none)", "the tools that are not. The longest entry that fits a tool counts, and `deny` of two as long"},
 			{"pin", kind{values: trueOrFalse, read: func(m member, what string) {
 				if r.want(m.value, boolean, what) {
 					on := m.value.on
 					s.Tools.Pin = &on
 				}
-			}}, "(for servers that [others may change](held-tools.md#for-which-servers))", "clients see tools only as they were first listed, until you accept another: [held-tools.md](held-tools.md)"},
-			{"descriptions", kind{values: "texts by name, 16 KiB together", read: r.descriptions}, "(none)", "`{\"search\": \"Searches our wiki\"}` replaces what the server says about a tool, also at [`/mcp`](one-address.md)"},
+			}}, "(for servers that [others may change](held-tools.md#for-which-servers))", "[holds tools](held-tools.md): clients see them as they were first listed, until you accept others"},
+			{"descriptions", kind{values: "texts by name, 16 KiB together", read: r.descriptions}, "(none)", "`{\"search\": \"Searches our wiki\"}` replaces what the server says about a tool"},
 		}}), "", ""},
 		{"audit", r.audits(r.what+": ", &s.Audit), "", ""},
 		{"enabled", kind{values: trueOrFalse}, "(true)", "`false` takes the server out of service"},
@@ -74,7 +74,7 @@ func (r *serverReader) serverSettings() []setting {
 			if s.Native = r.text(m.value, "native"); s.Native == "" && m.value.shape == text {
 				r.fail(m.value.at, "%s: native must be the name of a server that is part of the functions", r.what)
 			}
-		}}, "(none)", "the name of a [server in Go](go-servers.md) that is part of the functions. It replaces `command`, `box` and the like"},
+		}}, "(none)", "the name of a [server in Go](go-servers.md) that is part of the program"},
 		{"box", kind{values: "an object"}, "(none)", "the rights and limits of the process, [see below](#the-box-of-a-server-x-dormousebox)"},
 	}
 }
@@ -83,13 +83,13 @@ func (r *serverReader) serverSettings() []setting {
 func (r *serverReader) boxSettings() []setting {
 	b := &r.server.Box
 	return []setting{
-		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "limits, a read-only system, no unix sockets, and some no network ([which](sandbox.md#choose-a-profile)), in place of the defaults here. `\"none\"`: no profile, although others can call"},
-		{"network", kind{values: "`\"on\"`, `\"off\"`, or a list of hosts", read: r.network}, `"on"`, "`\"off\"`: the process can open no socket (seccomp), except pairs with its own children. A list such as `[\"api.github.com\", \"*.slack.com:443\"]` [seals](sandbox.md#sealed) the server, which then [calls these hosts only](sandbox.md#which-hosts-a-server-calls)"},
+		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "a sandbox with limits: [which](sandbox.md#choose-a-profile). `\"none\"`: no profile, although others can call"},
+		{"network", kind{values: "`\"on\"`, `\"off\"`, or a list of hosts", read: r.network}, `"on"`, "`\"off\"`: no network. A list such as `[\"api.github.com\", \"*.slack.com:443\"]` [seals](sandbox.md#sealed) the server, which then reaches [these hosts only](sandbox.md#which-hosts-a-server-calls)"},
 		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of all its processes [together](sandbox.md#choose-a-profile); on AWS its box has at least as much"},
-		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "how many processors the process and its children may use, rounded up to whole ones; on AWS a task of Fargate has at least as many"},
+		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "how many processors its processes may use, rounded up to whole ones; on AWS a task of Fargate has at least as many"},
 		{"pids_limit", r.whole(&b.Pids, 1, 1<<16), "(none)", "limit of processes and threads, where the system [can keep it](sandbox.md)"},
-		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process sees the system, its staged files and its workspace, and writes only to the workspace and to a temporary folder of its own"},
-		{"host_path", kind{values: "a path, or `\"auto\"`", read: func(m member, _ string) { b.HostPath = r.path(m.value, "host_path") }}, "(none)", "a folder that is copied to the workspace, with its Python or Node dependencies installed once. `\"auto\"`: the folder of the program"},
+		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process writes only to its workspace and a temporary folder, and reads little else but the system and its own program"},
+		{"host_path", kind{values: "a path, or `\"auto\"`", read: func(m member, _ string) { b.HostPath = r.path(m.value, "host_path") }}, "(none)", "a folder that is copied to the workspace, with its Python or Node dependencies installed. `\"auto\"`: the folder of the program"},
 		{"host_path_mode", r.word(func(mode string) { b.HostPathWritable = mode == "rw" }, "ro", "rw"), `"ro"`, "`\"rw\"`: the folder itself"},
 		{"env", kind{values: "variables", read: func(m member, _ string) { // these variables replace those of the key env, which all clients read
 			if r.want(m.value, object, r.what+": box env") {
@@ -106,13 +106,13 @@ func (r *serverReader) boxSettings() []setting {
 				}
 			}
 		}}, "(none)", "variables whose values are hidden in logs and errors although they are short"},
-		{"scope", r.word(func(scope string) { b.Scope = Scope(scope) }, "session", "principal", "shared"), `"session"`, "the sessions that share a process. `\"session\"`: each has its own. `\"principal\"`: all sessions of a principal. `\"shared\"`: all sessions of a tenant, which see each other's log lines and list changes"},
-		{"snapshot", r.word(func(of string) { b.Snapshot = Snapshot(of) }, "off", "session", "principal"), "(that of `scope`, with a workspace)", "the workspace comes back after a sleep. `\"principal\"`: a process begins with the workspace of the process of its principal that stopped last. `\"off\"`: none. An unused snapshot is deleted after twice the life of a session (AWS: and 15 days at least)"},
-		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation (npm's install scripts, source distributions of Python), in a sandbox (as far as the system has one, if the server is not confined) with the network, one writable folder and no secrets"},
-		{"sealed", r.flag(&b.Sealed), "false", "the server runs in [a kernel of its own](sandbox.md#sealed), from the image of its `docker run` or of `image`, or with the programs of the machine, without a container engine; on one Linux machine"},
+		{"scope", r.word(func(scope string) { b.Scope = Scope(scope) }, "session", "principal", "shared"), `"session"`, "the sessions that share a process. `\"session\"`: each has its own. `\"principal\"`: those of a principal. `\"shared\"`: those of a tenant, which may see each other's log lines"},
+		{"snapshot", r.word(func(of string) { b.Snapshot = Snapshot(of) }, "off", "session", "principal"), "(that of `scope`, with a workspace)", "the workspace comes back after a sleep. `\"principal\"`: a process begins with the workspace of the process of its principal that stopped last. `\"off\"`: none"},
+		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation, if possible in a sandbox, with the network and without secrets"},
+		{"sealed", r.flag(&b.Sealed), "false", "the server runs in [a kernel of its own](sandbox.md#sealed), on one Linux machine"},
 		{"memory", r.word(func(of string) { b.Memory = of == "keep" }, "off", "keep"), `"off"`, "`\"keep\"`: the process [sleeps with its memory](sandbox.md#memory-that-lasts). It seals the server"},
-		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box, on AWS: [any](aws/deploy.md#images-of-boxes). For `docker run`, the image in place of the one there. On one machine for servers that are `sealed`, too"},
-		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(as with `\"auto\"`)", "where the box runs, on AWS. `\"lambda\"` starts in seconds, for at most 15 minutes at a time. `\"auto\"`: on Lambda, if the stack has it, and the box is installed and has seldom much to do. Always on Fargate: a box with an image, a profile, `read_only_rootfs`, `network: \"off\"`, a writable host path, more than 2 GB or 2 processors, or calls of more than 10 minutes; and the second attempt to start any box"},
+		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box [on AWS](aws/deploy.md#images-of-boxes), or of a `sealed` server; for `docker run`, in place of the one there"},
+		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(as with `\"auto\"`)", "where the box runs, on AWS. `\"lambda\"`: on Lambda if possible, for at most 15 minutes at a time. `\"auto\"`: there, if the stack has it and the box is installed and has seldom much to do. A box that needs more runs on Fargate, such as one with an image, a profile or long calls"},
 	}
 }
 
@@ -124,7 +124,7 @@ func (r *reader) fileSettings(c *File) []setting {
 				r.fail(m.value.at, `x-dormouse: profile must be "none": each server names its own under x-dormouse.box`)
 			}
 		}}, "(none)", "servers without a profile are no [guests](sandbox.md#when-others-can-call)"},
-		{"access", kind{values: "an object", read: func(m member, _ string) { r.whoMayCall(m, c) }}, "(none)", "sign-in, with `--access oauth`, and the tokens of an identity provider, with `--access idp`: [sign-in.md](sign-in.md). `\"boxes\": true` lets servers call `dormouse run` themselves, although one of them is [confined](sandbox.md#dormouse-itself)"},
+		{"access", kind{values: "an object", read: func(m member, _ string) { r.whoMayCall(m, c) }}, "(none)", "sign-in, with `--access oauth`, and the tokens of an identity provider, with `--access idp`: [sign-in.md](sign-in.md). `\"boxes\": true` lets servers [call Dormouse](sandbox.md#dormouse-itself)"},
 		{"connect", kind{values: "an object", read: func(m member, _ string) {
 			if r.want(m.value, object, "x-dormouse.connect") {
 				c.connect = r.plain(nil, r.filled(m.value))
