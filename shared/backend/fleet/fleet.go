@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Inside is the place of tasks that run in the program that starts them. They end with it.
+// Inside is the name of a place whose tasks run in the program that starts them, and end with it.
 const Inside = "inside"
 
 // Remembered is how long a fleet still lists a task after it stopped. In this time a client

@@ -192,7 +192,7 @@ func (s Session) alarm(name string, a schedule) Alarm {
 // ring handles an author's alarm that is due. It does nothing if the alarm does not exist any
 // more, or has another time. After an error the alarm must come again. If another function
 // handles the alarm, ring waits until the lease of that function ends, and looks once more:
-// the other function may be dead, and the scheduler may send the alarm no more.
+// the other function may be dead, and the scheduler may not send the alarm again.
 func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	held, err := k.ringOnce(ctx, a)
 	if err == nil && !held.IsZero() {

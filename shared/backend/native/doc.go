@@ -43,5 +43,5 @@
 // A cancel at once ends a call that waits, and one that the same function executes. A call
 // that another function executes ends in the log at once, and its handler notices within
 // two seconds. If that call began less than a second before, the cancel waits until the
-// call has left a trace.
+// call has an item in the store.
 package native

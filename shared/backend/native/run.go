@@ -129,8 +129,8 @@ func (r *run) execute() {
 	r.wait()
 }
 
-// leave makes the Backend forget the run. If all handlers have returned, the invocation need not wait
-// for anything else.
+// leave makes the Backend forget the run. If all handlers have returned, the invocation may end; see
+// enter.
 func (r *run) leave() {
 	r.k.mu.Lock()
 	delete(r.k.running, r.address.Stream)

@@ -170,8 +170,8 @@ type once struct {
 // time, and succeeds once. The context of f ends if another caller has taken over, which
 // happens only to a process that stood still for half a minute.
 //
-// name has 1 to 122 bytes. Load finds no value under it. Errors: that of f;
-// storage.Invalid, storage.Unavailable, that of ctx.
+// name has 1 to 122 bytes. Load finds no value under it. Errors: the error of f or ctx,
+// storage.Invalid, storage.Unavailable.
 func (s State) Once(ctx context.Context, name string, f func(context.Context) error) error {
 	if name == "" || len(name) > maxOnce {
 		return storage.Errorf(storage.Invalid, "the name given to Once has %d bytes; it needs 1 to %d", len(name), maxOnce)

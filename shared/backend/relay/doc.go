@@ -136,11 +136,11 @@
 // that of the stream's delivery; for common it is any ticket of the session. first
 // counts from 1. For common, first is 0 until an ack has named next in this generation,
 // and then counts on from next. final says that the last event ends the stream. marked
-// says that it ends and that inbox or taken left a trace. lens has the lengths of the
-// events, which are in the payload one after the other.
+// says that it ends, and that the host has an item of the request because of inbox or
+// taken. lens has the lengths of the events, which are in the payload one after the other.
 //
-// tickets are those of streams in the batch that do not end and have no trace yet; the
-// host puts the trace first. An ack with fenced says what a fenced frame says. closed are
+// tickets are those of streams in the batch that do not end and have no item yet; the
+// host writes the items first. An ack with fenced says what a fenced frame says. closed are
 // streams that the host has ended: the runner sends nothing more for them and cancels their
 // calls.
 //

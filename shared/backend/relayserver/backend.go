@@ -22,8 +22,8 @@ type Backend struct{ *boxes }
 func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
 const (
-	// ackWithin is how long a box may take to end a request before the request needs a trace
-	// in the store. ackWithinBrief is that time for a function that waits only for the trace, which
+	// ackWithin is how long a box may take to end a request before the store must have an item of
+	// the request. ackWithinBrief is that time for a function that waits only for the item, which
 	// shows that the request is accepted.
 	ackWithin      = time.Second
 	ackWithinBrief = 200 * time.Millisecond

@@ -29,7 +29,7 @@ const validity = 10 * time.Minute
 // maxAttempts limits the attempts to start a box before its requests fail.
 const maxAttempts = 2
 
-// maxUnanswered limits how often rouse writes a wake lease and gets no answer from the store.
+// maxUnanswered limits how often rouse writes a lease to wake a box and gets no answer from the store.
 // The store may have the lease in spite of that. It then expires like the lease of a
 // function that died.
 const maxUnanswered = 3
@@ -51,8 +51,8 @@ func newBoxes(c Config) *boxes {
 }
 
 // rouse starts a box that is asleep, and returns the record that it read or wrote last. Of
-// several callers at once only one starts the box, because the wake lease is a conditional
-// write. The record gets tenant and server.
+// several callers at once only one starts the box, because a conditional write takes the lease to
+// wake it. The record gets tenant and server.
 func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server string) (storage.Box, error) {
 	owner := storage.NewNonce()
 	for unanswered := 0; ; {

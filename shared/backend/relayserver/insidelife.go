@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// life is one generation of a box in this program, from its wake to its bye.
+// life is one generation of a box in this program, from when it is woken until its bye.
 //
 //	begun ─▶ saved and joined: open ─▶ leaving ─▶ over (bye)
 //	   │                        │ ▲        │
@@ -707,7 +707,8 @@ func (l *life) tell() {
 	}
 }
 
-// hurry makes the box sleep as soon as it has nothing to do, unless it gets work.
+// hurry lets the box sleep without its idle time, as soon as it has nothing to do. A message that comes
+// before that cancels this.
 func (l *life) hurry() {
 	l.mu.Lock()
 	l.halted = l.delivered + 1

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// lease returns b with a new wake lease for owner, and the one-time token of its runner. after
-// says that an earlier attempt to start the box has failed. The caller saves the record.
+// lease returns b with a new lease for owner to wake the box, and the one-time token of the runner.
+// after says that an earlier attempt to start the box has failed. The caller saves the record.
 func (x *boxes) lease(b storage.Box, owner string, after bool) (leased storage.Box, token string) {
 	now, token := time.Now(), rand.Text()
 	if after {
@@ -32,7 +32,7 @@ func (x *boxes) lease(b storage.Box, owner string, after bool) (leased storage.B
 	return b, token
 }
 
-// startTimeout returns how long the place of a box may take to start it.
+// startTimeout returns how long a box may take to start, which depends on its place.
 func (c Config) startTimeout(b storage.Box) time.Duration {
 	return cmp.Or(c.Fleet.Traits(b.Place).StartTimeout, c.StartTimeout)
 }

@@ -22,7 +22,7 @@ import (
 //	  └────────────────────────────────────────────┘
 //	                 bye
 
-// wake takes the wake lease, with the next generation. The box must be asleep. The caller
+// wake takes the lease to wake a box, in its next generation. The box must be asleep. The caller
 // sets Place and Until.
 func wake(b storage.Box, owner, tokenHash string, now time.Time) storage.Box {
 	b.State, b.Gen, b.Runner, b.Conn, b.Task, b.Link = storage.Starting, b.Gen+1, "", "", "", 0

@@ -20,15 +20,16 @@
 //
 // # Questions
 //
-// A legacy server asks on the stream of its answer. If its events have ids, the call's
-// round ends and the stream is closed. The next round posts the answers and resumes the
-// stream with Last-Event-ID. Without ids this process keeps the stream open until the
-// answers come. Another process cannot go on with such a call, and says so.
+// A legacy server asks on the stream of its answer. If its events have ids, the call is
+// suspended and the stream is closed. When the client has answered, the package posts the
+// answers and resumes the stream with Last-Event-ID. Without ids this process keeps the
+// stream open until the answers come. Another process cannot go on with such a call, and
+// says so.
 //
 // A legacy server may also ask on the standalone stream of its session (type
 // standaloneStream). That stream is open while a request of the session is at the server. A
 // legacy client gets such a question with an id that contains the server's own id. So any
-// process can give the server the answer, and the round of the call need not end. No stream is
+// process can give the server the answer, and the call need not be suspended. No stream is
 // open between requests.
 //
 // # Outcomes

@@ -38,8 +38,8 @@ const (
 	quietFirst  = 2 * time.Second        // a resumed stream that is silent for so long is resumed again
 )
 
-// maxQuestions is how many questions a server may have open in one round. Further ones are read
-// in the next round.
+// maxQuestions is how many questions of a server its client gets together. Further ones are read after
+// the client has answered these.
 const maxQuestions = 1024
 
 // legacy sends the request to a server of the legacy era.
@@ -422,7 +422,8 @@ func (c *following) cancelled(ctx context.Context) {
 	_ = c.tell(ctx, c.talk, wire.NewNotification(wire.NotifyCancelled, params)) // if this is lost, the server does the work in vain
 }
 
-// asks ends the round, so that the client gets the questions.
+// asks returns a result with the questions, after which the client sends its answers. It keeps the
+// stream of the request open if the stream cannot be resumed.
 func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	talk := c.talk
 	c.due = time.Now()

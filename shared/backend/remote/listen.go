@@ -97,9 +97,9 @@ func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error
 
 // overhear handles a message that came on the standalone stream while the request is at the
 // server. There are two ways to ask the client. A legacy client can get a question at once,
-// while the request goes on (forward). Or the question ends the round (take), after which
-// nothing is held open while a human thinks. The client's answers begin the next round. Only the
-// second way fits a modern client.
+// while the request goes on (forward). Or the question is the result of the request for now (take), so
+// that nothing is held open while a human thinks. With the client's answers the request goes on. Only
+// the second way fits a modern client.
 //
 // The second way needs a stream of the request that another process can resume. If there is
 // none, overhear asks a legacy client in the first way. For a modern client it then refuses the

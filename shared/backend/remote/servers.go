@@ -35,12 +35,12 @@ type Server struct {
 	Private   bool          // permits addresses that are not public
 	Providers []string      // the names in ${principal:…}
 	Startup   time.Duration // how long the handshake may take; 0: 30 s
-	// Secrets returns the keys and tokens of a principal at Providers, for a round in which
-	// no caller is present. nil: there are none.
+	// Secrets returns the keys and tokens of a principal at Providers, for a call that goes on
+	// while no caller is present. nil: there are none.
 	Secrets func(ctx context.Context, s storage.Session) (map[string]storage.Secret, error)
 	Answer  time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
-	// Here says that this process executes every round of a call, so that a stream that it
-	// keeps open is found again.
+	// Here says that no other process goes on with a call of this one, so that a stream that this
+	// process keeps open is found again.
 	Here bool
 }
 

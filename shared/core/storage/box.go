@@ -135,8 +135,8 @@ type Box struct {
 	// runner tries it first.
 	Era     string `json:",omitempty"`
 	Changed time.Time
-	// Place is where the box was last started, as the fleet names the place; "" if the fleet has
-	// only one.
+	// Place says where the box was last started, such as "ecs" or "lambda"; "" if the fleet has only
+	// one place.
 	Place string `json:",omitempty"`
 	// Began is when a new runner last connected. Busy is how long a runner has work before it is idle
 	// and ends: a mean of about the last ten runners.

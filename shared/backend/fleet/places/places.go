@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// Lambda is the place where boxes run as Lambda functions. If a server wishes for it, its boxes
-// run there if Lambda can run them, and in the base place otherwise.
+// Lambda is the place where boxes run as Lambda functions. If x-dormouse.box.place of a server names
+// it, boxes that Lambda can run are there, and others in the base place.
 const Lambda = "lambda"
 
 // The other values of x-dormouse.box.place, with which a server says where its boxes should run.
@@ -134,9 +134,8 @@ const (
 	lambdaBusy = 25 * time.Second
 )
 
-// Choose returns the place for a start: Lambda if the fleet has it, it can run the box and
-// the box's wish permits it, and else base. A second attempt goes to base, since it can run
-// every box.
+// Choose returns the place for a start. That is Lambda if the fleet has it, Lambda can run the box, and
+// the wish permits it. Otherwise it is base. A second attempt goes to base, which can run every box.
 func (f *Fleet) Choose(n Needs) string {
 	wish := cmp.Or(n.Wish, f.wish)
 	wanted := wish == Lambda || wish == Auto && !n.Installs && n.Busy <= lambdaBusy
