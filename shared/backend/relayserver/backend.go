@@ -405,7 +405,7 @@ func (t *tracker) GiveUp(ctx context.Context) error {
 	if err != nil || it.State != storage.Waiting {
 		return err
 	}
-	return t.k.endItem(ctx, it, storage.Failure{Phase: phaseUnavailable, Detail: "the box does not take the request; it was not executed, send it again"})
+	return t.k.endItem(ctx, it, advised(storage.Failure{Phase: phaseUnavailable}, "the box does not take the request", sendAgain))
 }
 
 // haveItem does what is due for a request that has an item. A taken item shows that a box has

@@ -103,7 +103,7 @@ func (x *boxes) start(ctx context.Context, b storage.Box, token string) (storage
 			return b, nil
 		}
 		x.Log.WarnContext(ctx, "box start failed", "box", b.ID, "generation", b.Gen, "attempt", b.Attempt, "error", err)
-		b.Failure = storage.Failure{Phase: phaseUnavailable, Detail: startFailure(err), At: time.Now()}
+		b.Failure = startFailure(err)
 		if b.Attempt >= maxAttempts || errors.Is(err, storage.NotFound) || errors.As(err, new(fleet.Refusal)) {
 			return b, x.giveUp(ctx, b)
 		}

@@ -21,11 +21,22 @@ func outcomeUnknown(box storage.BoxID) *wire.Error {
 	}
 }
 
-var expired = storage.Failure{
-	Phase:  phaseUnavailable,
-	Detail: "no box took the request within " + validity.String() + "; it was not executed, send it again",
-	Unsent: true,
+// advised returns f with what as its Detail, and with an Advice.
+func advised(f storage.Failure, what, advice string) storage.Failure {
+	f.Detail, f.Advice = what, advice
+	if advice != "" {
+		f.Detail += "; " + advice
+	}
+	return f
 }
+
+const (
+	notExecuted = "nothing was executed"
+	sendAgain   = "it was not executed, send it again"
+	notKnown    = "whether it was executed is not known"
+)
+
+var expired = advised(storage.Failure{Phase: phaseUnavailable, Unsent: true}, "no box took the request within "+validity.String(), sendAgain)
 
 // failureOf returns why generation gen ended without finishing its requests. The record has
 // the failure of the last lost generation only, also after the box is awake again.
@@ -33,7 +44,7 @@ func failureOf(b storage.Box, gen storage.Generation) storage.Failure {
 	if b.Lost == gen && b.Failure.Phase == phaseRuntime { // any other failure is that of a later start
 		return b.Failure
 	}
-	return storage.Failure{Phase: phaseRuntime, Detail: "the box stopped before the request was finished; whether it was executed is not known", At: b.Changed}
+	return advised(storage.Failure{Phase: phaseRuntime, At: b.Changed}, "the box stopped before the request was finished", notKnown)
 }
 
 // unanswered is the failure of a suspended call whose client did not answer in time.
@@ -53,15 +64,14 @@ func sessionEnded() storage.Failure {
 // box now.
 func begun(it storage.Item) bool { return it.State == storage.Suspended || it.Round > 0 }
 
-// errorOf returns the error that ends the request of an item. If the call has begun, the error has the
-// text of why only up to the first semicolon, and says that the outcome is not known.
+// errorOf returns the error that ends the request of an item. If the call has begun, the error says in
+// place of the advice of why that the outcome is not known.
 func errorOf(it storage.Item, why storage.Failure) *wire.Error {
 	if !begun(it) {
 		why.Unsent = why.Unsent || it.State == storage.Waiting
 		return failureError(it.Box, why)
 	}
-	what, _, _ := strings.Cut(why.Detail, ";")
-	why.Unsent, why.Detail = false, what+"; whether the call was executed is not known"
+	why.Unsent, why.Detail = false, strings.TrimSuffix(why.Detail, "; "+why.Advice)+"; whether the call was executed is not known"
 	e := failureError(it.Box, why)
 	e.Code = wire.CodeOutcomeUnknown
 	return e
@@ -69,17 +79,18 @@ func errorOf(it storage.Item, why storage.Failure) *wire.Error {
 
 // startFailure returns what clients are told of a failed start, and what they can do. It
 // leaves out the fleet's own text, which may name machines and accounts.
-func startFailure(err error) string {
+func startFailure(err error) storage.Failure {
+	f := storage.Failure{Phase: phaseUnavailable, At: time.Now()}
 	var refused fleet.Refusal
 	switch {
 	case errors.As(err, &refused):
-		return refused.Why
+		return advised(f, refused.Why, "")
 	case errors.Is(err, fleet.ErrCapacity):
-		return "there is no room for another box now; try again in a minute"
+		return advised(f, "there is no room for another box now", "try again in a minute")
 	case errors.Is(err, storage.NotFound):
-		return "the server is not configured any more"
+		return advised(f, "the server is not configured any more", "")
 	default:
-		return "the box could not be started; the operator's log has the cause"
+		return advised(f, "the box could not be started", "the operator's log has the cause")
 	}
 }
 

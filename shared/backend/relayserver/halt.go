@@ -56,7 +56,7 @@ func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h Halt) (up bool, 
 // haltStart is Halt for a box that is starting. If it gives the start up, the runner finds
 // that its generation is over when it says hello.
 func (k *Backend) haltStart(ctx context.Context, b storage.Box, h Halt) error {
-	why := storage.Failure{Phase: phaseUnavailable, Detail: "the server was stopped by " + h.By + " while it started; the request was not executed", At: time.Now()}
+	why := advised(storage.Failure{Phase: phaseUnavailable, At: time.Now()}, "the server was stopped by "+h.By+" while it started", "the request was not executed")
 	if h.Session == "" {
 		b.Failure = why
 		return k.giveUp(ctx, b)

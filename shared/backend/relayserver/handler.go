@@ -311,9 +311,8 @@ func (r runner) claim(ctx context.Context, b storage.Box, it storage.Item) (deli
 	if r.h.Secrets != nil {
 		if d.Secrets, err = r.h.Secrets(ctx, s); err != nil {
 			r.h.Log.WarnContext(ctx, "what a caller has at third parties cannot be read", "server", s.Server, "session_id", s.ID, "error", err)
-			return false, r.h.endItem(ctx, it, storage.Failure{
-				Phase: phaseUnavailable, Detail: "what you have connected at third parties cannot be read or renewed now; try again in a while",
-			})
+			why := advised(storage.Failure{Phase: phaseUnavailable}, "what you have connected at third parties cannot be read or renewed now", "try again in a while")
+			return false, r.h.endItem(ctx, it, why)
 		}
 	}
 	f := r.h.deliverFrame(d, b, it.NotAfter, true)

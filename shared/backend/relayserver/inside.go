@@ -157,7 +157,9 @@ func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, serve
 			}
 			if err != nil {
 				x.Log.WarnContext(ctx, "box start failed", "box", b.ID, "generation", b.Gen, "error", err)
-				return &startFailed{storage.Failure{Phase: phaseUnavailable, Detail: startFailure(err), Unsent: true, At: time.Now()}}
+				why := startFailure(err)
+				why.Unsent = true
+				return &startFailed{why}
 			}
 		}
 		b.Task = task

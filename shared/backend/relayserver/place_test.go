@@ -15,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 const (
@@ -166,6 +167,30 @@ func TestARefusedStartIsTheAnswer(t *testing.T) {
 	a := starting(t, func(a *asylum) { a.refuses = fleet.Refusal{Why: "the vault is locked"} })
 	if b := a.box(); b.State != storage.Asleep || b.Failure.Detail != "the vault is locked" {
 		t.Errorf("%+v", b)
+	}
+}
+
+// A call that has begun is told why it ends, to the last word, and that its outcome is not known. The
+// advice that is for requests which never began is left out.
+func TestACallThatHasBegunIsToldAllButTheAdvice(t *testing.T) {
+	for why, told := range map[error]string{
+		fleet.Refusal{Why: "env \"A\": the vault is locked; unlock it"}: `box_unavailable: env "A": the vault is locked; unlock it; whether the call was executed is not known`,
+		fleet.ErrCapacity: "box_unavailable: there is no room for another box now; whether the call was executed is not known",
+	} {
+		a := newUnlisted(t)
+		a.sleeps()
+		a.waits()
+		a.refuses = why
+		it := a.item()
+		commontest.OK(t, a.store.DeleteItem(t.Context(), it.Box, it.ID, it.Gen))
+		it.Round = 1
+		_, err := a.store.PutItem(t.Context(), it)
+		commontest.OK(t, err)
+		a.sweep()
+		end := a.end()
+		text, _ := wire.String(wire.Lookup(end.Error, "message"))
+		commontest.EqualIn(t, "code", "-32010", string(wire.Lookup(end.Error, "code")))
+		commontest.Equal(t, told, text)
 	}
 }
 

@@ -95,9 +95,7 @@ func (w *Sweeper) compare(ctx context.Context, b storage.Box, tasks []fleet.Stat
 }
 
 func programEnded() storage.Failure {
-	return storage.Failure{
-		Phase: phaseUnavailable, Detail: "the program that started the box has ended meanwhile; nothing was executed", At: time.Now(),
-	}
+	return advised(storage.Failure{Phase: phaseUnavailable, At: time.Now()}, "the program that started the box has ended meanwhile", notExecuted)
 }
 
 // runs reports whether t is the task that the record b names.
@@ -150,17 +148,19 @@ func stopFailure(t fleet.Status, starting bool) storage.Failure {
 	f := storage.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
 	switch {
 	case t.ID != "" && t.ExitCode == frame.ExitUnreachable && starting:
-		f.Phase, f.Detail = phaseConnect, "the box was started and could not reach the host; nothing was executed"
+		f.Phase = phaseConnect
+		return advised(f, "the box was started and could not reach the host", notExecuted)
 	case t.ID != "" && starting:
-		f.Phase, f.Detail = phaseUnavailable, fmt.Sprintf("the box could not start (%s); nothing was executed", t.Reason)
+		f.Phase = phaseUnavailable
+		return advised(f, fmt.Sprintf("the box could not start (%s)", t.Reason), notExecuted)
 	case t.ID == "":
-		f.Detail, f.At = "the box is gone; whether the request was executed is not known", time.Now()
+		f.At = time.Now()
+		return advised(f, "the box is gone", "whether the request was executed is not known")
 	case t.Signal != "":
-		f.Detail = fmt.Sprintf("the box was killed by %s before the request was finished; whether it was executed is not known", t.Signal)
+		return advised(f, fmt.Sprintf("the box was killed by %s before the request was finished", t.Signal), notKnown)
 	default:
-		f.Detail = fmt.Sprintf("the box exited with code %d before the request was finished; whether it was executed is not known", t.ExitCode)
+		return advised(f, fmt.Sprintf("the box exited with code %d before the request was finished", t.ExitCode), notKnown)
 	}
-	return f
 }
 
 // lost records that the generation of b ended without a bye. If another writer has changed the

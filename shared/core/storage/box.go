@@ -200,6 +200,9 @@ type Told struct {
 type Failure struct {
 	Phase  string // one of the error phases of package box
 	Detail string // text that may be shown to a client
+	// Advice is the end of Detail, behind a semicolon: what became of the request, or what the client
+	// can do. It is "" if Detail has no such end, and in records of releases that do not know the field.
+	Advice string `json:",omitempty"`
 	Exit   int    // exit code of the runner, if it exited
 	Signal string // the signal that killed it, if any
 	// Unsent says that the request which the Failure ended was certainly not executed.

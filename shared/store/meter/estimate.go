@@ -156,7 +156,7 @@ func smallSession(s storage.Session) bool {
 
 func smallBox(b storage.Box) bool {
 	return len(b.ID)+len(b.Tenant)+len(b.Server)+len(b.Runner)+len(b.Task)+len(b.Conn)+len(b.Owner)+len(b.TokenHash)+
-		len(b.Failure.Phase)+len(b.Failure.Detail)+len(b.Failure.Signal) <= surely
+		len(b.Failure.Phase)+len(b.Failure.Detail)+len(b.Failure.Advice)+len(b.Failure.Signal) <= surely
 }
 
 func eachRow[T any](rows []T) (units float64) {

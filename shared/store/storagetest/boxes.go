@@ -19,7 +19,7 @@ func aBox(id storage.BoxID) storage.Box {
 		ID: id, Rev: 1, Tenant: "acme", Server: "everything", State: storage.Starting, Gen: 7, Lost: 5, Worked: 6, Told: storage.Told{Tools: 2, Prompts: 3, Resources: 4}, Runner: "r-1", Code: "d-4", Relisted: past(),
 		Task: "arn:task/1", Conn: "c-1=", Link: 3, Era: "modern", Owner: "o-1", Until: future(), Attempt: 2, TokenHash: "h-1", Changed: now(),
 		Place: "lambda", Began: past(), Busy: 3 * time.Second, Gone: past(), Installed: "d-3", Full: 1<<31 | 5, Later: storage.Later{"Newer": json.RawMessage(`[1.0]`)},
-		Failure: storage.Failure{Phase: "runtime", Detail: "exit <1> & \u2028 é", Exit: 1, Signal: "SIGKILL", Unsent: true, At: past()},
+		Failure: storage.Failure{Phase: "runtime", Detail: "exit <1> & \u2028 é", Advice: "é", Exit: 1, Signal: "SIGKILL", Unsent: true, At: past()},
 	}
 }
 
