@@ -10,8 +10,8 @@
 //
 // # How fast a revocation bites
 //
-// An instance remembers for [Remembered] that a key was good. It never remembers that a key
-// was not. After that time every request, poll, connect and message over a connection is
+// An instance remembers for [Remembered] that a key was good. It never remembers that a key was not.
+// So 30 seconds after a revocation every request, poll, connect and message over a connection is
 // refused everywhere. Open responses end as they would have:
 //
 //   - a response that is being held, after 25 seconds;

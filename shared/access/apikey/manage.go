@@ -154,7 +154,7 @@ func change(ctx context.Context, store storage.Keys, name string, edit func(*sto
 	}
 }
 
-// KeyID returns the id in a name of a key, which is the id or the whole key.
+// KeyID returns the id of a key. name is the id itself, or the whole key.
 func KeyID(name string) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(name, keyPrefix), "_")
 	return id

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Right is what a request is about to do. The methods of this file are the only place
-// that knows which role permits what.
+// Right is what a request is about to do. This file is the only place that knows which role permits
+// what.
 type Right string
 
 // The rights.

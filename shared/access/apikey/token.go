@@ -27,7 +27,7 @@ func random(n int) string {
 	return base32.NewEncoding(alphabet).EncodeToString(raw)
 }
 
-// IsKey reports whether a text says that it is an API key.
+// IsKey reports whether a text begins like an API key. It need not be a valid one.
 func IsKey(text string) bool { return strings.HasPrefix(text, keyPrefix) }
 
 func newKey() (key, id string) {

@@ -38,7 +38,6 @@ type redirectError struct {
 	code, text string
 }
 
-// Error implements error.
 func (e *redirectError) Error() string { return e.code }
 
 // authorize shows the consent page for a request (GET), or handles the form of that page (POST).

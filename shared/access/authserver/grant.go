@@ -122,7 +122,7 @@ func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (ref
 	return refresh, g, err
 }
 
-// keepTries is how often keep tries.
+// keepTries bounds the attempts of keep to save a grant.
 const keepTries = 3
 
 // keep extends a grant to its full lifetime after its tokens were sent. If it fails, the

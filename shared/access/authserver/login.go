@@ -226,15 +226,12 @@ type namedUser struct {
 	Until  int64    `json:"x"`
 }
 
-// Origin implements [Login].
 func (anyName) Origin() string { return "" }
 
-// URL implements [Login].
 func (a anyName) URL(_ context.Context, at Attempt, _ string) (string, error) {
 	return a.b.settings.PublicURL + "/login?" + url.Values{"state": {at.State}}.Encode(), nil
 }
 
-// User implements [Login].
 func (a anyName) User(_ context.Context, _ Attempt, _ string, q url.Values) (User, error) {
 	var u namedUser
 	if !a.b.open(forName, q.Get("code"), &u) || time.Now().Unix() > u.Until {

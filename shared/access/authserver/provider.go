@@ -54,7 +54,6 @@ func boundedClient() *http.Client {
 
 type bounded struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := b.next.RoundTrip(r)
 	if err == nil {
@@ -66,7 +65,6 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// Origin implements [Login].
 func (p *provider) Origin() string { return originOf(p.settings.Issuer) }
 
 func originOf(text string) string {
@@ -112,7 +110,6 @@ func (p *provider) config(found *oidc.Provider, extra providerMetadata, redirect
 	return oauth2.Config{ClientID: p.settings.ClientID, ClientSecret: p.settings.ClientSecret, Endpoint: endpoint, RedirectURL: redirect, Scopes: scopes}
 }
 
-// URL implements [Login].
 func (p *provider) URL(ctx context.Context, a Attempt, redirect string) (string, error) {
 	found, extra, err := p.discover(ctx)
 	if err != nil {
@@ -241,16 +238,13 @@ func (g *github) config(redirect string) oauth2.Config {
 	}
 }
 
-// Origin implements [Login].
 func (g *github) Origin() string { return originOf(g.at.authorize) }
 
-// URL implements [Login].
 func (g *github) URL(_ context.Context, a Attempt, redirect string) (string, error) {
 	c := g.config(redirect)
 	return c.AuthCodeURL(a.State, oauth2.S256ChallengeOption(a.Verifier)), nil
 }
 
-// User implements [Login].
 func (g *github) User(ctx context.Context, a Attempt, redirect string, q url.Values) (User, error) {
 	// GitHub does not announce that it sends iss. If it does, the value is the issuer in GitHub's
 	// own metadata.

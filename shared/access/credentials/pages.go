@@ -100,7 +100,6 @@ type refusal struct {
 	cause  error
 }
 
-// Error implements error.
 func (e *refusal) Error() string { return e.text }
 func (e *refusal) Unwrap() error { return e.cause }
 

@@ -101,7 +101,6 @@ type denied struct {
 	code   string // error code (RFC 6749, §5.2); "" for none
 }
 
-// Error implements error.
 func (d *denied) Error() string { return fmt.Sprintf("status %d, %q", d.status, d.code) }
 
 // longest bounds the life of a token that a third party names.

@@ -175,7 +175,6 @@ type charging struct {
 	limiter *Limiter
 }
 
-// Spent implements storage.Meter.
 func (c charging) Spent(a storage.Account) storage.Spent {
 	spent := c.Meter.Spent(a)
 	if a.Tenant != "" {

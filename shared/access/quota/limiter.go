@@ -23,7 +23,7 @@ type Limiter struct {
 	mu       sync.Mutex
 	accounts map[string]*account
 	calls    map[storage.ValueKey]*calls
-	floods   map[string]time.Time // until when each caller is refused that goes on after refusals
+	floods   map[string]time.Time // callers that go on after refusals, with the time until which all their requests are refused
 	troubled time.Time            // when trouble was logged last
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
 
-// HTTP returns the function behind a REST API with response streaming (integration
-// response transfer mode STREAM), which serves h.
+// HTTP returns the Lambda function behind a REST API with response streaming (integration response
+// transfer mode STREAM), which serves h.
 //
 // The path of the request is the part after the stage, or after the base path of a custom
 // domain. The header [transport.HeaderPrefix] has the stage or the base path. The context of
@@ -85,9 +85,9 @@ func origin(c events.APIGatewayProxyRequestContext) string {
 	}
 }
 
-// Place returns the path of an event at the API, and the prefix that clients write before it:
-// the stage, at the domain of the API itself, or the base path of a custom domain. API Gateway
-// leaves a base path in the event's path. The resource and its parameter do not have it.
+// Place returns the path of an event at the API, and the prefix that clients write before it. The
+// prefix is the stage at the domain of the API itself, and the base path at a custom domain. API
+// Gateway leaves a base path in Path, but not in Resource and PathParameters.
 func Place(e events.APIGatewayProxyRequest) (prefix, path string) {
 	path = "/" + strings.TrimPrefix(e.Path, "/")
 	proxy := e.PathParameters["proxy"]

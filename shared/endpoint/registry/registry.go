@@ -6,9 +6,9 @@
 //	GET Prefix + servers/{name}/versions
 //	GET Prefix + servers/{name}/versions/{version}  or latest
 //
-// What the package says of a server comes from the server's last answer to initialize. It
-// wakes no box. The package hides the form of a server.json, and how names are made of
-// the endpoint's address. It does not know how callers are authenticated.
+// What the package says of a server comes from the server's last answer to initialize. The package
+// wakes no box. It hides the form of a server.json, and how names are made of the endpoint's address.
+// It does not know how callers are authenticated.
 package registry
 
 import (
@@ -61,7 +61,7 @@ type metadata struct {
 	Count int    `json:"count"`
 }
 
-// Answer answers a GET; see transport.Document. Errors: NotFound, Invalid, Unavailable.
+// Answer is the transport.Document for paths below [Prefix]. Errors: NotFound, Invalid, Unavailable.
 func (g Registry) Answer(r *http.Request, base string, may []sessions.Caller) (any, error) {
 	base = strings.TrimSuffix(cmp.Or(g.PublicURL, base), "/")
 	path := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, Prefix), "/")

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// call serves a request for the server. The client may have sent it for the first time, or again
-// with answers to questions of the server (State).
+// call serves a request for the server. The client may have sent it for the first time, or again with
+// answers to questions of the server; then it has a State.
 func (m modern) call() error {
 	if m.req.State == "" {
 		return m.forward()

@@ -196,8 +196,8 @@ func numbered(e storage.Event, stream storage.StreamID) (i int, ok bool) {
 	return i, err == nil && i >= 0
 }
 
-// unsubscribe cancels a subscription, even if the client has gone. If that fails, the
-// subscription stays until the process is started for another caller.
+// unsubscribe cancels a subscription, even if the client has gone. If that fails, the server may go
+// on to report the changes.
 func (m modern) unsubscribe(out *reply, uris []string) {
 	ctx, cancel := m.x.detached()
 	defer cancel()

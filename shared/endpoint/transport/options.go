@@ -104,9 +104,8 @@ type Authenticator interface {
 	// use the server. server is a name from the address; there may be no such server.
 	// Authenticate reads only the headers.
 	//
-	// Errors: the endpoint answers Unauthenticated with 401, Forbidden with 403, and
-	// others by the table. It refuses an identity without a tenant or a principal like
-	// an error.
+	// Errors: the endpoint answers Unauthenticated with 401, Forbidden with 403, and others as errors.go
+	// says. It also refuses an identity without a tenant or a principal.
 	Authenticate(r *http.Request, server string) (storage.Identity, error)
 	// Members returns the identities of a client that sent a request to the address of a group. There is
 	// one for each of the servers that the client may use. group is the address, such as "/mcp". It is
@@ -167,7 +166,7 @@ type Sealer interface {
 //	/mcp             all servers
 //	/g/<group>/mcp   those of a group
 //	/sse, /message   HTTP+SSE; for a group /g/<group>/sse and /message below it
-//	/ticket          a ticket for one WebSocket connection; for a group below it, too
+//	/ticket          a ticket for one WebSocket connection; for a group /g/<group>/ticket
 //
 // It is served over every transport. A caller sees the servers that it may use.
 type Group struct {

@@ -78,7 +78,7 @@ func (s *stream) events(events []sessions.Event) {
 			s.message(e.ID, e.Raw)
 		case e.ID != "":
 			s.prime(e.ID)
-		} // an event without a message and an id marks the end of the stream
+		} // an event with neither a message nor an id marks the end of the stream
 	}
 }
 

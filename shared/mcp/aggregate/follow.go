@@ -122,7 +122,6 @@ func (f *following) member(c sessions.Caller) error {
 	return f.add(c, c.Server.Name, sessions.MemberID(f.id, c.Server.Name))
 }
 
-// Next implements [sessions.Stream].
 func (f *following) Next(ctx context.Context, until time.Time) ([]sessions.Event, error) {
 	for !f.done {
 		wake := until
@@ -176,7 +175,6 @@ func (f *following) join() error {
 	return nil
 }
 
-// Cursor implements [sessions.Stream].
 func (f *following) Cursor() string {
 	text := string(f.id)
 	for _, p := range f.parts {
@@ -185,7 +183,6 @@ func (f *following) Cursor() string {
 	return text
 }
 
-// Stop implements [sessions.Stream].
 func (f *following) Stop(ctx context.Context, sent string) {
 	f.halt()
 	_, places, err := resumed(sent)

@@ -24,9 +24,9 @@ const (
 )
 
 // Kept caches which member of a group has which tool, prompt or resource, so that not every call
-// reads the lists of all members. It is for a store whose handshake records are all written through
-// the store of [Kept.Watch]: no other program may write them. The zero value is ready. A Kept is safe
-// for concurrent use.
+// reads the lists of all members. All handshake records of the store must be written through the
+// store of [Kept.Watch], in this program only. The zero value is ready. A Kept is safe for concurrent
+// use.
 type Kept struct {
 	mu     sync.Mutex
 	of     map[[sha256.Size]byte]*index // the indexes, by Group.key
@@ -226,7 +226,6 @@ type watched struct {
 // [storage.Writable].
 func (w watched) Unwrap() storage.Store { return w.Store }
 
-// SaveHandshake implements [storage.Handshakes].
 func (w watched) SaveHandshake(ctx context.Context, h storage.Handshake) error {
 	err := w.Store.SaveHandshake(ctx, h) // the handshake may have been saved even if there is an error
 	if list, _, _ := strings.Cut(h.Version, " "); isListed(list) {

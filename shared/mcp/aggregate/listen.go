@@ -41,8 +41,8 @@ func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until fu
 	return l, nil
 }
 
-// openAll opens the standalone streams of the members that the session uses, or if it uses none, that
-// of the session with the group, which has no events.
+// openAll opens the standalone streams of the members that the session uses. If it uses none, openAll
+// opens that of the session with the group, which has no events.
 func (l *listening) openAll(ctx context.Context, places map[string]string) error {
 	for _, c := range l.g.joined(l.of) {
 		p, err := l.part(ctx, c, places[c.Server.Name])
@@ -96,7 +96,6 @@ type listening struct {
 	done    bool
 }
 
-// Next implements [sessions.Stream].
 func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event, error) {
 	switch {
 	case !l.begun:
@@ -255,7 +254,6 @@ func (g *Group) unlisted(ctx context.Context, of storage.Session) (n int, err er
 	return n, err
 }
 
-// Start implements [sessions.Resumable].
 func (l *listening) Start() string {
 	if l.begun {
 		return l.start
@@ -266,10 +264,10 @@ func (l *listening) Start() string {
 	return l.Cursor()
 }
 
-// Cursor implements [sessions.Stream].
 func (l *listening) Cursor() string { return placeText(l.parts) }
 
-// Close implements [sessions.Resumable]. The client has got the id of its place with the last event.
+// Close implements [sessions.Resumable]. The client has got the id of its position with the last
+// event.
 func (l *listening) Close() (cursor string, retry time.Duration, now bool) {
 	return "", l.Retry(), l.done
 }
@@ -283,10 +281,8 @@ func (l *listening) Stream() storage.StreamID { return storage.Standalone }
 // Done reports whether all streams have ended.
 func (l *listening) Done() bool { return l.done }
 
-// Stored implements [sessions.Resumable].
 func (l *listening) Stored() bool { return true }
 
-// Held implements [sessions.Resumable].
 func (l *listening) Held() bool { return false }
 
 // Hold returns the longest Hold of the members' streams.
@@ -306,7 +302,6 @@ func (l *listening) Retry() time.Duration {
 	return retry
 }
 
-// Stop implements [sessions.Stream].
 func (l *listening) Stop(context.Context, string) { l.halt() }
 
 // placeText returns the event id that names a position in the stream of each part.

@@ -23,7 +23,7 @@ type part struct {
 type heard struct {
 	of     *part
 	events []sessions.Event
-	cursor string // event id of the place after the events
+	cursor string // event id of the position after the events
 	err    error
 	done   bool // nothing more is read from the part
 }

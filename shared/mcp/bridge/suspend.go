@@ -59,7 +59,7 @@ func (in Input) question() question {
 	return question{id: in.Key, key: in.Key, method: in.Method, params: in.Params}
 }
 
-// unable returns the error, in the phase tool_call, for a call that cannot go on.
+// unable returns the error for a call that cannot go on. Its data has the phase tool_call.
 func unable(why string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: "tool_call: " + why, Data: map[string]any{"phase": "tool_call"}}
 }

@@ -73,14 +73,14 @@ type Backend interface {
 	//
 	// Errors: Unavailable (the outcome is unknown), Busy, TooLarge.
 	Deliver(ctx context.Context, d Delivery, box storage.Box) (Tracker, error)
-	// Track returns the Tracker of a request that was accepted earlier, for a client that
-	// comes back for it. Errors: NotFound if the store has no open item of this stream.
+	// Track returns the Tracker of a request that was accepted earlier, for a client that comes back for
+	// it. Errors: NotFound if the store has no open [storage.Item] of this stream.
 	Track(ctx context.Context, s storage.Session, stream storage.StreamID) (Tracker, error)
-	// Answer passes on a client's response to a question, which the store has already. It may be
-	// lost on the way: a box asks for answers when it reconnects, and the sweep looks for the
-	// answers of suspended calls. The box may be asleep if the question belongs to a
-	// suspended call; see [storage.Suspends]. The store has no answer to a question of a server
-	// without a box ([storage.Forwards]): after an error the client must send that answer again.
+	// Answer passes on a client's response to a question, which the store has already. The response may
+	// be lost on the way: a box asks for answers when it reconnects, and a sweep looks for those of
+	// suspended calls. The box may be asleep if the question belongs to a suspended call; see
+	// [storage.Suspends]. The store has no answer to a question of a server without a box
+	// ([storage.Forwards]): after an error the client must send that answer again.
 	Answer(ctx context.Context, a storage.Answer, box storage.Box) error
 	// End tells the box that a session has ended, and ends the session's suspended calls.
 	// The message to the box may be lost without an error.
@@ -155,7 +155,7 @@ type TaskMode string
 
 // Which calls become tasks.
 const (
-	TasksAuto   TaskMode = ""       // calls that take longer than a response may be held
+	TasksAuto   TaskMode = ""       // calls that take longer than a response may be held open
 	TasksAlways TaskMode = "always" // all calls that take longer than a moment
 	TasksOff    TaskMode = "off"    // no calls; the server does not offer tasks
 )

@@ -25,7 +25,7 @@ import (
 //
 // A slow connection is served in the same way. The instance that writes a batch posts events for
 // one second. The rest is delivered by the holder of the lease. When all is delivered, the cursor
-// becomes Live, and later events are posted straight again.
+// becomes Live, and later events are posted directly again.
 //
 // A box that hears nothing sends its batch again. The instance that gets it finds the batch in the log
 // and cannot know whether the first instance is posting it, has posted it or is dead. So it posts
@@ -39,9 +39,9 @@ const (
 	maxSkew      = time.Minute                            // the greatest difference between the clocks of two instances
 	pushLease    = 30 * time.Second                       // how long the lease is valid after each page
 	pushPage     = 100                                    // events between two writes of a cursor
-	toNote       = 5 * time.Second                        // the time that an instance keeps for recording how far it has pushed
-	keptFinished = 32                                     // settled cursors that a record keeps
-	keptOwed     = 1024                                   // cursors that are not settled and that a record keeps; more would not fit a row of the store
+	toNote       = 5 * time.Second                        // time that an instance reserves to record how far it has pushed
+	keptFinished = 32                                     // cursors of streams that were delivered as far as they go; a record keeps no more
+	keptOwed     = 1024                                   // other cursors that a record keeps; more would not fit a row of the store
 	comingUp     = storage.ConnectTimeout + 2*time.Second // for how long after $connect API Gateway may answer 410 for a connection
 	pushRetry    = 50 * time.Millisecond
 	streamLife   = 7 * 24 * time.Hour // the log of a request stream is deleted when it is older than this
@@ -57,9 +57,9 @@ func cursorOf(s *storage.Session, stream storage.StreamID) *storage.Cursor {
 	return nil
 }
 
-// owe adds a cursor unless its stream has one, and drops cursors that are no longer needed. A Live
-// cursor is replaced, with the higher index of the two, because events of a Live stream were
-// posted straight. owe reports whether s changed.
+// owe adds a cursor unless its stream has one, and drops cursors that are no longer needed. It
+// replaces a Live cursor, and takes the higher index of the two, because events of a Live stream were
+// posted directly. owe reports whether s changed.
 func owe(s *storage.Session, c storage.Cursor) bool {
 	if old := cursorOf(s, c.Stream); old != nil {
 		if !old.Live {
@@ -91,7 +91,7 @@ func owe(s *storage.Session, c storage.Cursor) bool {
 }
 
 // doubt is called for a batch that is in the log already. sure means that no other instance can be
-// posting the batch straight now. If that is not sure and the cursor of the stream has no time in
+// posting the batch directly now. If that is not sure and the cursor of the stream has no time in
 // Since, doubt sets Since to the present time, and noted is true.
 func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 	c := cursorOf(s, b.Stream)

@@ -19,7 +19,7 @@ func (u *use) deliver(ctx context.Context, raw []byte, a storage.Address) (*Call
 // the address that deliver names. For a delivery with requests, deliverWith first gets the caller's
 // secrets ([Parts.Secrets]) and then asks [Parts.Gate].
 //
-// Errors: as of [storage.Secrets], of the gate, and of the backend.
+// Errors: those of [storage.Secrets], of the gate, and of the backend.
 func (u *use) deliverWith(ctx context.Context, d Delivery) (*Call, error) {
 	if err := u.getSecrets(ctx, &d); err != nil {
 		return nil, err
@@ -109,8 +109,8 @@ func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
 // is [Delivery.Brief]. The runner then reports sooner that it has taken the request.
 const firstTendBrief = 300 * time.Millisecond
 
-// code returns the digest of the server definition with which a caller's next request is served. A box
-// that is up keeps the definition that it was woken with.
+// code returns the digest of the server definition that a caller's next request uses. A box that is
+// up keeps the definition that it was woken with.
 func (c Caller) code(box storage.Box) string {
 	if box.State != storage.Asleep && box.Code != "" {
 		return box.Code

@@ -290,7 +290,7 @@ func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller
 }
 
 // forClient returns a list without the tools that the caller does not see, and for legacy clients
-// without the members that only modern clients know.
+// without the JSON fields that only modern clients know.
 func (u *use) forClient(ctx context.Context, c Caller, method string, list json.RawMessage) (json.RawMessage, error) {
 	if list == nil {
 		return nil, nil

@@ -60,7 +60,7 @@ func listPart(s storage.Session, c Caller, method string, params json.RawMessage
 	return partOf(s, method, c.Server.whose(s, same))
 }
 
-// sameList reports whether all principals get the same list.
+// sameList reports whether all principals get the same list from this method.
 func (s Server) sameList(method string) bool {
 	return s.SameLists && (method == wire.MethodToolsList || method == wire.MethodResourceTemplatesList)
 }
@@ -82,10 +82,10 @@ func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 // id of a session and the hash of a principal, and so equals neither.
 const anyone = "anyone"
 
-// whose returns a key that is the same for all sessions that share a list, here for the session of.
-// same is the result of sameList: then all sessions share the list. A session whose process has done
-// more than answer lists has its own. Otherwise the sessions of a principal share the list, or those
-// of all principals if the server is Anonymous.
+// whose returns a name for the owners of the list that the session of gets. Sessions with the same
+// name share the list. The name is "" for all if same is true, which is the result of sameList. A
+// session whose process has done more than answer lists has its own name. Otherwise each principal
+// has a name, or all principals have one if the server is Anonymous.
 func (s Server) whose(of storage.Session, same bool) string {
 	switch {
 	case same:
@@ -171,8 +171,8 @@ func (u *use) recorded(ctx context.Context, method string, params json.RawMessag
 	return result, part, err
 }
 
-// plainList returns a list without the members that only modern clients know. A server that speaks
-// both eras may have written them.
+// plainList returns a list without the JSON fields that only modern clients know. A server that
+// speaks both eras may have written them.
 func plainList(list json.RawMessage) json.RawMessage {
 	if wire.Lookup(list, "resultType") == nil {
 		return list

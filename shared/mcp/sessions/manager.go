@@ -26,7 +26,7 @@ func New(store storage.Store, backend Backend, limits Limits) *Manager {
 	return newManager(store, backend, limits.withDefaults(), Parts{Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)})
 }
 
-// Parts are what a [Manager] can have besides its store and backend. Each may be nil.
+// Parts are the optional parts of a [Manager]. Each may be nil.
 type Parts struct {
 	Clients storage.Clients // posts to the connections of WebSocket clients, and closes them
 	Held    *Held           // knows which tools of servers were accepted; see [Server.Pin]

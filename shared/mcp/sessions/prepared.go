@@ -37,8 +37,8 @@ func nothingYet(s storage.Session, method string) json.RawMessage {
 // mostTold is how many sessions Prepared reads at once.
 const mostTold = 1000
 
-// Prepared sends list_changed to the clients of a server whose preparation has ended, well or not:
-// modern clients, and those of sessions that began at or after since.
+// Prepared sends list_changed to the clients of a server whose first installation has ended,
+// successfully or not: to modern clients, and to those of sessions that began at or after since.
 //
 // Errors: Unavailable.
 func (h *Manager) Prepared(ctx context.Context, server string, since time.Time) error {

@@ -15,7 +15,7 @@ import (
 // event stream of HTTP+SSE (I1 in the package comment). Every instance that appends events uses a
 // Publisher. It holds nothing between calls and is safe for concurrent use.
 //
-// Usually a Publisher writes an event to the log and posts it straight to the WebSocket connection of
+// Usually a Publisher writes an event to the log and posts it directly to the WebSocket connection of
 // its request, and changes no other record. Once that connection is gone, the session's record
 // says which events the client has not got (see cursors.go).
 type Publisher struct {
@@ -121,7 +121,7 @@ func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err er
 	return true, o.byRecord(ctx, ps, reached)
 }
 
-// post sends a batch straight to the connection of its address. reached is the index of the last
+// post sends a batch directly to the connection of its address. reached is the index of the last
 // event that the connection took. post stops when an event cannot be posted or the time until has
 // passed. It posts no event of the standalone stream while the session's record has a cursor of that
 // stream that is not Live: then earlier events have to be pushed first.
@@ -194,7 +194,7 @@ func noteReached(s *storage.Session, b storage.Batch, i storage.Index) bool {
 	}
 }
 
-// revive makes the cursor of a stream Live again, so that later events are posted straight. It
+// revive makes the cursor of a stream Live again, so that later events are posted directly. It
 // changes only streams of ps whose events were all pushed and whose connection is still there.
 func (o Publisher) revive(ctx context.Context, ps []Published) error {
 	for {
@@ -224,7 +224,7 @@ func (o Publisher) revive(ctx context.Context, ps []Published) error {
 		}
 		if heldAt(s.Pusher, time.Now()) {
 			// The holder of the lease still has the old cursor. If it ran on while events were
-			// posted straight, it would push them again. So wait for it, if there is time.
+			// posted directly, it would push them again. So wait for it, if there is time.
 			if end, ends := ctx.Deadline(); ends && time.Until(end) < toNote {
 				return errSlow
 			}
@@ -264,9 +264,9 @@ func (o Publisher) copyOut(ctx context.Context, ps []Published) error {
 }
 
 // appendOut writes a batch at the end of the stream [storage.LegacySSE]. It drops a batch of a box
-// that the stream has already: one with the Gen of the tail, and with its Seq or a lower one. A
-// batch of an instance, whose Gen is 0, or of an older Gen is written with Gen and Seq of the tail.
-// So the tail always has the newest batch of a box.
+// that the stream has already: one that has the Gen of the tail, and no higher Seq. A batch of an
+// instance, whose Gen is 0, or of an older Gen is written with Gen and Seq of the tail. So the tail
+// always has the newest batch of a box.
 func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {

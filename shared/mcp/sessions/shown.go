@@ -13,15 +13,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A caller may see only some tools of a server ([Caller.Tools]). The address of a request for a list
-// says which ([storage.Address.Shown]), and a Publisher leaves out the others before it writes the
-// answer to the log. So a client gets the same list from the log, over its WebSocket, and again after
-// a connection broke. The handshake record keeps the whole list; Manager leaves out tools of it for
+// A caller may see only some tools of a server ([Caller.Tools]). The [storage.Address] of a request
+// for a list says which (Shown), and a Publisher leaves out the others before it writes the answer to
+// the log. So a client gets the same list from the log, over its WebSocket, and again after a
+// connection broke. The handshake record keeps the whole list; Manager leaves out tools of it for
 // each caller.
 //
 // If a server has a [Server.Pin], clients see its tools as they were when they were accepted,
-// whatever the server lists now. The first list of a server is accepted automatically, later
-// changes by an operator. A call of a tool that was not accepted is refused.
+// whatever the server lists now. The first list of a server is accepted automatically. An operator
+// accepts later changes. A call of a tool that was not accepted is refused.
 
 // shownTo returns the [storage.Address.Shown] of a delivery. lists are the ids of the requests for
 // lists of tools in it. shownTo returns nil if the client sees all tools as the server lists them.
@@ -97,7 +97,7 @@ func (o Publisher) shown(ctx context.Context, a storage.Address, b storage.Batch
 	return b, nil
 }
 
-// Held keeps the tools of servers that were accepted; see [Server.Pin].
+// Held keeps the tools of servers as they were accepted; see [Server.Pin].
 type Held = held.Keeper
 
 func (o Publisher) keeper() *Held {
