@@ -48,6 +48,16 @@ func (w *world) ofTask(method, name, params string) string {
 	return a.last(w.t)
 }
 
+// A function that executes a call itself must keep the response open until the call has ended. So
+// the call becomes no task, however long it takes.
+func TestACallThatItsOwnFunctionExecutesBecomesNoTask(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.apart = false
+		got := w.modern("tools/call", "steps", `"name":"steps","arguments":{"n":1,"millis":60000},`, knowsTasks)
+		commontest.Equal(t, "done", textOf(t, got.last(t)))
+	})
+}
+
 // agreed returns a member of params that answers a question.
 func agreed(key string) string {
 	return `"inputResponses":{"` + key + `":` + results()["elicitation/create"] + `},`
