@@ -166,9 +166,10 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 	return due
 }
 
-// answer sends the outcome of a call. A client that closes the response cancels the call, unless it
-// brought a requestState or an idempotency key: with these it can come back. server is serverInfo,
-// nil if it is not known.
+// answer sends the outcome of a call. A client that closes the response cancels the call, in any round,
+// unless the call has an idempotency key. If the store fails instead, a client that brought a
+// requestState can send its request again, and the call goes on. server is serverInfo, nil if it is
+// not known.
 func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge.Turn) error {
 	m.x.called.stream = call.Stream()
 	out := newReply(m)
