@@ -237,7 +237,7 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 		return held, k.reschedule(ctx, a)
 	case due.Until.After(now):
 		return due.Until, nil
-	case due.Tries >= maxAlarmTries: // the function of the last try died
+	case due.Tries >= maxAlarmTries: // the function that made the last try has died
 		k.Log.WarnContext(ctx, "alarm given up", "server", a.Server, "session_id", a.Session, "alarm", a.Name, "tries", due.Tries)
 		_, err := s.State(OfSession).save(ctx, v, nil)
 		return held, err

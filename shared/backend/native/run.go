@@ -18,7 +18,7 @@ const (
 	// traceAfter is when the run writes an item for a request that has not ended. Earlier
 	// events go into the log together with the item, or with the answer.
 	traceAfter = time.Second
-	// gatherFor is how long later events are gathered for one write.
+	// gatherFor is how long the events after traceAfter are gathered for one write.
 	gatherFor = 100 * time.Millisecond
 	// lease is how long an item is valid, and renew how often the run renews it. look is
 	// how often the run reads it: a client may have cancelled through another function.

@@ -77,7 +77,7 @@ func opened(ctx context.Context, t Ticket) {
 	}
 }
 
-// trace adds the trace of a request that the frame is about; "" is none.
+// trace adds the name that a request of the frame has in logs; see storage.WithTrace. "" is none.
 func (a *account) trace(t string) {
 	if t != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, t) {
 		a.traces = append(a.traces, t)

@@ -28,9 +28,9 @@ type Config struct {
 	// those of the relay itself. It fails with NotFound if the server is not configured
 	// (any more).
 	Launch func(box storage.Box) (map[string]string, error)
-	// Resolve returns the variables of an invited runner that hold secrets from other
-	// services. hello calls it once for each welcome with a launch. It fails with
-	// Unavailable, and then the runner says hello again. nil means that there are none.
+	// Resolve returns those environment variables that hold secrets from other services, for a
+	// runner that asks for its environment (frame.Hello.Invited). If it fails with Unavailable, the
+	// runner asks again. nil means that there are none.
 	Resolve func(ctx context.Context, box storage.Box) (map[string]string, error)
 	// Definition returns the name of the definition that a server has now, in the form of
 	// frame.Hello.Digest; "" if it is not configured any more. A runner that was started

@@ -24,8 +24,8 @@ const (
 )
 
 // Halt stops processes of a box. up is false if the box was asleep, so that there was nothing
-// to stop. If the box is still starting, Halt gives the start up, or for one session ends the
-// calls of that session that wait for the box. Halt returns when the runner was told, not when
+// to stop. If the box is still starting, Halt gives the start up; for a single session it only ends
+// the calls of the session that wait for the box. Halt returns when the runner was told, not when
 // the processes have ended.
 //
 // Errors: Unavailable; the processes may have been stopped or not.

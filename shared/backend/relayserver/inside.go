@@ -285,7 +285,7 @@ func (in *Inside) Left(env map[string]string) {
 	in.remove(l)
 }
 
-// runs reports whether a task is a box of this program. The record of the box may not be
+// runs reports whether a task is a box of this program, even if the record of the box is not
 // written yet.
 func (in *Inside) runs(t fleet.Status) bool {
 	if in == nil {

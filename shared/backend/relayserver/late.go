@@ -88,7 +88,7 @@ func (r runner) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 		return no, r.h.endedItem(ctx, it)
 	}
 	if b.Over(t.Gen) {
-		return no, nil // the sweep or a waiting function will end the item
+		return no, nil // the sweep or a waiting function will end the request
 	}
 	return frame.May{ID: f.ID, Round: f.Round}, nil
 }

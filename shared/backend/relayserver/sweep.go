@@ -25,7 +25,7 @@ func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
 // itself much sooner.
 const orphanAge = 10 * time.Minute
 
-// Sweep compares the record of every box that is not asleep or has items with the fleet's list
+// Sweep compares the record of every box that is up or has items with the fleet's list
 // of tasks. A box whose task is gone is lost. A task that no record names is stopped. The
 // schedule calls Sweep, and a machine calls it when it starts. After an error Sweep goes on
 // with the other boxes. It returns all errors joined.
@@ -142,8 +142,8 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 }
 
 // stopFailure is the failure that clients get when a task has ended. starting says that the
-// task ended before its first hello; if it is false, the task ended during their requests. t
-// is the zero Status if the fleet has no record of the task any more.
+// task ended before its first hello; otherwise it ended while it had requests. t is the zero
+// Status if the fleet has no record of the task any more.
 func stopFailure(t fleet.Status, starting bool) storage.Failure {
 	f := storage.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
 	switch {

@@ -34,7 +34,7 @@ const (
 	gather      = 100 * time.Millisecond // the wait for more questions after the first
 	resumeWait  = time.Second            // the pause before a stream is resumed, if the server does not name one
 	maxWait     = time.Minute            // the longest pause before a stream is resumed
-	resumeTries = 8                      // how often a stream is resumed without any event, if the server does not say when
+	resumeTries = 8                      // how often a stream is resumed without any event, if the server names no pause
 	quietFirst  = 2 * time.Second        // a resumed stream that is silent for so long is resumed again
 )
 

@@ -342,7 +342,7 @@ func (e *standaloneStream) pass(ctx context.Context, event wire.SSE) bool {
 	return ctx.Err() == nil
 }
 
-// takers returns the subscribers that take events.
+// takers returns the subscribers that take questions and log messages; see join.
 func (e *standaloneStream) takers() []*subscriber {
 	e.x.s.mu.Lock()
 	defer e.x.s.mu.Unlock()

@@ -222,7 +222,8 @@ type Boxes interface {
 	// SaveBox replaces a box record if the stored Rev equals b.Rev, where 0 means that
 	// there is none, and stores Rev+1. Errors: Conflict.
 	SaveBox(ctx context.Context, b Box) error
-	// Due returns the boxes that are not asleep or have items. It may take several round trips.
+	// Due returns the boxes that are up (not asleep), and those that have items. It may take several
+	// round trips.
 	Due(ctx context.Context) ([]BoxID, error)
 }
 

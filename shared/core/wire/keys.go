@@ -127,7 +127,7 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 		before := len(folded)
 		name := where.named(key)
 		if name != "" && string(key) == name {
-			folded = append(folded, key...) // every deciding key has a lower-case letter, so it equals no folded key
+			folded = append(folded, key...) // each key of where has a lower-case letter, so it equals no folded key
 		} else {
 			folded = fold(folded, key)
 			name = where.named(folded[before:])

@@ -162,9 +162,8 @@ func (f *Fleet) logs() *logging {
 
 // register creates the task definition, or one more revision of it. Equal revisions are
 // harmless: ECS uses the last one. To find out first whether the definition exists, the
-// functions would need the right to read every task definition of the account. If the image is
-// that of one server, the definition names it by the digest that it has now. The digest in the
-// name of the family covers only the image's name.
+// functions would need the right to read every task definition of the account. In a definition
+// for one server, register replaces the name of the server's image by one with its present digest.
 func (f *Fleet) register(ctx context.Context, def definition) error {
 	if def.own {
 		if err := f.pin(ctx, &def.Containers[0]); err != nil {

@@ -121,7 +121,7 @@ type Needs struct {
 	Image       bool          // the server has a container image
 	HostPath    bool          // the server writes to a folder of the host
 	Confined    bool          // the server must be confined within the box
-	Installs    bool          // the start must install packages that no snapshot has
+	Installs    bool          // the box must install packages when it starts, because no snapshot has them
 }
 
 // Limits of a box on Lambda.
