@@ -11,8 +11,8 @@ import (
 )
 
 // Executor is a server that runs elsewhere. This package treats it like a server in Go: it
-// sends each request in the modern era, stores what comes back, and executes calls in
-// rounds. An Executor is safe for concurrent use.
+// sends each request in the modern era, stores what comes back, and goes on with a call when
+// the client has answered. An Executor is safe for concurrent use.
 type Executor interface {
 	// Send has the server answer one request. It returns when the request has its answer, or
 	// soon after ctx has ended. It also returns when the server asks its client; the result

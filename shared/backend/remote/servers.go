@@ -39,8 +39,8 @@ type Server struct {
 	// while no caller is present. nil: there are none.
 	Secrets func(ctx context.Context, s storage.Session) (map[string]storage.Secret, error)
 	Answer  time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
-	// Here says that no other process goes on with a call of this one, so that a stream that this
-	// process keeps open is found again.
+	// Here says that only this process goes on with its calls, so that it finds the streams that it
+	// has kept open.
 	Here bool
 }
 

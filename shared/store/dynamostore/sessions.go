@@ -114,7 +114,7 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 	})
 }
 
-// list returns up to limit records in order of their partition keys, of which all are above after.
+// list returns up to limit records whose partition keys are above after, in the order of these keys.
 // keys returns the partition keys that follow its argument, in order, and none at the end; its limit
 // is how many records are still wanted. read decodes a row; ok is false for a record that does not
 // belong to the list. list leaves out rows that have expired.

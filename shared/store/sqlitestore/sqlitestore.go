@@ -65,7 +65,7 @@ type Options struct {
 	// beside a file.
 	vfs   string
 	space func(path string) room
-	sync  func() error // in place of the fsync behind
+	sync  func() error // replaces the fsync that Behind puts off
 }
 
 func (o Options) withDefaults() Options {

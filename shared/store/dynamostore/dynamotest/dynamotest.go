@@ -64,7 +64,7 @@ func (s *Server) Endpoint() (string, error) {
 // stdin ends, even if the tests are killed.
 func (s *Server) run(dir string) error {
 	lib := filepath.Join(dir, "lib")
-	// It lives for some seconds: optimizing it takes longer than it saves.
+	// The process lives for some seconds, so optimizing its code would take longer than it saves.
 	s.process = exec.CommandContext(context.Background(), "java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.library.path="+lib,
 		"-cp", dir+string(os.PathListSeparator)+filepath.Join(lib, "*"), "Loopback")
 	var stderr strings.Builder
