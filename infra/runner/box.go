@@ -58,7 +58,8 @@ type setup struct {
 	baked    string        // folder of installs in the image, "" for none
 }
 
-// newBox makes the box of a server.
+// newBox makes the box of a server. If the server must not run here, each start of a process fails
+// with the reason.
 func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	s, unresolved := s.Resolve(at.env.lookup)
 	if unresolved == nil {
@@ -124,7 +125,6 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	return b
 }
 
-// provisionerFor returns the provisioner for the processes of a server.
 func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision.Provisioner {
 	environ := at.own
 	c := provision.Config{
@@ -143,9 +143,9 @@ func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision
 // DrainTime is how long calls in flight may take to end when the runner is told to stop.
 const DrainTime = 5 * time.Second
 
-// live runs the link until the box sleeps, a newer runner runs it, or ctx ends. At the end of ctx
-// it stops the processes while the link still works, so that the ends of open requests reach the
-// host. of returns the box, nil if there is none yet.
+// live runs the link to the host until the box sleeps, a newer runner runs the box, or ctx ends. At
+// the end of ctx it stops the processes while the link still works, so that the ends of open requests
+// reach the host. of returns the box, nil if there is none yet.
 func live(ctx context.Context, link frame.Link, guarded *guard.Guard, of func() *prepared) error {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})

@@ -41,8 +41,8 @@ func surroundings(s serversfile.Server, environ map[string]string) map[string]st
 	return env
 }
 
-// newConfiner makes a confiner. It fails if the system lacks a guard without which the server must
-// not run.
+// newConfiner makes a confiner. It fails if the system lacks a [sandbox.Guard] without which the
+// server must not run.
 func newConfiner(s serversfile.Server, work string, env map[string]string, on sandbox.Support) (*confiner, error) {
 	c := &confiner{box: s.Box, on: on, temp: filepath.Join(work, "tmp"), env: env}
 	if _, err := sandbox.New(c.policy(provision.Launch{}, ""), on); err != nil {

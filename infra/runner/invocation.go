@@ -12,20 +12,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 )
 
-// invocationLinger is how long a runner in a Lambda function stays connected after its bye. Each
-// second costs money, and a later message starts the box again.
+// invocationLinger is how long a runner in a Lambda function stays connected after it has told the
+// host that the box sleeps. Each second costs money, and a later message starts the box again.
 const invocationLinger = 200 * time.Millisecond
 
-// invocation is the runner of one Lambda invocation. Its box is made when the welcome of the host
-// brings its settings.
+// invocation is the runner of one Lambda invocation. Its box is made when the first answer of the
+// host brings the settings.
 type invocation struct {
 	base environment // the environment of this program, without settings of boxes
 	log  *slog.Logger
-	made atomic.Pointer[prepared] // the box, nil before the welcome
+	made atomic.Pointer[prepared] // the box, nil before that answer
 }
 
 // host runs the box of an invocation until it sleeps, a newer runner runs it, or ctx ends. It
-// returns the status for the fleet.
+// returns the status for the response to the invocation.
 func (g *invocation) host(ctx context.Context, i fleet.Invitation, deadline time.Time) fleet.Status {
 	end := i.End()
 	end.Started = time.Now()

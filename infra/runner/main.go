@@ -16,7 +16,7 @@
 //	                        processes; by default neither is kept
 //	DORMOUSE_SHOW_OUTPUT    "on": errors quote the last stderr and stdout of servers. By
 //	                        default only the operator sees them
-//	DORMOUSE_BOX_TASK       the fleet's id of the runner's task
+//	DORMOUSE_BOX_TASK       the host's name for the runner, such as the ARN of its task
 //	DORMOUSE_METRICS        namespace of metrics; by default there are none
 //	DORMOUSE_SNAPSHOTS      where workspaces are stored while the box sleeps: "host" for
 //	                        URLs from the host, or folder:PATH with an absolute path; by
@@ -107,8 +107,8 @@ func Main() {
 	}
 }
 
-// ExitCode returns the exit code for an error, 0 for nil. The code tells the fleet, and through it
-// the host, why the runner ended.
+// ExitCode returns the exit code for an error, 0 for nil. The code tells the host why the runner
+// ended.
 func ExitCode(err error) int {
 	switch {
 	case err == nil:

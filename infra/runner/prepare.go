@@ -71,7 +71,7 @@ func (a assignment) config(log *slog.Logger) runner.Config {
 	}
 }
 
-// prepared is a box that is ready to run, and what it has on this machine.
+// prepared is a box that is ready to run, with its folders on this machine.
 type prepared struct {
 	server  serversfile.Server
 	box     *adapter

@@ -33,11 +33,11 @@ type notice struct {
 
 // statusFile is a file with the states of a box's processes. It contains no secrets, and only the
 // user of the runner can read it. The runner removes it at its end. If the runner is killed, the
-// file stays, but its task does not run any more. A box inside of this program has no file:
-// [Processes] returns its states. A nil statusFile shows nothing.
+// file stays, but the task in its name does not run any more. A box inside of this program has no
+// file: [Processes] returns its states. A nil statusFile shows nothing.
 type statusFile struct {
 	path string // path of the file; "" for a box inside of this program
-	task string // the fleet's id of the box's task, if path is ""
+	task string // the id of the box's task, if path is ""
 	log  *slog.Logger
 
 	mu     sync.Mutex

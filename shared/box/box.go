@@ -127,7 +127,7 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 		p = g.start(free)
 		if again {
 			g.anew(st, msgs)
-			if b.server.Images == nil { // with Images, the process may get its memory back
+			if b.server.Images == nil { // with Images, the handshake logs it if the memory of the process is lost
 				g.logAnew()
 			}
 		}

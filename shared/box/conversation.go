@@ -57,7 +57,7 @@ type clockSide interface {
 	closed(q *question)
 	// quiet is called when no request is in flight any more.
 	quiet()
-	// over is called when a request ends that was sent to the process.
+	// over is called when a request that was sent to the process ends.
 	over()
 }
 
@@ -87,7 +87,7 @@ type conversation struct {
 	byID      map[clientID]*request
 	passed    *list.List           // the requests, as *request, that were sent to the process, oldest first
 	questions map[string]*question // open questions, by the id that the client sees
-	asked     map[string]*question // questions by the key of the id that the server gave them
+	asked     map[string]*question // open questions, by the [idKey] of the id that the process gave them
 	questionN int64                // how many questions the process has asked so far
 }
 

@@ -109,7 +109,7 @@
 //
 // [Server].MaxProcesses may limit the number of processes. At the limit a new process
 // takes the room of the process that has been idle longest. When all processes are at
-// work, the box refuses the requests with a time to come back.
+// work, the box refuses the requests, and says when the client may try again.
 //
 // Every process has a variable with a unique value, its mark, in its environment, and its children
 // inherit it. When the process has exited, the box finds and ends its children by the mark, even if

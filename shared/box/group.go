@@ -52,7 +52,7 @@ func (g *group) anew(st *stream, msgs []wire.Message) {
 	}
 }
 
-// logAnew logs that a session that goes on got a new process, which has nothing in memory.
+// logAnew logs that a session got a new process, without the memory of its previous one.
 func (g *group) logAnew() {
 	if g.isAnew {
 		g.box.log.Info("process started anew in a living session: what the one before had in memory is gone",

@@ -15,7 +15,7 @@ type handshake struct {
 	begun     time.Time
 	probe     probe
 	stateless bool        // the box speaks the stateless protocol (2026-07-28) to the process
-	refused   *fault      // the error of the previous process, which did not speak the other protocol; nil if there was none
+	refused   *fault      // the error of the previous process, which refused the other protocol; nil if there was none
 	insist    *time.Timer // sends initialize to a process that does not answer server/discover
 	startup   *time.Timer // limits the time for the handshake
 }

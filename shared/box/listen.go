@@ -197,8 +197,8 @@ func (l *listener) unnamed(m wire.Message, raw []byte) {
 }
 
 // garbled handles a part of a line that is no message. The part may be a broken response, whose
-// request would otherwise wait until its deadline. garbled ends that request: at once if the part
-// is JSON, and else after [repair], unless the right response comes.
+// request would otherwise wait until its deadline. If the part is JSON, garbled ends that request at
+// once. Otherwise it ends it after [repair], if the right response has not come by then.
 func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool) {
 	why := err.Error()
 	var wrong *wire.Error
@@ -221,8 +221,8 @@ func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool)
 // maxMethod is how many bytes of a method the log line about a dropped message shows.
 const maxMethod = 64
 
-// noise counts a part that is no message. If the log does not have the part (kept), noise sets
-// l.note, which says in the log why the part was dropped.
+// noise counts a part that is no message. If kept is false, the log does not have the part, so noise
+// sets l.note, a line for the log that says why the part was dropped.
 func (l *listener) noise(raw []byte, why string, kept bool) {
 	p := l.p
 	p.output.wrote.lines++

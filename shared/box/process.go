@@ -57,7 +57,7 @@ type notes struct {
 type ending struct {
 	told     bool   // the box has told the process to end
 	left     bool   // the process exited, or closed its stdin or stdout, before the box told it to end
-	failed   *fault // the error with which requests of the process end; nil if its exit says why
+	failed   *fault // the error with which requests of the process end; nil if its exit explains that
 	followed bool   // another process starts after the end of this one
 	replaced string // why another process takes over the conversation, for the log; "" if none does
 
@@ -121,8 +121,8 @@ func (p *process) fail(f *fault) {
 	p.endRequests(p.failed)
 }
 
-// stop begins to end the process. A request that the process still answers ends well. The others
-// end with f when the process has exited.
+// stop begins to end the process. The process may still answer requests. Those that it does not
+// answer end with f when it has exited.
 func (p *process) stop(f *fault) {
 	if p.failed == nil && f != nil {
 		own := *f // a copy, because fill adds facts about this process

@@ -28,7 +28,7 @@ type request struct {
 	due    time.Time     // when timer fires
 	left   time.Duration // how much time is left until due, while the timer stands still because asked is not 0
 	asked  int           // how many of its questions are open
-	before written       // what the process had written when it was sent the request
+	before written       // how much the process had written when it was sent the request
 	given  handed        // how the request was sent to the process
 	broken bool          // the process has sent a response that cannot be read
 
@@ -57,8 +57,8 @@ type question struct {
 	due     time.Time // when timer fires
 }
 
-// stream returns the stream on which the question was sent. nil is the standalone stream, if the
-// process has only one session.
+// stream returns the stream on which the question was sent. For a process with only one session, nil
+// means the standalone stream.
 func (q *question) stream() *stream {
 	switch {
 	case q.call != nil:

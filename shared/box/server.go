@@ -124,7 +124,8 @@ type Server struct {
 	ShowOutput bool
 
 	// Era is the protocol version or versions that the server was found to speak before, "" if
-	// that is not known. It saves the box a probe. If it is wrong, the box finds out again.
+	// that is not known. With it the box need not try server/discover. If it is wrong, the box
+	// finds that out.
 	Era bridge.Era
 
 	// StartupTimeout limits the time from the start of a process, including its preparation, until

@@ -146,7 +146,7 @@ func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) 
 		return nil, err
 	}
 	if err := p.nap.control.Freeze(within, to); err != nil {
-		_, _ = unread() // only closes it
+		_, _ = unread() // only closes the pipe
 		return nil, err
 	}
 	for _, over := range []<-chan struct{}{p.child.Exited(), p.nap.heard} {

@@ -103,7 +103,7 @@ func storeFlag(f *flag.FlagSet) *string {
 	return f.String("store", filepath.Join(cache, "dormouse", "images"), "`folder` of the images")
 }
 
-// kept returns the Store in a folder.
+// kept returns the Store in the folder dir, with the keeper's settings.
 func kept(dir string) (image.Store, error) {
 	init, err := box.Init()
 	return image.Store{Dir: dir, Limits: image.DefaultLimits(), Nameserver: gate.Nameserver, Init: init, InitPath: box.InitPath}, err

@@ -40,8 +40,8 @@ func (b *Budget) Hold(bytes int) {
 	}
 }
 
-// Room waits until the sum is not over the limit. It returns false after ten seconds; then the
-// bytes belong to servers that do not finish their lines, or the store accepts nothing.
+// Room waits until the sum is not over the limit, and returns true. It returns false after ten
+// seconds, as when servers do not finish their lines, or the store accepts nothing.
 func (b *Budget) Room() bool {
 	if b == nil {
 		return true

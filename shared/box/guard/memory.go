@@ -16,12 +16,12 @@ const (
 	// start, in which it has not yet taken its memory.
 	perStart = 32 << 20
 	settle   = time.Second
-	// The memory is full when less than 1/leftPart of it is free, but at least leftLeast and at
-	// most leftMost bytes.
+	// The memory is full when less than 1/leftPart of it is free. This threshold is at least
+	// leftLeast and at most leftMost bytes.
 	leftPart            = 32
 	leftLeast, leftMost = 32 << 20, 256 << 20
-	// looks is how often, every quarter of a second, Room checks whether other programs have made
-	// room.
+	// looks is how many times Room checks, every quarter of a second, whether other programs have
+	// made room.
 	looks = 12
 )
 
@@ -38,7 +38,7 @@ type Memory struct {
 
 	mu      sync.Mutex
 	boxes   map[Sleeper]bool
-	started []time.Time // when processes were started, within the last settle
+	started []time.Time // when processes were started, without starts that are longer ago than settle
 }
 
 // Sleeper is a box that can end an idle process to free memory.
@@ -145,8 +145,8 @@ func (m *Memory) Room(ctx context.Context) error {
 	}
 }
 
-// young returns how many processes were started within the last settle, and when the first of them
-// was.
+// young returns how many processes were started less than settle ago, and when the first of these
+// was started.
 func (m *Memory) young() (n int, first time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

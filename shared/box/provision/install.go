@@ -29,7 +29,7 @@ type recipe struct {
 	whole func(dir string) bool
 }
 
-// build is what a running install works with.
+// build is the folder and the log of an install that is being made.
 type build struct {
 	dir string
 	log *output // gets the output of commands
@@ -136,8 +136,8 @@ func removeInstall(dir string) error {
 // maxManifest is the largest manifest that is read, in bytes.
 const maxManifest = 10 << 20
 
-// manifest reads a file of the host path. It returns nil if the file does not exist, and an error
-// if it is a link that leads out of the host path.
+// manifest reads a file in root, such as package.json. It returns nil if the file does not exist, and
+// an error if it is a link that leads out of root.
 func manifest(root *os.Root, name string) ([]byte, error) {
 	f, err := root.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,9 +15,9 @@ import (
 // nodeVersion is a script that prints everything that decides whether compiled packages fit.
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
-// node installs the packages of package-lock.json in the host path, or those that its package.json
-// asks for. It links node_modules of the workspace to them. If node_modules is a folder there, the
-// process has made it, and node does nothing.
+// node installs the packages of package-lock.json in Server.HostPath, or those that package.json
+// there asks for. It links node_modules of the workspace to them. If node_modules is a folder in the
+// workspace, the process has made it, and node does nothing.
 func (s *provisioning) node(ctx context.Context) error {
 	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
 		return nil
@@ -53,15 +53,15 @@ func (s *provisioning) node(ctx context.Context) error {
 	s.launch.Reads = append(s.launch.Reads, dir)
 	s.launch.Unrun = unrun(dir)
 	modules := filepath.Join(dir, "node_modules")
-	if err := os.MkdirAll(modules, 0o755); err != nil { // a lock may have no packages, so there is no folder yet
+	if err := os.MkdirAll(modules, 0o755); err != nil { // a package-lock.json may list no packages, so there is no folder yet
 		return err
 	}
 	s.launch.Path = append([]string{filepath.Join(modules, ".bin")}, s.launch.Path...)
 	return s.link(modules)
 }
 
-// nodeWants is what the manifests of the host path ask for. If lock is "" and open is false,
-// there is nothing to install.
+// nodeWants is what package.json and package-lock.json in Server.HostPath ask for. If lock is "" and
+// open is false, there is nothing to install.
 type nodeWants struct {
 	lock  string            // name of the lock file, "" for none
 	files map[string][]byte // the manifests that npm needs, by name
@@ -127,8 +127,8 @@ func asks(manifest []byte) (bool, error) {
 	return len(p.Dependencies)+len(p.OptionalDependencies) > 0, nil
 }
 
-// lockNode resolves the packages that package.json asks for, and puts the lock into want. The lock
-// stays in the cache, so each start installs the same packages until package.json changes.
+// lockNode resolves the packages that package.json asks for, and puts the package-lock.json into
+// want. It stays in the cache, so each start installs the same packages until package.json changes.
 func (s *provisioning) lockNode(ctx context.Context, npm string, want *nodeWants) error {
 	const file = "package-lock.json"
 	l, err := s.locked(ctx, lockName("npm", "project", want.parts...), "the Node.js dependencies", func(ctx context.Context, b build) ([]byte, error) {

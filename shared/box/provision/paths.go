@@ -132,10 +132,9 @@ func inVenv(venv, bin string) bool {
 	return slices.Contains([]string{".venv", "venv", "env", ".env"}, venv) && (bin == "bin" || bin == "Scripts")
 }
 
-// rewrite adapts the command line to the workspace. It changes paths below the host path into
-// paths in the copy. Programs of the host path's virtual environment become plain names, because
-// they are installed anew. If the command is such a program, plain is its plain name; otherwise
-// plain is "".
+// rewrite adapts the command line to the workspace. It changes paths below Server.HostPath into
+// paths in its copy. Programs of a virtual environment there become plain names, because they are
+// installed anew. If the command is such a program, plain is its plain name; otherwise plain is "".
 func (s *provisioning) rewrite() (plain string, err error) {
 	l := &s.launch
 	from := []string{s.host}

@@ -211,7 +211,7 @@ func (s *provisioning) all(ctx context.Context, process string) error {
 	return s.tool(ctx)
 }
 
-// dependencies installs what the program in the host path needs, and adapts the command line to
+// dependencies installs what the program in Server.HostPath needs, and adapts the command line to
 // it.
 func (s *provisioning) dependencies(ctx context.Context) error {
 	if s.host == "" {
@@ -230,7 +230,7 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 		s.launch.Command = "python" // the interpreter of the virtual environment, which was made with the Python in the command
 	}
 	if plain != "" && python == "" {
-		// The virtual environment of the host path is not copied, and no manifest lists its
+		// A virtual environment is not copied, and no file such as requirements.txt lists its
 		// packages. So the process can use only an interpreter without them.
 		s.launch.Command = s.firstProgram(s.launch.Command, plain, "python3")
 	}

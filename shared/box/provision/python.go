@@ -29,9 +29,9 @@ func platform(version string) string {
 	return words[0] + " " + words[2]
 }
 
-// python installs the dependencies of the host path into a virtual environment, in which the
-// process will run. It returns the folder of the install, "" if there are no manifests. hint is
-// the interpreter of the server's own command.
+// python installs the dependencies that pythonManifests in Server.HostPath declare. The process will
+// run in the virtual environment with them. python returns the folder of the install, "" if there
+// are no such files. hint is the interpreter of the server's own command.
 func (s *provisioning) python(ctx context.Context, hint string) (string, error) {
 	root, err := os.OpenRoot(s.host)
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *provisioning) enter(venv, reads string) {
 	s.launch.Reads = append(s.launch.Reads, reads)
 }
 
-// pythonWants is what the manifests of the host path ask for.
+// pythonWants is what the files of pythonManifests in Server.HostPath ask for.
 type pythonWants struct {
 	requirements bool     // there is a requirements.txt
 	text         string   // all requirements in one text, without those that name folders

@@ -86,8 +86,8 @@ func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) err
 	return os.WriteFile(filepath.Join(b.dir, unrunFile), []byte(strings.Join(scripts, "\n")), 0o644)
 }
 
-// npmPackages returns the packages in a lock, by their folders. The entry "" is the project, which
-// requires the others.
+// npmPackages returns the packages in a package-lock.json, by their folders. The entry "" is the
+// project, which requires the others.
 func npmPackages(lock []byte) (map[string]npmPackage, error) {
 	var l struct {
 		Packages map[string]npmPackage `json:"packages"`
@@ -104,7 +104,7 @@ type npmPackage struct {
 	Dependencies map[string]string `json:"dependencies"`
 }
 
-// npmTop returns a package.json that fits a lock.
+// npmTop returns a package.json that fits a package-lock.json.
 func npmTop(lock []byte) ([]byte, error) {
 	all, err := npmPackages(lock)
 	if err != nil {
@@ -113,9 +113,9 @@ func npmTop(lock []byte) ([]byte, error) {
 	return json.Marshal(map[string]any{"private": true, "dependencies": all[""].Dependencies})
 }
 
-// hashed returns an error if a lock does not determine the bytes of each package. The commit of a
-// repository counts as a hash. The hash of a package also covers the packages that are bundled in
-// it.
+// hashed returns an error if a package-lock.json does not determine the bytes of each package. The
+// commit of a repository counts as a hash. The hash of a package also covers the packages that are
+// bundled in it.
 func hashed(lock []byte) error {
 	all, err := npmPackages(lock)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // shared lock on this file until it is closed. The kernel releases the lock of a program that
 // dies. To remove an install, Tidy needs the exclusive lock.
 
-// Keep limits a cache. Zero means no limit.
+// Keep limits what stays in a cache. Zero means no limit.
 type Keep struct {
 	Age   time.Duration // how long an install may be unused
 	Bytes int64         // of all installs together; those that were used last stay

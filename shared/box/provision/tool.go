@@ -72,7 +72,7 @@ func (s *provisioning) localBin(r request) bool {
 type handler struct {
 	runtime string // identity of the interpreter of the program
 	enter   bool   // the install is a virtual environment
-	// lock returns the name of the lock for the request.
+	// lock returns the name of the lock (see [locked]) for the request.
 	lock func(ctx context.Context) (string, error)
 	// resolve chooses versions, and returns the text of a new lock. b.dir is empty.
 	resolve func(ctx context.Context, b build) (lock []byte, err error)
@@ -83,8 +83,8 @@ type handler struct {
 }
 
 // fetch returns the install for a request, and the program in it. The packages are those of the
-// request's lock, which the first start makes. So the version of a package stays the same until an
-// operator removes the lock, even if the request names no version.
+// request's lock (see [locked]), which the first start makes. So the version of a package stays the
+// same until an operator removes the lock, even if the request names no version.
 func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	if dir, program, ok := s.baked(r, h); ok {
 		return dir, program, nil

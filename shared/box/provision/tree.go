@@ -19,13 +19,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 )
 
-// Limits of a host path, in files and bytes.
+// Limits of a folder that is copied into a workspace, in files and bytes.
 const (
 	maxFiles = 100_000
 	maxBytes = 2 << 30
 )
 
-// entry is a file, folder or link of a host path, and the state of its copy.
+// entry is a file, folder or link of the copied folder, and the state of its copy.
 type entry struct {
 	Mode fs.FileMode `json:"m"`
 	Size int64       `json:"s,omitempty"`

@@ -49,7 +49,7 @@ type Config struct {
 	Gen      storage.Generation // grows with each start of a runner for the box; a runner with a greater Gen replaces this one
 	Token    string             // one-time secret by which the host recognizes the runner that it started
 	Pass     string             // authenticates the first connection, see frame.PassHeader; from frame.EnvPass
-	Task     string             // the fleet's name for this runner, such as the ARN of its task
+	Task     string             // the host's name for this runner, such as the ARN of its task
 	Executor Executor
 	Dial     Dialer // nil means DialWebSocket
 
@@ -80,8 +80,8 @@ type Config struct {
 	Baked bool
 
 	Idle       time.Duration // the box sleeps after it was idle for this long; 120 s
-	Linger     time.Duration // how long the runner stays connected after its bye, for messages on their way; 5 s
-	PingEvery  time.Duration // how often the runner sends hello again, below the gateway's idle limit; 5 min
+	Linger     time.Duration // how long the runner stays connected after its [frame.Bye], for messages on their way; 5 s
+	PingEvery  time.Duration // how often the runner sends [frame.Hello] again, below the gateway's idle limit; 5 min
 	RenewAfter time.Duration // after how long the runner replaces a connection, below the gateway's limit; 110 min
 	Flush      time.Duration // how long requests in flight may take to end after Run's ctx is done; 5 s
 
@@ -91,7 +91,7 @@ type Config struct {
 	Log  *slog.Logger // nil for none
 
 	// Guard protects a program that has several boxes from a panic in this one; nil for none.
-	// After a panic Run ends without a bye.
+	// After a panic Run ends without a [frame.Bye].
 	Guard *guard.Guard
 }
 

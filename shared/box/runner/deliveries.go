@@ -14,8 +14,8 @@ type delivery struct {
 	ticket   string
 	due      time.Time // when to send [frame.Taken], unless the host knows the end of the delivery by then
 	taken    alarm
-	traced   bool      // the host certainly has a durable trace of the delivery
-	reported bool      // a trace may exist: the delivery came from the inbox, or the runner has asked for a trace with [frame.Taken]
+	traced   bool      // the store certainly has an item for the delivery, so that it is not lost with this runner
+	reported bool      // the store may have such an item: the delivery came from there, or the runner has sent [frame.Taken]
 	ended    bool      // the delivery has its final event, or was suspended, or the host has closed the stream
 	stored   bool      // the host has acknowledged the end or the suspension
 	over     time.Time // when stored was set
@@ -25,8 +25,8 @@ type delivery struct {
 	asks    *Suspension   // the suspension that follows the pending events, nil for none
 }
 
-// again returns the request for the next round of a suspended delivery, nil if the delivery is not
-// suspended.
+// again returns the request that is delivered again when its client has answered questions, nil if d
+// is not suspended.
 func (d *delivery) again() []byte {
 	if d.asks == nil {
 		return nil
@@ -43,7 +43,7 @@ type deliveries struct {
 // forgetLater records that the host has acknowledged the end of d, so that forgetDeliveries may
 // remove it.
 func (ds *deliveries) forgetLater(d *delivery) {
-	if ds.owed[d.id] == d { // otherwise owed has the next round of d
+	if ds.owed[d.id] == d { // otherwise owed has a newer delivery with this id
 		delete(ds.owed, d.id)
 	}
 	d.ended, d.stored, d.over = true, true, time.Now()

@@ -75,7 +75,7 @@ func retryAfter(h http.Header) time.Duration {
 // goroutine for each message. Instead, hangUp ends a call that blocks.
 type webSocket struct {
 	conn  *websocket.Conn
-	under net.Conn    // the connection below conn
+	under net.Conn    // the TCP or unix connection of conn
 	stuck *time.Timer // closes the connection if the peer does not read
 }
 

@@ -15,12 +15,13 @@ const (
 	pullAgain = 2 * time.Second        // a [frame.Pull] is repeated after this time, unless all its messages have come
 	takeAlong = 100 * time.Millisecond // a [frame.Taken] also names the deliveries that are due within this time
 	maxTaken  = 80_000                 // bytes of tickets in one [frame.Taken]
-	maxWaits  = 1000                   // messages that wait for a welcome; the host repeats those beyond the limit
+	maxWaits  = 1000                   // messages that wait for a [frame.Welcome]; the host repeats those beyond the limit
 )
 
-// inflight handles the messages for the box. It executes each message at most once, only in the
-// generation to which the message was sent, and only while the host counts the box as awake. It
-// asks the host about late messages, pulls the inbox, and tells the host which requests take long.
+// inflight handles the messages for the box. It executes each message at most once, only if it was
+// sent to the present generation (see [Config].Gen), and only while the host counts the box as awake.
+// It asks the host about late messages, gets messages that the host has stored for the box (the
+// inbox), and tells the host which requests take long.
 type inflight struct {
 	cfg        *Config
 	loop       *loop
@@ -34,17 +35,18 @@ type inflight struct {
 	// In each of these states the runner executes no new message. The sender of a message finds out
 	// that this runner has ended, and starts the next one, which executes it.
 	closing  bool // Run's own ctx is done
-	refusing bool // the runner is retiring
+	refusing bool // the host has asked the runner to retire; see sleep.retire
 	draining bool // the runner's time is almost over
 
 	delivered int             // how many messages were executed; a greater number shows that one has come
-	waits     []frame.Deliver // messages that must wait for the next welcome
-	nudged    bool            // a [frame.Nudge] came, which must wait for the next welcome
+	waits     []frame.Deliver // messages that must wait for the next [frame.Welcome]
+	nudged    bool            // a [frame.Nudge] came, which must wait for the next [frame.Welcome]
 	pull      pull
 	late      map[storage.StreamID]*asked // messages that came late, about which the runner has asked the host
 }
 
-// pull is the state of a [frame.Pull], until all messages of the inbox have come.
+// pull is the state of a [frame.Pull], a request for the messages that the host has stored for the
+// box, until all of them have come.
 type pull struct {
 	n       int64
 	open    bool
@@ -102,8 +104,8 @@ func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	}
 }
 
-// giveBack tells the host that this runner will not execute a request. A message from the inbox is
-// not returned, because the bye releases it.
+// giveBack tells the host that this runner will not execute a request. It returns no message from
+// the inbox: after the [frame.Bye] the host releases those for the next runner.
 func (in *inflight) giveBack(f frame.Deliver) {
 	parts, ok := frame.Split(f.Payload, f.Lens)
 	if !in.links.linked() || !ok || len(parts) != 2 || f.AckWithin == 0 || f.Inbox || f.Gen != in.links.gen || in.late[f.ID] != nil {
@@ -112,8 +114,8 @@ func (in *inflight) giveBack(f frame.Deliver) {
 	in.transfers.sendSmall(frame.Return{Sender: in.links.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: parts[1]})
 }
 
-// run executes a message. reported says that the runner has asked the host about the message, so
-// that a trace of it may exist in the store.
+// run executes a message. reported says that the runner has asked the host about the message, so the
+// store may have an item for it.
 func (in *inflight) run(f frame.Deliver, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	in.deliveries.byID[f.ID] = d

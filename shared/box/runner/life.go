@@ -162,7 +162,7 @@ func (l *life) keepHouse() {
 	l.loop.set(&l.housekeeping, houseKeeping, l.keepHouse)
 }
 
-// resume continues after a welcome. moved says that the connection is new, fresh that the
+// resume continues after a [frame.Welcome]. moved says that the connection is new, fresh that the
 // generation is new.
 func (l *life) resume(moved, fresh bool) {
 	if moved {

@@ -40,11 +40,12 @@ var errSilent = errors.New("the host does not answer")
 //	            ▲         │            │
 //	            └───── rejoining ◀─────┘
 //
-// Only in phase up does the runner execute messages, and send other frames than hello and bye.
+// Only in phase up does the runner execute messages, and send frames other than [frame.Hello] and
+// [frame.Bye].
 type phase int
 
 const (
-	joining   phase = iota // no welcome has come yet
+	joining   phase = iota // no [frame.Welcome] has come yet
 	up                     // a welcome has come, and no bye was sent after it
 	parting                // a bye was sent
 	lingering              // the host has answered the bye; the runner waits for messages that were on their way
@@ -74,7 +75,7 @@ type links struct {
 	open    map[*link]bool // live, next, and replaced connections that are still read
 	dialing bool
 
-	invited  bool  // the runner was started without a box, and has not got its launch yet
+	invited  bool  // the runner was started before its box was known, and no welcome has brought the box's settings yet
 	welcomed bool  // a welcome has come, so the one-time token is used up
 	failed   int   // attempts to connect since the last welcome, which determine the pause
 	lost     error // why the last attempt failed
@@ -279,7 +280,7 @@ func (lk *link) sendFirst(data []byte) {
 func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
 
 // againIfFree calls do after the time ackAfter. If the connection is busy at that moment, it waits
-// for another ackAfter, because what do sends would only wait behind other messages.
+// for another ackAfter, because a repeated message would only wait behind others.
 func (ls *links) againIfFree(a *alarm, do func()) {
 	ls.loop.set(a, ackAfter, func() {
 		if ls.linked() && ls.live.busy() {

@@ -54,7 +54,7 @@ type batch struct {
 	size     int // bytes of events
 	common   bool
 	ends     []*delivery // deliveries that end or are suspended with this batch
-	traces   []*delivery // deliveries for which this batch asks the host to make a durable trace
+	traces   []*delivery // deliveries for which this batch asks the host to make an item in the store
 	again    alarm
 }
 
@@ -191,8 +191,8 @@ func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch)
 			asked = &frame.Asks{Round: d.round + 1, Questions: d.asks.Questions, Within: d.asks.Within.Milliseconds(), Len: len(d.asks.Raw)}
 		}
 		if !over && !d.traced {
-			// Before the client sees progress, the store must have a trace that says that this box
-			// ends the request. A [frame.Taken] may have been lost, so ask for the trace here.
+			// Before the client sees progress, the store must have an item that says that this box
+			// ends the request. A [frame.Taken] may have been lost, so ask for the item here.
 			f.Tickets = append(f.Tickets, d.ticket)
 			d.reported = true
 			b.traces = append(b.traces, d)

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RLIMIT_DATA limits only the private memory of a single process. If there is no cgroup, a watch
-// therefore adds up the memory of all processes of a program: their private memory, their shared
-// memory and their files in memory.
+// RLIMIT_DATA limits only the private memory of a single process. If there is no cgroup, the method
+// watch therefore adds up the memory of all processes of a program: their private memory, their
+// shared memory and their files in memory.
 
 const (
 	watchEvery = 250 * time.Millisecond
-	watchUser  = 8 // the watch adds up all processes of the user only at every eighth look
+	watchUser  = 8 // only every eighth time, watch looks for all processes of the user
 )
 
 // sharedMemory is the folder of shared memory and POSIX semaphores.

@@ -100,9 +100,9 @@ type Policy struct {
 
 	// Memory limits the memory of the program and all that it starts, in bytes; 0 means no limit.
 	// If there is a cgroup, the kernel kills them when they use more, including shared memory; see
-	// [Sandbox.Exceeded]. Otherwise a watch kills them, within a quarter of a second. In addition,
-	// RLIMIT_DATA makes allocations fail at once if a single process has more private memory than
-	// Memory plus [Reserved].
+	// [Sandbox.Exceeded]. Otherwise the Sandbox adds up their memory four times a second, and kills
+	// them. In addition, RLIMIT_DATA makes allocations fail at once if a single process has more
+	// private memory than Memory plus [Reserved].
 	Memory int64
 	// Processes limits how many processes and threads of the program, and of all that it starts,
 	// exist at a time; 0 means no limit. RLIMIT_NPROC enforces it if the program has its own user;

@@ -18,7 +18,7 @@ const renewAfter = 24 * time.Hour
 // Config configures a [Keeper]. Store and Key are required.
 type Config struct {
 	Store Store
-	// Generation is the generation of the box; see [Store].
+	// Generation is the argument gen of all calls of the Store.
 	Generation int64
 	// Key returns the key in the Store for an owner's snapshot.
 	Key    func(owner string) string

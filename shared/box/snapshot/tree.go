@@ -251,7 +251,7 @@ func absolute(root *os.Root, name string) bool {
 	return err == nil && filepath.IsAbs(link)
 }
 
-// changes is what a process has changed in its workspace after it was staged.
+// changes is what a process has changed in its workspace since the provisioner prepared it.
 type changes struct {
 	put  tree     // entries that were made or changed
 	gone []string // names that were removed; a folder comes after its contents
@@ -288,7 +288,7 @@ func staged(file string) (map[string]State, error) {
 	return base, nil
 }
 
-// compare returns the changes from the staged workspace base to the present one.
+// compare returns the changes from base, the workspace as it was prepared, to now.
 func compare(base map[string]State, now tree, limits Limits) (changes, error) {
 	c := changes{put: tree{}}
 	largest := ""
