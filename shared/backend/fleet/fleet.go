@@ -43,9 +43,8 @@ var (
 	ErrUnlisted = errors.New("fleet: the place does not list its tasks")
 )
 
-// Refusal is the error of a place that does not start a task for a reason that the callers of
-// its server may know. Why is that reason. Nothing was started, and a second attempt at once
-// would not help.
+// Refusal is the error of a place that does not start a task. Why is the reason, which callers of
+// the task's server may see. Nothing was started, and a second attempt at once would not help.
 type Refusal struct{ Why string }
 
 // Error returns Why.

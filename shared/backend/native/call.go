@@ -73,7 +73,7 @@ func (c *call) execute() outcome {
 	switch c.m.Method {
 	case wire.MethodPing, wire.MethodSetLevel: // nothing to do: each request carries the level of its session
 		return c.result(json.RawMessage("{}"))
-	case wire.MethodDiscover, wire.MethodListen: // a method of the other era, or one that the endpoint answers itself
+	case wire.MethodDiscover, wire.MethodListen: // the client's version lacks the method, or the endpoint answers it itself
 		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"})
 	}
 	for {
@@ -306,8 +306,8 @@ func makeServer(ctx context.Context, s Session) (server *mcp.Server, err error) 
 	return server, nil
 }
 
-// guard is middleware: it answers a request whose handler panics, and calls subscribe if the client's
-// request is one of subscriptions.
+// guard is middleware: it answers a request whose handler panics, and calls subscribe if the client
+// subscribes or unsubscribes.
 func (in *environment) guard(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
 		defer func() {

@@ -20,8 +20,8 @@ const (
 	traceAfter = time.Second
 	// gatherFor is how long the events after traceAfter are gathered for one write.
 	gatherFor = 100 * time.Millisecond
-	// lease is how long an item is valid, and renew how often the run renews it. look is
-	// how often the run reads it: a client may have cancelled through another function.
+	// lease is how long a run owns its item, and renew how often it writes the item again. look is
+	// how often it reads the item: a client may have cancelled through another function.
 	lease = 30 * time.Second
 	renew = 10 * time.Second
 	look  = 2 * time.Second

@@ -18,7 +18,7 @@ import (
 // state and is safe for concurrent use.
 type Backend struct{ *boxes }
 
-// NewBackend returns a Backend with the configuration c.
+// NewBackend returns a Backend. It makes no call, and does not check c.
 func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
 const (
@@ -212,7 +212,7 @@ type tracker struct {
 	inside   bool               // a box of this program has the request
 	bound    storage.Generation // the request was posted to this generation; no other may get it until this one has ended cleanly
 	trying   bool               // the function has tried a PutItem; the item may appear late
-	inbox    bool               // an item was put
+	inbox    bool               // an item of the request was put into the inbox
 	handed   bool               // the request was posted, or may be in the inbox
 	returned bool               // the box has put the request into the inbox, because it will soon be asleep
 	accepted bool               // see sessions.Status
@@ -382,8 +382,8 @@ func (t *tracker) step(ctx context.Context) error {
 // Handed implements sessions.Handover.
 func (t *tracker) Handed() bool { return t.handed }
 
-// GiveUp implements sessions.Handover. It first puts or takes the item, for generation 0. From
-// then on no runner may execute the request: one that gets it late asks first (see ask). A
+// GiveUp implements sessions.Handover. It first writes or takes the request's item for generation
+// 0. From then on no runner may execute the request: one that gets it late asks first (see ask). A
 // request that was in the inbox was certainly not executed. A posted request has an unknown
 // outcome: its runner may have executed it and be unable to report that.
 func (t *tracker) GiveUp(ctx context.Context) error {

@@ -21,7 +21,7 @@ import (
 // random id in it.
 type Handler struct{ *boxes }
 
-// NewHandler returns a Handler with the configuration c.
+// NewHandler returns a Handler. It makes no call, and does not check c.
 func NewHandler(c Config) *Handler { return &Handler{newBoxes(c)} }
 
 // partLife is how long the store keeps the parts of a long frame.

@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// hello answers a hello. An invited runner gets its launch, the environment with which other
-// runners are started, and the secrets in it. If the server is not configured any more, hello
-// fences an invited runner and leaves the record as it is. It asks for secrets last, because
+// hello answers a hello. A runner with f.Invited gets the environment with which other runners
+// are started, and the secrets in it. If the server is not configured any more, hello answers
+// such a runner with Fenced and leaves the record as it is. It asks for secrets last, because
 // that costs a request to another service.
 func (r runner) hello(ctx context.Context, f frame.Hello) (frame.Frame, error) {
 	first := false

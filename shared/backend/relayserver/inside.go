@@ -106,8 +106,8 @@ func (x *boxes) now(b storage.Box) storage.Box {
 	return b
 }
 
-// life returns the life of a box, nil if there is none. If wakes is set, it makes a missing
-// life. first is then true, and the caller has to begin that life.
+// life returns the life of a box, nil if there is none. If there is none and wakes is set, it makes
+// one. first is then true, and the caller must call begin for it.
 func (in *Inside) life(b storage.Box, wakes bool) (l *life, first bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

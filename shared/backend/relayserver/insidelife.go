@@ -707,8 +707,8 @@ func (l *life) tell() {
 	}
 }
 
-// hurry lets the box sleep without its idle time, as soon as it has nothing to do. A message that comes
-// before that cancels this.
+// hurry lets the box sleep as soon as it has nothing to do, without its idle time, until it gets another
+// delivery.
 func (l *life) hurry() {
 	l.mu.Lock()
 	l.halted = l.delivered + 1

@@ -17,7 +17,7 @@ import (
 // with waiting functions.
 type Sweeper struct{ *boxes }
 
-// NewSweeper returns a Sweeper with the configuration c.
+// NewSweeper returns a Sweeper. It makes no call, and does not check c.
 func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
 
 // orphanAge is how old the last change of a box's record must be before Sweep stops a task that

@@ -76,7 +76,7 @@ func (s *server) Forward(ctx context.Context, r native.Request, name string, res
 	of, text, _ := strings.Cut(name, "-")
 	id, bad := base64.RawURLEncoding.DecodeString(text)
 	if !ok || bad != nil || x.link.Era != eraHTTP || of != sessionName(x.link.Session) || !wire.Valid(id) {
-		return nil // the server's session in which it asked has ended
+		return nil // the session in which the server asked has ended
 	}
 	raw, ok := wire.Replace(response, id, "id")
 	if !ok {

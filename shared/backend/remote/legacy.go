@@ -295,7 +295,7 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 }
 
 // gathers reports whether the client must be asked. At the first question it sets c.until.
-// Questions that come before then go to the client together with the first.
+// Questions that come before c.until go to the client together with the first.
 func (c *following) gathers() bool {
 	switch {
 	case !c.turn.Asks():

@@ -66,7 +66,7 @@ const (
 	mostGreeted = 32 << 20
 )
 
-// New returns a Servers.
+// New returns a Servers with empty caches. It makes no connection.
 func New() *Servers {
 	return &Servers{
 		public: newClient(false), private: newClient(true),

@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// Lambda is the place where boxes run as Lambda functions. If x-dormouse.box.place of a server names
-// it, boxes that Lambda can run are there, and others in the base place.
+// Lambda is the place where boxes run as Lambda functions. A server whose x-dormouse.box.place names it
+// has its boxes there if Lambda can run them, and otherwise in the base place.
 const Lambda = "lambda"
 
 // The other values of x-dormouse.box.place, with which a server says where its boxes should run.
