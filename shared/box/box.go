@@ -287,7 +287,7 @@ func (b *Box) IdleSince() (since time.Time, ok bool) {
 // ended, the sink has taken their last events, and the workspaces are saved. Apart from the sink and
 // the saves, it takes at most within plus about seven seconds.
 //
-// Requests in flight that have not ended within this time end with an error of phase
+// Requests in flight that have not ended after the time within end with an error of phase
 // box_unavailable. Requests that come after the call of Close get this error at once. If ctx ends
 // first, Close kills the processes, gives up saving, and returns an error that wraps the cause of
 // ctx.

@@ -9,10 +9,10 @@ import (
 // Halt stops processes for an operator; their sessions stay. It stops the process of one session,
 // or all processes if session is "". by names the operator, in words for clients, such as "ada".
 //
-// Calls in flight that have not ended within this time end with an error of phase box_unavailable,
-// which names by. The next message of a session starts another process, once the old one has ended.
-// If the named session shares its process, the process goes on, and only the calls of that session
-// end.
+// Calls in flight that have not ended after the time within end with an error of phase
+// box_unavailable, which names by. The next message of a session starts another process, once the old
+// one has ended. If the named session shares its process, the process goes on, and only the calls of
+// that session end.
 func (b *Box) Halt(session storage.ID, by string, within time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

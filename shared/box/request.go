@@ -23,7 +23,7 @@ type request struct {
 	token  json.RawMessage // the client's progress token, nil for none
 	method string
 	stream *stream
-	passed *list.Element // its element in conversation.passed; nil until it was sent to the process
+	passed *list.Element // the request's element in conversation.passed; nil until the request was sent to the process
 	timer  *time.Timer   // ends the request at its deadline, nil for none
 	due    time.Time     // when timer fires
 	left   time.Duration // how much time is left until due, while the timer stands still because asked is not 0
@@ -35,7 +35,7 @@ type request struct {
 	modern  bool   // the client speaks 2026-07-28, so the request has the form of that version
 	line    []byte // the request in the form of earlier versions, kept if it may be sent again
 	sent    int64  // the number under which the process knows the request
-	task    *task  // the task that the box has made of it in the process, nil for none
+	task    *task  // the task that the box has made of the request in the process, nil for none
 	retries int    // how often the process has asked to get the request again
 }
 

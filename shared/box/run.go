@@ -13,7 +13,7 @@ import (
 type processRun struct {
 	p      *process
 	hello  *handshake
-	before []<-chan struct{} // the channel over of each process that must end first
+	before []<-chan struct{} // the process.over of each process that must end first
 	steps  int               // how many steps of the preparation the sink has been told
 
 	ended  sync.Once // sets unread and sure, before stdin is closed
@@ -86,7 +86,7 @@ func (r *processRun) unsend(f *fault) (some bool) {
 	return some
 }
 
-// again passes the requests that the process has not read to another process, each once. Some
+// again gives another process the requests that this one has not read, each request once. Some
 // servers exit after each answer, just when the next request may come.
 func (r *processRun) again(f *fault) {
 	p := r.p

@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// The defaults of a [Server].
+// The values that [New] uses for fields of a [Server] that are zero.
 const (
 	DefaultStartupTimeout = 300 * time.Second
 	DefaultProbeTime      = 30 * time.Second

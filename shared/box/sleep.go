@@ -265,10 +265,10 @@ func (c *conversation) frozenQuestions() []frozenQuestion {
 	return list
 }
 
-// passOn gives the conversation of a process that sleeps to another process, the heir, if a
-// request is open or something was sent to the process while it fell asleep. The heir waits until
-// it is needed, unless a message needs it already. Questions outside of calls are restored from
-// the image later.
+// passOn makes another process, the heir, take over the conversation of a process that sleeps. It
+// does nothing if no request is open and nothing was sent to the process while it fell asleep. The
+// heir waits until it is needed, unless a message needs it already. Questions outside of calls are
+// restored from the image later.
 func (r *processRun) passOn() {
 	p := r.p
 	p.box.mu.Lock()

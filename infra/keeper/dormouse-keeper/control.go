@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
 )
 
-// freezing limits the time of a freeze, including the sending of the image, and the time of a
-// thaw, without the receiving.
+// freezing limits the time to freeze a server and to send the image. It also limits the time of a
+// thaw, not counting the time to receive the image.
 const freezing = 10 * time.Second
 
 // chunk is how many bytes a chunk of an image may have.

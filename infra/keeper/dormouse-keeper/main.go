@@ -290,7 +290,7 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 			hidden = append(hidden, real+strings.TrimPrefix(text, parts[0]))
 		}
 		was, known := modes[real]
-		if ways = append(ways, parts[0]); !known || was != "" && parts[2] != "fixed" { // of several modes for a folder the one that allows the most counts: "" the most, "fixed" the least
+		if ways = append(ways, parts[0]); !known || was != "" && parts[2] != "fixed" { // the mode that allows the most counts: "" allows the most, "fixed" the least
 			modes[real] = parts[2]
 		}
 	}

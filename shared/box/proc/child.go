@@ -137,7 +137,7 @@ func (c *Child) Stdin() io.Writer { return c.stdin }
 // if another process still has the pipe open.
 func (c *Child) Stdout() io.Reader { return c.stdout }
 
-// Stderr returns a reader of the process's stderr. It ends as that of Stdout does.
+// Stderr returns a reader of the process's stderr. It too ends soon after the process has exited.
 func (c *Child) Stderr() io.Reader { return c.stderr }
 
 // Exited returns a channel that is closed when the whole process group has ended.

@@ -11,7 +11,7 @@ import (
 // Phase is the step of a start that failed. The values are those of package box.
 type Phase string
 
-// The phases of this package.
+// The steps of a start that can fail in this package.
 const (
 	SessionCreate Phase = "session_create" // the workspace could not be made
 	DepInstall    Phase = "dep_install"    // the dependencies, or a package of npx or uvx, could not be installed

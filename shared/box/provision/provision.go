@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config configures a Provisioner.
+// Config configures a Provisioner. Base and Cache are required.
 type Config struct {
 	// Base is a folder for workspaces, which only one box uses.
 	Base string
@@ -55,7 +55,7 @@ type Workshop struct {
 	Programs []string // programs that it may execute; it may also read what belongs to them
 }
 
-// Sandbox is a sandbox for a program. [*sandbox.Sandbox] implements it.
+// Sandbox runs a program with fewer rights. [*sandbox.Sandbox] implements it.
 type Sandbox interface {
 	// Start starts a program, as cmd.Start would.
 	Start(cmd *exec.Cmd) error
@@ -65,7 +65,7 @@ type Sandbox interface {
 	End() error
 }
 
-// Server is the configured server.
+// Server says how the operator has configured a server.
 type Server struct {
 	Command string
 	Args    []string

@@ -180,7 +180,7 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// resolvePython chooses the versions of all packages that in needs, and returns them as
+// resolvePython chooses the versions of all packages for an install, and returns them as
 // requirements with hashes.
 func (s *provisioning) resolvePython(ctx context.Context, b build, in pythonInstall) ([]byte, error) {
 	wheels, err := s.buildFolders(ctx, b, in)

@@ -48,7 +48,7 @@ type Config struct {
 	Box      storage.BoxID      // the box that the runner runs
 	Gen      storage.Generation // grows with each start of a runner for the box; a runner with a greater Gen replaces this one
 	Token    string             // one-time secret by which the host recognizes the runner that it started
-	Pass     string             // authenticates the first connection, see frame.PassHeader; from frame.EnvPass
+	Pass     string             // secret for the first connection, see frame.PassHeader; from the variable frame.EnvPass
 	Task     string             // the host's name for this runner, such as the ARN of its task
 	Executor Executor
 	Dial     Dialer // nil means DialWebSocket
@@ -60,8 +60,8 @@ type Config struct {
 	Begin func(launch map[string]string) (Started, error)
 	// Deadline is when the machine of the box stops this program; zero means never. Longest is how
 	// long a message may take. At drainSlack plus Longest before Deadline the runner begins to
-	// drain: it executes no new message, and says bye when the others have ended. After half of
-	// the time until Deadline, the box sleeps as soon as it has nothing to do.
+	// drain: it executes no new message, and sends [frame.Bye] when the others have ended. After
+	// half of the time until Deadline, the box sleeps as soon as it has nothing to do.
 	Deadline time.Time
 	Longest  time.Duration
 

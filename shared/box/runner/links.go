@@ -90,7 +90,7 @@ type links struct {
 type link struct {
 	conn   Conn
 	no     int64 // number of the last hello that was sent on this connection
-	asking bool  // the Executor was asked for the open questions, for a hello, and has not answered yet
+	asking bool  // a hello waits for the Executor to list the open questions
 	tries  int   // hellos sent since the last answer
 	answer alarm
 	retire alarm

@@ -156,7 +156,7 @@ func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch)
 	o.seq++
 	b = &batch{seq: o.seq, gen: ob.links.gen}
 	f = frame.Events{Sender: ob.links.ofBox(), Seq: o.seq, Session: o.session}
-	// take moves events from pending into events, and puts behind after the last one of pending.
+	// take moves events from pending into events. After the last one of pending it adds behind.
 	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
 		for i, raw := range pending {
 			size := len(raw)

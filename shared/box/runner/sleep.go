@@ -28,7 +28,7 @@ type sleep struct {
 
 	halted   int  // the value of inflight.delivered+1 when all processes were last halted; see hasty
 	yielded  int  // the value of inflight.delivered+1 when the host last asked for memory
-	asking   bool // the Executor was asked since when the box is idle, and has not answered
+	asking   bool // the Executor was asked whether the box is idle, and has not answered
 	watching bool // asking is true, or the alarm idle will set it
 	idle     alarm
 	old      bool // half of the time until Deadline has passed

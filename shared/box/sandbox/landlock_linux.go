@@ -102,8 +102,8 @@ func devices() []string { return []string{"/dev/null", "/dev/zero", "/dev/full"}
 // ruleset is the file descriptor of a Landlock ruleset, -1 for none.
 type ruleset int
 
-// landlock makes the ruleset for an order. It must be called while the thread may still open the
-// paths.
+// landlock makes the ruleset for the [order] of a shim. It must be called while the thread may still
+// open the paths.
 func landlock(o order) (ruleset, error) {
 	if o.Support.Landlock == 0 {
 		return -1, nil

@@ -140,13 +140,13 @@ type Guard string
 // The guards, each with the field of [Policy] that asks for it. Every policy asks for GuardFiles and
 // GuardNeighbours.
 const (
-	GuardNetwork    Guard = "network"    // asked for by NoSockets: the program cannot reach the network
-	GuardSockets    Guard = "sockets"    // asked for by Sockets below AllSockets: the program cannot reach servers on unix sockets of this machine
+	GuardNetwork    Guard = "network"    // with NoSockets: the program cannot reach the network
+	GuardSockets    Guard = "sockets"    // with Sockets below AllSockets: the program cannot reach servers on unix sockets of this machine
 	GuardFiles      Guard = "files"      // the program can open only the system's files, Workspace, Temp, Read and Write
 	GuardNeighbours Guard = "neighbours" // the program cannot see memory, environment and descriptors of others
-	GuardMemory     Guard = "memory"     // asked for by Memory
-	GuardProcesses  Guard = "processes"  // asked for by Processes
-	GuardCPUs       Guard = "cpus"       // asked for by CPUs
+	GuardMemory     Guard = "memory"     // with Memory: the program cannot use more memory
+	GuardProcesses  Guard = "processes"  // with Processes: the program cannot start more processes
+	GuardCPUs       Guard = "cpus"       // with CPUs: the program cannot use more CPUs
 )
 
 // Lack is a guard that a policy asks for and this system does not have.

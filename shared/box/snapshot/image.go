@@ -34,7 +34,7 @@ type Image struct {
 	size int64
 }
 
-// Name returns the name of the image in the store.
+// Name returns the file name of the image, for [Images.Claim].
 func (i *Image) Name() string { return filepath.Base(i.File.Name()) }
 
 // Size returns the size of the image in bytes.

@@ -39,7 +39,7 @@ type Room struct {
 	Header http.Header // headers that the signature covers
 }
 
-// SignedConfig configures a [Signed] store.
+// SignedConfig configures a [Signed] store. Only Host is required.
 type SignedConfig struct {
 	Host Host
 	// Temp is a folder outside of all workspaces, in which a snapshot is built before its upload,

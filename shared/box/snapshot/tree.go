@@ -112,8 +112,8 @@ type scanner struct {
 	limits Limits
 	whole  bool
 
-	// names is the number of hard links of each file with several, by inode. seen is how many of
-	// them the scan has found.
+	// names is, by inode, how many hard links a file has, for files that have several. seen is
+	// how many of these the scan has found.
 	names, seen map[uint64]uint64
 }
 

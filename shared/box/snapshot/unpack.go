@@ -239,7 +239,7 @@ func (u *unpacker) entry(name string, h *tar.Header) error {
 		}
 		u.links = append(u.links, name)
 		seen.Mode, seen.Link = fs.ModeSymlink, h.Linkname
-		err = u.inside(name, func() error { return u.root.Symlink(h.Linkname, name) }) // root prevents that an earlier link leads this one out of the workspace
+		err = u.inside(name, func() error { return u.root.Symlink(h.Linkname, name) }) // root makes this fail if an earlier link leads out of the workspace
 	case len(u.links) > 0:
 		return corrupt("%q comes after a link", name)
 	case h.Typeflag == tar.TypeDir:
