@@ -83,15 +83,14 @@ func (a *Keys) Authenticate(r *http.Request, server string) (storage.Identity, e
 	return a.Verify(r.Context(), key, server)
 }
 
-// Members returns the identity of the caller at those of the servers that its key is for.
-// The address of the group does not matter. Costs and errors are as for Authenticate,
-// once for all servers.
+// Members returns the identity of the caller at each of the servers that its key is for. The address
+// of the group does not matter. Costs and errors are as for Authenticate, once for all servers.
 func (a *Keys) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
 	return EachServer(a, r, servers)
 }
 
-// EachServer returns the identity of a caller at those of the servers at which it
-// authenticates. It ends at the first server at which the caller is not known at all.
+// EachServer returns the identity of a caller at each of the servers where a authenticates it. It
+// ends at the first error other than Forbidden.
 //
 // Errors: those of Authenticate; Forbidden if the caller may use none of them.
 func EachServer(a interface {
@@ -145,8 +144,8 @@ func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
 	return err
 }
 
-// ConfirmMembers returns those of the servers of a group that a credential may still be used
-// for, as [Keys.Confirm] does for one. The address of the group does not matter.
+// ConfirmMembers returns the servers of a group for which [Keys.Confirm] accepts a credential. The
+// address of the group does not matter.
 //
 // Errors: those of Confirm; Forbidden if the credential may be used for none of them.
 func (a *Keys) ConfirmMembers(ctx context.Context, credential, _ string, servers []string) ([]string, error) {
@@ -267,7 +266,7 @@ func (a *Keys) touch(ctx context.Context, k storage.Key, now time.Time) {
 	}
 }
 
-// Open lets every caller in, as the one user of one machine.
+// Open lets every caller in, as the only user of this machine.
 type Open struct{}
 
 // LocalTenant is the tenant, and the principal, of callers without a key.

@@ -13,15 +13,15 @@ type Tokens interface {
 	// Verify returns the identity that a token stands for, and checks that it may use a
 	// server. Errors are as for [Keys.Authenticate].
 	Verify(ctx context.Context, token, server string) (storage.Identity, error)
-	// VerifyGroup returns the identities that a token for a group stands for, at those of the
-	// servers that the token may use. If group is "", the token is for one or several of the
-	// servers. Errors are as for [Keys.Members].
+	// VerifyGroup returns the identities that a token for a group stands for, one for each of the
+	// servers that the token may use. If group is "", the token is for one or several of the servers.
+	// Errors are as for [Keys.Members].
 	VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error)
 	// Confirm checks that a caller that was verified earlier, with this
 	// [storage.Identity].Credential, may still use a server. Errors are as for Verify.
 	Confirm(ctx context.Context, credential, server string) error
-	// ConfirmMembers returns those of the servers of a group that a caller which was verified
-	// earlier may still use. Errors are as for VerifyGroup.
+	// ConfirmMembers returns the servers of a group that a caller may still use. The caller was verified
+	// earlier. Errors are as for VerifyGroup.
 	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
 }
 

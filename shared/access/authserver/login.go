@@ -24,8 +24,8 @@ type Login interface {
 	// URL returns where to send a browser so that its user signs in and comes back to
 	// the address of the redirect, with the state.
 	URL(ctx context.Context, a Attempt, redirect string) (string, error)
-	// User returns the user who came back. query is that of the request to the redirect.
-	// Errors: Unauthenticated; Unavailable.
+	// User returns the user who came back. query is the query of the request to the redirect. Errors:
+	// Unauthenticated; Unavailable.
 	User(ctx context.Context, a Attempt, redirect string, query url.Values) (User, error)
 }
 

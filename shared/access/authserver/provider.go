@@ -139,8 +139,8 @@ func checkAnswer(q url.Values, issuer string, sendsIss bool) error {
 	return nil
 }
 
-// User implements [Login]. It takes the claims of the ID token, and adds those of the
-// provider's user endpoint that are wanted and missing.
+// User implements [Login]. It takes the claims of the ID token. If the settings need more, it adds
+// claims of the provider's user endpoint.
 func (p *provider) User(ctx context.Context, a Attempt, redirect string, q url.Values) (User, error) {
 	found, extra, err := p.discover(ctx)
 	if err != nil {

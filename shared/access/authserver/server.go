@@ -258,7 +258,7 @@ func (b *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	return to.serve(w, r)
 }
 
-// known reports whether a Host is that of the public URL, which is on loopback.
+// known reports whether a Host is the host of the public URL, which is on loopback.
 func (b *Server) known(host string) bool {
 	u, err := url.Parse(b.settings.PublicURL)
 	return err == nil && strings.EqualFold(host, u.Host)

@@ -69,7 +69,7 @@ type account struct {
 	read    time.Time // when rev and row were last read or written; zero: never
 	failed  time.Time // when the store last failed; zero: never
 	born    time.Time // when this instance first heard of the tenant
-	limits  Limits    // of the servers file; those of the row replace them
+	limits  Limits    // of the servers file, where the row has no others
 	nanos   int64     // nanodollars that were used and are not in the row yet
 	tasks   []string  // tasks that were charged and are not in the row yet
 	flushed time.Time
@@ -189,8 +189,8 @@ func (l *Limiter) Charge(tenant string, u meter.Units) {
 	l.charge(tenant, func(a *account) { a.nanos += l.nanos(u) })
 }
 
-// ChargeTask adds the time of a task of a box. A fleet may report a task more than once;
-// ChargeTask counts a task with the same name once.
+// ChargeTask adds the time of a task of a box. A task may be reported more than once; ChargeTask
+// counts a task with the same name once.
 func (l *Limiter) ChargeTask(tenant, task string, u meter.Units) {
 	l.charge(tenant, func(a *account) {
 		if !slices.Contains(a.row.Tasks, task) && !slices.Contains(a.tasks, task) {

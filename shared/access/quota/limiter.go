@@ -211,7 +211,7 @@ func (l *Limiter) takeCall(ctx context.Context, w storage.Work, most int) (taken
 		"%d calls are in flight, as many as you may have: wait for one of them to end, or cancel it", most)
 }
 
-// afford checks the cap of a tenant, and returns the tenant's limits.
+// afford checks whether a tenant has money left this month, and returns the tenant's limits.
 func (l *Limiter) afford(ctx context.Context, w storage.Work) (Limits, error) {
 	a := l.account(w.Tenant)
 	if err := a.turn.take(ctx); err != nil {

@@ -146,8 +146,8 @@ func (o object) withoutFile() object {
 	return o
 }
 
-// InForce returns the limits of a tenant: those of the servers file, with the tenant's own
-// ones over them. Errors are as for [Read].
+// InForce returns the limits of a tenant: its own ones, and the limits of the servers file where it
+// has none. Errors are as for [Read].
 func InForce(section, own []byte) (Limits, error) {
 	file, _, err := Read(section)
 	if err != nil || len(own) == 0 {

@@ -107,7 +107,7 @@ func (r *Rate) UnmarshalJSON(text []byte) error {
 // MarshalJSON writes the form that ParseRate reads.
 func (r Rate) MarshalJSON() ([]byte, error) { return json.Marshal(r.String()) }
 
-// every is the time in which a token comes, in whole microseconds, rounded up.
+// every is the time between two tokens, in whole microseconds, rounded up.
 func (r Rate) every() time.Duration {
 	return max(1, (r.Per/time.Duration(r.N)+time.Microsecond-1)/time.Microsecond) * time.Microsecond
 }

@@ -48,7 +48,7 @@ type Enterprise struct {
 	// Name begins the principals of the issuer's users. The default is the name for the sign-in if
 	// users also sign in at this issuer, or else the issuer's host.
 	Name string `json:"name,omitempty"`
-	// JWKS is the URL of the issuer's keys; the default is that of its metadata.
+	// JWKS is the URL of the issuer's keys; the default is the URL in its metadata.
 	JWKS string `json:"jwks_uri,omitempty"`
 }
 

@@ -12,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// A group of servers at one address is a resource of its own. A token for it is good at
-// that address only, and there for those of the group's servers that its user may use. A
-// parameter for the name of a server also takes the address of a group, such as "/mcp" or
-// "/g/dev/mcp". No server has such a name.
+// A group of servers at one address is a resource of its own. A token for it is good at that address
+// only. It gives access to the servers of the group that its user may use. A parameter for the name
+// of a server also takes the address of a group, such as "/mcp" or "/g/dev/mcp". No server has such a
+// name.
 
 func isGroup(name string) bool { return strings.HasPrefix(name, "/") }
 
@@ -41,9 +41,9 @@ func (s Settings) admitAny(group string, claims map[string]any) error {
 	return storage.Errorf(storage.Forbidden, "you may use no server at this address; ask its operator for access")
 }
 
-// VerifyGroup returns the identity of a token at each of the servers that its user may
-// use. The token must be for the group. If group is "", only the servers that the token
-// itself is for count. Costs and errors are as for Verify.
+// VerifyGroup returns the identity of a token at each of the servers that its user may use. The token
+// must be for the group. If group is "", only those servers count that the token itself is for. Costs
+// and errors are as for Verify.
 func (s *ResourceServer) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error) {
 	g, err := s.grant(ctx, token)
 	if err != nil {
@@ -112,9 +112,9 @@ func (s Settings) each(who storage.Identity, claims map[string]any, servers []st
 	return all, nil
 }
 
-// VerifyGroup returns the identity of a token at each of the servers that its user may
-// use. The token must be for the group. If group is "", only the one server that the
-// token itself is for counts. Costs and errors are as for Verify.
+// VerifyGroup returns the identity of a token at each of the servers that its user may use. The token
+// must be for the group. If group is "", only the one server counts that the token itself is for.
+// Costs and errors are as for Verify.
 func (s *Issued) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error) {
 	if t, ok := OpenToken(s.sealer, token); group == "" && ok && slices.Contains(servers, t.Server) {
 		who, err := s.Verify(ctx, token, t.Server)
@@ -155,9 +155,9 @@ func (s *Issued) exchanged(ctx context.Context, t Token, servers []string) (map[
 	return all, nil
 }
 
-// ConfirmMembers returns the servers of a group that the grant of a token is still good
-// for. These are all of them, or those of the API key that the caller exchanged for the
-// token. Costs and errors are as for Confirm.
+// ConfirmMembers returns the servers of a group that the grant of a token is still good for. These
+// are all servers, or the servers of the API key that the caller exchanged for the token. Costs and
+// errors are as for Confirm.
 func (s *Issued) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
 	if strings.HasPrefix(text, issuedCredential) {
 		return servers, s.Confirm(ctx, text, group)

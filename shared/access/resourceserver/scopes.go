@@ -57,9 +57,9 @@ func (r resources) Permit(who storage.Identity, server string, tools []string) e
 	return nil
 }
 
-// kept returns the optional scopes of any server that a caller has, without those in wanted. A
-// client asks only for the scopes of the challenge. If the challenge left these scopes out, a
-// caller at the address of several servers would lose the scope of one server for that of another.
+// kept returns the optional scopes of any server that a caller has, without those in wanted. A client
+// asks only for the scopes of the challenge. Without the kept scopes, a caller at the address of
+// several servers would lose its scope for one server when it gets a scope for another.
 func (s Settings) kept(has, wanted []string) (all []string) {
 	for _, scope := range has {
 		optional := slices.ContainsFunc(slices.Collect(maps.Values(s.Scopes)), func(of map[string][]string) bool { return of[scope] != nil })
@@ -82,9 +82,9 @@ func among(patterns []string, tool string) bool {
 	})
 }
 
-// Known returns the scopes that every token needs, and then those of the wanted scopes that a
-// server or a group has, sorted. It drops others without an error, because clients ask for
-// scopes that they know from elsewhere.
+// Known returns the scopes that every token needs, followed by the scopes in wanted that a server or
+// a group has, sorted. It drops others without an error, because clients ask for scopes that they
+// know from elsewhere.
 func (s Settings) Known(server string, wanted []string) []string {
 	known := strings.Fields(*s.Scope)
 	has := map[string]bool{}

@@ -58,10 +58,10 @@ func (x *exchange) preflight() {
 	x.empty(http.StatusNoContent)
 }
 
-// allowedHeaders returns the headers that a page may send: those in names, and those that it
-// asks for. A page asks for headers that repeat arguments of a tool, whose names only the
-// server knows, and for those that its libraries add to every request. Headers that only a
-// browser sets are left out.
+// allowedHeaders returns the headers that a page may send: the headers in names, and those that the
+// page asks for. A page asks for headers that repeat arguments of a tool, and only the server knows
+// their names. It also asks for headers that its libraries add to every request. allowedHeaders
+// leaves out headers that only a browser sets.
 func allowedHeaders(h http.Header, names ...string) string {
 	const most, longest = 64, 128
 	for _, name := range strings.Split(strings.Join(h.Values("Access-Control-Request-Headers"), ","), ",") {

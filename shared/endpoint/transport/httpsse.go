@@ -120,9 +120,9 @@ func postSSE(x *exchange) error {
 	return nil
 }
 
-// handAside hands messages over and waits until they are accepted. The server that gets them
-// answers on the client's event stream. answers are those to requests that were refused here, so
-// that no server gets them.
+// handAside hands messages over and waits until they are accepted. The server that gets them answers
+// on the client's event stream. answers has the answers to requests that were refused here, which no
+// server gets.
 func (x *exchange) handAside(endpoint sessions.Endpoint, msgs []wire.Message, batch bool) (answers [][]byte, err error) {
 	var call sessions.Response
 	switch {

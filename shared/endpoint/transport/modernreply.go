@@ -155,7 +155,7 @@ func (r *reply) flush() error {
 	return nil
 }
 
-// finish sends the answer; code is that of its error, 0 for a result.
+// finish sends the answer. code is the code of an error, 0 for a result.
 func (r *reply) finish(raw []byte, code wire.Code) {
 	raw = r.seen(raw)
 	if r.into != nil {

@@ -56,8 +56,8 @@ func (s sender) caller(err error) *observe.Caller {
 	return &observe.Caller{Server: wire.Clip(s.asked), Tenant: who.Tenant, Principal: who.Principal, Key: keyOf(who.Credential), Address: s.address}
 }
 
-// keyOf returns a credential that is the ID of a key; "" for that of a token, which has the
-// form KIND:TEXT.
+// keyOf returns credential if it is the ID of a key. For the credential of a token, which has the
+// form KIND:TEXT, it returns "".
 func keyOf(credential string) string {
 	if strings.Contains(credential, ":") {
 		return ""

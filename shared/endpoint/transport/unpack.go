@@ -16,8 +16,8 @@ type unpacking struct {
 	gave   int64 // unpacked bytes returned
 }
 
-// idlePacked is how many packed bytes of a body may yield nothing: those of its header, and
-// of the ends of its blocks.
+// idlePacked is how many packed bytes of a body may yield no data. The header and the ends of blocks
+// yield none.
 const idlePacked = 64 << 10
 
 var errIdle = errors.New("its packed bytes yield no data")

@@ -111,8 +111,8 @@ func (x *exchange) contentType() error {
 	return nil
 }
 
-// body reads the body. MaxBody limits its size, and that of an unpacked body. The HTTP server
-// limits the time. body leaves out a byte order mark.
+// body reads the body. MaxBody limits its size before and after unpacking. The HTTP server limits the
+// time. body leaves out a byte order mark.
 func (x *exchange) body() ([]byte, error) {
 	x.read = true
 	most := x.opts.MaxBody
@@ -151,9 +151,9 @@ func brokenOff(cause error) error {
 	return storage.Errorf(storage.Invalid, "the body broke off, or is not what its Content-Encoding says; send the request again").Because(cause)
 }
 
-// subject returns the method and id that answers and log lines are about: those of the
-// first request, or else of the first message. It returns no id for a response, whose
-// id is that of another message.
+// subject returns the method and id that answers and log lines are about: of the first request, or
+// else of the first message. It returns no id for a response, because that is the id of a request of
+// the server.
 func subject(msgs []wire.Message) (method string, id json.RawMessage) {
 	if len(msgs) == 0 {
 		return "", nil

@@ -80,15 +80,15 @@ func resumed(last string) (id string, places map[string]storage.Index, err error
 type following struct {
 	*merged
 	places map[string]storage.Index // index of the last event that the client has of each member's stream
-	// joining has the members that a mark ([Group.join]) has announced, but whose session does not exist
-	// yet. It counts the attempts to open the stream of each.
+	// joining has the members that a message with the method markJoined has announced, but whose session
+	// does not exist yet. It counts the attempts to open the stream of each.
 	joining map[string]int
 	done    bool
 }
 
-// How often and how many times a following tries to open the stream of a member that a mark has
-// announced. The program that wrote the mark may have died before it opened the session. Then the
-// client's next POST writes another mark.
+// How often and how many times a following tries to open the stream of a member that a message
+// (markJoined) has announced. The program that wrote the message may have died before it opened the
+// session. Then the client's next POST writes another message.
 const (
 	joinEvery = 100 * time.Millisecond
 	mostJoins = 50
@@ -157,7 +157,7 @@ func (f *following) Next(ctx context.Context, until time.Time) ([]sessions.Event
 }
 
 // join tries to open the streams of the members in joining. A session may be created a moment after
-// its mark was written.
+// it was announced.
 func (f *following) join() error {
 	for name := range f.joining {
 		if c, ok := f.g.member(name); ok {

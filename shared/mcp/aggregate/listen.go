@@ -87,12 +87,12 @@ type listening struct {
 	until func(hold time.Duration) time.Time
 
 	begun   bool      // the method begin has succeeded
-	start   string    // event id that stands for the place before the first event
+	start   string    // event id that stands for the position before the first event
 	next    time.Time // when to call listed; zero until readAll is called
 	late    int       // the last result of unlisted
 	open    int       // how many streams of members are read
-	marks   *part     // the stream with the marks of Group.join, nil if the session uses all members
-	waiting bool      // no member's stream is read yet, and a mark may still announce one
+	marks   *part     // the stream with the messages of method markJoined, nil if the session uses all members
+	waiting bool      // no member's stream is read yet, and a message in marks may still announce one
 	done    bool
 }
 

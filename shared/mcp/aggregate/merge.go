@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// part is one of the streams that are merged: that of a member, or that of the session with the group
-// itself, whose member is "".
+// part is one of the streams that are merged. It is the stream of a member, or the stream of the
+// session with the group itself, for which member is "".
 type part struct {
 	member string
 	stream sessions.Stream
@@ -105,7 +105,7 @@ func (m *merged) pass(h heard, id func() string) (events []sessions.Event) {
 		if h.of.member != "" {
 			raw = m.g.view(h.of.member).Message(raw)
 		} else if joinedOf(raw) != "" {
-			continue // the client does not get a mark
+			continue // the message is not for the client
 		}
 		events = append(events, sessions.Event{Event: storage.Event{Raw: raw}, ID: id(), Gap: gap})
 		gap = false

@@ -184,9 +184,9 @@ const (
 	longestMeant = 128 // bytes of a name that somebody may have mistyped
 )
 
-// meant proposes tools or prompts in place of a name that is not in x: those that have this name at
-// their member, or else the one whose name in the group is the most similar. It returns "" for
-// none.
+// meant proposes tools or prompts in place of a name that is not in x: all whose own member calls
+// them by that name. If there are none, it proposes the one whose name in the group is the most
+// similar. It returns "" for none.
 func meant(t group.Target, x *index) string {
 	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
 		return ""

@@ -12,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
-// In search mode a client of a group gets two tools in place of hundreds. find_tools searches the lists
-// of the members, which come from the handshake records as for a list. A call of call_tool is replaced
-// by a call of the tool that it names before anything is checked. So access rules and quotas are
-// those of that tool.
+// In search mode a client of a group gets two tools in place of hundreds. find_tools searches the
+// lists of the members, which come from the handshake records, as for tools/list. Before anything is
+// checked, a call of call_tool is replaced by a call of the tool that it names. So access rules and
+// quotas are those of that tool.
 
 const (
 	toolFind = "find_tools"

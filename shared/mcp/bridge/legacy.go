@@ -84,7 +84,7 @@ func (l Legacy) Initialized(result json.RawMessage) json.RawMessage {
 }
 
 // Initialize returns the result of initialize for the client, from a server's result of
-// server/discover. Its version is the one that [wire.Negotiate] gives for the client's.
+// server/discover. Its version is the result of [wire.Negotiate] for the client's version.
 func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 	capabilities, _ := objectOf(wire.Lookup(discover, "capabilities"))
 	info := wire.Lookup(discover, "_meta", wire.MetaServerInfo)

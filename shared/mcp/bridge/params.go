@@ -165,7 +165,7 @@ func CheckParams(known json.RawMessage, r Request, header func(name string) []st
 }
 
 // ParamHeaders returns the values of the headers that must repeat arguments of a tools/call, by what
-// follows Mcp-Param- in the header's name. params are those of the call. known is a result of
+// follows Mcp-Param- in the header's name. params are the params of the call. known is a result of
 // [HeaderParams], nil for none.
 func ParamHeaders(known, params json.RawMessage) map[string]string {
 	values := map[string]string{}

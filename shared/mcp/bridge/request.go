@@ -15,7 +15,7 @@ const metaPrefix = "io.modelcontextprotocol/"
 
 func isModern(metaKey string) bool { return strings.HasPrefix(metaKey, metaPrefix) }
 
-// Members of the params and results of a request in several rounds.
+// JSON members of a request that is sent again with answers, and of its results.
 const (
 	inputResponses = "inputResponses"
 	inputRequests  = "inputRequests"
@@ -34,8 +34,8 @@ type Request struct {
 	Responses    json.RawMessage // the object inputResponses, nil for none
 	State        string          // requestState, "" if the request has none
 
-	// passed means that the server itself answered the previous round with inputRequests, which
-	// the client got unchanged. own is the server's requestState of that round, nil for none.
+	// passed means that the server itself answered the request with inputRequests before, which the
+	// client got unchanged. own is the requestState that the server gave then, nil for none.
 	passed bool
 	own    json.RawMessage
 }
@@ -123,7 +123,7 @@ func (r Request) mayBeTask() bool {
 	return r.Method == wire.MethodToolsCall && r.KnowsTasks()
 }
 
-// SaysModern reports whether params come from a modern client: those of its requests, or those of an
+// SaysModern reports whether params come from a modern client: in one of its requests, or in an
 // initialize that [Superset] has made.
 func SaysModern(params json.RawMessage) bool {
 	version, _ := wire.String(wire.Lookup(params, "_meta", wire.MetaProtocolVersion))

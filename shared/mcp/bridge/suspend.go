@@ -68,10 +68,9 @@ func unable(why string) *wire.Error {
 type Asked = storage.Question
 
 // Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them.
-// round is how often the call with this stream has asked. first is the number that inputs[0] has
-// among the questions of this round. of is the index, in its batch, of the request that the server
-// has answered with inputs. fault says that the client has not declared the capability for a
-// question.
+// round is how often the call with this stream has asked. In this round inputs[0] has the number
+// first. of is the index, in its batch, of the request that the server has answered with inputs.
+// fault says that the client has not declared the capability for a question.
 func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
 		id := storage.QuestionID(storage.StreamID(stream), round, first+i)

@@ -208,7 +208,7 @@ func (t *Task) open(answered map[string]bool) []question {
 }
 
 // Answers returns the responses to open questions in the inputResponses of a tasks/update. It ignores
-// those to other questions, which were answered before or never asked.
+// responses to other questions, which were answered before or never asked.
 //
 // Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
 func (t *Task) Answers(responses json.RawMessage, answered map[string]bool) ([][]byte, error) {

@@ -61,8 +61,8 @@ func anything() map[string]any {
 	}
 }
 
-// join adds the keys of more to all. If both have an object under one key, it joins these objects
-// in the same way. Otherwise the value in all stays, unless the one in more is true.
+// join adds the keys of more to all. If both have an object under one key, it joins these objects in
+// the same way. Otherwise the value in all stays, except that true in more replaces it.
 func join(all, more map[string]any) {
 	for key, value := range more {
 		has, ok := all[key].(map[string]any)

@@ -77,7 +77,7 @@ type Backend interface {
 	// it. Errors: NotFound if the store has no open [storage.Item] of this stream.
 	Track(ctx context.Context, s storage.Session, stream storage.StreamID) (Tracker, error)
 	// Answer passes on a client's response to a question, which the store has already. The response may
-	// be lost on the way: a box asks for answers when it reconnects, and a sweep looks for those of
+	// be lost on the way: a box asks for answers when it reconnects, and a sweep looks for answers to
 	// suspended calls. The box may be asleep if the question belongs to a suspended call; see
 	// [storage.Suspends]. The store has no answer to a question of a server without a box
 	// ([storage.Forwards]): after an error the client must send that answer again.
@@ -155,7 +155,7 @@ type TaskMode string
 
 // Which calls become tasks.
 const (
-	TasksAuto   TaskMode = ""       // calls that take longer than a response may be held open
+	TasksAuto   TaskMode = ""       // calls that outlast the longest response
 	TasksAlways TaskMode = "always" // all calls that take longer than a moment
 	TasksOff    TaskMode = "off"    // no calls; the server does not offer tasks
 )

@@ -303,9 +303,9 @@ func (c *Call) Retry() time.Duration {
 // idleRetry returns the longest Retry of a Call on the standalone stream.
 func (c *Call) idleRetry() time.Duration { return 60 * c.manager.limits.Pace }
 
-// Cursor returns an event id that stands for the place after the last event that Next returned.
-// Every response begins with such an id, so that the client can come back before any event. The id
-// is different in each response.
+// Cursor returns an event id that stands for the position after the last event that Next returned.
+// Every response begins with such an id, so that the client can come back before any event. The id is
+// different in each response.
 func (c *Call) Cursor() storage.EventID {
 	if c.follower != nil {
 		return storage.EventID{Stream: storage.LegacySSE, Index: c.after, Nonce: string(c.session)}

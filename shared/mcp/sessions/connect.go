@@ -75,10 +75,10 @@ func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits
 }
 
 // Visited tells the client of a session that its user has done what an elicitation by URL asked for
-// (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). age is how long
-// the event is kept, 0 for [storage.EventAge]. Visited does nothing if the session or its
-// connection is gone. It also does nothing while a box writes to the session's standalone stream:
-// the box would take an event of another writer for that of a newer generation, and stop.
+// (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). age is how long the
+// event is kept, 0 for [storage.EventAge]. Visited does nothing if the session or its connection is
+// gone. It also does nothing while a box writes to the session's standalone stream: the box would
+// take the event for one of a newer generation, and stop.
 //
 // Errors: Unavailable.
 func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation string, age time.Duration) error {

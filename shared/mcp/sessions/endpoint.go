@@ -89,7 +89,7 @@ type Event struct {
 type Stream interface {
 	// Next is [Call.Next].
 	Next(ctx context.Context, until time.Time) ([]Event, error)
-	// Cursor returns an event id that stands for the place after the last event that Next returned.
+	// Cursor returns an event id that stands for the position after the last event that Next returned.
 	Cursor() string
 	// Done is [Call.Done].
 	Done() bool
@@ -104,7 +104,7 @@ type Stream interface {
 // with the id of the last event.
 type Resumable interface {
 	Stream
-	// Start returns an id for the place before the first event, with which the response begins.
+	// Start returns an id for the position before the first event, with which the response begins.
 	Start() string
 	// Close is [Call.Close]. cursor is the id to send last, "" if the client has got it already.
 	Close() (cursor string, retry time.Duration, now bool)
@@ -338,8 +338,8 @@ func (s *clientStream) Stop(ctx context.Context, sent string) {
 	}
 }
 
-// ReadSessionID checks the form of a session id that a client sent. An id of another form than that
-// of [storage.NewID] is NotFound, without a read of the store.
+// ReadSessionID checks the form of a session id that a client sent. An id of more than 64 bytes, or
+// with characters that no session id has, is NotFound without a read of the store.
 func ReadSessionID(text string) (storage.ID, error) {
 	const longest = 64
 	odd := strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' || c == '/' || c == '.' })

@@ -48,8 +48,8 @@ func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *sto
 }
 
 // Report records the last event that was sent to an HTTP+SSE client, because most of these clients
-// send no Last-Event-ID. The transport calls it when the response ends. Otherwise the next response
-// repeats the events of this one.
+// send no Last-Event-ID. The transport calls it when the response ends. Without that call the next
+// response repeats the events of this one.
 //
 // Errors: Unavailable.
 func (c *Call) Report(ctx context.Context, sent storage.Index) error {

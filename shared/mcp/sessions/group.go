@@ -237,11 +237,11 @@ func lacks(greeting json.RawMessage, method string) bool {
 	return greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil
 }
 
-// Lists returns the members' answers to the list method, in the order of members. It has the answers
-// that the handshake records keep for clients like that of s. Of s it uses Version, Init and
-// Transport. If a record has no list for such clients, the result is the list that [Manager.Borrow]
-// has kept. A server whose answer to initialize declares no lists of this kind has an empty list.
-// Lists also extends the life of s, unless s is modern: then s is made up and not stored.
+// Lists returns the members' answers to the list method, in the order of members. They come from the
+// handshake records, for clients like that of s: only Version, Init and Transport of s count. If a
+// record has no list for such clients, Lists returns the one that [Manager.Borrow] has kept. If a
+// member's answer to initialize declares no lists of this kind, its list is empty. Lists also extends
+// the life of s, unless s is modern: then s is made up and not stored.
 //
 // Cost: one read for up to 25 members, and one for each member with a [Server.Pin].
 func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {

@@ -38,11 +38,11 @@ func (k keptList) holds(method string, same bool, box storage.Box) bool {
 	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || same || box.State == storage.Asleep && k.Gen > box.Worked)
 }
 
-// noteList keeps the answer of a box to a request for a list in the handshake record, if it is the
-// whole list and has at most maxList bytes. If all principals would share the list and it may depend
-// on what one client has told its process, noteList does not keep it. Cost: one read if the record
-// has the same list already, otherwise two reads and a write. A list that all principals share
-// costs one more read.
+// noteList keeps a list that a box has sent in the handshake record. It must be the whole list, with
+// at most maxList bytes. noteList keeps a list for all principals only if the client has answered no
+// question of the process, because the list may depend on the answer. Cost: one read if the record
+// has the same list already, otherwise two reads and a write. A list for all principals costs one
+// more read.
 func noteList(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
 	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {

@@ -76,10 +76,10 @@ func (l *listener) wait(s storage.Session, limits Limits) {
 	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }
 
-// The nonce of an event id is a random word of nonceLen characters, followed by the number of
-// responses without an event before it, in base 36. So the retry can grow, although the store does
-// not count responses. On the standalone stream the word is that of the lease. So a client that
-// comes back with such an event id is known to be the client of the lease's holder.
+// The nonce of an event id is nonceLen random characters, followed by the number of responses without
+// an event so far, in base 36. So the retry can grow, although the store does not count responses. On
+// the standalone stream the random characters are the nonce of the lease. They show that a client
+// which comes back is the client of the lease's holder.
 const nonceLen = 10
 
 func nonceOf(word string, polls int) string {

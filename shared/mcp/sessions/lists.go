@@ -82,10 +82,12 @@ func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 // id of a session and the hash of a principal, and so equals neither.
 const anyone = "anyone"
 
-// whose returns a name for the owners of the list that the session of gets. Sessions with the same
-// name share the list. The name is "" for all if same is true, which is the result of sameList. A
-// session whose process has done more than answer lists has its own name. Otherwise each principal
-// has a name, or all principals have one if the server is Anonymous.
+// whose says who gets the same list as the session of:
+//
+//   - "": everybody, if same is true, which is the result of sameList;
+//   - the id of the session: only the session, if its process has done more than answer lists;
+//   - [anyone]: all principals, if the server is Anonymous;
+//   - a hash of the principal: the principal's other sessions.
 func (s Server) whose(of storage.Session, same bool) string {
 	switch {
 	case same:

@@ -50,7 +50,7 @@ func (h *Manager) With(p Parts) *Manager {
 	return newManager(h.store, h.backend, h.limits, p)
 }
 
-// Limits returns the limits in force.
+// Limits returns the limits that [New] got, with the defaults filled in.
 func (h *Manager) Limits() Limits { return h.limits }
 
 func newManager(store storage.Store, backend Backend, limits Limits, p Parts) *Manager {

@@ -23,9 +23,9 @@ import (
 // written only when it ends. If instance and box died between the execution and that write, a
 // repeat would find nothing and execute the call again.
 //
-// A call that wakes its box is stored as an item before it is executed. The item cannot replace the
-// value: a repeat may come in another session, and would have to look for the item under another
-// key. Both in one write would need a transaction, which [storage.Store] does not have.
+// A call that wakes its box is stored as a [storage.Item] before it is executed. The item cannot
+// replace the value: a repeat may come in another session, and would have to look for the item under
+// another key. Both in one write would need a transaction, which [storage.Store] does not have.
 
 // MaxKey bounds an idempotency key, in bytes.
 const MaxKey = 255
@@ -334,7 +334,7 @@ func (j *joined) forgotten() []byte {
 }
 
 // undecided is how long a call may be executed without a trace in the store. If an older call has no
-// item and no end, the instance or box that had it is lost.
+// item in the store and no end in the log, the instance or box that had it is lost.
 func (j *joined) undecided() time.Duration { return j.manager.limits.AcceptBy + 5*time.Second }
 
 // Check implements [Tracker]. It does the work of the instance that got the earlier request,

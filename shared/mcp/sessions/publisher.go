@@ -375,9 +375,9 @@ func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err e
 	return mine, err
 }
 
-// owe records in the session that the client has not got the events after the cursor from, unless the
-// session's record already tells what the client has got. If the session has a connection, owe
-// returns when the stream was pushed up to the event last.
+// owe records in the session that the client has not got the events after the cursor from. It changes
+// nothing if the record has a cursor of the stream that is not Live, or a Live one that has reached
+// last. If the session has a connection, owe returns when the stream was pushed up to the event last.
 func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, last storage.Index) error {
 	p := o.redelivery()
 	done := func(s *storage.Session) bool {

@@ -39,8 +39,8 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 	}
 	call.tracker, err = h.backend.Track(ctx, u.session, from.Stream)
 	if errors.Is(err, storage.NotFound) {
-		// The request has no item, and its stream had no end when its tail was read. The request may
-		// have ended between the two reads. If not, no instance will ever write to this stream.
+		// The store has no item of the request, and its stream had no end when its tail was read. The
+		// request may have ended between the two reads. If not, no instance will ever write to this stream.
 		if tail, err = h.store.Tail(ctx, u.session.ID, from.Stream); err == nil {
 			call.done = !tail.Final || from.Index >= tail.Last
 		}

@@ -16,8 +16,8 @@ const (
 	maxPushed  = 256 // cursors in Session.Pushed, including those that a client sends
 )
 
-// Open makes a session for an HTTP+SSE client, which has not sent initialize yet. Until the client
-// does so, the session lives for [Limits.InitTimeout].
+// Open makes a session for an HTTP+SSE client. The client must send initialize within
+// [Limits.InitTimeout].
 //
 // Errors: Unavailable.
 func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
@@ -70,8 +70,8 @@ func (c Caller) opened(id storage.ID, limits Limits) storage.Session {
 }
 
 // Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state Opened if
-// resume is "", or to the session with the id resume. If that is a session with a group, Connect
-// also adds the connection to the sessions with those of members that the session uses.
+// resume is "", or to the session with the id resume. If that is a session with a group, Connect also
+// adds the connection to the sessions behind it whose servers are in members.
 //
 // cursors has the ids of the last events that a resuming client says it has. Its keys are names of
 // members, and "" for the session resume. Each has at most 32 ids, and one for each stream. If there

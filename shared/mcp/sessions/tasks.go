@@ -14,9 +14,9 @@ import (
 
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of [Manager.Send] for
 // which the client no longer waits; it has a taskId instead. A task has no record of its own. Its
-// call has a stream in the log of the inner session and, until the call ends, an item that says
-// which box or instance must end it. What a client gets for a taskId is made of the stream and the
-// item.
+// call has a stream in the log of the inner session. Until the call ends, it also has a
+// [storage.Item], which says which box or instance must end it. What a client gets for a taskId is
+// made of the stream and the item.
 
 // Recalled is a call of [Manager.Send] whose client asks for it by its taskId.
 type Recalled struct {
@@ -25,8 +25,8 @@ type Recalled struct {
 	Events []storage.Event
 	Gap    bool            // events before Events were lost
 	Server json.RawMessage // the server's serverInfo, nil if unknown
-	// Lost means that the log has no end of the call, and that there is no item. So the result is
-	// not kept any more, or there never was such a call.
+	// Lost means that the log has no end of the call, and the store no item of it. So the result is not
+	// kept any more, or there never was such a call.
 	Lost bool
 
 	of     *use
