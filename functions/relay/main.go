@@ -27,8 +27,8 @@ func main() {
 			if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
 				return answer{StatusCode: 401}, nil
 			}
-			// The other routes need no work. On $connect, a pass only shows that a runner
-			// connects; its hello frame proves which box it is. After $disconnect the runner may
+			// The other routes have nothing to do. On $connect, Admit only checks that a runner
+			// connects; its first message proves which box it is. After $disconnect the runner may
 			// connect again.
 			if e.RequestContext.RouteKey != "$default" {
 				return answer{StatusCode: 200}, nil

@@ -34,9 +34,8 @@ type ticketSecrets struct {
 // tickets is the handler of Custom::Tickets. It keeps the secrets in a parameter, which
 // CloudFormation cannot create because it is encrypted, and returns those that the functions need
 // now. The first deployment creates a secret. If the stack has functions already, it takes their
-// secrets: then an upgrade from a release without the parameter invalidates no ticket. Deleting
-// the stack leaves the parameter, because it leaves the table, whose data is sealed with the
-// secret.
+// secrets: then an upgrade from a release without the parameter invalidates no ticket. Deleting the
+// stack leaves the parameter, because it leaves the table, whose data is encrypted with the secret.
 func tickets(ctx context.Context, e event) (made, error) {
 	var want, before struct{ Name, Function, Other string }
 	if err := json.Unmarshal(e.ResourceProperties, &want); err != nil {

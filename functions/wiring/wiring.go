@@ -71,7 +71,7 @@ type Parts struct {
 	Clients  storage.Clients           // the connections of WebSocket clients
 	Meter    *meter.Meter
 	Log      *slog.Logger
-	// Observer gets the events of requests and frames. If it is nil, they go to Log.
+	// Observer gets the events of requests and of boxes' messages. If it is nil, they go to Log.
 	Observer observe.Observer
 	// Bodies gets encrypted lines with the arguments and results of calls. If it is nil, these are
 	// not kept.
@@ -120,8 +120,8 @@ type Users interface {
 	Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error)
 }
 
-// New returns a Function. It returns an error if a secret is too short, if Access is invalid, or
-// if the limits or third parties in the servers file are.
+// New returns a Function. It returns an error if a secret is too short, or if Access, the limits or
+// the third parties in the servers file are invalid.
 func New(s Settings, p Parts) (*Function, error) {
 	var others [][]byte
 	if s.OtherSecret != nil {

@@ -217,7 +217,8 @@ func (c *toolsCommand) Run(t *terminal) error {
 	return c.show(t, list, func() error { return printTools(t.out, list) })
 }
 
-// recorded returns the tools in the server's handshake record, if no dormouse run is up.
+// recorded returns the tools that the store keeps from the server's last answers, if no dormouse
+// run is up.
 func (c *toolsCommand) recorded(ctx context.Context) (list api.Tools, err error) {
 	store, err := openExisting(ctx, c.folder())
 	if store == nil || err != nil {

@@ -26,7 +26,7 @@ type preparation struct {
 	data    string   // data folder
 	names   []string // names of the servers
 	shows   *waits   // where the phases are shown
-	accepts bool     // whether to accept tools that are held back after the start
+	accepts bool     // whether to accept tools after the start, even if they have changed
 }
 
 // outcome is the result of preparing a server.
@@ -89,7 +89,7 @@ func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, erro
 		}
 		together.Go(func() error {
 			if all[i] = c.prepare(ctx, name); all[i].err == nil && p.accepts {
-				if _, err := c.accept(ctx, name, nil); !isCode(err, "not_found") { // "not_found": the tools of the server are not pinned
+				if _, err := c.accept(ctx, name, nil); !isCode(err, "not_found") { // "not_found": operators need not accept tools of this server
 					all[i].err = err
 				}
 			}

@@ -87,16 +87,16 @@ func (c *reloadCommand) Run(t *terminal) error {
 	})
 }
 
-// reload makes dormouse run read its servers file at once, and forget the handshake records of
-// some servers, or with nil, of all.
+// reload makes dormouse run read its servers file at once, and forget the stored answers of the
+// servers in forget. nil stands for all servers.
 func (c *client) reload(ctx context.Context, forget []string) (taken api.Reloaded, err error) {
 	err = c.call(ctx, "POST", "reload", api.Reload{Forget: forget}, &taken)
 	return taken, err
 }
 
-// takenAtOnce makes the dormouse run that uses a data folder read its servers file now, so that
-// the next call uses what this command has changed. It forgets the records of the changed servers.
-// If no dormouse run is up, it does nothing.
+// takenAtOnce makes the dormouse run that uses a data folder read its servers file now, so that the
+// next call uses what this command has changed. dormouse run also forgets the stored answers of the
+// changed servers. If none is up, takenAtOnce does nothing.
 func takenAtOnce(data string, changed []string) error {
 	err := use(context.Background(), target{Data: data}, patience, func(ctx context.Context, to *client) error {
 		taken, err := to.reload(ctx, append([]string{}, changed...))

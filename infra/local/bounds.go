@@ -28,8 +28,8 @@ const (
 	maxBody         = 4 << 20          // bytes of one body; the endpoint has the same limit
 	maxForms        = 32 << 20         // bytes of all forms at the pages where people sign in
 	maxForm         = 64 << 10         // bytes of one form; the pages have the same limit
-	formWithin      = 10 * time.Second // how long a form may take to arrive once it has room
-	roomWithin      = time.Minute      // how long a body waits for room
+	formWithin      = 10 * time.Second // how long a form may take to arrive once memory is reserved for it
+	roomWithin      = time.Minute      // how long a body waits for memory
 	bodyWithin      = time.Minute      // how long a request may take to arrive, with its body
 	restWithin      = time.Second      // time to read the rest of a body that the handler did not read
 	headWithin      = 10 * time.Second // time to read the head of a request
@@ -46,8 +46,8 @@ type callers struct {
 // share counts what one principal uses on this machine.
 type share struct {
 	n      int
-	room   *semaphore.Weighted // room for the principal's request bodies, and for its messages over WebSockets
-	unread *semaphore.Weighted // room for messages that the principal's WebSocket clients have not read
+	room   *semaphore.Weighted // memory for the principal's request bodies, and for its messages over WebSockets
+	unread *semaphore.Weighted // memory for messages that the principal's WebSocket clients have not read
 	turns  *semaphore.Weighted // limits how many of the principal's WebSocket messages are handled at once; a message counts for 100 ms at most
 }
 
@@ -111,8 +111,8 @@ func (r twoRooms) Release(n int64) {
 	r[1].Release(n)
 }
 
-// admit counts one request or connection for a caller, until release is called or the connection
-// of ctx ends. If ctx has a request body, that body then also waits for room within the caller's
+// admit counts one request or connection for a caller, until release is called or the connection of
+// ctx ends. If ctx has a request body, that body then also waits for memory within the caller's
 // share. If the caller has maxInWork open, the error has the code Busy.
 func (w *callers) admit(ctx context.Context, c sessions.Caller) (release func(), err error) {
 	who := c.Tenant + "\x00" + c.Principal
@@ -165,8 +165,8 @@ func newBodies() bodies {
 	return bodies{semaphore.NewWeighted(maxBodies), semaphore.NewWeighted(maxForms), semaphore.NewWeighted(maxUnread)}
 }
 
-// guard limits the body of a request: its first Read waits for room, first in the caller's
-// share and then in that of all callers. Call release when the request has been handled.
+// guard limits the body of a request: its first Read waits for memory, first in the caller's share
+// and then in that of all callers. Call release when the request has been handled.
 func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Request, release func()) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r, func() {}
@@ -183,8 +183,8 @@ func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Req
 }
 
 // ofStrangers limits the bodies of requests to the sign-in pages, which guard has wrapped before.
-// Nobody knows yet who sends these forms, so they have no caller whose share could bound them.
-// They share maxForms and have less time, so that strangers cannot take the room of callers.
+// Nobody knows yet who sends these forms, so they have no caller whose share could bound them. They
+// share maxForms and have less time, so that strangers cannot take the memory of callers.
 func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body, ok := r.Body.(*guardedBody); ok {
@@ -194,22 +194,22 @@ func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 	})
 }
 
-// guardedBody is the body of a request, which waits for room in memory before its first byte is
-// read. One goroutine reads it.
+// guardedBody is the body of a request. It waits for memory before its first byte is read. One
+// goroutine reads it.
 type guardedBody struct {
 	io.ReadCloser
 	ctx    context.Context
 	room   [2]*semaphore.Weighted // memory limits: that of the caller, nil if unknown, and that of all callers
-	size   int64                  // bytes of room that the body takes
+	size   int64                  // bytes of memory that the body reserves
 	packed bool                   // the body is compressed, so it may take more memory than it has bytes
-	within time.Duration          // how long the body may take to arrive once it has room; 0 leaves the deadline of the request (bodyWithin)
+	within time.Duration          // how long the body may take to arrive once its memory is reserved; 0 leaves the deadline of the request (bodyWithin)
 	conn   *http.ResponseController
 
 	read        int64 // bytes that were read so far
-	taken, over bool  // whether the body has its room; whether it was read to its end
+	taken, over bool  // whether the body has its memory; whether it was read to its end
 }
 
-// Read implements io.Reader. The first Read waits for room.
+// Read implements io.Reader. The first Read waits for memory.
 func (b *guardedBody) Read(p []byte) (int, error) {
 	if !b.taken {
 		if err := b.take(); err != nil {
@@ -228,7 +228,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 }
 
 // Unpacked tells the body how many bytes it has in memory once it is unpacked. A compressed body
-// then keeps room for these bytes only.
+// then keeps only so many bytes reserved.
 func (b *guardedBody) Unpacked(bytes int) {
 	if b.taken && b.packed {
 		b.packed = false
@@ -236,7 +236,7 @@ func (b *guardedBody) Unpacked(bytes int) {
 	}
 }
 
-// take waits for room in each of b.room, at most for roomWithin.
+// take reserves memory in each of b.room. It waits for that for roomWithin at most.
 func (b *guardedBody) take() error {
 	ctx, cancel := context.WithTimeout(b.ctx, roomWithin)
 	defer cancel()
@@ -260,7 +260,7 @@ func (b *guardedBody) take() error {
 	return nil
 }
 
-// give gives back n bytes of the room.
+// give gives back n bytes of the reserved memory.
 func (b *guardedBody) give(n int64) {
 	b.size -= n
 	for _, room := range b.room {
@@ -270,7 +270,7 @@ func (b *guardedBody) give(n int64) {
 	}
 }
 
-// release gives the whole room back. If the handler did not read the body to its end, net/http
+// release gives all reserved memory back. If the handler did not read the body to its end, net/http
 // reads some of the rest before it answers; release limits the time for that.
 func (b *guardedBody) release() {
 	if b.taken {

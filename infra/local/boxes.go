@@ -158,15 +158,15 @@ type neighbour struct {
 	m     *machine
 	box   storage.BoxID
 	task  string
-	heard atomic.Int64 // Unix nanoseconds of the last frame of the box, or of the last request to free memory
+	heard atomic.Int64 // Unix nanoseconds of the last message of the box, or of the last request to free memory
 	ended chan struct{}
 	leave func() // removes the box from machine.memory
 }
 
-// Idlest implements [guard.Sleeper]. It takes the box for idle since its last frame.
+// Idlest implements [guard.Sleeper]. It takes the box for idle since its last message.
 func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	return time.Unix(0, n.heard.Load()), func() <-chan struct{} {
-		n.heard.Store(time.Now().UnixNano()) // counts as a frame, so that the box is not asked again at once
+		n.heard.Store(time.Now().UnixNano()) // counts as a message, so that the box is not asked again at once
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -200,9 +200,9 @@ func (m *machine) left(t fleet.Status) {
 	}
 }
 
-// hear records the time of a frame from a box that is a process.
+// hear records the time of a message from a box that is a process.
 func (m *machine) hear(e *observe.Event) {
-	if e.Kind != observe.Frame || e.Server == "" { // it is unknown which box sent the frame
+	if e.Kind != observe.Frame || e.Server == "" { // it is unknown which box sent the message
 		return
 	}
 	v, _ := m.neighbours.Load(e.Box)

@@ -60,7 +60,7 @@ type Config struct {
 	// supports it. Without Guests, Run does so only if others than the user of this machine can
 	// call.
 	Guests bool
-	Data   string   // folder of the store, the secret that seals tickets, and the local sockets
+	Data   string   // folder of the store, the secret for encryption, and the local sockets
 	Runner []string // absolute path of the program that runs a box as a process, and its arguments
 	// Apart makes Run start a process for each box. Without Apart, the box of a server without
 	// limits runs in this program if only the user of this machine can call.
@@ -102,7 +102,7 @@ type Config struct {
 	Telemetry *telemetry.Options
 
 	// JSON gets events as JSON lines, and Display gets them as text for people. Both may be nil.
-	// Verbose adds the frames between boxes and functions to the events.
+	// Verbose adds the messages between boxes and functions to the events.
 	JSON    io.Writer
 	Display *display.Terminal
 	// Events is called with each event, from several goroutines. It may be nil.

@@ -16,6 +16,6 @@
 // Tests replace the handlers by the programs of the functions, behind an emulation of AWS
 // ([Config].Functions, package emulator).
 //
-// The local sockets authenticate their callers. A runner shows a pass that this process has sealed.
-// The control socket requires a key that is derived from the data folder's secret.
+// The local sockets authenticate their callers. A runner sends a token that this process has
+// encrypted. The control socket requires a key that is derived from the data folder's secret.
 package local

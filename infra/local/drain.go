@@ -57,9 +57,9 @@ func awaitCalls(ctx context.Context, m *machine, until time.Time) {
 	}
 }
 
-// inFlight reports whether a client waits for the response to a POST, or a call goes on whose
-// request has ended, such as one over a WebSocket. It does not count calls that wait for an answer
-// of their client, because they go on in the next process.
+// inFlight reports whether a client waits for the response to a POST, or a call goes on without a
+// request, such as one over a WebSocket. It does not count calls that wait for an answer of their
+// client, because they go on in the next process.
 func inFlight(ctx context.Context, m *machine) bool {
 	if m.public.use.calls() > 0 {
 		return true
@@ -68,8 +68,8 @@ func inFlight(ctx context.Context, m *machine) bool {
 	return open > 0 && open > suspended(ctx, m)
 }
 
-// draining returns the line that tells the user which calls a drain waits for, and which are kept
-// for the next start.
+// draining returns the line for the user about a drain: which calls it waits for, and which calls
+// the store keeps for the next start.
 func draining(calls, kept int) string {
 	var parts []string
 	if calls > 0 {

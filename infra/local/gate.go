@@ -47,7 +47,8 @@ func (g *gate) note(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, inBoxKey{}, sync.OnceValue(func() bool { return peer.StartedHere(c, g.own) }))
 }
 
-// of returns a handler that refuses programs in boxes while the gate is shut.
+// of returns a handler that refuses programs in boxes while the gate is shut. It passes other
+// requests to h.
 func (g *gate) of(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if inBox, ok := r.Context().Value(inBoxKey{}).(func() bool); ok && g.met.Load() && !g.open.Load() && inBox() {

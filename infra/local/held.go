@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// mostHeldLines is how many lines about held tools the terminal shows at once.
+// mostHeldLines is how many lines the terminal shows about tools that are held back from clients.
 const mostHeldLines = 20
 
 // heldOf returns how many tools of a server are held back from clients, and lines that say how

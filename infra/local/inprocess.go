@@ -62,7 +62,7 @@ type handlers struct {
 	http    endpoints.HTTP
 	pages   *authorization.Pages
 	socket  *transport.Socket
-	sealer  *relayserver.Sealer // checks the passes of runners
+	sealer  *relayserver.Sealer // checks the tokens with which runners authenticate
 	relay   *relayserver.Handler
 	sweeper *relayserver.Sweeper
 	stopped func(fleet.Status) // charges a tenant for the time of a stopped task
@@ -402,7 +402,7 @@ func (r *runnerRoutes) Connect(_ context.Context, _ sockets.Conn, req *http.Requ
 func (r *runnerRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
 	reply, err := r.in.use().relay.Frame(storage.WithTrace(ctx, awsapi.NewID()), c.ID, data)
 	if err != nil {
-		return nil // the handler has logged the error, and the runner will send the frame again
+		return nil // the handler has logged the error, and the runner will send the message again
 	}
 	return reply
 }

@@ -129,8 +129,8 @@ func (m *machine) observe(ctx context.Context, e *observe.Event) {
 	observe.Log(m.log)(ctx, e)
 }
 
-// note passes an event of a function to the journal and the bill. If a box sent a frame, note
-// records when.
+// note passes an event of a function to the journal and the bill. If the event is about a message
+// of a box, note records its time.
 func (m *machine) note(e *observe.Event) {
 	m.lines.Observe(e)
 	m.ledger.Observe(e)

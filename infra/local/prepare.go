@@ -19,9 +19,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// To prepare a server means to install it and to start it once. The handshake record then has its
-// answer to initialize and its lists. While that happens for the first time, clients of the server
-// get their answers at once; see [sessions.Server].Preparing.
+// To prepare a server means to install it and to start it once, so that the store keeps its answer
+// to initialize and its lists. While that happens for the first time, clients of the server get
+// their answers at once; see [sessions.Server].Preparing.
 
 // preparing has the servers that are being prepared now. Its zero value has none.
 type preparing struct {
@@ -100,8 +100,8 @@ func installs(s serversfile.Server) bool {
 	return s.Box.HostPath != "" || slices.Contains([]string{"npx", "uvx", "uv", "pipx"}, filepath.Base(s.Command))
 }
 
-// known reports whether a handshake record has the server's answer to initialize, for the tenant
-// of the machine's user.
+// known reports whether the store has the server's answer to initialize, for the tenant of the
+// machine's user.
 func (in *inprocess) known(s serversfile.Server) bool {
 	_, started := recordsOf(in.ctx, in.m, in.tenant()).tools(s)
 	return started
@@ -158,9 +158,9 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 	}
 }
 
-// sleep ends the process that prepare has started, unless a client uses it meanwhile. For a server
-// that does not announce changes of its lists, clients get the lists in the record only while no
-// process of the server runs.
+// sleep ends the process that prepare has started, unless a client uses it meanwhile. If a server
+// does not announce changes of its lists, clients get the stored lists only while none of its
+// processes runs.
 func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 	if _, err := in.m.functions.Operators().Halt(ctx, box, "", "the end of its preparation", drainWithin); err != nil && ctx.Err() == nil {
 		in.m.log.Warn("the process of a preparation is not told to end", "box", string(box), "error", err)

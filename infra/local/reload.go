@@ -133,8 +133,8 @@ func (r *reloader) halt(servers []string, by string) {
 	}
 }
 
-// forget deletes the handshake records of servers. A record that it cannot delete is checked
-// against what the next process of its server answers.
+// forget deletes the stored answers of servers to initialize and to lists. An answer that it cannot
+// delete is compared with what the next process of its server answers.
 func (r *reloader) forget(servers *serversfile.File, names []string) {
 	if len(names) == 0 {
 		return
@@ -183,9 +183,8 @@ func (r *reloader) retire() {
 	}
 }
 
-// current replaces the definition of a task's server by the one in servers, because the task may
-// come from a function that has read an older file. idle is the idle time of servers that set
-// none.
+// current replaces the server's definition in a task by the one in servers. The task may come from
+// a function that has read an older file. idle is the idle time of servers that set none.
 func current(servers *serversfile.File, idle time.Duration, t fleet.Task) fleet.Task {
 	s, ok := servers.Server(t.Server)
 	if !ok || s.Disabled || t.Env[serverEnv] == "" {

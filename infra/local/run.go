@@ -143,7 +143,7 @@ func (m *machine) startFunctions(ctx context.Context) error {
 	return m.startInside(ctx)
 }
 
-// startRelay lets runners connect. Call it when all parts that a runner's frame may reach have
+// startRelay lets runners connect. Call it when all parts that a runner's message may reach have
 // started.
 func (m *machine) startRelay(context.Context) error { return m.serveUnix("relay", m.relay, nil) }
 
@@ -169,8 +169,8 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 		page = m.console
 	}
 	proxies := m.cfg.Proxies
-	// The gate comes before the proxies: it must see the address of the connection, not the one in
-	// X-Forwarded-For.
+	// The gate, which refuses programs in boxes, comes before the proxies: it must see the address
+	// of the connection, not the one in X-Forwarded-For.
 	m.serve(m.public.open[0], m.gate.of(proxies.behind(&monitored{m.functions.Web(), m.public, page, m.functions.Operators, health(m)})), &m.public.use)
 	m.serve(m.public.open[1], m.gate.of(proxies.behind(m.functions.Sockets())), &m.public.use)
 	certificates.start(ctx)

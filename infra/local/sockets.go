@@ -13,8 +13,8 @@ const (
 const socketsOnly = "this address has WebSockets only, at /" + socketStage + "?server=NAME; dormouse list shows the addresses of servers over HTTP"
 
 // openSockets creates the two WebSocket APIs. The one for runners is served on a unix socket; a
-// runner proves with a pass which box it is. The API for clients answers requests for other paths
-// with the text elsewhere, or as API Gateway does if elsewhere is "".
+// runner authenticates with a token that this process has encrypted. The API for clients answers
+// requests for other paths with the text elsewhere, or as API Gateway does if elsewhere is "".
 func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Limits, elsewhere string) {
 	open := func(name, stage, elsewhere string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{

@@ -57,7 +57,7 @@ func (e *Entry) Unwrap() (direct bool) {
 			}
 		case "--ignore-tool":
 			denied = append(denied, value)
-		case "--host", "--auth-timeout": // only for mcp-remote's own sign-in
+		case "--host", "--auth-timeout": // these have no effect without mcp-remote's own sign-in
 		default:
 			remote.Ignored = append(remote.Ignored, option)
 		}

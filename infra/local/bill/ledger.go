@@ -109,12 +109,12 @@ type onDay struct {
 	owner
 }
 
-// call is a request. Only the event at its end names the tool. Events of the frames that carried
-// its messages may come before that.
+// call is a request. Only the event at its end names the tool. Events about messages of its box may
+// come before that.
 type call struct {
 	known bool // the event at its end has come
 	tool  string
-	early map[onDay]meter.Units // use by events of frames that came before the event at its end
+	early map[onDay]meter.Units // use by events about messages of the box that came before the event at its end
 }
 
 // today returns the key in Ledger.days for a use of o.
@@ -186,7 +186,7 @@ func (l *Ledger) giveDay(day onDay, u meter.Units) {
 // unknown, because only the event at the end of the call names it. toolOf then keeps the use in
 // call.early until that event comes.
 func (l *Ledger) toolOf(e *observe.Event, o owner) (tool string, held bool) {
-	if len(e.Traces) == 1 { // an event of a frame with the messages of one request
+	if len(e.Traces) == 1 { // an event about a box's messages, which belong to one request
 		c := l.call(e.Traces[0])
 		if !c.known {
 			day := today(o, time.Now())
@@ -268,7 +268,7 @@ func (l *Ledger) Observe(e *observe.Event) {
 	defer l.mu.Unlock()
 	if e.Spent != nil {
 		l.charge(e)
-	} else if e.Kind == observe.Work { // later events of frames name only the session
+	} else if e.Kind == observe.Work { // later events about messages of the box name only the session
 		l.knows(string(e.Session), e.Principal)
 	}
 }

@@ -19,7 +19,7 @@ type Options struct {
 	Width   func() int // columns of the screen; nil stands for 80
 	Color   bool
 	Stamps  bool   // lines of Records begin with the time
-	Verbose bool   // also print events of functions, boxes and frames
+	Verbose bool   // also print events of functions, boxes and their messages
 	Version string // version of dormouse, for the first block
 	Keys    bool   // the user can press keys, so the first block names them
 }

@@ -149,8 +149,8 @@ func (t *Terminal) bottomLines(now time.Time) []string {
 	return append(t.bottom.installing(now, t.name), t.seen.status(now, t.begun.Cost))
 }
 
-// ToggleVerbose shows or hides functions, boxes and frames from now on, and prints a line about
-// that.
+// ToggleVerbose shows or hides events of functions, boxes and their messages from now on, and
+// prints a line about that.
 func (t *Terminal) ToggleVerbose() {
 	t.do(func() {
 		t.opts.Verbose = !t.opts.Verbose

@@ -31,9 +31,9 @@ const (
 	ServerFailed     = "server.failed"     // the process could not be started, or ended on its own; Reason, Phase; Lines: the lines in the server's source files that its output names
 	ServerStopped    = "server.stopped"    // Dormouse stopped the process, because it was idle or not needed any more
 	ServerRefused    = "server.refused"    // the sandbox refused a network connection to a host that is not allowed for the server; Detail: the host
-	ServerAsleep     = "server.asleep"     // a box of the server has ended; Duration: since the last work of the server, if known
+	ServerAsleep     = "server.asleep"     // a box of the server has ended; Duration: since the last request to the server, if known
 
-	ToolsHeld = "tools.held" // tools of a server are held back; Detail: how many; Lines: how they differ from what the operator has accepted
+	ToolsHeld = "tools.held" // clients do not get some tools of a server until the operator accepts them; Detail: how many; Lines: how they differ from what the operator has accepted
 
 	Call    = "call"    // a call of a tool has ended; Duration; Reason, if it failed or was refused; Refusal, if it was refused
 	Refused = "refused" // a request that calls no tool was refused; Reason: why
@@ -50,9 +50,9 @@ const (
 	// Deliver and Stored go only to [Options].Trace.
 	Request = "request"
 	Deliver = "deliver" // a request has reached its box
-	Stored  = "stored"  // a frame with messages that belong to a request was stored; Duration
+	Stored  = "stored"  // a message of a box that belongs to a request was stored; Duration
 
-	Frame = "frame" // a function has handled a frame of a box; Detail: the type of the frame. Only if [Options].Verbose is set
+	Frame = "frame" // a function has handled a message of a box; Detail: its type. Only if [Options].Verbose is set
 )
 
 // Event is something that happened on this machine. Fields that its kind does not name may be

@@ -69,11 +69,12 @@ type wsConn struct {
 	writing     context.Context
 	stopWriting context.CancelFunc
 
-	// buffer is the room for the bytes in queue and in the current write. Goroutines that wait for
-	// room get it in the order in which they came.
+	// buffer limits the bytes in queue and in the current write. Goroutines that wait for it get it
+	// in the order in which they came.
 	buffer *semaphore.Weighted
 	rooms  Rooms // limits that the caller's connections share; Out counts the bytes that buffer counts
-	// open is done when shut is called, or when write returns. All waits for room end then.
+	// open is done when shut is called, or when write returns. All waits for buffer and rooms end
+	// then.
 	open    context.Context
 	endOpen context.CancelFunc
 
@@ -208,7 +209,7 @@ func (c *wsConn) finish() bool {
 // next returns the next message to handle. ok is false if the connection has ended.
 //
 // If a client sends messages but does not read the replies, its messages are not read either: next
-// waits until the buffer has room for one more byte, after all replies that wait for room.
+// waits until the buffer has one free byte, after all replies that wait for it.
 func (c *wsConn) next() (m message, ok bool) {
 	if c.buffer.Acquire(c.open, 1) != nil {
 		return message{}, false
@@ -365,7 +366,7 @@ func (c *wsConn) noRoom() error {
 	return errFull
 }
 
-// put queues a message for which the caller has acquired room.
+// put queues a message whose bytes the caller has already counted in buffer and rooms.
 func (c *wsConn) put(data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -406,7 +407,7 @@ func (c *wsConn) shut(why closing) {
 		c.stopWriting()
 	}
 	time.AfterFunc(flushTime, c.stopWriting)
-	c.endOpen() // ends all waits for room
+	c.endOpen() // ends all waits for buffer and rooms
 	c.nudge()
 }
 
@@ -414,7 +415,7 @@ func (c *wsConn) shut(why closing) {
 // closes the connection, which also ends the goroutines that read.
 func (c *wsConn) write() {
 	defer c.stopWriting()
-	defer c.endOpen() // otherwise a goroutine that reads might wait for room forever
+	defer c.endOpen() // otherwise a goroutine that reads might wait for the buffer forever
 	for range c.wake {
 		c.mu.Lock()
 		batch, end := c.queue, c.end

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// pages have values of a run between comments: <!-- bench NAME --> and <!-- bench end -->.
+// pages are the documents in which comments enclose values of a run: <!-- bench NAME --> and <!--
+// bench end -->.
 var pages = []string{"docs/benchmarks.md", "docs/compare.md"}
 
 var block = regexp.MustCompile(`(?s)(<!-- bench (\w+) -->)(.*?)(<!-- bench end -->)`)
@@ -17,7 +18,7 @@ var blocks = map[string]func(results) string{
 	"calls": results.calls, "beside": results.beside, "compare": results.compared, "scale": results.grown, "one": results.atOne, "wake": results.woken,
 }
 
-// document writes the figures into the pages of the repository in root.
+// document writes the values of the run into the pages of the repository in root.
 func (r results) document(root string) error {
 	for _, page := range pages {
 		file := root + "/" + page

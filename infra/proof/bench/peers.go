@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// peer is one way to host an MCP server.
+// peer is one of the compared programs: one way to host an MCP server.
 type peer struct {
 	name    string
 	about   string // its name and mode of durability, for the list of what ran
@@ -30,7 +30,7 @@ const (
 	needTBXark   = "tbxark"
 )
 
-// launch says with which servers and data a peer is started.
+// launch says with which servers and data a host is started.
 type launch struct {
 	server []string // command of the stdio server
 	data   string   // folder for data that must outlive the process, "" for a new one
@@ -55,7 +55,7 @@ type endpoint struct {
 // client returns a new client, which has sent nothing yet.
 func (e *endpoint) client() *httpClient { return newHTTPClient(e.address, e.peer.keeps) }
 
-// peers returns all peers, in the order of the tables.
+// peers returns all compared programs, in the order of the tables.
 func peers() []peer {
 	const (
 		sg, mp, pp = "supergateway 4.0.0", "mcp-proxy 0.13.0", "punkpeye/mcp-proxy 6.7.19"

@@ -13,7 +13,8 @@ type plot struct {
 	panels []panel
 }
 
-// panel has a bar for each peer: the median of a metric, and a line from min to max.
+// panel has a bar for each compared program (peer): the median of a metric, and a line from min to
+// max.
 type panel struct {
 	title, part, metric string
 	peers               []string
@@ -55,7 +56,7 @@ const (
 	titleSpace = 34
 )
 
-// draw writes the picture. A peer without the metric has no bar.
+// draw writes the picture. A program without the metric has no bar.
 func (p plot) draw(s samples) string {
 	var b strings.Builder
 	y := 8

@@ -31,7 +31,7 @@ type partRun struct {
 	Scale   float64           `json:"scale"`   // the factor of all times
 	Busy    string            `json:"busy"`    // load averages of the machine before the part began
 	Group   bool              `json:"group"`   // clients, hosts and servers were one cpu group
-	Missing map[string]string `json:"missing"` // peers that were not measured, and why
+	Missing map[string]string `json:"missing"` // programs that were not measured, and why
 	Notes   []string          `json:"notes"`   // what failed
 }
 
@@ -146,8 +146,8 @@ func (r results) tables(w io.Writer) error {
 	return err
 }
 
-// table writes a part in Markdown: a row for each peer with min / median / max over the rounds, and
-// the ratios of values of the same round.
+// table writes a part in Markdown: a row for each compared program with min / median / max over the
+// rounds, and the ratios of values of the same round.
 func (r results) table(w io.Writer, p part) error {
 	names := r.Samples.ran(p.name, peerNames())
 	if len(names) == 0 {
@@ -182,8 +182,8 @@ func (r results) table(w io.Writer, p part) error {
 	return err
 }
 
-// ratios writes the ratio of each value that has a unit to the value of the peer base in the same
-// round. It writes nothing if base was not measured.
+// ratios writes the ratio of each value that has a unit to the value of the program base in the
+// same round. It writes nothing if base was not measured.
 func (r results) ratios(b *strings.Builder, p part, base string, names []string, metrics []sample) {
 	metrics = slices.DeleteFunc(slices.Clone(metrics), func(m sample) bool { return m.Unit == "" })
 	if !slices.Contains(names, base) {

@@ -18,7 +18,7 @@ type sample struct {
 	Value  float64 `json:"value"`
 }
 
-// spread is the min, median and max of a peer's metric over the rounds.
+// spread is the min, median and max of a compared program's metric over the rounds.
 type spread struct {
 	N             int
 	Min, Mid, Max float64
@@ -57,7 +57,7 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 // samples are all values that a run has measured.
 type samples []sample
 
-// byRound returns the values of a peer's metric, by round.
+// byRound returns the values of a metric of one compared program, by round.
 func (s samples) byRound(part, peer, metric string) map[int]float64 {
 	values := map[int]float64{}
 	for _, x := range s {
@@ -76,8 +76,8 @@ func (s samples) spread(part, peer, metric string) spread {
 	return spreadOf(values)
 }
 
-// ratio divides the values of a peer's metric by those of the peer base, round by round. Only
-// the measurements of one round had about the same conditions.
+// ratio divides the values of a metric of one compared program by those of another, base. It
+// divides values of the same round, because only these had about the same conditions.
 func (s samples) ratio(part, peer, base, metric string) spread {
 	below := s.byRound(part, base, metric)
 	var values []float64
@@ -90,7 +90,7 @@ func (s samples) ratio(part, peer, base, metric string) spread {
 }
 
 // metrics returns a sample of each metric of a part, in the order of measuring. First come the
-// metrics of the peer that has the most, then those that only other peers have.
+// metrics of the compared program that has the most, then those that only other programs have.
 func (s samples) metrics(part string) []sample {
 	all := map[string][]sample{} // by peer
 	most := ""
@@ -116,7 +116,7 @@ func has(list []sample, metric string) bool {
 	return slices.ContainsFunc(list, func(x sample) bool { return x.Metric == metric })
 }
 
-// ran lists the measured peers of a part, in the given order.
+// ran lists the programs that were measured in a part, in the given order.
 func (s samples) ran(part string, order []string) []string {
 	var names []string
 	for _, x := range s {

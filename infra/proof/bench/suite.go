@@ -14,10 +14,10 @@ import (
 type part struct {
 	name  string
 	about string
-	wants func(peer) bool // which peers take part if none is named
-	fits  func(peer) bool // which peers can take part
+	wants func(peer) bool // which programs take part if none is named
+	fits  func(peer) bool // which programs can take part
 	run   func(context.Context, *measurement) error
-	// bases are the peers with which the others are compared, round by round.
+	// bases are the programs with which the others are compared, round by round.
 	bases []string
 	// tools reports that the part needs further tools of our own echo server.
 	tools bool
@@ -63,7 +63,7 @@ type suite struct {
 	out     io.Writer
 	server  []string
 	who     []peer
-	missing map[string]string // peers left out, and why
+	missing map[string]string // programs left out, and why
 	found   samples
 	ran     map[string]partRun
 	notes   []string // about the part that runs
@@ -103,7 +103,7 @@ func (s *suite) leaveOut(who []peer, missing map[string]string) {
 	}
 }
 
-// measure runs a part: each round has every peer once, in a random order.
+// measure runs a part: each round measures every program once, in a random order.
 func (s *suite) measure(ctx context.Context, p part) error {
 	if s.options.rounds < 1 {
 		return nil
@@ -148,7 +148,7 @@ func (s *suite) say(format string, values ...any) {
 	_, _ = fmt.Fprintf(s.out, format+"\n", values...) // the terminal may be gone
 }
 
-// measurement is one part of one peer in one round.
+// measurement is the measuring of one part, for one compared program, in one round.
 type measurement struct {
 	*suite
 	part  string

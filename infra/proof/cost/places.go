@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// place is one way to run a box, with the time and the cost of a wake. The times are
+// place is one way to run a box, with the time and the cost of its start. The times are
 // assumptions: they are not measured on AWS.
 type place struct {
 	name  string

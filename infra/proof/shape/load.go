@@ -84,8 +84,8 @@ var (
 	variable  = regexp.MustCompile(`\bDORMOUSE_[A-Z0-9_]*[A-Z0-9]\b`)
 )
 
-// notCounted are the variables that the template sets from its parameters, which are counted
-// themselves, and those by which one program of ours starts another: nobody else sets them.
+// notCounted is the kind of variables that no person sets. The template sets them from its
+// parameters, or one of our programs sets them to start another.
 const notCounted = "not counted: variables that the template, or a program of ours, sets"
 
 // knobs returns what somebody can set, by its kind: the template's parameters, variables in

@@ -71,9 +71,9 @@ func (p *program) silence(ctx context.Context) error {
 	return nil
 }
 
-// endTasks stops all boxes, which are tasks of ECS, and waits until all have ended. ECS lists
-// a task that was told to stop only under the desired status STOPPED, but the task is in the
-// cluster until AWS has removed its network interface.
+// endTasks stops all boxes, which are tasks of ECS, and waits until all have ended. A task that was
+// told to stop is in the cluster until AWS has removed its network interface. Until then ECS lists
+// it only under the desired status STOPPED.
 func (p *program) endTasks(ctx context.Context) error {
 	cluster, err := p.aws(ctx, "cloudformation", "describe-stack-resource", "--stack-name", p.config.stack, "--logical-resource-id", "Cluster",
 		"--query", "StackResourceDetail.PhysicalResourceId", "--output", "text")

@@ -151,7 +151,7 @@ func (k *Keeper) Show(ctx context.Context, pin storage.Pin, list json.RawMessage
 	return nil, storage.Errorf(storage.Unavailable, "the accepted tools of server %q are being changed by too many requests at once; try again", pin.Server)
 }
 
-// counts returns how many held tools are new, and how many have changed.
+// counts returns how many of the tools in r.Held are new, and how many have changed.
 func (r record) counts() (added, changed int) {
 	for _, h := range r.Held {
 		if name, _ := nameOf(h.Tool); find(r.Tools, name) < 0 {
@@ -201,7 +201,7 @@ func (k *Keeper) Permit(ctx context.Context, pin storage.Pin, tools []string) er
 	return nil
 }
 
-// Server says which tools of a server are held back, for operators.
+// Server says which tools of a server are held back until an operator accepts them.
 type Server struct {
 	Server string    `json:"server"`
 	Source string    `json:"source"`         // what the server runs, without a version
@@ -210,7 +210,7 @@ type Server struct {
 	Held   []Tool    `json:"held"`
 }
 
-// Tool is one tool that is held back.
+// Tool is one tool that is held back: clients do not get it in this form.
 type Tool struct {
 	Change
 	Since time.Time `json:"since"` // when the server first listed the tool in this form
@@ -228,7 +228,7 @@ func (k *Keeper) State(ctx context.Context, pin storage.Pin) (Server, error) {
 	return r.state(pin), nil
 }
 
-// Count returns how many tools are held back. Cost: one read.
+// Count returns how many tools are held back from clients. Cost: one read.
 //
 // Errors: Unavailable, Internal.
 func (k *Keeper) Count(ctx context.Context, pin storage.Pin) (int, error) {

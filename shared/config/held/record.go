@@ -15,7 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Limits of the record of a server.
+// Limits of the record of a server. A held tool is one that clients do not get until an operator
+// accepts it.
 const (
 	firstPages = time.Minute        // pages of the first list that come within this time after its first page are accepted
 	remembered = 7 * 24 * time.Hour // a held tool that the server no longer lists is forgotten after this time

@@ -44,15 +44,14 @@ func (r *serverReader) readServer() Server {
 	}
 	switch {
 	case has(ours.value, "native"): // also with a value that is no valid name
-		// The server is part of the functions: it is not started, and has no box. Its answers
-		// come from a program that may change with the next deployment, so it gets no
-		// handshake record.
+		// The server is part of the functions: it is not started, and has no box. Its answers come
+		// from a program that may change with the next deployment, so they are not stored.
 		r.refuse(entry, false, "native", append([]string{"command", "args", "env", "cwd"}, urlKeys()...)...)
 		r.refuse(ours.value, true, "native", "box", "idle_seconds", "startup_timeout_sec")
 		s.Record = false
 	case remote:
-		// Dormouse starts nothing, so there is no box. It asks the server for its lists each
-		// time, so there is no handshake record.
+		// Dormouse starts nothing, so there is no box. It asks the server for its lists each time,
+		// so they are not stored.
 		for _, key := range []string{"command", "args", "env", "cwd"} {
 			if m, _ := entry.get(key); key == "command" || len(m.value.members)+len(m.value.items) > 0 {
 				r.refuse(entry, false, "the url", key)
@@ -79,8 +78,8 @@ func (r *serverReader) process(before int) {
 		}
 	}
 	slices.Sort(s.Unset)
-	// The client of a container engine is no guest: its containers are confined anyway, and it needs
-	// the socket of the engine.
+	// The client of a container engine gets no sandbox: its containers are confined anyway, and it
+	// needs the socket of the engine.
 	if b := &s.Box; r.guests && b.Profile == "" && !b.Free && !slices.Contains(engines(), filepath.Base(s.Command)) {
 		b.Guest, b.ReadOnlyRootFS = true, true
 	}

@@ -47,11 +47,11 @@ type Server struct {
 	Commands map[string]string `json:"commands,omitempty"`
 	Cwd      string            `json:"cwd,omitempty"` // the working folder; "" for the workspace, or for the runner's folder if there is none
 
-	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server behaves. That
-	// is Native, Remote, Command, Args, Env, Commands, Unset and Cwd, and some settings of the box: Image,
-	// HostPath, the network, Sealed, and InstallScripts. The order of keys, the name, and timeouts do
-	// not change it, so a handshake record under the digest stays valid when those change. It contains
-	// the values of Env only as hashes.
+	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server behaves.
+	// That is Native, Remote, Command, Args, Env, Commands, Unset and Cwd, and some settings of the
+	// box: Image, HostPath, the network, Sealed, and InstallScripts. The order of keys, the name,
+	// and timeouts do not change it, so stored answers of the server stay valid when those change.
+	// It contains the values of Env only as hashes.
 	Digest string `json:"-"`
 
 	Idle           time.Duration `json:"idle_ns"`                     // idle_seconds, 0 if the file says nothing
@@ -61,9 +61,11 @@ type Server struct {
 
 	Box Box `json:"box,omitzero"` // x-dormouse.box, with the values of its profile put in
 
-	// Record permits keeping a handshake record; x-dormouse.record may switch it off.
+	// Record permits storing the server's answers to initialize and to lists; x-dormouse.record may
+	// forbid it.
 	Record bool `json:"record"`
-	// OwnLists leaves the lists out of the handshake record (x-dormouse.record "initialize").
+	// OwnLists permits storing only the answer to initialize, and no lists (x-dormouse.record
+	// "initialize").
 	OwnLists bool `json:"own_lists,omitempty"`
 	// SameLists says that every client gets the same lists (x-dormouse.record "lists").
 	SameLists bool `json:"same_lists,omitempty"`

@@ -33,7 +33,7 @@ type kind struct {
 // section is an object with settings.
 type section struct {
 	name     string // in complaints about unknown keys
-	label    string // of its keys in other complaints
+	label    string // the words before a key in all other complaints
 	nulls    bool   // null is a value; otherwise null counts as a missing key
 	settings []setting
 }

@@ -135,7 +135,8 @@ type Acts struct {
 	// Remembered lists the boxes that keep the memory of a sleeping process. Halt deletes that
 	// memory. nil: no box keeps any.
 	Remembered func() []storage.BoxID
-	// Forget forgets the handshake record of a tenant's server. nil: it stays.
+	// Forget deletes a server's stored answers to initialize and to lists, for a tenant. nil: they
+	// stay.
 	Forget func(ctx context.Context, tenant string, s serversfile.Server) error
 	// Relist has the clients of a tenant's server ask for its tools again. nil: they find out
 	// by themselves.

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Accept asks to show tools to clients that are held back from them. It maps the name of each to
-// the hash of the version that the operator has seen.
+// Accept asks to accept tools that are held back from clients. It maps the name of each to the hash
+// of the version that the operator has seen.
 type Accept struct {
 	Tools map[string]string `json:"tools"`
 }
@@ -36,7 +36,7 @@ func (x *exchange) pinned() (serversfile.Server, *storage.Pin, error) {
 	}
 }
 
-// held answers with the tools of a server that are held back.
+// held answers with the tools of a server that clients do not get until an operator accepts them.
 func (x *exchange) held() (any, error) {
 	_, pin, err := x.pinned()
 	if err != nil {
@@ -72,7 +72,7 @@ func (x *exchange) accept() (any, error) {
 	return Accepted{taken}, err
 }
 
-// heldOf returns how many tools of a server are held back.
+// heldOf returns how many tools of a server clients do not get until an operator accepts them.
 func (o Options) heldOf(ctx context.Context, s serversfile.Server) (int, error) {
 	pin := s.Pin()
 	if pin == nil || o.Held == nil {

@@ -109,7 +109,7 @@ func (x *exchange) addStart(l *Server, s serversfile.Server, tenants []string) e
 	return nil
 }
 
-// reload reads the servers file at once, and forgets handshake records. The answer names
+// reload reads the servers file at once, and forgets stored answers of servers. The response names
 // servers, so the caller must see all of them.
 func (x *exchange) reload() (any, error) {
 	if !x.caller.seesAll() {
@@ -338,9 +338,8 @@ func addKeys(ctx context.Context, store storage.Store, tenants map[string]bool) 
 }
 
 // Known returns the tools that a tenant's server offers to a client with few capabilities, and when
-// the server listed them. It asks native and remote servers. For a server in a box it reads the
-// handshake record and starts nothing; tools is nil if the record has no list. The caller owns
-// tools.
+// the server listed them. It asks native and remote servers. For a server in a box it reads a
+// stored list and starts nothing; tools is nil if there is no list. The caller owns tools.
 func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
 	defer func() {
 		offered := s.Tools.Filter()
@@ -363,9 +362,9 @@ func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server)
 	return tools, taken, err
 }
 
-// recorded returns a list of tools in the handshake record of a tenant's server, and when the
-// server gave it. tools is nil if the record has none. The record may have several lists, for
-// clients with different capabilities. recorded chooses that for the fewest. The caller owns tools.
+// recorded returns a list of tools that the store keeps for a tenant's server, and when the server
+// gave it. tools is nil if there is none. The store may have several lists, for clients with
+// different capabilities. recorded chooses that for the fewest. The caller owns tools.
 func recorded(ctx context.Context, store storage.Handshakes, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
 	parts, err := store.ListHandshakes(ctx, storage.RecordFor(tenant, s.RecordDigest()), wire.MethodToolsList+" ")
 	if err != nil {

@@ -19,8 +19,8 @@ const (
 	mostPage = 1000
 )
 
-// each calls use for the sessions that the caller sees and whose ids are greater than after, in
-// order of id, until use returns false or an error.
+// each calls use for sessions in order of id, until use returns false or an error. It leaves out
+// sessions that the caller does not see, and those up to the id after.
 func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, err error)) error {
 	for {
 		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)
@@ -224,8 +224,8 @@ func (x *exchange) stopAll() (any, error) {
 	return x.stopBoxes(func(string) bool { return true })
 }
 
-// stopBoxes stops the boxes of servers that the caller sees, and forgets the handshake records
-// of these servers, unless the request says keep.
+// stopBoxes stops the boxes of servers that the caller sees. Unless the request sets Keep, it also
+// forgets the stored answers of these servers to initialize and to lists.
 func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err error) {
 	var order Stop
 	if err := x.body(&order); err != nil {
@@ -250,7 +250,7 @@ func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err 
 	return told, forget(x, match)
 }
 
-// forget forgets the handshake records of servers, as far as the caller sees them.
+// forget deletes the stored answers of those servers that the caller sees.
 func forget(x *exchange, match func(server string) bool) error {
 	if x.h.Forget == nil || x.h.Servers == nil {
 		return nil

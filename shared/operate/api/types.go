@@ -61,7 +61,7 @@ type Server struct {
 	Why       string `json:"why,omitempty"`   // the reason for Failed, NotServed, Off and ProgramMissing
 	Start     string `json:"start,omitempty"` // for State Failed: FailedLast, if nothing runs; for Asleep: NeverStarted or ProgramMissing, "" if it has started
 	Path      string `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
-	Tools     *int   `json:"tools,omitempty"` // from the handshake record, absent if there is none
+	Tools     *int   `json:"tools,omitempty"` // in the list that the store keeps; absent if there is none
 	Held      int    `json:"held,omitempty"`  // tools that are held back until an operator accepts them
 	Boxes     int    `json:"boxes"`
 	Processes int    `json:"processes"` // running ones; 0 on a stack, which does not know them
@@ -166,8 +166,8 @@ type Process struct {
 	LastCall  *time.Time `json:"last_call,omitempty"`
 }
 
-// Stop asks to stop processes. Calls in flight get 30 seconds to end, or no time if Now is set.
-// The handshake records of the servers are forgotten, unless Keep is set.
+// Stop asks to stop processes. Calls in flight get 30 seconds to end, or no time if Now is set. The
+// stored answers of the servers to initialize and to lists are forgotten, unless Keep is set.
 type Stop struct {
 	Now  bool `json:"now"`
 	Keep bool `json:"keep,omitempty"`
@@ -200,8 +200,8 @@ type Pushed struct {
 	Version int64 `json:"version"`
 }
 
-// Reload asks to read the servers file at once, and to forget the handshake records of the
-// servers in Forget; nil stands for all servers.
+// Reload asks to read the servers file at once, and to forget the stored answers of the servers in
+// Forget to initialize and to lists; nil stands for all servers.
 type Reload struct {
 	Forget []string `json:"forget"`
 }

@@ -37,11 +37,11 @@ type APIConfig struct {
 //
 //	POST /2015-03-31/functions/<name or ARN>/invocations
 //
-// It serves only X-Amz-Invocation-Type Event: it answers 202 at once and handles the event in
-// the background, up to [APIConfig].Tries times if the function fails. Errors are those of AWS.
-// A function with tenants refuses an event if it has as many processes as it may have, and none
-// of them is free for the tenant. API does not verify the signatures of requests: the server that
-// serves it must authenticate callers.
+// It serves only X-Amz-Invocation-Type Event: it answers 202 at once and handles the event in the
+// background, up to [APIConfig].Tries times if the function fails. Errors are those of AWS. A
+// function with tenants refuses an event if no process is free for the tenant and no more may be
+// started. API does not verify the signatures of requests: the server that serves it must
+// authenticate callers.
 type API struct {
 	cfg APIConfig
 	// ctx is the context of all invocations. Close cancels it when it returns.
