@@ -87,8 +87,8 @@ func unknownKey(err error, of reflect.Type) error {
 	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, serversfile.Instead(name, known))
 }
 
-// mistake is a mistake in a section of the servers file. key is the member that has it, or "" if
-// that is no single one.
+// mistake is a mistake in a section of the servers file. key is the member that has it, or "" if no
+// single member has it.
 type mistake struct{ key, why string }
 
 // mistakes returns the mistakes in a section, which is nil if the file lacks it. It calls read

@@ -1,7 +1,7 @@
 // Package wiring builds what the handlers of all functions share: the settings of the relay,
-// authentication, sealing and metering. The functions on Lambda and `dormouse run` build the same
-// handlers from it. It neither reads the environment nor opens anything. Package boot does that
-// for a function, and package local for one machine.
+// authentication, encryption and metering. The functions on Lambda and `dormouse run` build the
+// same handlers from it. Package wiring neither reads the environment nor opens anything. Package
+// boot does that for a function, and package local for one machine.
 package wiring
 
 import (
@@ -93,7 +93,7 @@ type Function struct {
 	SignIn   SignIn // tells clients where to get the tokens that Auth accepts; nil if it accepts none
 	Users    Users  // finds users who have signed in to the console; nil if nobody can
 	Tickets  *apikey.Tickets
-	States   *storage.Sealer // seals the state that clients of 2026-07-28 send back with the answer to a question
+	States   *storage.Sealer // encrypts the state that clients of 2026-07-28 send back with the answer to a question
 	Log      *slog.Logger
 	Observer observe.Observer
 	Meter    storage.Meter      // counts the cost of Store and of the connections in Relay
@@ -275,8 +275,7 @@ type served struct {
 }
 
 // Event wraps a handler of events, so that the Observer gets each event with its cost. whose
-// returns the Tenant, Server and Session that an event is charged to. If whose is nil, it is
-// charged to nobody.
+// returns the Tenant, Server and Session that pay for the event. If whose is nil, nobody pays.
 func Event[E any](f *Function, whose func(E) storage.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()

@@ -25,7 +25,7 @@ import (
 )
 
 // behind is a word that markCommand inserts after "--" in the arguments of dormouse add, because
-// kong does not say where that was. No real argument can contain a NUL byte.
+// kong does not say where "--" was. No real argument can contain a NUL byte.
 const behind = "\x00"
 
 // markCommand inserts behind into the arguments of dormouse add. It returns other arguments

@@ -514,7 +514,7 @@ func (d *doctor) sandbox(on sandbox.Support, guests []string) finding {
 	return good(check, "%s", says)
 }
 
-// wrongBy is the difference between two clocks from which tokens and tickets may be refused.
+// wrongBy is the smallest difference between two clocks at which tokens and tickets may be refused.
 const wrongBy = time.Minute
 
 // clock compares the local time with the time of the build, and with at, the time at the endpoint

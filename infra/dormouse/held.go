@@ -18,7 +18,8 @@ type acceptCommand struct {
 	printing
 }
 
-// Run accepts tools that are held back, and prints how they differ from the ones accepted before.
+// Run accepts tools that are held back from clients, and prints how they differ from the ones
+// accepted before.
 func (c *acceptCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		taken, err := to.accept(ctx, c.Server, c.Tools)
@@ -39,7 +40,8 @@ func (c *acceptCommand) Run(t *terminal) error {
 	})
 }
 
-// accept makes the endpoint offer tools of a server that it holds back: the named ones, or all.
+// accept accepts tools of a server that the endpoint holds back from clients: the named ones, or
+// all.
 func (c *client) accept(ctx context.Context, server string, tools []string) (taken api.Accepted, err error) {
 	state, err := c.held(ctx, server)
 	if err != nil {

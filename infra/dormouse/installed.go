@@ -257,8 +257,8 @@ UMask=0077
 	return b.String()
 }
 
-// units returns the system units. They are those of the repository, with this machine's paths of
-// the program and the servers file.
+// units returns the system units of package systemd, with this machine's paths of the program and
+// the servers file.
 func (m *serviceManager) units(c *installServiceCommand) map[string]string {
 	var b strings.Builder
 	for line := range strings.Lines(systemd.Service) {

@@ -56,7 +56,7 @@ func (c *setSecretCommand) Run(t *terminal) error {
 	})
 }
 
-// sealing returns the secret that seals values in the store: that in the environment variable
+// sealing returns the key that encrypts values in the store: that in the environment variable
 // secretEnv, or else that of the data folder. For a stack, secretEnv must be set.
 func (k keyStore) sealing() ([]byte, error) {
 	text := os.Getenv(secretEnv)

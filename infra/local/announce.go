@@ -36,7 +36,7 @@ func announce(m *machine) {
 			break
 		}
 		socket := strings.Replace(m.public.address(1), "http", "ws", 1) + "/" + socketStage + "?server=" + url.QueryEscape(name)
-		// The error is ignored for the same reason as in journal.JSONPrinter.
+		// An error is ignored: there is no better place to report it.
 		_ = json.NewEncoder(m.cfg.JSON).Encode(map[string]any{
 			"time": time.Now().UTC(), "kind": "ready", "name": name, "url": m.public.endpoint(name), "socket_url": socket,
 		})

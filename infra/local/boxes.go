@@ -38,7 +38,7 @@ func (m *machine) startFleet(context.Context) error {
 			return err
 		}
 	}
-	// The process logs may be in error messages if only this machine's user can call.
+	// Errors for clients may quote the processes' logs if only this machine's user can call.
 	env, err := withHome(m.environ.boxes(m.folder.File(LogFolder), m.public.private()), m.folder.File("home"))
 	if err != nil {
 		return err
@@ -235,8 +235,8 @@ func (m *machine) boxStarted(t fleet.Status) {
 	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box, Tenant: tenant})
 }
 
-// boxStopped records the end of a box. It starts a sweep of the box if the exit code is not 0, or
-// if limits on spending must count the box's time.
+// boxStopped records the end of a box. It has the box cleaned up (swept) if the exit code is not 0,
+// or if limits on spending must count the box's time.
 func (m *machine) boxStopped(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()
 	e := journal.Event{Kind: journal.BoxSleep, Name: t.Server, PID: t.PID, Tenant: tenant, Duration: t.Stopped.Sub(t.Started)}

@@ -26,7 +26,7 @@ const keptCalls = 100_000
 // Values of Access in [Config].
 const (
 	AccessKeys  = "keys"  // callers with an API key
-	AccessOAuth = "oauth" // callers with an API key, or who sign in: at the issuer in the servers file, or without one by entering any name
+	AccessOAuth = "oauth" // callers with an API key, or who sign in: at the issuer in the servers file or, if it names none, with any name
 	AccessIDP   = "idp"   // callers with an API key, or a token of the identity provider in the servers file
 	AccessOpen  = "open"  // any caller that reaches an endpoint
 )

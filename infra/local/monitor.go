@@ -32,10 +32,9 @@ func (m *monitored) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// metrics serves the metrics of the machine. The caller needs a key with the role viewer or
-// operator. If only the machine's user can reach the endpoint, programs on the machine need no
-// key. A web page of another origin, or one that reaches loopback by another host name, is
-// refused.
+// metrics serves the metrics of the machine. The caller needs a key with the role viewer, auditor
+// or operator. If only the machine's user can reach the endpoint, programs on the machine need no
+// key. A web page of another origin, or one that reaches loopback by another host name, is refused.
 func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
 	o := m.operators()
 	if r.Header.Get("Authorization") == "" && m.public.private() && transport.NamesLoopback(r.Host) {

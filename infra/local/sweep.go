@@ -21,7 +21,7 @@ func (m *machine) expire(ctx context.Context) {
 	}
 }
 
-// sweepEvery is the time between sweeps while boxes run.
+// sweepEvery is the time between two cleanups (sweeps) while boxes run.
 const sweepEvery = time.Minute
 
 // startSweep cleans up once after an earlier run, and then sweeps on a schedule. It skips a sweep
@@ -64,8 +64,9 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 	return err == nil && slices.ContainsFunc(tasks, func(t fleet.Status) bool { return t.State != fleet.Stopped })
 }
 
-// callsWait reports whether the store has work for a sweep. That may be a call of a native server,
-// which needs no box: a program that was killed may not have set the call's alarm.
+// callsWait reports whether the store has calls that a sweep may have to finish. It also returns
+// true if the store fails. A call of a native server needs no box, but a program that was killed
+// may not have set the call's alarm.
 func callsWait(ctx context.Context, store storage.Store) bool {
 	due, err := store.Due(ctx)
 	return err != nil || len(due) > 0

@@ -33,7 +33,7 @@ func recordsOf(ctx context.Context, m *machine, tenants ...string) recorded {
 	return r
 }
 
-// recordsOfAll returns the records of all tenants of a machine. To find the tenants, it reads the
+// recordsOfAll returns a recorded for all tenants of a machine. To find the tenants, it reads the
 // keys and some sessions.
 func recordsOfAll(ctx context.Context, m *machine) recorded {
 	r := recordsOf(ctx, m)
@@ -44,7 +44,7 @@ func recordsOfAll(ctx context.Context, m *machine) recorded {
 	return r
 }
 
-// tools returns how many tools a server has, as far as the records say. started reports whether
+// tools returns how many tools a server has, as far as stored lists say. started reports whether
 // the server has ever answered initialize with this definition. If the store fails, started is
 // true.
 func (r recorded) tools(s serversfile.Server) (n int, started bool) {

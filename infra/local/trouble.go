@@ -139,7 +139,7 @@ func lookAtDisk(ctx context.Context, m *machine, s storage.Writable) {
 		trouble(m, err.Error(), "until then nothing is executed")
 		return
 	}
-	// A sweep may have failed while the store could not be written.
+	// Another sweep begins, because one may have failed while the store could not be written.
 	select {
 	case <-m.functions.Sweep(nil):
 	case <-ctx.Done():

@@ -118,9 +118,9 @@ func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, c
 	return o
 }
 
-// Operators returns the options of the API for operators in a function. Its callers need an API
-// key with the role viewer, auditor or operator, or have signed in to the console. The API shows only what
-// is in the store. b is used to end calls of sessions.
+// Operators returns the options of the API for operators in a function. Its callers need an API key
+// with the role viewer, auditor or operator, or have signed in to the console. The API shows only
+// what is in the store. b is used to end calls of sessions.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	relay := relayserver.NewBackend(f.Relay)
 	return api.Options{

@@ -16,7 +16,7 @@ import (
 // Limits of what is kept in memory. What exceeds them is lost.
 const (
 	maxWaiting = 2_048            // ended requests that were not sent yet
-	maxParts   = 10_000           // requests with parts that have not ended
+	maxParts   = 10_000           // requests in progress whose parts are kept
 	maxPost    = 512              // spans in one post
 	partAge    = 15 * time.Minute // how long the parts are kept if their request does not end
 )

@@ -37,7 +37,7 @@ func (r results) document(root string) error {
 	return nil
 }
 
-// fill replaces the blocks of a page whose parts were measured.
+// fill replaces those blocks of a page whose values were measured.
 func (r results) fill(page string) (filled string, err error) {
 	return block.ReplaceAllStringFunc(page, func(old string) string {
 		m := block.FindStringSubmatch(old)

@@ -92,7 +92,7 @@ func (m *measurement) shows(ctx context.Context, e *endpoint, c *httpClient) err
 	return nil
 }
 
-// dormouse runs a command of the machine of an endpoint and returns its output.
+// dormouse runs a command of dormouse on the data folder of an endpoint, and returns its output.
 func (m *measurement) dormouse(ctx context.Context, e *endpoint, arguments ...string) (string, error) {
 	var problem bytes.Buffer
 	cmd := exec.CommandContext(ctx, m.place.bin("dormouse"), append(arguments, "--data", e.data)...)

@@ -66,7 +66,7 @@ type suite struct {
 	missing map[string]string // programs left out, and why
 	found   samples
 	ran     map[string]partRun
-	notes   []string // about the part that runs
+	notes   []string // what failed in the part that is measured now
 }
 
 func newSuite(p place, o options, out io.Writer) *suite {

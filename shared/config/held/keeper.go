@@ -40,8 +40,8 @@ const (
 	mostKnown = 1000
 )
 
-// NewKeeper returns a Keeper. lock and tells may be nil. tells gets an event when a list has
-// tools that are held back, without their texts.
+// NewKeeper returns a Keeper. lock and tells may be nil. tells gets an event when a list has tools
+// that are held back. The event has no texts of tools.
 func NewKeeper(store storage.Values, lock *Lock, log *slog.Logger, tells observe.Observer) *Keeper {
 	return &Keeper{store: store, lock: lock, log: log, tells: tells, known: map[storage.Pin]names{}}
 }

@@ -40,15 +40,15 @@ type Rule struct {
 	// Claims maps names of claims to admitted values. A claim is a text or a list of
 	// texts.
 	Claims map[string][]string `json:"claims,omitempty"`
-	// Tools maps tools to the callers that may see and call them, of the callers that may
-	// use the server. A key is the name of a tool, or the beginning of names with "*" after
-	// it. For each tool the longest key counts, and a whole name before a beginning. All
-	// callers of the server may use the tools that no key fits. The rules in Tools have no
-	// Tools of their own.
+	// Tools maps tools to the callers that may see and call them, of the callers that may use the
+	// server. A key is the name of a tool, or the beginning of names with "*" after it. For each
+	// tool the longest matching key counts; a whole name counts before a beginning. All callers of
+	// the server may use the tools that no key matches. The rules in Tools have no Tools of their
+	// own.
 	Tools map[string]Rule `json:"tools,omitempty"`
 }
 
-// Bounds of Rule.Tools. The keys that a caller fits stand in the caller's token.
+// Bounds of Rule.Tools. The token of a caller contains the keys whose rules the caller fits.
 const (
 	maxTools = 32  // how many keys
 	maxKeys  = 512 // bytes of the keys together

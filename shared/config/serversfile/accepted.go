@@ -20,8 +20,8 @@ type accepted struct {
 	Removed  map[string]string     `json:"removed,omitempty"`
 	Limits   json.RawMessage       `json:"limits,omitempty"`
 	Groups   map[string]Group      `json:"groups,omitempty"`
-	Tools    map[string]ToolFilter `json:"tools,omitempty"` // of servers, by name
-	Audit    map[string]Audit      `json:"audit,omitempty"` // of servers, by name
+	Tools    map[string]ToolFilter `json:"tools,omitempty"` // settings of servers, by name
+	Audit    map[string]Audit      `json:"audit,omitempty"` // settings of servers, by name
 	Path     string                `json:"path,omitempty"`  // see Server.Path
 }
 

@@ -68,11 +68,12 @@ type Box struct {
 	// profile cannot be enforced. The exception is its pids_limit: no system can enforce
 	// that without root, and the box logs that it is missing.
 	Profile string `json:"profile,omitempty"`
-	// Free is profile "none": Guest stays false, whoever may call the server.
+	// Free says that the file has profile "none": Guest then stays false, whoever may call the
+	// server.
 	Free bool `json:"free,omitempty"`
-	// Guest says that the file has no profile for the server, and that others than the user
-	// of the machine may call it; see [LoadGuests]. It has the network, its workspace, and
-	// what its command line names. ReadOnlyRootFS is set, too.
+	// Guest says that the file has no profile for the server, and that others than the user of the
+	// machine may call it; see [LoadGuests]. The server may then use the network, its workspace,
+	// and what its command line names. ReadOnlyRootFS is set, too.
 	Guest bool `json:"guest,omitempty"`
 
 	Scope Scope `json:"scope,omitempty"` // "" is ScopeSession
@@ -133,10 +134,10 @@ func profiles() map[string]profile {
 
 // # Reading x-dormouse.box
 
-// box reads x-dormouse.box, after all other keys of the server, because it may name variables that they
-// set. It reads the profile first, wherever it stands in the section, because other keys change its
-// values. A key that the profile locks may only repeat its value. timed says that the file has
-// tool_timeout_sec.
+// box reads x-dormouse.box, after all other keys of the server, because it may name variables that
+// they set. It reads the profile first, wherever it stands in the section, because other keys
+// change its values. A key that the profile locks may only have the profile's value. timed says
+// that the file has tool_timeout_sec.
 func (r *serverReader) box(m member, settings []setting, timed bool) {
 	if !r.want(m.value, object, r.what+": box") {
 		return

@@ -95,7 +95,7 @@ func (c *File) has(name string) bool {
 // file, and for one that never was.
 func (c *File) Removed(name string) string { return c.removed[name] }
 
-// differs returns which parts of a server have changed, nil for none.
+// differs returns which parts of the server differ between s and is, nil for none.
 func (s Server) differs(is Server) (what []string) {
 	times := func(s Server) []time.Duration {
 		return []time.Duration{s.Idle, s.StartupTimeout, s.ToolTimeout, s.AnswerTimeout}

@@ -37,9 +37,9 @@ type Container struct {
 	Platform string
 }
 
-// Container reads the command line of "docker run" and its like for a box on AWS. ok is false for
-// any other command. The setting box.image replaces the image. The error names an option that a box
-// cannot follow.
+// Container reads the command line of "docker run", or of a similar command, for a box on AWS. ok
+// is false for any other command. The setting box.image replaces the image. The error names an
+// option that a box cannot follow.
 func (s Server) Container() (c Container, ok bool, err error) {
 	c, here, ok, err := s.container()
 	if err == nil && here != "" {

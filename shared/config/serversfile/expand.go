@@ -10,7 +10,7 @@ type expansion struct {
 	text    string
 	missing []string // variables that are not set and have no default
 	inputs  []string // ids of `${input:ID}`
-	editor  []string // `${…}` that only the editor of the file can expand
+	editor  []string // `${…}` that only an editor such as VS Code can expand
 	of      bool     // the text has a `${principal:…}`, which expand leaves in it
 	odd     bool     // the text has a `${…}` that names no variable and was left unchanged
 }

@@ -94,9 +94,9 @@ func (s source) copies() string {
 	return fmt.Sprintf("copy its servers with mv %s %s && dormouse import %s --servers %s", to, from, from, to)
 }
 
-// IsTOML reports whether a file is TOML, as that of Codex. The ending of its name decides. Without an
-// ending, the first line decides that is neither empty nor a comment: TOML has a table header there, or
-// a key followed by "=".
+// IsTOML reports whether a file is TOML, as that of Codex. The ending of its name decides. If the
+// name has no ending, the first line that is neither empty nor a comment decides: TOML has a table
+// header there, or a key followed by "=".
 func IsTOML(data []byte, file string) bool {
 	switch filepath.Ext(file) {
 	case ".toml":

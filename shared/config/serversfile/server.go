@@ -23,12 +23,12 @@ const (
 // server, so that the author sees the mistake before a box starts.
 const MaxMarshal = 8 << 10
 
-// Server is one configured MCP server, with all variables expanded. Its strings
-// are valid UTF-8 without NUL.
+// Server is one configured MCP server, with all variables expanded. Its strings are valid UTF-8
+// without NUL.
 //
-// Env and Remote, and Args where they came from variables, may hold secrets. String, GoString
-// and MarshalJSON leave them out; only Marshal writes them. The tags of the fields name the
-// members of what Marshal writes.
+// Env and Remote may hold secrets, and so may those Args that came from variables. String, GoString
+// and MarshalJSON leave them out; only Marshal writes them. The tags of the fields name the members
+// of what Marshal writes.
 type Server struct {
 	Name string `json:"name"` // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
 	// Native is the name of a server that is part of the functions, x-dormouse.native. It is
@@ -42,8 +42,8 @@ type Server struct {
 	// Unset has the names, in order, of variables that are null in the file: the process does
 	// not get them from the machine either.
 	Unset []string `json:"unset,omitempty"`
-	// Commands has the variables whose values are the output of a shell command, with the
-	// command. They are not in Env. Only a machine that reads the file by [LoadHere] has some.
+	// Commands maps variables to the shell commands whose output is their value. These variables
+	// are not in Env. Only a machine that reads the file by [LoadHere] has some.
 	Commands map[string]string `json:"commands,omitempty"`
 	Cwd      string            `json:"cwd,omitempty"` // the working folder; "" for the workspace, or for the runner's folder if there is none
 

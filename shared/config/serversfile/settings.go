@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// setting is a key below x-dormouse. The tables in this Go file have all settings. The reader uses
-// these tables, and the page docs/servers-file.md has them.
+// setting is a key below x-dormouse. The tables in this Go file list all settings. The reader uses
+// them, and the page docs/servers-file.md shows them.
 type setting struct {
 	key  string
 	kind kind

@@ -14,7 +14,7 @@ type Snapshot string
 const (
 	SnapshotOff       Snapshot = "off"
 	SnapshotSession   Snapshot = "session"   // for the session, until it ends
-	SnapshotPrincipal Snapshot = "principal" // all sessions of a principal: the workspace of the process that stopped last
+	SnapshotPrincipal Snapshot = "principal" // for all sessions of a principal: the workspace of the process that stopped last
 	// SnapshotShared is the value for scope "shared"; the file cannot set it.
 	SnapshotShared Snapshot = "shared"
 )

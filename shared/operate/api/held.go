@@ -15,7 +15,7 @@ type Accept struct {
 	Tools map[string]string `json:"tools"`
 }
 
-// Accepted has the tools that were accepted.
+// Accepted is the response to [Accept]: the tools that clients get from now on.
 type Accepted struct {
 	Tools []held.Tool `json:"tools"`
 }

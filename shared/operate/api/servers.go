@@ -382,8 +382,8 @@ func recorded(ctx context.Context, store storage.Handshakes, tenant string, s se
 	return tools, taken, nil
 }
 
-// abilities returns how many capabilities the clients have that get a list. The name of the list is
-// method, version, capabilities and caller, see package sessions.
+// abilities returns how many client capabilities a list is for. The name of the list is method,
+// version, capabilities and caller, see package sessions.
 func abilities(list string) int {
 	fields := strings.Split(list, " ")
 	if len(fields) < 3 || fields[2] == "" {

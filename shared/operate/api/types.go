@@ -229,7 +229,7 @@ type Key struct {
 	Servers   []string   `json:"servers"`
 	Created   time.Time  `json:"created"`
 	LastUsed  *time.Time `json:"last_used,omitempty"` // exact to an hour
-	Expires   *time.Time `json:"expires,omitempty"`   // of a revoked key: the time at which the store forgets it
+	Expires   *time.Time `json:"expires,omitempty"`   // when the key expires; of a revoked key, when the store forgets it
 	Revoked   *time.Time `json:"revoked,omitempty"`
 }
 

@@ -191,7 +191,7 @@ type Reader struct {
 	calls   map[string]*Body // by tenant and stream
 }
 
-// NewReader returns a Reader that opens lines that were sealed with any of the secrets.
+// NewReader returns a Reader that opens lines that were encrypted with any of the secrets.
 func NewReader(q Query, secret []byte, others ...[]byte) *Reader {
 	if oldest := time.Now().Add(-MaxAge); q.Since.Before(oldest) {
 		q.Since = oldest
@@ -199,7 +199,7 @@ func NewReader(q Query, secret []byte, others ...[]byte) *Reader {
 	return &Reader{query: q, secrets: append([][]byte{secret}, others...), sealers: map[string]*storage.Sealer{}, calls: map[string]*Body{}}
 }
 
-// Add adds a line if the query selects it. It ignores other lines, and lines that were sealed
+// Add adds a line if the query selects it. It ignores other lines, and lines that were encrypted
 // with another secret.
 func (r *Reader) Add(l Line) {
 	q := &r.query

@@ -3,7 +3,7 @@
 //
 // The page consists of static files in this program, and loads nothing from other hosts. It
 // uses the API of operators, package api, and calls tools as an MCP client. The visitor's
-// browser sends a cookie, which holds the visitor's API key in sealed form. After the sign-in
+// browser sends a cookie, which holds the visitor's API key, encrypted. After the sign-in
 // the page never sees the key. Requests that change something need the Origin of the page and a
 // header that pages of other origins cannot send.
 //
@@ -40,13 +40,13 @@ const EntryPath = Path + "entry"
 // Header is a header that each request of the page to the API has.
 const Header = "X-Dormouse-Console"
 
-// home is a second path of the page. API Gateway may cut the slash at the end of [Path], so behind
-// a prefix the page is at this path.
+// home is a second path of the page. API Gateway may cut the slash at the end of [Path], so if it
+// adds a prefix, the page is at this path.
 const home = Path + "home"
 
 // Options are what a console works with. All fields but MCP are needed.
 type Options struct {
-	Secret  []byte          // 32 bytes or more; the console seals cookies with it
+	Secret  []byte          // 32 bytes or more; the console encrypts cookies with it
 	Tickets *apikey.Tickets // keeps the links that sign in
 	// Hosts reports whether a request's Host is served.
 	Hosts func(host string) bool

@@ -34,8 +34,8 @@ func (v visitor) shows(r *http.Request) *http.Request {
 // cookieLife is how long a cookie is good.
 const cookieLife = 12 * time.Hour
 
-// door decides who may enter: a visitor with an entry ticket, once, or with a cookie that
-// a door with the same secret has sealed.
+// door decides who may use the console: a visitor with an entry ticket, once, or with a cookie that
+// was encrypted with the door's secret.
 type door struct {
 	seal *storage.Sealer
 	// cookie is the name of the cookie. Each machine has another one, because a browser sends
@@ -63,7 +63,7 @@ var asTicket = []byte("entry ticket") //nolint:gochecknoglobals // a constant
 
 // waiting is what the store keeps with an entry ticket.
 type waiting struct {
-	Visitor string `json:"visitor"` // sealed, because it has the key
+	Visitor string `json:"visitor"` // encrypted, because it has the key
 }
 
 // ticket returns a new entry ticket for a visitor, and how long it can be redeemed. Cost:

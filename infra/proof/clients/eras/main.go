@@ -108,7 +108,7 @@ func echo(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, err
 	return says("Echo: %s", a.Message)
 }
 
-// work takes some time, and reports its progress.
+// work is a tool that takes some time, and reports its progress.
 func work(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	a, err := read(req)
 	if err != nil || a.Steps < 1 {
