@@ -4,7 +4,7 @@
 //
 // # The checks
 //
-// ts, py and gosdk hold one program each; ts2 holds the second generation of the
+// The folders ts, py and gosdk hold one program each; ts2 holds the second generation of the
 // TypeScript SDK for the program in ts. All run the same checks under the same names
 // against an endpoint that hosts server-everything (pinned in everything). They do so over
 // Streamable HTTP, HTTP+SSE 2024-11-05 or WebSocket, as far as their SDK has it, and print
