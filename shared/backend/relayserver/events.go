@@ -70,8 +70,8 @@ func (r runner) parts(ctx context.Context, f frame.Events) ([]streamPart, error)
 	return parts, nil
 }
 
-// cut takes the events of an item from the front of a payload. If the item suspends its
-// delivery, again is the request that follows the events. rest is the payload of the later items.
+// cut takes the events of an item from the front of a payload. If it.Asks is set, again is the
+// request that follows the events. rest is the payload of the later items.
 func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byte, ok bool) {
 	lens := it.Lens
 	if it.Asks != nil {

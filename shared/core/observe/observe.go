@@ -36,7 +36,7 @@ const (
 type Event struct {
 	Kind            string
 	Level           slog.Level
-	storage.Account                // of a Work event, Over, In, Out and Took are zero
+	storage.Account                // in a Work event, its fields Over, In, Out and Took are zero
 	Spent           *storage.Spent // what it cost; nil without a [storage.Meter]
 
 	HTTPMethod string

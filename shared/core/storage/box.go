@@ -252,7 +252,7 @@ type Item struct {
 	Created  time.Time // when the item became Waiting or Suspended
 
 	Questions []Question // while Suspended: what the client is asked
-	Base      Index      // index of the last event before this round; 0 in the first
+	Base      Index      // index of the event after which the call goes on; 0 for the start of the stream
 }
 
 // Question is something that a suspended call asks its client.

@@ -136,7 +136,7 @@ func (c *clients) Post(ctx context.Context, conn string, data []byte) error {
 type posted struct {
 	storage.Poster
 	meter *Meter
-	away  bool // to the internet
+	away  bool // the messages go to clients on the internet
 }
 
 // Post counts a message that the connection has accepted.

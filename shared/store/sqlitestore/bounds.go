@@ -85,7 +85,7 @@ func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
 	}
 }
 
-// share returns which part of a full log so many events and bytes are.
+// share returns how full a log of so many events and bytes is: 1 at its limits.
 func (o Options) share(events int, bytes int64) float64 {
 	return max(float64(events)/float64(o.Events), float64(bytes)/float64(o.Bytes))
 }
@@ -94,7 +94,7 @@ const weighLog = `
 SELECT coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
 WHERE session = ? AND expires > ?`
 
-// weigh returns which part of a full log a session has, and whether it may be over its limits. It
+// weigh returns how full a session's log is (see share), and whether it may be over its limits. It
 // is not over if all batches together are within the limits. Nor is it over if the batches
 // belong to requests that began just now, and cannot exceed the limits by much.
 func (s *Store) weigh(ctx context.Context, id storage.ID) (share float64, over bool, err error) {
@@ -134,9 +134,9 @@ func (s *Store) logOf(ctx context.Context, id storage.ID) ([]logBatch, error) {
 func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 	var (
 		drop   []logBatch
-		fronts []logBatch // those that are not the last of their stream, and may be dropped
+		fronts []logBatch // batches that are not the last of their stream, and may be dropped
 		ends   []logBatch // the last ones of ended streams, which may be dropped after all fronts
-		kept   []logBatch // the last ones of streams that are kept; they have limits of their own
+		kept   []logBatch // the last ones of ended streams whose IDs are Kept; they have limits of their own
 	)
 	var events, keptEvents int
 	var size, keptSize int64
