@@ -16,7 +16,6 @@ type browsers struct {
 	origin  string // the result of [Login.Origin]
 }
 
-// Names of cookies.
 const (
 	cookieCSRF    = "dm_csrf"
 	cookieConsent = "dm_consent"

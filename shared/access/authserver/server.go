@@ -76,7 +76,7 @@ type Config struct {
 	// SignedIn gets the tokens that the identity provider has given to a user who signed
 	// in for a server, or for a group by its address. nil: the server drops them.
 	SignedIn func(ctx context.Context, who storage.Identity, server string, t Token) error
-	// Client makes requests to the issuers. nil: one with limits.
+	// Client makes requests to the issuers. nil: clients with limits of their own.
 	Client *http.Client
 	// Documents gets client ID metadata documents. nil: a client that connects only to
 	// public addresses.

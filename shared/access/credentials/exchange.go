@@ -30,7 +30,6 @@ const (
 	accessTokenType = "urn:ietf:params:oauth:token-type:access_token" //nolint:gosec // the name of a type
 )
 
-// Times of an exchange.
 const (
 	// refusedFor is how long nobody asks the identity provider again after it has refused.
 	refusedFor = time.Minute

@@ -85,7 +85,6 @@ func (p *Pages) Redirect() string { return RedirectOf(p.Vault.publicURL) }
 // end.
 func RedirectOf(publicURL string) string { return publicURL + pathBack }
 
-// Limits of requests.
 const (
 	maxBody    = 64 << 10 // bytes
 	visitFor   = 15 * time.Minute
@@ -446,7 +445,6 @@ func (p *Pages) back(w http.ResponseWriter, r *http.Request) error {
 	return p.done(w, r, v, l.Provider)
 }
 
-// Names of cookies.
 const (
 	cookieCSRF = "dm_connect_csrf"
 	cookieUser = "dm_connect_user"

@@ -15,7 +15,6 @@ type Rate struct {
 	Burst int           // calls that may come at once; at least 1
 }
 
-// Bounds of a rate.
 const (
 	maxCalls = 1_000_000_000
 	maxText  = 64                   // bytes of a rate as text

@@ -15,13 +15,11 @@ type scopeError struct {
 	wanted  []string
 }
 
-// Error returns the message for the client.
 func (e *scopeError) Error() string { return e.refusal.Message }
 
 // Wanted returns the scopes that a token needs.
 func (e *scopeError) Wanted() []string { return e.wanted }
 
-// Unwrap returns the error with its code.
 func (e *scopeError) Unwrap() error { return e.refusal }
 
 func lacks(wanted []string) error {

@@ -131,7 +131,6 @@ type counter struct {
 	bytes int
 }
 
-// Write passes p on, and counts its bytes.
 func (c *counter) Write(p []byte) (int, error) {
 	n, err := c.ResponseWriter.Write(p)
 	c.bytes += n

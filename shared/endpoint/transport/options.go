@@ -150,7 +150,7 @@ type SignIn interface {
 	// token with more scopes would suffice, the error is Forbidden, and Challenge names
 	// these scopes.
 	Permit(who storage.Identity, server string, tools []string) error
-	// MetadataURL returns the URL of the metadata of an address.
+	// MetadataURL returns the URL at which clients get the Metadata of an address.
 	MetadataURL(address string) string
 }
 

@@ -34,7 +34,6 @@ type heard struct {
 	err    error
 }
 
-// errTold: nothing is left to listen to.
 var errTold = errors.New("all tasks have ended")
 
 // watch finds the tasks that the client wants to hear of. It removes from the listener's

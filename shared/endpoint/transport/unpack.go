@@ -29,7 +29,6 @@ func unpack(packed io.Reader) (*unpacking, error) {
 	return u, err
 }
 
-// Read returns unpacked bytes.
 func (u *unpacking) Read(p []byte) (int, error) {
 	n, err := u.Reader.Read(p)
 	u.gave += int64(n)

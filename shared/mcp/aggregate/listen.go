@@ -275,7 +275,6 @@ func (l *listening) Close() (cursor string, retry time.Duration, now bool) {
 // Client returns "": the log line of this stream names no client.
 func (l *listening) Client() string { return "" }
 
-// Stream returns the standalone stream.
 func (l *listening) Stream() storage.StreamID { return storage.Standalone }
 
 // Done reports whether all streams have ended.

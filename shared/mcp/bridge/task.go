@@ -228,7 +228,6 @@ func (t *Task) Answers(responses json.RawMessage, answered map[string]bool) ([][
 	return raws, nil
 }
 
-// Statuses of a task.
 const (
 	statusWorking   = "working"
 	statusInput     = "input_required"

@@ -188,7 +188,6 @@ func (o Publisher) closeAll(ctx context.Context, conns []string, closed map[stri
 	return nil
 }
 
-// putConnection stores the record of the caller's connection.
 func (u *use) putConnection(ctx context.Context) error {
 	c := u.caller
 	return u.manager.store.PutConnection(ctx, storage.Connection{
