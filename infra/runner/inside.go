@@ -26,9 +26,9 @@ const abandonWithin = 2 * time.Second
 // get; Inside reads no others. budget and memory are shared by all boxes of this process. join is
 // called once, when the box is ready. When Inside returns, nothing of the box runs any more.
 //
-// A panic in the code of the box ends only that box. Its processes are killed, it sends no bye,
-// and the error describes the panic. In that case the memory of the box, and its locks on
-// installs, are not released.
+// A panic in the code of the box ends only that box. Its processes are killed, the host is not told
+// that it sleeps, and the error describes the panic. In that case the memory of the box, and its
+// locks on installs, are not released.
 func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, budget *guard.Budget, memory *guard.Memory, join Join, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

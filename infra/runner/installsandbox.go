@@ -21,7 +21,7 @@ type installSandbox struct {
 	mark string // the value of proc.MarkEnv in its processes, by which End finds them
 }
 
-// Environment returns the variables of the sandbox, and the variable with the mark.
+// Environment returns the variables of the sandbox, and proc.MarkEnv.
 func (w installSandbox) Environment() map[string]string {
 	env := w.Sandbox.Environment()
 	env[proc.MarkEnv] = w.mark

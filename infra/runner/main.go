@@ -34,8 +34,8 @@
 //
 // In a Lambda function the runner is the function's runtime, and each invocation runs one box. The
 // event of an invocation has the variables that the relay sets, and DORMOUSE_RELAY_URL. All others
-// come from the host in its welcome. Of its own environment the runner reads DORMOUSE_CACHE. It
-// removes AWS's variables from there before it starts a server.
+// come from the host, in its first [frame.Welcome]. Of its own environment the runner reads
+// DORMOUSE_CACHE. It removes AWS's variables from there before it starts a server.
 //
 // A server that configures no sandbox runs with the rights of the runner. A server with a profile,
 // or with read_only_rootfs, can access only the system, the interpreters in its PATH, its staged

@@ -52,7 +52,7 @@ const (
 	table       = 1 << 16          // how many names of a box may get addresses
 	questions   = 64               // DNS questions that are answered at a time
 	connections = 256              // connections at a time; each buffers at most 1 MB
-	places      = 32               // for how many places refusals are reported in a second
+	places      = 32               // for how many names and addresses refusals are reported in a second
 )
 
 // Gate is the network of one box. Its goroutines end with the process.
@@ -68,7 +68,7 @@ type Gate struct {
 	inUse  chan struct{}         // contains an element for each open connection
 
 	telling sync.Mutex
-	told    map[string]time.Time // when a refusal was last reported, by place; telling guards it
+	told    map[string]time.Time // when a refusal was last reported, by refusal.place; telling guards it
 }
 
 // Link connects the gate to a new start of the box, and returns the box's end for gVisor.

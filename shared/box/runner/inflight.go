@@ -50,17 +50,17 @@ type inflight struct {
 type pull struct {
 	n       int64
 	open    bool
-	missing map[storage.StreamID]int // messages named by [frame.Pulled] that have not come yet, and their rounds; nil before Pulled
+	missing map[storage.StreamID]int // the Round of each message that [frame.Pulled] named and that has not come yet; nil before Pulled
 	again   alarm
 }
 
 // refuses reports whether the runner executes no new message.
 func (in *inflight) refuses() bool { return in.closing || in.refusing || in.draining }
 
-// deliver executes a message if it was sent to this generation, the runner has sent no bye since
-// the last welcome, and the message was not executed before. A late message is executed only if
-// the host allows it; see askFirst. A message from the inbox was claimed for this generation, so
-// nobody else ends it. It is executed however old it is.
+// deliver executes a message if it was sent to this generation, the runner has sent no [frame.Bye]
+// since the last [frame.Welcome], and the message was not executed before. A late message is executed
+// only if the host allows it; see askFirst. A message from the inbox was claimed for this generation,
+// so nobody else ends it. It is executed however old it is.
 func (in *inflight) deliver(f frame.Deliver) {
 	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
 		if f.Round == d.round {
@@ -150,8 +150,8 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	}
 }
 
-// wait keeps a message that must not be executed before the next welcome. If the runner has said
-// bye, wait takes the bye back.
+// wait keeps a message that must not be executed before the next [frame.Welcome]. If the runner has
+// sent [frame.Bye], wait takes the bye back.
 func (in *inflight) wait(f frame.Deliver) {
 	if len(in.waits) < maxWaits {
 		in.waits = append(in.waits, f)
@@ -194,7 +194,7 @@ func (in *inflight) sendTaken(due []*delivery) {
 	}
 }
 
-// nudge handles a [frame.Nudge]: messages wait in the inbox.
+// nudge handles a [frame.Nudge]: the host has stored messages for the box.
 func (in *inflight) nudge() {
 	switch {
 	case in.refuses():
@@ -206,7 +206,7 @@ func (in *inflight) nudge() {
 	}
 }
 
-// startPull begins to pull the messages that are in the inbox now.
+// startPull sends a [frame.Pull] for the messages that the host has stored for the box by now.
 func (in *inflight) startPull() {
 	in.nudged = false
 	if in.refuses() {
@@ -258,8 +258,8 @@ func (in *inflight) closePull() {
 	}
 }
 
-// resumeInflight continues after a welcome. It executes the messages that came after a bye, if
-// they were sent to this generation. It drops those that were sent to an older generation, because
+// resumeInflight continues after a [frame.Welcome]. It executes the messages that had to wait for it,
+// if they were sent to this generation. It drops those that were sent to an older generation, because
 // their senders see in the store that it has ended.
 func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits

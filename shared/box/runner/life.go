@@ -17,7 +17,7 @@ type life struct {
 	loop       *loop       // the goroutines, the timers, and the end of Run
 	executing  *executing  // calls of the Executor
 	links      *links      // connections to the host
-	farewell   *farewell   // the bye before the box sleeps
+	farewell   *farewell   // the [frame.Bye] before the box sleeps
 	transfers  *transfers  // frames that are sent in parts
 	queries    *queries    // requests about snapshots
 	deliveries *deliveries // messages that the box executes or has executed
@@ -112,8 +112,8 @@ func (l *life) frame(lk *link, f frame.Frame) {
 	case frame.ByeOK:
 		l.farewell.byeTaken(f)
 	case frame.Answer, frame.Stop, frame.Halt:
-		// A runner that was started without a box has no process before its first welcome. So such
-		// a frame is about a process of an earlier generation.
+		// A runner that was started before its box was known has no process before its first
+		// [frame.Welcome]. So such a frame is about a process of an earlier runner.
 		if !l.links.invited {
 			l.toExecutor(f)
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	helloAgain   = 5 * time.Second // how long the runner waits for the answer to a hello before it sends the hello again
+	helloAgain   = 5 * time.Second // how long the runner waits for the answer to a [frame.Hello] before it sends the hello again
 	helloTries   = 3               // after so many hellos without an answer, the connection is given up
 	askFor       = time.Second     // how long a hello waits for the Executor to list the open questions
 	retireAfter  = 5 * time.Second // how long a replaced connection is still read
@@ -28,7 +28,7 @@ const (
 	maxRounds    = 5           // Run ends after so many refusals within roundsWithin, if they may be this runner's fault
 	maxDrain     = time.Hour   // the longest time that a [frame.Drain] may give
 	looseAfter   = time.Minute // after this long without a connection, [Runner.Event] does not block any more
-	maxQuestions = 80_000      // bytes of question ids in a hello; the others are left out
+	maxQuestions = 80_000      // bytes of question ids in a [frame.Hello]; the others are left out
 	maxKept      = 64          // frames that are kept for the next connection
 )
 
@@ -52,10 +52,10 @@ const (
 	rejoining              // a hello was sent after a bye; its answer says whether the bye counts
 )
 
-// links keeps one connection to the host. It sends hello, also as a ping, renews the connection
-// before the gateway's time limit, and connects again after the connection was lost. During a
-// renewal there are two connections. The runner reads both, and sends on the one on which the last
-// welcome came.
+// links keeps one connection to the host. It sends [frame.Hello], also as a ping, renews the
+// connection before the gateway's time limit, and connects again after the connection was lost.
+// During a renewal there are two connections. The runner reads both, and sends on the one on which
+// the last [frame.Welcome] came.
 type links struct {
 	cfg       *Config
 	loop      *loop
@@ -63,21 +63,21 @@ type links struct {
 	life      *life // handles the frames that come over the connections
 
 	runner string             // the random id of this runner, which is a secret shared with the host
-	pass   string             // authenticates the next connection, see frame.PassHeader; from the last welcome
-	gen    storage.Generation // the generation of the last welcome
-	no     int64              // how many hellos with a new number were sent; see hello
+	pass   string             // authenticates the next connection, see frame.PassHeader; from the last [frame.Welcome]
+	gen    storage.Generation // the Gen of the last [frame.Welcome]
+	no     int64              // how many [frame.Hello] with a new number were sent; see the method hello
 	stage  phase
 	ctx    context.Context // ends the dialing of connections
 	cancel context.CancelFunc
 
-	live    *link          // the connection with the last welcome, on which all frames are sent
-	next    *link          // a new connection whose hello has no answer yet
+	live    *link          // the connection with the last [frame.Welcome], on which all frames are sent
+	next    *link          // a new connection whose [frame.Hello] has no answer yet
 	open    map[*link]bool // live, next, and replaced connections that are still read
 	dialing bool
 
 	invited  bool  // the runner was started before its box was known, and no welcome has brought the box's settings yet
-	welcomed bool  // a welcome has come, so the one-time token is used up
-	failed   int   // attempts to connect since the last welcome, which determine the pause
+	welcomed bool  // a [frame.Welcome] has come, so the one-time token is used up
+	failed   int   // attempts to connect since the last [frame.Welcome], which determine the pause
 	lost     error // why the last attempt failed
 	rounds   int   // how many connections have ended with reconnectSeldom since the time rounded
 	rounded  time.Time
@@ -89,8 +89,8 @@ type links struct {
 
 type link struct {
 	conn   Conn
-	no     int64 // number of the last hello that was sent on this connection
-	asking bool  // a hello waits for the Executor to list the open questions
+	no     int64 // number of the last [frame.Hello] that was sent on this connection
+	asking bool  // a [frame.Hello] waits for the Executor to list the open questions
 	tries  int   // hellos sent since the last answer
 	answer alarm
 	retire alarm
@@ -291,7 +291,7 @@ func (ls *links) againIfFree(a *alarm, do func()) {
 	})
 }
 
-// linked reports whether frames other than hello and bye may be sent now.
+// linked reports whether frames other than [frame.Hello] and [frame.Bye] may be sent now.
 func (ls *links) linked() bool { return ls.live != nil && ls.stage == up }
 
 // sendKept sends a message now, or else over the next connection. If more than maxKept messages wait
@@ -307,16 +307,17 @@ func (ls *links) sendKept(data []byte) {
 	ls.kept = append(ls.kept, data)
 }
 
-// hello sends a hello with a new number. It is called on a new connection, and to take a bye back.
+// hello sends a [frame.Hello] with a new number. It is called on a new connection, and to take a
+// [frame.Bye] back.
 func (ls *links) hello(lk *link) {
 	ls.no++
 	lk.no, lk.tries = ls.no, 0
 	ls.sayHello(lk)
 }
 
-// sayHello sends a hello with the current number of the connection. If a welcome for that number
-// has come already, the hello is a ping. The hello contains the ids of the open questions, if the
-// Executor returns them within askFor.
+// sayHello sends a [frame.Hello] with the current number of the connection. If the answer for that
+// number has come already, the hello is a ping. The hello contains the ids of the open questions, if
+// the Executor returns them within askFor.
 func (ls *links) sayHello(lk *link) {
 	if !ls.welcomed {
 		ls.writeHello(lk, nil)
@@ -353,7 +354,7 @@ func (ls *links) writeHello(lk *link, questions map[storage.ID][]string) {
 	})
 }
 
-// fit returns those questions that fit into one hello.
+// fit returns those questions that fit into one [frame.Hello].
 func fit(questions map[storage.ID][]string) map[storage.ID][]string {
 	size := 0
 	out := make(map[storage.ID][]string, len(questions))
@@ -368,11 +369,11 @@ func fit(questions map[storage.ID][]string) map[storage.ID][]string {
 	return out
 }
 
-// greeting reports whether a hello has no answer yet.
+// greeting reports whether a [frame.Hello] has no answer yet.
 func (lk *link) greeting() bool { return lk.asking || lk.tries > 0 }
 
-// welcomeCame handles the answer to a hello. Only the answer to the newest hello counts: an older
-// welcome may have been sent before the host got a bye.
+// welcomeCame handles the answer to a [frame.Hello]. Only the answer to the newest hello counts: the
+// host may have sent an older answer before it got a [frame.Bye].
 func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	if f.Link == lk.no {
 		lk.asking, lk.tries = false, 0
@@ -427,7 +428,7 @@ func (ls *links) renewIn(after time.Duration) {
 	ls.loop.set(&ls.renewal, after, ls.renew)
 }
 
-// fenced handles a [frame.Fenced]. If it answers the newest hello, Run ends. If it answers an
+// fenced handles a [frame.Fenced]. If it answers the newest [frame.Hello], Run ends. If it answers an
 // older hello, it may be out of date, so the runner sends another hello.
 func (ls *links) fenced(f frame.Fenced) {
 	if f.Link >= ls.no {
@@ -442,15 +443,15 @@ func (ls *links) ping() {
 	ls.ask()
 }
 
-// ask sends a hello as a ping on the live connection, unless a hello has no answer yet.
+// ask sends a [frame.Hello] as a ping on the live connection, unless a hello has no answer yet.
 func (ls *links) ask() {
 	if ls.linked() && ls.next == nil && !ls.live.greeting() {
 		ls.sayHello(ls.live)
 	}
 }
 
-// renew opens a new connection, even if there is one. After a bye it first waits for the answer to
-// the bye.
+// renew opens a new connection, even if there is one. After a [frame.Bye] it first waits for the
+// answer to the bye.
 func (ls *links) renew() {
 	if ls.live != nil && ls.stage != up {
 		ls.loop.set(&ls.redial, lastBackOff, ls.renew)

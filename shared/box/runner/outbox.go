@@ -35,7 +35,7 @@ type outboxes struct {
 type outbox struct {
 	session storage.ID
 	ticket  string        // the ticket of the newest delivery
-	seq     int64         // the number of the last batch, which grows over all generations of this runner
+	seq     int64         // the number of the last batch, which grows as long as this runner runs
 	next    storage.Index // index of the next standalone event; 0 if only the host knows it
 	unacked *batch
 	common  [][]byte        // standalone events that are in no batch yet
@@ -298,10 +298,10 @@ func (ob *outboxes) loosenAll() {
 	}
 }
 
-// resumeOutboxes continues after a welcome. Over a new connection it repeats the batches without
-// an ack. It then sends the events that have come meanwhile. In a new generation the host must
-// give the next index of each standalone stream again, which also makes writes of the previous
-// generation fail.
+// resumeOutboxes continues after a [frame.Welcome]. Over a new connection it repeats the batches
+// without an ack. It then sends the events that have come meanwhile. If the generation is new (fresh),
+// the host must give the next index of each standalone stream again, which also makes writes of the
+// previous generation fail.
 func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {
 		o := ob.boxes[id]

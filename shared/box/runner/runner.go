@@ -56,7 +56,7 @@ func (r *Runner) ID() string { return r.id }
 
 // Run connects to the host and runs until one of these ends it. It may be called once.
 //
-//   - nil: the box has fallen asleep, or ctx was done and the runner could say bye.
+//   - nil: the box has fallen asleep, or ctx was done and the host has answered [frame.Bye].
 //   - [ErrFenced]: a newer runner runs this box. This runner sends nothing more.
 //   - storage.Unavailable: the host could not be reached for two minutes.
 //   - storage.Invalid: the host does not accept this runner. It said so with a

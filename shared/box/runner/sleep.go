@@ -12,8 +12,8 @@ const (
 	byeTries = 5 // after so many byes without an answer the connection is given up
 )
 
-// sleep decides when the box sleeps and when Run ends. The runner says bye once no part of [life]
-// has work to do.
+// sleep decides when the box sleeps and when Run ends. The runner sends [frame.Bye] once no part of
+// [life] has work to do.
 type sleep struct {
 	cfg        *Config
 	loop       *loop
@@ -125,16 +125,16 @@ func (sl *sleep) quiet() bool {
 		len(sl.deliveries.owed) == 0 && (len(sl.inflight.late) == 0 || sl.inflight.refuses()) && sl.outboxes.unsent() == 0 && len(sl.transfers.byName) == 0 && len(sl.transfers.waiting) == 0 && len(sl.queries.asking) == 0 && (!sl.inflight.pull.open || sl.inflight.refuses()) && len(sl.executing.waiting) == 0
 }
 
-// farewell says bye to the host before the box sleeps. After a bye the runner executes nothing; it
-// repeats the bye until the host answers. If a message comes meanwhile, the runner takes the bye
-// back with a hello.
+// farewell sends [frame.Bye] to the host before the box sleeps. After a bye the runner executes
+// nothing; it repeats the bye until the host answers. If a message comes meanwhile, the runner takes
+// the bye back with a [frame.Hello].
 type farewell struct {
 	cfg   *Config
 	loop  *loop
 	links *links
 
 	worked bool          // some message was not just an initialize or a list; see frame.Deliver.Looks
-	idle   time.Duration // for how long the box had no work at the last bye
+	idle   time.Duration // for how long the box had no work at the last [frame.Bye]
 	byes   int           // how many byes were sent without an answer
 	due    alarm
 	linger alarm
@@ -175,8 +175,8 @@ func (fw *farewell) byeTaken(f frame.ByeOK) {
 	})
 }
 
-// takeBack sends a hello after a bye, on the same connection but with a new number. The welcome
-// says whether the host had already got the bye.
+// takeBack sends a [frame.Hello] after a [frame.Bye], on the same connection but with a new number.
+// The answer says whether the host had already got the bye.
 func (fw *farewell) takeBack() {
 	if fw.links.stage != parting && fw.links.stage != lingering {
 		return
@@ -209,7 +209,7 @@ func (sl *sleep) expectDeadline() {
 }
 
 // drain prepares for Deadline: the runner finishes its requests, and leaves new ones to the next
-// generation.
+// runner.
 func (sl *sleep) drain() {
 	sl.cfg.Log.Info("draining: the time of the box is almost over", "generation", sl.links.gen, "in_flight", sl.deliveries.running)
 	sl.inflight.draining = true
@@ -239,8 +239,8 @@ func (sl *sleep) closeDown(cause error) {
 }
 
 // tryEnd runs after each function that the loop has called. If nothing is in flight, it continues an
-// end that was begun. After closeDown, the runner says bye, and Run ends when the bye is answered, or
-// at once if there was never a connection. After retire, tryEnd calls Config.Retire.
+// end that was begun. After closeDown, the runner sends [frame.Bye], and Run ends when the bye is
+// answered, or at once if no [frame.Welcome] has ever come. After retire, tryEnd calls Config.Retire.
 func (sl *sleep) tryEnd() {
 	switch closing := sl.inflight.closing; {
 	case closing && sl.links.stage == lingering:
@@ -256,7 +256,7 @@ func (sl *sleep) tryEnd() {
 	}
 }
 
-// closed ends Run without a bye, with an error.
+// closed ends Run without a [frame.Bye], with an error.
 func (sl *sleep) closed() {
 	sl.loop.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", sl.cfg.Box, sl.deliveries.running, sl.cause))
 }

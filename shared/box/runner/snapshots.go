@@ -30,7 +30,7 @@ func (qs *queries) query(q *query) {
 }
 
 // sayQuery sends a request, and repeats it until the answer comes. Without a connection it does
-// nothing, and resumeQueries calls it after the next welcome.
+// nothing, and resumeQueries calls it after the next [frame.Welcome].
 func (qs *queries) sayQuery(q *query) {
 	if !qs.links.linked() {
 		return
