@@ -22,7 +22,7 @@ import (
 // kept, because an operator may ask for them later.
 const (
 	maxLogHalf  = 64 << 10           // bytes; a process has up to two files, and the older one is full
-	maxLogs     = 64                 // processes of a server whose logs are kept
+	maxLogs     = 64                 // how many logs are kept for each server
 	pruneEach   = 16                 // old logs are removed at each 16th start of a process
 	maxLogAge   = 7 * 24 * time.Hour // older logs are removed
 	logEnding   = ".log"

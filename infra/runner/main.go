@@ -8,7 +8,7 @@
 //	DORMOUSE_CACHE          folder of installs and workspaces; by default the first
 //	                        writable one of: the user's cache folder, unless the user
 //	                        is root; /var/cache/dormouse; cache beside DORMOUSE_LOGS
-//	DORMOUSE_LOCKS          folder of locks, which list the packages of installs; they
+//	DORMOUSE_LOCKS          folder of lock files, which list the packages of installs; they
 //	                        take precedence over those in the cache. By default none
 //	DORMOUSE_BAKED          folder of installs in the container image; they take
 //	                        precedence over all others. By default none
@@ -38,11 +38,11 @@
 // DORMOUSE_CACHE. It removes AWS's variables from there before it starts a server.
 //
 // A server that configures no sandbox runs with the rights of the runner. A server with a profile,
-// or with read_only_rootfs, can access only the system, the interpreters in its PATH, its staged
-// files, and its workspace. A server with only limits, or with network off, can also access the
-// files of its user. If the runner is root, servers with a sandbox get users of their own. The
-// runner logs once which kernel features are missing. If one of them is needed to confine the
-// server, the runner refuses to start it.
+// or with read_only_rootfs, can access only the system, the interpreters in its PATH, what was
+// installed for it, and its workspace. A server with only limits, or with network off, can also
+// access the files of its user. If the runner is root, servers with a sandbox get users of their
+// own. The runner logs once which kernel features are missing. If one of them is needed to confine
+// the server, the runner refuses to start it.
 //
 // The runner exits with 0 when its box sleeps, and with 3 if a newer runner runs the box. It exits
 // with 4 if it could not reach the relay, and with 1 after any other failure.

@@ -102,7 +102,7 @@ func (b *statusFile) show(s box.ProcessStatus) {
 	}
 }
 
-// prune removes the processes that ended first, except the newest maxGone.
+// prune keeps the maxGone processes that ended last, and removes all others that have ended.
 func (b *statusFile) prune() {
 	var gone []notice
 	for _, n := range b.all {

@@ -114,7 +114,7 @@ func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session,
 	return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no client that this belongs to can answer " + m.Method}
 }
 
-// tellAll passes a notification that belongs to no call to every session that wants it.
+// tellAll passes a notification outside of calls to every session that wants it.
 func (a *audience) tellAll(raw []byte) {
 	m, err := wire.Parse(raw)
 	for _, s := range a.members {

@@ -70,8 +70,8 @@ func (g *group) tellAnew() {
 	g.untold = nil
 }
 
-// depart removes a session from a group of several sessions. Its requests end with the error f;
-// the process goes on for the other sessions.
+// depart removes s from a group of several sessions. The requests of s end with the error f; the
+// process goes on for the other sessions.
 func (g *group) depart(s *session, f *fault) {
 	if !slices.Contains(g.members, s) {
 		return

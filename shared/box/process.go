@@ -61,7 +61,7 @@ type ending struct {
 	followed bool   // another process starts after the end of this one
 	replaced string // why another process takes over the conversation, for the log; "" if none does
 
-	since *written // how much the process had written before the output that may explain its end; nil until reason was called
+	since *written // the result of the method reason, nil before its first call
 }
 
 func newProcess(g *group) *process {
@@ -92,8 +92,8 @@ func (p *process) isCurrent() bool { return p.group.current == p }
 
 // # For its deadlines
 
-// excuse completes f, the error of a request without a response. If the process wrote lines to
-// stdout since it got the request that were no messages, f quotes one and says what is wrong.
+// excuse completes f, the error of a request without a response. If the process got the request and
+// then wrote lines to stdout that were no messages, f quotes one and says what is wrong.
 func (p *process) excuse(r *request, f *fault) {
 	now := p.output.wrote
 	if now.lines == r.before.lines {
@@ -138,8 +138,8 @@ func (p *process) stop(f *fault) {
 	p.dismiss()
 }
 
-// handOver stops p, and makes the new process of a handshake its successor, which gets the
-// conversation and the waiting messages. No request of the conversation may have been sent to p.
+// handOver stops p. The new process h.p becomes its successor, and gets the conversation and the
+// waiting messages of p. No request of the conversation may have been sent to p.
 func (p *process) handOver(h *handshake) {
 	next := h.p
 	p.followed = true

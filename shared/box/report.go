@@ -86,8 +86,7 @@ func exitCode(st ProcessStatus) int {
 	return *st.ExitCode
 }
 
-// obituary returns the error with which the open requests of a process that has ended are
-// answered.
+// obituary returns the error for the open requests of a process that has ended.
 func (p *process) obituary() *fault {
 	if p.failed != nil {
 		return p.fill(p.failed)

@@ -45,8 +45,8 @@ func (r *processRun) run() {
 }
 
 // finish ends the open requests of a process that has ended. It reports whether the workspace may
-// be saved. That is so if the process exited with code 0, or if the box stopped it. If it then
-// died of a signal, it must have had no open request when the box stopped it.
+// be saved: the process exited with code 0, or the box stopped it. A process that died of a signal
+// must also have had no open request when the box stopped it.
 func (r *processRun) finish() bool {
 	p := r.p
 	p.box.mu.Lock()

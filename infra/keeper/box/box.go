@@ -54,7 +54,8 @@ import (
 	"gvisor.dev/gvisor/runsc/fsgofer"
 )
 
-// The roles as which the keeper executes itself again, in its first argument.
+// The roles in which the keeper executes itself again. The first argument of that process names its
+// role.
 const (
 	sentryRole = "runsc-sandbox"
 	filesRole  = "keeper-files"

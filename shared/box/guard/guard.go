@@ -1,7 +1,6 @@
-// Package guard protects the boxes of a program that runs several from faults of one of them.
-// Every goroutine and timer of a box is started by the [Guard] of the box, which catches its
-// panics. A [Budget] limits the output that all boxes hold, and a [Memory] the memory of all their
-// processes.
+// Package guard is for a program that runs several boxes. It protects them from the faults of one.
+// The [Guard] of a box starts every goroutine and timer of the box, and catches their panics. A
+// [Budget] limits the output that all boxes hold, and a [Memory] the memory of all their processes.
 //
 // A Guard cannot catch what the Go runtime calls a fatal error: concurrent map writes, a stack
 // overflow, or a lack of memory. It cannot tell what a panic has left half done, so the box must

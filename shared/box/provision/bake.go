@@ -154,8 +154,8 @@ func relink(link, python string) error {
 	return errors.Join(os.Remove(link), os.Symlink(python, link))
 }
 
-// reshebang changes the first line of a script if it names a program in the virtual environment
-// from, so that it names that program in at.
+// reshebang replaces the folder from by at in the first line of a script, if that line names a
+// program in from.
 func reshebang(file, from, at string) error {
 	text, err := os.ReadFile(file)
 	if err != nil || !bytes.HasPrefix(text, []byte("#!")) {

@@ -170,8 +170,8 @@ func cwd(configured, workspace string) (string, error) {
 	return filepath.Join(workspace, configured), nil
 }
 
-// rewritePath replaces the folder at the beginning of a path with to, if it is one of the folders
-// in from. Other paths stay, even if they begin with the letters of such a folder.
+// rewritePath replaces the beginning of a path by to, if the path is one of the folders in from or
+// below it. Other paths stay, even if they begin with the letters of such a folder.
 func rewritePath(path string, from []string, to string) string {
 	if !filepath.IsAbs(path) {
 		return path

@@ -17,8 +17,8 @@ import (
 )
 
 // This file removes unused installs. The file "used" in an install's folder has the time of the
-// last use as its modification time. Every Provisioner that has returned the install holds a
-// shared lock on this file until it is closed. The kernel releases the lock of a program that
+// last use as its modification time. A Provisioner that has returned the install holds a shared
+// lock on that file until the Provisioner is closed. The kernel releases the lock of a program that
 // dies. To remove an install, Tidy needs the exclusive lock.
 
 // Keep limits what stays in a cache. Zero means no limit.

@@ -44,8 +44,8 @@ type Dialer func(ctx context.Context, url string, header http.Header) (Conn, err
 // Config configures a Runner. If a duration is zero, it has the default that its comment ends
 // with.
 type Config struct {
-	URL      string             // URL of the relay, in a form that Dial accepts
-	Box      storage.BoxID      // the box that the runner runs
+	URL      string // URL of the relay, in a form that Dial accepts
+	Box      storage.BoxID
 	Gen      storage.Generation // grows with each start of a runner for the box; a runner with a greater Gen replaces this one
 	Token    string             // one-time secret by which the host recognizes the runner that it started
 	Pass     string             // secret for the first connection, see frame.PassHeader; from the variable frame.EnvPass

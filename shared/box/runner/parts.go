@@ -43,7 +43,7 @@ const (
 type transfers struct {
 	links *links
 
-	byName  map[string]*transfer // the transfers that have a place
+	byName  map[string]*transfer // the transfers that have a place; see transfer.place
 	waiting []*transfer          // the transfers that wait for a place
 }
 

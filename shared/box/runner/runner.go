@@ -37,8 +37,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Runner is the box's end of the relay, from the first hello until the box sleeps, a newer runner
-// runs the box, or the host cannot be reached. Any goroutine may call Event, Status and Snapshot.
+// Runner is the box's end of the relay, from the first [frame.Hello] until the box sleeps, a newer
+// runner runs the box, or the host cannot be reached. Any goroutine may call Event, Status and
+// Snapshot.
 type Runner struct {
 	cfg  Config
 	id   string

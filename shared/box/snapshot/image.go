@@ -98,10 +98,10 @@ func (i *Images) Open(_ context.Context, owner string) (*Image, error) {
 	return &Image{file, info.Size()}, nil
 }
 
-// Claim deletes the image with this name of an owner, and succeeds for at most one caller.
-// Afterwards the store refuses saves and claims of older generations. Claim fails with [ErrNone]
-// if the image is gone, and with [ErrStale] if a newer generation has saved or claimed. If name is
-// "", it deletes any image.
+// Claim deletes the owner's image with this name, and succeeds for at most one caller. Afterwards
+// the store refuses saves and claims of older generations. Claim fails with [ErrNone] if the image
+// is gone, and with [ErrStale] if a newer generation has saved or claimed. If name is "", it deletes
+// any image of the owner.
 func (i *Images) Claim(_ context.Context, owner, name string) error {
 	return i.folder.claim(i.keeper.cfg.Key(owner), i.keeper.cfg.Generation, name)
 }
