@@ -52,7 +52,7 @@ type Config struct {
 const (
 	lingers    = 30 * time.Second       // how long Run waits for responses after the client has closed its end
 	leavesIn   = 2 * time.Second        // timeout of the request that ends the session
-	standsIn   = time.Second            // how long the next message waits until the standalone stream is open
+	standsIn   = time.Second            // longest time that the next message waits for the standalone stream to open
 	lostWithin = 5 * time.Minute        // how long the pipe tries to resume a broken stream
 	firstRest  = 500 * time.Millisecond // pause before a stream is resumed, if the endpoint names none; it doubles up to longRest
 	longRest   = 30 * time.Second

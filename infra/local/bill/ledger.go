@@ -25,8 +25,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// File is the name of the ledger's file in the data folder. It has the counts up to the
-// end of the last Run. While a Run is active, it is up to a minute old.
+// File is the name of the ledger's file in the data folder. While dormouse run uses the folder,
+// the file is up to a minute old.
 const File = "usage.json"
 
 // saveEvery is how often the ledger is saved while counts change.
@@ -405,8 +405,7 @@ func (l *Ledger) take() bool {
 	return changed
 }
 
-// Read returns the bill that the last Run has saved in a data folder. Its Since is zero if nothing
-// was ever saved there.
+// Read returns the bill that was saved last in a data folder. Its Since is zero if none was saved.
 func Read(folder string) (b Bill, err error) {
 	path := filepath.Join(folder, File)
 	text, err := os.ReadFile(path)

@@ -6,7 +6,7 @@ import "strings"
 // are more, it lists only their names.
 const manyServers = 8
 
-// Start prints the first block.
+// Start prints the first block: the servers, their addresses, and what the user can do.
 func (t *Terminal) Start(s Start) {
 	t.do(func() {
 		t.begun = s

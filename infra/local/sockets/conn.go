@@ -126,9 +126,8 @@ func (c *wsConn) serve(conn net.Conn) {
 	defer life.Stop()
 	c.api.work.Go(c.takeTurns)
 	c.write()
-	// If a write failed, the goroutine that reads learns how the connection ended, and calls shut.
-	// Taking the turn waits for that goroutine. No goroutine reads while Limits.InWork messages are
-	// handled.
+	// If a write failed, the goroutine that reads calls shut with the reason; the next line waits for
+	// that. While Limits.InWork messages are handled no goroutine reads, so the reason is cutOff.
 	c.turn <- struct{}{}
 	c.shut(cutOff)
 	<-c.turn

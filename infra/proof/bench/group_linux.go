@@ -18,7 +18,7 @@ import (
 // together get nearly all of a machine that has other work. Without it Linux gives each
 // process session its own share.
 type cpuGroup struct {
-	folders []string // in one hierarchy for each controller
+	folders []string // of the group: two if version 1 has cpu and cpuacct apart, else one
 	account string   // file with the CPU time of the group
 	unit    time.Duration
 }

@@ -99,8 +99,8 @@ func (p place) buildTBXark(ctx context.Context) error {
 	})
 }
 
-// once empties a folder of .tools/bench and has make fill it, unless make has filled it from the
-// same files before. A file in the folder, which once writes last, says that.
+// once empties a folder of .tools/bench and calls make to fill it. It does nothing if make has
+// filled the folder from the same files before: a file that once writes last has their digest.
 func (p place) once(name string, from []string, make func(dir string) error) error {
 	sum := sha256.New()
 	for _, file := range from {

@@ -13,7 +13,7 @@ var pages = []string{"docs/benchmarks.md", "docs/compare.md"}
 
 var block = regexp.MustCompile(`(?s)(<!-- bench (\w+) -->)(.*?)(<!-- bench end -->)`)
 
-// blocks are what the pages say of a run, by name. A block is "" if its parts were not measured.
+// blocks has the texts between the comments, by NAME. A text is "" if its parts were not measured.
 var blocks = map[string]func(results) string{
 	"calls": results.calls, "beside": results.beside, "compare": results.compared, "scale": results.grown, "one": results.atOne, "wake": results.woken,
 }

@@ -136,7 +136,7 @@ func (r *running) said() string { return r.output.String() }
 
 // tail keeps the end of the text that was written to it, and passes on whole lines.
 type tail struct {
-	into  *tail // keeps the text if it is not nil, and this tail keeps nothing
+	into  *tail // if not nil, it keeps the text, and this tail keeps nothing
 	lines func(string)
 
 	mu   sync.Mutex

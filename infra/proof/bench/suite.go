@@ -90,7 +90,7 @@ func (s *suite) serve(missing map[string]string) error {
 	}
 }
 
-// leaveOut keeps the peers that can run, and records why each of the others cannot.
+// leaveOut keeps the programs that can run, and records why each of the others cannot.
 func (s *suite) leaveOut(who []peer, missing map[string]string) {
 	for _, p := range who {
 		i := slices.IndexFunc(p.needs, func(n string) bool { return missing[n] != "" })
@@ -156,7 +156,7 @@ type measurement struct {
 	peer  peer
 }
 
-// start starts the peer, with the server of the run.
+// start starts the compared program. Without l.server, it hosts the server of this run.
 func (m *measurement) start(ctx context.Context, l launch) (*endpoint, error) {
 	if l.server == nil {
 		l.server = m.server

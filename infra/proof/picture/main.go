@@ -134,8 +134,8 @@ func film(ctx context.Context, lines []string, bin, folder string) (svg []byte, 
 	return r.svg(), nil
 }
 
-// reel has what all terminals showed, and when. A longer wait counts as the constant longest.
-// It is safe for concurrent use.
+// reel has what all terminals showed, and when. Waits are cut to the constant longest. It is
+// safe for concurrent use.
 type reel struct {
 	mu    sync.Mutex
 	last  time.Time // of the last change

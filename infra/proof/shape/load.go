@@ -89,9 +89,8 @@ var (
 const notCounted = "not counted: variables that the template, or a program of ours, sets"
 
 // knobs returns what somebody can set, by its kind: the template's parameters, variables in
-// the strings of programs, keys of the servers file and flags of the commands as their pages
-// have them. Flags of several commands that read alike are one: the command line defines it
-// once.
+// the strings of programs, and keys of the servers file and flags of the commands that docs
+// lists. If several commands have the same line about a flag, it counts once.
 func knobs(root string, packages []*pkg) (map[string][]string, error) {
 	var pages [4]string
 	for i, name := range []string{"template.yaml", "docs/servers-file.md", "docs/cli.md", "docs/environment.md"} {
@@ -109,7 +108,7 @@ func knobs(root string, packages []*pkg) (map[string][]string, error) {
 	for _, p := range packages {
 		for _, f := range p.files {
 			if strings.HasPrefix(p.path, "infra/internal/emulator") {
-				continue // support of tests
+				continue // a program for tests
 			}
 			ast.Inspect(f, func(n ast.Node) bool {
 				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {

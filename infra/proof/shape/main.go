@@ -1,7 +1,7 @@
 // Command shape prints measurements of the repository below its argument, and never fails
-// because of one: lines, methods on one state, references back between files, arrows
-// between packages, long functions, and knobs. With -v it lists each knob. make shape runs
-// it.
+// because of one: lines, methods of a type, references between files against their order,
+// imports between packages, long functions, and knobs (settings). With -v it lists each knob.
+// make shape runs it.
 package main
 
 import (
@@ -199,8 +199,8 @@ func (p *pkg) longs() (rows []row) {
 }
 
 // references counts the pairs of files of which the first uses a name that the second
-// declares, fields and methods among them. back is how many of these pairs point back in an
-// order of the files with few of them; see pointBack.
+// declares, fields and methods among them. back is how many of these pairs refer to an
+// earlier file, if the files are put into a good order; see pointBack.
 func (p *pkg) references() (all, back int) {
 	number := map[string]int{}
 	for i, f := range p.files {
@@ -226,8 +226,8 @@ func (p *pkg) references() (all, back int) {
 	return all, pointBack(uses)
 }
 
-// pointBack returns how many arrows point back in the best order that moving single files
-// finds.
+// pointBack returns how many references to earlier files are left in the best order of files
+// that it finds. It moves one file at a time while that helps. uses[i][j]: file i uses file j.
 func pointBack(uses [][]bool) int {
 	order := make([]int, len(uses))
 	for i := range order {

@@ -29,7 +29,7 @@ type record struct {
 	Source string     `json:"source"`         // as in storage.Pin
 	Lock   string     `json:"lock,omitempty"` // fingerprint of the lock file's entry that Tools came from, or were written to
 	Since  time.Time  `json:"since"`          // of the last acceptance
-	Open   time.Time  `json:"open,omitzero"`  // until when further pages belong to the first list
+	Open   time.Time  `json:"open,omitzero"`  // until when the tools of further pages are accepted, as part of the first list
 	Tools  []tool     `json:"tools"`          // the accepted tools; nil: no list is accepted yet
 	Held   []heldTool `json:"held,omitempty"`
 }

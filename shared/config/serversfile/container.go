@@ -111,8 +111,8 @@ func (s Server) container() (c Container, here string, ok bool, err error) {
 
 // option is an option of "docker run" that has a value.
 type option struct {
-	read func(value string) bool // takes the value; false if no box can follow it
-	aws  bool                    // a box on AWS follows it, too
+	read func(value string) bool // takes the value; false if no box can do what it asks for
+	aws  bool                    // a box on AWS can do it, too
 }
 
 func (c *Container) options(s Server) map[string]option {

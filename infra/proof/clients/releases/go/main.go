@@ -4,8 +4,8 @@
 //	go --url http://127.0.0.1:8080/echo/mcp --transport http
 //	go --url http://127.0.0.1:8080/echo/sse --transport sse
 //
-// Each release has a module file: go build -modfile=1.2.0.mod. The file go.mod is the
-// newest.
+// Each release has a module file: go build -modfile=1.2.0.mod. go.mod is for the
+// newest one.
 package main
 
 import (

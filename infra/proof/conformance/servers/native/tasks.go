@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
-// before is how long a tool works before it fails or asks. It is longer than a host may
-// wait until it makes a task of the call.
+// before is how long a tool works before it fails or asks. By then a host must have made a
+// task of the call.
 const before = 1500 * time.Millisecond
 
 // asleepFrom is the shortest work for which a tool does not keep running. Its call then ends for
