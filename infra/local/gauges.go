@@ -48,7 +48,7 @@ func metricsOf(m *machine, w io.Writer, may func(tenant, server string) bool) er
 	}{
 		{"dormouse_processes_awake", "Processes of servers that run.", func(g *gauge) int64 { return g.processes }},
 		{"dormouse_sessions", "Sessions that are open.", func(g *gauge) int64 { return g.sessions }},
-		{"dormouse_queue_requests", "Requests that wait for a box or are executed in it.", func(g *gauge) int64 { return g.queue }},
+		{"dormouse_queue_requests", "Requests that wait for a box, and those that take long in it.", func(g *gauge) int64 { return g.queue }},
 		{"dormouse_server_memory_bytes", "Memory of the processes of a server's box, on Linux.", func(g *gauge) int64 { return g.memory }},
 	} {
 		header(&text, of.name, "gauge", of.help)

@@ -79,7 +79,7 @@ type Vitals struct {
 
 const (
 	noEdits  missing = "the servers file is not changed here: that of a stack changes by dormouse push"
-	noVitals missing = "this place does not know its machine"
+	noVitals missing = "only dormouse run tells of its machine: to its user, and to holders of keys for all servers"
 	noLimits missing = "limits are not set here; dormouse quotas sets them"
 )
 
