@@ -8,7 +8,7 @@
 // A key acts as a principal of a tenant, for some servers or all. The principal's sessions
 // survive the key: a key that replaces it has the same principal and uses the same sessions.
 //
-// # How fast a revocation bites
+// # How fast a revocation takes effect
 //
 // An instance remembers for [Remembered] that a key was good. It never remembers that a key was not.
 // So 30 seconds after a revocation every request, poll, connect and message over a connection is

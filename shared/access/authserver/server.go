@@ -17,8 +17,8 @@
 // 7591) or reads client ID metadata documents. Neither knows resource indicators in the
 // code flow (RFC 8707) or sends iss in its answers (RFC 9207). Both store each request
 // and each code before a user has signed in. They leave rotation and reuse of refresh
-// tokens to the store that their caller writes. zitadel's needs signing keys and issues
-// ID tokens; fosite's refuses the port of a client on localhost that it does not know.
+// tokens to the store that their caller writes. zitadel/oidc needs signing keys and issues ID tokens;
+// ory/fosite refuses the port of a client on localhost that it does not know.
 // What remains for them is reading a dozen form fields. We did not read go-oauth2 v4.5
 // (50 modules). luikyv/go-oidc, osin and hydra cannot be had as modules. For the other
 // side, signing in at a provider, coreos/go-oidc and golang.org/x/oauth2 do all that is

@@ -102,7 +102,7 @@ type place struct{ tenant, principal, provider string }
 
 func (p place) id() string { return storage.UpstreamTokenID(p.tenant, p.principal, p.provider) }
 
-// owner returns the additional data with which AES-GCM seals a row of this place.
+// owner returns what binds the content of a row to its place: the additional data of AES-GCM.
 func (p place) owner() []byte { return fmt.Appendf(nil, "%q %q %q", p.tenant, p.principal, p.provider) }
 
 func (p place) row() storage.UpstreamToken {

@@ -28,8 +28,8 @@
 //
 // The cost of an invocation is what the bill says ([meter.Prices]). An instance adds it
 // to the account after a cent or a minute, whichever comes first. Above 90 percent of the
-// cap, it does so with every invocation. The cap may so be exceeded by a cent for each
-// instance, and by the boxes that run at that time.
+// cap, it does so with every invocation. So the cap may be exceeded by a cent for each
+// instance, and by the cost of the boxes that run at that time.
 //
 // # Trouble with the store
 //

@@ -15,8 +15,8 @@ import (
 // server, answers included. The client posts each of its messages.
 //
 // The stream is held for as long as the platform allows, because clients lose more than the stream
-// when it ends. The clients of Python and Go do not come back. That of TypeScript comes back, but
-// does not name its session. A client that comes back with the id of the last event, or with the
+// when it ends. The clients of Python and Go do not come back. The TypeScript client does, but it does
+// not name its session. A client that comes back with the id of the last event, or with the
 // session in the query, goes on in its session. A client with neither gets a new session, and need
 // not initialize it.
 

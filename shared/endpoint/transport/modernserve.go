@@ -13,7 +13,7 @@ import (
 // come after the JSON-RPC checks in the list of checks (the ladder) in validate.go:
 //
 //	batch, response               400 -32600  serveModern
-//	notification                  202         (only those of extensions mean anything; at a group each member gets them)
+//	notification                  202         (one of an extension goes to the server, or to each member of a group)
 //	header missing or different   400 -32020  checkHeaders; those of arguments last, bridge.CheckParams
 //	version                       400 -32022
 //	method                        404 -32601

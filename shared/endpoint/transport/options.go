@@ -164,7 +164,7 @@ type Sealer interface {
 // Group is several servers at one address:
 //
 //	/mcp             all servers
-//	/g/<group>/mcp   those of a group
+//	/g/<group>/mcp   the servers of a group
 //	/sse, /message   HTTP+SSE; for a group /g/<group>/sse and /message below it
 //	/ticket          a ticket for one WebSocket connection; for a group /g/<group>/ticket
 //

@@ -126,10 +126,10 @@ func (k *Socket) Push(ctx context.Context, id storage.ID) error {
 	return x.err
 }
 
-// turn is one invocation of a Socket: what names the event, and conn is its connection.
+// turn is one invocation of a Socket.
 type turn struct {
 	*Socket
-	what, conn string
+	what, conn string // name of the event, id of the connection
 	begun      time.Time
 	server     string
 	session    storage.ID
@@ -285,8 +285,7 @@ func subprotocol(r *http.Request) (string, error) {
 	return "", storage.Errorf(storage.Invalid, "none of the offered WebSocket subprotocols is supported; offer %s", Subprotocol)
 }
 
-// message does the checks of a message, most of which validate.go explains, and hands
-// it to the host.
+// message checks a message and hands it to the host. validate.go explains most of the checks.
 func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if limit, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc

@@ -16,8 +16,8 @@ import (
 // mostNamed is how many servers an error names.
 const mostNamed = 20
 
-// unknown returns the text of the 404 for a server that is not there. It names the servers that the
-// caller may use. If there are none, the text is the argument otherwise.
+// unknown returns the text of the 404 for a server that is not there. The text names the servers that
+// the caller may use. If there are none, unknown returns its argument otherwise.
 func (o *Options) unknown(r *http.Request, name, otherwise string) string {
 	names := o.usable(r)
 	if len(names) == 0 {

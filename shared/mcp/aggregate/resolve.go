@@ -71,7 +71,8 @@ func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (gro
 	return t, g.unknown(id, t, x, silent)
 }
 
-// lookup returns the index of a kind, and the entry that the function in finds in the index.
+// lookup returns the index of a kind, and the entry that the caller looks for. in finds the entry in
+// an index.
 func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, in func(*index) (group.Entry, bool)) (x *index, e group.Entry, ok bool, err error) {
 	x, err = g.index(ctx, kind, s, true, func(x *index) bool { _, ok := in(x); return ok })
 	if err == nil {

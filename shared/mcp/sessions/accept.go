@@ -221,7 +221,7 @@ func (u *use) remember(ctx context.Context, msgs []wire.Message) error {
 				noteRequest(s, m)
 			}
 		}
-		if s.Group == "" { // in a group, touch has extended the member's session already
+		if s.Group == "" { // otherwise touch has already extended the member's session
 			u.manager.limits.extend(s)
 		}
 		return true

@@ -21,7 +21,7 @@ type Call struct {
 	status  Status
 	begun   time.Time
 	ready   [][]byte // the responses, if no box was asked
-	params  []byte   // result of Learned
+	params  []byte   // params that Learn has kept, or nil
 	init    []byte   // params of the initialize of the session's client
 	done    bool
 	halted  bool      // this instance no longer executes the request; see InlineTracker
@@ -29,7 +29,7 @@ type Call struct {
 	polls   int       // how many responses in a row had no event, not counting this one
 	gap     bool
 	pause   time.Duration // if not 0: close the response; the client comes back after this time
-	repeat  bool          // what Repeat returns
+	repeat  bool          // an earlier request with the same idempotency key has begun the call
 	pushed  bool          // events are also pushed to the client, over its WebSocket or HTTP+SSE stream
 	unsure  bool          // the last Check failed: perhaps it wrote the end of the request, and did not push it to the client
 

@@ -35,7 +35,7 @@ import (
 const (
 	straight     = time.Second                            // how long the instance that writes a batch posts it itself
 	onePost      = 2 * time.Second                        // how much longer the last post of that second may take
-	inDoubt      = 4 * time.Second                        // after this time the first instance has certainly stopped posting; a runner repeats a batch later than that
+	inDoubt      = 4 * time.Second                        // the first instance certainly posts no longer than this; a runner waits longer before it repeats a batch
 	maxSkew      = time.Minute                            // the greatest difference between the clocks of two instances
 	pushLease    = 30 * time.Second                       // how long the lease is valid after each page
 	pushPage     = 100                                    // events between two writes of a cursor

@@ -82,7 +82,7 @@ func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 // id of a session and the hash of a principal, and so equals neither.
 const anyone = "anyone"
 
-// whose says who gets the same list as the session of:
+// whose names the sessions that get the same list as a session:
 //
 //   - "": everybody, if same is true, which is the result of sameList;
 //   - the id of the session: only the session, if its process has done more than answer lists;

@@ -119,7 +119,7 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 		var others []string
 		err = r.update(ctx, func(s *storage.Session) bool {
 			others = join(s, c.Conn, r.claims, alone)
-			if s.Group == "" { // the session with the group is extended instead
+			if s.Group == "" { // otherwise the session with the group is extended
 				h.limits.extend(s)
 			}
 			return true
