@@ -212,11 +212,11 @@ func (u *use) claimed(ctx context.Context, cursors []storage.EventID) ([]storage
 		if slices.ContainsFunc(claims, func(c storage.Cursor) bool { return c.Stream == id.Stream }) {
 			return nil, storage.Errorf(storage.Invalid, "two event ids of one stream; name the last one only")
 		}
-		tail, err := u.manager.store.Tail(ctx, u.session.ID, id.Stream)
+		tail, after, err := u.place(ctx, id)
 		if err != nil {
 			return nil, err
 		}
-		claims = append(claims, storage.Cursor{Stream: id.Stream, Index: id.Index, Final: tail.Final && id.Index >= tail.Last})
+		claims = append(claims, storage.Cursor{Stream: id.Stream, Index: after, Final: tail.Final && after >= tail.Last})
 	}
 	return claims, nil
 }
