@@ -38,7 +38,7 @@ type Functions interface {
 	// Records returns the store without a meter, so that nobody is billed for what Run reads for
 	// itself.
 	Records() storage.Store
-	// Operators returns the parts of the API for operators.
+	// Operators returns the options of the API for operators. This package also calls their functions.
 	Operators() api.Options
 	Close(context.Context) error
 }

@@ -137,7 +137,6 @@ func (m *machine) note(e *observe.Event) {
 	m.hear(e)
 }
 
-// closed returns a closed channel.
 func closed() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)

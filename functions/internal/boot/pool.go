@@ -12,7 +12,6 @@ import (
 
 const poolPlace = process.Place
 
-// openPool opens the fleet of the emulator.
 func openPool(base string, since time.Time) (fleet.Fleet, error) {
 	return pooltest.NewClient(base, since), nil
 }

@@ -207,7 +207,7 @@ func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native
 	return newBackend(f, alarms, servers), nil
 }
 
-// CheckNative returns an error if s is a native server that is not in has.
+// CheckNative returns an error if s is an enabled native server that has does not contain.
 func CheckNative(s serversfile.Server, has native.Servers) error {
 	if _, ok := has[s.Native]; s.Native == "" || s.Disabled || ok {
 		return nil

@@ -35,7 +35,7 @@ func Refuse(w http.ResponseWriter, status int, text string) {
 	JSON(w, status, fmt.Appendf(nil, `{"message":%q}`, text))
 }
 
-// JSON responds with a JSON body.
+// JSON sends a response whose body is JSON already.
 func JSON(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

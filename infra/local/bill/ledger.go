@@ -123,7 +123,7 @@ func today(o owner, now time.Time) onDay {
 	return onDay{now.UTC().Format(time.DateOnly), o}
 }
 
-// open is an open connection.
+// open says since when a connection is open, and who pays for it.
 type open struct {
 	owner
 	since time.Time

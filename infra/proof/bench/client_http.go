@@ -62,7 +62,6 @@ func (c *httpClient) open(ctx context.Context) error {
 	return finish(res)
 }
 
-// call sends tools/call and returns the result.
 func (c *httpClient) call(ctx context.Context, tool string, arguments any) (json.RawMessage, error) {
 	id := c.last.Add(1)
 	body, err := request(id, "tools/call", callParams(tool, arguments))

@@ -244,7 +244,6 @@ func atSockets(ctx context.Context, m *measurement, n int) error {
 	})
 }
 
-// closer is a function that closes something.
 type closer func() error
 
 func (c closer) Close() error { return c() }

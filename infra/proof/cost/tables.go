@@ -56,7 +56,6 @@ func (t tables) print() error {
 
 func (t tables) say(format string, args ...any) { _, _ = fmt.Fprintf(t.out, format, args...) }
 
-// row writes the cells of a table.
 func (t tables) row(cells ...any) {
 	for _, c := range cells {
 		if usd, ok := c.(float64); ok {

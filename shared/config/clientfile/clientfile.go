@@ -167,7 +167,7 @@ func Clients() []Client {
 	}
 }
 
-// Find returns the client of that name.
+// Find returns the client with this name, or false if there is none.
 func Find(name string) (Client, bool) {
 	all := Clients()
 	i := slices.IndexFunc(all, func(c Client) bool { return c.Name == name })

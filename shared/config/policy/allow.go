@@ -79,7 +79,7 @@ func (r Rule) Check() error {
 	return nil
 }
 
-// CheckTool checks one entry of Rule.Tools.
+// CheckTool returns an error if the entry with this key and value must not be in Rule.Tools.
 func CheckTool(tool string, r Rule) error {
 	if tool == "" || strings.Contains(strings.TrimSuffix(tool, "*"), "*") {
 		return fmt.Errorf("tools: %q is neither a tool nor a beginning with * behind it", tool)

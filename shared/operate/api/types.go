@@ -233,7 +233,7 @@ type Key struct {
 	Revoked   *time.Time `json:"revoked,omitempty"`
 }
 
-// NewKey asks for a key.
+// NewKey asks to create an API key.
 type NewKey struct {
 	Principal string          `json:"principal"`
 	Tenant    string          `json:"tenant,omitempty"` // the caller's own by default

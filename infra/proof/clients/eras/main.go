@@ -85,7 +85,6 @@ func says(format string, args ...any) (*mcp.CallToolResult, error) {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}}, nil
 }
 
-// arguments has the arguments of all tools.
 type arguments struct {
 	Message, Prompt string
 	Duration        float64 // in seconds

@@ -105,7 +105,6 @@ func (u *User) Visit(ctx context.Context, from, until string) (Page, error) {
 	return Page{}, fmt.Errorf("the sign-in from %s has more than %d pages; the last was %s", from, maxPages, target)
 }
 
-// formOf is a form of a page.
 type formOf struct {
 	method string
 	action *url.URL
