@@ -195,7 +195,7 @@ func (p inSeal) Provision(ctx context.Context, process string, tell func(provisi
 		return l, err
 	}
 	c := serversfile.Container{Cwd: l.Cwd, Args: append([]string{l.Command}, l.Args...), Env: map[string]string{"LANG": ""}}
-	for _, env := range []map[string]string{p.env, l.Env, p.server.Env} { // the keeper gets the values of these names in its environment
+	for _, env := range []map[string]string{p.env, l.Env, p.server.Env} { // byKeeper passes only the names on; the values are in the keeper's environment
 		maps.Copy(c.Env, env)
 	}
 	if _, own := p.server.Env["HOME"]; !own {

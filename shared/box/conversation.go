@@ -271,10 +271,10 @@ func (c *conversation) response(m wire.Message) bool {
 	return true
 }
 
-// release is called when the process answers r. Open questions that were taken for questions of r
-// cannot be about r, because the process still waits for their answers. They move to the newest
-// other request of the same session, or belong to no request if there is none. If r comes from a
-// client of 2026-07-28, they end with it, because such a client is asked only in responses.
+// release is called when the process answers r. Open questions whose call is r cannot really belong
+// to r, because the process still waits for their answers. release assigns them to the newest other
+// request of the same session, or to none. If r comes from a client of 2026-07-28, its questions end
+// with it, because such a client is asked only in responses.
 func (c *conversation) release(r *request) {
 	var heir *request
 	for e := c.passed.Back(); e != nil && heir == nil; e = e.Prev() {

@@ -47,7 +47,7 @@ func (b *Box) Halt(session storage.ID, by string, within time.Duration) {
 	}
 }
 
-// endCalls ends the calls of a session that are in flight in the processes. The processes go on.
+// endCalls ends the open calls of s in each process. The processes go on.
 func endCalls(processes []*process, s *session, why *fault) {
 	for _, p := range processes {
 		p.conv.leave(s, why)

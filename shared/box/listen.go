@@ -264,7 +264,7 @@ func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait b
 		return false
 	}
 	if r.broken && wait {
-		return true // the timer of the first broken response ends it
+		return true // the timer of the first broken response ends the request
 	}
 	r.broken = true
 	p.clock.soon(wait, func() bool { return p.conv.requests[r.number] == r }, func() {

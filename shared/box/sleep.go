@@ -286,7 +286,7 @@ func (r *processRun) passOn() {
 	next.inherit(p)
 }
 
-// inherit makes p the heir of from, a process that sleeps.
+// inherit gives p the conversation and the waiting lines of from, a process that sleeps.
 func (p *process) inherit(from *process) {
 	c, fresh := from.conv, p.conv
 	_, late := from.queue.Take() // lines that were queued after the freeze: answers and cancellations

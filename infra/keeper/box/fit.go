@@ -49,8 +49,8 @@ func (s Spec) Fit(more any) (map[string]string, error) {
 	}, nil
 }
 
-// build returns the version of gVisor, and the Go build id of this program. Only if there is no
-// build id it returns a digest of the program instead, which takes as long as a thaw.
+// build returns the version of gVisor, and the Go build id of this program. A program without a
+// build id is digested instead, which takes as long as a thaw.
 func build() (string, error) {
 	gvisor := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -149,11 +149,11 @@ func (t *table) marks(inodes map[int]uint64, now time.Time) map[int]string {
 	return all
 }
 
-// killMarked kills the process with this pid if it has the mark. Another process may have got the
-// pid meanwhile. So killMarked first opens a pidfd, which always refers to the same process.
+// killMarked kills the process with this pid if it still has the mark: another process may have got
+// the pid meanwhile. killMarked first opens a pidfd, which always refers to the same process.
 func killMarked(pid int, mark string) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ENOSYS) { // Linux before 5.3
+	if errors.Is(err, unix.ENOSYS) { // Linux before 5.3 has no pidfd, so the mark is not checked
 		_ = unix.Kill(pid, unix.SIGKILL)
 		return
 	}

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// A container image may contain installs, in the folder Config.Baked. Each is in a folder of its
-// own there, named by a digest of its request. To find it, a start asks no program, no registry and
-// not Config.Kept.
+// A container image may contain installs, in subfolders of Config.Baked. Each subfolder is named by
+// a digest of the [request] of npx or uvx. So a start finds the install without asking a program, a
+// registry or Config.Kept.
 
 // ErrNotBaked means that the command line of a server names no package that npx or uvx would
 // install, or that this machine lacks the program that would install it.

@@ -188,7 +188,7 @@ func (s *provisioning) say(p Phase, format string, args ...any) {
 	s.tell(Progress{Phase: p, Text: fmt.Sprintf(format, args...)})
 }
 
-// all does all steps of a start.
+// all does the steps of a start in order, up to the first error.
 func (s *provisioning) all(ctx context.Context, process string) error {
 	host, err := s.server.host(s.cfg.Environ["HOME"])
 	if err != nil {

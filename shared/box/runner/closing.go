@@ -69,8 +69,8 @@ const (
 	fencedOff                           // do not connect again: a newer runner runs the box
 )
 
-// reconnectionOf says what to do after an error of a Conn or a Dialer. It takes an error that is
-// neither a ClosedError nor a RefusedError for one of the network.
+// reconnectionOf says what to do after an error of a Conn or a Dialer. An error that is neither a
+// ClosedError nor a RefusedError counts as a fault of the network.
 func reconnectionOf(err error) reconnection {
 	if closed, ok := errors.AsType[*ClosedError](err); ok {
 		return closed.Code.reconnection()

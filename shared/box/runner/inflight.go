@@ -258,9 +258,9 @@ func (in *inflight) closePull() {
 	}
 }
 
-// resumeInflight continues after a [frame.Welcome]. It executes the messages that had to wait for it,
-// if they were sent to this generation. It drops those that were sent to an older generation, because
-// their senders see in the store that it has ended.
+// resumeInflight continues after a [frame.Welcome]. Of the messages that had to wait for it, it
+// executes those that were sent to the present generation (see [Config].Gen). It drops the others,
+// because their senders see in the store that the older generation has ended.
 func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits
 	in.waits = nil

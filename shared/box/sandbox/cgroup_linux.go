@@ -65,7 +65,7 @@ func delegated(mount, own string) string {
 		own = filepath.Dir(own)
 	}
 	var mark [1]byte
-	left := own == mount // the root cgroup of the machine, or of a container
+	left := own == mount // the root cgroup of the machine, or of a container, needs no delegation
 	for _, name := range []string{"user.delegate", "trusted.delegate"} {
 		n, err := unix.Getxattr(own, name, mark[:])
 		left = left || err == nil && n == 1 && mark[0] == '1' // systemd's Delegate=yes

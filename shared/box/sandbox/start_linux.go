@@ -113,7 +113,7 @@ func (s *Sandbox) bound() (cgroup, error) {
 	return s.group, nil
 }
 
-// startWatch starts the watch of the memory, if the policy limits memory and there is no cgroup.
+// startWatch runs watch in a goroutine, if the policy limits memory and there is no cgroup.
 func (s *Sandbox) startWatch(pid int) {
 	s.watched.Lock()
 	defer s.watched.Unlock()

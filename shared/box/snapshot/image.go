@@ -123,7 +123,7 @@ func (f *Folder) claim(key string, gen int64, name string) error {
 	case name != "" && p.Image != name:
 		return ErrNone
 	case p.Image == "" && p.Generation == gen:
-		return nil // no image, and older generations are already refused
+		return nil // there is nothing to delete, and gen is already recorded
 	}
 	image := p.Image
 	p.Generation, p.Image = gen, ""
