@@ -39,7 +39,7 @@ type Container struct {
 
 // Container reads the command line of "docker run", or of a similar command, for a box on AWS. ok
 // is false for any other command. The setting box.image replaces the image. The error names an
-// option that a box cannot follow.
+// option that boxes do not support.
 func (s Server) Container() (c Container, ok bool, err error) {
 	c, here, ok, err := s.container()
 	if err == nil && here != "" {
@@ -111,8 +111,8 @@ func (s Server) container() (c Container, here string, ok bool, err error) {
 
 // option is an option of "docker run" that has a value.
 type option struct {
-	read func(value string) bool // takes the value; false if no box can do what it asks for
-	aws  bool                    // a box on AWS can do it, too
+	read func(value string) bool // takes the value; false if boxes do not support it
+	aws  bool                    // boxes on AWS support it, too
 }
 
 func (c *Container) options(s Server) map[string]option {

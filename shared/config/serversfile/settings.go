@@ -38,7 +38,7 @@ type section struct {
 	settings []setting
 }
 
-// serverSettings returns the table of x-dormouse of a server.
+// serverSettings returns the settings that x-dormouse of a server may have.
 func (r *serverReader) serverSettings() []setting {
 	s := &r.server
 	return []setting{
