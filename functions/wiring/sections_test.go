@@ -29,7 +29,7 @@ func TestCheckSectionsNamesEachMistakeWithItsPlace(t *testing.T) {
 			"tenant_claim": "org",
 			"allows": {}}}}`, "", []string{
 			`f:4:4: x-dormouse.access: unknown key "allows": did you mean allow?`,
-			`f:2:4: x-dormouse.access: issuer cannot be a number`,
+			`f:2:4: x-dormouse.access: issuer cannot be a number; want a string`,
 		}},
 		"values of access": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {
 			"issuer": "https://login.example.com",

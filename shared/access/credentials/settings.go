@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // Provider is a third party, by its section of x-dormouse.connect. With Authorize, its
@@ -52,10 +54,7 @@ func ReadProviders(section []byte, secrets map[string]string) (map[string]Provid
 	d.DisallowUnknownFields()
 	var all map[string]Provider
 	if err := d.Decode(&all); err != nil {
-		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return nil, fmt.Errorf("x-dormouse.connect: %s cannot be a %s", wrong.Field, wrong.Value)
-		}
-		return nil, fmt.Errorf("x-dormouse.connect: %w", err)
+		return nil, fmt.Errorf("x-dormouse.connect: %w", wire.WrongShape(err))
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		p := all[name]

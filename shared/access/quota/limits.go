@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // off is written in place of a limit to remove the limit.
@@ -102,15 +104,11 @@ func (o object) limits() (Limits, error) {
 	var l Limits
 	d := json.NewDecoder(bytes.NewReader(o.text()))
 	d.DisallowUnknownFields()
-	var shape *json.UnmarshalTypeError
-	switch err := d.Decode(&l); {
-	case errors.As(err, &shape):
-		return Limits{}, fmt.Errorf("limits: %s cannot be a %s; want %s", shape.Field, shape.Value, wanted(shape.Type))
-	case err != nil:
+	if err := d.Decode(&l); err != nil {
 		if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
 			return Limits{}, fmt.Errorf("limits: there is no limit %s; the limits are %s", name, strings.Join(limitNames(), ", "))
 		}
-		return Limits{}, fmt.Errorf("limits: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return Limits{}, fmt.Errorf("limits: %s", strings.TrimPrefix(wire.WrongShape(err).Error(), "json: "))
 	}
 	for key, n := range map[string]int{"concurrent": l.Concurrent, "boxes": l.Boxes} {
 		if n < 0 || n > maxCalls {
@@ -124,14 +122,6 @@ func (o object) limits() (Limits, error) {
 		return Limits{}, fmt.Errorf("limits: month_usd is %v; want a number above 0, or null for no limit", n)
 	}
 	return l, nil
-}
-
-// wanted says in words which values a type of Limits has.
-func wanted(t reflect.Type) string {
-	if t.Kind() == reflect.Float64 {
-		return "a number, such as 20 or 0.5"
-	}
-	return "a whole number, such as 5000"
 }
 
 // fromFile is written in place of a limit to return to the limit of the servers file.

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // Settings say which tokens are accepted, and how they become identities. All fields but
@@ -102,11 +103,8 @@ func ReadSettings(section []byte) (Settings, error) {
 	d := json.NewDecoder(bytes.NewReader(section))
 	d.DisallowUnknownFields()
 	err := d.Decode(&s)
-	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
-		return Settings{}, fmt.Errorf("access: %s cannot be a %s", wrong.Field, wrong.Value)
-	}
 	if err != nil {
-		return Settings{}, fmt.Errorf("access: %w", err)
+		return Settings{}, fmt.Errorf("access: %w", wire.WrongShape(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return Settings{}, errors.New("access: there is text after the JSON object; remove it")

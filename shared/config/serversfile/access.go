@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // whoMayCall reads x-dormouse.access. Package resourceserver reads most of the section later. This
@@ -67,11 +68,8 @@ func (r *reader) oneRule(n node) (rule policy.Rule, err error) {
 	d := json.NewDecoder(bytes.NewReader(r.plain(nil, n)))
 	d.DisallowUnknownFields()
 	err = d.Decode(&rule)
-	if shape := (*json.UnmarshalTypeError)(nil); errors.As(err, &shape) {
-		return rule, errors.New(strings.TrimSpace(shape.Field+" cannot be a ") + " " + shape.Value)
-	}
 	if err != nil {
-		return rule, errors.New(strings.TrimPrefix(err.Error(), "json: "))
+		return rule, errors.New(strings.TrimPrefix(wire.WrongShape(err).Error(), "json: "))
 	}
 	return rule, nil
 }

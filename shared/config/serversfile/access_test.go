@@ -27,7 +27,7 @@ func TestRuleThatIsWrongCostsItsServerOnly(t *testing.T) {
 		},
 		`"one": {"groups": "eng"}`: {
 			`{"issuer":"https://a.example","allow":{},"scopes":{"two":{"s":["b"]}}}`,
-			`server "one" is not served: x-dormouse.access: allow for "one": groups cannot be a string (servers.json:3:40)`,
+			`server "one" is not served: x-dormouse.access: allow for "one": groups cannot be a string; want an array (servers.json:3:40)`,
 		},
 		`"one": {"groups": ["eng"]}, "*": {}`: {
 			`{"issuer":"https://a.example","allow":{"one":{"groups":["eng"]}},"scopes":{"one":{"s":["a"]}}}`,
