@@ -188,8 +188,8 @@ func (c *confiner) demand() []sandbox.Guard {
 }
 
 // toolchains returns folders outside of the system, in which the server's command and the
-// interpreters in its PATH are installed. Version managers install these in the user's home. An
-// enclosed server can access nothing else in that home.
+// interpreters in its PATH are installed. Version managers install these in the user's home. A
+// server for which enclosed is true can access nothing else in that home.
 func (c *confiner) toolchains(placed provision.Launch) []string {
 	var found []string
 	for _, name := range append(c.runs(placed, c.find), "node", "python3", "python") {

@@ -53,10 +53,10 @@ func Find(s serversfile.Server, path, folder string) (string, error) {
 	return box.LookPath(program, path, cmp.Or(s.Cwd, folder))
 }
 
-// sealed returns the server as it must be started on this machine. If its command is that of a
-// container engine, such as docker run, and the server must be sealed or the machine lacks the
-// engine, the keeper becomes the command. If a server without a container must be sealed, keeper is
-// the path of the keeper, for [inSeal]. sealed changes nothing else.
+// sealed returns the server as it must be started on this machine. The keeper runs a sealed server
+// in a virtual kernel. It also replaces a container engine, such as docker, that the machine lacks.
+// In both cases the keeper becomes the command of a server in a container. For a server without a
+// container that must be sealed, keeper is the path of the keeper, for [inSeal].
 func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string, _ error) {
 	c, ok, err := s.Sealable()
 	if !s.Box.Sealed && (!ok || at.image != nil) {

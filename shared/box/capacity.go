@@ -19,7 +19,7 @@ func (b *Box) makeRoom() (free *process, ok bool) {
 	for _, g := range b.groups {
 		for _, p := range g.live {
 			if p.followed || p.nap.asleep() {
-				continue // a sleeping process does not run, and of a followed one only the successor counts
+				continue // the limit counts neither a process that sleeps nor one that has a successor
 			}
 			if p.state >= stopping || g.current != p {
 				free = p

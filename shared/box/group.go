@@ -133,8 +133,8 @@ func (g *group) next() *handshake {
 	return newHandshake(newProcess(g), isStateless, how)
 }
 
-// begin starts the process of a handshake, once the earlier processes of the group have ended, and
-// room, if it is not nil.
+// begin starts the process of a handshake once room, which may be nil, and the earlier processes of
+// the group have ended.
 func (g *group) begin(h *handshake, room *process) {
 	r := &processRun{p: h.p, hello: h}
 	if room != nil {

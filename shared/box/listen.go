@@ -198,7 +198,7 @@ func (l *listener) unnamed(m wire.Message, raw []byte) {
 
 // garbled handles a part of a line that is no message. The part may be a broken response, whose
 // request would otherwise wait until its deadline. If the part is JSON, garbled ends that request at
-// once. Otherwise it ends it after [repair], if the right response has not come by then.
+// once. Otherwise garbled first gives the process the time [repair] to send the right response.
 func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool) {
 	why := err.Error()
 	var wrong *wire.Error

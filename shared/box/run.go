@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 )
 
-// processRun runs one process: it waits for its turn, starts it, and stays until its end.
+// processRun starts one process when its turn comes, and goes on until the process has ended.
 type processRun struct {
 	p      *process
 	hello  *handshake
@@ -18,7 +18,7 @@ type processRun struct {
 
 	ended  sync.Once // sets unread and sure, before stdin is closed
 	unread int       // bytes of stdin that the process had not read when it ended
-	sure   bool      // unread is exact, because no program can read them any more
+	sure   bool      // unread is exact, because no program can read stdin any more
 }
 
 func (r *processRun) run() {

@@ -40,7 +40,7 @@ type nap struct {
 	heard chan struct{} // closed when the box has taken all output of the process
 	rest  []byte        // the beginning of an output line that the process had not ended when it was frozen
 	cut   bool          // rest was too long, so the process cannot be kept
-	said  []byte        // the field rest of the process whose memory this process got back
+	said  []byte        // if this process got back the memory of an earlier one: the earlier one's rest
 	heir  bool          // the process has taken over the conversation of a process that sleeps
 
 	needed chan struct{} // closed once a message needs the process
@@ -52,10 +52,10 @@ func (n *nap) begin() {
 	close(n.needed)
 }
 
-// asleep reports whether the process is an heir that waits until a message needs it.
+// asleep reports whether the process is an heir (see [nap]) that waits until a message needs it.
 func (n *nap) asleep() bool { return !isClosed(n.needed) }
 
-// rouse makes a waiting heir start.
+// rouse makes the process start, if it is an heir that waits.
 func (n *nap) rouse() {
 	if n.asleep() {
 		close(n.needed)

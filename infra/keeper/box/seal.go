@@ -37,8 +37,8 @@ func sealed(role string, folders []Folder, args []string) []string {
 	return append([]string{sealRole, string(text), role}, args...)
 }
 
-// seal gives up rights of this process and executes the role in args, which sealed has made. It
-// returns only after an error.
+// seal gives up rights of this process, and then executes this program again with the role in args,
+// which sealed has made. It returns only after an error.
 func seal(args []string) error {
 	if len(args) < 3 {
 		return errors.New("a seal needs folders and a role")

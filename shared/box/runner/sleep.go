@@ -226,7 +226,7 @@ func (sl *sleep) retire() {
 	sl.retiring, sl.inflight.refusing = true, true
 	sl.loop.set(&sl.accept, frame.RefuseFor, func() {
 		sl.inflight.refusing = false
-		sl.inflight.startPull() // a nudge may have come in the meantime
+		sl.inflight.startPull() // a [frame.Nudge] may have come in the meantime
 	})
 }
 
