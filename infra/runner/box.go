@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // adapter connects a box to the relay: it implements the runner's Executor and the box's Sink.
@@ -30,7 +30,7 @@ type adapter struct {
 	all    *sharing                               // records which sessions share a process; nil if logs are not kept
 	name   func(session, principal string) string // returns the name of a session's process
 	took   *starts                                // measures how long processes take to start
-	era    string                                 // which protocol versions the server speaks, as far as the host knows
+	era    wire.Era                               // which protocol versions the server speaks, as far as the host knows
 
 	installs    *keptInstalls
 	provisioner *provision.Provisioner
@@ -39,13 +39,13 @@ type adapter struct {
 
 // setup is the folders and the settings of a box.
 type setup struct {
-	work     string // folder for workspaces and temporary files, which only this runner uses
-	cache    string // install cache, which all boxes of the machine share
-	locks    string // folder of lock files of packages, which take precedence over those in the cache; "" for none
-	logs     string // folder for the stderr of servers' processes, "" for none
-	show     bool   // errors for clients quote the output of processes
-	task     string // the id by which the host knows this runner, such as the ARN of its task
-	era      string // which protocol versions the server speaks, "" if that is not known
+	work     string   // folder for workspaces and temporary files, which only this runner uses
+	cache    string   // install cache, which all boxes of the machine share
+	locks    string   // folder of lock files of packages, which take precedence over those in the cache; "" for none
+	logs     string   // folder for the stderr of servers' processes, "" for none
+	show     bool     // errors for clients quote the output of processes
+	task     string   // the id by which the host knows this runner, such as the ARN of its task
+	era      wire.Era // which protocol versions the server speaks, "" if that is not known
 	on       sandbox.Support
 	keep     func(serversfile.Server) box.Keeper    // returns the Keeper of a server's workspaces; nil if workspaces are not kept
 	remember func(box.Keeper) (*memory.Kept, error) // returns the store for the memory of processes, beside the workspaces of a Keeper
@@ -77,7 +77,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	environ := at.own
 	own := box.Server{
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Given: given(at.image), Unset: s.Unset, Cwd: s.Cwd, Base: environ,
-		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, Guard: at.guard, Apart: at.guard != nil, Memory: at.guard.Memory(), Era: bridge.Era(at.era),
+		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, Guard: at.guard, Apart: at.guard != nil, Memory: at.guard.Memory(), Era: at.era,
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	if at.logs != "" && own.Memory == nil { // on one machine, not inside of dormouse run
@@ -199,7 +199,7 @@ func (b *adapter) Output(e box.Output) { b.link.Event(e) }
 // Handshake implements box.Sink.
 func (b *adapter) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
 	report := runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
-	if era := string(b.Era()); era != b.era {
+	if era := b.Era(); era != b.era {
 		report.Era = era
 	}
 	b.link.Status(report)

@@ -21,6 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // environment has the settings of a box. In a Lambda function they come from the host, so they are
@@ -100,7 +101,7 @@ func prepare(ctx context.Context, env, own environment, a assignment, log *slog.
 	}
 	at := setup{
 		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
-		task: a.task, era: env[frame.EnvEra], on: supported(), env: env, own: own, guard: guarded, baked: env["DORMOUSE_BAKED"],
+		task: a.task, era: wire.Era(env[frame.EnvEra]), on: supported(), env: env, own: own, guard: guarded, baked: env["DORMOUSE_BAKED"],
 	}
 	if at.image, err = readImage(env[frame.EnvImage]); err != nil {
 		return nil, fmt.Errorf("%s: %w", frame.EnvImage, err)

@@ -15,7 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // Box hosts one server for one tenant, with a process for each session or for several, as
@@ -39,8 +38,8 @@ type Box struct {
 	// mu only changes tables and copies messages. It must not make a system call that may block,
 	// call the sink or parse a message.
 	mu     sync.Mutex
-	era    bridge.Era // which protocol versions the server speaks, "" if that is not known
-	used   time.Time  // when a client or one of its calls was last active
+	era    wire.Era  // which protocol versions the server speaks, "" if that is not known
+	used   time.Time // when a client or one of its calls was last active
 	counts dropped
 	starts backOff       // delays the next start after failed starts
 	active int           // goroutines that Close waits for: processes, calls of the sink, removals of files
@@ -371,7 +370,7 @@ func (b *Box) processes(s *session) []*process {
 }
 
 // Era returns which protocol versions the server speaks, "" if that is not known yet.
-func (b *Box) Era() bridge.Era {
+func (b *Box) Era() wire.Era {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.era

@@ -44,14 +44,14 @@ func newHandshake(p *process, isStateless bool, how probe) *handshake {
 // that is a probe because the server's protocol is unknown.
 func speaks(a *audience) (isStateless bool, p probe) {
 	switch {
-	case a.box.era == bridge.ModernOnly:
+	case a.box.era == wire.ModernOnly:
 		return true, probeNone
 	case a.box.server.Scope.wide() || !bridge.SaysModern(a.speaker.init):
 		return false, probeNone
 	case a.box.era == "":
 		return true, probing
 	default:
-		return a.box.era == bridge.DualEra, probeNone
+		return a.box.era == wire.DualEra, probeNone
 	}
 }
 
@@ -107,11 +107,11 @@ func (h *handshake) greeted(m wire.Message) {
 		h.replace(true, g.refused, "it refused initialize, so another process gets server/discover")
 		return
 	case h.stateless && h.refused != nil:
-		p.box.era = bridge.ModernOnly // g.era may be DualEra, but the server has refused initialize
+		p.box.era = wire.ModernOnly // g.era may be DualEra, but the server has refused initialize
 	case h.stateless:
 		p.box.era = g.era
 	case h.refused != nil || h.probe != probeNone:
-		p.box.era = bridge.LegacyOnly
+		p.box.era = wire.LegacyOnly
 	}
 	h.done(g.version)
 }
@@ -144,7 +144,7 @@ func (h *handshake) insisted() {
 		}
 		s.introduced(m.Result)
 		delete(p.own, p.first) // an answer to server/discover is ignored from now on
-		p.proto, h.stateless, h.probe, p.box.era = s, false, probeSilent, bridge.LegacyOnly
+		p.proto, h.stateless, h.probe, p.box.era = s, false, probeSilent, wire.LegacyOnly
 		h.done(s.version)
 	}}
 	s.hello(second)

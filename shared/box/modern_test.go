@@ -115,7 +115,7 @@ func (r *rig) deliverAs(stream string, round int, raw string) string {
 // modern is a rig with a server that is known to be of 2026-07-28.
 func modern(t *testing.T) *rig {
 	t.Helper()
-	return newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
+	return newRig(t, "modern", func(s *Server) { s.Era = wire.ModernOnly })
 }
 
 // asks waits for the events of a stream up to the one that suspends it.
@@ -141,7 +141,7 @@ func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
 		t.Errorf("initialize (-want +got):\n%s", diff)
 	}
 	h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true })
-	if h.version != "2025-06-18" || string(h.result) != want || r.Era() != bridge.ModernOnly {
+	if h.version != "2025-06-18" || string(h.result) != want || r.Era() != wire.ModernOnly {
 		t.Errorf("%s for %s is told to the host; era: %q", h.result, h.version, r.Era())
 	}
 	if got := methods(r.seen()); !slices.Equal(got, []string{wire.MethodDiscover, wire.MethodListen}) {
@@ -164,8 +164,8 @@ func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
 
 func TestServerThatIsWronglyTakenForModernIsSpokenToInItsEra(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "", func(s *Server) { s.Env[behaviour], s.Era = "usual", bridge.ModernOnly })
-	if got := r.result(r.call("1", "echo", `"x"`)); string(got) != `{"echo":"x"}` || r.Era() != bridge.LegacyOnly {
+	r := newRig(t, "", func(s *Server) { s.Env[behaviour], s.Era = "usual", wire.ModernOnly })
+	if got := r.result(r.call("1", "echo", `"x"`)); string(got) != `{"echo":"x"}` || r.Era() != wire.LegacyOnly {
 		t.Errorf("got %s, era: %q", got, r.Era())
 	}
 }
@@ -308,7 +308,7 @@ func TestServerThatWantsToBeCalledAgainIs(t *testing.T) {
 }
 
 func TestServerThatWantsToBeCalledAgainForEverIsGivenUp(t *testing.T) {
-	inBubbleFrom(t, Server{Era: bridge.ModernOnly}, func(t *testing.T, d dialogue) {
+	inBubbleFrom(t, Server{Era: wire.ModernOnly}, func(t *testing.T, d dialogue) {
 		call, calls := d.call("1", "t", "{}"), 0
 		for !d.ended(call) {
 			for _, line := range d.drain() {
@@ -379,7 +379,7 @@ func (r *rig) begun() (n int) {
 
 func TestRequestOfAModernClientPassesToAModernServerAsItIs(t *testing.T) {
 	t.Parallel()
-	for how, era := range map[string]bridge.Era{"modern": bridge.ModernOnly, "dual": bridge.DualEra} {
+	for how, era := range map[string]wire.Era{"modern": wire.ModernOnly, "dual": wire.DualEra} {
 		t.Run(how, func(t *testing.T) {
 			r := newRig(t, how)
 			got := r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo","inputResponses":{"a":{}},"requestState":"mine",`))
@@ -422,16 +422,16 @@ func TestServerIsSpokenToInTheEraThatItAnswersIn(t *testing.T) {
 		probe  time.Duration
 		scope  Scope
 		begun  []int // processes after each call
-		era    bridge.Era
+		era    wire.Era
 		refuse bool
 	}{
-		"it refuses the probe":             {how: "refuses the probe", begun: []int{2, 3}, era: bridge.LegacyOnly},
-		"it exits":                         {how: "exits when probed", begun: []int{2, 3}, era: bridge.LegacyOnly},
-		"it hangs":                         {how: "hangs when probed", probe: 50 * time.Millisecond, begun: []int{2, 3}, era: bridge.LegacyOnly},
-		"it passes over the probe":         {how: "passes over the probe", probe: 3 * time.Second, begun: []int{1, 2}, era: bridge.LegacyOnly},
-		"it is asked for both in one life": {how: "modern but slow", probe: 3 * time.Second, begun: []int{1, 2}, era: bridge.ModernOnly},
-		"it is slow to answer":             {how: "modern but slow", probe: 50 * time.Millisecond, begun: []int{3, 4}, era: bridge.ModernOnly},
-		"it speaks both":                   {how: "dual", begun: []int{1, 2}, era: bridge.DualEra},
+		"it refuses the probe":             {how: "refuses the probe", begun: []int{2, 3}, era: wire.LegacyOnly},
+		"it exits":                         {how: "exits when probed", begun: []int{2, 3}, era: wire.LegacyOnly},
+		"it hangs":                         {how: "hangs when probed", probe: 50 * time.Millisecond, begun: []int{2, 3}, era: wire.LegacyOnly},
+		"it passes over the probe":         {how: "passes over the probe", probe: 3 * time.Second, begun: []int{1, 2}, era: wire.LegacyOnly},
+		"it is asked for both in one life": {how: "modern but slow", probe: 3 * time.Second, begun: []int{1, 2}, era: wire.ModernOnly},
+		"it is slow to answer":             {how: "modern but slow", probe: 50 * time.Millisecond, begun: []int{3, 4}, era: wire.ModernOnly},
+		"it speaks both":                   {how: "dual", begun: []int{1, 2}, era: wire.DualEra},
 		"it has one process for all":       {how: "dual", scope: ScopeShared, begun: []int{1, 1}},
 		"it refuses both":                  {how: "refuses", begun: []int{2}, refuse: true},
 	} {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // protocol is the way in which the box speaks to a process. [sessionful] begins with initialize
@@ -49,10 +48,10 @@ type protocol interface {
 }
 
 type firstAnswer struct {
-	version string     // the protocol version that the box asked for
-	era     bridge.Era // which protocol versions the server speaks, "" if the response does not say
-	refused *fault     // not nil: the process does not speak this protocol
-	failed  *fault     // not nil: the response cannot be used
+	version string   // the protocol version that the box asked for
+	era     wire.Era // which protocol versions the server speaks, "" if the response does not say
+	refused *fault   // not nil: the process does not speak this protocol
+	failed  *fault   // not nil: the response cannot be used
 }
 
 // withParams returns a request with these params instead of its own; nil removes them.

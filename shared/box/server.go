@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // The values that [New] uses for fields of a [Server] that are zero.
@@ -126,7 +126,7 @@ type Server struct {
 	// Era is the protocol version or versions that the server was found to speak before, "" if
 	// that is not known. With it the box need not try server/discover. If it is wrong, the box
 	// finds that out.
-	Era bridge.Era
+	Era wire.Era
 
 	// StartupTimeout limits the time from the start of a process, including its preparation, until
 	// it has answered initialize. Zero means the default.

@@ -28,7 +28,7 @@ func (s *stateless) hello(id int64) string {
 
 func (s *stateless) greeted(m wire.Message) firstAnswer {
 	era := bridge.ReadProbe(m)
-	if m.Error != nil || era == bridge.LegacyOnly {
+	if m.Error != nil || era == wire.LegacyOnly {
 		return firstAnswer{refused: notStateless(s.p.box.server)}
 	}
 	s.discover = m.Result

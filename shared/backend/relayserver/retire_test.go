@@ -8,6 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 func TestRunnerOfAnotherDefinitionIsAskedToRetire(t *testing.T) {
@@ -67,11 +68,11 @@ func TestNextRunnerIsToldTheEraThatWasFoundOut(t *testing.T) {
 	if n := a.store.Counts(); n.Calls["Box"] > 0 || n.Calls["SaveBox"] > 0 || a.box().Era != "" {
 		t.Errorf("no news made it %q, and costs %v", a.box().Era, n.Calls)
 	}
-	status(frame.EraModern)
+	status(string(wire.ModernOnly))
 	a.sleeps()
 	a.waits()
 	a.sweep()
-	commontest.EqualIn(t, "the next runner is told", frame.EraModern, a.task.Env[frame.EnvEra])
-	status(frame.EraLegacy)
-	commontest.EqualIn(t, "it is no longer modern, and stands as", frame.EraLegacy, a.box().Era)
+	commontest.EqualIn(t, "the next runner is told", string(wire.ModernOnly), a.task.Env[frame.EnvEra])
+	status(string(wire.LegacyOnly))
+	commontest.EqualIn(t, "it is no longer modern, and stands as", string(wire.LegacyOnly), a.box().Era)
 }

@@ -183,10 +183,10 @@ func (x *exchange) greet(ctx context.Context) error {
 	}
 	if known == "" || known == eraModern {
 		offers, err := x.probe(ctx)
-		if err != nil || offers == bridge.ModernOnly {
+		if err != nil || offers == wire.ModernOnly {
 			return err
 		}
-		if offers == bridge.DualEra {
+		if offers == wire.DualEra {
 			prefer(ctx, x)
 			return nil
 		}
@@ -221,7 +221,7 @@ func prefer(ctx context.Context, x *exchange) {
 
 // probe asks a server which eras it speaks. If it speaks the modern era, probe sets the
 // link. An error means that the server cannot be reached, wants a credential, or is busy.
-func (x *exchange) probe(ctx context.Context) (bridge.Era, error) {
+func (x *exchange) probe(ctx context.Context) (wire.Era, error) {
 	meta := bridge.ReadLegacy(x.r.Init).Params(wire.MethodDiscover, nil, "", false)
 	result, fault, err := x.modernOnce(ctx, wire.MethodDiscover, meta, nil)
 	x.link.Session = ""
@@ -232,14 +232,14 @@ func (x *exchange) probe(ctx context.Context) (bridge.Era, error) {
 	case err != nil && (unsent(err) || ctx.Err() != nil):
 		return "", err
 	case err != nil || fault != nil && fault.Code != wire.CodeUnsupportedVersion:
-		return bridge.LegacyOnly, nil // a server of the legacy era may answer anything
+		return wire.LegacyOnly, nil // a server of the legacy era may answer anything
 	}
 	m := wire.Message{Result: result}
 	if fault != nil {
 		m, _ = wire.Parse(wire.ErrorResponse(json.RawMessage("1"), fault)) // cannot fail: it is a JSON-RPC response
 	}
 	offers := bridge.ReadProbe(m)
-	if offers != bridge.LegacyOnly {
+	if offers != wire.LegacyOnly {
 		x.link.Era, x.link.Version, x.offers = eraModern, wire.V20260728, eraModern
 	}
 	return offers, nil

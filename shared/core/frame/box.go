@@ -92,9 +92,9 @@ type StatusReport struct {
 	Phase     string
 	Detail    string
 	Handshake json.RawMessage
-	// Era is set with a Handshake if it was not known which era the server speaks:
-	// [EraModern], [EraLegacy] or [EraDual]. A later runner of the box finds it in [EnvEra].
-	Era string
+	// Era is set with a Handshake if it was not known which era the server speaks.
+	// A later runner of the box finds it in [EnvEra].
+	Era wire.Era
 	// Lists and Own say that Handshake is not a handshake but a fingerprint of the lists of a fresh
 	// process. See [Status].
 	Lists string

@@ -16,7 +16,7 @@ const (
 	EnvToken      = "DORMOUSE_TOKEN"
 	EnvPass       = "DORMOUSE_PASS" // the secret that the runner shows on its first connection; see PassHeader
 	EnvRelayURL   = "DORMOUSE_RELAY_URL"
-	EnvEra        = "DORMOUSE_ERA"   // EraModern, EraLegacy, EraDual, or not set
+	EnvEra        = "DORMOUSE_ERA"   // a [wire.Era], or not set
 	EnvRoots      = "DORMOUSE_ROOTS" // file with CA certificates, for a container image that has none
 	EnvImage      = "DORMOUSE_IMAGE" // the [Image] of the box, as JSON, if its server runs from an image
 )
@@ -27,14 +27,6 @@ type Image struct {
 	Cmd        []string `json:"cmd,omitempty"`
 	Env        []string `json:"env,omitempty"` // NAME=VALUE
 }
-
-// Values of EnvEra: which protocol versions a server speaks. Legacy versions, up to 2025-11-25, have
-// sessions. Modern ones, from 2026-07-28 on, have none.
-const (
-	EraModern = "modern" // modern versions only
-	EraLegacy = "legacy" // legacy versions only
-	EraDual   = "dual"
-)
 
 // ExitUnreachable is the exit status of a runner that could not connect to the relay. The clients that
 // wait for its start then get an error that says so.

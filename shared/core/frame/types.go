@@ -1,6 +1,9 @@
 package frame
 
-import "github.com/dormouse-mcp/dormouse/shared/core/storage"
+import (
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
 
 // Frame is one of the structs of this file. The fields with a JSON name are the header of the frame.
 // The Payload, if any, follows the header.
@@ -121,7 +124,7 @@ type Status struct {
 	Process string     `json:"process,omitempty"`
 	Phase   string     `json:"phase,omitempty"`
 	Detail  string     `json:"detail,omitempty"`
-	Era     string     `json:"era,omitempty"` // the era of the server, if it was not known before
+	Era     wire.Era   `json:"era,omitempty"` // the era of the server, if it was not known before
 	// Lists, if not "", says that the payload is a fingerprint of the lists of a fresh process. The
 	// value of Lists names everything that the lists may depend on. Own says that the lists may depend
 	// on the principal, too.

@@ -34,6 +34,16 @@ func Negotiate(requested string) string {
 	return V20251125
 }
 
+// Era says which eras a server speaks.
+type Era string
+
+// The eras of a server. Dormouse uses the legacy era with a DualEra server.
+const (
+	LegacyOnly Era = "legacy"
+	ModernOnly Era = "modern"
+	DualEra    Era = "dual"
+)
+
 // LegacyVersions returns the versions of the legacy era, newest first. The slice
 // belongs to the caller.
 func LegacyVersions() []string {

@@ -133,19 +133,9 @@ func Probe(id json.RawMessage) []byte {
 	return wire.NewRequest(id, wire.MethodDiscover, params)
 }
 
-// Era says which eras a server speaks.
-type Era string
-
-// The eras of a server. Dormouse uses the legacy era with a DualEra server.
-const (
-	LegacyOnly Era = "legacy"
-	ModernOnly Era = "modern"
-	DualEra    Era = "dual"
-)
-
 // ReadProbe returns the era of a server from its response to [Probe]. Only a server of the
 // modern era answers with a result, or with the error that it does not support the version.
-func ReadProbe(m wire.Message) Era {
+func ReadProbe(m wire.Message) wire.Era {
 	var versions json.RawMessage
 	switch {
 	case isObject(m.Result) && wire.Lookup(m.Result, "supportedVersions") != nil:
@@ -153,16 +143,16 @@ func ReadProbe(m wire.Message) Era {
 	case m.Error != nil && string(wire.Lookup(m.Error, "code")) == "-32022":
 		versions = wire.Lookup(m.Error, "data", "supported")
 	default:
-		return LegacyOnly
+		return wire.LegacyOnly
 	}
 	var list []string
 	if json.Unmarshal(versions, &list) != nil || !slices.Contains(list, wire.V20260728) {
-		return LegacyOnly
+		return wire.LegacyOnly
 	}
 	if slices.ContainsFunc(list, wire.Legacy) {
-		return DualEra
+		return wire.DualEra
 	}
-	return ModernOnly
+	return wire.ModernOnly
 }
 
 // Listen returns the request with this id that asks a modern server for all notifications which its

@@ -123,17 +123,17 @@ func TestProbeTellsTheEra(t *testing.T) {
 	if m := message(t, string(bridge.Probe(json.RawMessage("1")))); m.Method != wire.MethodDiscover || wire.Lookup(m.Params, "_meta", wire.MetaClientCapabilities) == nil {
 		t.Fatalf("the probe is %s", m.Raw)
 	}
-	for raw, want := range map[string]bridge.Era{
-		`"result":{"supportedVersions":["2026-07-28"]}`:              bridge.ModernOnly,
-		`"result":{"supportedVersions":["2026-07-28","2025-11-25"]}`: bridge.DualEra,
-		`"result":{"supportedVersions":["2025-11-25"]}`:              bridge.LegacyOnly,
-		`"result":{"supportedVersions":"2026-07-28"}`:                bridge.LegacyOnly,
-		`"result":{}`:   bridge.LegacyOnly,
-		`"result":null`: bridge.LegacyOnly,
-		`"error":{"code":-32022,"message":"v","data":{"supported":["2026-07-28"]}}`: bridge.ModernOnly,
-		`"error":{"code":-32022,"message":"v","data":{"supported":["2099-01-01"]}}`: bridge.LegacyOnly,
-		`"error":{"code":-32601,"message":"v"}`:                                     bridge.LegacyOnly,
-		`"error":{"code":-32602,"message":"not initialized"}`:                       bridge.LegacyOnly,
+	for raw, want := range map[string]wire.Era{
+		`"result":{"supportedVersions":["2026-07-28"]}`:              wire.ModernOnly,
+		`"result":{"supportedVersions":["2026-07-28","2025-11-25"]}`: wire.DualEra,
+		`"result":{"supportedVersions":["2025-11-25"]}`:              wire.LegacyOnly,
+		`"result":{"supportedVersions":"2026-07-28"}`:                wire.LegacyOnly,
+		`"result":{}`:   wire.LegacyOnly,
+		`"result":null`: wire.LegacyOnly,
+		`"error":{"code":-32022,"message":"v","data":{"supported":["2026-07-28"]}}`: wire.ModernOnly,
+		`"error":{"code":-32022,"message":"v","data":{"supported":["2099-01-01"]}}`: wire.LegacyOnly,
+		`"error":{"code":-32601,"message":"v"}`:                                     wire.LegacyOnly,
+		`"error":{"code":-32602,"message":"not initialized"}`:                       wire.LegacyOnly,
 	} {
 		commontest.EqualIn(t, raw, want, bridge.ReadProbe(message(t, `{"jsonrpc":"2.0","id":1,`+raw+`}`)))
 	}
