@@ -94,10 +94,9 @@ func NewNonce() string {
 //
 //	<index>                     an event of the standalone stream
 //	<index>/<stream>            an event of a request stream
-//
-// <index>.<nonce>             the position after that event, in the standalone stream
-// <index>.<nonce>/<stream>    the position after that event, in a request stream
-// <index>.<session>/out       an event of the LegacySSE stream, or the position after it
+//	<index>.<nonce>             the position after that event, in the standalone stream
+//	<index>.<nonce>/<stream>    the position after that event, in a request stream
+//	<index>.<session>/out       an event of the LegacySSE stream, or the position after it
 //
 // A response begins with an id of a position, so that the client can come back before it has an event.
 // The nonce makes this id different in each response, because a repeated id breaks the connection of
