@@ -26,7 +26,7 @@ func CheckSections(c *serversfile.File) error {
 	}
 	third := func(section []byte) error {
 		_, err := credentials.ReadProviders(section, nil)
-		return unknownKey(err, reflect.TypeFor[credentials.Provider]())
+		return unknownKey(err, section, reflect.TypeFor[map[string]credentials.Provider]())
 	}
 	var wrong []error
 	add := func(name string, found []mistake) {
@@ -42,7 +42,14 @@ func CheckSections(c *serversfile.File) error {
 
 func readAccess(section []byte) error {
 	_, err := resourceserver.ReadSettings(section)
-	return unknownKey(err, reflect.TypeFor[resourceserver.Settings]())
+	return unknownKey(err, section, reflect.TypeFor[accessKeys]())
+}
+
+// accessKeys has the keys of the section access. Package serversfile takes Boxes out of it.
+type accessKeys struct {
+	resourceserver.Settings
+
+	Boxes bool `json:"boxes"`
 }
 
 // checkAccess checks the section access as an endpoint that accepts tokens does. Values that the
@@ -65,9 +72,9 @@ func checkAccess(c *serversfile.File, section []byte) error {
 	return err
 }
 
-// unknownKey rewords the error of package json about an unknown key, and proposes a similar key
-// that the struct type has.
-func unknownKey(err error, of reflect.Type) error {
+// unknownKey rewords the error of package json about an unknown key in a section, and proposes a
+// similar key that is known there, or else all. of is the type of the section.
+func unknownKey(err error, section []byte, of reflect.Type) error {
 	if err == nil {
 		return nil
 	}
@@ -75,16 +82,51 @@ func unknownKey(err error, of reflect.Type) error {
 	if unknown == nil {
 		return err
 	}
-	var known []string
-	for field := range of.Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name != "" && name != "-" {
-			known = append(known, name)
-		}
-	}
 	text := err.Error()
 	name := text[unknown[2]:unknown[3]]
-	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, serversfile.Instead(name, known))
+	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, serversfile.Instead(name, knownBeside(name, section, of)))
+}
+
+// knownBeside returns the keys that are known in the object in value that has the unknown key name.
+// It returns nil if value, whose type is of, has no such object.
+func knownBeside(name string, value []byte, of reflect.Type) []string {
+	var members map[string]json.RawMessage
+	var elements []json.RawMessage
+	switch of.Kind() {
+	case reflect.Pointer:
+		return knownBeside(name, value, of.Elem())
+	case reflect.Slice:
+		_ = json.Unmarshal(value, &elements) // what is no list has no elements
+		for _, e := range elements {
+			if known := knownBeside(name, e, of.Elem()); known != nil {
+				return known
+			}
+		}
+	case reflect.Map, reflect.Struct:
+		_ = json.Unmarshal(value, &members) // what is no object has no members
+		var known []string
+		below := func(string) reflect.Type { return of.Elem() }
+		if of.Kind() == reflect.Struct {
+			types := map[string]reflect.Type{}
+			for _, field := range reflect.VisibleFields(of) {
+				if key, _, _ := strings.Cut(field.Tag.Get("json"), ","); key != "" && key != "-" {
+					known, types[key] = append(known, key), field.Type
+				}
+			}
+			if _, has := members[name]; has && types[name] == nil {
+				return slices.Sorted(slices.Values(known))
+			}
+			below = func(key string) reflect.Type { return types[key] }
+		}
+		for _, key := range slices.Sorted(maps.Keys(members)) {
+			if t := below(key); t != nil {
+				if known := knownBeside(name, members[key], t); known != nil {
+					return known
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // mistake is a mistake in a section of the servers file. key is the member that has it, or "" if no
