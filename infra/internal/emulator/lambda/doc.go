@@ -15,6 +15,8 @@ var (
 	ErrThrottled = errors.New("too many requests: every instance of the function is busy")
 	// ErrClosed means that the pool is closed or closing.
 	ErrClosed = errors.New("the function pool is closed")
+	// ErrUnknown means that the pool has no such function. It is Lambda's ResourceNotFoundException.
+	ErrUnknown = errors.New("there is no such function")
 )
 
 // Invoker runs one invocation of a function, as Lambda's Invoke does.
@@ -22,7 +24,7 @@ type Invoker interface {
 	// Invoke passes payload, which is JSON, to one instance of the function. It returns when
 	// the first bytes of the answer, or a report of failure, have arrived.
 	//
-	// The error wraps [ErrThrottled], [ErrClosed] or the error of ctx. The end of ctx ends only
+	// The error wraps [ErrThrottled], [ErrClosed], [ErrUnknown] or the error of ctx. The end of ctx ends only
 	// the wait: if the invocation has reached the function, the function goes on, as on Lambda.
 	Invoke(ctx context.Context, function string, payload []byte) (*Invocation, error)
 }

@@ -91,6 +91,9 @@ func (p *Pool) Invoke(ctx context.Context, name string, payload []byte) (*Invoca
 // another one. Invoke is for the tenant "".
 func (p *Pool) InvokeFor(ctx context.Context, name, tenant string, payload []byte) (*Invocation, error) {
 	f, inv := p.functions[name], newInvocation(tenant, payload)
+	if f == nil {
+		return nil, fmt.Errorf("invoke function %s: %w", name, ErrUnknown)
+	}
 	if err := f.submit(inv); err != nil {
 		return nil, fmt.Errorf("invoke function %s: %w", name, err)
 	}
@@ -106,7 +109,7 @@ func (p *Pool) InvokeFor(ctx context.Context, name, tenant string, payload []byt
 	return r.answer, r.err
 }
 
-// Full reports whether InvokeFor would fail with [ErrThrottled] now.
+// Full reports whether InvokeFor would fail with [ErrThrottled] now. The pool must have the function.
 func (p *Pool) Full(name, tenant string) bool {
 	f := p.functions[name]
 	f.mu.Lock()
