@@ -216,7 +216,8 @@ type Deliver struct {
 	Looks      bool               `json:"looks,omitempty"`     // the message is an initialize or asks for a list
 	Lens       []int              `json:"lens,omitempty"`
 	Trace      string             `json:"trace,omitempty"` // names the client's request in all logs
-	// Secrets are the keys and tokens that the principal has at third parties, by provider.
+	// Secrets are the keys and tokens that the principal has at third parties, by provider. Their ends
+	// are the only times in a frame. Package credentials bounds them: JSON has no years above 9999.
 	Secrets map[string]storage.Secret `json:"secrets,omitempty"`
 	Payload []byte                    `json:"-"`
 }
