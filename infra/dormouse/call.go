@@ -532,8 +532,8 @@ func (c *client) info(ctx context.Context) (info api.Info, err error) {
 	return info, err
 }
 
-// woke returns when the server became ready, if a call has woken it. It returns the zero time if
-// the server was awake before, or if that is unknown.
+// woke returns the time at which the server became ready, if a call has woken it. The time is
+// zero if the server was awake before, or if that is unknown.
 func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) (ready time.Time) {
 	var status api.Status
 	if before.State == api.Awake || c.call(ctx, http.MethodGet, "processes", nil, &status) != nil {

@@ -99,7 +99,8 @@ func (c *addCommand) guardVariables(e serversedit.Entry, f *edited) error {
 	return nil
 }
 
-// variablesIn returns the variables that texts of a servers file use.
+// variablesIn returns the NAMEs in ${NAME}, ${env:NAME} and ${NAME:-default}, and the variables
+// of ${input:ID}. It may return one more than once.
 func variablesIn(texts []string) (names []string) {
 	for _, text := range texts {
 		for _, rest := range strings.Split(text, "${")[1:] {

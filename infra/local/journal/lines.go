@@ -31,7 +31,7 @@ type Lines struct {
 // caller identifies the client of a session.
 type caller struct{ tenant, principal, client string }
 
-// start is a process of a server that is not ready yet.
+// start is what is known of a server that is being started.
 type start struct {
 	installs time.Time     // when the current install began; zero if there is none
 	install  time.Duration // how long the finished installs took

@@ -78,8 +78,8 @@ func (p place) run(command, more []string, lines func(string)) (*running, error)
 // pid returns the process id of the reaper.
 func (r *running) pid() int { return r.cmd.Process.Pid }
 
-// cpu returns the CPU time that all processes have used: from the account of the group or,
-// without a group, from /proc. The time from /proc is exact to a tick for each living process.
+// cpu returns the CPU time that all processes have used. The kernel counts it for the cgroup.
+// Without a cgroup, it is added up from /proc, which may be wrong by a tick for each process.
 func (r *running) cpu() (time.Duration, error) {
 	if r.group != nil {
 		return r.group.used()

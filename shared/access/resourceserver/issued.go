@@ -45,7 +45,7 @@ func NewTokenSealer(secret []byte, others ...[]byte) (*storage.Sealer, error) {
 func SealToken(sealer *storage.Sealer, t Token) string {
 	plain, err := json.Marshal(t)
 	if err != nil {
-		panic("resourceserver: " + err.Error()) // strings always marshal
+		panic("resourceserver: " + err.Error()) // a Token always marshals: its Claims come from json.Marshal
 	}
 	return tokenPrefix + sealer.Seal(plain)
 }

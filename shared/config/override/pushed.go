@@ -20,7 +20,7 @@ const MaxFile = 192 << 10
 // File is a servers file in the store.
 type File struct {
 	Version int64     `json:"version"` // 1 for the first one; each push and each withdrawal adds 1; 0 means there was none yet
-	Name    string    `json:"name"`    // for messages
+	Name    string    `json:"name"`    // base name of the file, for error messages
 	By      string    `json:"by"`      // the operator who pushed the file, in words for people
 	At      time.Time `json:"at"`
 	Text    []byte    `json:"-"` // as it was pushed; empty means that functions use their own file

@@ -48,10 +48,10 @@ func (o *Options) usable(r *http.Request) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return may[name].Principal == "" })
 }
 
-// server returns a server that a caller may use. If the servers file has the server but it is not
-// served, the error gives the reason. If the server was removed from the file, the error says so. For
-// any other name, it names the servers that the sender of r may use. If there are none, or r is nil,
-// its text is the argument unknown.
+// server returns the server that is served under a name. It does not check whether the caller may
+// use it. If the servers file has the server but it is not served, the error gives the reason. If the
+// server was removed from the file, the error says so. For any other name, the error lists the servers
+// that the sender of r may use. If there are none, or r is nil, its text is the argument unknown.
 func (o *Options) server(r *http.Request, name, unknown string) (sessions.Server, error) {
 	server, ok := o.Servers(name)
 	if ok {

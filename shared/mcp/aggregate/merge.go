@@ -15,7 +15,7 @@ type part struct {
 	member string
 	stream sessions.Stream
 	place  string        // event id of the last event that the client has got
-	index  storage.Index // index of the event that place names
+	index  storage.Index // index of the event whose id is in place
 	retry  time.Duration
 }
 

@@ -27,7 +27,7 @@ func (s *Store) Grants() storage.Collection[storage.Grant] {
 	return collection[storage.Grant]{s, "G", storage.GrantKind()}
 }
 
-// UpstreamTokens returns the collection of upstream tokens; see [storage.UpstreamTokens].
+// UpstreamTokens implements [storage.UpstreamTokens].
 func (s *Store) UpstreamTokens() storage.Collection[storage.UpstreamToken] {
 	return collection[storage.UpstreamToken]{s, "U", storage.UpstreamTokenKind()}
 }

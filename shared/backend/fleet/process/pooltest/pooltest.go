@@ -21,7 +21,7 @@ import (
 // make test-upgrade runs them with this emulator.
 type answer struct {
 	ID      string         `json:"id,omitempty"`    // of the task that was started
-	Tasks   []fleet.Status `json:"tasks,omitempty"` // see [fleet.Fleet]
+	Tasks   []fleet.Status `json:"tasks,omitempty"` // the result of [fleet.Fleet].Tasks
 	Code    string         `json:"code,omitempty"`  // a key of codes; "" if nothing failed
 	Message string         `json:"message,omitempty"`
 }
