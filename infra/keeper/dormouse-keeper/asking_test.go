@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // asker asks a human in each call, and says in the question which process asks.
@@ -56,13 +55,13 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 	url := log.find(t, regexp.MustCompile(`http://\S+/asker/mcp`))
 	images := func(want int) { // waits until there are so many
 		t.Helper()
-		for found := -1; found != want; time.Sleep(20 * time.Millisecond) {
+		until(func() bool {
 			all, err := filepath.Glob(filepath.Join(data, "state", "snapshots", "*", "*.memory"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			found = len(all)
-		}
+			return len(all) == want
+		})
 	}
 	all := make([]*session, sessions)
 	for n := range all {
@@ -96,9 +95,7 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 		s.ends(t)
 	}
 	images(0)
-	for len(running(t, programs)) != 1 { // that of dormouse
-		time.Sleep(20 * time.Millisecond)
-	}
+	until(func() bool { return len(running(t, programs)) == 1 }) // that of dormouse
 	t.Logf("dormouse had %d MB while all slept", megabytes)
 }
 
@@ -145,16 +142,7 @@ func starts(t *testing.T, url string) *session {
 }
 
 func (s *session) posts(t *testing.T, body string) *http.Response {
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, strings.NewReader(body))
-	if err != nil {
-		t.Error(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if s.id != "" {
-		req.Header.Set("Mcp-Session-Id", s.id)
-	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := speaks(t.Context(), http.MethodPost, s.url, s.id, body)
 	if err != nil {
 		t.Error(err)
 		return &http.Response{Body: http.NoBody}
@@ -216,12 +204,7 @@ func (s *session) answers(t *testing.T, length int) {
 
 func (s *session) ends(t *testing.T) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, s.url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Mcp-Session-Id", s.id)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := speaks(t.Context(), http.MethodDelete, s.url, s.id, "")
 	if err != nil || resp.StatusCode >= 300 {
 		t.Fatal(resp, err)
 	}

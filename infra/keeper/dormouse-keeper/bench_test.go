@@ -208,16 +208,7 @@ func measured(b *testing.B, machine int, url, tool string) (start, call, mb floa
 	b.Helper()
 	session := ""
 	ask := func(method, body string) {
-		r, err := http.NewRequestWithContext(b.Context(), method, url, strings.NewReader(body))
-		if err != nil {
-			b.Fatal(err)
-		}
-		for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-06-18"} {
-			if value != "" {
-				r.Header.Set(name, value)
-			}
-		}
-		res, err := http.DefaultClient.Do(r)
+		res, err := speaks(b.Context(), method, url, session, body)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -248,9 +239,7 @@ func measured(b *testing.B, machine int, url, tool string) (start, call, mb floa
 		}
 	}
 	ask(http.MethodDelete, "")
-	for len(children(b, machine)) > 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	until(func() bool { return len(children(b, machine)) == 0 })
 	return start, took[50], mb
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
@@ -347,4 +349,25 @@ func push(t testing.TB, host string, c v1.Config, layers ...v1.Layer) string {
 	}
 	must(t, err)
 	return ref
+}
+
+// speaks sends a request of a client of Streamable HTTP. session is "" before there is one.
+func speaks(ctx context.Context, method, url, session, body string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if session != "" {
+		r.Header.Set("Mcp-Session-Id", session)
+	}
+	return http.DefaultClient.Do(r)
+}
+
+// until waits for something of which no event tells.
+func until(done func() bool) {
+	for !done() {
+		time.Sleep(20 * time.Millisecond)
+	}
 }
