@@ -11,7 +11,7 @@ import (
 )
 
 // R-66, R-92, R-93, R-97, R-98, R-99, R-101: what is refused gets JSON, whatever the client
-// accepts, and reaches no server. modern-errors.txtar has more.
+// accepts, and reaches no server.
 func TestModernLadder(t *testing.T) {
 	ok, discover := toolCall("echo"), ask{method: "server/discover"}
 	with := func(headers ...string) ask { a := ok; a.headers = headers; return a }
@@ -55,6 +55,10 @@ func TestModernLadder(t *testing.T) {
 		{"discover of an older version", ask{method: "server/discover", headers: []string{versionIs, "2025-11-25"}}, func(r *http.Request) { reword(r, "2026-07-28", "2025-11-25") }, 400, wire.CodeUnsupportedVersion},
 		{"discover without capabilities", discover, func(r *http.Request) { reword(r, "clientCapabilities", "other") }, 400, wire.CodeInvalidParams},
 		{"discover without _meta", discover, bare, 400, wire.CodeInvalidParams},
+		{"an argument in no base64", with("Mcp-Param-City", "=?base64?!?="), nil, 400, wire.CodeHeaderMismatch},
+		{"resources/subscribe", ask{method: "resources/subscribe"}, nil, 404, wire.CodeMethodNotFound},
+		{"a batch", ok, func(r *http.Request) { setBody(r, "["+bodyOf(r)+"]") }, 400, wire.CodeInvalidRequest},
+		{"an answer", ok, func(r *http.Request) { setBody(r, `{"jsonrpc":"2.0","id":1,"result":{}}`) }, 400, wire.CodeInvalidRequest},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

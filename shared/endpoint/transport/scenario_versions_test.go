@@ -59,6 +59,7 @@ func TestFirstPOSTThatIsRefusedOpensNoSession(t *testing.T) {
 			{"a request that names an older version", strings.Replace(list, `list"`, `list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}}`, 1), older, wire.CodeServer, "send initialize"},
 			{"a notification", initialized, nil, wire.CodeServer, "send initialize"},
 			{"initialize in a batch", "[" + initialize + "]", nil, wire.CodeInvalidRequest, "batch"},
+			{"initialize without a version", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, nil, wire.CodeInvalidRequest, "params.protocolVersion"},
 			{"initialize that breaks off", initialize[:40], nil, wire.CodeParse, "not valid JSON"},
 		} {
 			a := w.do(request("POST", "/quiet/mcp", tt.body, tt.headers...))

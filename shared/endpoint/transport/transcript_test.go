@@ -26,13 +26,12 @@ import (
 
 // TestTranscripts replays the stories in testdata, in virtual time. A story is prose, then
 // requests and the responses to them, in order. Each request is served by a handler that
-// was made for it. Random words have names (SESSION-1, STREAM-1, NONCE-1, STATE-1) in the
-// order in which they appear. Headers that begin with Story- are not sent:
+// was made for it. Random words have names (SESSION-1, STREAM-1, NONCE-1) in the order in
+// which they appear. Headers that begin with Story- are not sent:
 //
-//	Story-Wait   time that passes before the request
-//	Story-Cut    the client goes after this time
-//	Story-Store  "down" while the request is served
-//	Story-Took   on a response, how long it was held
+//	Story-Wait  time that passes before the request
+//	Story-Cut   the client goes after this time
+//	Story-Took  on a response, how long it was held
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))
 	if err != nil || len(files) == 0 {
@@ -57,20 +56,16 @@ func TestTranscripts(t *testing.T) {
 var _ = flag.Bool("update", false, "write what was answered into the transcripts")
 
 // tell sends the requests of a story and returns them with their responses.
-func tell(t *testing.T, w *world, files []txtar.File) []txtar.File {
+func tell(t *testing.T, w *world, files []txtar.File) (told []txtar.File) {
 	storyTools(w)
-	// The box is awake, so answers to its questions reach it.
-	w.awake("quiet")
 	w.opts.Sealer = newSealer(t)
 	names := &aliases{words: map[string]string{}, count: map[string]int{}}
-	var told []txtar.File
 	for _, f := range files {
 		number, isRequest := strings.CutSuffix(f.Name, ".request")
 		if !isRequest {
 			continue
 		}
-		r, play := storyRequest(t, names.resolve(string(f.Data)))
-		a := play(w, r)
+		a := w.story(names.resolve(string(f.Data)))
 		told = append(told, f, txtar.File{Name: number + ".response", Data: []byte(names.hide(a))})
 	}
 	return told
@@ -95,53 +90,25 @@ func storyTools(w *world) {
 		w.outside(r.session).append(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, false)
 		r.end(result)
 	})
-	w.backend.tool("both", func(r run) {
-		for i, id := range r.requests {
-			r.append(`{"jsonrpc":"2.0","id":`+string(id)+`,"result":`+result+`}`, i == len(r.requests)-1)
-		}
-	})
-	w.backend.tool("ask", func(r run) {
-		r.append(`{"jsonrpc":"2.0","id":"q-1","method":"elicitation/create","params":{"message":"Really?","requestedSchema":{"type":"object","properties":{}}}}`, false)
-		for {
-			answers, err := r.w.store.Answers(r.ctx, r.session, []string{"q-1"})
-			if err != nil || len(answers) > 0 {
-				break
-			}
-			time.Sleep(time.Second)
-		}
-		r.end(result)
-	})
 }
 
-// storyRequest reads a request. The function that it returns sends the request as its
-// Story headers say.
-func storyRequest(t *testing.T, text string) (*http.Request, func(*world, *http.Request) *answer) {
+// story sends a request as its Story headers say.
+func (w *world) story(text string) *answer {
 	head, body, _ := strings.Cut(text, "\n\n")
 	body = strings.TrimSuffix(body, "\n")
 	raw := fmt.Sprintf("%s\r\nContent-Length: %d\r\n\r\n%s", strings.ReplaceAll(head, "\n", "\r\n"), len(body), body)
 	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	duration := func(name string) time.Duration {
-		d, _ := time.ParseDuration(r.Header.Get(name))
-		return d
-	}
-	wait, cut, down := duration("Story-Wait"), duration("Story-Cut"), r.Header.Get("Story-Store") == "down"
+	commontest.OKIn(w.t, text, err)
+	wait, _ := time.ParseDuration(r.Header.Get("Story-Wait"))
+	cut, _ := time.ParseDuration(r.Header.Get("Story-Cut"))
 	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Story-") })
-	return r, func(w *world, r *http.Request) *answer {
-		time.Sleep(wait)
-		if down {
-			w.down("")
-			defer w.down()
-		}
-		c := w.begin(r)
-		if cut > 0 {
-			time.Sleep(cut)
-			c.cut()
-		}
-		return c.end()
+	time.Sleep(wait)
+	c := w.begin(r)
+	if cut > 0 {
+		time.Sleep(cut)
+		c.cut()
 	}
+	return c.end()
 }
 
 // aliases gives random words names that stay the same from run to run.
@@ -158,9 +125,7 @@ func (n *aliases) name(kind, word string) {
 	n.words[fmt.Sprintf("%s-%d", kind, n.count[kind])] = word
 }
 
-var aliasForm = regexp.MustCompile(`(SESSION|STREAM|NONCE|STATE)-\d+`)
-
-var stateForm = regexp.MustCompile(`"requestState":"([^"]+)"`)
+var aliasForm = regexp.MustCompile(`(SESSION|STREAM|NONCE)-\d+`)
 
 func (n *aliases) resolve(text string) string {
 	return aliasForm.ReplaceAllStringFunc(text, func(name string) string {
@@ -178,9 +143,6 @@ func (n *aliases) hide(a *answer) string {
 			n.name("STREAM", string(id.Stream))
 			n.name("NONCE", id.Nonce)
 		}
-	}
-	for _, found := range stateForm.FindAllStringSubmatch(a.body, -1) {
-		n.name("STATE", found[1])
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\n", a.status, http.StatusText(a.status))
