@@ -108,7 +108,7 @@ func (r *serverReader) boxSettings() []setting {
 		}}, "(none)", "variables whose values are hidden in logs and errors although they are short"},
 		{"scope", r.word(func(scope string) { b.Scope = Scope(scope) }, "session", "principal", "shared"), `"session"`, "the sessions that share a process. `\"session\"`: each has its own. `\"principal\"`: those of a principal. `\"shared\"`: those of a tenant, which may see each other's log lines"},
 		{"snapshot", r.word(func(of string) { b.Snapshot = Snapshot(of) }, "off", "session", "principal"), "(that of `scope`, with a workspace)", "the workspace comes back after a sleep. `\"principal\"`: a process begins with the workspace of the process of its principal that stopped last. `\"off\"`: none"},
-		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation, if possible in a sandbox, with the network and without secrets"},
+		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation: [with which rights](../SECURITY.md#what-protects-what)"},
 		{"sealed", r.flag(&b.Sealed), "false", "the server runs in [a kernel of its own](sandbox.md#sealed), on one Linux machine"},
 		{"memory", r.word(func(of string) { b.Memory = of == "keep" }, "off", "keep"), `"off"`, "`\"keep\"`: the process [sleeps with its memory](sandbox.md#memory-that-lasts). It seals the server"},
 		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box [on AWS](aws/deploy.md#images-of-boxes), or of a `sealed` server; for `docker run`, in place of the one there"},
