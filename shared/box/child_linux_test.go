@@ -35,25 +35,17 @@ func TestRequestThatAProcessHasNotReadIsNotLost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
 	r.result(r.call("1", "last", "0"))
-	if got := r.result(r.call("2", "echo", "2")); string(got) != `{"echo":2}` {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, `{"echo":2}`, string(r.result(r.call("2", "echo", "2"))))
 	r.result(r.call("3", "last", "3"))
-	if _, message, code, _ := r.failure(r.call("4", "echo", "4")); code != int(wire.CodeInternal) || message != `server "fake": exited with code 3; the call was not executed, send it again` {
-		t.Errorf("got %d %q", code, message)
-	}
-	if _, _, code, _ := r.failure(r.call("5", "exit", "0")); code != int(wire.CodeOutcomeUnknown) {
-		t.Errorf("a request that was read ends with %d", code)
-	}
+	commontest.EqualIn(t, "code", wire.CodeInternal, r.fails(r.call("4", "echo", "4"), "", `server "fake": exited with code 3; the call was not executed, send it again`).Code)
+	commontest.EqualIn(t, "code", wire.CodeOutcomeUnknown, r.failure(r.call("5", "exit", "0")).Code)
 }
 
 // A request is sent to a second process, and to no third.
 func TestRequestIsSentAgainOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "reads no call")
-	if _, message, code, _ := r.failure(r.call("1", "echo", "1")); code != int(wire.CodeInternal) || !strings.HasSuffix(message, "exited with code 0; the call was not executed, send it again") {
-		t.Errorf("got %d %q", code, message)
-	}
+	commontest.EqualIn(t, "code", wire.CodeInternal, r.fails(r.call("1", "echo", "1"), "", "exited with code 0; the call was not executed, send it again").Code)
 	for range 2 {
 		r.state(t, Started)
 	}

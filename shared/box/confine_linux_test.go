@@ -63,9 +63,9 @@ func TestServerIsNotStartedWithoutItsSandbox(t *testing.T) {
 				s.Command = script
 				s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) { return sandbox.New(c.policy, c.support) }
 			})
-			_, message, _, data := r.failure(r.call("1", "pid", "0"))
-			if data.Phase != c.phase || !strings.Contains(message, c.says) || len(r.Processes()) != 0 {
-				t.Errorf("phase %s: %s", data.Phase, message)
+			f := r.failure(r.call("1", "pid", "0"))
+			if f.Phase != c.phase || !strings.Contains(f.Message, c.says) || len(r.Processes()) != 0 {
+				t.Errorf("phase %s: %s", f.Phase, f.Message)
 			}
 		})
 	}

@@ -60,9 +60,7 @@ func inBubbleFrom(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 		played := newPlayedChild()
 		r.spawn = func(proc.Command, proc.Grace) (child, error) { return played, nil }
 		test(t, dialogue{r, played, &drawn, &open})
-		if err := r.Close(t.Context(), 0); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, r.Close(t.Context(), 0))
 		played.Terminate()      // the box may not have started it
 		time.Sleep(time.Minute) // idle goroutines of a guard end
 	})
@@ -213,8 +211,8 @@ func TestToolDeadlineGoesOnAfterTheAnswer(t *testing.T) {
 			t.Fatal("the time of the answers was counted")
 		}
 		time.Sleep(2 * time.Second)
-		if _, message, _, data := d.failure(call); data.Phase != PhaseToolCall || data.Setting != "tool_timeout_sec" || data.Limit != 100 {
-			t.Errorf("%s: %+v", message, data)
+		if f := d.failure(call); f.Phase != PhaseToolCall || f.Setting != "tool_timeout_sec" || f.Limit != 100 {
+			t.Errorf("%s: %+v", f.Message, f)
 		}
 	})
 }
@@ -228,21 +226,16 @@ func TestQuestionThatIsNeverAnsweredEndsItsCallAndNotTheProcess(t *testing.T) {
 			t.Fatal("it ended too early")
 		}
 		time.Sleep(2 * time.Second)
-		id, message, code, data := d.failure(call)
-		if id != "1" || code != int(wire.CodeInternal) || data.Phase != PhaseToolCall || data.Setting != "answer_timeout_sec" || data.Limit != 10800 {
-			t.Errorf("id %s, code %d: %s: %+v", id, code, message, data)
+		f := d.failure(call)
+		if f.ID != "1" || f.Code != wire.CodeInternal || f.Phase != PhaseToolCall || f.Setting != "answer_timeout_sec" || f.Limit != 10800 {
+			t.Errorf("id %s, code %d: %s: %+v", f.ID, f.Code, f.Message, f)
 		}
-		if !strings.Contains(d.told(), `"method":"notifications/cancelled","params":{"requestId":2`) {
-			t.Error("the process was not told:", d.told())
-		}
-		if len(d.Questions()) != 0 {
-			t.Error("the question is still open")
-		}
+		commontest.Contains(t, "the process was not told", `"method":"notifications/cancelled","params":{"requestId":2`, d.told())
+		commontest.EqualIn(t, "the question is still open", 0, len(d.Questions()))
 		before := d.told()
 		d.answers(question)
-		if d.told() != before || d.Counts().Unknown != 1 {
-			t.Error("a late answer reached the process")
-		}
+		commontest.EqualIn(t, "a late answer reached the process", before, d.told())
+		commontest.EqualIn(t, "a late answer reached the process", 1, d.Counts().Unknown)
 
 		again := d.call("2", "echo", "{}")
 		d.hears(`{"jsonrpc":"2.0","id":3,"result":{}}`)
@@ -261,9 +254,7 @@ func TestQuestionTheServerWithdrawsNoLongerStopsTheClock(t *testing.T) {
 		time.Sleep(time.Hour)
 		d.hears(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q1"}}`)
 		time.Sleep(11 * time.Second)
-		if _, _, _, data := d.failure(call); data.Setting != "tool_timeout_sec" {
-			t.Errorf("%+v", data)
-		}
+		commontest.EqualIn(t, "setting", "tool_timeout_sec", d.failure(call).Setting)
 	})
 }
 
@@ -289,9 +280,7 @@ func TestAnswerIsWaitedForAlsoWithoutToolDeadline(t *testing.T) {
 		}
 		d.asks(call, 2)
 		time.Sleep(DefaultAnswerTimeout + time.Second)
-		if _, _, _, data := d.failure(call); data.Phase != PhaseRuntime || data.Setting != "answer_timeout_sec" {
-			t.Errorf("%+v", data)
-		}
+		commontest.EqualIn(t, "setting", "answer_timeout_sec", d.fails(call, PhaseRuntime, "").Setting)
 	})
 }
 
@@ -309,9 +298,7 @@ func TestQuestionOfNoCallHoldsAProcessForItsIdleTimeOnly(t *testing.T) {
 		if !d.asleep() {
 			t.Error("an open question that belongs to no call keeps it awake")
 		}
-		if q := d.Questions(); len(q) != 0 {
-			t.Errorf("open questions: %v", q)
-		}
+		commontest.EqualIn(t, "open questions", 0, len(d.Questions()))
 	})
 }
 
@@ -329,8 +316,8 @@ func TestTimeOfStagingCountsForTheHandshake(t *testing.T) {
 			t.Fatal("given up too early")
 		}
 		time.Sleep(2 * time.Second)
-		if _, _, _, data := d.failure(call); data.Phase != PhaseMCPInit || data.Setting != "startup_timeout_sec" || data.Limit != 300 {
-			t.Errorf("%+v", data)
+		if f := d.failure(call); f.Phase != PhaseMCPInit || f.Setting != "startup_timeout_sec" || f.Limit != 300 {
+			t.Errorf("%+v", f)
 		}
 	})
 }
@@ -367,9 +354,7 @@ func TestNoiseEndsNoCallButIsInTheErrorOfItsDeadline(t *testing.T) {
 			synctest.Wait()
 			d.hears(said)
 			time.Sleep(limit)
-			if _, message, _, _ := d.failure(call); message != want {
-				t.Errorf("got  %s\nwant %s", message, want)
-			}
+			commontest.EqualIn(t, "message", want, d.failure(call).Message)
 		}
 	})
 }

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -25,19 +23,16 @@ func TestServerThatExitsAtOnceSaysWhy(t *testing.T) {
 	r := newRig(t, "exits", func(s *Server) { s.Env["API_KEY"] = "sk-123456789" })
 	a, b := r.call(`"a"`, "echo", "1"), r.call(`"b"`, "echo", "1")
 	for _, d := range []string{a, b} {
-		_, message, code, data := r.failure(d)
-		if want := `server "fake": exited with code 127 before it answered initialize: no module named mcp, key ***`; message != want || code != -32603 {
-			t.Errorf("got %d %q, want %q", code, message, want)
+		f := r.failure(d)
+		commontest.EqualIn(t, "message", `server "fake": exited with code 127 before it answered initialize: no module named mcp, key ***`, f.Message)
+		commontest.EqualIn(t, "code", -32603, f.Code)
+		if f.Since.Before(begin) {
+			t.Errorf("since is %s", f.Since)
 		}
-		if data.Since.Before(begin) {
-			t.Errorf("since is %s", data.Since)
-		}
-		data.Since = time.Time{}
+		f.Since = time.Time{}
 		code127 := 127
 		want := Failure{Phase: PhaseProcessStart, Server: "fake", ExitCode: &code127, Stderr: "first line\nno module named mcp, key ***", NotExecuted: true}
-		if diff := cmp.Diff(want, data); diff != "" {
-			t.Errorf("data (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "data", want, f.Failure)
 	}
 	s := r.state(t, Exited)
 	if s.Phase != PhaseProcessStart || s.ExitCode == nil || *s.ExitCode != 127 || s.PID == 0 || !strings.HasSuffix(s.Stderr, "key ***") {
@@ -52,8 +47,8 @@ func TestLaterRoundWithoutAProcessHasAnUnknownOutcome(t *testing.T) {
 	for round, want := range []wire.Code{wire.CodeInternal, wire.CodeOutcomeUnknown} {
 		stream := string(rune('a' + round))
 		r.deliverAs(stream, round, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`)
-		if _, message, code, data := r.failure(stream); code != int(want) || data.NotExecuted != (round == 0) {
-			t.Errorf("round %d: %d %s, %+v", round, code, message, data)
+		if f := r.failure(stream); f.Code != want || f.NotExecuted != (round == 0) {
+			t.Errorf("round %d: %d %s, %+v", round, f.Code, f.Message, f)
 		}
 	}
 }
@@ -65,14 +60,12 @@ func TestServerThatSaysWhyOnStdoutIsHeard(t *testing.T) {
 		s.Env["API_KEY"] = "sk-123456789"
 		s.Stderr = func(string) io.WriteCloser { return kept }
 	})
-	_, message, _, data := r.failure(r.call("1", "echo", "1"))
-	if !strings.Contains(message, "no settings.json, key *** (stdout)") {
-		t.Errorf("got %q", message)
+	f := r.failure(r.call("1", "echo", "1"))
+	commontest.Contains(t, "", "no settings.json, key *** (stdout)", f.Message)
+	if want := "reading the settings\nno settings.json, key ***"; f.Stdout != want || f.Stderr != "" || f.NoiseLines != 2 {
+		t.Errorf("data is %+v", f)
 	}
-	if want := "reading the settings\nno settings.json, key ***"; data.Stdout != want || data.Stderr != "" || data.NoiseLines != 2 {
-		t.Errorf("data is %+v", data)
-	}
-	if s := r.state(t, Exited); s.Detail != message || s.Stdout != data.Stdout {
+	if s := r.state(t, Exited); s.Detail != f.Message || s.Stdout != f.Stdout {
 		t.Errorf("the end is told as %+v", s)
 	}
 	if got, _ := kept.read(); !strings.Contains(got, "\nstdout: no settings.json, key ***\n--- ") {
@@ -86,15 +79,14 @@ func TestClientsGetNothingThatAServerPrints(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"exits", "says why on stdout"} {
 		r := newRig(t, how, func(s *Server) { s.ShowOutput, s.Env["API_KEY"] = false, "sk-123456789" })
-		_, message, _, data := r.failure(r.call("1", "echo", "1"))
-		if data.Stderr != "" || data.Stdout != "" || data.ExitCode == nil || data.Phase != PhaseProcessStart {
-			t.Errorf("%s: data is %+v", how, data)
+		f := r.failure(r.call("1", "echo", "1"))
+		if f.Stderr != "" || f.Stdout != "" || f.ExitCode == nil || f.Phase != PhaseProcessStart {
+			t.Errorf("%s: data is %+v", how, f)
 		}
-		if !strings.Contains(message, "before it answered initialize") || !strings.Contains(message, "dormouse logs fake") {
-			t.Errorf("%s: %q", how, message)
-		}
+		commontest.Contains(t, how, "before it answered initialize", f.Message)
+		commontest.Contains(t, how, "dormouse logs fake", f.Message)
 		for _, part := range []string{"module", "settings", "key", redact.Hidden} {
-			if all := fmt.Sprintf("%s %+v", message, data); strings.Contains(all, part) {
+			if all := fmt.Sprintf("%s %+v", f.Message, f); strings.Contains(all, part) {
 				t.Errorf("%s: the client gets %q: %s", how, part, all)
 			}
 		}
@@ -107,12 +99,8 @@ func TestClientsGetNothingThatAServerPrints(t *testing.T) {
 func TestServerThatSpokeBeforeItExitedFailedInTheHandshake(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "speaks then exits")
-	if _, _, _, data := r.failure(r.call("1", "echo", "1")); data.Phase != PhaseMCPInit {
-		t.Errorf("phase is %s", data.Phase)
-	}
-	if e := r.event(t, ""); string(wire.Lookup(e.Raw, "params", "data")) != `"hello"` {
-		t.Errorf("what it said is %s", e.Raw)
-	}
+	r.fails(r.call("1", "echo", "1"), PhaseMCPInit, "")
+	commontest.EqualIn(t, "what it said", `"hello"`, string(wire.Lookup(r.event(t, "").Raw, "params", "data")))
 }
 
 func TestCommandThatCannotRunFailsAtOnce(t *testing.T) {
@@ -148,11 +136,11 @@ func TestCommandThatCannotRunFailsAtOnce(t *testing.T) {
 					s.Cwd, s.Base["PATH"] = "", dir
 				}
 			})
-			_, message, _, data := r.failure(r.call("1", "echo", "1"))
-			if data.Phase != PhaseProcessStart || !strings.Contains(message, c.want) || !strings.HasPrefix(message, `server "fake": cannot be started: `) {
-				t.Errorf("got %q %+v, want %q", message, data, c.want)
+			f := r.failure(r.call("1", "echo", "1"))
+			if f.Phase != PhaseProcessStart || !strings.Contains(f.Message, c.want) || !strings.HasPrefix(f.Message, `server "fake": cannot be started: `) {
+				t.Errorf("got %q %+v, want %q", f.Message, f, c.want)
 			}
-			if s := r.state(t, Exited); s.PID != 0 || s.Phase != PhaseProcessStart || s.Detail != message {
+			if s := r.state(t, Exited); s.PID != 0 || s.Phase != PhaseProcessStart || s.Detail != f.Message {
 				t.Errorf("the end is told as %+v", s)
 			}
 		})
@@ -166,9 +154,9 @@ func TestProcessThatDiesEndsWhatIsOpenAndTheNextMessageStartsAnother(t *testing.
 	hang := r.call("2", "hang", "0")
 	batch := r.deliver(`[{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"hang"}},{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"die"}}]`)
 	for _, d := range []string{hang, batch} {
-		_, message, _, data := r.failure(d)
-		if message != `server "fake": exited with code 3: out of cheese` || data.Phase != PhaseRuntime || *data.ExitCode != 3 {
-			t.Errorf("%s ends with %q %+v", d, message, data)
+		f := r.failure(d)
+		if f.Message != `server "fake": exited with code 3: out of cheese` || f.Phase != PhaseRuntime || *f.ExitCode != 3 {
+			t.Errorf("%s ends with %q %+v", d, f.Message, f)
 		}
 	}
 	if e := r.event(t, batch); e.Final || string(wire.Lookup(e.Raw, "id")) != "3" {
@@ -190,9 +178,9 @@ func TestOnlyWordsSinceTheCallSayWhyAProcessEnded(t *testing.T) {
 			defer r.mu.Unlock()
 			return strings.Contains(r.groups["s"].current.output.stderr.Last(r.hide), "cold")
 		})
-		_, message, _, data := r.failure(r.call("2", tool, "0"))
-		if message != `server "fake": exited with code 3`+want || data.OutOfMemory || !strings.Contains(data.Stderr, "cold") {
-			t.Errorf("got %q %+v", message, data)
+		f := r.failure(r.call("2", tool, "0"))
+		if f.Message != `server "fake": exited with code 3`+want || f.OutOfMemory || !strings.Contains(f.Stderr, "cold") {
+			t.Errorf("got %q %+v", f.Message, f)
 		}
 	}
 }
@@ -200,9 +188,9 @@ func TestOnlyWordsSinceTheCallSayWhyAProcessEnded(t *testing.T) {
 func TestProcessKilledBySignalNamesIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
-	_, message, _, data := r.failure(r.call("1", "die by signal", "0"))
-	if message != `server "fake": was killed by SIGKILL` || data.Signal != "SIGKILL" || data.ExitCode != nil || data.Phase != PhaseRuntime {
-		t.Errorf("got %q %+v", message, data)
+	f := r.failure(r.call("1", "die by signal", "0"))
+	if f.Message != `server "fake": was killed by SIGKILL` || f.Signal != "SIGKILL" || f.ExitCode != nil || f.Phase != PhaseRuntime {
+		t.Errorf("got %q %+v", f.Message, f)
 	}
 }
 
@@ -212,9 +200,7 @@ func TestAnswersInFlightAreDrainedAtEOF(t *testing.T) {
 	d := r.call("1", "answer at eof", "0")
 	r.result(r.call("2", "echo", "0"))
 	r.StopSession("s") // its stdin ends
-	if got := string(wire.Lookup(r.result(d), "at")); got != `"eof"` {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, `"eof"`, string(wire.Lookup(r.result(d), "at")))
 	// The box reports the answer before it reports the end of the process.
 	for _, v := range r.past {
 		if s, ok := v.(ProcessStatus); ok && s.State == Stopped {
@@ -233,12 +219,8 @@ func TestLargeOutputBeforeTheExitIsNotLost(t *testing.T) {
 		s.Args = []string{"-c", `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'; read b; read c
 			printf '{"jsonrpc":"2.0","id":2,"result":"'; head -c 3000000 /dev/zero | tr '\0' x; printf '"}'; exit 5`}
 	})
-	if got := r.result(r.call("1", "echo", "1")); len(got) != 3000002 {
-		t.Errorf("%d bytes came", len(got))
-	}
-	if s := r.state(t, Exited); *s.ExitCode != 5 {
-		t.Errorf("the end is told as %+v", s)
-	}
+	commontest.Equal(t, 3000002, len(r.result(r.call("1", "echo", "1"))))
+	commontest.EqualIn(t, "the end is told as", 5, *r.state(t, Exited).ExitCode)
 }
 
 func TestServerThatClosesAPipeAndStaysIsEnded(t *testing.T) {
@@ -255,10 +237,9 @@ func TestServerThatClosesAPipeAndStaysIsEnded(t *testing.T) {
 				r.final(t, "d2")
 				r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`) // finds out
 			}
-			_, message, _, data := r.failure(hang)
-			if message != `server "fake": closed its stdin or stdout and did not exit` || data.Phase != PhaseRuntime {
-				t.Errorf("got %q %+v", message, data)
-			}
+			f := r.failure(hang)
+			commontest.EqualIn(t, "message", `server "fake": closed its stdin or stdout and did not exit`, f.Message)
+			commontest.EqualIn(t, "phase", PhaseRuntime, f.Phase)
 			if s := r.state(t, Exited); s.PID != pid || s.Signal != "SIGTERM" {
 				t.Errorf("the end is told as %+v", s)
 			}
@@ -274,9 +255,7 @@ func TestServerThatDoesNotReadGetsABoundedQueue(t *testing.T) {
 		r.call(strconv.Itoa(10+i), "echo", `"`+strings.Repeat("x", 4<<20)+`"`)
 	}
 	// The ninth is refused: the first is being written, and its bytes count too.
-	if _, message, _, data := r.failure("d10"); !strings.Contains(message, "does not read its input") || data.Phase != PhaseRuntime {
-		t.Errorf("got %q %+v", message, data)
-	}
+	r.fails("d10", PhaseRuntime, "does not read its input")
 	r.result(r.deliverIn("other", "pid")) // the other sessions of the box still get answers
 }
 
@@ -293,12 +272,8 @@ func TestMessagesForAProcessThatStartsAreBoundedToo(t *testing.T) {
 			for i := range c.fit {
 				r.call(strconv.Itoa(i), "echo", text)
 			}
-			if _, message, _, data := r.failure(r.call(`"over"`, "echo", text)); data.Limit != c.limit || data.Phase != PhaseRuntime {
-				t.Errorf("got %q %+v", message, data)
-			}
-			if open := r.Open(); len(open) != c.fit {
-				t.Errorf("%d are open, want the %d that fit", len(open), c.fit)
-			}
+			commontest.EqualIn(t, "limit", c.limit, r.fails(r.call(`"over"`, "echo", text), PhaseRuntime, "").Limit)
+			commontest.Equal(t, c.fit, len(r.Open()))
 		})
 	}
 }
@@ -308,17 +283,13 @@ func TestLineOverTheLimitEndsTheRequestItAnswers(t *testing.T) {
 	r := newRig(t, "normal")
 	pid := r.result(r.call("1", "pid", "0"))
 	hang := r.call("2", "hang", "0")
-	_, message, _, data := r.failure(r.call("3", "big", strconv.Itoa(maxLine)))
-	if data.Phase != PhaseToolCall || data.Limit != maxLine || !strings.Contains(message, "over the limit of 16777216") {
-		t.Errorf("got %q %+v", message, data)
+	f := r.failure(r.call("3", "big", strconv.Itoa(maxLine)))
+	if f.Phase != PhaseToolCall || f.Limit != maxLine || !strings.Contains(f.Message, "over the limit of 16777216") {
+		t.Errorf("got %q %+v", f.Message, f)
 	}
-	if got := r.result(r.call("4", "pid", "0")); string(got) != string(pid) {
-		t.Error("the process was started anew")
-	}
+	commontest.EqualIn(t, "the process was started anew", string(pid), string(r.result(r.call("4", "pid", "0"))))
 	r.none(t, hang)
-	if r.Counts().Oversize != 1 {
-		t.Errorf("counts are %+v", r.Counts())
-	}
+	commontest.EqualIn(t, "counts", 1, r.Counts().Oversize)
 }
 
 func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
@@ -405,9 +376,7 @@ func TestProcessHasACleanEnvironment(t *testing.T) {
 			slices.Sort(got)
 			want := append([]string{behaviour + "=normal", exitAtOnce + "=atexit_sleep_ms=0"}, c.want...)
 			slices.Sort(want)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("environment (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "environment", want, got)
 		})
 	}
 }
@@ -418,9 +387,7 @@ func TestProcessRunsInItsDirectoryWithoutAShell(t *testing.T) {
 	commontest.OK(t, err)
 	commontest.OK(t, os.Symlink(self(t), filepath.Join(dir, "my server")))
 	r := newRig(t, "normal", func(s *Server) { s.Cwd, s.Command, s.Args = dir, "./my server", []string{"$HOME", "; exit 1"} })
-	if got := string(r.result(r.call("1", "cwd", "0"))); got != strconv.Quote(dir) {
-		t.Errorf("the process runs in %s, want %s", got, dir)
-	}
+	commontest.EqualIn(t, "the process runs in", strconv.Quote(dir), string(r.result(r.call("1", "cwd", "0"))))
 }
 
 func TestProgramIsNotLookedForInTheCurrentDirectory(t *testing.T) {
@@ -439,7 +406,5 @@ func TestScriptThatIsNotThereIsNamedWithItsFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := newRig(t, "", func(s *Server) { s.Command, s.Args, s.Cwd = "/bin/sh", []string{"mine.sh"}, dir })
-	if _, message, _, _ := r.failure(r.call("1", "echo", "1")); !strings.Contains(message, "there is no mine.sh in "+dir) {
-		t.Errorf("got %q", message)
-	}
+	r.fails(r.call("1", "echo", "1"), "", "there is no mine.sh in "+dir)
 }

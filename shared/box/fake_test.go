@@ -532,14 +532,22 @@ func (r *rig) result(stream string) json.RawMessage {
 	return m.Result
 }
 
-// failure waits for the end of a stream and returns the parts of its error.
-func (r *rig) failure(stream string) (id, message string, code int, data Failure) {
+// failed is the error with which a stream has ended.
+type failed struct {
+	ID      string
+	Message string
+	Code    wire.Code
+	Failure
+}
+
+// failure waits for the end of a stream and returns its error.
+func (r *rig) failure(stream string) failed {
 	r.t.Helper()
 	e := r.final(r.t, stream)
 	var f struct {
 		ID    json.RawMessage
 		Error *struct {
-			Code    int
+			Code    wire.Code
 			Message string
 			Data    Failure
 		}
@@ -547,7 +555,18 @@ func (r *rig) failure(stream string) (id, message string, code int, data Failure
 	if err := json.Unmarshal(e.Raw, &f); err != nil || f.Error == nil {
 		r.t.Fatalf("stream %s ended with %s (%v), want an error", stream, e.Raw, err)
 	}
-	return string(f.ID), f.Error.Message, f.Error.Code, f.Error.Data
+	return failed{string(f.ID), f.Error.Message, f.Error.Code, f.Error.Data}
+}
+
+// fails checks the phase and a part of the message of the error with which a stream ends. An empty
+// phase may be any.
+func (r *rig) fails(stream string, phase Phase, says string) failed {
+	r.t.Helper()
+	f := r.failure(stream)
+	if phase != "" && f.Phase != phase || !strings.Contains(f.Message, says) {
+		r.t.Errorf("it ended with %+v, want phase %q and %q", f, phase, says)
+	}
+	return f
 }
 
 // isOpen reports whether a stream has not had its last event.

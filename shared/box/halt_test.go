@@ -1,10 +1,10 @@
 package box
 
 import (
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -20,8 +20,8 @@ func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
 			first := r.result(r.call("1", "pid", "0"))
 			hang := r.call("2", "hang", "0")
 			r.Halt(storage.ID(session), "ada", 0)
-			if id, message, code, data := r.failure(hang); id != "2" || message != stoppedByAda || code != int(wire.CodeOutcomeUnknown) || data.Phase != PhaseBoxUnavailable {
-				t.Errorf("the call %s ended with %q, code %d, %+v", id, message, code, data)
+			if f := r.failure(hang); f.ID != "2" || f.Message != stoppedByAda || f.Code != wire.CodeOutcomeUnknown || f.Phase != PhaseBoxUnavailable {
+				t.Errorf("the call %s ended with %q, code %d, %+v", f.ID, f.Message, f.Code, f)
 			}
 			if second := r.result(r.call("3", "pid", "0")); string(second) == string(first) {
 				t.Error("the process that was stopped answers")
@@ -61,9 +61,7 @@ func TestTheHaltThatGivesLessTimeCounts(t *testing.T) {
 			r.state(t, Ready)
 			r.Halt("s", "ada", times[0])
 			r.Halt("", "bob", times[1])
-			if _, message, _, _ := r.failure(hang); !strings.Contains(message, "stopped by "+by) {
-				t.Errorf("got %q", message)
-			}
+			r.fails(hang, "", "stopped by "+by)
 		})
 	}
 }
@@ -85,9 +83,7 @@ func TestHaltOfAProcessThatRefusesItsProtocolLosesNoCall(t *testing.T) {
 			}
 			r.shut(patience)
 			want := `server "fake": it was stopped by ada; the call was not executed, send it again`
-			if _, message, code, _ := r.failure(d); message != want || code != int(wire.CodeInternal) {
-				t.Errorf("got %q, code %d", message, code)
-			}
+			commontest.EqualIn(t, "code", wire.CodeInternal, r.fails(d, "", want).Code)
 		})
 	}
 }
@@ -99,11 +95,7 @@ func TestHaltOfASessionThatSharesItsProcessEndsItsCallsOnly(t *testing.T) {
 	hang := c.callAs("ann/1", "2", "hang", "0")
 	others := c.callAs("bob/1", "1", "answer at eof", "0")
 	c.Halt("ann/1", "ada", 0)
-	if _, message, _, _ := c.failure(hang); message != stoppedByAda {
-		t.Errorf("got %q", message)
-	}
+	commontest.EqualIn(t, "message", stoppedByAda, c.failure(hang).Message)
 	c.none(t, others)
-	if after := c.result(c.callAs("ann/1", "3", "pid", "0")); string(after) != string(before) {
-		t.Error("the shared process was stopped")
-	}
+	commontest.EqualIn(t, "the shared process was stopped", string(before), string(c.result(c.callAs("ann/1", "3", "pid", "0"))))
 }

@@ -29,15 +29,9 @@ func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 	if diff := cmp.Diff(want, methods(lines)); diff != "" {
 		t.Fatalf("the process got (-want +got):\n%s", diff)
 	}
-	if got := string(wire.Lookup(lines[0], "params")); got != clientInit {
-		t.Errorf("initialize has params %s, want %s", got, clientInit)
-	}
-	if got := string(wire.Lookup(lines[2], "params", "level")); got != `"debug"` {
-		t.Errorf("the log level is %s", got)
-	}
-	if got := string(wire.Lookup(lines[4], "params", "uri")); got != `"file:///b"` {
-		t.Errorf("the second subscription is %s", got)
-	}
+	commontest.EqualIn(t, "initialize has params", clientInit, string(wire.Lookup(lines[0], "params")))
+	commontest.EqualIn(t, "the log level", `"debug"`, string(wire.Lookup(lines[2], "params", "level")))
+	commontest.EqualIn(t, "the second subscription", `"file:///b"`, string(wire.Lookup(lines[4], "params", "uri")))
 	r.none(t, "") // clients do not see the answers to the box's own requests
 	h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true })
 	if h.session != "s" || h.ticket != "t" || h.version != "2025-06-18" || string(wire.Lookup(h.result, "serverInfo", "name")) != `"fake"` {
@@ -50,24 +44,16 @@ func TestClientsInitializeIsAnsweredFromTheHandshake(t *testing.T) {
 	r := newRig(t, "normal")
 	first := r.deliver(`{"jsonrpc":"2.0","id":"i1","method":"initialize","params":` + clientInit + `}`)
 	e := r.final(t, first)
-	if got := string(wire.Lookup(e.Raw, "id")); got != `"i1"` {
-		t.Errorf("the first is answered under id %s", got)
-	}
+	commontest.EqualIn(t, "the first is answered under id", `"i1"`, string(wire.Lookup(e.Raw, "id")))
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	again := r.final(t, r.deliver(`{"jsonrpc":"2.0","id":9007199254740993,"method":"initialize","params":`+clientInit+`}`))
-	if got := string(wire.Lookup(again.Raw, "id")); got != "9007199254740993" {
-		t.Errorf("the second is answered under id %s", got)
-	}
+	commontest.EqualIn(t, "the second is answered under id", "9007199254740993", string(wire.Lookup(again.Raw, "id")))
 	if a, b := wire.Lookup(e.Raw, "result"), wire.Lookup(again.Raw, "result"); string(a) != string(b) || a == nil {
 		t.Errorf("the results differ: %s and %s", a, b)
 	}
 	lines := r.seen()
-	if diff := cmp.Diff([]string{"initialize", "notifications/initialized"}, methods(lines)); diff != "" {
-		t.Errorf("the process got (-want +got):\n%s", diff)
-	}
-	if got := string(wire.Lookup(lines[0], "params")); got != clientInit {
-		t.Errorf("the process got params %s, want the client's", got)
-	}
+	commontest.SameIn(t, "the process", []string{"initialize", "notifications/initialized"}, methods(lines))
+	commontest.EqualIn(t, "the process got params", clientInit, string(wire.Lookup(lines[0], "params")))
 }
 
 func TestClientsHandshakeNotificationStartsNoProcess(t *testing.T) {
@@ -78,35 +64,29 @@ func TestClientsHandshakeNotificationStartsNoProcess(t *testing.T) {
 	if _, idle := r.IdleSince(); !idle {
 		t.Error("the box is not idle")
 	}
-	if len(r.sessions) != 0 {
-		t.Error("a session is kept with nothing in it")
-	}
+	commontest.EqualIn(t, "a session is kept with nothing in it", 0, len(r.sessions))
 }
 
 func TestServerMayPingBeforeItAnswersInitialize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "pings first")
 	r.result(r.call("1", "echo", "1"))
-	if got := string(r.seen()[1]); got != `{"jsonrpc":"2.0","id":"are you there","result":{}}` {
-		t.Errorf("the ping was answered %s", got)
-	}
+	commontest.EqualIn(t, "the ping was answered", `{"jsonrpc":"2.0","id":"are you there","result":{}}`, string(r.seen()[1]))
 }
 
 func TestRefusedHandshakeSaysWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "refuses", func(s *Server) { s.Env["API_KEY"] = "sk-123456789" })
-	id, message, code, data := r.failure(r.call(`"a"`, "echo", "1"))
-	if id != `"a"` || code != -32603 || message != `server "fake": refused initialize: bad key *** (-32602)` {
-		t.Errorf("got id %s, code %d, message %q", id, code, message)
+	f := r.failure(r.call(`"a"`, "echo", "1"))
+	if f.ID != `"a"` || f.Code != -32603 || f.Message != `server "fake": refused initialize: bad key *** (-32602)` {
+		t.Errorf("got id %s, code %d, message %q", f.ID, f.Code, f.Message)
 	}
 	want := &ServerError{Code: -32602, Message: "bad key ***"}
-	if data.Phase != PhaseMCPInit || data.Server != "fake" || data.Since.IsZero() {
-		t.Errorf("data is %+v", data)
+	if f.Phase != PhaseMCPInit || f.Server != "fake" || f.Since.IsZero() {
+		t.Errorf("data is %+v", f)
 	}
-	if diff := cmp.Diff(want, data.ServerError); diff != "" {
-		t.Errorf("the server's own error (-want +got):\n%s", diff)
-	}
-	if s := r.state(t, Exited); s.Phase != PhaseMCPInit || s.Detail != message {
+	commontest.SameIn(t, "the server's own error", want, f.ServerError)
+	if s := r.state(t, Exited); s.Phase != PhaseMCPInit || s.Detail != f.Message {
 		t.Errorf("the end of the process is told as %+v", s)
 	}
 	r.none(t, "") // the box ignores its later output
@@ -118,29 +98,23 @@ func TestRequestCancelledBeforeTheProcessIsReadyNeverReachesIt(t *testing.T) {
 	r := newRig(t, "waits for the gate", func(s *Server) { s.Env[gate] = file })
 	a, b := r.call("1", "echo", "1"), r.call("2", "echo", "2")
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	if id, _, code, _ := r.failure(a); id != "1" || code != -32800 {
-		t.Errorf("it ends with id %s, code %d", id, code)
+	if f := r.failure(a); f.ID != "1" || f.Code != -32800 {
+		t.Errorf("it ends with id %s, code %d", f.ID, f.Code)
 	}
 	commontest.OK(t, os.WriteFile(file, nil, 0o600))
 	r.result(b)
-	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen())); diff != "" {
-		t.Errorf("the process got (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "the process", []string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen()))
 }
 
 func TestResponseToNothingThatTheProcessGotIsDropped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "answers too early")
-	if got := string(r.result(r.call("1", "echo", "1"))); got != `{"echo":1}` {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, `{"echo":1}`, string(r.result(r.call("1", "echo", "1"))))
 	r.result(r.callAs("s", "2", "say", strconv.Quote(`{"jsonrpc":"2.0","id":1,"result":{"other":1}}`+"\n"+done+"\n")))
 	if got := r.result(r.deliver(`{"jsonrpc":"2.0","id":3,"method":"initialize"}`)); wire.Lookup(got, "serverInfo") == nil {
 		t.Errorf("the client gets %s", got)
 	}
-	if got := r.Counts().Late; got != 2 {
-		t.Errorf("%d late messages, want 2", got)
-	}
+	commontest.Equal(t, 2, r.Counts().Late)
 }
 
 func TestProgressTokenOfTheClientsInitializeIsNotTakenForARequests(t *testing.T) {
@@ -151,9 +125,7 @@ func TestProgressTokenOfTheClientsInitializeIsNotTakenForARequests(t *testing.T)
 		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`),
 	})
 	r.result("d")
-	if got := string(wire.Lookup(r.seen()[0], "params", "_meta", "progressToken")); got != "1" {
-		t.Errorf("the process gets token %s", got)
-	}
+	commontest.EqualIn(t, "the process gets token", "1", string(wire.Lookup(r.seen()[0], "params", "_meta", "progressToken")))
 }
 
 // A client that offers a version without initialize, or one of the future, agrees on the newest

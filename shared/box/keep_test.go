@@ -84,9 +84,7 @@ func withKeeper(t *testing.T, how string, k Keeper, change ...func(*Server)) (r 
 func calls(t *testing.T, k *keeperHand, want ...string) {
 	t.Helper()
 	commontest.Eventually(t, strings.Join(want, ", "), func() bool { return len(k.said()) >= len(want) })
-	if got := k.said(); !slices.Equal(got, want) {
-		t.Errorf("the keeper was called %v, want %v", got, want)
-	}
+	commontest.SameIn(t, "the keeper was called", want, k.said())
 }
 
 func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
@@ -122,9 +120,7 @@ func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
 	}
 	// The next process waits until the workspace is saved.
 	next := r.call("2", "echo", "{}")
-	if said := k.said(); len(said) != 2 {
-		t.Errorf("the keeper was called %v", said)
-	}
+	commontest.EqualIn(t, "the keeper was called", 2, len(k.said()))
 	k.save = nil
 	close(goOn)
 	r.result(next)
@@ -181,10 +177,9 @@ func TestWorkspaceThatCannotBeRestoredStartsNothing(t *testing.T) {
 	t.Parallel()
 	k := &keeperHand{restore: &provision.Error{Phase: provision.SessionCreate, Err: errors.New("restore the workspace: key hunter22 is wrong")}}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
-	_, message, _, data := r.failure(r.call("1", "echo", "{}"))
-	if data.Phase != PhaseSessionCreate || message != `server "fake": cannot be started: restore the workspace: key *** is wrong` {
-		t.Errorf("%s: %+v", message, data)
-	}
+	f := r.failure(r.call("1", "echo", "{}"))
+	commontest.EqualIn(t, "phase", PhaseSessionCreate, f.Phase)
+	commontest.EqualIn(t, "message", `server "fake": cannot be started: restore the workspace: key *** is wrong`, f.Message)
 	calls(t, k, "restore s")
 }
 
@@ -253,14 +248,10 @@ func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
 	c := r
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
 	calls(t, k, "restore ann/1 of principal-ann", "save ann/1 of principal-ann", "leave ann/1")
-	if gone := <-removed; gone != "ann/1" {
-		t.Errorf("the workspace of %s was removed", gone)
-	}
+	commontest.EqualIn(t, "the workspace", "ann/1", <-removed)
 	// The end of a session takes nothing from the other sessions of its principal.
 	c.StopSession("ann/1")
-	if gone := <-removed; gone != "ann/1" {
-		t.Errorf("the workspace of %s was removed", gone)
-	}
+	commontest.EqualIn(t, "the workspace", "ann/1", <-removed)
 	calls(t, k, "restore ann/1 of principal-ann", "save ann/1 of principal-ann", "leave ann/1", "leave ann/1")
 }
 

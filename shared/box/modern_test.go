@@ -137,19 +137,13 @@ func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
 	r := newRig(t, "modern")
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":`+modernInit+`}`)
 	want := `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"serverInfo":{"name":"fake","version":"2"}}`
-	if diff := cmp.Diff(want, string(r.result("d1"))); diff != "" {
-		t.Errorf("initialize (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "initialize", want, string(r.result("d1")))
 	h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true })
 	if h.version != "2025-06-18" || string(h.result) != want || r.Era() != wire.ModernOnly {
 		t.Errorf("%s for %s is told to the host; era: %q", h.result, h.version, r.Era())
 	}
-	if got := methods(r.seen()); !slices.Equal(got, []string{wire.MethodDiscover, wire.MethodListen}) {
-		t.Errorf("the process that serves was told %v", got)
-	}
-	if n := len(r.Processes()); n != 1 {
-		t.Errorf("%d processes are left", n)
-	}
+	commontest.SameIn(t, "the process that serves was told", []string{wire.MethodDiscover, wire.MethodListen}, methods(r.seen()))
+	commontest.Equal(t, 1, len(r.Processes()))
 }
 
 func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
@@ -157,17 +151,14 @@ func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
 	r := modern(t)
 	r.result(r.deliverIn("s", "pid"))
 	r.result(r.deliverIn("other", "pid"))
-	if n := r.begun(); n != 2 {
-		t.Errorf("%d processes for two sessions", n)
-	}
+	commontest.Equal(t, 2, r.begun())
 }
 
 func TestServerThatIsWronglyTakenForModernIsSpokenToInItsEra(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "", func(s *Server) { s.Env[behaviour], s.Era = "usual", wire.ModernOnly })
-	if got := r.result(r.call("1", "echo", `"x"`)); string(got) != `{"echo":"x"}` || r.Era() != wire.LegacyOnly {
-		t.Errorf("got %s, era: %q", got, r.Era())
-	}
+	commontest.Equal(t, `{"echo":"x"}`, string(r.result(r.call("1", "echo", `"x"`))))
+	commontest.Equal(t, wire.LegacyOnly, r.Era())
 }
 
 // Package bridge tests what the server is told of the client.
@@ -179,15 +170,12 @@ func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T
 	meta := wire.Lookup(e.Raw, "result", "params", "_meta")
 	name, _ := wire.String(wire.Lookup(meta, wire.MetaClientInfo, "name"))
 	level, _ := wire.String(wire.Lookup(meta, wire.MetaLogLevel))
-	if name != "c" || level != "info" {
-		t.Errorf("_meta is %s", meta)
-	}
+	commontest.EqualIn(t, "_meta is", "c", name)
+	commontest.EqualIn(t, "_meta is", "info", level)
 	if string(wire.Lookup(e.Raw, "id")) != "9007199254740993" || string(wire.Lookup(e.Raw, "result", "params", "arguments")) != `{"n":1.0}` || wire.Lookup(e.Raw, "result", "resultType") != nil {
 		t.Errorf("%s", e.Raw)
 	}
-	if changed := r.event(t, ""); string(changed.Raw) != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
-		t.Errorf("the standalone stream has %s", changed.Raw)
-	}
+	commontest.EqualIn(t, "the standalone stream", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, string(r.event(t, "").Raw))
 }
 
 func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
@@ -198,22 +186,16 @@ func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 		`"method":"resources/subscribe","params":{"uri":"file:///a"}`, `"method":"resources/unsubscribe","params":{"uri":"file:///a"}`,
 	} {
 		stream := r.as("s", `{"jsonrpc":"2.0","id":1,`+raw+`}`, func(d *Delivery) { d.Subscribed = []string{"file:///a"}[:min(1, i%3)] })
-		if got := r.result(stream); string(got) != "{}" {
-			t.Errorf("%s: %s", raw, got)
-		}
+		commontest.EqualIn(t, raw, "{}", string(r.result(stream)))
 	}
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	want := []string{wire.MethodDiscover, wire.MethodListen, wire.NotifyCancelled, wire.MethodListen, wire.NotifyCancelled, wire.MethodListen}
 	lines := r.seen()
-	if diff := cmp.Diff(want, methods(lines)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	commontest.Same(t, want, methods(lines))
 	if first, stop := wire.Lookup(lines[1], "id"), wire.Lookup(lines[2], "params", "requestId"); !wire.SameID(first, stop) {
 		t.Errorf("listen %s is cancelled as %s", first, stop)
 	}
-	if uris := wire.Lookup(lines[3], "params", "notifications", "resourceSubscriptions"); string(uris) != `["file:///a"]` {
-		t.Errorf("subscribed to %s", uris)
-	}
+	commontest.EqualIn(t, "subscribed to", `["file:///a"]`, string(wire.Lookup(lines[3], "params", "notifications", "resourceSubscriptions")))
 }
 
 func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
@@ -252,9 +234,8 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 	raw, _ = bridge.Again(asks.Raw, asks.Questions, []storage.Answer{{Question: stream + ".2.0", Raw: []byte(`{"jsonrpc":"2.0","id":"x","error":{"code":1,"message":""}}`)}})
 	r.deliverAs(stream, 2, string(raw)) // the first one again
 	got := r.result(stream)
-	if string(wire.Lookup(got, "params", "inputResponses")) != `{"c":{"action":"cancel"}}` || string(wire.Lookup(got, "params", "arguments")) != `{"x":1.0}` {
-		t.Errorf("the last round was told %s", got)
-	}
+	commontest.EqualIn(t, "the last round was told", `{"c":{"action":"cancel"}}`, string(wire.Lookup(got, "params", "inputResponses")))
+	commontest.EqualIn(t, "the last round was told", `{"x":1.0}`, string(wire.Lookup(got, "params", "arguments")))
 }
 
 func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
@@ -272,9 +253,8 @@ func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
 		t.Errorf("to be sent again: %s", asks.Raw)
 	}
 	for i, q := range asks.Questions {
-		if q.ID != fmt.Sprintf("%s.1.%d", stream, i) || q.Of != i/2 {
-			t.Errorf("question %d is %s of request %d", i, q.ID, q.Of)
-		}
+		commontest.EqualIn(t, "question id", fmt.Sprintf("%s.1.%d", stream, i), q.ID)
+		commontest.EqualIn(t, "question", i/2, q.Of)
 	}
 }
 
@@ -290,21 +270,15 @@ func TestInputThatCannotBeHadEndsTheCall(t *testing.T) {
 		"nonsense": {wire.CodeInternal, PhaseToolCall, ""},
 		"fails":    {wire.CodeInvalidParams, "", "bad"},
 	} {
-		t.Run(tool, func(t *testing.T) {
-			stream := r.deliverAs(tool, 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`"}}`)
-			if _, message, code, data := r.failure(stream); code != int(want.code) || !strings.Contains(message, want.says) || data.Phase != want.phase {
-				t.Errorf("%d %s %+v", code, message, data)
-			}
-		})
+		stream := r.deliverAs(tool, 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`"}}`)
+		commontest.EqualIn(t, tool+": "+"code", want.code, r.fails(stream, want.phase, want.says).Code)
 	}
 }
 
 func TestServerThatWantsToBeCalledAgainIs(t *testing.T) {
 	t.Parallel()
 	r := modern(t)
-	if got := r.result(r.deliverIn("s", "busy")); string(wire.Lookup(got, "params", "requestState")) != `"+++"` {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, `"+++"`, string(wire.Lookup(r.result(r.deliverIn("s", "busy")), "params", "requestState")))
 }
 
 func TestServerThatWantsToBeCalledAgainForEverIsGivenUp(t *testing.T) {
@@ -322,9 +296,8 @@ func TestServerThatWantsToBeCalledAgainForEverIsGivenUp(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if _, message, _, data := d.failure(call); data.Phase != PhaseToolCall || calls != maxRetries+1 {
-			t.Errorf("after %d calls: %s %+v", calls, message, data)
-		}
+		commontest.EqualIn(t, "after phase", PhaseToolCall, d.failure(call).Phase)
+		commontest.EqualIn(t, "after calls", maxRetries+1, calls)
 	})
 }
 
@@ -341,9 +314,7 @@ func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
 			t.Errorf("a call of %s is made for %q at level %q", name, client, got)
 		}
 	}
-	if n := len(r.Processes()); n != 1 {
-		t.Errorf("%d processes", n)
-	}
+	commontest.Equal(t, 1, len(r.Processes()))
 }
 
 func TestCancelReachesAModernServer(t *testing.T) {
@@ -352,9 +323,7 @@ func TestCancelReachesAModernServer(t *testing.T) {
 	r.result(r.deliverIn("s", "pid")) // it is ready
 	call := r.deliver(`{"jsonrpc":"2.0","id":"mine","method":"tools/call","params":{"name":"busy for ever"}}`)
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"mine"}}`)
-	if _, _, code, _ := r.failure(call); code != int(wire.CodeCancelled) {
-		t.Errorf("it ended with %d", code)
-	}
+	commontest.EqualIn(t, "code", wire.CodeCancelled, r.failure(call).Code)
 	if told := methods(r.seen()); !slices.Contains(told, wire.NotifyCancelled) {
 		t.Errorf("the server was told %v", told)
 	}
@@ -384,16 +353,13 @@ func TestRequestOfAModernClientPassesToAModernServerAsItIs(t *testing.T) {
 			r := newRig(t, how)
 			got := r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo","inputResponses":{"a":{}},"requestState":"mine",`))
 			want := `{"resultType":"complete","content":[],"params":{"name":"echo","inputResponses":{"a":{}},"requestState":"mine","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"x":1}}}`
-			if diff := cmp.Diff(want, string(got)); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", how, diff)
-			}
+			commontest.Same(t, want, string(got))
 			e := r.final(t, r.ask("s", "d2", wire.MethodToolsCall, `"name":"samples",`))
 			if want := `{"jsonrpc":"2.0","id":"d2","result":{"resultType":"input_required","content":null,"inputRequests":{"m":{"method":"sampling/createMessage","params":{}}},"requestState":"s"}}`; string(e.Raw) != want || e.Asks != nil {
 				t.Errorf("%s asks with %s", how, e.Raw)
 			}
-			if n := r.begun(); n != 1 || r.Era() != era {
-				t.Errorf("%s: %d processes, and it is taken for %q", how, n, r.Era())
-			}
+			commontest.EqualIn(t, how, 1, r.begun())
+			commontest.EqualIn(t, how, era, r.Era())
 		})
 	}
 }
@@ -409,9 +375,7 @@ func TestRequestOfAModernClientIsPutAsALegacyServerKnowsIt(t *testing.T) {
 	if meta := wire.Lookup(seen[0], "params", "_meta"); wire.Lookup(meta, wire.MetaProtocolVersion) != nil {
 		t.Errorf("initialize says %s", meta)
 	}
-	if got := string(wire.Lookup(seen[2], "params")); got != `{"name":"seen","_meta":{"x":1}}` {
-		t.Errorf("the call says %s", got)
-	}
+	commontest.EqualIn(t, "the call says", `{"name":"seen","_meta":{"x":1}}`, string(wire.Lookup(seen[2], "params")))
 }
 
 // A modern client calls, and then a legacy one in another session. The box probes once.
@@ -446,16 +410,10 @@ func TestServerIsSpokenToInTheEraThatItAnswersIn(t *testing.T) {
 				} else {
 					stream = r.as("two", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`, func(d *Delivery) { d.Init = json.RawMessage(modernInit) })
 				}
-				if e := r.final(t, stream); (wire.Lookup(e.Raw, "error") != nil) != c.refuse {
-					t.Errorf("call %d ended with %s", i, e.Raw)
-				}
-				if n := r.begun(); n != want {
-					t.Errorf("%d processes after call %d, want %d", n, i, want)
-				}
+				commontest.Equal(t, c.refuse, wire.Lookup(r.final(t, stream).Raw, "error") != nil)
+				commontest.Equal(t, want, r.begun())
 			}
-			if r.Era() != c.era {
-				t.Errorf("it is taken for %q, want %q", r.Era(), c.era)
-			}
+			commontest.EqualIn(t, "it is taken for", c.era, r.Era())
 		})
 	}
 }
@@ -464,8 +422,6 @@ func TestMethodsOfAModernClientAreRefusedToALegacyOne(t *testing.T) {
 	t.Parallel()
 	r := modern(t)
 	for _, method := range []string{wire.MethodDiscover, wire.MethodListen} {
-		if _, _, code, _ := r.failure(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"notifications":{}}}`)); code != int(wire.CodeMethodNotFound) {
-			t.Errorf("%s ended with %d", method, code)
-		}
+		commontest.EqualIn(t, "code", wire.CodeMethodNotFound, r.failure(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"notifications":{}}}`)).Code)
 	}
 }

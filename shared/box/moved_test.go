@@ -3,6 +3,8 @@ package box
 import (
 	"fmt"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A session may move to another definition of its server. Its client then gets, once, a
@@ -26,9 +28,7 @@ func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
 			}
 			for range 2 {
 				for _, kind := range tt.want {
-					if e := r.event(t, ""); string(e.Raw) != `{"jsonrpc":"2.0","method":"notifications/`+kind+`/list_changed"}` {
-						t.Errorf("the standalone stream has %s", e.Raw)
-					}
+					commontest.EqualIn(t, "the standalone stream", `{"jsonrpc":"2.0","method":"notifications/`+kind+`/list_changed"}`, string(r.event(t, "").Raw))
 				}
 			}
 			r.none(t, "")

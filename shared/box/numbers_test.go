@@ -1,11 +1,10 @@
 package box
 
 import (
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -45,9 +44,7 @@ func TestNumbersOfOpenRequestsAreDifferent(t *testing.T) {
 	first := k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
 	second := k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m"}`)
 	again := k.renumber(first)
-	if got := []int64{own, first.number, second.number, again}; !slices.Equal(got, []int64{7, 8, 9, 10}) {
-		t.Errorf("numbers %d, want 7, 8, 9, 10", got)
-	}
+	commontest.SameIn(t, "numbers", []int64{7, 8, 9, 10}, []int64{own, first.number, second.number, again})
 	answer := `{"jsonrpc":"2.0","id":` + strconv.FormatInt(again, 10) + `,"result":{}}`
 	if !k.said(answer) || k.said(answer) {
 		t.Error("the answer is not taken once")
@@ -65,15 +62,11 @@ func TestServerSaysNothingThatIsReadInTwoWays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			stream := r.call(strconv.Quote(name), "say", strconv.Quote(test.says+"\n"))
-			if _, message, _, _ := r.failure(stream); !strings.Contains(message, test.fails) {
-				t.Errorf("%s: %s, want %s", name, message, test.fails)
-			}
+			r.fails(stream, "", test.fails)
 		})
 	}
 	stream := r.call("1", "say", strconv.Quote(`{"jsonrpc":"2.0","id":$ID,"result":{"a":1},"session":"other","params":{"_meta":1}}`+"\n"))
-	if e := r.final(t, stream); string(e.Raw) != `{"jsonrpc":"2.0","id":1,"result":{"a":1}}` {
-		t.Errorf("the client is told %s", e.Raw)
-	}
+	commontest.EqualIn(t, "the client is told", `{"jsonrpc":"2.0","id":1,"result":{"a":1}}`, string(r.final(t, stream).Raw))
 }
 
 // A client may report progress only for a question that the process asked it.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -41,9 +42,7 @@ func TestAnswerInAnOddFormIsTaken(t *testing.T) {
 				d.hears(fmt.Sprintf(form, 1, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`))
 				synctest.Wait()
 				d.hears(fmt.Sprintf(form, 2, `{"content":[]}`))
-				if e := d.final(t, call); string(e.Raw) != `{"jsonrpc":"2.0","id":"mine","result":{"content":[]}}` {
-					t.Errorf("the client gets %s", e.Raw)
-				}
+				commontest.EqualIn(t, "the client", `{"jsonrpc":"2.0","id":"mine","result":{"content":[]}}`, string(d.final(t, call).Raw))
 			})
 		})
 	}
@@ -86,10 +85,9 @@ func TestAnswerThatCannotBeUnderstoodEndsWhatWaitsForIt(t *testing.T) {
 				if !d.ended(call) {
 					t.Fatal("initialize is waited for")
 				}
-				_, message, _, data := d.failure(call)
-				if check(t, message, "initialize"); data.Phase != PhaseMCPInit {
-					t.Errorf("phase %s", data.Phase)
-				}
+				f := d.failure(call)
+				check(t, f.Message, "initialize")
+				commontest.EqualIn(t, "phase", PhaseMCPInit, f.Phase)
 			})
 			inBubble(t, server, func(t *testing.T, d dialogue) {
 				call := d.call("1", "t", "{}")
@@ -99,10 +97,9 @@ func TestAnswerThatCannotBeUnderstoodEndsWhatWaitsForIt(t *testing.T) {
 				if !d.ended(call) {
 					t.Fatal("the call goes on")
 				}
-				_, message, _, data := d.failure(call)
-				if check(t, message, "tools/call"); data.Phase != PhaseToolCall {
-					t.Errorf("phase %s", data.Phase)
-				}
+				f := d.failure(call)
+				check(t, f.Message, "tools/call")
+				commontest.EqualIn(t, "phase", PhaseToolCall, f.Phase)
 			})
 		})
 	}
@@ -187,9 +184,7 @@ func TestRightAnswerAfterABrokenOneCounts(t *testing.T) {
 				d.hears(broken)
 				time.Sleep(repair - time.Millisecond)
 				d.hears(`{"jsonrpc":"2.0","id":2,"result":{"ok":true}}`)
-				if got := d.result(call); string(got) != `{"ok":true}` {
-					t.Errorf("got %s", got)
-				}
+				commontest.Equal(t, `{"ok":true}`, string(d.result(call)))
 				time.Sleep(2 * repair)
 			})
 		})
@@ -204,9 +199,7 @@ func TestLogSaysThatAMessageWasDroppedAndNothingOfIt(t *testing.T) {
 		if got, _ := kept.read(); strings.Count(got, "was dropped") != 2 || strings.Contains(got, "private") {
 			t.Errorf("the log says:\n%s", got)
 		}
-		if n := d.Processes()[0].NoiseLines; n != 2 {
-			t.Errorf("%d lines of noise", n)
-		}
+		commontest.Equal(t, 2, d.Processes()[0].NoiseLines)
 	})
 }
 
@@ -228,9 +221,7 @@ func TestErrorOfTheHandshakeSaysWhatCameInstead(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(DefaultStartupTimeout + time.Second)
-				if _, message, _, _ := d.failure(call); !strings.Contains(message, "(startup_timeout_sec); it runs, "+want) {
-					t.Errorf("after %q: %s", said, message)
-				}
+				commontest.Contains(t, "after", "(startup_timeout_sec); it runs, "+want, d.failure(call).Message)
 			})
 		})
 	}
@@ -244,9 +235,7 @@ func TestAnswerToInitializeOverTheLimitEndsTheStart(t *testing.T) {
 		if !d.ended(call) {
 			t.Fatal("initialize is waited for")
 		}
-		if _, message, _, data := d.failure(call); data.Phase != PhaseMCPInit || data.Limit != maxLine {
-			t.Errorf("%s: %+v", message, data)
-		}
+		commontest.EqualIn(t, "limit", maxLine, d.fails(call, PhaseMCPInit, "").Limit)
 	})
 }
 
@@ -264,20 +253,14 @@ func TestAnAnswerWithoutRoomEndsItsCall(t *testing.T) {
 			return string(d.final(t, call).Raw)
 		}
 		budget.Hold(most + 1) // of other boxes
-		if raw := answered(most); !strings.Contains(raw, "for which there was no room") {
-			t.Errorf("a long answer: %.300s", raw)
-		}
-		if raw := answered(10); !strings.Contains(raw, "xxxxxxxxxx") {
-			t.Errorf("a short answer: %.300s", raw)
-		}
+		commontest.Contains(t, "a long answer", "for which there was no room", answered(most))
+		commontest.Contains(t, "a short answer", "xxxxxxxxxx", answered(10))
 		budget.Hold(-most - 1)
 		if raw := answered(most); len(raw) < most {
 			t.Errorf("a long answer when there is room: %.300s", raw)
 		}
 	})
-	if held := budget.Held(); held != 0 {
-		t.Errorf("%d bytes are held in the end", held)
-	}
+	commontest.Equal(t, 0, budget.Held())
 }
 
 // Whatever a server writes, no call waits after a line that looks like an answer to it.

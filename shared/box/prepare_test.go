@@ -45,9 +45,7 @@ func asConfigured(t *testing.T) provision.Launch { return provision.Launch{Comma
 func TestProcessRunsWhatTheStagerSays(t *testing.T) {
 	dir := t.TempDir()
 	change, _ := with(func(_ context.Context, process string, tell func(provision.Progress)) (provision.Launch, error) {
-		if process != "s" {
-			t.Errorf("process %q", process)
-		}
+		commontest.Equal(t, "s", process)
 		tell(provision.Progress{Phase: provision.DepInstall, Text: "installing hunter22"})
 		l := asConfigured(t)
 		l.Cwd, l.Path, l.Env = dir, []string{"/venv/bin", "/other/bin"}, map[string]string{"VIRTUAL_ENV": "/venv"}
@@ -56,13 +54,10 @@ func TestProcessRunsWhatTheStagerSays(t *testing.T) {
 	r := newRig(t, "plain", change, func(s *Server) {
 		s.Command, s.Env["PATH"], s.Env["API_KEY"] = "/not/there", "/usr/bin", "hunter22"
 	})
-	if got := string(r.result(r.call("1", "cwd", "{}"))); !strings.Contains(got, filepath.Base(dir)) {
-		t.Error(got)
-	}
+	commontest.Contains(t, "", filepath.Base(dir), string(r.result(r.call("1", "cwd", "{}"))))
 	env := string(r.result(r.call("2", "env", "{}")))
-	if !strings.Contains(env, `"PATH=/venv/bin:/other/bin:/usr/bin"`) || !strings.Contains(env, `"VIRTUAL_ENV=/venv"`) {
-		t.Error(env)
-	}
+	commontest.Contains(t, "", `"PATH=/venv/bin:/other/bin:/usr/bin"`, env)
+	commontest.Contains(t, "", `"VIRTUAL_ENV=/venv"`, env)
 	if st := r.state(t, Staging); st.Detail != "installing ***" || st.PID != 0 {
 		t.Errorf("%+v", st)
 	}
@@ -93,13 +88,11 @@ func TestFailureOfTheStagerIsTold(t *testing.T) {
 			return provision.Launch{}, c.err
 		})
 		r := newRig(t, "plain", change, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
-		_, message, _, data := r.failure(r.call("1", "echo", "{}"))
-		if data.Phase != c.phase || message != c.message || data.Stderr != c.stderr || (data.ExitCode != nil) != c.hasExitCode {
-			t.Errorf("%s: %+v", message, data)
+		f := r.failure(r.call("1", "echo", "{}"))
+		if f.Phase != c.phase || f.Message != c.message || f.Stderr != c.stderr || (f.ExitCode != nil) != c.hasExitCode {
+			t.Errorf("%s: %+v", f.Message, f)
 		}
-		if st := r.state(t, Exited); st.Phase != c.phase {
-			t.Errorf("%+v", st)
-		}
+		commontest.Equal(t, c.phase, r.state(t, Exited).Phase)
 	}
 }
 
@@ -114,9 +107,9 @@ func waiting(began chan<- struct{}) func(context.Context, string, func(provision
 func TestStagingEndsWithTheStartupTimeout(t *testing.T) {
 	change, _ := with(waiting(make(chan struct{}, 9)))
 	r := newRig(t, "plain", change, func(s *Server) { s.StartupTimeout = 20 * time.Millisecond })
-	_, message, _, data := r.failure(r.call("1", "echo", "{}"))
-	if data.Phase != PhaseDepInstall || data.Setting != "startup_timeout_sec" || data.Limit != 0.02 || !strings.Contains(message, "within startup_timeout_sec") {
-		t.Errorf("%s: %+v", message, data)
+	f := r.failure(r.call("1", "echo", "{}"))
+	if f.Phase != PhaseDepInstall || f.Setting != "startup_timeout_sec" || f.Limit != 0.02 || !strings.Contains(f.Message, "within startup_timeout_sec") {
+		t.Errorf("%s: %+v", f.Message, f)
 	}
 }
 
@@ -126,9 +119,7 @@ func TestSessionThatEndsWhileItIsStagedStartsNothing(t *testing.T) {
 	for name, end := range map[string]func(r *rig, removed <-chan string){
 		"the session": func(r *rig, removed <-chan string) {
 			r.StopSession("s")
-			if got := <-removed; got != "s" {
-				t.Error(got)
-			}
+			commontest.Equal(t, "s", <-removed)
 		},
 		"the box": func(r *rig, _ <-chan string) { commontest.OK(t, r.Close(t.Context(), 0)) },
 	} {
@@ -139,9 +130,8 @@ func TestSessionThatEndsWhileItIsStagedStartsNothing(t *testing.T) {
 			call := r.call("1", "echo", "{}")
 			<-began
 			end(r, removed)
-			if _, _, _, data := r.failure(call); data.Phase != PhaseBoxUnavailable || len(r.Processes()) != 0 {
-				t.Errorf("%+v", data)
-			}
+			commontest.EqualIn(t, "phase", PhaseBoxUnavailable, r.failure(call).Phase)
+			commontest.Equal(t, 0, len(r.Processes()))
 		})
 	}
 }
@@ -159,14 +149,10 @@ func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
 	default:
 	}
 	r.StopSession("s") // the box no longer holds the session in memory
-	if got := <-removed; got != "s" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "s", <-removed)
 	r.result(r.call("2", "echo", "{}"))
 	r.StopSession("s")
-	if got := <-removed; got != "s" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "s", <-removed)
 	if alive := slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return p.State == Ready }); alive {
 		t.Error("removed while the process ran")
 	}
@@ -179,9 +165,9 @@ func TestServerThatDoesNotStartNamesInstallScriptsThatWereNotRun(t *testing.T) {
 		return l, nil
 	})
 	r := newRig(t, "exits", change)
-	_, message, _, f := r.failure(r.call("1", "echo", "{}"))
+	f := r.failure(r.call("1", "echo", "{}"))
 	want := "Install scripts were not run (of a, @s/b, c, d, e and 1 more): if the server needs their results, set x-dormouse.box.install_scripts: true to run them in a sandbox"
-	if f.Phase != PhaseProcessStart || !strings.HasSuffix(message, want) {
-		t.Error(f.Phase, message)
+	if f.Phase != PhaseProcessStart || !strings.HasSuffix(f.Message, want) {
+		t.Error(f.Phase, f.Message)
 	}
 }

@@ -52,9 +52,7 @@ func TestAProcessHasTheTokenOfItsPrincipalOnly(t *testing.T) {
 	for _, scope := range []Scope{ScopeSession, ScopePrincipal} {
 		r := newRig(t, "normal", acting("Bearer ${principal:github}"), func(s *Server) { s.Scope = scope })
 		for _, who := range []string{"ada", "bob", "ada"} {
-			if got, want := r.variable(r.actsFor(who, "token-of-"+who, time.Time{}, "1", "env"), "GITHUB_TOKEN"), "Bearer token-of-"+who; got != want {
-				t.Errorf("%s: the process of %s has %s", scope, who, got)
-			}
+			commontest.EqualIn(t, string(scope), "Bearer token-of-"+who, r.variable(r.actsFor(who, "token-of-"+who, time.Time{}, "1", "env"), "GITHUB_TOKEN"))
 		}
 	}
 }
@@ -62,12 +60,8 @@ func TestAProcessHasTheTokenOfItsPrincipalOnly(t *testing.T) {
 func TestAVariableWithoutAValueIsLeftOut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", acting("${principal:github}"))
-	if got := r.variable(r.actsFor("ada", "", time.Time{}, "1", "env"), "GITHUB_TOKEN"); got != "(not set)" {
-		t.Errorf("got %s", got)
-	}
-	if got := r.variable(r.actsFor("ada", "now there", time.Time{}, "2", "env"), "GITHUB_TOKEN"); got != "now there" {
-		t.Errorf("once the principal has connected: %s", got)
-	}
+	commontest.Equal(t, "(not set)", r.variable(r.actsFor("ada", "", time.Time{}, "1", "env"), "GITHUB_TOKEN"))
+	commontest.EqualIn(t, "once the principal has connected", "now there", r.variable(r.actsFor("ada", "now there", time.Time{}, "2", "env"), "GITHUB_TOKEN"))
 }
 
 func TestANewTokenStartsAnIdleProcessAnew(t *testing.T) {
@@ -75,17 +69,11 @@ func TestANewTokenStartsAnIdleProcessAnew(t *testing.T) {
 	r := newRig(t, "normal", acting("${principal:github}"))
 	soon := time.Now().Add(time.Minute)
 	first := r.result(r.actsFor("ada", "one", soon, "1", "pid"))
-	if again := r.result(r.actsFor("ada", "one", soon, "2", "pid")); string(again) != string(first) {
-		t.Error("the same token starts another process")
-	}
+	commontest.EqualIn(t, "the same token starts another process", string(first), string(r.result(r.actsFor("ada", "one", soon, "2", "pid"))))
 	hang := r.actsFor("ada", "one", soon, "3", "hang")
-	if busy := r.result(r.actsFor("ada", "two", soon.Add(time.Hour), "4", "pid")); string(busy) != string(first) {
-		t.Error("a process with a call in flight is replaced although its token is good")
-	}
+	commontest.EqualIn(t, "a process with a call in flight is replaced although its token is good", string(first), string(r.result(r.actsFor("ada", "two", soon.Add(time.Hour), "4", "pid"))))
 	r.CloseStream("ada/1", storage.StreamID(hang))
-	if got := r.variable(r.actsFor("ada", "two", soon.Add(time.Hour), "5", "env"), "GITHUB_TOKEN"); got != "two" {
-		t.Errorf("the idle process was not started anew: %s", got)
-	}
+	commontest.EqualIn(t, "the idle process was not started anew", "two", r.variable(r.actsFor("ada", "two", soon.Add(time.Hour), "5", "env"), "GITHUB_TOKEN"))
 }
 
 func TestAProcessWithATokenThatHasEndedGetsNoNewCall(t *testing.T) {
@@ -96,9 +84,7 @@ func TestAProcessWithATokenThatHasEndedGetsNoNewCall(t *testing.T) {
 	next := r.actsFor("ada", "two", time.Now().Add(time.Hour), "3", "env")
 	r.none(t, next)
 	r.CloseStream("ada/1", storage.StreamID(hang))
-	if got := r.variable(next, "GITHUB_TOKEN"); got != "two" {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, "two", r.variable(next, "GITHUB_TOKEN"))
 }
 
 func TestATokenIsHiddenInWhatTheBoxPassesOn(t *testing.T) {
@@ -106,8 +92,8 @@ func TestATokenIsHiddenInWhatTheBoxPassesOn(t *testing.T) {
 	r := newRig(t, "exits", func(s *Server) {
 		s.Principal, s.Env["API_KEY"] = []string{"github"}, "${principal:github}"
 	})
-	_, message, _, data := r.failure(r.actsFor("ada", "gho_secret", time.Time{}, "1", "pid"))
-	if shown := message + data.Stderr; strings.Contains(shown, "gho_secret") || !strings.Contains(shown, "key ***") {
+	f := r.failure(r.actsFor("ada", "gho_secret", time.Time{}, "1", "pid"))
+	if shown := f.Message + f.Stderr; strings.Contains(shown, "gho_secret") || !strings.Contains(shown, "key ***") {
 		t.Errorf("got %s", shown)
 	}
 }
@@ -130,16 +116,13 @@ func TestAServerThatReadsAFileIsNotStartedAnew(t *testing.T) {
 	file := r.variable(r.actsFor("ada", "one", time.Time{}, "1", "env"), "GITHUB_TOKEN")
 	place = filepath.Dir(filepath.Dir(file))
 	pid := r.result(r.actsFor("ada", "one", time.Time{}, "2", "pid"))
-	if again := r.result(r.actsFor("ada", "two", time.Time{}, "3", "pid")); string(again) != string(pid) {
-		t.Error("the process was started anew")
-	}
+	commontest.EqualIn(t, "the process was started anew", string(pid), string(r.result(r.actsFor("ada", "two", time.Time{}, "3", "pid"))))
 	if value, err := os.ReadFile(file); string(value) != "two" {
 		t.Errorf("the file has %q, %v", value, err)
 	}
 	info, err := os.Stat(file)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
+	commontest.OK(t, err)
+	commontest.EqualIn(t, "mode", 0o600, info.Mode().Perm())
 	r.Halt("ada/1", "ada", 0)
 	if names := <-saved; slices.Contains(names, secretsFolder) {
 		t.Errorf("the snapshot would have %v", names)
@@ -159,9 +142,7 @@ func TestALinkLeadsNoTokenOutOfTheWorkspace(t *testing.T) {
 	if err := f.write("github", "x"); err == nil {
 		t.Error("a file was written")
 	}
-	if err := f.clear(); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, f.clear())
 	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 0 {
 		t.Errorf("outside there is %v, %v", entries, err)
 	}

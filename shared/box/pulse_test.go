@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -79,9 +80,7 @@ func TestProcessThatHangsIsReplacedForTheNextCall(t *testing.T) {
 		if took := time.Since(begun); took > signTime {
 			t.Errorf("the call waited %s", took)
 		}
-		if s := d.state(t, Stopped); s.Detail != "" {
-			t.Errorf("the end is told as %+v", s)
-		}
+		commontest.EqualIn(t, "the end is told as", "", d.state(t, Stopped).Detail)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if !old.keeping.atWork {

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // Each script prints, as JSON, how it reads each line of its stdin.
@@ -65,13 +67,9 @@ func TestE2EReadersOfNodeAndPythonSeeWhatTheBoxBelieves(t *testing.T) {
 			if read == len(all) {
 				t.Fatalf("%s has read more than %d lines", name, len(all))
 			}
-			if got, want := valuesOf(answers.Bytes()), all[read].want.values(); got != want {
-				t.Errorf("of %q\nin %q\n%s reads %+v, the box believes %+v", all[read].raw, all[read].line, name, got, want)
-			}
+			commontest.Equal(t, all[read].want.values(), valuesOf(answers.Bytes()))
 		}
-		if read != len(all) {
-			t.Errorf("%s has read %d lines of %d", name, read, len(all))
-		}
+		commontest.Equal(t, len(all), read)
 		t.Logf("%s: %d messages, %d refused or answered in place, %d lines read as the box believes", name, *readers, refused, read)
 	}
 }

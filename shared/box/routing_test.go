@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -106,9 +104,7 @@ func (k *talk) cancelled(raw string) bool {
 // the id of the question.
 func (k *talk) wantOut(lines ...string) {
 	k.t.Helper()
-	if diff := cmp.Diff(lines, k.out); diff != "" {
-		k.t.Errorf("what came out (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(k.t, "what came out", lines, k.out)
 	k.out = nil
 }
 
@@ -125,9 +121,7 @@ func TestIdsKeepTypeAndDigits(t *testing.T) {
 	for _, id := range []string{`1`, `"1"`, `9007199254740993`, `-0`, `1.50`, `1e3`, `""`, `"\u0061\/"`, `"日本"`} {
 		k := newTalk(t)
 		k.request(&stream{id: "d", open: 1}, `{"id": `+id+` ,"method":"m", "jsonrpc":"2.0","params":{"a":1.0},"extra":[ 1 ]}`)
-		if got, want := k.sent[0], `{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1.0}}`; got != want {
-			t.Errorf("the process gets %s, want %s", got, want)
-		}
+		commontest.EqualIn(t, "the process", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1.0}}`, k.sent[0])
 		k.said(`{"result":{"n": 12345678901234567890},"jsonrpc":"2.0","id":1}`)
 		k.wantOut(`d!: {"jsonrpc":"2.0","id":` + id + `,"result":{"n": 12345678901234567890}}`)
 	}
@@ -149,9 +143,7 @@ func TestProgressGoesToItsRequestUnderTheClientsToken(t *testing.T) {
 		k := newTalk(t)
 		k.request(&stream{id: "other", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
 		k.request(&stream{id: "d", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m","params":{"_meta":{"progressToken":`+token+`}}}`)
-		if got := string(wire.Lookup([]byte(k.sent[1]), "params", "_meta", "progressToken")); got != "2" {
-			t.Errorf("the process gets token %s", got)
-		}
+		commontest.EqualIn(t, "the process gets token", "2", string(wire.Lookup([]byte(k.sent[1]), "params", "_meta", "progressToken")))
 		for _, form := range []string{"2", `"2"`, "2.0", `"2.0"`, "2e0"} {
 			k.said(fmt.Sprintf(progress, form))
 			k.wantOut("d: " + fmt.Sprintf(progress, token))
@@ -242,9 +234,7 @@ func TestQuestionGoesToTheCallItBelongsToAndItsAnswerBack(t *testing.T) {
 			if err != nil || !k.answer(nil, q, answer) {
 				t.Fatalf("the answer is not taken (%v)", err)
 			}
-			if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":9007199254740993,"result":{"r":1.0}}`}, k.sent); diff != "" {
-				t.Errorf("the process gets (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "the process", []string{`{"jsonrpc":"2.0","id":9007199254740993,"result":{"r":1.0}}`}, k.sent)
 			if k.answer(nil, q, answer) {
 				t.Error("a second answer is taken")
 			}
@@ -288,9 +278,7 @@ func TestQuestionOutlivesACallThatTheServerAnswers(t *testing.T) {
 	if err != nil || !k.answer(nil, q, answer) {
 		t.Fatalf("the answer is not taken (%v)", err)
 	}
-	if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"e","result":{}}`}, k.sent); diff != "" {
-		t.Errorf("the process gets (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "the process", []string{`{"jsonrpc":"2.0","id":"e","result":{}}`}, k.sent)
 }
 
 func TestServerWithdrawsAQuestionOnItsStream(t *testing.T) {
@@ -315,9 +303,7 @@ func TestCancelledRequestEndsAndItsLateResponseIsDropped(t *testing.T) {
 		t.Fatal("the request is not found")
 	}
 	k.wantOut(`a!: {"jsonrpc":"2.0","id":"x","error":{"code":-32800,"message":"request cancelled by the client"}}`)
-	if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"bored"}}`}, k.sent); diff != "" {
-		t.Errorf("the process gets (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "the process", []string{`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"bored"}}`}, k.sent)
 	if k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`) {
 		t.Error("the late response is passed")
 	}
@@ -381,15 +367,13 @@ func TestRequestInFlightTwiceIsRefusedAndTheFirstGoesOn(t *testing.T) {
 	first := r.call(`"x"`, "ask", `"q1"`)
 	q := r.event(t, first)
 	second := r.call(`"\u0078"`, "echo", "1")
-	id, message, code, _ := r.failure(second)
-	if id != `"\u0078"` || code != -32600 || message != "duplicate request id" {
-		t.Errorf("got id %s, code %d, message %q", id, code, message)
+	f := r.failure(second)
+	if f.ID != `"\u0078"` || f.Code != -32600 || f.Message != "duplicate request id" {
+		t.Errorf("got id %s, code %d, message %q", f.ID, f.Code, f.Message)
 	}
 	visible, _ := wire.String(wire.Lookup(q.Raw, "id"))
 	r.Answer("s", visible, []byte(`{"jsonrpc":"2.0","id":"`+visible+`","result":{"role":"user"}}`))
-	if got := string(wire.Lookup(r.result(first), "answer", "result", "role")); got != `"user"` {
-		t.Errorf("the first ends with %s", got)
-	}
+	commontest.EqualIn(t, "the first ends", `"user"`, string(wire.Lookup(r.result(first), "answer", "result", "role")))
 	r.result(r.call(`"x"`, "echo", "1")) // free again
 }
 
@@ -400,20 +384,12 @@ func TestQuestionsAreListedUntilTheyAreAnswered(t *testing.T) {
 	first, _ := wire.String(wire.Lookup(r.event(t, a).Raw, "id"))
 	b := r.call("2", "ask", `"two"`)
 	second, _ := wire.String(wire.Lookup(r.event(t, b).Raw, "id"))
-	if diff := cmp.Diff(map[storage.ID][]string{"s": {first, second}}, r.Questions()); diff != "" {
-		t.Errorf("questions (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "questions", map[storage.ID][]string{"s": {first, second}}, r.Questions())
 	r.Answer("s", first, []byte(`{"jsonrpc":"2.0","id":"`+first+`","error":{"code":-1,"message":"no"}}`))
 	r.Answer("s", "q-unknown", []byte(`{"jsonrpc":"2.0","id":"q-unknown","result":{}}`))
 	r.Answer("elsewhere", second, []byte(`{"jsonrpc":"2.0","id":"`+second+`","result":{}}`))
 	r.Answer("s", second, []byte(`no JSON`))
-	if got := string(wire.Lookup(r.result(a), "answer", "id")); got != `"one"` {
-		t.Errorf("the server gets its answer under id %s", got)
-	}
-	if diff := cmp.Diff(map[storage.ID][]string{"s": {second}}, r.Questions()); diff != "" {
-		t.Errorf("questions (-want +got):\n%s", diff)
-	}
-	if got := r.Counts().Unknown; got != 3 {
-		t.Errorf("%d answers to nothing, want 3", got)
-	}
+	commontest.EqualIn(t, "the server gets its answer under id", `"one"`, string(wire.Lookup(r.result(a), "answer", "id")))
+	commontest.SameIn(t, "questions", map[storage.ID][]string{"s": {second}}, r.Questions())
+	commontest.Equal(t, 3, r.Counts().Unknown)
 }

@@ -80,9 +80,7 @@ func TestWhoSharesAProcess(t *testing.T) {
 				if _, ok := pids[pid]; !ok {
 					pids[pid] = i
 				}
-				if pids[pid] != want[i] {
-					t.Errorf("%s has the process of session %d, want that of %d", session, pids[pid], want[i])
-				}
+				commontest.Equal(t, want[i], pids[pid])
 			}
 		})
 	}
@@ -94,9 +92,8 @@ func TestEqualIdsAndTokensOfSessionsThatShareAreToldApart(t *testing.T) {
 	hangs := c.callAs("ann/1", "1", "hang", "0")
 	works := c.saysIn("bob/1", "1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":$TOKEN,"progress":1}}`, done)
 	progress := c.hear("bob/1", works)
-	if got := string(wire.Lookup(progress.Raw, "params", "progressToken")); got != `"t"` || progress.Ticket != "of bob/1" {
-		t.Errorf("progress with token %s, ticket %s", got, progress.Ticket)
-	}
+	commontest.EqualIn(t, "progress with token", `"t"`, string(wire.Lookup(progress.Raw, "params", "progressToken")))
+	commontest.EqualIn(t, "progress with token", "of bob/1", progress.Ticket)
 	if e := c.hear("bob/1", works); !e.Final || string(wire.Lookup(e.Raw, "id")) != "1" {
 		t.Errorf("the call ended with %s", e.Raw)
 	}
@@ -123,9 +120,7 @@ func TestASessionCancelsItsOwnCallsOnly(t *testing.T) {
 	if open := c.Open(); len(open) != 1 || open[0].id != other {
 		t.Errorf("%d are open", len(open))
 	}
-	if told := c.toServer("bob/1", wire.NotifyCancelled); len(told) != 1 {
-		t.Errorf("the server was told %v", told)
-	}
+	commontest.EqualIn(t, "the server was told", 1, len(c.toServer("bob/1", wire.NotifyCancelled)))
 }
 
 func TestWhatBelongsToNoCallIsToldToEverySession(t *testing.T) {
@@ -153,9 +148,7 @@ func TestAQuestionOfACallGoesToItsSessionAndNobodyElseAnswersIt(t *testing.T) {
 	}
 	c.Answer("bob/1", question, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"result":{"by":"bob"}}`, question))
 	c.Answer("ann/1", question, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"result":{"by":"ann"}}`, question))
-	if got := string(wire.Lookup(c.result(asks), "answer", "result", "by")); got != `"ann"` {
-		t.Errorf("answered by %s", got)
-	}
+	commontest.EqualIn(t, "answered by", `"ann"`, string(wire.Lookup(c.result(asks), "answer", "result", "by")))
 }
 
 func TestAQuestionIsRefusedWhenItMayBeOfSeveralPrincipals(t *testing.T) {
@@ -163,9 +156,7 @@ func TestAQuestionIsRefusedWhenItMayBeOfSeveralPrincipals(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	refused := func(asks string, want wire.Code) {
 		t.Helper()
-		if code := string(wire.Lookup(c.result(asks), "answer", "error", "code")); code != strconv.Itoa(int(want)) {
-			t.Errorf("the server got %s, want %d", code, want)
-		}
+		commontest.EqualIn(t, "the server", strconv.Itoa(int(want)), string(wire.Lookup(c.result(asks), "answer", "error", "code")))
 	}
 	c.result(c.callAs("bob/1", "0", "echo", "0", withInit(`{"sampling":{}}`)))
 	refused(c.callAs("cid/1", "1", "ask", "6", withInit(`{"roots":{}}`)), wire.CodeMethodNotFound) // its client cannot answer
@@ -220,9 +211,7 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 	level("bob/1", "1", "debug")
 	level("ann/1", "2", "warning")
 	set := c.toServer("ann/1", wire.MethodSetLevel)
-	if last := set[len(set)-1]; last != `{"level":"debug"}` {
-		t.Errorf("the server was set to %v", set)
-	}
+	commontest.EqualIn(t, "the server was set to", `{"level":"debug"}`, set[len(set)-1])
 	quiet := func(d *Delivery) { d.Level = "warning" }
 	c.result(c.callAs("ann/1", "3", "say", strconv.Quote(done+"\n"+`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`+"\n"), quiet))
 	c.hear("bob/1", "")
@@ -231,9 +220,7 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 	}
 	c.StopSession("bob/1")
 	set = c.toServer("ann/1", wire.MethodSetLevel)
-	if last := set[len(set)-1]; last != `{"level":"warning"}` {
-		t.Errorf("when bob has gone the server was set to %v", set)
-	}
+	commontest.EqualIn(t, "when bob has gone the server was set to", `{"level":"warning"}`, set[len(set)-1])
 }
 
 func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
@@ -244,9 +231,7 @@ func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 	c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, func(d *Delivery) { d.Subscribed = []string{"x:/a"} }))
 	c.result(c.callAs("bob/1", "1", "echo", "0", subscribed)) // comes later, and brings what it has set
 	commontest.Same(t, []string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel))
-	if e := c.hear("ann/1", c.as("ann/1", `{"jsonrpc":"2.0","id":2,"method":"resources/unsubscribe",`+params)); string(e.Raw) != `{"jsonrpc":"2.0","id":2,"result":{}}` {
-		t.Errorf("unsubscribe was answered %s", e.Raw)
-	}
+	commontest.EqualIn(t, "unsubscribe was answered", `{"jsonrpc":"2.0","id":2,"result":{}}`, string(c.hear("ann/1", c.as("ann/1", `{"jsonrpc":"2.0","id":2,"method":"resources/unsubscribe",`+params)).Raw))
 	c.result(c.saysIn("ann/1", "3", done, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:/a/b"}}`))
 	c.hear("bob/1", "")
 	if a := c.heard("ann/1"); len(a) > 0 {
@@ -290,16 +275,10 @@ func TestTheEndOfASessionLeavesTheProcessToTheOthers(t *testing.T) {
 	hangs := c.callAs("ann/2", "1", "hang", "0")
 	c.result(c.callAs("ann/1", "2", "echo", "0"))
 	c.StopSession("ann/2")
-	if _, _, _, data := c.failure(hangs); data.Phase != PhaseBoxUnavailable {
-		t.Errorf("what was in flight ended with %+v", data)
-	}
+	c.fails(hangs, PhaseBoxUnavailable, "")
 	c.StopSession("nobody/1")
-	if now := string(c.result(c.callAs("ann/1", "3", "pid", "0"))); now != pid {
-		t.Error("the process was ended")
-	}
-	if told := c.toServer("ann/1", wire.NotifyCancelled); len(told) != 1 {
-		t.Errorf("the server was told %v", told)
-	}
+	commontest.EqualIn(t, "the process was ended", pid, string(c.result(c.callAs("ann/1", "3", "pid", "0"))))
+	commontest.EqualIn(t, "the server was told", 1, len(c.toServer("ann/1", wire.NotifyCancelled)))
 }
 
 func TestAProcessHasABoundedNumberOfSessions(t *testing.T) {

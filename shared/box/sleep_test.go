@@ -85,17 +85,13 @@ func TestMemoryLastsOverTheEndOfABox(t *testing.T) {
 	r.counted(r.call("4", "count", `{}`)) // so it has read the others
 	r.ends()
 	for _, of := range []string{held, asked} {
-		if _, _, code, _ := r.failure(of); code != int(wire.CodeOutcomeUnknown) {
-			t.Errorf("code %d", code)
-		}
+		commontest.EqualIn(t, "code", wire.CodeOutcomeUnknown, r.failure(of).Code)
 	}
 	next := a.box(func(s *Server) { s.Idle = time.Hour })
 	if got := next.counted(next.call("2", "go", `{}`)); got.Life != 1 || got.Count < 4 || got.Count > 5 {
 		t.Errorf("%+v", got)
 	}
-	if lines := next.heardOf("5"); !strings.Contains(lines, "response 1001") {
-		t.Errorf("nobody told the process that its question is over: %s", lines)
-	}
+	commontest.Contains(t, "nobody told the process that its question is over", "response 1001", next.heardOf("5"))
 }
 
 func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
@@ -127,9 +123,7 @@ func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
 			r.nowKept(a, 1)
 		}
 	}
-	if got := r.counted(r.call("4", "count", `{}`)); got.Count != first.Count+3 {
-		t.Errorf("%+v", got)
-	}
+	commontest.Equal(t, first.Count+3, r.counted(r.call("4", "count", `{}`)).Count)
 }
 
 // A box sleeps although its process has asked the client something outside of calls. The answer
@@ -148,9 +142,7 @@ func TestAnAnswerOutsideOfCallsWakesTheProcessThatAsked(t *testing.T) {
 	}
 	heard := func(id string, want int) {
 		t.Helper()
-		if lines := r.heardOf(id); strings.Count(lines, "response 10") != want {
-			t.Errorf("it heard %s, want %d answers", lines, want)
-		}
+		commontest.EqualIn(t, "it", want, strings.Count(r.heardOf(id), "response 10"))
 	}
 	answer := asks("1")
 	r.asleep()
@@ -181,9 +173,7 @@ func TestAnAnswerOutsideOfCallsWakesTheProcessThatAsked(t *testing.T) {
 	r.deliver(answer)
 	r.state(t, Ready)
 	heard("8", 0)
-	if n := r.Counts().Unknown; n != 1 {
-		t.Errorf("%d answers to nothing", n)
-	}
+	commontest.Equal(t, 1, r.Counts().Unknown)
 }
 
 // nod has the process of a session sleep at once, whatever it does.
@@ -281,12 +271,8 @@ func TestMemoryThatCannotBeUsedIsLostWithoutAnError(t *testing.T) {
 			if got := next.counted(next.call("2", "count", `{}`)); got.Count != 1 || got.Life != 0 {
 				t.Errorf("%+v", got)
 			}
-			if log := a.log.String(); strings.Count(log, test.why) != 1 {
-				t.Errorf("want %q: %s", test.why, log)
-			}
-			if len(a.images()) != 0 {
-				t.Error("the image is still there")
-			}
+			commontest.Equal(t, 1, strings.Count(a.log.String(), test.why))
+			commontest.EqualIn(t, "the image is still there", 0, len(a.images()))
 		})
 	}
 }
@@ -304,9 +290,7 @@ func TestACallThatWaitsEndsWithItsMemory(t *testing.T) {
 	if got := r.counted(r.call("2", "count", `{}`)); got.Count != 1 || got.Life != 0 {
 		t.Errorf("%+v", got)
 	}
-	if _, message, code, _ := r.failure(waits); code != int(wire.CodeOutcomeUnknown) || !strings.Contains(message, "memory") {
-		t.Errorf("%d %s", code, message)
-	}
+	commontest.EqualIn(t, "code", wire.CodeOutcomeUnknown, r.fails(waits, "", "memory").Code)
 }
 
 // Who stops a process wants another one.
@@ -317,9 +301,8 @@ func TestAProcessThatAnOperatorStopsKeepsNoMemory(t *testing.T) {
 	r.counted(r.call("1", "count", `{}`))
 	r.Halt("s", "ada", 0)
 	r.asleep()
-	if got := r.counted(r.call("2", "count", `{}`)); got.Count != 1 || len(a.images()) != 0 {
-		t.Errorf("%+v %v", got, a.images())
-	}
+	commontest.EqualIn(t, "count", 1, r.counted(r.call("2", "count", `{}`)).Count)
+	commontest.Equal(t, 0, len(a.images()))
 }
 
 // nowKept waits until no process is there, and n images are kept.

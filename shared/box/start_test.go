@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,23 +31,15 @@ func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
 		for i, want := range []time.Duration{0, 0, 2 * time.Second, 4 * time.Second, 8 * time.Second, 8 * time.Second} {
 			begun := time.Now()
 			// Each failure is in another session: the limit is for the server as a whole.
-			if _, _, _, data := d.failure(d.deliverIn("s"+strconv.Itoa(i), "x")); data.Phase != PhaseDepInstall {
-				t.Errorf("attempt %d: %+v", i, data)
-			}
-			if took := time.Since(begun); took != want {
-				t.Errorf("attempt %d took %s, want %s", i, took, want)
-			}
+			d.fails(d.deliverIn("s"+strconv.Itoa(i), "x"), PhaseDepInstall, "")
+			commontest.EqualIn(t, "attempt", want, time.Since(begun))
 		}
-		if st := d.state(t, Staging); !strings.Contains(st.Detail, "waiting 2s") {
-			t.Errorf("whoever waits is told %+v", st)
-		}
+		commontest.Contains(t, "whoever waits is told", "waiting 2s", d.state(t, Staging).Detail)
 		d.mu.Lock()
 		d.starts.success()
 		wait := d.starts.wait()
 		d.mu.Unlock()
-		if wait != 0 {
-			t.Errorf("after a start that succeeded the next waits %s", wait)
-		}
+		commontest.EqualIn(t, "after a start that succeeded the next waits", 0, wait)
 	})
 }
 
@@ -67,9 +58,7 @@ func TestProcessThatWaitsForItsStartCanBeStopped(t *testing.T) {
 			t.Error("a box with a start that waits is idle")
 		}
 		d.StopSession("s")
-		if _, _, _, data := d.failure(call); data.Phase != PhaseBoxUnavailable {
-			t.Errorf("%+v", data)
-		}
+		d.fails(call, PhaseBoxUnavailable, "")
 		<-removed
 	})
 }
@@ -95,9 +84,8 @@ func TestManyCallersAtOnceStartOneProcess(t *testing.T) {
 		for i := range 50 {
 			pids[string(r.result(fmt.Sprintf("%d/%d", round, i)))] = true
 		}
-		if n := starts.Load(); n != round+1 || len(pids) != 1 {
-			t.Errorf("%d starts, answers of processes %v", n, pids)
-		}
+		commontest.Equal(t, round+1, starts.Load())
+		commontest.Equal(t, 1, len(pids))
 		r.failure(r.deliverIn("s", "die")) // and all of the next round have one restart
 	}
 }
@@ -137,9 +125,7 @@ func TestOneMoreProcessTakesTheRoomOfTheIdlest(t *testing.T) {
 	second := string(r.result(r.deliverIn("b", "pid")))
 	r.result(r.deliverIn("a", "pid")) // so that b is the idlest
 	r.result(r.deliverIn("c", "pid"))
-	if st := r.state(t, Stopped); st.Session != "b" {
-		t.Errorf("the process of %s was stopped, want that of b", st.Session)
-	}
+	commontest.EqualIn(t, "the process", "b", r.state(t, Stopped).Session)
 	for i, session := range []string{"a", "b", "c"} {
 		if st := r.state(t, Started); st.Session != session || st.Full != (i > 0) {
 			t.Errorf("process %d of 2 started: %+v", i+1, st)
@@ -148,9 +134,7 @@ func TestOneMoreProcessTakesTheRoomOfTheIdlest(t *testing.T) {
 	if n := len(r.Processes()); n > 2 {
 		t.Errorf("%d processes run", n)
 	}
-	if got := string(r.result(r.deliverIn("a", "pid"))); got != first {
-		t.Errorf("the process of a is %s, was %s", got, first)
-	}
+	commontest.EqualIn(t, "the process of a", first, string(r.result(r.deliverIn("a", "pid"))))
 	if got := string(r.result(r.deliverIn("b", "pid"))); got == second {
 		t.Error("b was not started anew")
 	}
@@ -165,12 +149,12 @@ func TestAFullMachineRefusesANewProcess(t *testing.T) {
 		s.Memory = guard.NewMemory(func() (int64, int64, bool) { return free.Load(), 1 << 30, true })
 	})
 	for range 3 {
-		_, message, code, data := r.failure(r.deliverIn("a", "pid"))
-		if st := r.state(t, Exited); code != int(wire.CodeInternal) || data.Phase != PhaseSessionCreate || data.RetryAfter != 10 || !data.NotExecuted || st.Detail != message {
-			t.Errorf("%q %+v; the operator gets %q", message, data, st.Detail)
+		f := r.failure(r.deliverIn("a", "pid"))
+		if st := r.state(t, Exited); f.Code != wire.CodeInternal || f.Phase != PhaseSessionCreate || f.RetryAfter != 10 || !f.NotExecuted || st.Detail != f.Message {
+			t.Errorf("%q %+v; the operator gets %q", f.Message, f, st.Detail)
 		}
 	}
-	commontest.Contains(t, "the client gets", `"retryAfterSeconds":10`, string(r.final(t, r.deliverIn("a", "pid")).Raw))
+	commontest.Contains(t, "the client", `"retryAfterSeconds":10`, string(r.final(t, r.deliverIn("a", "pid")).Raw))
 	free.Store(1 << 30)
 	r.result(r.deliverIn("a", "pid"))
 	if since, stop, ok := r.Idlest(); !ok || since.IsZero() {
@@ -194,9 +178,9 @@ func TestOneMoreProcessIsRefusedWhenAllAreAtWork(t *testing.T) {
 	r.deliverIn("a", "hang")
 	hang := r.deliverIn("b", "hang")
 	r.result(r.deliverIn("a", "pid"))
-	_, message, _, data := r.failure(r.deliverIn("c", "pid"))
-	if data.Phase != PhaseBoxUnavailable || data.Limit != 2 || data.RetryAfter != 10 {
-		t.Errorf("%q %+v", message, data)
+	f := r.failure(r.deliverIn("c", "pid"))
+	if f.Phase != PhaseBoxUnavailable || f.Limit != 2 || f.RetryAfter != 10 {
+		t.Errorf("%q %+v", f.Message, f)
 	}
 	r.StopSession("b")
 	waits := r.deliverIn("c", "pid") // this one waits for the place of the process that ends
@@ -213,8 +197,8 @@ func TestRoomOfAProcessIsGivenOnce(t *testing.T) {
 	r.result(r.deliverIn("a", "pid"))
 	b, c := r.deliverIn("b", "pid"), r.deliverIn("c", "pid")
 	r.result(b)
-	if _, _, _, data := r.failure(c); data.Phase != PhaseBoxUnavailable || data.RetryAfter == 0 {
-		t.Errorf("two got the room of one: %+v", data)
+	if f := r.failure(c); f.Phase != PhaseBoxUnavailable || f.RetryAfter == 0 {
+		t.Errorf("two got the room of one: %+v", f)
 	}
 }
 
@@ -240,9 +224,7 @@ func TestProcessThatRanOutOfMemoryIsToldApart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := &output{}
 			_, _ = p.stderr.Write([]byte(test.stderr))
-			if got := p.starved(test.exit, test.killed, written{}); got != test.want {
-				t.Errorf("%s: %v, want %v", name, got, test.want)
-			}
+			commontest.EqualIn(t, name, test.want, p.starved(test.exit, test.killed, written{}))
 		})
 	}
 }

@@ -53,9 +53,7 @@ func TestAClientIsToldThatTheMemoryOfItsServerIsGone(t *testing.T) {
 				d.greets(`{}`)
 				d.answersCall()
 				logger, _ := wire.String(wire.Lookup(d.event(t, call).Raw, "params", "logger"))
-				if (logger == "dormouse") != test.told {
-					t.Errorf("first it hears of %q", logger)
-				}
+				commontest.EqualIn(t, "first it hears", test.told, logger == "dormouse")
 			})
 		})
 	}
@@ -121,9 +119,7 @@ func TestIdIsTakenUntilTheOldProcessHasEndedItsRequest(t *testing.T) {
 	hang := r.call("1", "hang", "0")
 	r.state(t, Ready)
 	r.StopSession("s")
-	if _, message, code, _ := r.failure(r.call("1", "echo", "0")); code != -32600 || message != "duplicate request id" {
-		t.Errorf("got %d %q", code, message)
-	}
+	commontest.EqualIn(t, "code", wire.CodeInvalidRequest, r.fails(r.call("1", "echo", "0"), "", "duplicate request id").Code)
 	r.none(t, hang)
 }
 
@@ -137,9 +133,7 @@ func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	r.StopSession("s")
 	// The call ends when the server's grace time is over, not only when the server is
 	// dead.
-	if _, message, _, data := r.failure(hang); data.Phase != PhaseBoxUnavailable || data.Signal != "" || message != `server "fake": the session was ended; whether the call was executed is not known` {
-		t.Errorf("got %q %+v", message, data)
-	}
+	commontest.EqualIn(t, "signal", "", r.fails(hang, PhaseBoxUnavailable, `server "fake": the session was ended; whether the call was executed is not known`).Signal)
 	s := r.state(t, Stopped)
 	if s.PID != pid || s.Signal != "SIGKILL" || commontest.Alive(pid) {
 		t.Errorf("the end is told as %+v", s)
@@ -169,9 +163,7 @@ func TestProcessThatWaitsForItsTurnCanBeStopped(t *testing.T) {
 	r.StopSession("s")
 	waits := r.call("1", "echo", "0")
 	r.StopSession("s")
-	if _, _, _, data := r.failure(waits); data.Phase != PhaseBoxUnavailable {
-		t.Errorf("got %+v", data)
-	}
+	r.fails(waits, PhaseBoxUnavailable, "")
 }
 
 func TestChildrenLeftInTheGroupAreKilled(t *testing.T) {
@@ -201,8 +193,8 @@ func TestChildThatLeftTheGroupHoldsUpNothing(t *testing.T) {
 	away, err := strconv.Atoi(string(r.result(r.call("2", "leave group", "0"))))
 	commontest.OK(t, err)
 	defer func() { _ = syscall.Kill(away, syscall.SIGKILL) }()
-	if _, message, _, data := r.failure(hang); *data.ExitCode != 0 || message != `server "fake": exited with code 0` {
-		t.Errorf("got %q %+v", message, data)
+	if f := r.failure(hang); *f.ExitCode != 0 || f.Message != `server "fake": exited with code 0` {
+		t.Errorf("got %q %+v", f.Message, f)
 	}
 }
 
@@ -217,23 +209,17 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 	}
 	commontest.OK(t, r.Close(t.Context(), 0))
 	for i, call := range open {
-		_, message, code, data := r.failure(call)
-		if want := `server "fake": the box was shut down; whether the call was executed is not known`; data.Phase != PhaseBoxUnavailable || message != want || code != int(wire.CodeOutcomeUnknown) {
-			t.Errorf("got %q, code %d, %+v", message, code, data)
+		f := r.failure(call)
+		if want := `server "fake": the box was shut down; whether the call was executed is not known`; f.Phase != PhaseBoxUnavailable || f.Message != want || f.Code != wire.CodeOutcomeUnknown {
+			t.Errorf("got %q, code %d, %+v", f.Message, f.Code, f)
 		}
 		if commontest.Alive(pids[i]) {
 			t.Errorf("process %d is there", pids[i])
 		}
 	}
-	if _, _, _, data := r.failure(r.call("1", "echo", "0")); data.Phase != PhaseBoxUnavailable {
-		t.Errorf("after Close got %+v", data)
-	}
-	if len(r.Processes()) != 0 {
-		t.Error("a process was started after Close")
-	}
-	if err := r.Close(t.Context(), 0); err != nil {
-		t.Errorf("the second Close: %v", err)
-	}
+	r.fails(r.call("1", "echo", "0"), PhaseBoxUnavailable, "")
+	commontest.EqualIn(t, "a process was started after Close", 0, len(r.Processes()))
+	commontest.CheckIn(t, "the second Close", r.Close(t.Context(), 0))
 }
 
 func TestCloseLetsCallsInFlightEnd(t *testing.T) {
@@ -251,9 +237,7 @@ func TestCloseLetsCallsInFlightEnd(t *testing.T) {
 	})
 	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
 	r.result(d)
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, <-closed)
 }
 
 func TestACallThatNeverReachedItsProcessEndsWithIt(t *testing.T) {
@@ -270,9 +254,7 @@ func TestACallThatNeverReachedItsProcessEndsWithIt(t *testing.T) {
 			r.state(t, Started)
 			end(r)
 			want := `server "fake": ` + why + `; the call was not executed, send it again`
-			if _, message, code, _ := r.failure(waits); message != want || code != int(wire.CodeInternal) {
-				t.Errorf("got %q, code %d", message, code)
-			}
+			commontest.EqualIn(t, "code", wire.CodeInternal, r.fails(waits, "", want).Code)
 			r.state(t, Stopped)
 		})
 	}

@@ -2,12 +2,9 @@ package box
 
 import (
 	"bytes"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -25,12 +22,8 @@ func TestBatchIsOneStreamThatEndsOnce(t *testing.T) {
 		got = append(got, string(wire.Lookup(e.Raw, "id"))+" "+string(wire.Lookup(e.Raw, "error", "code")))
 		final = e.Final
 	}
-	if diff := cmp.Diff([]string{"1 -32600", "1 ", "2 "}, got); diff != "" {
-		t.Errorf("ends of the batch (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/list", "notifications/roots/list_changed", "ping"}, methods(r.seen())); diff != "" {
-		t.Errorf("the process got (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "ends of the batch", []string{"1 -32600", "1 ", "2 "}, got)
+	commontest.SameIn(t, "the process", []string{"initialize", "notifications/initialized", "tools/list", "notifications/roots/list_changed", "ping"}, methods(r.seen()))
 }
 
 func TestBatchOfTheServerIsUnpacked(t *testing.T) {
@@ -54,14 +47,10 @@ func TestMessageThatCannotBeReadEndsItsStream(t *testing.T) {
 		`[]`:                                  "null -32600",
 		`[{"jsonrpc":"2.0","id":7,"method":"m"},{"jsonrpc":"1"}]`: "null -32600",
 	} {
-		id, _, code, _ := r.failure(r.deliver(raw))
-		if got := id + " " + strconv.Itoa(code); got != want {
-			t.Errorf("%s ends with %s, want %s", raw, got, want)
-		}
+		f := r.failure(r.deliver(raw))
+		commontest.Equal(t, want, f.ID+" "+strconv.Itoa(int(f.Code)))
 	}
-	if len(r.Processes()) != 0 {
-		t.Error("a process was started")
-	}
+	commontest.EqualIn(t, "a process was started", 0, len(r.Processes()))
 }
 
 func TestEventsCarryTheTicketOfTheirDelivery(t *testing.T) {
@@ -73,9 +62,7 @@ func TestEventsCarryTheTicketOfTheirDelivery(t *testing.T) {
 		t.Errorf("the standalone event is %+v", e)
 	}
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	if e := r.final(t, hang); e.Ticket != "t1" {
-		t.Errorf("the end of the first has ticket %q", e.Ticket)
-	}
+	commontest.EqualIn(t, "the end of the first has ticket", "t1", r.final(t, hang).Ticket)
 }
 
 func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
@@ -97,9 +84,7 @@ func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
 	number := string(wire.Lookup(lines[len(lines)-2], "id"))
 	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"id\":`+number+`,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
 	r.none(t, d)
-	if r.Counts().Late != 1 {
-		t.Errorf("%d late messages, want 1", r.Counts().Late)
-	}
+	commontest.Equal(t, 1, r.Counts().Late)
 	commontest.Eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
 }
 
@@ -120,9 +105,7 @@ func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
 	r := newRig(t, "normal")
 	d := r.call("1", "hang", "0")
 	r.Deliver(Delivery{ID: storage.StreamID(d), Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
-	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen())); diff != "" {
-		t.Errorf("the process got (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "the process", []string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen()))
 	r.none(t, d)
 }
 
@@ -130,18 +113,15 @@ func TestResponsesInADeliveryAreDropped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
 	r.deliver(`{"jsonrpc":"2.0","id":1,"result":{}}`)
-	if r.Counts().Unknown != 1 || len(r.Processes()) != 0 {
-		t.Errorf("counts %+v, processes %+v", r.Counts(), r.Processes())
-	}
+	commontest.EqualIn(t, "counts unknown", 1, r.Counts().Unknown)
+	commontest.EqualIn(t, "counts", 0, len(r.Processes()))
 }
 
 func TestEventIsOneLineOfUTF8(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
 	d := r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\r\"id\":$ID,\r\"result\":\"a\\xffb\"}\r\n"`)
-	if e := r.final(t, d); string(e.Raw) != `{"jsonrpc":"2.0","id":1,"result":"a�b"}` {
-		t.Errorf("got %q", e.Raw)
-	}
+	commontest.Equal(t, `{"jsonrpc":"2.0","id":1,"result":"a�b"}`, string(r.final(t, d).Raw))
 }
 
 // FuzzOutput has a server write random output, before and after the handshake.
@@ -187,9 +167,7 @@ func FuzzOutput(f *testing.F) {
 				ends++
 			}
 		}
-		if ends != 1 {
-			t.Errorf("the stream ended %d times", ends)
-		}
+		commontest.EqualIn(t, "the stream ended", 1, ends)
 	})
 }
 
@@ -197,29 +175,21 @@ func TestSlowCallIsCancelledAndTheProcessLivesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = 50 * time.Millisecond })
 	pid := r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"test/pid"}`))
-	id, message, code, data := r.failure(r.call("2", "hang", "0"))
-	if id != "2" || code != -32603 || data.Phase != PhaseToolCall || data.Limit != 0.05 || data.Setting != "tool_timeout_sec" {
-		t.Errorf("got id %s, code %d, data %+v", id, code, data)
+	f := r.failure(r.call("2", "hang", "0"))
+	if f.ID != "2" || f.Code != -32603 || f.Phase != PhaseToolCall || f.Limit != 0.05 || f.Setting != "tool_timeout_sec" {
+		t.Errorf("got id %s, code %d, data %+v", f.ID, f.Code, f)
 	}
-	if want := `server "fake": did not answer tools/call within 50ms (tool_timeout_sec); it was cancelled`; message != want {
-		t.Errorf("got %q, want %q", message, want)
-	}
+	commontest.Equal(t, `server "fake": did not answer tools/call within 50ms (tool_timeout_sec); it was cancelled`, f.Message)
 	lines := r.seen()
-	if got := methods(lines[len(lines)-3:]); !slices.Equal(got, []string{wire.NotifyCancelled, wire.MethodPing, wire.MethodToolsList}) {
-		t.Errorf("the process got %s at last", got)
-	}
-	if got := r.result(r.deliver(`{"jsonrpc":"2.0","id":3,"method":"test/pid"}`)); string(got) != string(pid) {
-		t.Errorf("process %s became %s", pid, got)
-	}
+	commontest.SameIn(t, "the process", []string{wire.NotifyCancelled, wire.MethodPing, wire.MethodToolsList}, methods(lines[len(lines)-3:]))
+	commontest.Equal(t, string(pid), string(r.result(r.deliver(`{"jsonrpc":"2.0","id":3,"method":"test/pid"}`))))
 }
 
 func TestARequestThatIsNoCallHasTheDeadlineToo(t *testing.T) {
 	inBubble(t, Server{ToolTimeout: time.Minute}, func(t *testing.T, d dialogue) {
 		read := d.deliver(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{}}`)
 		time.Sleep(time.Minute)
-		if _, message, _, data := d.failure(read); data.Phase != PhaseRuntime || data.Setting != "tool_timeout_sec" {
-			t.Errorf("got %q %+v", message, data)
-		}
+		commontest.EqualIn(t, "setting", "tool_timeout_sec", d.fails(read, PhaseRuntime, "").Setting)
 	})
 }
 

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -64,9 +62,7 @@ func TestFreshProcessIsAskedForItsLists(t *testing.T) {
 	plain, rich, same := r.told("1", plainClient), r.told("2", richClient), r.told("3", sameClient)
 	var hashes map[string]string
 	commontest.OK(t, json.Unmarshal(plain.Fingerprint, &hashes))
-	if diff := cmp.Diff([]string{wire.MethodResourcesList, wire.MethodResourceTemplatesList, wire.MethodToolsList}, slices.Sorted(maps.Keys(hashes))); diff != "" {
-		t.Errorf("lists (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "lists", []string{wire.MethodResourcesList, wire.MethodResourceTemplatesList, wire.MethodToolsList}, slices.Sorted(maps.Keys(hashes)))
 	if plain.ticket != "" || plain.Own || string(plain.Fingerprint) != string(rich.Fingerprint) {
 		t.Errorf("%+v and %+v", plain, rich)
 	}
@@ -94,9 +90,7 @@ func TestProcessThatIsNotComparedSaysNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"resources/templates/list"}`))
 			seen := string(r.result(r.deliverIn("s", "seen")))
-			if asked := strings.Contains(seen, wire.MethodToolsList); asked != (name == "fails") {
-				t.Errorf("%s: the process was asked: %t", name, asked)
-			}
+			commontest.EqualIn(t, name, name == "fails", strings.Contains(seen, wire.MethodToolsList))
 			for _, v := range r.left() {
 				if l, ok := v.(toldLists); ok {
 					t.Errorf("%s: %+v", name, l)
@@ -110,7 +104,5 @@ func TestStatelessProcessIsAskedForItsListsInItsOwnProtocol(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", surveys)
 	r.told("s", plainClient)
-	if seen := string(r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"test/seen"}`))); !strings.Contains(seen, `"method":"tools/list","params":{"_meta":{`) {
-		t.Errorf("it has got %s", seen)
-	}
+	commontest.Contains(t, "it has", `"method":"tools/list","params":{"_meta":{`, string(r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"test/seen"}`))))
 }

@@ -68,12 +68,8 @@ func TestToolThatRunsAsATaskOnlyIsRunAsOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "tasks")
 	stream := r.deliver(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"works","arguments":{"n":9007199254740993},"_meta":{"progressToken":"p"}}}`)
-	if e := r.event(t, stream); string(wire.Lookup(e.Raw, "params", "progressToken")) != `"p"` {
-		t.Errorf("the first event is %s", e.Raw)
-	}
-	if got := string(r.result(stream)); got != `{"content":[],"done":"t-1"}` {
-		t.Errorf("got %s", got)
-	}
+	commontest.EqualIn(t, "the first event", `"p"`, string(wire.Lookup(r.event(t, stream).Raw, "params", "progressToken")))
+	commontest.Equal(t, `{"content":[],"done":"t-1"}`, string(r.result(stream)))
 	seen := r.seen()
 	want := []string{wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall, wire.MethodToolsList, wire.MethodToolsCall, wire.MethodTasksResult}
 	if diff := cmp.Diff(want, methods(seen)); diff != "" {
@@ -85,9 +81,7 @@ func TestToolThatRunsAsATaskOnlyIsRunAsOne(t *testing.T) {
 	}
 	ids := []string{string(wire.Lookup(seen[2], "id")), string(wire.Lookup(again, "id")), string(wire.Lookup(seen[5], "id"))}
 	slices.Sort(ids)
-	if len(slices.Compact(ids)) != 3 {
-		t.Errorf("ids were used twice: %v", ids)
-	}
+	commontest.EqualIn(t, "ids were used twice", 3, len(slices.Compact(ids)))
 	r.none(t, "") // clients do not see what the server reports about its task
 }
 
@@ -96,64 +90,42 @@ func TestClientsAreNotToldOfTasksOfTheLegacyEra(t *testing.T) {
 	r := newRig(t, "tasks")
 	init := r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
 	want := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"}}`
-	if string(init) != want {
-		t.Errorf("initialize is answered with %s", init)
-	}
-	if h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true }); string(h.result) != want {
-		t.Errorf("the record is %s", h.result)
-	}
+	commontest.EqualIn(t, "initialize is answered", want, string(init))
+	commontest.EqualIn(t, "the record", want, string(find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true }).result))
 	list := r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))
-	if want := `{"tools":[{"name":"works","execution":{"taskSupport":"optional"}, "x":1e2},{"name":"b","execution":{"taskSupport":"optional"}},{"name":"c"}],"nextCursor":"n"}`; string(list) != want {
-		t.Errorf("the list is %s", list)
-	}
+	commontest.EqualIn(t, "the list", `{"tools":[{"name":"works","execution":{"taskSupport":"optional"}, "x":1e2},{"name":"b","execution":{"taskSupport":"optional"}},{"name":"c"}],"nextCursor":"n"}`, string(list))
 }
 
 func TestServerWithoutTasksIsNotCalledForOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "tasks not declared")
-	if _, message, code, _ := r.failure(r.call("1", "hangs", `{}`)); code != int(wire.CodeMethodNotFound) || message != "requires a task" {
-		t.Errorf("got %d %s", code, message)
-	}
-	if list := r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)); !strings.Contains(string(list), `"required"`) {
-		t.Errorf("the list is %s", list)
-	}
+	commontest.EqualIn(t, "code", wire.CodeMethodNotFound, r.fails(r.call("1", "hangs", `{}`), "", "requires a task").Code)
+	commontest.Contains(t, "the list", `"required"`, string(r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))))
 }
 
 // The box does not call a tool again if the tool has run or may have run.
 func TestToolThatIsNoTaskIsCalledOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "tasks")
-	if got := string(r.result(r.call("1", "plain", `{}`))); got != `{"echo":{}}` {
-		t.Errorf("got %s", got)
-	}
-	if _, message, code, _ := r.failure(r.call("2", "no such tool", `{}`)); code != int(wire.CodeMethodNotFound) || message != "no such tool" {
-		t.Errorf("got %d %s", code, message)
-	}
+	commontest.Equal(t, `{"echo":{}}`, string(r.result(r.call("1", "plain", `{}`))))
+	commontest.EqualIn(t, "code", wire.CodeMethodNotFound, r.fails(r.call("2", "no such tool", `{}`), "", "no such tool").Code)
 	for id := range 2 {
-		if got := string(r.result(r.call(strconv.Itoa(3+id), "error", `{}`))); !strings.Contains(got, "of another server") {
-			t.Errorf("got %s", got)
-		}
+		commontest.Contains(t, "", "of another server", string(r.result(r.call(strconv.Itoa(3+id), "error", `{}`))))
 	}
 	want := []string{
 		wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall, wire.MethodToolsCall,
 		wire.MethodToolsList, wire.MethodToolsList, wire.MethodToolsCall, wire.MethodToolsCall,
 	}
-	if diff := cmp.Diff(want, methods(r.seen())); diff != "" {
-		t.Errorf("the server was told (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "the server was told", want, methods(r.seen()))
 }
 
 func TestToolThatIsKnownToBeATaskIsCalledAsOneAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "tasks")
 	r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"n"}}`))
-	if _, message, _, _ := r.failure(r.call("2", "fails", `{}`)); message != "failed" {
-		t.Errorf("a task that failed is told as %s", message)
-	}
+	commontest.EqualIn(t, "message", "failed", r.failure(r.call("2", "fails", `{}`)).Message)
 	want := []string{wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsList, wire.MethodToolsCall, wire.MethodTasksResult}
-	if diff := cmp.Diff(want, methods(r.seen())); diff != "" {
-		t.Errorf("the server was told (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "the server was told", want, methods(r.seen()))
 }
 
 func TestTaskAsksTheClientOfItsCall(t *testing.T) {
@@ -166,9 +138,7 @@ func TestTaskAsksTheClientOfItsCall(t *testing.T) {
 		t.Fatalf("asked %s", q.Raw)
 	}
 	r.Answer("s", id, []byte(`{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept"}}`))
-	if got := string(wire.Lookup(r.result(stream), "heard", "result", "action")); got != `"accept"` {
-		t.Errorf("the task heard %s", got)
-	}
+	commontest.EqualIn(t, "the task", `"accept"`, string(wire.Lookup(r.result(stream), "heard", "result", "action")))
 }
 
 func TestTaskEndsWithItsCall(t *testing.T) {
