@@ -70,9 +70,8 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	commontest.OK(t, <-got)
 	commontest.Eventually(t, "the install of the killed one is gone", func() bool { return !commontest.Alive(pid) })
 	made, err := filepath.Glob(filepath.Join(r.root, "cache/python/*/made-*"))
-	if err != nil || len(made) != 1 {
-		t.Error("an unfinished install is left:", made, err)
-	}
+	commontest.OK(t, err)
+	commontest.EqualIn(t, "an unfinished install is left", 1, len(made))
 }
 
 // Several programs that start at the same time install only once.
@@ -84,15 +83,11 @@ func TestProgramsAtOnceInstallOnce(t *testing.T) {
 	for range 6 {
 		cmd := r.other()
 		all.Go(func() {
-			if err := cmd.Run(); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, cmd.Run())
 		})
 	}
 	all.Wait()
-	if r.count("venv") != 1 {
-		t.Error(r.log())
-	}
+	r.noted(1, "venv")
 }
 
 // A start that is killed at any moment leaves nothing that stops the next start.
@@ -130,9 +125,7 @@ func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
 	if err != nil || !there(one) || !there(two) || releaseThree() != nil || there(three) {
 		t.Error("a living runner's folder was removed:", err)
 	}
-	if err := errors.Join(release(), releaseTwo()); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, errors.Join(release(), releaseTwo()))
 	if left := list(t, root); len(left) != 1 { // the lock
 		t.Error(left)
 	}

@@ -29,9 +29,8 @@ func TestCacheIsWhereItCanBeWritten(t *testing.T) {
 		{[]string{named, data}, named}, {[]string{none, data}, data}, {[]string{none, filepath.Join(file, "b")}, ""},
 	} {
 		got, err := firstWritable(c.folders...)
-		if got != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("of %v: %s, %v", c.folders, got, err)
-		}
+		commontest.Equal(t, c.want, got)
+		commontest.Equal(t, c.want != "", err == nil)
 		if want := fmt.Sprintf("the cache %s cannot be written by uid %d: mkdir %s: not a directory", c.folders[0], os.Geteuid(), file); err != nil &&
 			(!strings.HasPrefix(err.Error(), want) || !strings.HasSuffix(err.Error(), ": set DORMOUSE_CACHE to a folder that can be written")) {
 			t.Error("it does not say why, and what to do:", err)

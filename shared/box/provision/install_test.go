@@ -77,9 +77,8 @@ func TestDependenciesAreInstalledOncePerManifest(t *testing.T) {
 		t.Error("another manifest is another install:", r.log())
 	}
 	r.write(map[string]string{"version": "cpython-312 3.12.0 test\n"})
-	if r.stage(s); r.count("venv") != 3 {
-		t.Error("another Python is another install:", r.log())
-	}
+	r.stage(s)
+	commontest.EqualIn(t, "another Python is another install", 3, r.count("venv"))
 }
 
 func TestManifestsOfEveryKindAreFound(t *testing.T) {
@@ -122,17 +121,13 @@ func TestInstallOfAProjectFollowsItsSource(t *testing.T) {
 	s := r.python(map[string]string{"host/pyproject.toml": "[project]", "host/a.py": "1"})
 	l := r.stage(s)
 	r.stage(s)
-	if r.count("venv") != 1 {
-		t.Error(r.log())
-	}
+	r.noted(1, "venv")
 	commontest.OK(t, os.WriteFile(filepath.Join(l.Workspace, "a.py"), []byte("of the process"), 0o600))
-	if r.stage(s); r.count("venv") != 1 {
-		t.Error("what the process writes starts an install:", r.log())
-	}
+	r.stage(s)
+	commontest.EqualIn(t, "what the process writes starts an install", 1, r.count("venv"))
 	r.write(map[string]string{"host/a.py": "2"})
-	if r.stage(s); r.count("venv") != 2 {
-		t.Error("the installed project is not the source:", r.log())
-	}
+	r.stage(s)
+	commontest.EqualIn(t, "the installed project is not the source", 2, r.count("venv"))
 }
 
 func TestRequirementsThatNameOthersAreFollowed(t *testing.T) {
@@ -143,15 +138,12 @@ func TestRequirementsThatNameOthersAreFollowed(t *testing.T) {
 	r.stage(s)
 	for i, name := range []string{"host/constraints.txt", "host/req/more.txt", "host/req/base.txt"} {
 		r.write(map[string]string{name: "other==1\n"})
-		if r.stage(s); r.count("venv") != i+2 {
-			t.Errorf("%s is no part of the key", name)
-		}
+		r.stage(s)
+		r.noted(i+2, "venv")
 	}
 	for _, text := range []string{"-r ../outside.txt", "-r requirements.txt"} {
 		r.write(map[string]string{"host/requirements.txt": text, "outside.txt": "a"})
-		if e := r.failure(s); e.Phase != DepInstall {
-			t.Error(text, e)
-		}
+		commontest.EqualIn(t, "phase", DepInstall, r.failure(s).Phase)
 	}
 }
 
@@ -163,9 +155,7 @@ func TestManifestThatIsTooLargeIsRefused(t *testing.T) {
 	if e.Phase != DepInstall || e.ExitCode != nil || !strings.Contains(e.Error(), "manifest requirements.txt is over the limit of 10 MiB") {
 		t.Error(e)
 	}
-	if r.count("venv") != 0 {
-		t.Error(r.log())
-	}
+	r.noted(0, "venv")
 	r.write(map[string]string{"host/requirements.txt": strings.Repeat("#", maxManifest)})
 	r.stage(s)
 }
@@ -181,9 +171,7 @@ func TestFailedInstallTellsExitCodeAndTheEndOfStderr(t *testing.T) {
 	if e.Phase != DepInstall || e.ExitCode == nil || *e.ExitCode != 17 || len([]rune(e.Stderr)) != 500 {
 		t.Errorf("%+v, %d characters", e, len([]rune(e.Stderr)))
 	}
-	if want := "dependency install failed (exit 17): " + e.Stderr; e.Error() != want {
-		t.Errorf("got %s", e)
-	}
+	commontest.Equal(t, "dependency install failed (exit 17): "+e.Stderr, e.Error())
 	if !strings.HasSuffix(e.Stderr, "ä end: https://***@host/x") {
 		t.Errorf("stderr ends in %q", e.Stderr[len(e.Stderr)-40:])
 	}
@@ -204,17 +192,13 @@ func TestOutputOfAnInstallIsKept(t *testing.T) {
 		return string(data)
 	}
 	r.write(map[string]string{"pip": "echo out; echo err >&2; exit 1\n"})
-	if e := r.failure(s); e.Phase != DepInstall {
-		t.Error(e)
-	}
+	commontest.EqualIn(t, "phase", DepInstall, r.failure(s).Phase)
 	if got := kept("locks/*.output"); !strings.Contains(got, "out\n") || !strings.Contains(got, "err\n") {
 		t.Errorf("kept %q", got)
 	}
 	r.write(map[string]string{"pip": "echo fine\n"})
 	r.stage(s)
-	if got := kept("python/*/output"); got != "fine\n" {
-		t.Errorf("kept %q", got)
-	}
+	commontest.EqualIn(t, "kept", "fine\n", kept("python/*/output"))
 }
 
 func TestInstallHasACleanEnvironment(t *testing.T) {
@@ -271,9 +255,8 @@ func TestVirtualEnvironmentWhoseInterpreterIsGoneIsMadeAnew(t *testing.T) {
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
 	l := r.stage(s)
 	commontest.OK(t, os.Remove(filepath.Join(l.Env["VIRTUAL_ENV"], "bin/python")))
-	if r.stage(s); r.count("venv") != 2 {
-		t.Error(r.log())
-	}
+	r.stage(s)
+	r.noted(2, "venv")
 }
 
 func TestInstallWithoutPythonSaysWhatToDo(t *testing.T) {
@@ -293,9 +276,7 @@ func TestPythonOfAVirtualEnvironmentThatCannotBeMadeAnewIsThatOfTheSystem(t *tes
 	r.fakePython()
 	r.write(map[string]string{"host/.venv/bin/python3": "", "host/s.py": ""})
 	l := r.stage(Server{Command: r.host() + "/.venv/bin/python3", HostPath: r.host()})
-	if l.Command != "python3" {
-		t.Errorf("command %q", l.Command)
-	}
+	commontest.EqualIn(t, "command", "python3", l.Command)
 }
 
 // Requirements may name folders, archives and indexes. Folders are built, and the others
@@ -313,18 +294,14 @@ func TestRequirementsMayNameFoldersAndIndexes(t *testing.T) {
 		"wanted --index-url https://index/simple -f " + r.host() + "/wheels a " + r.host() + "/b-1-py3-none-any.whl /",
 		"/project-1-py3-none-any.whl[cli] /", "\n--index-url https://index/simple\n-f " + r.host() + "/wheels\n",
 	} {
-		if !strings.Contains(log, want) {
-			t.Errorf("the log lacks %q:\n%s", want, log)
-		}
+		commontest.Contains(t, "the log lacks", want, log)
 	}
 	if r.count("build") != 4 { // once for the lock, once for the install
 		t.Error(log)
 	}
 	for _, text := range []string{"../outside\n", "x @ file:///etc\n", "-c ../outside.txt\n"} {
 		r.write(map[string]string{"host/requirements.txt": text})
-		if e := r.failure(s); e.Phase != DepInstall {
-			t.Error(text, e)
-		}
+		commontest.EqualIn(t, "phase", DepInstall, r.failure(s).Phase)
 	}
 }
 
@@ -352,25 +329,17 @@ func TestLockedNodeDependenciesAreInstalledOnce(t *testing.T) {
 	r.write(map[string]string{"npm-does": "cp package.json \"$PIP_LOG_OF_TEST.package\"; ls -A >>\"$PIP_LOG_OF_TEST\"; mkdir -p node_modules/m\n"})
 	l := r.stage(s)
 	r.stage(s)
-	if r.count("npm ci ") != 1 {
-		t.Error(r.log())
-	}
+	r.noted(1, "npm ci ")
 	link, err := os.Readlink(filepath.Join(l.Workspace, "node_modules"))
 	if err != nil || !strings.HasPrefix(link, filepath.Join(r.root, "cache", "node")) || !strings.HasPrefix(link, l.Reads[0]) {
 		t.Error(link, err, l.Reads)
 	}
-	if got := list(t, link); len(got) != 1 {
-		t.Errorf("modules %v", got)
-	}
-	if l.Path[0] != filepath.Join(link, ".bin") {
-		t.Error(l.Path)
-	}
+	commontest.EqualIn(t, "modules", 1, len(list(t, link)))
+	commontest.Equal(t, filepath.Join(link, ".bin"), l.Path[0])
 	if data, err := os.ReadFile(filepath.Join(r.root, "log.package")); string(data) != `{"name":"a"}` {
 		t.Error("scripts of the project were to be run", string(data), err)
 	}
-	if r.count(".npmrc") != 1 {
-		t.Error("npm has not seen its settings:", r.log())
-	}
+	commontest.EqualIn(t, "npm has not seen its settings", 1, r.count(".npmrc"))
 	if _, err := os.Stat(filepath.Join(l.Reads[0], ".npmrc")); !os.IsNotExist(err) {
 		t.Error("a token stays in the cache:", err)
 	}
@@ -384,17 +353,14 @@ func TestAnotherLockOrNodeIsAnotherInstall(t *testing.T) {
 	} {
 		r.write(files)
 		first := r.stage(s)
-		if r.count("npm ci ") != i+1 {
-			t.Error(files, r.log())
-		}
+		r.noted(i+1, "npm ci ")
 		if link, err := os.Readlink(filepath.Join(first.Workspace, "node_modules")); err != nil || !strings.HasPrefix(link, first.Reads[0]) {
 			t.Error("the workspace has an older install:", link, err)
 		}
 	}
 	r.write(map[string]string{"host/index.js": "2"})
-	if r.stage(s); r.count("npm ci ") != 4 {
-		t.Error("the source is no part of it:", r.log())
-	}
+	r.stage(s)
+	commontest.EqualIn(t, "the source is no part of it", 4, r.count("npm ci "))
 }
 
 // Without a lock the packages are resolved once, and stay the same.
@@ -407,9 +373,8 @@ func TestNodeWithoutLockIsResolvedOnce(t *testing.T) {
 		t.Error(r.log())
 	}
 	r.write(map[string]string{"host/package.json": `{"dependencies":{"m":"^2"}}`})
-	if r.stage(s); r.count("npm install ") != 2 {
-		t.Error(r.log())
-	}
+	r.stage(s)
+	r.noted(2, "npm install ")
 	r.write(map[string]string{"host/package.json": `{"dependencies":{"m":"file:../m"}}`})
 	if e := r.failure(s); e.Phase != DepInstall || !strings.Contains(e.Error(), "run npm install") {
 		t.Error(e)
@@ -496,10 +461,6 @@ func TestCredentialsInAddressesAreHidden(t *testing.T) {
 		"://":                               "://",
 		"mail a@b":                          "mail a@b",
 	} {
-		t.Run(in, func(t *testing.T) {
-			if got := withoutCredentials(in); got != want {
-				t.Errorf("%q became %q, want %q", in, got, want)
-			}
-		})
+		commontest.EqualIn(t, in, want, withoutCredentials(in))
 	}
 }

@@ -78,9 +78,7 @@ func TestAKeptInstallIsUnpackedAndNotInstalled(t *testing.T) {
 		t.Error(r.log())
 	}
 	left, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/made-*"))
-	if len(left) != 1 {
-		t.Error("left behind:", left)
-	}
+	commontest.EqualIn(t, "left behind", 1, len(left))
 }
 
 // A kept install that Unpack refuses, for instance because its digest differs, is not used either.
@@ -139,9 +137,8 @@ func TestAKeptInstallFitsItsRequest(t *testing.T) {
 		change()
 		want++
 		for range 2 {
-			if r.wake(kept, s); len(kept.packed) != want {
-				t.Errorf("change %d: kept are %d", want-1, len(kept.packed))
-			}
+			r.wake(kept, s)
+			commontest.EqualIn(t, "change", want, len(kept.packed))
 		}
 	}
 }

@@ -3,7 +3,7 @@ package provision
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestAServerGetsTheNetworkOfTheMachineUnlessItsEntrySaysOtherwise(t *testing.T) {
@@ -25,10 +25,6 @@ func TestAServerGetsTheNetworkOfTheMachineUnlessItsEntrySaysOtherwise(t *testing
 			map[string]string{"GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, Network(machine, c.env, c.unset)); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", name, diff)
-			}
-		})
+		commontest.SameIn(t, name, c.want, Network(machine, c.env, c.unset))
 	}
 }

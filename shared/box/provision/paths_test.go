@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -31,9 +29,7 @@ func TestPathsBelowTheHostPathAreRewritten(t *testing.T) {
 		{"--flag", "--flag"},
 		{"", ""},
 	} {
-		if got := rewritePath(c.path, from, "/w"); got != c.want {
-			t.Errorf("%q became %q, want %q", c.path, got, c.want)
-		}
+		commontest.EqualIn(t, c.path, c.want, rewritePath(c.path, from, "/w"))
 	}
 }
 
@@ -58,9 +54,8 @@ func TestCommandsOfAVirtualEnvironmentBecomePlain(t *testing.T) {
 		{"npx", "npx", ""},
 	} {
 		got, plain := rewriteCommand(c.cmd, from, "/w")
-		if got != c.want || plain != c.plain {
-			t.Errorf("%q became %q (%q), want %q (%q)", c.cmd, got, plain, c.want, c.plain)
-		}
+		commontest.EqualIn(t, c.cmd, c.want, got)
+		commontest.EqualIn(t, "plain", c.plain, plain)
 	}
 }
 
@@ -94,9 +89,7 @@ func TestCommandLineIsThatOfTheWorkspace(t *testing.T) {
 				c.want[i] = strings.ReplaceAll(w, "$W", l.Workspace)
 			}
 			commontest.Same(t, c.want, got)
-			if diff := cmp.Diff(before, append([]string{}, c.s.Args...)); diff != "" {
-				t.Error("the configured arguments were changed", diff)
-			}
+			commontest.SameIn(t, "the configured arguments were changed", before, append([]string{}, c.s.Args...))
 		})
 	}
 }
@@ -105,9 +98,8 @@ func TestCwdThatLeadsOutIsRefused(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/": ""})
 	e := r.failure(Server{Command: "a", Cwd: "../..", HostPath: r.host()})
-	if e.Phase != SessionCreate || !strings.Contains(e.Error(), "leads out of the workspace") {
-		t.Error(e)
-	}
+	commontest.EqualIn(t, "phase", SessionCreate, e.Phase)
+	commontest.Contains(t, "", "leads out of the workspace", e.Error())
 }
 
 // The host path is inferred from absolute paths in command and arguments.
@@ -136,11 +128,7 @@ func TestHostPathIsInferred(t *testing.T) {
 		{"no further than the repository", "a", []string{at("repo/tool/main.py")}, at("repo/tool")},
 		{"nothing in common but the disk", "a", []string{at("plain/server.py"), "/nonexistent"}, at("plain")},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := InferHostPath(c.cmd, c.args); got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
-		})
+		commontest.EqualIn(t, c.name, c.want, InferHostPath(c.cmd, c.args))
 	}
 }
 
@@ -148,13 +136,10 @@ func TestAutoStagesWhatIsInferred(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/package.json": "{}", "host/dist/index.js": "x"})
 	l := r.stage(Server{Command: "node", Args: []string{r.host() + "/dist/index.js"}, HostPath: Auto})
-	if l.Args[0] != l.Workspace+"/dist/index.js" {
-		t.Errorf("got %+v", l)
-	}
+	commontest.Equal(t, l.Workspace+"/dist/index.js", l.Args[0])
 	e := r.failure(Server{Command: "node", Args: []string{"index.js"}, HostPath: Auto})
-	if e.Phase != SessionCreate || !strings.Contains(e.Error(), "write the folder itself") {
-		t.Error(e)
-	}
+	commontest.EqualIn(t, "phase", SessionCreate, e.Phase)
+	commontest.Contains(t, "", "write the folder itself", e.Error())
 }
 
 func TestHostPathIsAFolderAndNotOneOfTheSystem(t *testing.T) {

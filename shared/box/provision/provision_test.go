@@ -148,6 +148,14 @@ func (r *rig) count(start string) int {
 	return n
 }
 
+// noted checks how often the scripts have noted a line that begins with start.
+func (r *rig) noted(want int, start string) {
+	r.t.Helper()
+	if n := r.count(start); n != want {
+		r.t.Errorf("%q was noted %d times, want %d: %q", start, n, want, r.log())
+	}
+}
+
 // installing returns the pid that the install notes. It waits for it.
 func (r *rig) installing() (pid int) {
 	r.t.Helper()
@@ -195,12 +203,8 @@ func TestServerThatNeedsNothingIsLaunchedAsItIs(t *testing.T) {
 	if l.Command != "/usr/bin/env" || strings.Join(l.Args, " ") != "a /b" || l.Cwd != "/tmp" || l.Workspace != "" || len(l.Env)+len(l.Path) != 0 {
 		t.Errorf("got %+v", l)
 	}
-	if left := list(t, r.root); len(left) != 0 {
-		t.Errorf("it left %v", left)
-	}
-	if len(r.said) != 0 {
-		t.Error(r.said)
-	}
+	commontest.EqualIn(t, "it left", 0, len(list(t, r.root)))
+	commontest.Equal(t, 0, len(r.said))
 }
 
 func TestWorkspaceWithoutHostPathIsEmptyAndWhereTheProcessWorks(t *testing.T) {
@@ -242,7 +246,6 @@ func TestWritableHostPathIsTheWorkspaceAsItIs(t *testing.T) {
 	if l.Workspace != r.host() || l.Cwd != r.host() || l.Command != r.host()+"/.venv/bin/python" || l.Args[0] != r.host()+"/s.py" {
 		t.Errorf("got %+v", l)
 	}
-	if after := list(t, r.host()); len(after) != len(before) || len(r.said) != 0 {
-		t.Errorf("something was done: %v %v", after, r.said)
-	}
+	commontest.EqualIn(t, "something was done", len(before), len(list(t, r.host())))
+	commontest.EqualIn(t, "something was done", 0, len(r.said))
 }

@@ -112,9 +112,7 @@ func TestRealPackagesRunAlsoWithoutNetwork(t *testing.T) {
 			t.Parallel()
 			cfg := real(t.TempDir())
 			for range 2 {
-				if got := execute(t, stageReal(t, New(cfg, Server{Command: command, Args: c.args}))); !strings.Contains(got, c.said) {
-					t.Errorf("said %q", got)
-				}
+				commontest.Contains(t, "said", c.said, execute(t, stageReal(t, New(cfg, Server{Command: command, Args: c.args}))))
 				for _, registry := range []string{"npm_config_registry", "PIP_INDEX_URL", "UV_DEFAULT_INDEX"} {
 					cfg.Environ[registry] = "http://127.0.0.1:1" // nobody answers there
 				}
@@ -171,9 +169,8 @@ func TestRealUvIsFetchedOnce(t *testing.T) {
 func TestUvIsThatOfTheImages(t *testing.T) {
 	for _, name := range []string{"Dockerfile", "machine.py", "push.sh"} {
 		text, err := os.ReadFile(filepath.Join("../../../infra/image", name))
-		if err != nil || !strings.Contains(string(text), "/uv:"+uvVersion) {
-			t.Errorf("%s has another uv than %s: %v", name, uvVersion, err)
-		}
+		commontest.OK(t, err)
+		commontest.Contains(t, "", "/uv:"+uvVersion, string(text))
 	}
 }
 
@@ -213,9 +210,7 @@ func TestRealPythonFolderRunsInItsVirtualEnvironment(t *testing.T) {
 	cfg := real(r.root)
 	s := New(cfg, Server{Command: r.host() + "/.venv/bin/python", Args: []string{r.host() + "/server.py"}, HostPath: r.host()})
 	l := stageReal(t, s)
-	if got, want := execute(t, l), "iniconfig True "+l.Workspace+"\n"; got != want {
-		t.Errorf("said %q, want %q", got, want)
-	}
+	commontest.EqualIn(t, "said", "iniconfig True "+l.Workspace+"\n", execute(t, l))
 }
 
 func TestRealPythonProjectHasItsProgram(t *testing.T) {
@@ -227,12 +222,8 @@ func TestRealPythonProjectHasItsProgram(t *testing.T) {
 	})
 	before := list(t, r.host())
 	s := New(real(r.root), Server{Command: r.host() + "/.venv/bin/my-srv", HostPath: r.host()})
-	if got := execute(t, stageReal(t, s)); got != "served\n" {
-		t.Errorf("said %q", got)
-	}
-	if after := list(t, r.host()); len(after) != len(before) {
-		t.Errorf("the install wrote into the host path: %v", after)
-	}
+	commontest.EqualIn(t, "said", "served\n", execute(t, stageReal(t, s)))
+	commontest.EqualIn(t, "the install wrote into the host path", len(before), len(list(t, r.host())))
 }
 
 func TestRealNodeFolderFindsItsModules(t *testing.T) {
@@ -244,9 +235,7 @@ func TestRealNodeFolderFindsItsModules(t *testing.T) {
 		"host/package-lock.json": lock, "host/index.js": "import n from 'is-number'; console.log(n(5), process.cwd())",
 	})
 	l := stageReal(t, New(real(r.root), Server{Command: "node", Args: []string{"index.js"}, HostPath: r.host()}))
-	if got, want := execute(t, l), "true "+l.Workspace+"\n"; got != want {
-		t.Errorf("said %q, want %q", got, want)
-	}
+	commontest.EqualIn(t, "said", "true "+l.Workspace+"\n", execute(t, l))
 }
 
 // Compiled modules work in an image and in a kept install, which do not preserve the

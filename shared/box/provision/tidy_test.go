@@ -57,9 +57,7 @@ func TestInstallThatNobodyUsesIsRemovedAndMadeAgain(t *testing.T) {
 			if n := r.tidy(Keep{Age: 30 * day}); n != 1 || there(l.Reads[0]) {
 				t.Errorf("removed %d", n)
 			}
-			if n := r.tidy(Keep{Age: 30 * day}); n != 0 {
-				t.Errorf("removed %d once more", n)
-			}
+			commontest.EqualIn(t, "removed", 0, r.tidy(Keep{Age: 30 * day}))
 			two := r.stager(server)
 			defer two.Close()
 			if again := r.stageWith(two); !there(again.Reads[0]) {
@@ -99,16 +97,10 @@ func TestInstallsThatWereNotUsedForLongestGoWhenThereIsTooMuch(t *testing.T) {
 		r.unused(l, time.Duration(10-i)*time.Hour)
 		all = append(all, l)
 	}
-	if n := r.tidy(Keep{Bytes: 1 << 20}); n != 0 {
-		t.Errorf("removed %d, and there is room", n)
-	}
-	if n := r.tidy(Keep{Bytes: 250_000}); n != 2 {
-		t.Errorf("removed %d", n)
-	}
+	commontest.EqualIn(t, "removed", 0, r.tidy(Keep{Bytes: 1 << 20}))
+	commontest.EqualIn(t, "removed", 2, r.tidy(Keep{Bytes: 250_000}))
 	for i, want := range []bool{true, false, false, true} {
-		if there(all[i].Reads[0]) != want {
-			t.Errorf("install %d is there: %t", i, !want)
-		}
+		commontest.EqualIn(t, "install", want, there(all[i].Reads[0]))
 	}
 }
 
@@ -119,13 +111,9 @@ func TestInstallThatWasNeverFinishedIsRemoved(t *testing.T) {
 	commontest.OK(t, os.Chtimes(filepath.Join(r.root, "cache", "npm", "k", "lock"), at, at))
 	unlock, _, err := tryLock(filepath.Join(r.root, "cache", "npm", "k", "lock"), unix.LOCK_EX)
 	commontest.OK(t, err)
-	if n := r.tidy(Keep{Age: 30 * day}); n != 0 {
-		t.Error("removed while it is being made")
-	}
+	commontest.EqualIn(t, "removed while it is being made", 0, r.tidy(Keep{Age: 30 * day}))
 	unlock()
-	if n := r.tidy(Keep{Age: 30 * day}); n != 1 {
-		t.Errorf("removed %d", n)
-	}
+	commontest.EqualIn(t, "removed", 1, r.tidy(Keep{Age: 30 * day}))
 	if _, err := os.Stat(filepath.Join(r.root, "cache", "work", "box-1", "made-1", "x")); err != nil {
 		t.Errorf("what is no install: %v", err)
 	}

@@ -100,9 +100,7 @@ func check(t *testing.T, line, kind string, want *request) {
 		t.Errorf("%s: left as it is", line)
 	default:
 		want.kind = kind
-		if diff := cmp.Diff(*want, got, cmp.AllowUnexported(request{}), cmp.Transformer("empty", func(s []string) string { return strings.Join(s, "|") })); diff != "" {
-			t.Error(line, diff)
-		}
+		commontest.Same(t, *want, got, cmp.AllowUnexported(request{}), cmp.Transformer("empty", func(s []string) string { return strings.Join(s, "|") }))
 	}
 }
 
@@ -120,9 +118,8 @@ func TestProgramOfAPackageIsTheOneNpxWouldTake(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := chooseBin(json.RawMessage(c.bin), request{name: c.name, program: c.program})
-			if got != c.want || (err == nil) != (c.want != "") {
-				t.Errorf("%s of %s: %q, %v", c.bin, c.name, got, err)
-			}
+			commontest.Equal(t, c.want, got)
+			commontest.Equal(t, c.want != "", err == nil)
 		})
 	}
 }
@@ -157,9 +154,8 @@ func TestProgramTheWorkspaceDependsOnIsTakenFromThere(t *testing.T) {
 	r.write(map[string]string{"host/package.json": "{}", "host/node_modules/.bin/srv": "local"})
 	s.HostPath = r.host()
 	l := r.stage(s)
-	if l.Command != l.Workspace+"/node_modules/.bin/srv" || r.count("npm") != 0 {
-		t.Errorf("got %+v, %v", l, r.log())
-	}
+	commontest.EqualIn(t, "command", l.Workspace+"/node_modules/.bin/srv", l.Command)
+	r.noted(0, "npm")
 }
 
 func TestPackageRunnerThatIsNotThereIsLeftToTheProcessStart(t *testing.T) {
@@ -204,9 +200,8 @@ func TestPackageIsInstalledOnceAndThenItsProgramIsExecuted(t *testing.T) {
 			}
 			before := len(r.log())
 			r.write(map[string]string{"latest": "2.0.0", "offline": ""})
-			if l := r.stage(s); l.Command != first.Command || len(r.log()) != before {
-				t.Error("a later start executes something:", r.log()[before:])
-			}
+			commontest.EqualIn(t, "a later start executes something", first.Command, r.stage(s).Command)
+			commontest.EqualIn(t, "a later start executes something", before, len(r.log()))
 			commontest.OK(t, os.Remove(filepath.Join(r.root, "offline")))
 			commontest.OK(t, os.RemoveAll(filepath.Join(r.root, "cache/locks"))) // as an operator does
 			if second := r.stage(s); second.Command == first.Command || r.count(c.installs) != 2 {
@@ -239,13 +234,10 @@ func TestUvxTakesFurtherPackagesAndInterpreters(t *testing.T) {
 	s := r.index()
 	s.Args = []string{"--with", "mcp<2", "--from", "py-srv==1.0.0", "py-srv", "x"}
 	r.stage(s)
-	if r.count("pip compile") != 1 || r.count("wanted py-srv==1.0.0 mcp<2") != 1 {
-		t.Error(r.log())
-	}
+	r.noted(1, "pip compile")
+	r.noted(1, "wanted py-srv==1.0.0 mcp<2")
 	s.Args = []string{"--python", "3.99", "py-srv"}
-	if l := r.stage(s); l.Command != "uvx" {
-		t.Errorf("another interpreter than the one asked for was taken: %+v", l)
-	}
+	commontest.EqualIn(t, "another interpreter than the one asked for was taken", "uvx", r.stage(s).Command)
 }
 
 func TestWhatACommandLineNeedsOnTheMachine(t *testing.T) {
@@ -258,12 +250,8 @@ func TestWhatACommandLineNeedsOnTheMachine(t *testing.T) {
 		"./uvx a":                          "./uvx",
 		"uvx --an-option-of-tomorrow what": "uvx",
 	} {
-		t.Run(line, func(t *testing.T) {
-			words := strings.Fields(line)
-			if got := Needs(words[0], words[1:]); got != want {
-				t.Errorf("%s needs %s, want %s", line, got, want)
-			}
-		})
+		words := strings.Fields(line)
+		commontest.EqualIn(t, line, want, Needs(words[0], words[1:]))
 	}
 }
 
@@ -300,7 +288,5 @@ func TestAnEmptyLockIsRefused(t *testing.T) {
 	for _, lock := range locks {
 		commontest.OK(t, os.WriteFile(lock, []byte("\n"), 0o600))
 	}
-	if e := r.failure(s); !strings.Contains(e.Error(), filepath.Base(locks[0])) {
-		t.Errorf("got %v, want an error that names the lock", e)
-	}
+	commontest.Contains(t, "", filepath.Base(locks[0]), r.failure(s).Error())
 }

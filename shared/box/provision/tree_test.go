@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
@@ -95,9 +94,8 @@ func TestLinksThatLeadOutAreRefused(t *testing.T) {
 			r.write(map[string]string{"secret": "hunter2", "host/ok": ""})
 			r.write(files)
 			e := r.failure(r.bare())
-			if e.Phase != SessionCreate || !strings.Contains(e.Error(), "leads out of the folder") {
-				t.Error(e)
-			}
+			commontest.EqualIn(t, "phase", SessionCreate, e.Phase)
+			commontest.Contains(t, "", "leads out of the folder", e.Error())
 		})
 	}
 }
@@ -206,20 +204,14 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 		r.write(map[string]string{"host/memory": "theirs"}) // the process has made a file of this name before
 		again()
 	})
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error("in the next box:", diff)
-	}
+	commontest.SameIn(t, "in the next box", want, got)
 	r.write(map[string]string{"host/main.py": "v3!!"})
 	want["main.py"], want["more"] = "v3!!", "2"
 	got = live(func(folder string) {
 		commontest.OK(t, os.WriteFile(filepath.Join(folder, "more"), []byte("2"), 0o600))
 	}, noNext)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error("in the third box:", diff)
-	}
-	if diff := cmp.Diff(want, live(nothing, noNext)); diff != "" {
-		t.Error("in the fourth box:", diff)
-	}
+	commontest.SameIn(t, "in the third box", want, got)
+	commontest.SameIn(t, "in the fourth box", want, live(nothing, noNext))
 }
 
 // A start that fails after its workspace was restored does no harm.

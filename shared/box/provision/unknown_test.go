@@ -3,6 +3,8 @@ package provision
 import (
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // What npm 11 and uv 0.9 print.
@@ -40,13 +42,9 @@ func TestPackageThatTheIndexDoesNotHaveIsNamed(t *testing.T) {
 			}
 			said := strings.ReplaceAll(c.said, "NAME", c.name)
 			err := installError(r.unknown(&commandError{code: 1, said: said, more: said}))
-			if got, want := err.Error(), c.want+": "+said; got != want {
-				t.Errorf("%s: %s\nwant %s", c.line, got, want)
-			}
+			commontest.EqualIn(t, c.line, c.want+": "+said, err.Error())
 		})
 	}
 	offline := &commandError{code: 1, said: "npm error code ENOTFOUND", more: "npm error code ENOTFOUND"}
-	if got := installError(request{name: "srv", kind: "npm"}.unknown(offline)).Error(); got != "dependency install failed (exit 1): npm error code ENOTFOUND" {
-		t.Errorf("without a network: %s", got)
-	}
+	commontest.EqualIn(t, "without a network", "dependency install failed (exit 1): npm error code ENOTFOUND", installError(request{name: "srv", kind: "npm"}.unknown(offline)).Error())
 }
