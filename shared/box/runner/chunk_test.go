@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -90,9 +91,7 @@ func TestMoreLongFramesThanPlacesWaitForOne(t *testing.T) {
 				t.Fatalf("%s came", f.Type)
 			}
 		}
-		if len(places) != frame.MaxTransfers {
-			t.Errorf("%d places were used", len(places))
-		}
+		commontest.Equal(t, frame.MaxTransfers, len(places))
 		b.pass(time.Minute)
 	})
 }

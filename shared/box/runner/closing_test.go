@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestHowAConnectionEndedSaysWhetherToComeBack(t *testing.T) {
@@ -35,9 +37,7 @@ func TestHowAConnectionEndedSaysWhetherToComeBack(t *testing.T) {
 		statuses(reconnectSeldom, 200, 302, 400, 401, 404, 410, 426),
 	} {
 		for err, want := range cases {
-			if got := reconnectionOf(err); got != want {
-				t.Errorf("after %v: got %d, want %d", err, got, want)
-			}
+			commontest.EqualIn(t, "after", want, reconnectionOf(err))
 		}
 	}
 }

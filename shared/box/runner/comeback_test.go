@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -85,9 +86,7 @@ func TestRunnerThatIsNotAdmittedDoesNotTryForEver(t *testing.T) {
 		if err := b.returned(); storage.CodeOf(err) != storage.Invalid || !errors.As(err, &refused) || refused.Status != 401 {
 			t.Errorf("Run returned %v", err)
 		}
-		if tries != 5 {
-			t.Errorf("%d attempts", tries)
-		}
+		commontest.Equal(t, 5, tries)
 	}, func(c *runner.Config) {
 		c.Dial = func(context.Context, string, http.Header) (runner.Conn, error) {
 			tries++
@@ -158,9 +157,7 @@ func TestCloseCodeOfTheHostIsRead(t *testing.T) {
 		received <- err
 	}()
 	go server.write(0x88, append([]byte{0x0f, 0xa1}, "somebody newer"...)) // 4001
-	if f := server.read(); f.opcode != 8 {
-		t.Errorf("the close was answered with opcode %d", f.opcode)
-	}
+	commontest.EqualIn(t, "the close was answered with opcode", 8, server.read().opcode)
 	var closed *runner.ClosedError
 	if err := <-received; !errors.As(err, &closed) || closed.Code != runner.CloseFenced || closed.Reason != "somebody newer" {
 		t.Errorf("got %v", err)

@@ -126,9 +126,7 @@ func TestMessagesGoOutInFramesTheGatewayTakes(t *testing.T) {
 				break
 			}
 		}
-		if err := <-sent; err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, <-sent)
 		if !bytes.Equal(got, message) {
 			t.Errorf("message of %d bytes came as %d others", size, len(got))
 		}

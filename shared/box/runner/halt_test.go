@@ -1,10 +1,10 @@
 package runner_test
 
 import (
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 )
@@ -14,9 +14,7 @@ func TestHaltOfASessionReachesTheBoxWhichGoesOn(t *testing.T) {
 		since := time.Now()
 		b.box.idleFrom(since)
 		b.send(frametest.Frame{Type: frame.TypeHalt, Session: "s1", By: "ada", In: 30_000})
-		if told := b.box.told(); !slices.Equal(told, []string{"halt s1 ada 30s"}) {
-			t.Errorf("the box was told %v", told)
-		}
+		commontest.SameIn(t, "the box was told", []string{"halt s1 ada 30s"}, b.box.told())
 		b.soon(frame.TypeBye, 3*time.Minute)
 		if idle := time.Since(since); idle < 2*time.Minute {
 			t.Errorf("said bye after %s", idle)
@@ -28,9 +26,7 @@ func TestBoxSleepsSoonAfterAllItsProcessesWereStopped(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.pass(20 * time.Second) // the runner knows that the box is busy
 		b.send(frametest.Frame{Type: frame.TypeHalt, By: "ada"})
-		if told := b.box.told(); !slices.Equal(told, []string{"halt  ada 0s"}) {
-			t.Errorf("the box was told %v", told)
-		}
+		commontest.SameIn(t, "the box was told", []string{"halt  ada 0s"}, b.box.told())
 		b.box.idleFrom(time.Now())
 		b.soon(frame.TypeBye, 2*time.Second)
 	})

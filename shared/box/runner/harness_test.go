@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -206,9 +207,7 @@ func (b *bench) returned() error {
 // returnedWith checks that Run has returned with an error of this code, or with none for "".
 func (b *bench) returnedWith(want storage.Code) {
 	b.t.Helper()
-	if err := b.returned(); storage.CodeOf(err) != want {
-		b.t.Errorf("Run returned %v", err)
-	}
+	commontest.EqualIn(b.t, "Run returned", want, storage.CodeOf(b.returned()))
 }
 
 func (b *bench) runs() {
@@ -495,7 +494,5 @@ func (x *recordingBox) IdleSince() (time.Time, bool) {
 
 func equal[T comparable](t *testing.T, what string, got, want []T) {
 	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
+	commontest.SameIn(t, what, want, got)
 }

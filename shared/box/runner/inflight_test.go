@@ -38,9 +38,7 @@ func TestPullIsRepeatedUntilEverythingHasCome(t *testing.T) {
 		b.welcome(b.dialed(), benchGen)
 		b.expect(frame.TypePull)
 		time.Sleep(2 * time.Second)
-		if pull := b.expect(frame.TypePull); pull.N != 1 {
-			t.Errorf("repeated pull has number %d", pull.N)
-		}
+		commontest.EqualIn(t, "repeated pull has number", 1, b.expect(frame.TypePull).N)
 		b.deliver("d1", fromInbox)
 		b.send(frametest.Frame{Type: frame.TypePulled, N: 1, IDs: ids("d1", "d2")})
 		time.Sleep(2 * time.Second)
@@ -55,18 +53,12 @@ func TestPullIsRepeatedUntilEverythingHasCome(t *testing.T) {
 func TestNudgePullsAnew(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.send(frametest.Frame{Type: frame.TypeNudge})
-		if pull := b.expect(frame.TypePull); pull.N != 2 {
-			t.Errorf("pull has number %d", pull.N)
-		}
+		commontest.EqualIn(t, "pull has number", 2, b.expect(frame.TypePull).N)
 		b.send(frametest.Frame{Type: frame.TypeNudge})
-		if pull := b.expect(frame.TypePull); pull.N != 3 {
-			t.Errorf("pull has number %d", pull.N)
-		}
+		commontest.EqualIn(t, "pull has number", 3, b.expect(frame.TypePull).N)
 		b.send(frametest.Frame{Type: frame.TypePulled, N: 2}) // it may not have seen the item of the second nudge
 		time.Sleep(2 * time.Second)
-		if pull := b.expect(frame.TypePull); pull.N != 3 {
-			t.Errorf("repeated pull has number %d", pull.N)
-		}
+		commontest.EqualIn(t, "repeated pull has number", 3, b.expect(frame.TypePull).N)
 		b.send(frametest.Frame{Type: frame.TypePulled, N: 3})
 		b.pass(time.Minute)
 	})
@@ -83,9 +75,8 @@ func TestDeliverIsExecutedOnceAndInFlightIsReportedAgain(t *testing.T) {
 			b.deliver("d1")
 			taken := b.expect(frame.TypeTaken)
 			equal(t, "tickets", taken.Tickets, []string{"ticket-d1"})
-			if taken.Gen != benchGen || taken.Box != benchBox {
-				t.Errorf("taken is of box %s, generation %d", taken.Box, taken.Gen)
-			}
+			commontest.EqualIn(t, "taken is of box", benchGen, taken.Gen)
+			commontest.EqualIn(t, "taken is of box", benchBox, taken.Box)
 		}
 		equal(t, "executed", b.box.told(), []string{"deliver d1", "deliver d2"})
 	})

@@ -1,10 +1,11 @@
 package runner
 
 import (
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // An alarm may ring while the loop does something else. If the loop then sets it again, the loop
@@ -23,8 +24,6 @@ func TestAnAlarmThatWasSetAgainForgetsWhatItWasSetTo(t *testing.T) {
 		for len(posted) > 0 {
 			(<-posted)()
 		}
-		if !slices.Equal(rang, []string{"second"}) {
-			t.Errorf("rang %v", rang)
-		}
+		commontest.SameIn(t, "rang", []string{"second"}, rang)
 	})
 }

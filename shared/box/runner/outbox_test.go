@@ -37,9 +37,7 @@ func TestOneBatchOfASessionIsUnderWayAndTheRestGathers(t *testing.T) {
 		b.nothing()
 		b.ack(first)
 		second := b.expect(frame.TypeEvents)
-		if got, want := batchOf(second), "@0 d | d2@2 b e! | d1@1 c"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		commontest.Equal(t, "@0 d | d2@2 b e! | d1@1 c", batchOf(second))
 		if first.Seq != 1 || second.Seq != 2 || second.Session != "s1" || second.Box != benchBox || second.Gen != benchGen {
 			t.Errorf("first %+v, second %+v", first, second)
 		}
@@ -69,9 +67,7 @@ func TestBatchIsSentAgainVerbatimUntilItIsAcked(t *testing.T) {
 		b.welcome(b.dialed(), benchGen)
 		again()
 		b.ack(f.Frame, next(2))
-		if g := b.expect(frame.TypeEvents); g.Seq != 2 {
-			t.Errorf("batch %d came, want 2", g.Seq)
-		}
+		commontest.EqualIn(t, "batch", 2, b.expect(frame.TypeEvents).Seq)
 	})
 }
 
@@ -81,9 +77,7 @@ func TestStandaloneIndexIsLearnedOnceInAGeneration(t *testing.T) {
 			t.Helper()
 			b.says(storage.Standalone, raw)
 			f := b.expect(frame.TypeEvents)
-			if got := batchOf(f); got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
+			commontest.Equal(t, want, batchOf(f))
 			return f
 		}
 		b.ack(step("a", "@0 a"), next(42))
@@ -97,9 +91,8 @@ func TestStandaloneIndexIsLearnedOnceInAGeneration(t *testing.T) {
 		b.welcome(b.expect(frame.TypeHello), benchGen+1)
 		b.emptyInbox()
 		f := step("d", "@0 d")
-		if f.Gen != benchGen+1 || f.Seq != 4 {
-			t.Errorf("batch %d has generation %d", f.Seq, f.Gen)
-		}
+		commontest.EqualIn(t, "batch gen", benchGen+1, f.Gen)
+		commontest.EqualIn(t, "batch seq", 4, f.Seq)
 	})
 }
 
@@ -129,9 +122,7 @@ func TestNothingMoreIsSentForAClosedStream(t *testing.T) {
 		b.ack(first, func(f *frametest.Frame) { f.Closed = ids("d1") })
 		equal(t, "box", b.box.told(), []string{"close s1 d1"})
 		second := b.expect(frame.TypeEvents)
-		if got, want := batchOf(second), "d2@1 c"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		commontest.Equal(t, "d2@1 c", batchOf(second))
 		b.ack(second)
 		b.ends("d1", "end")
 		b.nothing()
@@ -237,9 +228,7 @@ func TestNotificationOverTheLimitIsLeftOut(t *testing.T) {
 		b.says(storage.Standalone, `{"jsonrpc":"2.0","method":"x","params":["`+strings.Repeat("x", frame.MaxMessage)+`"]}`)
 		b.nothing()
 		b.says(storage.Standalone, "next")
-		if got := batchOf(b.expect(frame.TypeEvents)); got != "@0 next" {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, "@0 next", batchOf(b.expect(frame.TypeEvents)))
 	})
 }
 
@@ -271,9 +260,7 @@ func flood(b *bench) (said func() int64) {
 func TestChattyProcessIsHeldUpUntilTheHostHasTaken(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		said := flood(b)
-		if n := said(); n != 32 {
-			t.Errorf("%d MiB were said", n)
-		}
+		commontest.Equal(t, 32, said())
 		for range 5 {
 			b.ack(b.whole(), next(1))
 		}
@@ -289,9 +276,7 @@ func TestProcessIsLetGoWhenNobodyCanTake(t *testing.T) {
 			b.wire.set(errDown, nil)
 			b.conn.cut()
 			time.Sleep(time.Minute - time.Second)
-			if n := said(); n != 32 {
-				t.Errorf("%d MiB were said too early", n)
-			}
+			commontest.Equal(t, 32, said())
 			time.Sleep(time.Second)
 		},
 		"the runner ends": func(b *bench, _ func() int64) {
@@ -303,9 +288,7 @@ func TestProcessIsLetGoWhenNobodyCanTake(t *testing.T) {
 			onAwakeBench(t, func(b *bench) {
 				said := flood(b)
 				end(b, said)
-				if n := said(); n != 100 {
-					t.Errorf("%d MiB were said", n)
-				}
+				commontest.Equal(t, 100, said())
 			})
 		})
 	}

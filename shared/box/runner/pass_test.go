@@ -3,10 +3,10 @@ package runner_test
 import (
 	"context"
 	"net/http"
-	"slices"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 )
@@ -30,8 +30,6 @@ func TestARunnerConnectsWithTheNewestPass(t *testing.T) {
 		b.nothing()
 		b.conn.cut()
 		b.dialed()
-		if want := []string{"first", "second", "second"}; !slices.Equal(passes, want) {
-			t.Errorf("connected with %q, want %q", passes, want)
-		}
+		commontest.SameIn(t, "connected", []string{"first", "second", "second"}, passes)
 	}, noted)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 )
@@ -22,9 +23,7 @@ func onRetiring(t *testing.T, test func(b *bench)) {
 		b.send(frametest.Frame{Type: frame.TypeDrain})
 		synctest.Wait()
 		hello := b.dialed()
-		if hello.Digest != "one" {
-			t.Errorf("a hello names the definition %q", hello.Digest)
-		}
+		commontest.EqualIn(t, "a hello names the definition", "one", hello.Digest)
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: hello.Link, Retire: true})
 		synctest.Wait()
 		test(b)

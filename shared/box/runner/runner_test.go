@@ -42,9 +42,7 @@ func TestTokenIsSaidUntilTheFirstWelcome(t *testing.T) {
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
 		b.emptyInbox()
 		b.conn.cut()
-		if third := b.dialed(); third.Token != "" {
-			t.Error("a token that was used up is said again")
-		}
+		commontest.EqualIn(t, "a token that was used up is said again", "", b.dialed().Token)
 	})
 }
 
@@ -55,9 +53,8 @@ func TestCutIsFollowedByTheNextLinkWithTheOpenQuestions(t *testing.T) {
 		time.Sleep(time.Second)
 		b.connected()
 		hello := b.expect(frame.TypeHello)
-		if hello.Link != 2 || hello.Gen != benchGen {
-			t.Errorf("hello has link %d and generation %d", hello.Link, hello.Gen)
-		}
+		commontest.EqualIn(t, "hello has link", 2, hello.Link)
+		commontest.EqualIn(t, "hello has link", benchGen, hello.Gen)
 		commontest.Same(t, map[storage.ID][]string{"s1": {"q-1", "q-2"}}, hello.Questions)
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
 		b.nothing() // the generation is the same: no pull
@@ -107,9 +104,7 @@ func (b *bench) isGivenUp() {
 	b.t.Helper()
 	silent := b.conn
 	for range 3 {
-		if hello := b.expect(frame.TypeHello); hello.Link != 1 {
-			b.t.Errorf("hello has link %d", hello.Link)
-		}
+		commontest.EqualIn(b.t, "hello has link", 1, b.expect(frame.TypeHello).Link)
 		b.nothing()
 		time.Sleep(5 * time.Second)
 	}
@@ -118,9 +113,7 @@ func (b *bench) isGivenUp() {
 	}
 	time.Sleep(time.Second)
 	b.connected()
-	if hello := b.expect(frame.TypeHello); hello.Link != 2 {
-		b.t.Errorf("hello has link %d", hello.Link)
-	}
+	commontest.EqualIn(b.t, "hello has link", 2, b.expect(frame.TypeHello).Link)
 }
 
 func TestRenewalMakesBeforeItBreaks(t *testing.T) {
@@ -168,15 +161,11 @@ func TestRenewalThatFailsIsTriedAgainAndTellsTheHost(t *testing.T) {
 		b.conn.cut()
 		// The host may take the dead connection for the newest: a newer hello corrects that.
 		b.conn = old
-		if hello := b.expect(frame.TypeHello); hello.Link != 3 {
-			t.Errorf("hello on the old connection has link %d", hello.Link)
-		}
+		commontest.EqualIn(t, "hello on the old connection has link", 3, b.expect(frame.TypeHello).Link)
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 3})
 		time.Sleep(time.Second)
 		b.connected()
-		if hello := b.expect(frame.TypeHello); hello.Link != 4 {
-			t.Errorf("hello has link %d", hello.Link)
-		}
+		commontest.EqualIn(t, "hello has link", 4, b.expect(frame.TypeHello).Link)
 	}, func(c *runner.Config) { c.PingEvery = 7 * time.Minute })
 }
 
@@ -235,9 +224,7 @@ func TestFencedOfAnOlderLinkAsksTheHost(t *testing.T) {
 		b.welcome(b.dialed(), benchGen)
 		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
 		b.runs()
-		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
-			t.Errorf("hello has link %d", hello.Link)
-		}
+		commontest.EqualIn(t, "hello has link", 2, b.expect(frame.TypeHello).Link)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -73,18 +74,15 @@ func TestYieldingBoxSleepsAfterTenSeconds(t *testing.T) {
 			t.Errorf("said bye %s after its last work", idle)
 		}
 	}, counted)
-	if yields != 2 {
-		t.Errorf("it ended idle processes %d times, want 2", yields)
-	}
+	commontest.EqualIn(t, "it ended idle processes", 2, yields)
 }
 
 func TestByeIsRepeatedUntilItIsTaken(t *testing.T) {
 	onParting(t, func(b *bench, bye frametest.Frame) {
 		time.Sleep(2 * time.Second)
 		again := b.expect(frame.TypeBye)
-		if again.Link != bye.Link || again.Gen != bye.Gen {
-			t.Errorf("bye again has link %d, generation %d", again.Link, again.Gen)
-		}
+		commontest.EqualIn(t, "bye again has link", bye.Link, again.Link)
+		commontest.EqualIn(t, "bye again has link", bye.Gen, again.Gen)
 		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: 1})
 		time.Sleep(4 * time.Second)
 		b.nothing()
@@ -129,9 +127,8 @@ func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {
 	onParting(t, func(b *bench, bye frametest.Frame) {
 		b.deliver("d1")
 		hello := b.expect(frame.TypeHello) // on the same connection
-		if hello.Link != 2 || hello.Gen != benchGen {
-			t.Errorf("hello has link %d, generation %d", hello.Link, hello.Gen)
-		}
+		commontest.EqualIn(t, "hello has link", 2, hello.Link)
+		commontest.EqualIn(t, "hello has link", benchGen, hello.Gen)
 		b.deliver("d2")
 		b.nothing()
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: bye.Link}) // of an old ping
@@ -150,13 +147,9 @@ func TestNudgeAfterByeSaysHelloAgainAndPulls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onParting(t, func(b *bench, _ frametest.Frame) {
 				b.send(frametest.Frame{Type: frame.TypeNudge})
-				if hello := b.expect(frame.TypeHello); hello.Link != 2 {
-					t.Errorf("hello has link %d", hello.Link)
-				}
+				commontest.EqualIn(t, "hello has link", 2, b.expect(frame.TypeHello).Link)
 				b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: gen, Link: 2})
-				if pull := b.expect(frame.TypePull); pull.Gen != gen {
-					t.Errorf("pull has generation %d", pull.Gen)
-				}
+				commontest.EqualIn(t, "pull has generation", gen, b.expect(frame.TypePull).Gen)
 			})
 		})
 	}
@@ -166,9 +159,7 @@ func TestCutAfterByeSaysHelloOnTheNextConnection(t *testing.T) {
 	onParting(t, func(b *bench, _ frametest.Frame) {
 		b.conn.cut()
 		hello := b.dialed()
-		if hello.Link != 2 {
-			t.Errorf("hello has link %d", hello.Link)
-		}
+		commontest.EqualIn(t, "hello has link", 2, hello.Link)
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen + 1, Link: 2})
 		b.emptyInbox()
 		if bye := b.soon(frame.TypeBye, 30*time.Second); bye.Gen != benchGen+1 || bye.Link != 2 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -36,9 +37,7 @@ func TestSnapshotIsAskedForUntilTheHostAnswers(t *testing.T) {
 			t.Errorf("got %+v", first)
 		}
 		time.Sleep(5 * time.Second)
-		if again := b.expect(frame.Put); again.N != first.N {
-			t.Errorf("the second has number %d, the first %d", again.N, first.N)
-		}
+		commontest.EqualIn(t, "the second has number", first.N, b.expect(frame.Put).N)
 		header := map[string]string{"If-None-Match": "*"}
 		for range 2 { // both are answered
 			b.send(frametest.Frame{Type: frame.TypeKept, N: first.N, URL: "https://x/y", Object: "o", Header: header, Saved: 5})

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -40,9 +41,7 @@ func TestSuspensionGoesWithTheQuestions(t *testing.T) {
 		b.deliver("d1")
 		b.says("d1", `{"p":1}`)
 		first := b.expect(frame.TypeEvents)
-		if len(first.Tickets) != 1 {
-			t.Error("progress without a trace")
-		}
+		commontest.EqualIn(t, "progress without a trace", 1, len(first.Tickets))
 		b.ack(first)
 		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
 		f := b.expect(frame.TypeEvents)
@@ -70,9 +69,7 @@ func TestNextRoundIsAnotherDelivery(t *testing.T) {
 		b.deliver("d1", inRound(1, 1)) // twice
 		b.says("d1", `{"p":2}`)
 		progress := b.expect(frame.TypeEvents)
-		if got := batchOf(progress); got != `d1@2 {"p":2}` {
-			t.Errorf("the next round says %s", got)
-		}
+		commontest.EqualIn(t, "the next round says", `d1@2 {"p":2}`, batchOf(progress))
 		b.ack(progress)
 		b.suspends("d1", `{"q":2}`, asking("d1", 2, againRaw))
 		f = b.expect(frame.TypeEvents)

@@ -28,9 +28,7 @@ func TestRunnerRefusesAnotherVersionAndSaysSoOnceAConnection(t *testing.T) {
 			}
 		}
 		equal(t, "executed", b.box.told(), nil)
-		if said := log.Take(); strings.Count(said, "\n") != 1 {
-			t.Errorf("warnings: %q", said)
-		}
+		commontest.EqualIn(t, "warnings", 1, strings.Count(log.Take(), "\n"))
 		if b.conn.isClosed() {
 			t.Error("the connection was closed")
 		}
@@ -42,9 +40,7 @@ func TestRunnerRefusesAnotherVersionAndSaysSoOnceAConnection(t *testing.T) {
 		b.conn.in <- frametest.EncodeAs("2", request("d2"))
 		b.conn.in <- frametest.EncodeAs("2", request("d2"))
 		b.runs()
-		if said := log.Take(); strings.Count(said, "\n") != 1 {
-			t.Errorf("warnings on the next connection: %q", said)
-		}
+		commontest.EqualIn(t, "warnings on the next connection", 1, strings.Count(log.Take(), "\n"))
 	}, warnsTo(&log))
 }
 
@@ -78,9 +74,7 @@ func TestRunnerPassesOverTypesItDoesNotKnow(t *testing.T) {
 		b.nothing()
 		b.runs()
 		equal(t, "box", b.box.told(), nil)
-		if said := log.Take(); said != "" {
-			t.Errorf("warnings: %q", said)
-		}
+		commontest.EqualIn(t, "warnings", "", log.Take())
 		b.conn.in <- []byte(`{"message": "Internal server error", "connectionId":"c", "requestId":"r"}`) // of API Gateway
 		b.runs()
 		if log.Take() == "" || b.conn.isClosed() {
