@@ -82,9 +82,7 @@ func TestAGoroutineThatHasPanickedDoesTheNextWork(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		if len(did) != 3 {
-			t.Errorf("%d works were done, want 3", len(did))
-		}
+		commontest.Equal(t, 3, len(did))
 		time.Sleep(2 * time.Second) // then no goroutine is left
 	})
 }

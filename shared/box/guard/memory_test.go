@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const mib = 1 << 20
@@ -44,17 +45,13 @@ func TestAFullMachineLetsIdleProcessesSleepAndThenStartsNone(t *testing.T) {
 				}
 				got = "full"
 			}
-			if got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
+			commontest.Equal(t, want, got)
 		}
 		began := time.Now()
 		room("room")
 		room("room")
 		room("room") // the memory that the first ones will take is not seen yet
-		if waited := time.Since(began); waited != time.Second {
-			t.Errorf("the third waited %s", waited)
-		}
+		commontest.EqualIn(t, "the third waited", time.Second, time.Since(began))
 		time.Sleep(time.Minute)
 		free.Store(31 * mib)
 		used, older, working := &sleeper{time.Now().Add(-9 * time.Second), 50 * mib, &free}, &sleeper{time.Now().Add(-time.Minute), 50 * mib, &free}, &sleeper{takes: 50 * mib, free: &free}
@@ -77,9 +74,7 @@ func TestAFullMachineLetsIdleProcessesSleepAndThenStartsNone(t *testing.T) {
 		asked := time.Time{}
 		m.Ask = func() { asked = time.Now() }
 		room("full")
-		if time.Since(asked) != 3*time.Second {
-			t.Errorf("others had %s to make room", time.Since(asked))
-		}
+		commontest.EqualIn(t, "others had", 3*time.Second, time.Since(asked))
 		m.Ask = func() { time.AfterFunc(time.Second, func() { free.Store(40 * mib) }) }
 		room("room")
 		time.Sleep(time.Minute)

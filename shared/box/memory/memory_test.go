@@ -250,17 +250,14 @@ func TestTheRootIsMadeOnceAndForItsUserOnly(t *testing.T) {
 	for range 8 {
 		go func() {
 			root, err := OpenRoot(path)
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			found <- string(root.secret)
 		}()
 	}
 	first := <-found
 	for range 7 {
-		if <-found != first || len(first) != keyBytes {
-			t.Error("there are several roots")
-		}
+		commontest.EqualIn(t, "there are several roots", first, <-found)
+		commontest.EqualIn(t, "there are several roots", keyBytes, len(first))
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Error(info, err)

@@ -48,11 +48,7 @@ func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 	if !commontest.Alive(other) {
 		t.Error("of a box: a process of another box was ended")
 	}
-	if err := EndMarked(mark + "er"); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, EndMarked(mark+"er"))
 	ended(other)
-	if err := EndMarked(""); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, EndMarked(""))
 }

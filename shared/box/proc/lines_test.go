@@ -10,8 +10,6 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -60,9 +58,7 @@ func TestOutputIsCutIntoLines(t *testing.T) {
 				"byte by byte": iotest.OneByteReader(strings.NewReader(c.in)),
 				"with the EOF": iotest.DataErrReader(strings.NewReader(c.in)),
 			} {
-				if diff := cmp.Diff(c.want, readLines(t, r, limit)); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", how, diff)
-				}
+				commontest.SameIn(t, how, c.want, readLines(t, r, limit))
 			}
 		})
 	}
@@ -108,9 +104,7 @@ func TestNumberOfALineThatIsLeftOut(t *testing.T) {
 		if got, ok := long.Answers(); ok != (c.want != "") || ok && string(got) != c.want {
 			t.Errorf("%.60s…%s is the answer to %q (%v), want %q", c.line, c.line[len(c.line)-20:], got, ok, c.want)
 		}
-		if long.Bytes != len(c.line) {
-			t.Errorf("%d bytes, want %d", long.Bytes, len(c.line))
-		}
+		commontest.Equal(t, len(c.line), long.Bytes)
 	}
 }
 
@@ -135,9 +129,7 @@ func FuzzLines(f *testing.F) {
 			rest = after
 		}
 		for _, r := range []io.Reader{bytes.NewReader(in), iotest.HalfReader(bytes.NewReader(in))} {
-			if diff := cmp.Diff(want, readLines(t, r, int(limit))); diff != "" {
-				t.Errorf("lines (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "lines", want, readLines(t, r, int(limit)))
 		}
 	})
 }
@@ -185,8 +177,7 @@ func TestALineWithoutRoomIsDropped(t *testing.T) {
 		if line, err := lines.Next(); err != nil || string(line) != "next" || budget.Held() != len(line)+1 {
 			t.Errorf("the next line: %q, %v, %d bytes held", line, err, budget.Held())
 		}
-		if lines.Close(); budget.Held() != 0 {
-			t.Errorf("%d bytes are held for ever", budget.Held())
-		}
+		lines.Close()
+		commontest.Equal(t, 0, budget.Held())
 	})
 }

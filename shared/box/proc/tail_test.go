@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestStderrKeepsTheEnd(t *testing.T) {
@@ -38,9 +39,7 @@ func TestTailIsCutBetweenCharacters(t *testing.T) {
 	} {
 		var r Tail
 		_, _ = r.Write([]byte(c.in))
-		if got := r.Last(hide); got != c.want {
-			t.Errorf("%s: got %d bytes %.40q, want %d bytes", c.name, len(got), got, len(c.want))
-		}
+		commontest.EqualIn(t, c.name, c.want, r.Last(hide))
 	}
 }
 
@@ -62,26 +61,20 @@ func TestTailSinceAnEarlierTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hide := redact.New(nil, nil)
 		var r Tail
-		if r.Lately() != 0 || r.Since(0, hide) != "" {
-			t.Error("an empty tail has something")
-		}
+		commontest.EqualIn(t, "an empty tail has something", 0, r.Lately())
+		commontest.EqualIn(t, "an empty tail has something", "", r.Since(0, hide))
 		_, _ = r.Write([]byte(strings.Repeat("old ", maxKept)))
 		before := r.Total()
 		time.Sleep(2 * lately)
-		if r.Lately() != before || r.Since(before, hide) != "" {
-			t.Error("old output counts as new")
-		}
+		commontest.EqualIn(t, "old output counts as new", before, r.Lately())
+		commontest.EqualIn(t, "old output counts as new", "", r.Since(before, hide))
 		_, _ = r.Write([]byte("new "))
 		time.Sleep(lately / 2)
 		_, _ = r.Write([]byte("output"))
 		for _, first := range []int64{before, r.Lately()} {
-			if got := r.Since(first, hide); got != "new output" {
-				t.Errorf("since %d it says %q", first, got)
-			}
+			commontest.Equal(t, "new output", r.Since(first, hide))
 		}
-		if got := r.Since(r.Total()+1, hide); got != "" {
-			t.Errorf("after its end it says %q", got)
-		}
+		commontest.EqualIn(t, "after its end it says", "", r.Since(r.Total()+1, hide))
 		if got := r.Last(hide); !strings.HasSuffix(got, "old new output") || len(got) != MaxTail {
 			t.Errorf("all of it is %d bytes", len(got))
 		}

@@ -1,6 +1,10 @@
 package proc
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+)
 
 func TestLastWordsAreTheLineThatSaysTheReason(t *testing.T) {
 	t.Parallel()
@@ -127,8 +131,6 @@ Caused by: java.net.UnknownHostException: db
 	... 1 more`, "Caused by: java.net.UnknownHostException: db"},
 		"go": {"panic: no settings\n\ngoroutine 1 [running]:\nmain.main()\n\t/srv/main.go:4 +0x25\nexit status 2", "panic: no settings"},
 	} {
-		if got := LastWords(c.tail); got != c.want {
-			t.Errorf("%s: the last words are %q, want %q", name, got, c.want)
-		}
+		commontest.EqualIn(t, name, c.want, LastWords(c.tail))
 	}
 }

@@ -25,9 +25,7 @@ func TestSecretsAreHidden(t *testing.T) {
 		"marked 789":                 "marked ***",
 		"half of it: sk-abcdef-and-": "half of it: ***-and-",
 	} {
-		if got := hide.Text(in); got != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
-		}
+		commontest.EqualIn(t, in, want, hide.Text(in))
 	}
 }
 
@@ -44,9 +42,7 @@ func TestOfAProxyOnlyThePasswordIsHidden(t *testing.T) {
 		"Basic " + base64.StdEncoding.EncodeToString([]byte("bob:swordfish")): "Basic Ym9iOn***A==",
 		"plain.example:3128 at localhost":                                     "plain.example:3128 at localhost",
 	} {
-		if got := hide.Text(in); got != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
-		}
+		commontest.EqualIn(t, in, want, hide.Text(in))
 	}
 }
 
@@ -90,12 +86,8 @@ func TestSecretsAreHiddenInEveryForm(t *testing.T) {
 				t.Errorf("%s: %q becomes %q", name, said, got)
 			}
 		}
-		if !strings.Contains(got, Hidden) {
-			t.Errorf("%s: nothing of %q is Hidden", name, said)
-		}
+		commontest.Contains(t, name, Hidden, got)
 	}
 	const harmless = "listening on https://example.com/a@b, 3 tools\nready"
-	if got := hide.Text(harmless); got != harmless {
-		t.Errorf("%q becomes %q", harmless, got)
-	}
+	commontest.Equal(t, harmless, hide.Text(harmless))
 }

@@ -59,9 +59,7 @@ func TestOnlyCgroupsThatWereLeftToUsAreUsed(t *testing.T) {
 			if c.want != "" {
 				want = filepath.Join(mount, c.want)
 			}
-			if got := findCgroups(proc); got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
+			commontest.Equal(t, want, findCgroups(proc))
 		})
 	}
 }
@@ -96,9 +94,7 @@ func TestACgroupHasTheLimitsOfItsPolicy(t *testing.T) {
 	for text, want := range map[string]bool{"low 0\noom 1\noom_kill 0\noom_group_kill 0\n": false, "oom 3\noom_kill 12\n": true, "": false} {
 		t.Run(text, func(t *testing.T) {
 			put(t, g.file("memory.events"), text)
-			if g.exceeded() != want {
-				t.Errorf("%q: %v", text, !want)
-			}
+			commontest.Equal(t, want, g.exceeded())
 		})
 	}
 	if _, err := newCgroup(filepath.Join(mount, "none"), Policy{Memory: 1}); err == nil {
@@ -131,19 +127,14 @@ func TestAProgramIsInItsCgroupFromItsFirstMomentAndEndsWithIt(t *testing.T) {
 		t.Fatal(v, err)
 	}
 	in, err := os.ReadFile(filepath.Join(procFile(cmd.Process.Pid, ""), "cgroup"))
-	if err != nil || !strings.Contains(string(in), "/"+filepath.Base(dir)+"\n") {
-		t.Errorf("it is in %s, %v", in, err)
-	}
-	if err := g.end(); err != nil {
-		t.Error(err)
-	}
+	commontest.OK(t, err)
+	commontest.Contains(t, "it is in", "/"+filepath.Base(dir)+"\n", string(in))
+	commontest.Check(t, g.end())
 	if err := cmd.Wait(); err == nil {
 		t.Error("it ended by itself")
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("the cgroup is there: %v", err)
 	}
-	if err := g.end(); err != nil {
-		t.Errorf("once more: %v", err)
-	}
+	commontest.CheckIn(t, "once more", g.end())
 }

@@ -90,9 +90,7 @@ func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			var st unix.Stat_t
 			commontest.OK(t, unix.Lstat(path, &st))
-			if st.Uid != want {
-				t.Errorf("%s belongs to %d instead of %d", path, st.Uid, want)
-			}
+			commontest.Equal(t, want, st.Uid)
 		})
 	}
 	if info, err := os.Stat(p.Workspace); err != nil || own && info.Mode().Perm() != 0o700 {
@@ -114,9 +112,7 @@ func holder(t *testing.T, h host, p Policy) (pid, address string) {
 	closeAll(in, out)
 	t.Cleanup(func() {
 		closeAll(stdin)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the holder: %v", err)
-		}
+		commontest.CheckIn(t, "the holder", cmd.Wait())
 		closeAll(stdout)
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')

@@ -156,9 +156,7 @@ func (h host) start(t *testing.T, j job, stdin io.Reader, stdout, stderr io.Writ
 		s, cmd, err := j.start(stdin, stdout, stderr)
 		commontest.OK(t, err)
 		t.Cleanup(func() {
-			if err := s.End(); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, s.End())
 		})
 		return cmd
 	}

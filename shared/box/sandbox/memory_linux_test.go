@@ -20,14 +20,10 @@ func TestMemoryOfEveryKindIsLimited(t *testing.T) {
 				p.Memory = 64 * mib
 				r := h.run(t, job{Policy: p, Path: prober(t), Args: []string{"hog", kind, "200"}})
 				if kind == "file" && !h.ownUser() {
-					if !strings.Contains(r.out, "filled=EACCES") {
-						t.Errorf("it has the folder of shared memory: %d %s", r.code, r.out)
-					}
+					commontest.Contains(t, "it has the folder of shared memory", "filled=EACCES", r.out)
 					return
 				}
-				if r.code != 128+int(syscall.SIGKILL) {
-					t.Errorf("it had 200 MiB and ended with %d: %s", r.code, r.out)
-				}
+				commontest.EqualIn(t, "it had 200 MiB and ended", 128+int(syscall.SIGKILL), r.code)
 			})
 		}
 	})
@@ -45,12 +41,8 @@ func TestWhoExceedsItsMemoryIsToldApart(t *testing.T) {
 				_ = cmd.Process.Kill()
 			}
 			_ = cmd.Wait()
-			if in.Exceeded() != want {
-				t.Errorf("%s: %v", kind, in.Exceeded())
-			}
-			if err := in.End(); err != nil {
-				t.Error(err)
-			}
+			commontest.EqualIn(t, kind, want, in.Exceeded())
+			commontest.Check(t, in.End())
 		})
 	}
 }

@@ -172,10 +172,6 @@ func TestFilter(t *testing.T) {
 		{"limits of another", all, amd, amd, unix.SYS_PRLIMIT64, args(4711), eperm},
 		{"affinity", on, amd, amd, unix.SYS_SCHED_SETAFFINITY, nil, allow},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := interpret(t, program(c.policy, c.made), c.arch, c.nr, c.args); got != c.verdict {
-				t.Errorf("%s: %#x instead of %#x", c.name, got, c.verdict)
-			}
-		})
+		commontest.EqualIn(t, c.name, c.verdict, interpret(t, program(c.policy, c.made), c.arch, c.nr, c.args))
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -52,11 +50,7 @@ func TestMissing(t *testing.T) {
 		{"no seccomp, internet", without(func(s *Support) { s.Seccomp = false }), internet, []Guard{GuardSockets, GuardCPUs}},
 		{"no seccomp, all sockets", without(func(s *Support) { s.Seccomp = false }), open, []Guard{GuardCPUs}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, guards(c.system.Missing(c.policy))); diff != "" {
-				t.Errorf("%s: %s", c.name, diff)
-			}
-		})
+		commontest.SameIn(t, c.name, c.want, guards(c.system.Missing(c.policy)))
 	}
 }
 
@@ -109,9 +103,7 @@ func TestUserFollowsFromTheWorkspace(t *testing.T) {
 		return u
 	}
 	one := user(Policy{Workspace: "/w/1", Temp: "/t/1"})
-	if one != user(Policy{Workspace: "/w/1", Temp: "/t/2"}) {
-		t.Error("another temporary folder makes another user")
-	}
+	commontest.EqualIn(t, "another temporary folder makes another user", user(Policy{Workspace: "/w/1", Temp: "/t/2"}), one)
 	if one == user(Policy{Workspace: "/w/2", Temp: "/t/1"}) {
 		t.Error("two workspaces have one user")
 	}

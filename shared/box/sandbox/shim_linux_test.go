@@ -51,12 +51,8 @@ func TestProgramInheritsNothingOfTheRunner(t *testing.T) {
 			}
 		}
 		slices.Sort(env)
-		if want := []string{"ONE=1", "TMPDIR=" + p.Temp}; !slices.Equal(env, want) {
-			t.Errorf("environment %q", env)
-		}
-		if want := []string{"0", "1", "2"}; !slices.Equal(fds, want) {
-			t.Errorf("descriptors %q", fds)
-		}
+		commontest.SameIn(t, "environment", []string{"ONE=1", "TMPDIR=" + p.Temp}, env)
+		commontest.SameIn(t, "descriptors", []string{"0", "1", "2"}, fds)
 		uid := h.uid
 		if h.ownUser() {
 			s, err := New(p, Probe())
@@ -167,9 +163,7 @@ func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 	commontest.OK(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(probeIn(t, s, p, "escape")))
 	commontest.OK(t, err)
-	if err := unix.Kill(pid, 0); err != nil {
-		t.Fatalf("the process is not there: %v", err)
-	}
+	commontest.OKIn(t, "the process is not there", unix.Kill(pid, 0))
 	commontest.OK(t, s.End())
 	commontest.Eventually(t, "the process is gone", func() bool { return !commontest.Alive(pid) })
 	if _, err := os.Stat(p.Temp); !errors.Is(err, fs.ErrNotExist) {

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // TestMain makes the test binary a program that is killed while it saves.
@@ -105,9 +107,7 @@ func TestStoreGivesWhatWasPutLast(t *testing.T) {
 			s, ctx := c.store, t.Context()
 			holdsNow := func(want string) {
 				t.Helper()
-				if g := got(t, s, "key"); g != want {
-					t.Errorf("there is %q, want %q", g, want)
-				}
+				commontest.EqualIn(t, "there", want, got(t, s, "key"))
 			}
 			holdsNow("none")
 			must(t, s.Put(ctx, "key", 1, text("one")), s.Put(ctx, "key", 2, text("two")))
@@ -121,9 +121,7 @@ func TestStoreGivesWhatWasPutLast(t *testing.T) {
 			holdsNow("two")
 			must(t, s.Put(ctx, "key", 3, text("")), s.Delete(ctx, "key", 2), s.Delete(ctx, "not there", 1))
 			holdsNow("") // an older runner deletes no newer snapshot
-			if n := c.left(); n != 1 {
-				t.Errorf("%d snapshots are left", n)
-			}
+			commontest.Equal(t, 1, c.left())
 			must(t, s.Delete(ctx, "key", 3))
 			holdsNow("none")
 		})
@@ -156,13 +154,9 @@ func TestFailedSaveLeavesTheSnapshotBefore(t *testing.T) {
 					t.Errorf("got %v", err)
 				}
 				f.fail = nil
-				if g := got(t, f, "key"); g != before {
-					t.Errorf("there is %q, want %q", g, before)
-				}
+				commontest.EqualIn(t, "there", before, got(t, f, "key"))
 			}
-			if n := holds(t, dir); n != 2 {
-				t.Errorf("%d files for one snapshot", n)
-			}
+			commontest.Equal(t, 2, holds(t, dir))
 		})
 	}
 }
@@ -176,15 +170,11 @@ func TestRunnerThatIsKilledWhileItSavesLeavesTheLastWholeSnapshot(t *testing.T) 
 			f := NewFolder(dir)
 			must(t, f.Put(t.Context(), "key", 1, text("old")))
 			killAt(t, dir, step)
-			if g := got(t, f, "key"); g != want {
-				t.Errorf("there is %q, want %q", g, want)
-			}
+			commontest.EqualIn(t, "there", want, got(t, f, "key"))
 			// The lock ended with the killed process. The next save removes that
 			// process's files.
 			must(t, f.Put(t.Context(), "key", 8, text("next")))
-			if n := holds(t, dir); n != 2 {
-				t.Errorf("%d files for one snapshot: %v", n, seen(t, dir))
-			}
+			commontest.Equal(t, 2, holds(t, dir))
 		})
 	}
 }
@@ -229,12 +219,8 @@ func TestManyWhoSaveAtOnceLeaveOneWholeSnapshot(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if g := got(t, NewFolder(dir), "key"); g[:2] != "19" {
-		t.Errorf("the last is of generation %s", g[:2])
-	}
-	if n := holds(t, dir); n != 2 {
-		t.Errorf("%d files for one snapshot", n)
-	}
+	commontest.EqualIn(t, "the last is of generation", "19", got(t, NewFolder(dir), "key")[:2])
+	commontest.Equal(t, 2, holds(t, dir))
 }
 
 func TestSweepTakesWhatNobodyUses(t *testing.T) {
@@ -257,9 +243,7 @@ func TestSweepTakesWhatNobodyUses(t *testing.T) {
 		t.Errorf("%d swept: %v", n, err)
 	}
 	for _, c := range [][2]string{{"old", "none"}, {"new", "new"}} {
-		if g := got(t, f, c[0]); g != c[1] {
-			t.Errorf("%s: %s", c[0], g)
-		}
+		commontest.EqualIn(t, c[0], c[1], got(t, f, c[0]))
 	}
 	if n := len(outer(t, dir)); n != 4 { // two, the lock and the mark
 		t.Errorf("there is %v", outer(t, dir))

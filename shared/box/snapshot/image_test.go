@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // with is a runner of a generation, which keeps images of a process with a workspace.
@@ -66,13 +68,10 @@ func TestAnImageIsThawedAtMostOnceWhereverRunnersAreKilled(t *testing.T) {
 			must(t, freeze(t, with(t, dir, 7), workspace(t, files{"a": "1"}), "memory"))
 			killAt(t, dir, step, "SNAPSHOT_TEST_CLAIM=on")
 			code := thaw(NewFolder(dir), 9, func() {})
-			if got := thawed(t, dir); got != want || (code == 0) != (want != "" && step != "end") {
-				t.Errorf("thawed %q, want %q", got, want)
-			}
+			commontest.EqualIn(t, "thawed", want, thawed(t, dir))
+			commontest.EqualIn(t, "thawed", want != "" && step != "end", code == 0)
 			must(t, freeze(t, with(t, dir, 9), workspace(t, files{"a": "2"}), "next"))
-			if n := holds(t, dir); n != 3 {
-				t.Errorf("%d files, and a pointer, a workspace and an image are needed: %v", n, seen(t, dir))
-			}
+			commontest.Equal(t, 3, holds(t, dir))
 		})
 	}
 }
@@ -86,9 +85,7 @@ func TestOneOfManyRunnersGetsAnImage(t *testing.T) {
 		wg.Go(func() { thaw(NewFolder(dir), 7+gen%2, func() {}) })
 	}
 	wg.Wait()
-	if got := thawed(t, dir); got != "memory" {
-		t.Errorf("thawed %q", got)
-	}
+	commontest.EqualIn(t, "thawed", "memory", thawed(t, dir))
 }
 
 func TestAFencedRunnerNeitherClaimsNorKeeps(t *testing.T) {
@@ -106,9 +103,7 @@ func TestAFencedRunnerNeitherClaimsNorKeeps(t *testing.T) {
 	if err := old.Claim(t.Context(), "s", image.Name()); !errors.Is(err, ErrStale) {
 		t.Error(err)
 	}
-	if n := holds(t, dir); n != 3 {
-		t.Errorf("%d files: %v", n, seen(t, dir))
-	}
+	commontest.Equal(t, 3, holds(t, dir))
 }
 
 // An image and its workspace are of one moment: a workspace that is saved without memory, or the
@@ -162,9 +157,7 @@ func TestAnImageGoesWithItsWorkspace(t *testing.T) {
 	files{"d": "1"}.put(t, place)
 	must(t, freeze(t, i, place, "four"), k.Forget(t.Context(), "s"))
 	gone("the session")
-	if n := holds(t, dir); n != 0 {
-		t.Errorf("%d files: %v", n, seen(t, dir))
-	}
+	commontest.Equal(t, 0, holds(t, dir))
 }
 
 func TestAFreezeThatFailsLeavesTheMomentBefore(t *testing.T) {
@@ -191,7 +184,5 @@ func TestAFreezeThatFailsLeavesTheMomentBefore(t *testing.T) {
 	if b, err := io.ReadAll(image); string(b) != "old" || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
-	if n := holds(t, dir); n != 3 {
-		t.Errorf("%d files: %v", n, seen(t, dir))
-	}
+	commontest.Equal(t, 3, holds(t, dir))
 }

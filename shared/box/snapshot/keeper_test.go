@@ -11,8 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestWhatAProcessChangedComesBack(t *testing.T) {
@@ -42,9 +43,7 @@ func TestWhatAProcessChangedComesBack(t *testing.T) {
 		"folder": "/", "folder/in": "/", "folder/in/folder": "/", "folder/in/empty": "", "dangles": "-> not/there", "round": "-> round",
 		"not\xffutf8 \n": "odd",
 	}
-	if diff := cmp.Diff(want, seen(t, slept(t, s, staged))); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "after the sleep", want, seen(t, slept(t, s, staged)))
 }
 
 func TestPermissionsAndTimesComeBackButNoSetuid(t *testing.T) {
@@ -64,9 +63,8 @@ func TestPermissionsAndTimesComeBackButNoSetuid(t *testing.T) {
 	for name, want := range map[string]fs.FileMode{"tool": 0o755, "secret": 0o400, "closed": 0o500 | fs.ModeDir, "closed/in": 0o644} {
 		t.Run(name, func(t *testing.T) {
 			info, err := os.Lstat(filepath.Join(dir, name))
-			if err != nil || info.Mode() != want {
-				t.Errorf("%s is %v, want %v (%v)", name, info.Mode(), want, err)
-			}
+			commontest.OK(t, err)
+			commontest.Equal(t, want, info.Mode())
 		})
 	}
 	if info, err := os.Stat(filepath.Join(dir, "tool")); err != nil || !info.ModTime().Equal(at) {
@@ -80,9 +78,7 @@ func TestDependenciesAndCachesAreNotKept(t *testing.T) {
 	lived(t, s, nil, func(dir string) {
 		files{".venv/x": "1", ".cache/x": "1", ".tmp/x": "1", "node_modules": "-> /cache", "sub/.cache": "kept", "a": "b"}.put(t, dir)
 	})
-	if diff := cmp.Diff(files{"sub": "/", "sub/.cache": "kept", "a": "b"}, seen(t, slept(t, s, nil))); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "after the sleep", files{"sub": "/", "sub/.cache": "kept", "a": "b"}, seen(t, slept(t, s, nil)))
 }
 
 func TestNothingOfOthersIsSaved(t *testing.T) {
@@ -103,9 +99,7 @@ func TestNothingOfOthersIsSaved(t *testing.T) {
 		)
 	})
 	want := files{"by": "/", "by/way": "-> ..", "deep": "/", "deep/er": "/", "deep/er/way": "-> ../..", "sub": "/", "sub/x": "mine too", "sub/own": "-> x", "one": "mine", "two": "mine"}
-	if diff := cmp.Diff(want, seen(t, slept(t, s, nil))); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "after the sleep", want, seen(t, slept(t, s, nil)))
 	if strings.Contains(string(s.all["box\x00p"]), "a secret of others") {
 		t.Error("a file outside of the workspace was saved")
 	}
@@ -118,9 +112,7 @@ func TestWhatCannotBeReadIsLeftOutAndNotTakenForRemoved(t *testing.T) {
 	lived(t, s, files{"locked/x": "x"}, func(dir string) {
 		must(t, os.Chmod(filepath.Join(dir, "locked"), 0), os.WriteFile(filepath.Join(dir, "y"), nil, 0o600))
 	})
-	if diff := cmp.Diff(files{"locked": "/", "locked/x": "x", "y": ""}, seen(t, slept(t, s, files{"locked/x": "x"}))); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "after the sleep", files{"locked": "/", "locked/x": "x", "y": ""}, seen(t, slept(t, s, files{"locked/x": "x"})))
 }
 
 func TestNothingIsSavedWhenNothingChanged(t *testing.T) {
@@ -128,21 +120,15 @@ func TestNothingIsSavedWhenNothingChanged(t *testing.T) {
 	s := &memory{}
 	staged := files{"a": "a"}
 	lived(t, s, staged, func(string) {})
-	if s.puts != 0 {
-		t.Errorf("%d snapshots of an untouched workspace", s.puts)
-	}
+	commontest.Equal(t, 0, s.puts)
 	lived(t, s, staged, func(dir string) { files{"b": "b"}.put(t, dir) })
 	lived(t, s, staged, func(string) {})
-	if s.puts != 1 {
-		t.Errorf("%d snapshots, want 1", s.puts)
-	}
+	commontest.Equal(t, 1, s.puts)
 	// An old snapshot is saved again, even without changes. Otherwise a sweep by age
 	// would remove it.
 	s.saved = time.Now().Add(-25 * time.Hour)
 	lived(t, s, staged, func(string) {})
-	if s.puts != 2 {
-		t.Errorf("%d snapshots, want 2", s.puts)
-	}
+	commontest.Equal(t, 2, s.puts)
 }
 
 // A process may end and start again while its box lives. Its workspace is then not
@@ -157,13 +143,9 @@ func TestWhatSeveralProcessesOfABoxLeaveIsSaved(t *testing.T) {
 	must(t, os.Remove(filepath.Join(dir, "gone")), k.Save(t.Context(), "p", "p", dir, record))
 	files{"two": "2"}.put(t, dir)
 	must(t, k.Save(t.Context(), "p", "p", dir, record), k.Save(t.Context(), "p", "p", dir, record))
-	if s.puts != 2 {
-		t.Errorf("%d snapshots, want 2", s.puts)
-	}
+	commontest.Equal(t, 2, s.puts)
 	want := files{"one": "1", "two": "2", "staged": "changed"}
-	if diff := cmp.Diff(want, seen(t, slept(t, s, files{"staged": "s", "gone": "g"}))); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "after the sleep", want, seen(t, slept(t, s, files{"staged": "s", "gone": "g"})))
 }
 
 func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
@@ -197,17 +179,13 @@ func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
 			if !errors.As(err, &limit) || err.Error() != c.want {
 				t.Errorf("got %v", err)
 			}
-			if diff := cmp.Diff(files{"before": "1"}, seen(t, slept(t, s, nil))); diff != "" {
-				t.Errorf("the snapshot before (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "the snapshot before", files{"before": "1"}, seen(t, slept(t, s, nil)))
 			// Once the changes fit the limit again, they are saved.
 			for name := range c.work {
 				must(t, os.RemoveAll(filepath.Join(dir, name)))
 			}
 			must(t, os.RemoveAll(filepath.Join(dir, "sub")), os.WriteFile(filepath.Join(dir, "after"), nil, 0o600), k.Save(t.Context(), "p", "p", dir, record))
-			if got := seen(t, slept(t, s, nil)); len(got) != 2 {
-				t.Errorf("after the sleep there is %v", got)
-			}
+			commontest.EqualIn(t, "after the sleep there", 2, len(seen(t, slept(t, s, nil))))
 		})
 	}
 }
@@ -244,9 +222,7 @@ func TestStoreThatFailsIsTold(t *testing.T) {
 	}
 	s.fail = nil
 	must(t, k.Save(t.Context(), "p", "p", dir, record))
-	if diff := cmp.Diff(files{"a": "a"}, seen(t, slept(t, s, nil))); diff != "" {
-		t.Errorf("saved in the end (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "saved in the end", files{"a": "a"}, seen(t, slept(t, s, nil)))
 }
 
 func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
@@ -261,9 +237,7 @@ func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
 	}
 	s.fail = nil
 	must(t, k.Save(t.Context(), "p", "p", dir, ""))
-	if s.puts != 1 {
-		t.Error("an empty workspace was saved over a snapshot")
-	}
+	commontest.EqualIn(t, "an empty workspace was saved over a snapshot", 1, s.puts)
 }
 
 func TestProcessesBeginWithWhatTheLastOneOfTheirOwnerLeft(t *testing.T) {
@@ -278,9 +252,7 @@ func TestProcessesBeginWithWhatTheLastOneOfTheirOwnerLeft(t *testing.T) {
 		dir := workspace(t, nil)
 		_, err := k.Restore(t.Context(), step.process, step.owner, dir)
 		must(t, err)
-		if found := seen(t, dir)["note"]; found != step.finds {
-			t.Errorf("%s of %s found %q, want %q", step.process, step.owner, found, step.finds)
-		}
+		commontest.EqualIn(t, step.process, step.finds, seen(t, dir)["note"])
 		files{"note": step.writes}.put(t, dir)
 		must(t, k.Save(t.Context(), step.process, step.owner, dir, ""))
 		k.Leave(step.process)
@@ -352,7 +324,5 @@ func TestInodeTellsAFileThatLooksTheSame(t *testing.T) {
 			t.Fatal("the inode is the same", err)
 		}
 	})
-	if got := seen(t, slept(t, s, staged))["a"]; got != "after!" {
-		t.Errorf("after the sleep: %s", got)
-	}
+	commontest.EqualIn(t, "after the sleep", "after!", seen(t, slept(t, s, staged))["a"])
 }

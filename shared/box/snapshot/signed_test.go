@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // bucket behaves like S3 for presigned GET and PUT. It is also the host that gives out the
@@ -154,16 +154,12 @@ func TestSignedTriesAgain(t *testing.T) {
 	b.trouble = []int{503, 500}
 	must(t, s.Put(t.Context(), "key", 1, text("one")))
 	b.trouble = []int{429, 503}
-	if g := got(t, s, "key"); g != "one" {
-		t.Error(g)
-	}
+	commontest.Equal(t, "one", got(t, s, "key"))
 	b.trouble = []int{503, 503, 503}
 	if err := s.Put(t.Context(), "key", 1, text("two")); err == nil || !strings.Contains(err.Error(), "answers 503") {
 		t.Errorf("got %v", err)
 	}
-	if g := got(t, s, "key"); g != "one" {
-		t.Errorf("after a put that failed: %s", g)
-	}
+	commontest.EqualIn(t, "after a put that failed", "one", got(t, s, "key"))
 }
 
 func TestSignedGivesUpWhatIsRefused(t *testing.T) {
@@ -201,9 +197,7 @@ func TestSnapshotThatIsReplacedWhileItIsGotIsAskedForAgain(t *testing.T) {
 			b.objects["two"], b.newest["key"] = "two", pointer{1, "two", ""}
 		}
 	}
-	if g := got(t, s, "key"); g != "two" {
-		t.Error(g)
-	}
+	commontest.Equal(t, "two", got(t, s, "key"))
 }
 
 func TestSignatureIsInNoError(t *testing.T) {
@@ -238,9 +232,7 @@ func TestSignatureIsInNoError(t *testing.T) {
 			}
 		}
 	}
-	if n != 6 {
-		t.Errorf("%d of 6 failed: %v", n, errs)
-	}
+	commontest.Equal(t, 6, n)
 }
 
 func TestKeeperKeepsInABucket(t *testing.T) {
@@ -248,9 +240,7 @@ func TestKeeperKeepsInABucket(t *testing.T) {
 	b := newBucket(t)
 	s := b.store(t.TempDir())
 	lived(t, s, files{"a": "a"}, func(dir string) { files{"b": strings.Repeat("b", 100_000)}.put(t, dir) })
-	if diff := cmp.Diff(files{"a": "a", "b": strings.Repeat("b", 100_000)}, seen(t, slept(t, s, files{"a": "a"}))); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "after the sleep", files{"a": "a", "b": strings.Repeat("b", 100_000)}, seen(t, slept(t, s, files{"a": "a"})))
 	// A cut connection does not mean that the snapshot is damaged.
 	b.cut = true
 	if _, err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", workspace(t, nil)); err == nil {

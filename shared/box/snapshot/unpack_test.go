@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -80,9 +79,7 @@ func unpackInto(t *testing.T, data []byte, l Limits) (got files, c changes, err 
 	beside := filepath.Join(filepath.Dir(dir), "beside")
 	must(t, os.WriteFile(beside, []byte("safe"), 0o600))
 	c, err = unpack(t.Context(), bytes.NewReader(data), dir, l.withDefaults())
-	if diff := cmp.Diff(files{"beside": "safe", "workspace": "/"}, outer(t, filepath.Dir(dir))); diff != "" {
-		t.Errorf("outside of the workspace (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "outside of the workspace", files{"beside": "safe", "workspace": "/"}, outer(t, filepath.Dir(dir)))
 	return seen(t, dir), c, err
 }
 
@@ -148,12 +145,8 @@ func TestWhatIsUnpackedIsNamedAlsoWhatWasRemoved(t *testing.T) {
 	t.Parallel()
 	got, c, err := unpackInto(t, archive(t, removed("e/old"), removed("e"), regular("a/b/c", "mine"), symlink("a/l", "b/c")), Limits{})
 	must(t, err)
-	if diff := cmp.Diff(files{"a": "/", "a/b": "/", "a/b/c": "mine", "a/l": "-> b/c"}, got); diff != "" {
-		t.Errorf("in the workspace (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([][]string{{"a/b/c", "a/l"}, {"e/old", "e"}}, [][]string{c.put.names(), c.gone}); diff != "" {
-		t.Errorf("named (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "in the workspace", files{"a": "/", "a/b": "/", "a/b/c": "mine", "a/l": "-> b/c"}, got)
+	commontest.SameIn(t, "named", [][]string{{"a/b/c", "a/l"}, {"e/old", "e"}}, [][]string{c.put.names(), c.gone})
 }
 
 func TestArchiveThatIsNotWholeIsRefused(t *testing.T) {
@@ -231,9 +224,7 @@ func FuzzUnpack(f *testing.F) {
 		// errors and checks only the files.
 		_ = (&unpacker{found: changes{put: tree{}}}).all(t.Context(), bytes.NewReader(data), dir, limits)
 		_, _ = unpack(t.Context(), bytes.NewReader(data), again, limits)
-		if diff := cmp.Diff(files{"workspace": "/"}, outer(t, filepath.Dir(dir))); diff != "" {
-			t.Errorf("outside of the workspace (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "outside of the workspace", files{"workspace": "/"}, outer(t, filepath.Dir(dir)))
 		var size int
 		got := seen(t, dir)
 		for _, text := range got {
