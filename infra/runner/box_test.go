@@ -43,9 +43,8 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 		Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`), // no call, for whose end a box would wait
 	})
 	got, err := os.ReadFile(pipe) // waits until somebody writes
-	if err != nil || string(got) != "t0p" {
-		t.Errorf("the server has the token %q, %v", got, err)
-	}
+	commontest.OK(t, err)
+	commontest.EqualIn(t, "the server has the token", "t0p", string(got))
 	cancel()
 	if err := <-ended; err != nil {
 		t.Log(err) // the relay was never there

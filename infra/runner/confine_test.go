@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -81,9 +79,7 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, err := confined(t, test.box, test.on)
 			commontest.OK(t, err)
-			if diff := cmp.Diff(test.want, c.policy(placed, "/t")); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			commontest.Same(t, test.want, c.policy(placed, "/t"))
 		})
 	}
 }
@@ -113,9 +109,7 @@ func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := confined(t, test.box, test.on)
 			if test.want == "" {
-				if err != nil {
-					t.Errorf("refused: %v", err)
-				}
+				commontest.CheckIn(t, "refused", err)
 				return
 			}
 			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), test.want+":") {
@@ -146,9 +140,7 @@ func TestEnclosedServerReadsTheCertificatesThatItIsToldOf(t *testing.T) {
 	c, err := newConfiner(s, t.TempDir(), surroundings(s, machine), user)
 	commontest.OK(t, err)
 	want := []string{filepath.Join(folder, "corp.pem"), folder, filepath.Join(folder, "own.pem")}
-	if diff := cmp.Diff(want, c.policy(provision.Launch{Command: "/nowhere"}, "/t").Read); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	commontest.Same(t, want, c.policy(provision.Launch{Command: "/nowhere"}, "/t").Read)
 }
 
 func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T) {
@@ -172,9 +164,7 @@ func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T
 	}
 	want := []string{real(node, "bin"), real(node, "lib"), real(home, ".pyenv"), real(home, "bin")}
 	slices.Sort(want)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	commontest.Same(t, want, got)
 }
 
 // made writes an executable file below a folder that only its owner can enter, or everybody.
@@ -222,9 +212,7 @@ func TestAGuestHasTheNetworkItsWorkspaceAndWhatItsCommandLineNames(t *testing.T)
 				Sockets: sandbox.InternetSockets, KeepUser: test.keepUser, Workspace: "/w/workspace", Temp: "/t",
 				Demand: []sandbox.Guard{sandbox.GuardSockets, sandbox.GuardFiles, sandbox.GuardNeighbours},
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			commontest.Same(t, want, got)
 		})
 	}
 }

@@ -173,9 +173,7 @@ type count struct{ packages, installed, scripts, attempts int }
 func (n *count) judge(t *testing.T, i *installs, c canary, before string, l provision.Launch, failed error) []report {
 	t.Helper()
 	n.packages++
-	if now := c.see(t); now != before {
-		t.Errorf("something is changed outside of the install:\n%s\nwas\n%s", now, before)
-	}
+	commontest.EqualIn(t, "something is changed outside of the install", before, c.see(t))
 	if _, err := os.Lstat("/tmp/dormouse-hostile"); err == nil {
 		t.Error("something was written to /tmp")
 		_ = os.Remove("/tmp/dormouse-hostile")
@@ -266,9 +264,8 @@ func hostileScripts(t *testing.T, i *installs, c canary, n *count) {
 	}
 	l, err = i.stage(npx("above", scripted))
 	commontest.OK(t, err)
-	if said := n.judge(t, i, c, before, l, err); len(said) != 2 || len(l.Unrun) != 0 {
-		t.Errorf("%d scripts were run, not run are %v", len(said), l.Unrun)
-	}
+	commontest.Equal(t, 2, len(n.judge(t, i, c, before, l, err)))
+	commontest.Equal(t, 0, len(l.Unrun))
 	if _, err := os.Stat(filepath.Join(l.Reads[0], "node_modules/evil/made")); err != nil {
 		t.Error("what a script makes is not there:", err)
 	}

@@ -196,9 +196,8 @@ func TestWhereInstallsAreKept(t *testing.T) {
 		{"on", host, false, false, false},
 	} {
 		k, err := c.keep.installsOf(c.where, c.local, "b", 1, "/tmp", nil)
-		if (err == nil) != c.fine || (k != nil) != c.kept {
-			t.Errorf("%+v: %v, %v", c, k, err)
-		}
+		commontest.Equal(t, c.fine, err == nil)
+		commontest.Equal(t, c.kept, k != nil)
 	}
 }
 
@@ -221,7 +220,5 @@ func TestABoxThatHasEndedReleasesItsInstalls(t *testing.T) {
 		t.Fatalf("while its box runs, Tidy removes the install (%d)", n)
 	}
 	p.remove()
-	if n := tidied(); n != 1 {
-		t.Errorf("after its box has ended, Tidy removes %d installs, want 1", n)
-	}
+	commontest.EqualIn(t, "after its box has ended, Tidy", 1, tidied())
 }

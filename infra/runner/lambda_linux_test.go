@@ -358,9 +358,7 @@ func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 		}
 		l.work <- event
 		result := relay.result("call-" + token)
-		if honest := relay.result("honest-" + token); !strings.Contains(honest, "well") {
-			t.Errorf("another call of the box ended in %s", honest)
-		}
+		commontest.Contains(t, "another call of the box ended in", "well", relay.result("honest-"+token))
 		var answer struct {
 			Result struct {
 				Content []struct{ Text string }
@@ -379,9 +377,7 @@ func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 			t.Errorf("the server has the environment %q", got.Own)
 		}
 		for what, status := range map[string]int{"next": got.Next, "response": got.Response, "error": got.Error, "init/error": got.InitError} {
-			if status != http.StatusForbidden {
-				t.Errorf("%s: status %d", what, status)
-			}
+			commontest.EqualIn(t, what, http.StatusForbidden, status)
 		}
 		if got.Left {
 			t.Error("the server found the file of an earlier one")

@@ -54,12 +54,8 @@ func TestLockGivesTheSamePackagesEverywhere(t *testing.T) {
 	}
 	both := func(want string) {
 		t.Helper()
-		if got := i.installed(node, nodeFile); got != want {
-			t.Errorf("npm has installed %q, want %q", got, want)
-		}
-		if got := i.installed(python, pythonFile); got != want {
-			t.Errorf("pip has installed %q, want %q", got, want)
-		}
+		commontest.EqualIn(t, "npm has installed", want, i.installed(node, nodeFile))
+		commontest.EqualIn(t, "pip has installed", want, i.installed(python, pythonFile))
 	}
 	publish("1.0.0")
 	both("1.0.0")

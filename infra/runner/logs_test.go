@@ -19,9 +19,7 @@ func kept(t *testing.T, folder string) (names []string, bytes int64) {
 	for _, e := range entries {
 		info, err := e.Info()
 		commontest.OK(t, err)
-		if info.Mode().Perm() != 0o600 {
-			t.Errorf("%s has mode %s", e.Name(), info.Mode())
-		}
+		commontest.Equal(t, 0o600, info.Mode().Perm())
 		names = append(names, e.Name())
 		bytes += info.Size()
 	}
@@ -102,9 +100,7 @@ func TestLogFileLiesInItsFolderWhateverTheSessionIsCalled(t *testing.T) {
 			t.Errorf("%q becomes %q", session, name)
 		}
 	}
-	if name := oneLine("Ab-_9"); name != "Ab-_9" {
-		t.Errorf("a plain name becomes %q", name)
-	}
+	commontest.EqualIn(t, "a plain name", "Ab-_9", oneLine("Ab-_9"))
 }
 
 func TestWhoSharesAProcessIsNotedOnceAndStaysSmall(t *testing.T) {
@@ -127,9 +123,7 @@ func TestWhoSharesAProcessIsNotedOnceAndStaysSmall(t *testing.T) {
 		s.note("shared", "s2")
 		s.note("s3", "s3") // has its own
 	}
-	if got := strings.Join(noted(), " "); got != "s1 s2" {
-		t.Errorf("noted are %s", got)
-	}
+	commontest.EqualIn(t, "noted", "s1 s2", strings.Join(noted(), " "))
 	for n := range 3000 {
 		s.note("shared", fmt.Sprintf("session-%032d", n))
 	}

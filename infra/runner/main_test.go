@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -20,8 +21,6 @@ func TestExitCodeSaysWhyTheRunnerEnded(t *testing.T) {
 		{storage.Errorf(storage.Invalid, "refused"), 1},
 		{errors.New("no folder"), 1},
 	} {
-		if got := ExitCode(c.err); got != c.want {
-			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)
-		}
+		commontest.Equal(t, c.want, ExitCode(c.err))
 	}
 }
