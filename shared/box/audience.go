@@ -14,7 +14,7 @@ const maxMembers = 1024
 // audience is the sessions that share a process. [Box].mu guards it.
 type audience struct {
 	box     *Box
-	id      string            // the name of the process in logs and in files, by [Scope.Name]
+	id      string            // the name of the process in logs and in files, which [Scope.Name] returns
 	members []*session        // in the order of their last messages
 	speaker *session          // the member with the newest delivery; a [ProcessStatus] names it
 	secrets map[string]Secret // the principal's secrets, from the last delivery
@@ -81,12 +81,12 @@ func (a *audience) initParams() json.RawMessage {
 	return json.RawMessage(`{"protocolVersion":` + string(version) + `,"capabilities":` + everything + `,"clientInfo":{"name":"dormouse","version":"1"}}`)
 }
 
-// event passes a message of the process to the stream that to names. If to is nil, the message goes
-// to the standalone stream of each session that wants it.
-func (a *audience) event(to *stream, raw []byte, final bool) {
+// event passes a message of the process to the stream st. If st is nil, the message goes to the
+// standalone stream of each session that wants it.
+func (a *audience) event(st *stream, raw []byte, final bool) {
 	switch {
-	case to != nil:
-		to.event(raw, final)
+	case st != nil:
+		st.event(raw, final)
 	case a.box.server.Scope.wide():
 		a.tellAll(raw)
 	default:
@@ -94,10 +94,10 @@ func (a *audience) event(to *stream, raw []byte, final bool) {
 	}
 }
 
-// direct returns the session whose client gets m, a request of the process. If owner, the newest
-// call in flight, is not nil, that is the session of owner. Otherwise it is the newest session whose
-// client can answer. direct refuses m if calls of several principals are in flight (mixed): one
-// user's client must not get the question of another user.
+// direct returns the session whose client gets m, a request of the process. owner is the newest
+// call in flight, and m goes to its session. If owner is nil, m goes to the newest session whose
+// client can answer. direct refuses m if mixed is true, which means that calls of several
+// principals are in flight: one user's client must not get the question of another user.
 func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
 	switch {
 	case mixed:
@@ -114,7 +114,7 @@ func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session,
 	return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no client that this belongs to can answer " + m.Method}
 }
 
-// tellAll passes a notification outside of calls to every session that wants it.
+// tellAll passes a notification that belongs to no call to every session that wants it.
 func (a *audience) tellAll(raw []byte) {
 	m, err := wire.Parse(raw)
 	for _, s := range a.members {
@@ -124,8 +124,8 @@ func (a *audience) tellAll(raw []byte) {
 	}
 }
 
-// common adapts a request of one session that would change a setting of all sessions, such as the
-// log level. pass is false if the process must not get the request.
+// common adapts m, a session's request to change a setting such as the log level, because the
+// setting holds for all sessions of the process. pass is false if the process must not get m.
 func (a *audience) common(s *session, m *wire.Message) (pass bool) {
 	switch m.Method {
 	case wire.MethodSetLevel:

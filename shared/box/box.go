@@ -42,7 +42,7 @@ type Box struct {
 	used   time.Time // when a client or one of its calls was last active
 	counts dropped
 	starts backOff       // delays the next start after failed starts
-	active int           // goroutines that Close waits for: processes, calls of the sink, removals of files
+	active int           // number of goroutines that Close waits for; they run processes, call the sink or remove files
 	over   chan struct{} // made by Close, and closed when active is zero
 
 	sessions map[string]*session
@@ -71,8 +71,8 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 
 // Deliver executes the messages in d.Raw and returns at once. Failures also reach the client as
 // events. Each request ends in an event of the stream d.ID, and the last of these events has Final
-// set. If requests of a delivery with the same id are still in flight in the session, the box drops
-// the new delivery.
+// set. If an earlier delivery of the session has the same ID, and its requests are still in flight,
+// the box drops d.
 //
 // Deliver passes a response to the process that has asked the question. If that process sleeps
 // with its memory, the response wakes it. A response to a question that is not open is dropped.
@@ -126,7 +126,7 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 		p = g.start(free)
 		if again {
 			g.anew(st, msgs)
-			if b.server.Images == nil { // with Images, the handshake logs it if the memory of the process is lost
+			if b.server.Images == nil { // with Images, only the handshake shows whether the memory was lost
 				g.logAnew()
 			}
 		}
@@ -263,9 +263,9 @@ func (b *Box) Questions() map[storage.ID][]string {
 	return open
 }
 
-// IdleSince returns when a client or one of its requests was last active. ok is true only if no
-// request is in flight, no process is starting, and the sink has taken all output. If the server
-// has a Keeper, every workspace must be saved as well.
+// IdleSince returns the time at which a client or one of its requests was last active. ok is true
+// only if no request is in flight, no process is starting, and the sink has taken all output. If
+// the server has a Keeper, every workspace must be saved as well.
 func (b *Box) IdleSince() (since time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -283,16 +283,15 @@ func (b *Box) IdleSince() (since time.Time, ok bool) {
 }
 
 // Close stops all processes. It returns when they and all processes of their process groups have
-// ended, the sink has taken their last events, and the workspaces are saved. Apart from the sink and
-// the saves, it takes at most within plus about seven seconds.
+// ended, the sink has taken their last events, and the workspaces are saved. Apart from the sink
+// and the saves, it takes at most about seven seconds longer than timeout.
 //
-// Requests in flight that have not ended after the time within end with an error of phase
-// box_unavailable. Requests that come after the call of Close get this error at once. If ctx ends
-// first, Close kills the processes, gives up saving, and returns an error that wraps the cause of
-// ctx.
-func (b *Box) Close(ctx context.Context, within time.Duration) error {
+// Requests that are still in flight after timeout end with an error of phase box_unavailable.
+// Requests that come after the call of Close get this error at once. If ctx ends first, Close kills
+// the processes, gives up saving, and returns an error that wraps the cause of ctx.
+func (b *Box) Close(ctx context.Context, timeout time.Duration) error {
 	defer b.leaves()
-	over := b.shut(within)
+	over := b.shut(timeout)
 	select {
 	case <-over:
 		return nil

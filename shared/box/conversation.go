@@ -31,8 +31,8 @@ type processSide interface {
 	// for other messages. It returns false if too many bytes already wait for the
 	// process to read.
 	send(number int64, line []byte) bool
-	// withdraw makes the process stop working on a request. line is the notifications/cancelled
-	// for it. It is not sent if the request is cancelled in another way, as a task is.
+	// withdraw makes the process stop working on a request. It sends line, a
+	// notifications/cancelled, unless the request is cancelled in another way, as a task is.
 	withdraw(r *request, line []byte)
 }
 
@@ -157,7 +157,7 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"}
 	}
 	if idKey(token) == "" {
-		token = nil // neither string nor number: leave it to the server
+		token = nil // neither string nor number: the server gets the token as the client sent it
 	}
 	c.came++
 	r := &request{number: c.number(), order: c.came, id: m.ID, token: token, method: m.Method, stream: st, modern: bridge.SaysModern(m.Params)}

@@ -37,7 +37,7 @@ func (b *Box) enter() { b.active++ }
 
 func (b *Box) leave() {
 	b.active--
-	if b.active == 0 && b.over != nil && !isClosed(b.over) { // a message may come after Close, and over must not be closed twice
+	if b.active == 0 && b.over != nil && !isClosed(b.over) { // a message after Close may bring active to zero again
 		close(b.over)
 	}
 }
@@ -85,8 +85,9 @@ func (b *Box) interrupted(why string) *fault {
 // waits for the save, and so does the box before it sleeps.
 const saveTime = 2 * time.Minute
 
-// backOff delays starts after failures: not after the first one, then by 2, 4 and always 8 seconds.
-// Otherwise every retry of a client would start a process of a server that cannot start.
+// backOff delays starts after failures: not after the first one, then by 2 and by 4 seconds, and
+// from then on by 8. Otherwise every retry of a client would start a process of a server that
+// cannot start.
 type backOff struct {
 	failed int
 	next   time.Time

@@ -2,8 +2,8 @@ package box
 
 import "time"
 
-// deadlines has the timers of a process: for its requests, for the answers of clients, and for the
-// time that it is kept while idle.
+// deadlines has the timers of a process: for its requests, for the answers of clients, and for how
+// long the process may be idle.
 type deadlines struct {
 	box  *Box
 	p    *process
@@ -163,11 +163,11 @@ func (d *deadlines) stop() {
 	d.certain()
 }
 
-// drain lets the process end its open calls, and stops it after the time within even if calls are
-// open then. If drain is called several times, the earliest end counts. For example, an operator
-// halts a process, and then the box is shut down.
-func (d *deadlines) drain(why *fault, within time.Duration) {
-	until := time.Now().Add(within)
+// drain lets the process end its open calls, and stops it after timeout even if calls are open
+// then. If drain is called several times, the earliest end counts. For example, an operator halts
+// a process, and then the box is shut down.
+func (d *deadlines) drain(why *fault, timeout time.Duration) {
+	until := time.Now().Add(timeout)
 	if d.grace != nil {
 		if d.until.Before(until) {
 			return
@@ -175,7 +175,7 @@ func (d *deadlines) drain(why *fault, within time.Duration) {
 		d.grace.Stop()
 	}
 	d.until = until
-	d.last, d.grace = why, d.box.server.Guard.After(within, func() {
+	d.last, d.grace = why, d.box.server.Guard.After(timeout, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
 		if d.p.state != gone {

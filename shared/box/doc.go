@@ -61,8 +61,8 @@
 // drops log lines.
 //
 // The end of a session cancels its calls and takes back the settings that only it had.
-// The box forgets sessions that were never ended together with the process, or when
-// there are over a thousand. A session that speaks again joins the process again.
+// If a session is never ended, the box forgets it when the process ends, or when there
+// are over a thousand sessions. A session that speaks again joins the process again.
 //
 // # Protocols
 //

@@ -16,7 +16,7 @@ type group struct {
 	current *process   // gets new messages, nil for none
 	live    []*process // the current process, and those that are being stopped
 	ended   bool       // the box has forgotten the group
-	isAnew  bool       // current starts for a session that had a process before
+	isAnew  bool       // the current process is started for a session whose previous process has ended
 	untold  *stream    // where tellAnew will tell the client that the process has lost its memory; nil for nowhere
 	forget  func()     // deletes the group from the box
 }
@@ -118,11 +118,12 @@ func (g *group) tidy() {
 
 // # Its processes
 
-// start makes a process. It is started when the earlier processes of the group have ended. If room
-// is not nil, it also waits until room has ended, because the limit of processes is reached.
-func (g *group) start(room *process) *process {
+// start makes a process. The process is started when the earlier processes of the group have ended.
+// ending is another process that must have ended too, because the limit of processes is reached. It
+// may be nil.
+func (g *group) start(ending *process) *process {
 	h := g.next()
-	g.begin(h, room)
+	g.begin(h, ending)
 	return h.p
 }
 
@@ -133,12 +134,12 @@ func (g *group) next() *handshake {
 	return newHandshake(newProcess(g), isStateless, how)
 }
 
-// begin starts the process of a handshake once room, which may be nil, and the earlier processes of
-// the group have ended.
-func (g *group) begin(h *handshake, room *process) {
+// begin starts the process of a handshake once the earlier processes of the group have ended, and
+// the process ending, which may be nil.
+func (g *group) begin(h *handshake, ending *process) {
 	r := &processRun{p: h.p, hello: h}
-	if room != nil {
-		r.before = append(r.before, room.over)
+	if ending != nil {
+		r.before = append(r.before, ending.over)
 	}
 	for _, old := range g.live {
 		r.before = append(r.before, old.over)
@@ -149,8 +150,8 @@ func (g *group) begin(h *handshake, room *process) {
 	g.box.server.Guard.Go(r.run)
 }
 
-// draw draws a number for a request that no process of the group has used, because one process may
-// take over the open requests of another.
+// draw draws a request number that no process of the group has used, because one process may take
+// over the open requests of another.
 func (g *group) draw() int64 {
 	for {
 		n := g.box.draw()
@@ -227,7 +228,7 @@ func (g *group) notification(p *process, s *session, m wire.Message) {
 	}
 }
 
-// hasStream reports whether requests of the session's delivery with this id are in flight.
+// hasStream reports whether the session has requests in flight from the delivery with this id.
 func (g *group) hasStream(s *session, id string) bool {
 	return slices.ContainsFunc(inflight(g.live, s), func(st *stream) bool { return st.id == id })
 }

@@ -7,21 +7,21 @@ import (
 )
 
 // Halt stops processes for an operator; their sessions stay. It stops the process of one session,
-// or all processes if session is "". by names the operator, in words for clients, such as "ada".
+// or all processes if session is "".
 //
-// Calls in flight that have not ended after the time within end with an error of phase
-// box_unavailable, which names by. The next message of a session starts another process, once the old
-// one has ended. If the named session shares its process, the process goes on, and only the calls of
-// that session end.
-func (b *Box) Halt(session storage.ID, by string, within time.Duration) {
+// Calls that are still in flight after timeout end with an error of phase box_unavailable, which
+// gives the operator's name to the client. The next message of a session starts another process,
+// once the old one has ended. If the session shares its process, the process goes on, and only the
+// calls of that session end.
+func (b *Box) Halt(session storage.ID, operator string, timeout time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	why := b.interrupted("it was stopped by " + by)
+	why := b.interrupted("it was stopped by " + operator)
 	discard := func(g *group) {
 		for _, p := range g.live {
 			p.nap.discard = true // an operator who stops a process wants a fresh one, not the old memory
 		}
-		g.drain(why, within)
+		g.drain(why, timeout)
 	}
 	if session == "" {
 		for _, g := range b.groups {
@@ -36,10 +36,10 @@ func (b *Box) Halt(session storage.ID, by string, within time.Duration) {
 		if g := b.groupOf(s); g != nil {
 			discard(g)
 		}
-	case within <= 0:
+	case timeout <= 0:
 		endCalls(b.processes(s), s, why)
 	default:
-		b.server.Guard.After(within, func() {
+		b.server.Guard.After(timeout, func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			endCalls(b.processes(s), s, why)
@@ -61,18 +61,18 @@ func (g *group) drain(why *fault, within time.Duration) {
 	}
 }
 
-// drain stops the process when its calls have ended, or after the time within. Calls that are open
-// after that time end with why.
-func (p *process) drain(why *fault, within time.Duration) {
+// drain stops the process when its calls have ended, or else after timeout. Calls that are open
+// after timeout end with the error why.
+func (p *process) drain(why *fault, timeout time.Duration) {
 	own := *why // a copy, because the end adds facts about this process
 	switch {
 	case p.state == gone:
-	case within <= 0:
+	case timeout <= 0:
 		p.fail(&own)
 	case p.conv.idle():
 		p.stop(&own)
 	default:
 		p.group.detach(p)
-		p.clock.drain(&own, within)
+		p.clock.drain(&own, timeout)
 	}
 }

@@ -162,10 +162,10 @@ func (h *handshake) probed(how probe) {
 	}
 }
 
-// replace starts another process, which gets the other protocol, because h.p refused the protocol of
-// h. It returns the handshake with the new process, which takes over the conversation. If the other
-// protocol was tried before, or no process may take over, h.p fails and replace returns nil; f is
-// then the error of h.p. why goes into the log of h.p.
+// replace starts another process, which gets the other protocol, because h.p refused the protocol
+// of h with the error f. It returns the handshake with the new process, which takes over the
+// conversation. If the other protocol was tried before, or no process may take over, h.p fails and
+// replace returns nil. why is a text for the log of h.p.
 func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	p := h.p
 	switch {

@@ -13,7 +13,7 @@ type keeping struct {
 	box       *Box
 	audience  *audience
 	workspace string         // the folder to save after the end of the process, "" for none
-	staged    string         // see [provision.Launch]
+	staged    string         // a file that lists what the provisioner has put into the workspace
 	atWork    bool           // the process had open requests when the box told it to end
 	given     processSecrets // the principal's secrets that the process got
 }
@@ -64,8 +64,8 @@ func (k *keeping) save(inOrder bool) {
 }
 
 // leave removes the local copy of a saved workspace if all sessions of a principal share the saved
-// one. Another process of the principal may save a later workspace, and the next process must begin
-// with that.
+// one. The next process must not use the local copy, because another process of the principal may
+// have saved a later workspace.
 func (k *keeping) leave() {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()

@@ -82,8 +82,8 @@ func (s Server) staged(l provision.Launch) Server {
 // launch is what the operating system needs to start the server.
 type launch struct {
 	proc.Command
-	// keep is the workspace to save after the end of the process, "" for none. staged is
-	// [provision.Launch.Staged].
+	// keep is the workspace to save after the end of the process, "" for none. staged is a file
+	// that lists what the provisioner has put into it.
 	keep, staged string
 
 	unrun []string // packages whose install scripts were not run

@@ -87,7 +87,7 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 		p.output.keep(raw)
 	}
 	if p.output.refused.from != nil && err == nil && m.Kind == wire.Response && hasFailed(m) {
-		p.hearRefusals(false) // the network's report of a refusal has come before the response that it caused
+		p.hearRefusals(false) // a refused connection, which is known by now, may have caused the failure
 	}
 	l.note = ""
 	l.locked(m, raw, err, kept)

@@ -59,8 +59,8 @@ func (o *output) silent() bool {
 	return w == written{}
 }
 
-// words returns the line that best explains the end of the process, out of what it printed after
-// since: a line of stderr, or else of stdout.
+// words returns the line that best explains the end of the process: a line of stderr, or else of
+// stdout. It searches only what the process printed later than since.
 func (o *output) words(since written) string {
 	return cmp.Or(proc.LastWords(o.stderr.Since(since.stderr, o.hide)), marked(proc.LastWords(o.stdout.Since(since.stdout, o.hide))))
 }
@@ -113,7 +113,7 @@ func (o *output) besides(words string) string {
 
 // starved reports whether a process that ended by itself seems to have run out of memory. killed
 // says that the kernel has killed a process, perhaps another one, for lack of memory since this
-// one started. Only output after since counts.
+// one started. Only output later than since counts.
 func (o *output) starved(e proc.Exit, killed bool, since written) bool {
 	if e.Code != nil && *e.Code == 0 {
 		return false

@@ -19,8 +19,8 @@ const (
 	fileBegin      = "${principal_file:"
 )
 
-// processSecrets is the secrets that a process got of its principal. The files with secrets are in
-// the workspace, which no other sandbox can see.
+// processSecrets is the principal's secrets that a process got. The files with secrets are in the
+// workspace, which no other sandbox can see.
 type processSecrets struct {
 	secrets map[string]Secret
 	folder  string // folder of the files with secrets, "" if the server reads none

@@ -162,7 +162,7 @@ func (p *process) endRequests(f *fault) {
 		return
 	}
 	p.to(gone)
-	if !p.greeted && !p.asked() && f.data.RetryAfter == 0 { // a full machine is no failure of the server
+	if !p.greeted && !p.asked() && f.data.RetryAfter == 0 { // RetryAfter says that the machine was full: no failure of the server
 		p.box.starts.failure()
 	}
 	p.held = heldLines{}

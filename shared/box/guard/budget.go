@@ -12,15 +12,15 @@ const roomWithin = 10 * time.Second
 // Readers call Room before they read more, which keeps the sum near the limit. A nil Budget has no
 // limit. A Budget is safe for concurrent use.
 type Budget struct {
-	most int
+	limit int
 
 	mu   sync.Mutex
 	held int
 	room chan struct{} // nil while there is room; otherwise closed when there is room again
 }
 
-// NewBudget returns a Budget with a limit of most bytes.
-func NewBudget(most int) *Budget { return &Budget{most: most} }
+// NewBudget returns a Budget with a limit in bytes.
+func NewBudget(limit int) *Budget { return &Budget{limit: limit} }
 
 // Hold adds bytes to the sum, even above the limit. A negative number subtracts bytes that are not
 // held any more.
@@ -32,16 +32,16 @@ func (b *Budget) Hold(bytes int) {
 	defer b.mu.Unlock()
 	b.held += bytes
 	switch {
-	case b.held > b.most && b.room == nil:
+	case b.held > b.limit && b.room == nil:
 		b.room = make(chan struct{})
-	case b.held <= b.most && b.room != nil:
+	case b.held <= b.limit && b.room != nil:
 		close(b.room)
 		b.room = nil
 	}
 }
 
 // Room waits until the sum is not over the limit, and returns true. It returns false after ten
-// seconds, as when servers do not finish their lines, or the store accepts nothing.
+// seconds, for example if servers do not finish their lines, or the store accepts nothing.
 func (b *Budget) Room() bool {
 	if b == nil {
 		return true

@@ -27,7 +27,7 @@ type Guard struct {
 	err      error
 
 	mu   sync.Mutex
-	idle []chan func() // a channel for each goroutine of work that waits for its next function
+	idle []chan func() // a channel to each goroutine in method work that waits for its next function
 }
 
 // New returns a Guard that logs the stack of a panic. budget and memory are what [Guard.Budget]

@@ -43,9 +43,10 @@ type Memory struct {
 
 // Sleeper is a box that can end an idle process to free memory.
 type Sleeper interface {
-	// Idlest finds the process of the box that has been idle longest, and returns since when. ok
-	// is false if no process is idle. stop ends the process, and returns a channel that is closed
-	// when it has ended. If the process was used meanwhile, stop does nothing and returns nil.
+	// Idlest finds the process of the box that has been idle longest. It was last used at the time
+	// since. ok is false if no process is idle. stop ends the process, and returns a channel that
+	// is closed when it has ended. If the process was used meanwhile, stop does nothing and
+	// returns nil.
 	Idlest() (since time.Time, stop func() (ended <-chan struct{}), ok bool)
 }
 
@@ -55,7 +56,7 @@ type FullError struct{ Free, Total int64 }
 // RetryAfter returns how long a client should wait before it tries again.
 func (FullError) RetryAfter() time.Duration { return tryAgain }
 
-// Error implements error.
+// Error says how much memory is left, and when the client may try again.
 func (e FullError) Error() string {
 	return fmt.Sprintf("the memory of this machine is full: %d of %d MiB are left, and every process has been used in the last %s; try again in %s, or see with dormouse ps what runs", e.Free>>20, e.Total>>20, tryAgain, tryAgain)
 }
@@ -73,7 +74,7 @@ func NewMemory(left func() (free, total int64, known bool)) *Memory {
 	return &Memory{left: left, known: known, turn: make(chan struct{}, 1), boxes: map[Sleeper]bool{}}
 }
 
-// Known reports whether the free memory is known, so that m limits anything.
+// Known reports whether the free memory is known. If it is not, m sets no limit.
 func (m *Memory) Known() bool {
 	return m != nil && m.known()
 }
@@ -145,8 +146,8 @@ func (m *Memory) Room(ctx context.Context) error {
 	}
 }
 
-// young returns how many processes were started less than settle ago, and when the first of these
-// was started.
+// young returns how many processes were started less than a second ago (settle), and the time at
+// which the first of these was started.
 func (m *Memory) young() (n int, first time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -79,7 +79,8 @@ type message struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// within makes calls of the connection fail when ctx ends.
+// within makes all reads and writes of the connection fail once ctx has ended, until done is
+// called.
 func (c *Control) within(ctx context.Context) (done func()) {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	return func() {
@@ -160,7 +161,7 @@ func (c *Control) begun() error {
 	return nil
 }
 
-// Freeze stops the program for good, and writes its memory to the writer to. The caller must not
+// Freeze stops the program for good, and writes its memory to the argument to. The caller must not
 // write to the program any more. After an error the program cannot go on either; the caller must
 // end it.
 func (c *Control) Freeze(ctx context.Context, to io.Writer) error {

@@ -26,7 +26,7 @@ type Kept struct {
 // is stored.
 type Process struct {
 	Name, Owner       string
-	Workspace, Staged string // see [snapshot.Keeper.Save]
+	Workspace, Staged string // the workspace, and the file that lists what was put into it before the start
 	Fit               Fit
 	Install           string
 }

@@ -45,8 +45,9 @@ type Command struct {
 	Apart bool         // the process leads its own OS session, so it has no terminal
 }
 
-// Child is a running process that leads its own process group, with its three pipes. The whole
-// group is killed when it ends. The caller reads Stdout and Stderr to their ends, and calls
+// Child is a running process that leads its own process group, with its three pipes. When the
+// process ends, its whole group is killed. The caller reads Stdout and Stderr to their ends, and
+// calls
 // Release after the process has exited. All methods are safe for concurrent use.
 type Child struct {
 	cmd    *exec.Cmd
@@ -54,7 +55,7 @@ type Child struct {
 	since  time.Time
 	kills  int // what oomKills returned when the process was started
 	grace  Grace
-	clear  func() // see [Command].Clear
+	clear  func() // [Command].Clear, or a function that does nothing
 	guard  *guard.Guard
 	stdin  *os.File
 	stdout *drain
@@ -126,7 +127,7 @@ func Start(run Command, g Grace) (*Child, error) {
 // PID returns the process id, which is also the id of the process group.
 func (c *Child) PID() int { return c.pid }
 
-// Since returns when the process was started.
+// Since returns the time at which the process was started.
 func (c *Child) Since() time.Time { return c.since }
 
 // Stdin returns a writer to the process's stdin. Writes fail after a call of CloseStdin or
@@ -221,7 +222,7 @@ func (c *Child) Unread() (n int, ok bool) { return unread(c.stdin) }
 func (c *Child) Interrupt() { _ = c.stdin.SetWriteDeadline(time.Unix(1, 0)) }
 
 // Reread opens the read end of the stdin of a running process. take returns what the process has
-// not read. It must be called once, after the process has ended.
+// not read. The caller must call take once, after the process has ended.
 func (c *Child) Reread() (take func() ([]byte, error), err error) { return reread(c.stdin) }
 
 // CloseStdin ends the stdin of the process.

@@ -61,9 +61,9 @@ func marked(mark string) ([]int, error) {
 	return found, nil
 }
 
-// under reports whether own is mark, or mark followed by a slash and more text.
-func under(own, mark string) bool {
-	rest, ok := strings.CutPrefix(own, mark)
+// under reports whether value equals mark, or begins with mark and a slash.
+func under(value, mark string) bool {
+	rest, ok := strings.CutPrefix(value, mark)
 	return ok && (rest == "" || rest[0] == '/')
 }
 

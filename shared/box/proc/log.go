@@ -31,13 +31,12 @@ type Log struct {
 	closed bool
 }
 
-// NewLog returns a Log that writes to the writer to, and closes it in Close. If to is nil, it
-// returns a nil Log.
-func NewLog(to io.WriteCloser, hide *redact.Redactor) *Log {
-	if to == nil {
+// NewLog returns a Log that writes to w, and closes w in Close. If w is nil, it returns a nil Log.
+func NewLog(w io.WriteCloser, hide *redact.Redactor) *Log {
+	if w == nil {
 		return nil
 	}
-	return &Log{to: to, hide: hide}
+	return &Log{to: w, hide: hide}
 }
 
 // Write adds output of the process's stderr. It takes all of p and never fails, because the
@@ -63,9 +62,9 @@ func (d *Log) Stdout(line []byte) {
 	}
 }
 
-// add adds output of one stream. held is the stream's output that is not written yet, and of is
-// the prefix of its lines. add writes all complete lines, but keeps lines that may end with the
-// beginning of a secret until more output comes.
+// add adds p to the output of one stream. held is the stream's output that is not written yet. The
+// argument of is the prefix of the stream's lines in the log. add writes all complete lines, but
+// keeps lines that may end with the beginning of a secret until more output comes.
 func (d *Log) add(held *[]byte, of string, p []byte) {
 	*held = append(*held, p...)
 	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxLogLine {
@@ -114,7 +113,8 @@ func (d *Log) flush(held *[]byte, of string) {
 	*held = (*held)[:0]
 }
 
-// Close writes how, which says how the process ended, as the last note, and closes the writer.
+// Close writes a last note, in which the argument how says how the process ended. Then it closes
+// the writer.
 func (d *Log) Close(how string) {
 	if d == nil {
 		return

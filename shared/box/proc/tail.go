@@ -86,10 +86,10 @@ func (t *Tail) Lately() int64 {
 	return t.burst
 }
 
-// ReadAll reads until from ends, and keeps the tail of the output.
-func (t *Tail) ReadAll(from io.Reader) {
+// ReadAll reads r to its end, and keeps the tail of the output.
+func (t *Tail) ReadAll(r io.Reader) {
 	// An error only ends the tail.
-	_, _ = io.CopyBuffer(struct{ io.Writer }{t}, from, make([]byte, 4<<10))
+	_, _ = io.CopyBuffer(struct{ io.Writer }{t}, r, make([]byte, 4<<10))
 }
 
 // Last returns the last characters, at most [MaxTail], with secrets replaced and surrounding space

@@ -154,9 +154,9 @@ func relink(link, python string) error {
 	return errors.Join(os.Remove(link), os.Symlink(python, link))
 }
 
-// reshebang replaces the folder from by at in the first line of a script, if that line names a
-// program in from.
-func reshebang(file, from, at string) error {
+// reshebang changes the folder of the interpreter in the first line of a script, from oldDir to
+// newDir. It leaves an interpreter in another folder as it is.
+func reshebang(file, oldDir, newDir string) error {
 	text, err := os.ReadFile(file)
 	if err != nil || !bytes.HasPrefix(text, []byte("#!")) {
 		return err
@@ -165,5 +165,5 @@ func reshebang(file, from, at string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, bytes.Replace(text, []byte(from+"/"), []byte(at+"/"), 1), info.Mode().Perm())
+	return os.WriteFile(file, bytes.Replace(text, []byte(oldDir+"/"), []byte(newDir+"/"), 1), info.Mode().Perm())
 }
