@@ -88,7 +88,7 @@ func (r *serverReader) boxSettings() []setting {
 		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of all its processes [together](sandbox.md#choose-a-profile); on AWS its box has at least as much"},
 		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "how many processors its processes may use, rounded up to whole ones; on AWS a task of Fargate has at least as many"},
 		{"pids_limit", r.whole(&b.Pids, 1, 1<<16), "(none)", "limit of processes and threads, where the system [can keep it](sandbox.md)"},
-		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process writes only to its workspace and a temporary folder, and reads little else but the system and its own program"},
+		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process writes only to its workspace and a temporary folder, and reads [what one with a profile does](sandbox.md#choose-a-profile)"},
 		{"host_path", kind{values: "a path, or `\"auto\"`", read: func(m member, _ string) { b.HostPath = r.path(m.value, "host_path") }}, "(none)", "a folder that is copied to the workspace, with its Python or Node dependencies installed. `\"auto\"`: the folder of the program"},
 		{"host_path_mode", r.word(func(mode string) { b.HostPathWritable = mode == "rw" }, "ro", "rw"), `"ro"`, "`\"rw\"`: the folder itself"},
 		{"env", kind{values: "variables", read: func(m member, _ string) { // these variables replace those of the key env, which all clients read
@@ -112,7 +112,7 @@ func (r *serverReader) boxSettings() []setting {
 		{"sealed", r.flag(&b.Sealed), "false", "the server runs in [a kernel of its own](sandbox.md#sealed), on one Linux machine"},
 		{"memory", r.word(func(of string) { b.Memory = of == "keep" }, "off", "keep"), `"off"`, "`\"keep\"`: the process [sleeps with its memory](sandbox.md#memory-that-lasts). It seals the server"},
 		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box [on AWS](aws/deploy.md#images-of-boxes), or of a `sealed` server; for `docker run`, in place of the one there"},
-		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(as with `\"auto\"`)", "where the box runs, on AWS. `\"lambda\"`: on Lambda if possible, for at most 15 minutes at a time. `\"auto\"`: there, if the stack has it and the box is installed and has seldom much to do. A box that needs more runs on Fargate, such as one with an image, a profile or long calls"},
+		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(as with `\"auto\"`)", "where the box runs, on AWS. `\"lambda\"`: on Lambda, for at most 15 minutes at a time. `\"auto\"`: there, if the stack has it and the box is installed and has seldom much to do. A box that needs more runs on Fargate, such as one with an image, a profile or long calls"},
 	}
 }
 
