@@ -44,6 +44,8 @@ type inprocess struct {
 	settings atomic.Pointer[wiring.Settings]
 	made     atomic.Pointer[handlers]
 	alarm    *scheduler.API
+	release  func(context.Context) error // gives the lease of the store back; nil if the store has none
+	unleased bool                        // another program has the lease now
 
 	// ctx is the context of work that no client waits for: alarms and sweeps.
 	ctx    context.Context
@@ -79,7 +81,7 @@ func (h *handlers) flush(ctx context.Context) (err error) {
 }
 
 // startInside builds the handlers, as the main packages of the functions do.
-func (m *machine) startInside(context.Context) error {
+func (m *machine) startInside(ctx context.Context) error {
 	in := &inprocess{m: m, bodies: newBodies(), visits: newVisits()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	m.functions = in
@@ -91,6 +93,9 @@ func (m *machine) startInside(context.Context) error {
 	if in.store, err = OpenStore(m.store, m.environ.get, in.settings.Load().Limits, sqlitestore.Options{
 		Behind: m.behind(), Alone: true, Damaged: func(err error) { storeDamaged(m, err) },
 	}); err != nil {
+		return err
+	}
+	if err := in.lease(ctx); err != nil {
 		return err
 	}
 	if in.alarm, err = scheduler.New(scheduler.Config{
@@ -379,6 +384,9 @@ func (in *inprocess) Close(ctx context.Context) error {
 	}
 	if h := in.made.Load(); h != nil {
 		err = errors.Join(err, h.flush(ctx))
+	}
+	if in.release != nil {
+		err = errors.Join(err, in.release(ctx))
 	}
 	if in.store != nil {
 		err = errors.Join(err, in.store.Close())

@@ -37,6 +37,7 @@ type machine struct {
 	log     *slog.Logger
 	reports
 	stopping atomic.Bool // set when the machine stops; the end of a box is then expected
+	fail     func(error) // ends the Run with an error
 
 	servers    atomic.Pointer[serversfile.File] // the servers that clients can call now
 	file       *serversFile

@@ -22,6 +22,8 @@ import (
 // ended. Only one Run at a time can use a data folder.
 func Run(ctx context.Context, cfg Config) error {
 	m := newMachine(cfg)
+	ctx, m.fail = context.WithCancelCause(ctx)
+	defer m.fail(nil)
 	defer m.stop(context.WithoutCancel(ctx))
 	if err := m.start(ctx); err != nil {
 		return err
@@ -34,6 +36,9 @@ func Run(ctx context.Context, cfg Config) error {
 	awaitEnd(ctx, m)
 	if cfg.Stopping != nil {
 		cfg.Stopping()
+	}
+	if err := context.Cause(ctx); errors.Is(err, errLeased) {
+		return err
 	}
 	return nil
 }
@@ -58,7 +63,7 @@ func newMachine(cfg Config) *machine {
 	m := &machine{
 		cfg: cfg, environ: cfg.Environ, log: slog.New(slog.DiscardHandler),
 		reports: reports{recorder: journal.NewRecorder(printers...), history: past, sent: sent, failed: failed, changes: news},
-		public:  listenersOf(cfg), gate: newGate(), inside: relayserver.NewInside(nil),
+		public:  listenersOf(cfg), fail: func(error) {}, gate: newGate(), inside: relayserver.NewInside(nil),
 	}
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))

@@ -1,0 +1,158 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// A store serves one Run at a time: a second one would take the boxes of the first for lost, and end
+// their calls. The lock of the data folder guards the store in that folder. Any other store has a
+// lease, a durable value that its Run writes again and again.
+const (
+	leaseFor   = 15 * time.Second // a lease that was not written for so long belongs to nobody
+	leaseRenew = 5 * time.Second
+)
+
+// storeLease is the right of one Run to use a store.
+type storeLease struct {
+	store storage.Values
+	by    leaseHolder
+	saved storage.Value // as this Run wrote it last
+}
+
+// leaseHolder says who has a lease.
+type leaseHolder struct {
+	Folder string `json:"folder"` // a hash that names the data folder, which one Run at a time uses
+	Where  string `json:"where"`  // host and path of the data folder, for people
+}
+
+// newStoreLease returns the lease of a store for the Run that uses this data folder.
+func newStoreLease(store storage.Values, secret []byte, path string) *storeLease {
+	host, _ := os.Hostname() // without it, the path alone names the folder
+	where := cmp.Or(host, "a host without a name") + ":" + path
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("store " + where))
+	return &storeLease{store: store, by: leaseHolder{hex.EncodeToString(mac.Sum(nil)), where}}
+}
+
+// errLeased is the error for a store that another Run uses.
+var errLeased = errors.New("is in use by another dormouse run")
+
+// take takes the lease. If the last holder may have crashed, take calls waits once and looks for
+// leaseFor whether the holder writes the lease again. It compares no clocks of two machines.
+//
+// Errors: errLeased, and those of the store.
+func (l *storeLease) take(ctx context.Context, waits func(where string)) error {
+	key := storage.ValueKey{Scope: storage.ValueOfServer, Name: "dormouse run"}
+	var seen int64
+	var since time.Time
+	for {
+		v, err := l.store.LoadValue(ctx, key)
+		if err != nil {
+			return err
+		}
+		v.Key = key
+		var by leaseHolder
+		_ = json.Unmarshal(v.Data, &by) // what cannot be read is nobody's, once it is old enough
+		switch {
+		case v.Rev == 0, by.Folder == l.by.Folder, v.Rev == seen && time.Since(since) >= leaseFor:
+			l.saved = v
+			if err := l.write(ctx, l.by); !errors.Is(err, storage.Conflict) {
+				return err
+			}
+		case seen == 0:
+			seen, since = v.Rev, time.Now()
+			waits(by.Where)
+		case v.Rev != seen:
+			return fmt.Errorf("the store %w, at %s: stop that one, or name another store with --store", errLeased, by.Where)
+		}
+		if err := storage.Rest(ctx, 500*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *storeLease) write(ctx context.Context, by leaseHolder) error {
+	v := l.saved
+	v.Data, _ = json.Marshal(by) // strings always marshal
+	v, err := l.store.SaveValue(ctx, v)
+	if err == nil {
+		l.saved = v
+	}
+	return err
+}
+
+// keep renews the lease until ctx ends. It returns errLeased if another Run has taken the lease, because
+// this one could not renew it in time.
+func (l *storeLease) keep(ctx context.Context) error {
+	for storage.Rest(ctx, leaseRenew) == nil {
+		if !errors.Is(l.write(ctx, l.by), storage.Conflict) {
+			continue // if the store fails, try again
+		}
+		v, err := l.store.LoadValue(ctx, l.saved.Key)
+		var by leaseHolder
+		_ = json.Unmarshal(v.Data, &by) // what cannot be read is not by this Run
+		switch {
+		case err != nil:
+		case by != l.by && v.Rev != 0:
+			return fmt.Errorf("the store %w since this one was cut off from it, at %s", errLeased, by.Where)
+		default: // an earlier write has taken effect, and its answer was lost
+			l.saved = v
+		}
+	}
+	return nil
+}
+
+// release gives the lease back, so that the next Run need not wait.
+func (l *storeLease) release(ctx context.Context) error {
+	v := l.saved
+	v.Data = nil
+	_, err := l.store.SaveValue(ctx, v)
+	return err
+}
+
+// lease takes the lease of the store, unless the store is in the data folder.
+func (in *inprocess) lease(ctx context.Context) error {
+	m := in.m
+	if m.store == sqlite+m.folder.File(StoreFile) {
+		return nil
+	}
+	l := newStoreLease(in.store, m.folder.Secret, m.folder.Path)
+	err := l.take(ctx, func(where string) {
+		m.log.Warn("the store has a lease", "of", where)
+		m.recorder.Record(journal.Event{Kind: journal.FolderTrouble, Reason: "the store was last used by dormouse run at " + where, Hint: "if that one has crashed, this one starts within " + leaseFor.String()})
+	})
+	if err != nil {
+		return err
+	}
+	kept, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := l.keep(kept); err != nil {
+			trouble(m, err.Error(), "this one ends")
+			in.unleased = true
+			m.fail(err)
+		}
+	}()
+	in.release = func(ctx context.Context) error {
+		stop()
+		<-ended
+		if in.unleased {
+			return nil
+		}
+		return l.release(ctx)
+	}
+	return nil
+}
