@@ -51,18 +51,6 @@ func TestFleetKeepsTheContract(t *testing.T) {
 	})
 }
 
-func TestARunOfAKnownDefinitionIsOneCall(t *testing.T) {
-	f := newFake()
-	x := open(t, f, nil)
-	for n, want := range []map[string]int{
-		{"RunTask": 2, "RegisterTaskDefinition": 1},
-		{"RunTask": 3, "RegisterTaskDefinition": 1},
-	} {
-		runs(t, x, fmt.Sprint("t", n))
-		commontest.Same(t, want, f.actions())
-	}
-}
-
 // A box gets no role: neither request has a taskRoleArn.
 func TestWhatECSIsAskedFor(t *testing.T) {
 	f := newFake()
@@ -163,11 +151,8 @@ func TestAnImageThatCannotBeReadSaysWhetherItEverCan(t *testing.T) {
 				return "", frame.Image{}, fmt.Errorf("%w: the registry said so", want)
 			}
 		})
-		if _, err := x.Run(t.Context(), taskFor("a")); !errors.Is(err, want) {
-			t.Errorf("%v, want %v", err, want)
-		}
-		if n := f.actions()["RegisterTaskDefinition"]; n > 0 {
-			t.Error("a definition without a digest was made")
+		if _, err := x.Run(t.Context(), taskFor("a")); !errors.Is(err, want) || f.actions()["RegisterTaskDefinition"] > 0 {
+			t.Errorf("%v after %v, want %v", err, f.actions(), want)
 		}
 	}
 	x := open(t, newFake(), func(c *Config) {
@@ -225,6 +210,7 @@ func TestSpotAsksForSpareCapacityOnly(t *testing.T) {
 	}
 }
 
+// A run of a known definition is one request.
 func TestEqualShapesShareADefinitionAndOthersDoNot(t *testing.T) {
 	f := newFake()
 	shape := Shape{}
@@ -235,9 +221,8 @@ func TestEqualShapesShareADefinitionAndOthersDoNot(t *testing.T) {
 		runs(t, x, fmt.Sprint("t", n))
 		families[f.last(t, "RunTask")["taskDefinition"].(string)] = true
 	}
-	if len(families) != 3 || len(f.definitions) != 3 {
-		t.Errorf("families %v, definitions %d; want 3: as usual, image, size", families, len(f.definitions))
-	}
+	commontest.EqualIn(t, "families", 3, len(families)) // as usual, image, size
+	commontest.Same(t, map[string]int{"RunTask": 5 + 3, "RegisterTaskDefinition": 3}, f.actions())
 }
 
 func TestSecretsAreNamedInTheDefinitionAndNowhereElse(t *testing.T) {
@@ -285,36 +270,51 @@ func TestAnEnvironmentThatECSDoesNotTakeIsRefusedBeforeACall(t *testing.T) {
 	}
 }
 
-func TestRunTellsRefusalsApart(t *testing.T) {
+func TestRefusalsAreToldApart(t *testing.T) {
 	lost := errors.New("connection reset")
-	tests := []struct {
-		name   string
+	for name, tt := range map[string]struct {
+		action string
 		answer *answer
 		want   error
 	}{
-		{"no capacity", ok(map[string]any{"failures": []any{map[string]any{"reason": "Capacity is unavailable at this time"}}}), fleet.ErrCapacity},
-		{"nothing and no reason", ok(map[string]any{}), fleet.ErrCapacity},
-		{"throttled", refusal(400, "ThrottlingException", nil), fleet.ErrCapacity},
-		{"quota", refusal(400, "ServiceQuotaExceededException", nil), fleet.ErrCapacity},
-		{"limit", refusal(400, "LimitExceededException", nil), fleet.ErrCapacity},
-		{"parameter", refusal(400, "InvalidParameterException", nil), fleet.ErrInvalid},
-		{"platform", refusal(400, "PlatformTaskDefinitionIncompatibilityException", nil), fleet.ErrInvalid},
-		{"access", refusal(400, "AccessDeniedException", nil), fleet.ErrUnavailable},
-		{"cluster", refusal(400, "ClusterNotFoundException", nil), fleet.ErrUnavailable},
-		{"server", refusal(500, "ServerException", nil), fleet.ErrUnavailable},
-		{"connection", &answer{err: lost}, fleet.ErrUnavailable},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+		"no capacity":           {"RunTask", ok(map[string]any{"failures": []any{map[string]any{"reason": "Capacity is unavailable at this time"}}}), fleet.ErrCapacity},
+		"nothing and no reason": {"RunTask", ok(map[string]any{}), fleet.ErrCapacity},
+		"throttled":             {"RunTask", refusal(400, "ThrottlingException", nil), fleet.ErrCapacity},
+		"quota":                 {"RunTask", refusal(400, "ServiceQuotaExceededException", nil), fleet.ErrCapacity},
+		"limit":                 {"RunTask", refusal(400, "LimitExceededException", nil), fleet.ErrCapacity},
+		"parameter":             {"RunTask", refusal(400, "InvalidParameterException", nil), fleet.ErrInvalid},
+		"platform":              {"RunTask", refusal(400, "PlatformTaskDefinitionIncompatibilityException", nil), fleet.ErrInvalid},
+		"access":                {"RunTask", refusal(400, "AccessDeniedException", nil), fleet.ErrUnavailable},
+		"cluster":               {"RunTask", refusal(400, "ClusterNotFoundException", nil), fleet.ErrUnavailable},
+		"server":                {"RunTask", refusal(500, "ServerException", nil), fleet.ErrUnavailable},
+		"connection":            {"RunTask", &answer{err: lost}, lost},
+		"no connection":         {"RunTask", &answer{err: lost}, fleet.ErrUnavailable},
+		"definition":            {"RegisterTaskDefinition", refusal(400, "ClientException", nil), fleet.ErrInvalid},
+		"list":                  {"ListTasks", refusal(500, "ServerException", nil), fleet.ErrUnavailable},
+		"descriptions":          {"DescribeTasks", refusal(500, "ServerException", nil), fleet.ErrUnavailable},
+		"stop":                  {"StopTask", refusal(400, "ThrottlingException", nil), fleet.ErrCapacity},
+		// ECS names the task that has a token. Any other conflict is no sign that a task was started.
+		"a conflict that names no task": {"RunTask", refusal(400, "ConflictException", nil), fleet.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
-				f.refuses("RunTask", tt.answer)
-				_, err := open(t, f, nil).Run(t.Context(), taskFor("a"))
+				x := open(t, f, nil)
+				if tt.action != "RegisterTaskDefinition" {
+					runs(t, x, "a")
+				}
+				f.refuses(tt.action, tt.answer)
+				var err error
+				switch tt.action {
+				case "StopTask":
+					err = x.Stop(t.Context(), "a", "idle")
+				case "ListTasks", "DescribeTasks":
+					_, err = x.Tasks(t.Context())
+				default:
+					_, err = x.Run(t.Context(), taskFor("b"))
+				}
 				if !errors.Is(err, tt.want) {
 					t.Errorf("got %v, want %v", err, tt.want)
-				}
-				if tt.answer.err != nil && !errors.Is(err, lost) {
-					t.Errorf("%v hides its cause", err)
 				}
 			})
 		})
@@ -325,25 +325,18 @@ func TestAThrottledCallIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		n := 0
-		f.before = func(string, map[string]any) *answer {
+		f.before = func(action string, _ map[string]any) *answer {
+			if action != "RegisterTaskDefinition" {
+				return nil
+			}
 			if n++; n < attempts {
 				return refusal(400, "ThrottlingException", nil)
 			}
 			return nil
 		}
-		f.definitions[familyOf(t, f)] = map[string]any{}
 		runs(t, open(t, f, nil), "a")
-		if len(f.tasks) != 1 {
-			t.Errorf("%d tasks", len(f.tasks))
-		}
+		commontest.EqualIn(t, "tasks", 1, len(f.tasks))
 	})
-}
-
-func familyOf(t *testing.T, f *fake) string {
-	t.Helper()
-	def, err := open(t, f, nil).definition(taskFor("a"))
-	commontest.OK(t, err)
-	return def.Family
 }
 
 func TestAnECSThatDoesNotAnswerIsGivenUp(t *testing.T) {
@@ -357,15 +350,6 @@ func TestAnECSThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		}
 		commontest.EqualIn(t, "took", callTimeout, time.Since(begin))
 	})
-}
-
-func TestARefusedDefinitionIsNotRun(t *testing.T) {
-	f := newFake()
-	f.refuses("RegisterTaskDefinition", refusal(400, "ClientException", nil))
-	if _, err := open(t, f, nil).Run(t.Context(), taskFor("a")); !errors.Is(err, fleet.ErrInvalid) {
-		t.Errorf("got %v", err)
-	}
-	commontest.EqualIn(t, "runs", 1, f.actions()["RunTask"])
 }
 
 func TestAConfigWithWhichNothingCouldRunIsRefused(t *testing.T) {

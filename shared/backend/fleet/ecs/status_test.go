@@ -197,41 +197,6 @@ func TestTasksThatAreListed(t *testing.T) {
 	}
 }
 
-func TestACallThatFailsSaysSo(t *testing.T) {
-	for action, tt := range map[string]struct {
-		answer *answer
-		want   error
-	}{
-		"ListTasks":     {refusal(500, "ServerException", nil), fleet.ErrUnavailable},
-		"DescribeTasks": {refusal(500, "ServerException", nil), fleet.ErrUnavailable},
-		"StopTask":      {refusal(400, "ThrottlingException", nil), fleet.ErrCapacity},
-	} {
-		t.Run(action, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, x := started(t)
-				f.refuses(action, tt.answer)
-				list, err := x.Tasks(t.Context())
-				if action == "StopTask" {
-					list, err = nil, x.Stop(t.Context(), "a", "idle")
-				}
-				if !errors.Is(err, tt.want) || list != nil {
-					t.Errorf("%+v, %v", list, err)
-				}
-			})
-		})
-	}
-}
-
-// ECS names the task that has the token. Any other conflict is no sign that a task was
-// started.
-func TestAConflictThatNamesNoTaskIsNoStart(t *testing.T) {
-	f, x := started(t)
-	f.refuses("RunTask", refusal(400, "ConflictException", nil))
-	if id, err := x.Run(t.Context(), taskFor("b")); err == nil {
-		t.Errorf("the box counts as started, as %s, and has no task", id)
-	}
-}
-
 // ECS may not list a task yet. A start with its token must still find it.
 func TestATaskThatIsNotListedYetIsNotStartedTwice(t *testing.T) {
 	f, x := started(t)

@@ -10,9 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // Room is the number of tasks for which the fleet of a harness has room.
@@ -89,9 +88,7 @@ func (r rig) waits(token string) string {
 func (r rig) tasks() []fleet.Status {
 	r.t.Helper()
 	list, err := r.Fleet.Tasks(r.t.Context())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	return list
 }
 
@@ -111,18 +108,14 @@ func oneToken(t *testing.T, r rig) {
 	for range cap(ids) {
 		all.Go(func() {
 			id, err := r.Fleet.Run(t.Context(), r.task("same", r.Waits))
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			ids <- id
 		})
 	}
 	all.Wait()
 	first := r.only().ID
 	for range cap(ids) {
-		if id := <-ids; id != first {
-			t.Errorf("id %s, want %s", id, first)
-		}
+		commontest.EqualIn(t, "id", first, <-ids)
 	}
 }
 
@@ -146,11 +139,9 @@ func listed(t *testing.T, r rig) {
 		t.Error("no time of its start")
 	}
 	want := r.task("a", nil)
-	if d := cmp.Diff(fleet.Status{
+	commontest.Same(t, fleet.Status{
 		ID: id, ClientToken: "a", Box: want.Box, Server: want.Server, State: fleet.Running, PID: got.PID, Started: got.Started,
-	}, got); d != "" {
-		t.Error(d)
-	}
+	}, got)
 }
 
 func oldestFirst(t *testing.T, r rig) {
@@ -164,9 +155,7 @@ func oldestFirst(t *testing.T, r rig) {
 	for _, s := range r.tasks() {
 		got = append(got, s.ID)
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, got)
 }
 
 func ends(t *testing.T, r rig) {
@@ -188,9 +177,7 @@ func ends(t *testing.T, r rig) {
 
 func stop(t *testing.T, r rig) {
 	id := r.waits("a")
-	if err := r.Fleet.Stop(t.Context(), id, "idle & says ä"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, r.Fleet.Stop(t.Context(), id, "idle & says ä"))
 	r.Ended(t, id)
 	if s := r.only(); s.State != fleet.Stopped || s.ExitCode != 0 || s.Signal != "" || s.Reason != "idle & says ä" {
 		t.Errorf("%+v", s)
@@ -202,13 +189,9 @@ func lateStop(t *testing.T, r rig) {
 	r.Ended(t, id)
 	before := r.only()
 	for _, id := range []string{"", "nobody", "a/b?c", id} {
-		if err := r.Fleet.Stop(t.Context(), id, "late"); err != nil {
-			t.Errorf("stop %q: %v", id, err)
-		}
+		commontest.CheckIn(t, "stop "+id, r.Fleet.Stop(t.Context(), id, "late"))
 	}
-	if d := cmp.Diff(before, r.only()); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, before, r.only())
 }
 
 func full(t *testing.T, r rig) {
@@ -219,29 +202,21 @@ func full(t *testing.T, r rig) {
 	if _, err := r.Fleet.Run(t.Context(), r.task("c", r.Waits)); !errors.Is(err, fleet.ErrCapacity) {
 		t.Fatalf("got %v, want %v", err, fleet.ErrCapacity)
 	}
-	if n := len(r.tasks()); n != Room {
-		t.Errorf("%d tasks, want %d", n, Room)
-	}
-	if err := r.Fleet.Stop(t.Context(), id, "room"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.EqualIn(t, "tasks", Room, len(r.tasks()))
+	commontest.OK(t, r.Fleet.Stop(t.Context(), id, "room"))
 	r.Ended(t, id)
 	r.run("c", r.Waits)
 }
 
-// wrong returns tasks that every fleet refuses with [fleet.ErrInvalid].
-func wrong() map[string]fleet.Task {
-	return map[string]fleet.Task{
+// refusesWrong tests that tasks which no fleet can run are refused.
+func refusesWrong(t *testing.T, r rig) {
+	for name, task := range map[string]fleet.Task{
 		"no token":        {},
 		"long token":      {ClientToken: strings.Repeat("x", fleet.MaxClientToken+1)},
 		"equals in name":  {ClientToken: "t", Env: map[string]string{"A=B": ""}},
 		"empty name":      {ClientToken: "t", Env: map[string]string{"": ""}},
 		"zero in a value": {ClientToken: "t", Env: map[string]string{"A": "\x00"}},
-	}
-}
-
-func refusesWrong(t *testing.T, r rig) {
-	for name, task := range wrong() {
+	} {
 		if _, err := r.Fleet.Run(t.Context(), task); !errors.Is(err, fleet.ErrInvalid) {
 			t.Errorf("%s: got %v, want %v", name, err, fleet.ErrInvalid)
 		}
@@ -279,9 +254,7 @@ func unlisted(t *testing.T, r rig) {
 		t.Errorf("%v, %v; want %v, which is no empty list", list, err, fleet.ErrUnlisted)
 	}
 	for _, id := range []string{"", "nobody", first} {
-		if err := r.Fleet.Stop(t.Context(), id, "late"); err != nil {
-			t.Errorf("stop %q: %v", id, err)
-		}
+		commontest.CheckIn(t, "stop "+id, r.Fleet.Stop(t.Context(), id, "late"))
 	}
 	if _, err := r.Fleet.Run(t.Context(), r.task("c", nil)); !errors.Is(err, fleet.ErrCapacity) { // the repeated Run counted as a second task
 		t.Errorf("got %v, want %v", err, fleet.ErrCapacity)

@@ -52,11 +52,6 @@ func serve(t *testing.T) *service {
 	return s
 }
 
-func (s *service) open(t *testing.T, change func(*lambda.Config)) *lambda.Fleet {
-	t.Helper()
-	return open(t, s.URL, change)
-}
-
 func open(t *testing.T, endpoint string, change func(*lambda.Config)) *lambda.Fleet {
 	t.Helper()
 	c := lambda.Config{
@@ -77,21 +72,19 @@ func TestFleetKeepsTheContractAsFarAsItsTraitsGo(t *testing.T) {
 	fleettest.Run(t, func(t *testing.T) fleettest.Harness {
 		s := serve(t)
 		s.room = fleettest.Room
-		return fleettest.Harness{Fleet: s.open(t, nil)}
+		return fleettest.Harness{Fleet: open(t, s.URL, nil)}
 	})
 }
 
 func TestAStartIsAnEventForTheTenantOfItsBox(t *testing.T) {
 	s := serve(t)
-	f := s.open(t, nil)
+	f := open(t, s.URL, nil)
 	task := fleet.Task{ClientToken: "token-1", Box: "acme/echo", Server: "echo", Env: map[string]string{"A": "1"}}
 	id, err := f.Run(t.Context(), task)
 	if err != nil || id != "lambda/token-1" {
 		t.Fatalf("%q, %v", id, err)
 	}
-	if s.paths[0] != "/2015-03-31/functions/box-512/invocations" {
-		t.Error(s.paths[0])
-	}
+	commontest.Equal(t, "/2015-03-31/functions/box-512/invocations", s.paths[0])
 	h := s.heads[0]
 	if h.Get("X-Amz-Invocation-Type") != "Event" || !strings.Contains(h.Get("Authorization"), "x-amz-tenant-id") {
 		t.Errorf("%v", h)
@@ -100,9 +93,8 @@ func TestAStartIsAnEventForTheTenantOfItsBox(t *testing.T) {
 	task.ClientToken = "token-2"
 	other := fleet.Task{ClientToken: "token-3", Box: "acme/other"}
 	for _, next := range []fleet.Task{task, other} {
-		if _, err := f.Run(t.Context(), next); err != nil {
-			t.Fatal(err)
-		}
+		_, err := f.Run(t.Context(), next)
+		commontest.OK(t, err)
 	}
 	tenants := [3]string{}
 	for i := range tenants {
@@ -116,7 +108,7 @@ func TestAStartIsAnEventForTheTenantOfItsBox(t *testing.T) {
 func TestATaskGetsTheSmallestFunctionWithEnoughMemory(t *testing.T) {
 	s := serve(t)
 	need := 0
-	f := s.open(t, func(c *lambda.Config) { c.Memory = func(fleet.Task) int { return need } })
+	f := open(t, s.URL, func(c *lambda.Config) { c.Memory = func(fleet.Task) int { return need } })
 	for n, want := range map[int]string{0: "box-512", 512: "box-512", 513: "box-1024", 2048: "box-2048"} {
 		need = n
 		if _, err := f.Run(t.Context(), fleet.Task{ClientToken: "t", Box: "b"}); err != nil || !strings.Contains(s.paths[len(s.paths)-1], want+"/") {
@@ -133,12 +125,12 @@ func TestAnswersOfLambdaAreErrorsOfAFleet(t *testing.T) {
 	s := serve(t)
 	for status, want := range map[int]error{429: fleet.ErrCapacity, 404: fleet.ErrInvalid, 413: fleet.ErrInvalid, 403: fleet.ErrUnavailable, 500: fleet.ErrUnavailable} {
 		s.status = status
-		if _, err := s.open(t, nil).Run(t.Context(), fleet.Task{ClientToken: "t", Box: "b"}); !errors.Is(err, want) {
+		if _, err := open(t, s.URL, nil).Run(t.Context(), fleet.Task{ClientToken: "t", Box: "b"}); !errors.Is(err, want) {
 			t.Errorf("%d: %v, want %v", status, err, want)
 		}
 	}
 	s.Close()
-	if _, err := s.open(t, nil).Run(t.Context(), fleet.Task{ClientToken: "t"}); !errors.Is(err, fleet.ErrUnavailable) {
+	if _, err := open(t, s.URL, nil).Run(t.Context(), fleet.Task{ClientToken: "t"}); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("no answer: %v", err)
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -80,9 +78,8 @@ func TestAStartGoesToTheFirstPlaceThatFits(t *testing.T) {
 func TestEachTaskBelongsToItsPlace(t *testing.T) {
 	f, base, fast := two(places.Auto)
 	for _, place := range []string{"", "ecs", places.Lambda} {
-		if _, err := f.Run(t.Context(), fleet.Task{ClientToken: "to " + place, Place: place}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := f.Run(t.Context(), fleet.Task{ClientToken: "to " + place, Place: place})
+		commontest.OK(t, err)
 	}
 	if _, err := f.Run(t.Context(), fleet.Task{ClientToken: "x", Place: "moon"}); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("a place that is not there: %v", err)
@@ -103,9 +100,8 @@ func TestTasksOfPlacesThatListThemAreListed(t *testing.T) {
 	f, base, fast := two(places.Auto)
 	base.tasks = []fleet.Status{{ID: "ecs/a"}}
 	list, err := f.Tasks(t.Context())
-	if d := cmp.Diff(base.tasks, list); d != "" || err != nil {
-		t.Error(d, err)
-	}
+	commontest.OK(t, err)
+	commontest.Same(t, base.tasks, list)
 	base.fails = fleet.ErrUnavailable
 	if _, err := f.Tasks(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("a place that does not answer: %v", err)
@@ -117,20 +113,15 @@ func TestTasksOfPlacesThatListThemAreListed(t *testing.T) {
 }
 
 func TestIdsOfEarlierVersionsNameTheirTasks(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		same bool
-	}{
-		{"ecs/a", "ecs/a", true},
-		{"ecs/a", "a", true},
-		{"a", "ecs/a", true},
-		{"a", "a", true},
-		{"ecs/a", "lambda/a", false},
-		{"ecs/a", "b", false},
-		{"", "ecs/", false},
+	for ids, same := range map[[2]string]bool{
+		{"ecs/a", "ecs/a"}:    true,
+		{"ecs/a", "a"}:        true,
+		{"a", "ecs/a"}:        true,
+		{"a", "a"}:            true,
+		{"ecs/a", "lambda/a"}: false,
+		{"ecs/a", "b"}:        false,
+		{"", "ecs/"}:          false,
 	} {
-		if fleet.Same(c.a, c.b) != c.same {
-			t.Errorf("%q and %q: %v", c.a, c.b, !c.same)
-		}
+		commontest.EqualIn(t, ids[0]+" and "+ids[1], same, fleet.Same(ids[0], ids[1]))
 	}
 }

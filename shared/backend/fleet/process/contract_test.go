@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -39,7 +40,10 @@ func TestPoolKeepsTheContract(t *testing.T) {
 func contract(t *testing.T) fleettest.Harness {
 	f := contractOf(t, func(*Config) {})
 	f.Kill = func(t *testing.T, id string) {
-		commontest.OK(t, syscall.Kill(pidOf(t, f.Fleet, id), syscall.SIGKILL))
+		list, err := f.Fleet.Tasks(t.Context())
+		commontest.OK(t, err)
+		at := slices.IndexFunc(list, func(s fleet.Status) bool { return s.ID == id })
+		commontest.OK(t, syscall.Kill(list[at].PID, syscall.SIGKILL))
 	}
 	return f
 }
@@ -104,17 +108,4 @@ func TestATaskInsideThatDoesNotStopInTimeIsKilled(t *testing.T) {
 	if end := h.end(); end.ExitCode != 1 || end.PID != os.Getpid() || end.Reason != "the fleet was shut down" {
 		t.Errorf("it ended as %+v", end)
 	}
-}
-
-func pidOf(t *testing.T, p fleet.Fleet, id string) int {
-	t.Helper()
-	list, err := p.Tasks(t.Context())
-	commontest.OK(t, err)
-	for _, s := range list {
-		if s.ID == id {
-			return s.PID
-		}
-	}
-	t.Fatalf("no task %s", id)
-	return 0
 }

@@ -8,39 +8,25 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-func TestNothingOfABoxSurvivesTheKillOfItsRunner(t *testing.T) {
-	h := newHarness(t, nil)
-	h.run("a", "family")
-	left := pids(t, h.line())
-	if len(left) != 4 {
-		t.Fatalf("the family has %d members, want 4", len(left))
-	}
-	list, _ := h.Tasks(t.Context())
-	commontest.OK(t, syscall.Kill(list[0].PID, syscall.SIGKILL))
-	h.end()
-	for _, pid := range left {
-		if exists(pid) {
-			t.Errorf("pid %d is still there, of %v", pid, left)
-		}
-	}
-}
-
-func TestAnotherBoxSurvivesTheKillOfARunner(t *testing.T) {
+func TestTheKillOfARunnerEndsAllOfItsBoxAndNothingOfOthers(t *testing.T) {
 	h, other := newHarness(t, nil), newHarness(t, nil)
-	h.run("a", "family")
-	h.line()
-	same, foreign := h.run("b", "family"), other.run("b", "family")
+	killed := h.run("a", "family")
+	left := pids(t, h.line())
+	commontest.EqualIn(t, "members of the family", 4, len(left))
+	h.run("b", "family")
+	other.run("b", "family")
 	living := append(pids(t, h.line()), pids(t, other.line())...)
 
 	list, _ := h.Tasks(t.Context())
 	commontest.OK(t, syscall.Kill(list[0].PID, syscall.SIGKILL))
-	if end := h.end(); end.ID == same || end.ID == foreign {
-		t.Fatalf("the wrong task ended: %+v", end)
+	commontest.EqualIn(t, "the task that ended", killed, h.end().ID)
+	for _, pid := range left {
+		if exists(pid) {
+			t.Errorf("pid %d is still there, of %v", pid, left)
+		}
 	}
 	for _, pid := range living {
 		if !exists(pid) {
@@ -56,12 +42,9 @@ func TestARunnerDiesWithTheProgramThatHoldsThePool(t *testing.T) {
 	_ = emulator.cmd.Wait()
 	// This program has adopted the orphan, so it can wait for its end.
 	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(runner, &status, 0, nil); err != nil {
-		t.Fatal(err)
-	}
-	if status.Signal() != syscall.SIGKILL {
-		t.Errorf("the runner ended with %v", status)
-	}
+	_, err := syscall.Wait4(runner, &status, 0, nil)
+	commontest.OK(t, err)
+	commontest.EqualIn(t, "the runner ended with", syscall.SIGKILL, status.Signal())
 }
 
 func TestTasksThatEndTogetherDoNotReapOneAnother(t *testing.T) {
@@ -75,9 +58,7 @@ func TestTasksThatEndTogetherDoNotReapOneAnother(t *testing.T) {
 	all.Wait()
 	for _, h := range pools {
 		for range 5 {
-			if end := h.end(); end.ExitCode != 3 {
-				t.Errorf("status = %+v, want exit code 3", end)
-			}
+			commontest.EqualIn(t, "exit code", 3, h.end().ExitCode)
 		}
 	}
 }
@@ -121,31 +102,17 @@ func TestAKilledOrphanIsAwaitedWhileItEnds(t *testing.T) {
 }
 
 func TestParseStat(t *testing.T) {
-	tests := map[string]struct {
-		stat string
-		want proc
-		ok   bool
-	}{
-		"plain": {
-			"7 (sh) S 1 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1 2 3",
-			proc{pid: 7, parent: 1, session: 6, start: 991},
-			true,
-		},
-		"zombie with brackets in its name": {
-			"7 (a) S 9 (b)) Z 1 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1 2 3",
-			proc{pid: 7, parent: 1, session: 6, start: 991, zombie: true},
-			true,
-		},
-		"cut off":      {"7 (sh) S 1 7", proc{}, false},
-		"empty":        {"", proc{}, false},
-		"not a number": {"7 (sh) S x 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1", proc{}, false},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			got, ok := parseStat(7, []byte(test.stat))
-			if ok != test.ok || ok && !cmp.Equal(test.want, got, cmp.AllowUnexported(proc{})) {
-				t.Errorf("%s: %+v, %v; want %+v, %v", name, got, ok, test.want, test.ok)
-			}
-		})
+	for stat, want := range map[string]proc{
+		"7 (sh) S 1 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1 2 3":       {pid: 7, parent: 1, session: 6, start: 991},
+		"7 (a) S 9 (b)) Z 1 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1 2": {pid: 7, parent: 1, session: 6, start: 991, zombie: true},
+		"7 (sh) S 1 7": {},
+		"":             {},
+		"7 (sh) S x 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1": {},
+	} {
+		got, ok := parseStat(7, []byte(stat))
+		commontest.EqualIn(t, "can be read: "+stat, want.pid != 0, ok)
+		if ok {
+			commontest.EqualIn(t, stat, want, got)
+		}
 	}
 }
