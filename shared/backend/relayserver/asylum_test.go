@@ -35,6 +35,7 @@ type asylum struct {
 	mu      sync.Mutex
 	posts   []frametest.Frame
 	closed  bool // the connection is
+	lost    int  // posts that still fail as if it were
 	can     fleet.Traits
 	tasks   []fleet.Status
 	fails   error // of the list of tasks
@@ -87,7 +88,7 @@ func (a *asylum) Post(_ context.Context, _ string, data []byte) error {
 	f, err := frametest.Decode(data)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed {
+	if a.lost--; a.closed || a.lost >= 0 {
 		return storage.Closed
 	}
 	a.posts = append(a.posts, f)
@@ -211,11 +212,15 @@ func (a *asylum) changes(change func(*storage.Box)) {
 	commontest.OK(a.t, a.store.SaveBox(a.t.Context(), b))
 }
 
-// waits makes the call wait in the inbox.
-func (a *asylum) waits() {
+// waits makes the call wait in the inbox, and waitsIn another call of a session.
+func (a *asylum) waits() { a.waitsIn("s1") }
+
+func (a *asylum) waitsIn(session storage.ID) {
 	a.t.Helper()
+	address := a.address()
+	address.Session = session
 	_, err := a.store.PutItem(a.t.Context(), storage.Item{
-		Box: asylumBox, ID: a.stream, State: storage.Waiting, Address: a.address(), Raw: []byte(a.request("{}")), NotAfter: time.Now().Add(time.Hour), Created: time.Now(),
+		Box: asylumBox, ID: a.stream, State: storage.Waiting, Address: address, Raw: []byte(a.request("{}")), NotAfter: time.Now().Add(time.Hour), Created: time.Now(),
 	})
 	commontest.OK(a.t, err)
 }

@@ -19,9 +19,7 @@ func TestAnItemThatComesBackAfterItsEndIsNotExecutedAgain(t *testing.T) {
 	a.ends()
 	a.waits()
 	a.handle(a.from(frame.TypePull))
-	if again := a.posted(frame.TypeDeliver); len(again) > 0 {
-		t.Errorf("a call whose end is in the log is delivered %d times more", len(again))
-	}
+	commontest.EqualIn(t, "deliveries of a call whose end is in the log", 0, len(a.posted(frame.TypeDeliver)))
 	a.gone()
 }
 
@@ -49,18 +47,13 @@ func TestAClaimedCallActsWithTheTokensOfItsOwnPrincipal(t *testing.T) {
 		of.ID, of.Principal, of.Rev = storage.ID("of-"+principal), principal, 0
 		commontest.OK(t, a.store.Create(t.Context(), of))
 		a.stream = storage.NewStreamID()
-		a.waits()
-		a.swaps(func(it *storage.Item) { it.Address.Session = of.ID })
+		a.waitsIn(of.ID)
 		want[a.stream] = "of " + principal + " of t"
 	}
-	box := &posts{}
-	a.config.Poster = box
 	a.handle(a.from(frame.TypePull))
 	got := map[storage.StreamID]string{}
-	for _, f := range box.frames {
-		if d, ok := f.(frame.Deliver); ok {
-			got[d.ID] = d.Secrets["notes"].Value
-		}
+	for _, d := range a.posted(frame.TypeDeliver) {
+		got[d.ID] = d.Secrets["notes"].Value
 	}
 	commontest.SameIn(t, "the token of each call", want, got)
 }

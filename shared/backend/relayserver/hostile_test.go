@@ -62,11 +62,10 @@ func newSiege(t *testing.T) *siege {
 				Session: id, First: 1, Gen: b.Gen, Seq: 1, Events: [][]byte{[]byte(`{"first":true}`)}, Expires: time.Now().Add(24 * time.Hour),
 			}))
 		}
-		if _, err := s.memory.PutItem(ctx, storage.Item{
+		_, err := s.memory.PutItem(ctx, storage.Item{
 			Box: b.ID, ID: "waits", State: storage.Waiting, Address: s.address(storage.ID(b.Tenant+"1"), "waits", b.ID), Raw: []byte(`{}`), NotAfter: time.Now().Add(time.Hour),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
+		commontest.OK(t, err)
 	}
 	return s
 }
@@ -190,59 +189,47 @@ func TestForgedTicketIsWorthNothing(t *testing.T) {
 	} {
 		s.gainsNothing("a forged ticket, "+what, s.uses("m1", ticket)...)
 	}
-}
-
-func TestTicketOfAnotherSessionDoesNotFit(t *testing.T) {
-	s := newSiege(t)
-	mine := s.ticket("m1", "d1", hostileBox, hostileGen)
-	s.gainsNothing("another session", s.uses("m2", mine)[:2]...)
-	s.gainsNothing("a foreign session", s.uses("a1", mine)[:2]...)
-	s.gainsNothing("another request stream", s.events("m1", "d2", 1, mine))
-	// A frame with one bad item is refused, even if its other items are good.
-	f := s.events("m1", "d1", 1, mine)
-	f.Items = append(f.Items, frame.EventItem{Ticket: mine, Stream: "d2", First: 1, Lens: []int{13}})
-	f.Payload = bytes.Repeat(f.Payload, 2)
-	s.gainsNothing("a second item with a stream not its own", f)
-}
-
-func TestTicketOfAnotherBoxDoesNotFit(t *testing.T) {
-	s := newSiege(t)
-	for _, box := range []storage.BoxID{hostileBox, "", "a/S", "a/s/"} {
-		for _, f := range s.uses("a1", s.ticket("a1", "d1", honestBox, honestGen)) {
-			f.Box = box
-			s.gainsNothing(fmt.Sprintf("a ticket of another box, as %q", box), f)
-		}
-	}
-	mine := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
-	mine.Box = honestBox
-	s.gainsNothing("own ticket in the name of another box", mine)
-}
-
-func TestGenerationThatTheBoxDoesNotHaveIsRefused(t *testing.T) {
-	s := newSiege(t)
-	s.gainsNothing("a ticket of a newer generation", s.uses("m1", s.ticket("m1", "d1", hostileBox, hostileGen+1))[:3]...)
-	for _, gen := range []storage.Generation{hostileGen + 1, math.MaxInt64} {
-		for _, f := range s.uses("m1", s.ticket("m1", "d1", hostileBox, hostileGen))[:3] {
-			f.Gen = gen
-			s.gainsNothing("a newer generation", f)
-		}
-	}
-}
-
-// If a delivery needs no end, its mark would be an item that no function can end.
-func TestTicketWithoutRequestsIsNotTaken(t *testing.T) {
-	s := newSiege(t)
-	ticket := s.sealer.Seal(storage.Address{Session: "m1", Stream: "d1", Box: hostileBox}, hostileGen)
-	s.gainsNothing("no requests", s.uses("m1", ticket)[2])
-}
-
-func TestTicketExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSiege(t)
 		old := s.ticket("m1", "d1", hostileBox, hostileGen)
 		time.Sleep(7*24*time.Hour + time.Second)
 		s.gainsNothing("an old ticket", s.uses("m1", old)...)
 	})
+}
+
+func TestTicketFitsNothingElse(t *testing.T) {
+	s := newSiege(t)
+	mine, foreign := s.ticket("m1", "d1", hostileBox, hostileGen), s.ticket("a1", "d1", honestBox, honestGen)
+	changed := func(frames []frametest.Frame, change func(*frametest.Frame)) []frametest.Frame {
+		for i := range frames {
+			change(&frames[i])
+		}
+		return frames
+	}
+	as := func(box storage.BoxID) func(*frametest.Frame) { return func(f *frametest.Frame) { f.Box = box } }
+	in := func(gen storage.Generation) func(*frametest.Frame) { return func(f *frametest.Frame) { f.Gen = gen } }
+	for what, frames := range map[string][]frametest.Frame{
+		"another session":                      s.uses("m2", mine)[:2],
+		"a foreign session":                    s.uses("a1", mine)[:2],
+		"another request stream":               {s.events("m1", "d2", 1, mine)},
+		"a ticket of another box":              s.uses("a1", foreign),
+		"a ticket of another box, as of none":  changed(s.uses("a1", foreign), as("")),
+		"a ticket of another box, as like it":  changed(s.uses("a1", foreign), as("a/S")),
+		"a ticket of another box, as below it": changed(s.uses("a1", foreign), as("a/s/")),
+		"own ticket in another box's name":     changed(s.uses("m1", mine)[:1], as(honestBox)),
+		"a ticket of a newer generation":       s.uses("m1", s.ticket("m1", "d1", hostileBox, hostileGen+1))[:3],
+		"a newer generation":                   changed(s.uses("m1", mine)[:3], in(hostileGen+1)),
+		"the newest generation":                changed(s.uses("m1", mine)[:3], in(math.MaxInt64)),
+		// If a delivery needs no end, its mark would be an item that no function can end.
+		"no requests": s.uses("m1", s.sealer.Seal(storage.Address{Session: "m1", Stream: "d1", Box: hostileBox}, hostileGen))[2:3],
+		// A frame with one bad item is refused, even if its other items are good.
+		"a second item with a stream not its own": changed(s.uses("m1", mine)[:1], func(f *frametest.Frame) {
+			f.Items = append(f.Items, frame.EventItem{Ticket: mine, Stream: "d2", First: 1, Lens: []int{13}})
+			f.Payload = bytes.Repeat(f.Payload, 2)
+		}),
+	} {
+		s.gainsNothing(what, frames...)
+	}
 }
 
 // With an old ticket of its own, a box can only write to those indexes of its own streams
@@ -315,11 +302,6 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 		f.Items[0].Lens = lens
 		return f
 	}
-	parts := func(change func(*frametest.Frame)) frametest.Frame {
-		f := part("0.x", 0, "x")
-		change(&f)
-		return f
-	}
 	crowd := lens(slices.Repeat([]int{2}, storage.MaxBatchEvents+1)...)
 	crowd.Payload = bytes.Repeat([]byte("{}"), storage.MaxBatchEvents+1)
 	s.meansNothing("no frame", []byte("hello"))
@@ -343,7 +325,7 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 		"a negative part":        part("0.x", -1, "x"),
 		"a part far behind":      part("0.x", 1<<40, "x"),
 		"a part of no frame":     part("", 0, "x"),
-		"a part of no box":       parts(func(f *frametest.Frame) { f.Box, f.Gen, f.Runner = "", 0, "" }),
+		"a part of no box":       {Type: frame.TypePart, Link: 1, Frame: "0.x", Of: 1, Payload: []byte("x")},
 		"more items than events": crowd,
 		"more tickets than any":  from(frame.TypeTaken, func(f *frametest.Frame) { f.Tickets = slices.Repeat([]string{ticket}, storage.MaxBatchEvents+1) }),
 		"a task without end":     from(frame.TypeHello, func(f *frametest.Frame) { f.Link, f.Task = 99, long[:1000] }),

@@ -272,19 +272,16 @@ func TestAnAnswerWaitsForTheBoxThatItHasWoken(t *testing.T) {
 	for name, within := range map[string]time.Duration{"in time": 5 * time.Second, "too late": time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store, p := storagetest.NewMemory(), &posts{}
-				b := storage.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Owner: "another", Until: time.Now().Add(2 * time.Minute)}
-				commontest.OK(t, store.SaveBox(t.Context(), b))
-				c := configOf(t, store)
-				c.Poster = p
-				time.AfterFunc(within, func() {
-					b.State, b.Conn, b.Rev = storage.Awake, "c", 1
-					_ = store.SaveBox(context.WithoutCancel(t.Context()), b)
+				a := newAsylum(t)
+				a.changes(func(b *storage.Box) {
+					b.State, b.Owner, b.Until, b.Conn = storage.Starting, "another", time.Now().Add(2*time.Minute), ""
 				})
-				err := answerTo(t, relayserver.NewBackend(c), b)
-				if late := within > 20*time.Second; late != errors.Is(err, storage.Unavailable) || late != (len(p.frames) == 0) {
-					t.Errorf("%v, %d frames", err, len(p.frames))
+				time.AfterFunc(within, func() { a.changes(func(b *storage.Box) { b.State, b.Conn = storage.Awake, "c" }) })
+				err := answerTo(t, a.backend(), a.box())
+				if late := within > 20*time.Second; late != errors.Is(err, storage.Unavailable) || late != (len(a.posts) == 0) {
+					t.Errorf("%v, %d frames", err, len(a.posts))
 				}
+				time.Sleep(within)
 			})
 		})
 	}

@@ -123,7 +123,7 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 			_, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: "taken", State: storage.Taken, Gen: 1})
 			commontest.OK(t, err)
 			config := configOf(t, store)
-			config.Fleet, config.Poster, config.WaitingCalls = &asylum{}, &posts{}, c.most
+			config.Fleet, config.Poster, config.WaitingCalls = &asylum{}, &asylum{}, c.most
 			_, err = relayserver.NewBackend(config).Deliver(t.Context(), callOf("t", "s"), storage.Box{ID: "t/s", State: c.state})
 			_, trace := store.Item(t.Context(), "t/s", "a")
 			if c.refused && (!errors.Is(err, storage.Busy) || trace == nil) || !c.refused && err != nil {

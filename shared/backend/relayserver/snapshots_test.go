@@ -186,39 +186,51 @@ func (a *asylum) endsSession() {
 
 func (a *asylum) fallsAsleep() { a.changes(func(b *storage.Box) { b.State = storage.Asleep }) }
 
-func TestSnapshotOfASessionThatEndsInItsSleepGoesWithTheNextSweep(t *testing.T) {
-	a := newAsylum(t)
-	s3 := a.keeping()
-	a.saves("s1", "one")
-	a.fallsAsleep()
-	before := s3.Requests()
-	a.endsSession()
-	commontest.SameIn(t, "whoever ended it waited for the bucket", before, s3.Requests())
-	commontest.EqualIn(t, "ended", "2 objects, 1 items, due: true", a.left(s3))
-	a.sweep()
-	commontest.EqualIn(t, "swept", nothingLeft, a.left(s3))
-	commontest.EqualIn(t, "starts for it", 0, a.starts)
-}
-
-func TestSnapshotIsRemovedAtOnceByWhoeverCanAndOtherwiseLater(t *testing.T) {
-	for _, down := range []bool{false, true} {
-		a := newAsylum(t)
-		s3 := a.keeping()
-		a.rehost()
-		a.saves("s1", "one")
-		a.fallsAsleep()
-		if down {
-			s3.Before(func(*http.Request) int { return http.StatusServiceUnavailable })
-		}
-		a.endsSession()
-		if down {
-			if err := relayserver.NewSweeper(a.config).Sweep(t.Context()); err == nil {
-				t.Error("the sweep does not say that the bucket is down")
+// Whoever ends a session removes its snapshot if it has the right, and a sweep does so later.
+func TestSnapshotOfASessionThatEndsGoes(t *testing.T) {
+	down := func(*http.Request) int { return http.StatusServiceUnavailable }
+	for what, tt := range map[string]struct {
+		forgets bool // of the host
+		down    func(*http.Request) int
+		awake   bool // the stop is lost, and its box saves once more before it falls asleep
+		ended   string
+	}{
+		"by the sweep":                      {ended: "2 objects, 1 items, due: true"},
+		"at once":                           {forgets: true, ended: nothingLeft},
+		"when the bucket is up again":       {forgets: true, down: down, ended: "2 objects, 1 items, due: true"},
+		"that its box saves behind the end": {awake: true, ended: "0 objects, 1 items, due: true"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			a := newAsylum(t)
+			s3 := a.keeping()
+			if tt.forgets {
+				a.rehost()
 			}
-			s3.Before(nil)
+			if !tt.awake {
+				a.saves("s1", "one")
+				a.fallsAsleep()
+			}
+			before := s3.Requests()
+			s3.Before(tt.down)
+			a.endsSession()
+			if !tt.forgets {
+				commontest.SameIn(t, "whoever ended it waited for the bucket", before, s3.Requests())
+			}
+			commontest.EqualIn(t, "ended", tt.ended, a.left(s3))
+			if tt.down != nil {
+				if err := relayserver.NewSweeper(a.config).Sweep(t.Context()); err == nil {
+					t.Error("the sweep does not say that the bucket is down")
+				}
+				s3.Before(nil)
+			}
+			if tt.awake {
+				a.saves("s1", "what its process had left")
+				a.fallsAsleep()
+			}
 			a.sweep()
-		}
-		commontest.EqualIn(t, fmt.Sprintf("bucket down: %t", down), nothingLeft, a.left(s3))
+			commontest.EqualIn(t, "swept", nothingLeft, a.left(s3))
+			commontest.EqualIn(t, "starts for it", 0, a.starts)
+		})
 	}
 }
 
@@ -232,16 +244,6 @@ func TestAwakeBoxIsToldOfAnEndedSessionUntilItForgets(t *testing.T) {
 	commontest.EqualIn(t, "before", "2 objects, 1 items, due: true", a.left(s3))
 	a.asks(frame.Forget)
 	commontest.EqualIn(t, "after, awake", "0 objects, 0 items, due: true", a.left(s3))
-}
-
-func TestSnapshotThatAnEndedSessionLeavesWhenItsBoxFallsAsleepGoesToo(t *testing.T) {
-	a := newAsylum(t)
-	s3 := a.keeping()
-	a.endsSession() // and its stop is lost
-	a.saves("s1", "what its process had left")
-	a.fallsAsleep()
-	a.sweep()
-	commontest.EqualIn(t, "swept", nothingLeft, a.left(s3))
 }
 
 func TestLeftoverWakesNobodyAndIsDeliveredToNobody(t *testing.T) {

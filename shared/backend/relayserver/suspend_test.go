@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -45,9 +43,7 @@ func TestTheItemIsThereBeforeItsQuestionsAre(t *testing.T) {
 			t.Errorf("sent again it is answered with %+v", ack)
 		}
 	}
-	if diff := cmp.Diff(it, a.item()); diff != "" {
-		t.Errorf("the item has changed: %s", diff)
-	}
+	commontest.SameIn(t, "the item", it, a.item())
 	page, err := a.store.Read(t.Context(), "s1", a.stream, 0, 10)
 	if err != nil || len(page.Events) != 2 || page.Final() {
 		t.Errorf("the log has %d events, final %v: %v", len(page.Events), page.Final(), err)
@@ -66,9 +62,9 @@ func TestAQuestionMayBeAnsweredBeforeItsCallIsSuspended(t *testing.T) {
 	last.Seq, last.Payload = 2, last.Payload[lens[0]:]
 	last.Items[0].First, last.Items[0].Lens, last.Items[0].Marked = 2, lens[1:], true
 	a.handle(first)
-	a.answers(1, 0, `"result":{"action":"accept"}`)
+	a.answers(1, 0, yes)
 	a.handle(last)
-	a.answers(1, 1, `"result":{"action":"accept"}`)
+	a.answers(1, 1, yes)
 	if it := a.item(); it.State != storage.Waiting || it.Round != 1 {
 		t.Errorf("all is answered, and the item is %+v", it)
 	}
@@ -89,12 +85,10 @@ func TestTheLastAnswerWakesTheBoxAndTheOneBeforeDoesNot(t *testing.T) {
 	if it.State != storage.Waiting || it.Round != 1 || it.Base != 2 || string(it.Raw) != want {
 		t.Errorf("the item is %s in round %d behind %d: %s", it.State, it.Round, it.Base, it.Raw)
 	}
-	if a.starts != 1 {
-		t.Errorf("%d boxes were started", a.starts)
-	}
-	a.answers(1, 0, yes) // a repeat
-	if a.starts != 1 || a.item().State != storage.Waiting {
-		t.Error("a repeated answer changes something")
+	for range 2 {
+		commontest.EqualIn(t, "boxes that were started", 1, a.starts)
+		commontest.EqualIn(t, "the item is", storage.Waiting, a.item().State)
+		a.answers(1, 0, yes) // a repeat
 	}
 }
 
@@ -315,9 +309,8 @@ func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *te
 		call := a.calls()
 		a.stream = a.posted(frame.TypeDeliver)[0].ID
 		for range 3 { // the call reads the log from the question on
-			if _, err := call.Next(t.Context(), time.Now().Add(10*time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			_, err := call.Next(t.Context(), time.Now().Add(10*time.Second))
+			commontest.OK(t, err)
 		}
 		if n := len(a.posted(frame.TypeDeliver)); n != 1 || a.starts != 0 || a.item().State != storage.Suspended {
 			t.Errorf("delivered %d times, %d starts, the item is %s", n, a.starts, a.item().State)
@@ -377,28 +370,31 @@ func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 			}
 		})
 	}
-	t.Run("what has ended", func(t *testing.T) {
-		a := newAsylum(t)
-		a.ends()
-		if ack := a.handle(a.suspension(1, 1, wire.MethodElicit)); !slices.Contains(ack.Closed, a.stream) {
-			t.Errorf("answered with %+v", ack)
-		}
-		a.sweep()
-		a.gone()
-	})
-	t.Run("a round that has not been begun", func(t *testing.T) {
-		a := newAsylum(t)
-		a.suspended(wire.MethodElicit)
-		f := a.suspension(3, 3, wire.MethodElicit)
-		if ack := a.handle(f); !slices.Contains(ack.Closed, a.stream) || a.item().Round != 1 {
-			t.Errorf("answered with %+v", ack)
-		}
-	})
-	t.Run("a later round of what has ended", func(t *testing.T) {
-		a := newAsylum(t)
-		if ack := a.handle(a.suspension(2, 3, wire.MethodElicit)); !slices.Contains(ack.Closed, a.stream) {
-			t.Errorf("answered with %+v", ack)
-		}
-		a.gone()
-	})
+}
+
+func TestSuspensionOfARoundThatIsNotDueIsRefused(t *testing.T) {
+	for what, tt := range map[string]struct {
+		before func(a *asylum)
+		round  int
+		first  storage.Index
+		left   int // the round in which the call still is
+	}{
+		"of what has ended":                 {(*asylum).ends, 1, 1, 0},
+		"that has not been begun":           {func(a *asylum) { a.suspended(wire.MethodElicit) }, 3, 3, 1},
+		"a later one, of what has no trace": {func(*asylum) {}, 2, 3, 0},
+	} {
+		t.Run(what, func(t *testing.T) {
+			a := newAsylum(t)
+			tt.before(a)
+			if ack := a.handle(a.suspension(tt.round, tt.first, wire.MethodElicit)); !slices.Contains(ack.Closed, a.stream) {
+				t.Errorf("answered with %+v", ack)
+			}
+			a.sweep()
+			if tt.left == 0 {
+				a.gone()
+				return
+			}
+			commontest.EqualIn(t, "round", tt.left, a.item().Round)
+		})
+	}
 }

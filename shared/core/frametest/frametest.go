@@ -74,6 +74,8 @@ type Frame struct {
 	Lens  []int  `json:"lens,omitempty"`
 	Trace string `json:"trace,omitempty"` // names the client's request in all logs
 
+	Secrets map[string]storage.Secret `json:"secrets,omitempty"` // on a deliver
+
 	Question string `json:"question,omitempty"`
 	In       int64  `json:"in,omitempty"` // on a halt or a drain: milliseconds
 	By       string `json:"by,omitempty"` // on a halt: the operator's name
