@@ -95,9 +95,7 @@ func (x *simBox) Deliver(d runner.Delivery) {
 			c.open = append(c.open, m.ID)
 		}
 	}
-	if d.HasRequests != (len(c.open) > 0) {
-		x.w.breaks("box %s was told of %s that it has requests: %v", x.p.name, labelOf(d.Raw), d.HasRequests)
-	}
+	x.w.breaksIf(d.HasRequests != (len(c.open) > 0), "box %s was told of %s that it has requests: %v", x.p.name, labelOf(d.Raw), d.HasRequests)
 	if len(c.open) == 0 {
 		return
 	}
@@ -244,18 +242,14 @@ func (x *simBox) ask(a *actor, c *simCall, label string, n int) bool {
 	defer patience.Stop()
 	select {
 	case raw := <-answer:
-		if !strings.Contains(string(raw), question) {
-			x.w.breaks("question %s was answered with %s", question, raw)
-		}
+		x.w.breaksIf(!strings.Contains(string(raw), question), "question %s was answered with %s", question, raw)
 		return true
 	case <-patience.C:
 		a.tell("no answer to %s", question)
 		// A WebSocket connection may be lost together with the question, and with the
 		// notification that its request was accepted. No answer comes then.
 		overSocket := slices.ContainsFunc(x.w.sockets, func(s *simSocket) bool { return s.name == c.s.label })
-		if x.w.none() && !overSocket && !x.w.ledger.ended.has(c.s.label) {
-			x.w.breaks("question %s was not answered within %s", question, simAnswer)
-		}
+		x.w.breaksIf(x.w.none() && !overSocket && !x.w.ledger.ended.has(c.s.label), "question %s was not answered within %s", question, simAnswer)
 		return true
 	case <-c.ctx.Done():
 		return false

@@ -90,17 +90,11 @@ func (w *world) checkIndexes(s *simStream) {
 	}
 	written := map[batch]bool{}
 	for i, b := range s.batches {
-		if b.First != next {
-			w.breaks("%s has a batch at %d, expected at %d", w.title(s), b.First, next)
-		}
+		w.breaksIf(b.First != next, "%s has a batch at %d, expected at %d", w.title(s), b.First, next)
 		next = b.First + storage.Index(len(b.Events))
-		if written[batch{b.Gen, b.Seq}] {
-			w.breaks("%s has batch %d of generation %d twice", w.title(s), b.Seq, b.Gen)
-		}
+		w.breaksIf(written[batch{b.Gen, b.Seq}], "%s has batch %d of generation %d twice", w.title(s), b.Seq, b.Gen)
 		written[batch{b.Gen, b.Seq}] = true
-		if b.Final && (i != len(s.batches)-1 || s.id == storage.Standalone) {
-			w.breaks("%s goes on after its end at %d", w.title(s), next-1)
-		}
+		w.breaksIf(b.Final && (i != len(s.batches)-1 || s.id == storage.Standalone), "%s goes on after its end at %d", w.title(s), next-1)
 		if i > 0 && s.id == storage.Standalone && b.Gen < s.batches[i-1].Gen {
 			w.breaks("%s has events of generation %d after those of %d", w.title(s), b.Gen, s.batches[i-1].Gen)
 		}
@@ -115,9 +109,7 @@ func (w *world) checkEvents(s *simStream) {
 	for _, e := range s.events {
 		by := byOf(e.Raw)
 		if by == "" {
-			if s.id == storage.Standalone || !isError(e.Raw) {
-				w.breaks("%s has an event that nobody said: %s", w.title(s), e.Raw)
-			}
+			w.breaksIf(s.id == storage.Standalone || !isError(e.Raw), "%s has an event that nobody said: %s", w.title(s), e.Raw)
 			continue
 		}
 		spoken := w.ledger.spoken[s.session][speaker{s.id, by}]
@@ -127,16 +119,12 @@ func (w *world) checkEvents(s *simStream) {
 		}
 		said[by]++
 	}
-	if s.id != storage.Standalone && len(said) > 1 && !w.asks() {
-		w.breaks("%s was written by %d processes", w.title(s), len(said))
-	}
+	w.breaksIf(s.id != storage.Standalone && len(said) > 1 && !w.asks(), "%s was written by %d processes", w.title(s), len(said))
 }
 
 // checkEnd checks that a stream has one end, and one response for each request.
 func (w *world) checkEnd(s *simStream) {
-	if !s.events[len(s.events)-1].Final {
-		w.breaks("%s has no end", w.title(s))
-	}
+	w.breaksIf(!s.events[len(s.events)-1].Final, "%s has no end", w.title(s))
 	var responses []string
 	for _, e := range s.events {
 		if m, err := wire.Parse(e.Raw); err == nil && m.Kind == wire.Response {
@@ -144,9 +132,7 @@ func (w *world) checkEnd(s *simStream) {
 		}
 	}
 	slices.Sort(responses)
-	if len(slices.Compact(slices.Clone(responses))) != len(responses) {
-		w.breaks("%s has two responses to one request: %v", w.title(s), responses)
-	}
+	w.breaksIf(len(slices.Compact(slices.Clone(responses))) != len(responses), "%s has two responses to one request: %v", w.title(s), responses)
 }
 
 // checkSpoken checks that the log has every event of each box that fell asleep by itself.
@@ -184,9 +170,7 @@ func (w *world) checkSpoken(log map[simStreamKey]*simStream) {
 
 func (w *world) checkClient(c *simClient, log map[simStreamKey]*simStream) {
 	for _, r := range c.requests {
-		if w.none() && !r.accepted && !r.late {
-			w.breaks("%s was not accepted though nothing went wrong: %v", r.label, r.broken)
-		}
+		w.breaksIf(w.none() && !r.accepted && !r.late, "%s was not accepted though nothing went wrong: %v", r.label, r.broken)
 		if r.stream == "" {
 			continue // the request was never sent to a box, or the host answered it itself
 		}
@@ -208,9 +192,7 @@ func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 		}
 	}
 	if s == nil {
-		if r.accepted {
-			w.breaks("%s was accepted and has no events", r.label)
-		}
+		w.breaksIf(r.accepted, "%s was accepted and has no events", r.label)
 		return
 	}
 	if owner := w.ledger.owner(s.session); owner != r.c.name {
@@ -220,9 +202,7 @@ func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 	for _, e := range s.events {
 		if m, err := wire.Parse(e.Raw); err == nil && m.Kind == wire.Response {
 			responses = append(responses, string(m.ID))
-			if w.none() && !r.late && m.Error != nil {
-				w.breaks("%s ended in an error though nothing went wrong: %s", r.label, e.Raw)
-			}
+			w.breaksIf(w.none() && !r.late && m.Error != nil, "%s ended in an error though nothing went wrong: %s", r.label, e.Raw)
 		}
 	}
 	for _, id := range r.ids {
@@ -230,12 +210,8 @@ func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 	}
 	slices.Sort(responses)
 	slices.Sort(ids)
-	if r.accepted && !slices.Equal(responses, ids) {
-		w.breaks("%s has requests %v and responses %v", r.label, ids, responses)
-	}
-	if r.last != "" && !r.done && !w.ledger.ended.has(r.c.name) && !isInit(r.label) {
-		w.breaks("the client of %s never saw its end", r.label)
-	}
+	w.breaksIf(r.accepted && !slices.Equal(responses, ids), "%s has requests %v and responses %v", r.label, ids, responses)
+	w.breaksIf(r.last != "" && !r.done && !w.ledger.ended.has(r.c.name) && !isInit(r.label), "the client of %s never saw its end", r.label)
 	for i, e := range r.seen {
 		if i >= len(s.events) || string(s.events[i].Raw) != string(e.Raw) {
 			w.breaks("the client of %s saw at %d what is not in the log: %.200s", r.label, e.Index, e.Raw)

@@ -117,9 +117,7 @@ func (c *simClient) think() time.Duration {
 func (c *simClient) open() bool {
 	for n := 1; c.w.ctx.Err() == nil; n++ {
 		if n > 1 {
-			if c.w.none() {
-				c.w.breaks("%s could not open a session though nothing went wrong", c.name)
-			}
+			c.w.breaksIf(c.w.none(), "%s could not open a session though nothing went wrong", c.name)
 			_ = nap(c.w.ctx, draw(c.a.rng, 10*time.Second))
 		}
 		if c.initialize(n) && c.initialized() {

@@ -128,9 +128,7 @@ func (p *simProc) live() {
 		return
 	}
 	gen, err := strconv.ParseInt(p.task.Env[frame.EnvGeneration], 10, 64)
-	if err != nil {
-		w.breaks("a task was started for generation %q", p.task.Env[frame.EnvGeneration])
-	}
+	w.breaksIf(err != nil, "a task was started for generation %q", p.task.Env[frame.EnvGeneration])
 	p.box = newSimBox(p)
 	if p.task.Place == fleet.Inside {
 		p.liveInside()
@@ -345,9 +343,7 @@ func (f *simFleet) alive() []string {
 // Stop implements fleet.Fleet. In worlds whose clocks are right, the test fails if the
 // relay stops a task.
 func (f *simFleet) Stop(_ context.Context, id, _ string) error {
-	if f.w.clock == nil {
-		f.w.breaks("the relay stops a task")
-	}
+	f.w.breaksIf(f.w.clock == nil, "the relay stops a task")
 	for _, p := range f.running() {
 		if p.status.ID == id && !p.blind() {
 			p.terminate()

@@ -111,9 +111,7 @@ func (c *simConn) fault(what string, do func()) {
 // tooLong closes a connection at a limit. If nothing goes wrong, a runner never lets a
 // connection reach a limit.
 func (c *simConn) tooLong(why string) {
-	if c.g.w.none() {
-		c.g.w.breaks("connection %s %s", c.name, why)
-	}
+	c.g.w.breaksIf(c.g.w.none(), "connection %s %s", c.name, why)
 	c.close()
 }
 
@@ -195,9 +193,7 @@ func (c *simConn) Send(message []byte) error {
 		return errCut
 	default:
 	}
-	if len(message) > frame.MaxFrame {
-		w.breaks("a runner sends a frame of %d bytes", len(message))
-	}
+	w.breaksIf(len(message) > frame.MaxFrame, "a runner sends a frame of %d bytes", len(message))
 	if err := nap(context.Background(), 50*time.Microsecond+draw(c.a.rng, 50*time.Microsecond)); err != nil {
 		return err
 	}
@@ -251,9 +247,7 @@ func (c *simConn) invoke(name string, late time.Duration, message []byte) {
 		switch {
 		case err != nil:
 			a.tell("failed: %v", err)
-			if w.none() && !w.slowly && !errors.Is(err, storage.Closed) {
-				w.breaks("frame %s was not handled though nothing went wrong: %v", name, err)
-			}
+			w.breaksIf(w.none() && !w.slowly && !errors.Is(err, storage.Closed), "frame %s was not handled though nothing went wrong: %v", name, err)
 			c.toRunner(a, fmt.Appendf(nil, `{"message":"Internal server error","connectionId":%q,"requestId":%q}`, c.name, name))
 		case reply != nil && a.step(ctx) == nil:
 			c.toRunner(a, reply)

@@ -116,9 +116,7 @@ func (l *ledger) executes(w *world, by, client string, d runner.Delivery, msgs [
 		w.breaks("delivery %s executed twice in round %d, by %s and by %s", labelOf(d.Raw), d.Round, old, by)
 	}
 	l.byID[round] = by
-	if l.told.has(d.ID) {
-		w.breaks("delivery %s is executed by %s after its client was told that it would not be", labelOf(d.Raw), by)
-	}
+	w.breaksIf(l.told.has(d.ID), "delivery %s is executed by %s after its client was told that it would not be", labelOf(d.Raw), by)
 	for _, m := range msgs {
 		label := labelOf(m.Raw)
 		if d.Round > 0 {
@@ -127,9 +125,7 @@ func (l *ledger) executes(w *world, by, client string, d runner.Delivery, msgs [
 		if old, ok := l.runs[label]; ok && (old.by != by || isKeyed(label)) {
 			w.breaks("message %s executed twice, by %s and by %s", label, old.by, by)
 		}
-		if !strings.HasPrefix(label, client+".") {
-			w.breaks("message %s executed in a session of %s", label, client)
-		}
+		w.breaksIf(!strings.HasPrefix(label, client+"."), "message %s executed in a session of %s", label, client)
 		l.runs[label] = execution{by, time.Now()}
 	}
 }

@@ -38,9 +38,7 @@ func (c *simClient) listen() {
 			if err != nil || a.step(ctx) != nil {
 				a.tell("%v", err)
 				gone = errors.Is(err, storage.NotFound)
-				if gone && !w.ledger.ended.has(c.name) {
-					w.breaks("the session of %s is lost to its listener: %v", c.name, err)
-				}
+				w.breaksIf(gone && !w.ledger.ended.has(c.name), "the session of %s is lost to its listener: %v", c.name, err)
 				return
 			}
 			until := time.Now().Add(call.Hold())
@@ -89,9 +87,7 @@ func (c *simClient) hear(call *sessions.Call, events []storage.Event, last strin
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range events {
-		if e.Index != c.heard+1 {
-			c.w.breaks("the listener of %s hears event %d after event %d", c.name, e.Index, c.heard)
-		}
+		c.w.breaksIf(e.Index != c.heard+1, "the listener of %s hears event %d after event %d", c.name, e.Index, c.heard)
 		c.w.tell(c.name, "hears event %d: %.100s", e.Index, e.Raw)
 		c.heard, last = e.Index, call.ID(e).String()
 	}

@@ -200,15 +200,11 @@ func (k *simKeyed) check() {
 	}
 	_, ran := k.w.ledger.executed(k.label)
 	result := byOf([]byte(`{"result":`+k.answers[0]+`}`)) != ""
-	if result && !ran {
-		k.w.breaks("%s was answered and not executed", k.label)
-	}
+	k.w.breaksIf(result && !ran, "%s was answered and not executed", k.label)
 	if !k.w.none() {
 		return
 	}
-	if !result {
-		k.w.breaks("%s has the answer %s though nothing went wrong", k.label, k.answers[0])
-	}
+	k.w.breaksIf(!result, "%s has the answer %s though nothing went wrong", k.label, k.answers[0])
 	for _, err := range k.errors {
 		var rpc *wire.Error
 		if running := sessions.StillRunning(); !errors.As(err, &rpc) || rpc.Message != running.Message {

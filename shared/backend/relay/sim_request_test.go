@@ -161,9 +161,7 @@ func (r *simRequest) take(call *sessions.Call, p *response, events []storage.Eve
 			if want := storage.Index(len(r.seen) + 1); call.Stored() && e.Index != want {
 				r.c.w.breaks("the client of %s sees event %d when event %d is the next", r.label, e.Index, want)
 			}
-			if r.done {
-				r.c.w.breaks("the client of %s sees an event after the end: %s", r.label, e.Raw)
-			}
+			r.c.w.breaksIf(r.done, "the client of %s sees an event after the end: %s", r.label, e.Raw)
 			r.c.w.tell(r.c.name, "sees event %d of %s: %.100s", e.Index, r.label, e.Raw)
 			r.seen = append(r.seen, e)
 			r.last, r.done = call.ID(e).String(), e.Final

@@ -67,9 +67,7 @@ func (g *simPeers) Post(ctx context.Context, conn string, data []byte) error {
 	if err := nap(ctx, a.takes(2*time.Millisecond)); err != nil {
 		return unavailable("the function is over")
 	}
-	if len(data) > storage.MaxPost {
-		g.w.breaks("%d bytes are posted to a client", len(data))
-	}
+	g.w.breaksIf(len(data) > storage.MaxPost, "%d bytes are posted to a client", len(data))
 	if a.chance(g.w.postUnknown) {
 		return unavailable("a post to a client was not sent")
 	}
@@ -226,9 +224,7 @@ func (s *simSocket) send(label string, raw []byte) *simSent {
 	s.mu.Lock()
 	r.refused = err
 	s.mu.Unlock()
-	if s.w.none() && err != nil {
-		s.w.breaks("%s was not accepted though nothing went wrong: %v", label, err)
-	}
+	s.w.breaksIf(s.w.none() && err != nil, "%s was not accepted though nothing went wrong: %v", label, err)
 	if err != nil || call == nil {
 		return r
 	}
@@ -454,9 +450,7 @@ func (s *simSocket) check(log map[simStreamKey]*simStream) {
 			continue
 		}
 		if slices.Contains(seen[key.stream], index[raw]) {
-			if s.w.none() && !s.named {
-				s.w.breaks("%s got an event twice though nothing went wrong: %.200s", s.name, raw)
-			}
+			s.w.breaksIf(s.w.none() && !s.named, "%s got an event twice though nothing went wrong: %.200s", s.name, raw)
 			continue
 		}
 		seen[key.stream] = append(seen[key.stream], index[raw])
@@ -465,9 +459,7 @@ func (s *simSocket) check(log map[simStreamKey]*simStream) {
 	for _, r := range s.calls {
 		if r.accepted {
 			told[r.stream] = true
-			if log[simStreamKey{s.id, r.stream}] == nil {
-				s.w.breaks("%s was accepted and has no events", r.label)
-			}
+			s.w.breaksIf(log[simStreamKey{s.id, r.stream}] == nil, "%s was accepted and has no events", r.label)
 		}
 	}
 	for key, stream := range log {
@@ -496,10 +488,6 @@ func (s *simSocket) checkSeen(stream *simStream, seen []storage.Index, whole boo
 		}
 	}
 	seen = slices.DeleteFunc(seen, func(i storage.Index) bool { return !slices.Contains(must, i) })
-	if !slices.IsSorted(seen) {
-		s.w.breaks("%s saw %s in the order %v", s.name, s.w.title(stream), seen)
-	}
-	if whole && len(seen) != len(must) {
-		s.w.breaks("%s saw of %s %v, and had to see %v", s.name, s.w.title(stream), seen, must)
-	}
+	s.w.breaksIf(!slices.IsSorted(seen), "%s saw %s in the order %v", s.name, s.w.title(stream), seen)
+	s.w.breaksIf(whole && len(seen) != len(must), "%s saw of %s %v, and had to see %v", s.name, s.w.title(stream), seen, must)
 }

@@ -58,9 +58,7 @@ func (x *simBox) answered(c *simCall, m wire.Message) {
 	var inputs map[string]struct{ Answer string }
 	given := wire.Lookup(m.Params, "inputResponses")
 	if c.round == 0 {
-		if state != "" || given != nil {
-			x.w.breaks("%s brings answers to what was not asked: %s", label, given)
-		}
+		x.w.breaksIf(state != "" || given != nil, "%s brings answers to what was not asked: %s", label, given)
 		return
 	}
 	if err := json.Unmarshal(given, &inputs); err != nil {
@@ -137,9 +135,7 @@ func (w *world) checkAsked(s *simStream) {
 	asked := map[string]bool{}
 	for _, e := range s.events {
 		if m, err := wire.Parse(e.Raw); err == nil && m.Kind == wire.Request {
-			if asked[string(m.ID)] {
-				w.breaks("%s asks %s twice", w.title(s), m.ID)
-			}
+			w.breaksIf(asked[string(m.ID)], "%s asks %s twice", w.title(s), m.ID)
 			asked[string(m.ID)] = true
 		}
 	}

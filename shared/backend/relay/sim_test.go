@@ -316,12 +316,18 @@ func (w *world) tell(who, format string, args ...any) {
 	w.story = append(w.story, line)
 }
 
-// breaks records that a promise was broken.
+// breaks and breaksIf record that a promise was broken.
 func (w *world) breaks(format string, args ...any) {
 	w.tell("BROKEN", format, args...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.broken = append(w.broken, fmt.Sprintf(format, args...))
+}
+
+func (w *world) breaksIf(broken bool, format string, args ...any) {
+	if broken {
+		w.breaks(format, args...)
+	}
 }
 
 func (w *world) report() {
