@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"strings"
 	"sync"
@@ -126,9 +127,7 @@ func TestAnAlarmThatComesTwiceIsHandledOnce(t *testing.T) {
 		if one, two := <-errs, <-errs; one != nil && two != nil {
 			t.Errorf("errors %v and %v, want one at most", one, two)
 		}
-		if err := a.due(alarm); err != nil { // the alarm that found it held comes again
-			t.Error(err)
-		}
+		commontest.Check(t, a.due(alarm)) // the alarm that found it held comes again
 		a.wantRung(`report {"n":1}`)
 	})
 }
@@ -153,9 +152,8 @@ func TestAnAlarmWhoseFunctionDiedBeforeItWasScheduledIsFoundByTheOneItReplaced(t
 	at(t, func(t *testing.T, a *agent) {
 		first := a.wakeAt("report", time.Minute, "first")
 		next := schedule{At: time.Now().Add(time.Hour).UTC(), Payload: []byte(`"second"`)}
-		if _, err := a.session().setSchedule(t.Context(), "report", &next); err != nil {
-			t.Fatal(err)
-		}
+		_, err := a.session().setSchedule(t.Context(), "report", &next)
+		commontest.OK(t, err)
 		time.Sleep(time.Minute) // virtual
 		delete(a.set, first.ID())
 		commontest.OK(t, a.due(first))
@@ -164,31 +162,6 @@ func TestAnAlarmWhoseFunctionDiedBeforeItWasScheduledIsFoundByTheOneItReplaced(t
 			commontest.Check(t, a.due(alarm))
 		}
 		a.wantRung(`report "second"`)
-	})
-}
-
-func TestAnAlarmThatIsTakenBackIsNotHandled(t *testing.T) {
-	at(t, func(t *testing.T, a *agent) {
-		alarm := a.wakeAt("report", time.Minute, nil)
-		for range 2 {
-			commontest.OK(t, a.session().CancelWake(t.Context(), "report"))
-		}
-		time.Sleep(time.Minute) // virtual
-		if err := a.due(alarm); err != nil || len(a.set) != 0 {
-			t.Errorf("%v, scheduled is %v", err, a.set)
-		}
-		a.wantRung()
-	})
-}
-
-func TestAnAlarmThatComesTooEarlyIsSetAgain(t *testing.T) {
-	at(t, func(t *testing.T, a *agent) {
-		alarm := a.wakeAt("report", time.Hour, nil)
-		clear(a.set)
-		if err := a.due(alarm); err != nil || len(a.set) != 1 {
-			t.Errorf("%v, scheduled is %v, want it again", err, a.set)
-		}
-		a.wantRung()
 	})
 }
 
@@ -239,20 +212,33 @@ func TestAHandlerMaySetItsAlarmAnew(t *testing.T) {
 	})
 }
 
-func TestAnAlarmOfASessionThatIsGoneIsNotHandled(t *testing.T) {
-	for name, leave := range map[string]func(t *testing.T, a *agent){
-		"ended": func(t *testing.T, a *agent) {
+func TestAnAlarmIsNotHandled(t *testing.T) {
+	for name, tt := range map[string]struct {
+		leave func(t *testing.T, a *agent)
+		again int // alarms that are set behind it
+	}{
+		"that is taken back": {func(t *testing.T, a *agent) {
+			for range 2 {
+				commontest.OK(t, a.session().CancelWake(t.Context(), "report"))
+			}
+			time.Sleep(time.Minute)
+		}, 0},
+		"that comes too early": {func(*testing.T, *agent) {}, 1},
+		"of a session that has ended": {func(t *testing.T, a *agent) {
 			s := a.session().in.record
 			s.State = storage.Ended
 			commontest.OK(t, a.store.Save(t.Context(), s))
-		},
-		"expired": func(*testing.T, *agent) { time.Sleep(48 * time.Hour) }, // virtual
+			time.Sleep(time.Minute)
+		}, 0},
+		"of a session that has expired": {func(*testing.T, *agent) { time.Sleep(48 * time.Hour) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at(t, func(t *testing.T, a *agent) {
-				alarm := a.wakeAt("report", 0, nil)
-				leave(t, a)
+				alarm := a.wakeAt("report", time.Minute, nil)
+				tt.leave(t, a)
+				clear(a.set) // it rings
 				commontest.Check(t, a.due(alarm))
+				commontest.EqualIn(t, "scheduled", tt.again, len(a.set))
 				a.wantRung()
 			})
 		})
@@ -272,9 +258,7 @@ func TestAlarmsAreBounded(t *testing.T) {
 			strings.Repeat("\x00", MaxAlarmName): {long[:MaxAlarmPayload-2], ""},
 		} {
 			err := a.session().WakeAt(t.Context(), name, time.Now(), c.payload)
-			if storage.CodeOf(err) != c.want {
-				t.Errorf("WakeAt of %.10q: %v, want %q", name, err, c.want)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("WakeAt of %.10q", name), c.want, storage.CodeOf(err))
 		}
 	})
 }

@@ -1,15 +1,14 @@
 package native_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
@@ -32,20 +31,11 @@ func textOf(t testing.TB, response string) string {
 	return r.Result.Content[0].Text
 }
 
-func TestEachMessageMeetsANewServer(t *testing.T) {
-	onEachStore(t, func(t *testing.T, w *world) {
-		c := w.legacy(`{}`)
-		for _, word := range []string{"one", "two"} {
-			commontest.Equal(t, word, textOf(t, c.tool("echo", `{"text":"`+word+`"}`).last(t)))
-		}
-	})
-}
-
 func TestLegacyClientMeetsALegacyServer(t *testing.T) {
 	w := memory(t)
 	a := w.do(request("POST", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`))
 	want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{"listChanged":true},"tools":{"listChanged":true}},"serverInfo":{"name":"demo","version":"3"}}}`
-	commontest.Same(t, want, a.body)
+	commontest.Equal(t, want, a.body)
 	c := w.legacy(`{}`)
 	for request, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":"a","method":"ping"}`:                                                     `{"jsonrpc":"2.0","id":"a","result":{}}`,
@@ -62,7 +52,9 @@ func TestLegacyClientMeetsALegacyServer(t *testing.T) {
 			t.Errorf("%s\ngot  %s\nwant %s", request, got, want)
 		}
 	}
+	commontest.Equal(t, "only", textOf(t, c.tool("only", `{}`).last(t)))
 	list := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).last(t)
+	commontest.Contains(t, "the list", `"only"`, list)
 	for _, modern := range []string{"resultType", "ttlMs", "cacheScope", "serverInfo"} {
 		if strings.Contains(list, modern) {
 			t.Errorf("the list has %s: %s", modern, list)
@@ -77,9 +69,7 @@ func TestModernClientMeetsAModernServer(t *testing.T) {
 		commontest.Contains(t, "is missing", want, discover)
 	}
 	list := w.modern("tools/list", "", "", `{}`).last(t)
-	if got := string(wire.Lookup([]byte(list), "result", "cacheScope")); got != `"private"` {
-		t.Errorf("the list is for %s: %s", got, list)
-	}
+	commontest.EqualIn(t, "the list is for", `"private"`, string(wire.Lookup([]byte(list), "result", "cacheScope")))
 	commontest.Equal(t, "hi", textOf(t, w.modernTool("echo", `{"text":"hi"}`, "").last(t)))
 	a := w.modernTool("steps", `{"n":2}`, "")
 	if got := a.messages(t); len(got) != 3 || !strings.Contains(got[0], `"progressToken":9007199254740993`) {
@@ -91,9 +81,8 @@ func TestOperatorSeesTheToolsOfAServerWithoutASession(t *testing.T) {
 	w := memory(t)
 	b, store := w.backend()
 	tools, err := b.Tools(t.Context(), "acme", "demo")
-	if err != nil || !strings.Contains(string(bytes.Join(rawOf(tools), nil)), `"echo"`) {
-		t.Errorf("got %s, %v", tools, err)
-	}
+	commontest.OK(t, err)
+	commontest.Contains(t, "the tools", `"echo"`, fmt.Sprintf("%s", tools))
 	if sessions, err := store.List(t.Context(), "", "", 1); err != nil || len(sessions) > 0 {
 		t.Errorf("the store has %v, %v", sessions, err)
 	}
@@ -114,21 +103,6 @@ func TestOperatorSeesTheToolsOfAServerWithoutASession(t *testing.T) {
 			}
 		})
 	}
-}
-
-func rawOf(all []json.RawMessage) (raw [][]byte) {
-	for _, r := range all {
-		raw = append(raw, r)
-	}
-	return raw
-}
-
-func TestToolIsThereForThoseWhoListAndThoseWhoCallIt(t *testing.T) {
-	c := memory(t).legacy(`{}`)
-	if got := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).last(t); !strings.Contains(got, `"only"`) || !strings.Contains(got, `"echo"`) {
-		t.Errorf("got %s", got)
-	}
-	commontest.Equal(t, "only", textOf(t, c.tool("only", `{}`).last(t)))
 }
 
 func TestServerKnowsWhoIsBeforeIt(t *testing.T) {
@@ -156,9 +130,7 @@ func TestBatchIsExecutedAtOnceAndEndsTogether(t *testing.T) {
 		`,{"jsonrpc":"2.0","id":3,"method":"ping"}]`, "Mcp-Session-Id", a.header.Get("Mcp-Session-Id"))
 	body := w.do(r).body
 	for _, want := range []string{`"id":"a"`, `"id":2`, `"id":3`} {
-		if strings.Count(body, want) != 1 {
-			t.Errorf("%s is there %d times: %s", want, strings.Count(body, want), body)
-		}
+		commontest.EqualIn(t, "times that the body has "+want, 1, strings.Count(body, want))
 	}
 }
 
@@ -236,15 +208,11 @@ func TestToolSaysWhatItThinksOfTasks(t *testing.T) {
 		t.Run(era, func(t *testing.T) {
 			var got []string
 			var tools []json.RawMessage
-			if err := json.Unmarshal(wire.Lookup([]byte(list), "result", "tools"), &tools); err != nil {
-				t.Fatalf("%s: %s", era, list)
-			}
+			commontest.OK(t, json.Unmarshal(wire.Lookup([]byte(list), "result", "tools"), &tools))
 			for _, tool := range tools {
 				got = append(got, string(wire.Lookup(tool, "execution"))+" "+string(wire.Lookup(tool, "_meta")))
 			}
-			if diff := cmp.Diff([]string{`{"taskSupport":"required"} `, `{"taskSupport":"optional"} {"mine":1}`, " "}, got); diff != "" {
-				t.Errorf("%s: %s", era, diff)
-			}
+			commontest.Same(t, []string{`{"taskSupport":"required"} `, `{"taskSupport":"optional"} {"mine":1}`, " "}, got)
 		})
 	}
 }

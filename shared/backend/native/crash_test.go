@@ -153,10 +153,10 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 						store := w.open()
 						first := c.post(call)
 						w.open = func() storage.Store { return mortal(store, n, after) }
-						c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+						c.post(cancelled)
 						w.open = func() storage.Store { return store }
 						if n == 1 && !after {
-							c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+							c.post(cancelled)
 						}
 						time.Sleep(time.Minute)
 						w.sweep()

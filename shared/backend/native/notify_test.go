@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
@@ -62,23 +61,18 @@ func (w *world) heard(id storage.ID) []string {
 
 func (w *world) wantHeard(who string, id storage.ID, want ...string) {
 	w.t.Helper()
-	if diff := cmp.Diff(want, w.heard(id)); diff != "" {
-		w.t.Errorf("%s has heard:\n%s", who, diff)
-	}
+	commontest.SameIn(w.t, who+" has heard", want, w.heard(id))
 }
 
 func (c legacy) done(tool string) {
 	c.t.Helper()
-	if got := c.tool(tool, "{}").last(c.t); !strings.Contains(got, "done") {
-		c.t.Fatalf("%s: %s", tool, got)
-	}
+	commontest.Contains(c.t, tool, "done", c.tool(tool, "{}").last(c.t))
 }
 
 func (c legacy) resource(method string) {
 	c.t.Helper()
-	if got := c.post(`{"jsonrpc":"2.0","id":7,"method":"resources/` + method + `","params":{"uri":"note://1"}}`).last(c.t); !strings.Contains(got, `"result":{}`) {
-		c.t.Fatalf("%s: %s", method, got)
-	}
+	got := c.post(`{"jsonrpc":"2.0","id":7,"method":"resources/` + method + `","params":{"uri":"note://1"}}`).last(c.t)
+	commontest.Contains(c.t, method, `"result":{}`, got)
 }
 
 func TestSubscribersHearOfAChangeThatAnotherSessionMade(t *testing.T) {

@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
@@ -63,19 +61,16 @@ func TestTwentyColdMessagesAtOnceInitializeOnceAndLoseNoWrite(t *testing.T) {
 					return err
 				})
 				commontest.Check(t, err)
-				if _, err := Update(t.Context(), state, "count", func(n int) (int, error) { return n + 1, nil }); err != nil {
-					t.Error(err)
-				}
+				_, err = Update(t.Context(), state, "count", func(n int) (int, error) { return n + 1, nil })
+				commontest.Check(t, err)
 			})
 		}
 		messages.Wait()
 		var count int
-		if _, err := stateOf(again(), s, OfSession).Load(t.Context(), "count", &count); err != nil {
-			t.Fatal(err)
-		}
-		if got := inits.Load(); got != 1 || count != 120 {
-			t.Errorf("initialized %d times and counted %d; want once and 120", got, count)
-		}
+		_, err := stateOf(again(), s, OfSession).Load(t.Context(), "count", &count)
+		commontest.OK(t, err)
+		commontest.EqualIn(t, "initialized", 1, inits.Load())
+		commontest.EqualIn(t, "counted", 120, count)
 	})
 }
 
@@ -133,9 +128,8 @@ func TestWhatIsDoneOnceSurvivesAnAnswerOfTheStoreThatIsLost(t *testing.T) {
 func TestWhatAProcessLeftBehindIsTakenOverWhenItsLeaseHasRunOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := stateOf(storagetest.NewMemory(), aSession("s1"), OfSession)
-		if _, err := state.save(t.Context(), storage.Value{Key: state.own(oncePrefix + "init")}, once{Until: time.Now().Add(lease)}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := state.save(t.Context(), storage.Value{Key: state.own(oncePrefix + "init")}, once{Until: time.Now().Add(lease)})
+		commontest.OK(t, err)
 		begun := time.Now()
 		commontest.OK(t, state.Once(t.Context(), "init", func(context.Context) error { return nil }))
 		commontest.EqualIn(t, "taken over after", lease, time.Since(begun))
@@ -193,12 +187,11 @@ func TestSaveIsByTheRevisionThatWasLoaded(t *testing.T) {
 			t.Fatalf("Save over what was not loaded: %v, want a conflict", err)
 		}
 		loaded, err := b.Load(t.Context(), "note", &got)
-		if diff := cmp.Diff(note{"first"}, got); diff != "" || err != nil || loaded != rev {
-			t.Fatalf("Load: %v, rev %d instead of %d\n%s", err, loaded, rev, diff)
-		}
-		if _, err := b.Save(t.Context(), "note", loaded, nil); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
+		commontest.Equal(t, note{"first"}, got)
+		commontest.EqualIn(t, "revision", rev, loaded)
+		_, err = b.Save(t.Context(), "note", loaded, nil)
+		commontest.OK(t, err)
 		if rev, err := a.Load(t.Context(), "note", &got); rev != 0 || err != nil {
 			t.Errorf("Load of what was deleted: %d, %v", rev, err)
 		}
@@ -221,9 +214,8 @@ func TestScopesReachAsFarAsTheySay(t *testing.T) {
 		others[name] = s
 	}
 	for _, scope := range []Scope{OfSession, OfPrincipal, OfServer} {
-		if _, err := stateOf(store, mine, scope).Save(t.Context(), "n", 0, 1); err != nil {
-			t.Fatal(err)
-		}
+		_, err := stateOf(store, mine, scope).Save(t.Context(), "n", 0, 1)
+		commontest.OK(t, err)
 	}
 	got := map[string][]Scope{}
 	for name, s := range others {
@@ -248,9 +240,8 @@ func TestScopesReachAsFarAsTheySay(t *testing.T) {
 func TestWhatExpiresGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := stateOf(storagetest.NewMemory(), aSession("s1"), OfPrincipal)
-		if _, err := state.Expiring(time.Hour).Save(t.Context(), "token", 0, "secret"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := state.Expiring(time.Hour).Save(t.Context(), "token", 0, "secret")
+		commontest.OK(t, err)
 		time.Sleep(time.Hour + time.Second) // virtual
 		var token string
 		if rev, err := state.Load(t.Context(), "token", &token); rev != 0 || err != nil {

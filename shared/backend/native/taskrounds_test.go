@@ -42,9 +42,7 @@ func (w *world) task(tool string) (name, key string) {
 func (w *world) ofTask(method, name, params string) string {
 	w.t.Helper()
 	a := w.modern(method, name, `"taskId":"`+name+`",`+params, knowsTasks)
-	if a.status != http.StatusOK {
-		w.t.Fatalf("%s was answered with %d %s", method, a.status, a.body)
-	}
+	commontest.EqualIn(w.t, method+" was answered with", http.StatusOK, a.status)
 	return a.last(w.t)
 }
 
@@ -103,9 +101,8 @@ func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
 		name, key := w.task("ask")
 		raw := `{"jsonrpc":"2.0","id":"` + key + `","result":` + results()["elicitation/create"] + `}`
 		id := sessions.PinnedID(sessions.Caller{Tenant: "acme", Principal: "ada", Server: sessions.Server{Name: "demo"}})
-		if _, err := w.open().PutAnswer(t.Context(), storage.Answer{Session: id, Question: key, Raw: []byte(raw)}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := w.open().PutAnswer(t.Context(), storage.Answer{Session: id, Question: key, Raw: []byte(raw)})
+		commontest.OK(t, err)
 		hosted := w.hosted
 		w.hosted.Make = nil
 		w.sweep()
