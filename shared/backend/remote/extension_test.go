@@ -1,8 +1,6 @@
 package remote_test
 
 import (
-	"io"
-	"net/http"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -22,13 +20,8 @@ func (w *world) posts(method, message, in string) (answer, session string) {
 	case method != wire.MethodInitialize:
 		headers = []string{wire.HeaderMethod, method, wire.HeaderProtocolVersion, wire.V20260728}
 	}
-	res, err := http.DefaultClient.Do(post(w.t, w.url, message, headers...))
-	commontest.OK(w.t, err)
-	body, err := io.ReadAll(res.Body)
-	if _ = res.Body.Close(); err != nil {
-		w.t.Fatal(err)
-	}
-	return string(body), res.Header.Get(wire.HeaderSessionID)
+	answer, header := sent(w.t, post(w.t, w.url, message, headers...))
+	return answer, header.Get(wire.HeaderSessionID)
 }
 
 // The standalone stream of the server is open while a request is there, if both ends declare

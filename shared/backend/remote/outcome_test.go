@@ -72,17 +72,13 @@ func TestLostSessionIsOpenedAnewOnce(t *testing.T) {
 				c := plain(w)
 				commontest.EqualIn(t, "before", "1", call(t, c, "count"))
 				up.n.Store(1)
-				if got := call(t, c, "count"); got != "1" { // of a new session
-					t.Errorf("after: %s", got)
-				}
-				if got := call(t, c, "count"); got != "2" || up.seen.Load() != 4 {
-					t.Errorf("then: %s, after %d calls", got, up.seen.Load())
-				}
+				commontest.EqualIn(t, "of a new session", "1", call(t, c, "count"))
+				commontest.EqualIn(t, "then", "2", call(t, c, "count"))
+				commontest.EqualIn(t, "calls", 4, up.seen.Load())
 				up.n.Store(2)
 				_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
-				if err == nil || !strings.Contains(err.Error(), "HTTP "+name) || up.seen.Load() != 6 {
-					t.Errorf("a server that knows no session: %v, after %d calls", err, up.seen.Load())
-				}
+				commontest.Contains(t, "a server that knows no session", "HTTP "+name, fmt.Sprint(err))
+				commontest.EqualIn(t, "calls", 6, up.seen.Load())
 			})
 		})
 	}
@@ -97,12 +93,10 @@ func TestListWhoseAnswerIsLostIsSentAgainInTheSameSession(t *testing.T) {
 	c := plain(w)
 	call(t, c, "count")
 	up.n.Store(1)
-	if _, err := c.ListTools(t.Context(), nil); err != nil {
-		t.Error(err)
-	}
-	if got := call(t, c, "count"); got != "2" || up.seen.Load() != 2 {
-		t.Errorf("after %d lists: %s", up.seen.Load(), got)
-	}
+	_, err := c.ListTools(t.Context(), nil)
+	commontest.Check(t, err)
+	commontest.Equal(t, "2", call(t, c, "count"))
+	commontest.EqualIn(t, "lists", 2, up.seen.Load())
 }
 
 // Nobody knows what the method of an extension does.
@@ -152,9 +146,7 @@ func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 			c := plain(w)
 			up.n.Store(1)
 			_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
-			if err == nil || !strings.Contains(err.Error(), "is not known") {
-				t.Error(err)
-			}
+			commontest.Contains(t, "the error", "is not known", fmt.Sprint(err))
 			commontest.EqualIn(t, "calls arrived", 1, up.seen.Load())
 			commontest.EqualIn(t, "the next call", "1", call(t, c, "count"))
 		})
@@ -182,9 +174,8 @@ func TestStreamOfACallThatIsRefusedIsClosed(t *testing.T) {
 	w.server.Startup = 5 * time.Second
 	c := plain(w)
 	up.n.Store(1)
-	if got := call(t, c, "count"); got != "1" || up.seen.Load() != 2 {
-		t.Errorf("after %d calls: %s", up.seen.Load(), got)
-	}
+	commontest.Equal(t, "1", call(t, c, "count"))
+	commontest.EqualIn(t, "calls", 2, up.seen.Load())
 }
 
 func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
@@ -207,9 +198,7 @@ func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
 	}
 	up.n.Store(1)
 	_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
-	if err == nil || !strings.Contains(err.Error(), "try again in 3600 s") {
-		t.Error(err)
-	}
+	commontest.Contains(t, "the error", "try again in 3600 s", fmt.Sprint(err))
 }
 
 func TestStreamThatEndsIsResumed(t *testing.T) {

@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -113,6 +114,17 @@ func post(t *testing.T, url, message string, headers ...string) *http.Request {
 		r.Header.Set(pair[0], pair[1])
 	}
 	return r
+}
+
+// sent sends a request, and returns the body and the header of the answer.
+func sent(t *testing.T, r *http.Request) (string, http.Header) {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(r)
+	commontest.OK(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	commontest.OK(t, err)
+	return string(body), resp.Header
 }
 
 func (w *world) connect(client *mcp.Client) *mcp.ClientSession {
