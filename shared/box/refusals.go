@@ -35,7 +35,7 @@ type refusals struct {
 	told int                  // how many refusals the sink has got
 }
 
-// open makes a pipe and returns the end for the process, which the caller closes.
+// open makes a pipe, and returns the end that the process gets. The caller closes that end.
 func (f *refusals) open() (theirs *os.File, err error) {
 	f.from, theirs, err = os.Pipe()
 	return theirs, err
@@ -48,9 +48,9 @@ func (f *refusals) close() {
 	}
 }
 
-// hear returns the lines that were reported since the last call, and in fresh those that the sink
-// should get. If there are none and wait is true, hear waits for one. over says that there will be
-// no more.
+// hear returns in said the lines that were reported since the last call, and in fresh those of them
+// that the sink should get. If no line has come and wait is true, hear waits for the next line.
+// over says that no more lines will come.
 func (f *refusals) hear(wait bool, hide func(string) string) (said, fresh []string, over bool) {
 	conn, err := f.from.SyscallConn()
 	if err != nil {
@@ -104,8 +104,9 @@ func (f *refusals) add(text string) (fresh bool) {
 	return fresh
 }
 
-// since returns the last refusals that were reported after at, the latest one last. It includes
-// reports of the second before at, because the network does not repeat a report within a second.
+// since returns the last refusals that were reported since the time at, in the order of their
+// reports. It also returns refusals from the second before that time, because the network does not
+// repeat a report within a second.
 func (f *refusals) since(at time.Time) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

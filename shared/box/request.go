@@ -45,7 +45,7 @@ type handed struct {
 	again bool   // an earlier process was sent the request, and had not read it
 }
 
-// question is a server's request to the client that has no answer yet.
+// question is a request of the server to the client, which the client has not answered yet.
 type question struct {
 	visible string // id the client sees
 	id      json.RawMessage

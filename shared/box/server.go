@@ -180,8 +180,9 @@ type Keeper interface {
 	// Restore fills the new workspace of a process with what is stored for owner. Its results are
 	// those of a [provision.Restore].
 	Restore(ctx context.Context, name, owner, workspace string) (names []string, err error)
-	// Save stores the workspace of a process, which has ended, for owner. staged is
-	// [provision.Launch.Staged]. If Save fails, what was stored before must still be there.
+	// Save stores the workspace of a process, which has ended, for owner. staged is a file that
+	// lists what the Provisioner has put into the workspace, "" if nothing. If Save fails, what was
+	// stored before must still be there.
 	Save(ctx context.Context, name, owner, workspace, staged string) error
 	// Leave tells the Keeper that the box removes the workspace of a process from this machine.
 	// What the Keeper has stored remains.

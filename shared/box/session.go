@@ -185,7 +185,7 @@ func (s *session) wants(m wire.Message) bool {
 	case wire.NotifyMessage:
 		level, _ := wire.String(wire.Lookup(m.Params, "level"))
 		at, from := verbosity(level), verbosity(s.level)
-		return at < 0 || at >= from // everything, if the session has set no level
+		return at < 0 || at >= from // from is -1 if the session has set no level; it then gets everything
 	case wire.NotifyResourceUpdated:
 		uri, _ := wire.String(wire.Lookup(m.Params, "uri"))
 		return slices.ContainsFunc(s.subscriptions, func(to string) bool {

@@ -85,8 +85,8 @@ func (p *process) waits() bool {
 	return true
 }
 
-// bury records in dead the requests that the box ends while the process still works on them. After
-// the process is thawed, it may still answer them.
+// bury records in n.dead the requests that the box ends while the process still works on them.
+// After the process is thawed, it may still answer them.
 func (n *nap) bury(p *process) {
 	if p.child == nil || n.control == nil || p.failed == nil || n.asked {
 		return
@@ -184,8 +184,8 @@ type frozen struct {
 	Tasks     bool            `json:"tasks,omitempty"`   // the process supports tasks of 2025-11-25
 	Needed    []string        `json:"needed,omitempty"`  // tools that can be called only as a task
 	All       bool            `json:"all,omitempty"`     // Needed has all such tools
-	Changes   int64           `json:"changes,omitempty"` // see stateless.changes
-	Notes     bool            `json:"notes,omitempty"`   // see notes.answers
+	Changes   int64           `json:"changes,omitempty"` // number of the box's request for notifications of changes, 0 for none
+	Notes     bool            `json:"notes,omitempty"`   // the process answers notifications with errors
 
 	Own       map[int64]string `json:"own,omitempty"`       // methods of the box's own open requests, by number
 	Numbers   []int64          `json:"numbers,omitempty"`   // numbers of all own requests so far; no other request may get one of them
@@ -286,10 +286,10 @@ func (r *processRun) passOn() {
 	next.inherit(p)
 }
 
-// inherit gives p the conversation and the waiting lines of from, a process that sleeps.
-func (p *process) inherit(from *process) {
-	c, fresh := from.conv, p.conv
-	_, late := from.queue.Take() // lines that were queued after the freeze: answers and cancellations
+// inherit gives p the conversation and the waiting lines of sleeper, a process that sleeps.
+func (p *process) inherit(sleeper *process) {
+	c, fresh := sleeper.conv, p.conv
+	_, late := sleeper.queue.Take() // lines that were queued after the freeze: answers and cancellations
 	held := p.held.lines
 	p.held = heldLines{}
 	for _, line := range late {
@@ -316,10 +316,10 @@ func (p *process) inherit(from *process) {
 	first := p.first
 	p.converse(c)
 	p.first = first
-	from.converse(newConversation(p.box.draw, p.box.server.Scope.wide(), p.group))
+	sleeper.converse(newConversation(p.box.draw, p.box.server.Scope.wide(), p.group))
 	p.nap.heir = true
 	p.clock.take(c)
-	if len(p.held.lines) > 0 || from.queue.Pushed() != from.nap.sent {
+	if len(p.held.lines) > 0 || sleeper.queue.Pushed() != sleeper.nap.sent {
 		p.nap.rouse()
 	}
 }

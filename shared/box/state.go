@@ -29,7 +29,7 @@ const (
 // ProcessStatus reports the state of a process. No value in it holds a secret of the
 // server's environment.
 type ProcessStatus struct {
-	Process string // the name of its session, or of the sessions that share it, by [Scope.Name]
+	Process string // the name of the process, which [Scope.Name] returns for its sessions
 	Session string // the session of the process; if several share it, the one that was active last
 	Ticket  string // the Ticket of the newest [Delivery] of the session
 	State   ProcessState

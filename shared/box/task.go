@@ -28,8 +28,8 @@ type legacyTasks struct {
 	all    bool            // needed is complete
 }
 
-// unconfirmedCall is a call that ended in an error, of a tool that the box does not know. Before the
-// client gets the error, the box lists the tools to find out whether the tool needs a task.
+// unconfirmedCall is a call that ended in an error, and the box does not know its tool yet. Before
+// the client gets the error, the box lists the tools to find out whether the tool needs a task.
 type unconfirmedCall struct {
 	r     *request
 	end   wire.Message // the error, or the result that says isError

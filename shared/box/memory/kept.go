@@ -78,7 +78,7 @@ type counter struct {
 	n  int64
 }
 
-// Write implements io.Writer.
+// Write fails with a [*LostError] once more than MaxBytes were written.
 func (c *counter) Write(p []byte) (int, error) {
 	if c.n += int64(len(p)); c.n > MaxBytes {
 		return 0, lost("its image is over %d MiB", MaxBytes>>20)

@@ -69,7 +69,8 @@ func newSealer(to io.Writer, key Tenant, h Header) (*sealer, error) {
 	return &sealer{to: to, crypt: c, plain: make([]byte, 0, chunkBytes)}, nil
 }
 
-// Write implements io.Writer.
+// Write encrypts p in chunks and writes them. The last chunk waits for the next call of Write or
+// Close.
 func (s *sealer) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {

@@ -30,7 +30,8 @@ type Kept interface {
 // absolute paths. So its archive contains one folder, whose name is that of the folder in which
 // the install was made.
 
-// fetchKept is fetch for a box with Config.Kept. It names the install by the request instead of
+// fetchKept does the work of fetch for a box with Config.Kept. It names the install by the request
+// instead of
 // the lock, so versions are resolved only if no install of that name is stored.
 func (s *provisioning) fetchKept(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	name, err := s.keptName(ctx, r, h)
@@ -113,8 +114,8 @@ func (s *provisioning) unpack(ctx context.Context, home string, r recipe) (dir s
 	return to, nil
 }
 
-// keep has a new install stored, before its program has run with arguments or secrets. If that
-// fails, the install can be used all the same.
+// keep lets Config.Kept store a new install, before its program has run with arguments or secrets.
+// If that fails, the install can be used all the same.
 func (s *provisioning) keep(ctx context.Context, dir string, r recipe) {
 	if r.kept == "" {
 		return

@@ -25,9 +25,9 @@ func IsNetwork(name string) bool {
 // IsProxy reports whether a variable names a proxy.
 func IsProxy(name string) bool { return slices.Contains(Proxies(), strings.ToUpper(name)) }
 
-// Network returns those network variables of the machine that a server gets. It leaves out those
-// that the server sets in env itself, and those in unset. It ignores the case of names, because
-// programs that read both forms prefer one of them.
+// Network returns the network variables that a server gets from the machine. It leaves out the
+// names that env sets itself, or that unset lists. It ignores the case of names, because a program
+// that reads a name in upper and in lower case prefers one of them.
 func Network(machine, env map[string]string, unset []string) map[string]string {
 	all := map[string]string{}
 	for name, value := range machine {

@@ -239,7 +239,7 @@ func (s *provisioning) link(modules string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // root has checked every write
+	defer func() { _ = root.Close() }() // each write through root has returned its own error
 	const name, temp = "node_modules", ".node_modules-new"
 	if now, err := root.Readlink(name); err == nil && now == modules {
 		return nil

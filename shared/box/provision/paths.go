@@ -170,27 +170,26 @@ func cwd(configured, workspace string) (string, error) {
 	return filepath.Join(workspace, configured), nil
 }
 
-// rewritePath replaces the beginning of a path by to, if the path is one of the folders in from or
-// below it. Other paths stay, even if they begin with the letters of such a folder.
-func rewritePath(path string, from []string, to string) string {
+// rewritePath returns where a path is after one of the folders oldDirs was moved to newDir. Paths
+// that are not in oldDirs stay, even if they begin with the letters of such a folder.
+func rewritePath(path string, oldDirs []string, newDir string) string {
 	if !filepath.IsAbs(path) {
 		return path
 	}
 	clean := filepath.Clean(path)
-	for _, dir := range from {
+	for _, dir := range oldDirs {
 		if within(clean, dir) {
-			return to + strings.TrimPrefix(clean, dir)
+			return newDir + strings.TrimPrefix(clean, dir)
 		}
 	}
 	return path
 }
 
-// rewriteCommand changes the path of a command as rewritePath does. A program in a virtual
-// environment of the folders in from becomes a plain name instead. For it, moved and plain are the
-// name of the program, except that moved is "python" for any Python. For all other commands, plain
-// is "".
-func rewriteCommand(cmd string, from []string, to string) (moved, plain string) {
-	moved = rewritePath(cmd, from, to)
+// rewriteCommand changes the path of a command as rewritePath does. If the command is a program in
+// a virtual environment below oldDirs, moved and plain are the name of the program without a
+// folder. But for any Python, moved is "python". For all other commands, plain is "".
+func rewriteCommand(cmd string, oldDirs []string, newDir string) (moved, plain string) {
+	moved = rewritePath(cmd, oldDirs, newDir)
 	local := moved != cmd || !filepath.IsAbs(cmd) && strings.Contains(cmd, "/")
 	dir, name := filepath.Split(filepath.Clean(cmd))
 	parts := strings.Split(strings.Trim(dir, "/"), "/")

@@ -211,8 +211,8 @@ func (s *provisioning) all(ctx context.Context, process string) error {
 	return s.tool(ctx)
 }
 
-// dependencies installs what the program in Server.HostPath needs, and adapts the command line to
-// it.
+// dependencies installs what the program in Server.HostPath needs, and makes the command line use
+// the install.
 func (s *provisioning) dependencies(ctx context.Context) error {
 	if s.host == "" {
 		return nil
@@ -339,8 +339,8 @@ func allowed(name string) bool {
 	}
 }
 
-// environ returns the environment of installers, with more added. It includes the permitted
-// variables of the server's environment, because npx and uvx would see these too.
+// environ returns the environment of installers, and adds the variables in more. It includes the
+// permitted variables of the server's environment, because npx and uvx would see these too.
 func (s *Provisioner) environ(more ...string) []string {
 	set := map[string]string{}
 	for name, value := range s.cfg.Environ {

@@ -24,7 +24,7 @@ import (
 // Keep limits what stays in a cache. Zero means no limit.
 type Keep struct {
 	Age   time.Duration // how long an install may be unused
-	Bytes int64         // of all installs together; those that were used last stay
+	Bytes int64         // size of all installs together; the most recently used ones stay
 }
 
 const (
@@ -85,8 +85,9 @@ type stored struct {
 	bytes int64
 }
 
-// Tidy removes from a cache the unused installs that exceed keep, even unfinished ones, and returns
-// their number. If it has run within the last day, and no install was made since, it returns at
+// Tidy removes from a cache the unused installs that are over the limits in keep, even unfinished
+// ones, and returns their number. If it has run within the last day, and no install was made since,
+// it returns at
 // once. It leaves two empty lock files of each install: if it removed them, two starts could hold
 // locks of the same name on different files.
 func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {

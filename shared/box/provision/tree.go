@@ -207,7 +207,7 @@ type filter struct {
 func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	base := path.Base(name)
 	if base == "node_modules" {
-		return f.modules // a folder or a link
+		return f.modules // even if node_modules is a link
 	}
 	if !d.IsDir() {
 		return base == ".DS_Store" || strings.HasSuffix(base, ".pyc")
@@ -374,7 +374,7 @@ func (c *copier) replace(name string, e entry) error {
 // errGone says that a file was removed from the source while it was copied.
 var errGone = errors.New("gone from the source")
 
-// copy copies the file name of the source to the new file temp of the target.
+// copy copies a file of the source to a new file of the target. Their paths are name and temp.
 func (c *copier) copy(name, temp string, e entry) (err error) {
 	in, err := c.src.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -33,7 +33,7 @@ const (
 type Redactor struct {
 	mu      sync.Mutex
 	all     map[string]bool          // all secrets in all their forms, without white space
-	secrets atomic.Pointer[[]string] // the keys of all, longest first
+	secrets atomic.Pointer[[]string] // the keys of the map all, longest first
 }
 
 // New makes a Redactor for the values of env that have six bytes or more. The values of the
@@ -235,12 +235,12 @@ func (r *Redactor) Text(s string) string {
 	return userinfo.ReplaceAllString(out.String(), "://"+Hidden+"@")
 }
 
-// begun looks for a secret whose beginning, of at least least bytes, is the end of f. It returns the
-// offset of that beginning, or the length of f if there is none.
-func (r *Redactor) begun(f flat, least int) int {
+// begun looks for the beginning of a secret at the end of f. It returns the offset of the
+// beginning, or the length of f if there is none. Beginnings shorter than minimum do not count.
+func (r *Redactor) begun(f flat, minimum int) int {
 	first := len(f.text)
 	for _, secret := range *r.secrets.Load() {
-		for i := max(0, len(f.text)-len(secret)+1); i <= len(f.text)-least && i < first; i++ {
+		for i := max(0, len(f.text)-len(secret)+1); i <= len(f.text)-minimum && i < first; i++ {
 			if f.text[i] == secret[0] && strings.HasPrefix(secret, string(f.text[i:])) {
 				first = i
 			}

@@ -40,7 +40,7 @@ type ClosedError struct {
 	Reason string
 }
 
-// Error implements error.
+// Error names the code and the reason.
 func (e *ClosedError) Error() string {
 	return fmt.Sprintf("the relay closed the connection with code %d (%q)", int(e.Code), e.Reason)
 }
@@ -52,7 +52,7 @@ type RefusedError struct {
 	After  time.Duration // the Retry-After header, 0 without one
 }
 
-// Error implements error.
+// Error names the status.
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the relay refused the connection with status %d", e.Status)
 }

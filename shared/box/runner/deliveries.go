@@ -37,7 +37,7 @@ func (d *delivery) again() []byte {
 type deliveries struct {
 	byID    map[storage.StreamID]*delivery // deliveries in flight, and those that ended less than idMemory ago
 	owed    map[storage.StreamID]*delivery // deliveries whose end the host has not acknowledged
-	running int                            // how many of owed have no final event yet
+	running int                            // how many deliveries in owed have no final event yet
 }
 
 // forgetLater records that the host has acknowledged the end of d, so that forgetDeliveries may

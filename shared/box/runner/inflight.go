@@ -38,7 +38,7 @@ type inflight struct {
 	refusing bool // the host has asked the runner to retire; see sleep.retire
 	draining bool // the runner's time is almost over
 
-	delivered int             // how many messages were executed; a greater number shows that one has come
+	delivered int             // how many messages were executed so far
 	waits     []frame.Deliver // messages that must wait for the next [frame.Welcome]
 	nudged    bool            // a [frame.Nudge] came, which must wait for the next [frame.Welcome]
 	pull      pull
@@ -59,8 +59,8 @@ func (in *inflight) refuses() bool { return in.closing || in.refusing || in.drai
 
 // deliver executes a message if it was sent to this generation, the runner has sent no [frame.Bye]
 // since the last [frame.Welcome], and the message was not executed before. A late message is executed
-// only if the host allows it; see askFirst. A message from the inbox was claimed for this generation,
-// so nobody else ends it. It is executed however old it is.
+// only if the host allows it; see askFirst. A message from the inbox is executed however old it is:
+// the host has claimed it for this generation, so nobody else ends its request.
 func (in *inflight) deliver(f frame.Deliver) {
 	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
 		if f.Round == d.round {
@@ -159,7 +159,7 @@ func (in *inflight) wait(f frame.Deliver) {
 	in.farewell.takeBack()
 }
 
-// takenDue sends [frame.Taken] for the requests that take long, so that the host stores that this
+// takenDue sends [frame.Taken] for the requests that take long, so that the host records that this
 // box must end them.
 func (in *inflight) takenDue() {
 	if !in.links.linked() {

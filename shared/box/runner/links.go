@@ -117,8 +117,8 @@ func (ls *links) sender() frame.Sender {
 	return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen, Runner: ls.runner}
 }
 
-// ofBox is sender without the runner's id. It is for frames with tickets, which the host trusts
-// instead of the id.
+// ofBox returns what the method sender returns, but without the runner's id. It is for frames with
+// tickets: the host trusts a ticket instead of the id.
 func (ls *links) ofBox() frame.Sender { return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen} }
 
 func (ls *links) fence() {
@@ -294,8 +294,8 @@ func (ls *links) againIfFree(a *alarm, do func()) {
 // linked reports whether frames other than [frame.Hello] and [frame.Bye] may be sent now.
 func (ls *links) linked() bool { return ls.live != nil && ls.stage == up }
 
-// sendKept sends a message now, or else over the next connection. If more than maxKept messages wait
-// for that, it drops the oldest.
+// sendKept sends a message now, or else over the next connection. If more than maxKept messages
+// wait for a connection, it drops the oldest.
 func (ls *links) sendKept(data []byte) {
 	if ls.linked() {
 		ls.live.send(outgoing{data, true})

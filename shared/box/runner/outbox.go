@@ -156,19 +156,20 @@ func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch)
 	o.seq++
 	b = &batch{seq: o.seq, gen: ob.links.gen}
 	f = frame.Events{Sender: ob.links.ofBox(), Seq: o.seq, Session: o.session}
-	// take moves events from pending into events. After the last one of pending it adds behind.
-	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
+	// take moves events from pending into events, until the batch is full. If it has moved the last
+	// one, it also adds tail.
+	take := func(pending [][]byte, tail []byte) (rest [][]byte, lens []int) {
 		for i, raw := range pending {
 			size := len(raw)
 			if i == len(pending)-1 {
-				size += len(behind)
+				size += len(tail)
 			}
 			if len(events) >= maxBatch || len(events) > 0 && b.size+size > maxPayload {
 				return pending[i:], lens
 			}
 			events, lens, b.size = append(events, raw), append(lens, len(raw)), b.size+size
 		}
-		events = append(events, behind)
+		events = append(events, tail)
 		return nil, lens
 	}
 	var lens []int

@@ -26,7 +26,7 @@ type transfer struct {
 	pieces     [][]byte    // the payloads of the parts
 	state      []partState // one for each of pieces
 	missing    int         // how many parts the host has not confirmed
-	joins      int         // how often frame.Whole was sent since restart
+	joins      int         // how often frame.Whole was sent since the last call of restart
 	unanswered bool        // the host sends no answer to this frame; see transferKept
 	again      alarm
 }

@@ -133,7 +133,7 @@ type farewell struct {
 	loop  *loop
 	links *links
 
-	worked bool          // some message was not just an initialize or a list; see frame.Deliver.Looks
+	worked bool          // some message was neither an initialize nor a request for a list; see frame.Deliver.Looks
 	idle   time.Duration // for how long the box had no work at the last [frame.Bye]
 	byes   int           // how many byes were sent without an answer
 	due    alarm
@@ -160,7 +160,7 @@ func (fw *farewell) sayBye() {
 }
 
 // byeTaken handles the host's answer to a bye: the box now counts as asleep. The runner stays
-// connected for the time Linger, in case a message was already on its way.
+// connected for Config.Linger, in case a message was already on its way.
 func (fw *farewell) byeTaken(f frame.ByeOK) {
 	if fw.links.stage != parting || f.Link != fw.links.no {
 		return

@@ -61,12 +61,12 @@ func (s *Sandbox) watch(pid int, stop <-chan struct{}) {
 
 // memory returns how many bytes the processes use: their private memory, plus the greater of two
 // overlapping amounts, the shared memory that they have mapped and the contents of their files in
-// memory. The function of returns the private and the shared bytes of one process.
-func (s *Sandbox) memory(all []int, of func(pid int) (private, shared int64)) int64 {
+// memory. The function measure returns the private and the shared bytes of one process.
+func (s *Sandbox) memory(all []int, measure func(pid int) (private, shared int64)) int64 {
 	var private, shared, held int64
 	seen := map[uint64]bool{}
 	for _, pid := range all {
-		p, m := of(pid)
+		p, m := measure(pid)
 		private, shared = private+p, shared+m
 		held += memoryFiles(pid, seen)
 	}
@@ -105,8 +105,8 @@ func procFile(pid int, name string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), name)
 }
 
-// memoryFiles returns the bytes of the files in memory that a process has open, except those whose
-// inodes are in seen. It adds the others to seen.
+// memoryFiles returns how many bytes the files in memory occupy that a process has open. It skips
+// files whose inodes are in seen, and adds the inodes of all other files to seen.
 func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
 	open, _ := os.ReadDir(procFile(pid, "fd")) // empty if the process has ended
 	for _, e := range open {
@@ -119,8 +119,8 @@ func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
 	return held
 }
 
-// blocks returns the bytes that a file occupies. If its inode is in seen it returns 0, and
-// otherwise adds the inode to seen.
+// blocks returns how many bytes a file occupies, and adds its inode to seen. If the inode is in
+// seen already, blocks returns 0.
 func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) error) int64 {
 	var st unix.Stat_t
 	if stat(path, &st) != nil || seen[st.Ino] {
@@ -134,7 +134,7 @@ func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) e
 // inode is roughly how many bytes a file in memory occupies besides its contents.
 const inode = 1 << 10
 
-// usedIn returns the bytes that the files of a user below a folder occupy. It leaves out the
+// usedIn returns how many bytes the files of a user below a folder occupy. It leaves out the
 // contents of files in seen, but not their inodes: even an empty file occupies memory.
 func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	_ = filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {

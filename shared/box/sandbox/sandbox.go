@@ -203,13 +203,14 @@ type Sandbox struct {
 	exceeded atomic.Bool   // the program was killed because it used too much memory
 }
 
-// New makes a sandbox for a policy. on is the result of [Probe], or only a part of it. New owns p
-// from then on. Its error is an [*Error], which wraps [ErrRefused] or says which value is invalid.
-func New(p Policy, on Support) (*Sandbox, error) {
+// New makes a sandbox for a policy. support is the result of [Probe], or only a part of it. New
+// owns p from then on. Its error is an [*Error], which wraps [ErrRefused] or says which value is
+// invalid.
+func New(p Policy, support Support) (*Sandbox, error) {
 	if err := p.check(); err != nil {
 		return nil, &Error{Step: "policy", Err: err}
 	}
-	s := &Sandbox{policy: p, support: on, lacks: on.Missing(p)}
+	s := &Sandbox{policy: p, support: support, lacks: support.Missing(p)}
 	var refused []error
 	for _, l := range s.lacks {
 		if slices.Contains(p.Demand, l.Guard) {
@@ -219,8 +220,8 @@ func New(p Policy, on Support) (*Sandbox, error) {
 	if len(refused) > 0 {
 		return nil, &Error{Step: "policy", Err: errors.Join(refused...)}
 	}
-	if on.ownUser(p) {
-		s.user = on.userOf(p)
+	if support.ownUser(p) {
+		s.user = support.userOf(p)
 	}
 	return s, nil
 }
@@ -295,7 +296,7 @@ func (p Policy) check() error {
 		return fmt.Errorf("sockets is %d, use one of the constants", p.Sockets)
 	}
 	for name, v := range map[string]float64{"memory": float64(p.Memory), "processes": float64(p.Processes), "cpus": p.CPUs} {
-		if !(v >= 0) { // NaN too
+		if !(v >= 0) { // true for NaN, too
 			return fmt.Errorf("%s is %v, use 0 for no limit", name, v)
 		}
 	}

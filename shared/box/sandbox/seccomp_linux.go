@@ -51,7 +51,7 @@ const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET 
 // reach parts of the kernel that have often had security holes.
 func denied(p Policy) []uint32 {
 	calls := []uint32{
-		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // opens sockets too
+		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // io_uring can open sockets, too
 		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
 		unix.SYS_UNSHARE, unix.SYS_SETNS,
 		unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
@@ -123,10 +123,10 @@ func program(p Policy, arch uint32) []unix.SockFilter {
 // ioprioProcess is IOPRIO_WHO_PROCESS of linux/ioprio.h.
 const ioprioProcess = 1
 
-// ownThread allows a call only if its first argument is which, the code for a thread, and its
-// second is 0, the calling thread.
-func (c *code) ownThread(which uint32) {
-	c.unless(which, refuse(unix.EPERM))
+// ownThread allows a call only if its first argument is kind, the code for a thread, and its second
+// is 0, the calling thread.
+func (c *code) ownThread(kind uint32) {
+	c.unless(kind, refuse(unix.EPERM))
 	c.load(dataArg1)
 	c.unless(0, refuse(unix.EPERM))
 }

@@ -28,8 +28,8 @@ type Folder struct {
 	fail func(step string) error // if not nil, tests use it to make a step fail
 }
 
-// NewFolder returns a store in the folder path, which the first save makes. Only the user of this
-// program can read its contents.
+// NewFolder returns a store in the folder with this path. The first save makes the folder. Only the
+// user of this program can read its contents.
 func NewFolder(path string) *Folder { return &Folder{path: path} }
 
 var _ Store = (*Folder)(nil)
@@ -48,7 +48,8 @@ const (
 	sweptFile   = ".swept"
 )
 
-// Get implements [Store]. It also marks the snapshot as used; see [Folder.Sweep].
+// Get opens the newest snapshot of a key; see [Store]. It also marks the snapshot as used, so that
+// [Folder.Sweep] does not remove it soon.
 func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, time.Time, error) {
 	file, info, err := f.open(key, func(p pointer) string { return p.Object })
 	if err != nil {
@@ -57,9 +58,9 @@ func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, tim
 	return file, info.ModTime(), nil
 }
 
-// open opens a file of a key: of selects the file's name from the pointer. open fails with [ErrNone]
-// if the name is "".
-func (f *Folder) open(key string, of func(pointer) string) (*os.File, fs.FileInfo, error) {
+// open opens a file of a key. The function choose returns the file's name from the pointer. open
+// fails with [ErrNone] if the name is "".
+func (f *Folder) open(key string, choose func(pointer) string) (*os.File, fs.FileInfo, error) {
 	none, dir := fmt.Errorf("%w in the folder of snapshots", ErrNone), f.of(key)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, none
@@ -73,10 +74,10 @@ func (f *Folder) open(key string, of func(pointer) string) (*os.File, fs.FileInf
 	if err != nil {
 		return nil, nil, err
 	}
-	if of(p) == "" {
+	if choose(p) == "" {
 		return nil, nil, none
 	}
-	file, err := os.Open(filepath.Join(dir, of(p)))
+	file, err := os.Open(filepath.Join(dir, choose(p)))
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the snapshot: %w", err)
 	}
@@ -91,7 +92,7 @@ func (f *Folder) open(key string, of func(pointer) string) (*os.File, fs.FileInf
 	return file, info, nil
 }
 
-// Put implements [Store].
+// Put saves a snapshot of a key, and keeps no memory image; see [Store].
 func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Writer) error) error {
 	return f.put(key, gen, nil, func(string) (func(io.Writer) error, error) { return write, nil })
 }
@@ -227,7 +228,7 @@ func (f *Folder) removeOthers(dir string, p pointer) {
 	}
 }
 
-// Delete implements [Store].
+// Delete removes the snapshot of a key, and its memory image; see [Store].
 func (f *Folder) Delete(_ context.Context, key string, gen int64) error {
 	if _, err := os.Stat(f.of(key)); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -244,8 +245,8 @@ func (f *Folder) Delete(_ context.Context, key string, gen int64) error {
 	return f.remove(f.of(key))
 }
 
-// Sweep removes the snapshots that were neither saved nor read for the time age, and returns their
-// number. If the last sweep is less than age/24 ago, it returns 0 at once.
+// Sweep removes the snapshots that were neither saved nor read for as long as age, and returns
+// their number. If the last sweep is less than age/24 ago, it returns 0 at once.
 func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 	mark := filepath.Join(f.path, sweptFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < age/24 {

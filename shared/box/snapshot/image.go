@@ -50,10 +50,10 @@ func (k *Keeper) Images() *Images {
 	return &Images{k, f}
 }
 
-// Save writes a memory image by calling image, and then packs the workspace as it is when image
-// returns. Until both are written, the earlier ones stay current. If image fails, Save fails with
-// its error. The other arguments are those of [Keeper.Save].
-func (i *Images) Save(ctx context.Context, process, owner, workspace, staged string, image func(io.Writer) error) error {
+// Save lets the function freeze write a memory image, and packs the workspace after that. Until
+// both are written, the earlier ones stay current. If freeze fails, Save fails with its error. The
+// other arguments are those of [Keeper.Save].
+func (i *Images) Save(ctx context.Context, process, owner, workspace, staged string, freeze func(io.Writer) error) error {
 	k := i.keeper
 	w := k.of(process)
 	if w == nil {
@@ -67,7 +67,7 @@ func (i *Images) Save(ctx context.Context, process, owner, workspace, staged str
 	var c changes
 	var frozen time.Time
 	err = i.folder.put(k.cfg.Key(owner), k.cfg.Generation, func(to io.Writer) error {
-		err := image(to)
+		err := freeze(to)
 		frozen = time.Now()
 		return err
 	}, func(present string) (func(io.Writer) error, error) {
@@ -171,7 +171,7 @@ func (f *Folder) Expire(_ context.Context, age time.Duration) (int, error) {
 	return n, nil
 }
 
-// forgetImage deletes an image. It first removes its name from the pointer.
+// forgetImage deletes an image, after it has removed the image's name from the pointer.
 func forgetImage(image string) error {
 	dir := filepath.Dir(image)
 	p, err := pointerIn(dir)

@@ -41,7 +41,7 @@ type Keeper struct {
 // kept is what the Store contains of one workspace.
 type kept struct {
 	last  changes   // the changes that were saved or restored last
-	saved time.Time // when last was saved; zero for never
+	saved time.Time // when these changes were saved; zero for never
 }
 
 // NewKeeper makes a Keeper. It does no I/O.

@@ -120,7 +120,7 @@ func (p packer) entry(name string, e entry) error {
 		return err
 	}
 	h := &tar.Header{Name: name, Mode: int64(e.Mode.Perm()), Format: tar.FormatPAX, Typeflag: tar.TypeReg, Size: e.Size, ModTime: e.Time}
-	if p.whole { // leads to the shortest header
+	if p.whole { // these values lead to the shortest header
 		h.Format, h.ModTime = tar.FormatUnknown, time.Time{}
 	}
 	switch e.Mode.Type() {
@@ -180,7 +180,7 @@ type reader struct {
 	r   io.Reader
 }
 
-// Read implements io.Reader.
+// Read fails with the cause of the context if the context has ended.
 func (r reader) Read(p []byte) (int, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return 0, err

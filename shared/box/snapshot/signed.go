@@ -19,8 +19,8 @@ import (
 // URL is for one snapshot, and is valid for a limited time.
 type Host interface {
 	// Newest returns the URL of the newest snapshot of a key, the snapshot's SHA-256 in
-	// hexadecimal, and when it was saved. sum is "" if the host does not know it. Newest fails
-	// with [ErrNone] if there is no snapshot.
+	// hexadecimal, and the time at which it was saved. sum is "" if the host does not know it.
+	// Newest fails with [ErrNone] if there is no snapshot.
 	Newest(ctx context.Context, key string, gen int64) (get, sum string, saved time.Time, err error)
 	// Room returns a URL for the upload of a new object, which has this size in bytes and this
 	// SHA-256 in hexadecimal.
@@ -68,7 +68,7 @@ func NewSigned(c SignedConfig) *Signed {
 
 var _ Store = (*Signed)(nil)
 
-// Get implements [Store].
+// Get opens the newest snapshot of a key, which it reads from a URL of the host; see [Store].
 func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser, time.Time, error) {
 	var body io.ReadCloser
 	var saved time.Time
@@ -94,7 +94,7 @@ func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser,
 	return body, saved, nil
 }
 
-// Put implements [Store].
+// Put saves a snapshot of a key. It first writes the snapshot to a file in Temp; see [Store].
 func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.Writer) error) (err error) {
 	file, err := os.CreateTemp(s.cfg.Temp, "snapshot-*")
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *Signed) put(ctx context.Context, room Room, file *os.File, size int64) 
 	return body.Close()
 }
 
-// Delete implements [Store].
+// Delete makes the host remove the snapshot of a key; see [Store].
 func (s *Signed) Delete(ctx context.Context, key string, gen int64) error {
 	if err := s.cfg.Host.Forget(ctx, key, gen); err != nil {
 		return fmt.Errorf("delete the snapshot: %w", err)
@@ -184,7 +184,7 @@ func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 // storeBody is the body of a response. Its errors contain no URLs.
 type storeBody struct{ io.ReadCloser }
 
-// Read implements io.Reader.
+// Read removes URLs from errors.
 func (b *storeBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -201,7 +201,7 @@ type summed struct {
 	want string // in hexadecimal
 }
 
-// Read implements io.Reader.
+// Read fails with [ErrCorrupt] at the end of the body if the sum differs.
 func (s *summed) Read(p []byte) (int, error) {
 	n, err := s.ReadCloser.Read(p)
 	_, _ = s.sum.Write(p[:n]) // never fails

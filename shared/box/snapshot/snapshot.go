@@ -60,13 +60,13 @@ var (
 // box: a number that is higher for each later runner of the box. A Store must be safe for concurrent
 // use.
 type Store interface {
-	// Get opens the newest snapshot of a key, and returns when it was saved. It fails with
-	// [ErrNone] if there is no snapshot. The caller closes the snapshot.
+	// Get opens the newest snapshot of a key, and returns the time at which it was saved. It fails
+	// with [ErrNone] if there is no snapshot. The caller closes the snapshot.
 	Get(ctx context.Context, key string, gen int64) (snapshot io.ReadCloser, saved time.Time, err error)
 
-	// Put saves what write writes. If it fails, the previous snapshot is still there. Its error is
-	// that of write, [ErrStale], or an error of the store. After an error of the store the new
-	// snapshot may nevertheless have been saved.
+	// Put calls the function write, and saves what that has written. If Put fails, the previous
+	// snapshot is still there. Its error is that of write, [ErrStale], or an error of the store.
+	// After an error of the store the new snapshot may nevertheless have been saved.
 	Put(ctx context.Context, key string, gen int64, write func(io.Writer) error) error
 
 	// Delete removes the snapshot of a key if it is of generation gen or an older one.

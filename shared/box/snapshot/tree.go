@@ -229,14 +229,14 @@ func (s *scanner) link(name string) (to string, out bool) {
 	return to, leavesOut(s.root, name, to)
 }
 
-// leavesOut reports whether the link name, whose target is to, leads out of the folder, by itself
-// or through other links.
-func leavesOut(root *os.Root, name, to string) bool {
-	if len(to) > maxName || !local(name, to) {
+// leavesOut reports whether a link leads out of the folder, by itself or through other links. name
+// is the path of the link, and target is what it points to.
+func leavesOut(root *os.Root, name, target string) bool {
+	if len(target) > maxName || !local(name, target) {
 		return true
 	}
 	_, err := root.Stat(name)
-	return err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ELOOP) && !absolute(root, path.Join(path.Dir(name), to))
+	return err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ELOOP) && !absolute(root, path.Join(path.Dir(name), target))
 }
 
 // local reports whether a link stays in the folder, judged only by its text.
@@ -288,7 +288,8 @@ func staged(file string) (map[string]State, error) {
 	return base, nil
 }
 
-// compare returns the changes from base, the workspace as it was prepared, to now.
+// compare returns how now, the present entries of a workspace, differ from base, the entries that
+// were prepared.
 func compare(base map[string]State, now tree, limits Limits) (changes, error) {
 	c := changes{put: tree{}}
 	largest := ""

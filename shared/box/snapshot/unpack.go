@@ -34,7 +34,7 @@ func unpack(ctx context.Context, r io.Reader, folder string, limits Limits) (cha
 	return u.found, err
 }
 
-// Unpack unpacks what [Pack] has written into an empty folder. It writes nothing outside of the
+// Unpack unpacks an archive of [Pack] into an empty folder. It writes nothing outside of the
 // folder, whatever the archive contains. Links may lead anywhere, so the caller must trust the
 // archive before it follows a link. Unpack fails with [ErrCorrupt] if the archive is damaged, and
 // with a [*LimitError] if it exceeds limits. After an error the folder contains some of the files.
