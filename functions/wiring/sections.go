@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
@@ -90,39 +91,40 @@ func unknownKey(err error, section []byte, of reflect.Type) error {
 // knownBeside returns the keys that are known in the object in value that has the unknown key name.
 // It returns nil if value, whose type is of, has no such object.
 func knownBeside(name string, value []byte, of reflect.Type) []string {
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
 	var members map[string]json.RawMessage
-	var elements []json.RawMessage
+	types := map[string]reflect.Type{} // of the members
 	switch of.Kind() {
-	case reflect.Pointer:
-		return knownBeside(name, value, of.Elem())
 	case reflect.Slice:
+		var elements []json.RawMessage
 		_ = json.Unmarshal(value, &elements) // what is no list has no elements
-		for _, e := range elements {
-			if known := knownBeside(name, e, of.Elem()); known != nil {
-				return known
-			}
+		members = map[string]json.RawMessage{}
+		for n, e := range elements {
+			members[strconv.Itoa(n)], types[strconv.Itoa(n)] = e, of.Elem()
 		}
-	case reflect.Map, reflect.Struct:
+	case reflect.Map:
 		_ = json.Unmarshal(value, &members) // what is no object has no members
-		var known []string
-		below := func(string) reflect.Type { return of.Elem() }
-		if of.Kind() == reflect.Struct {
-			types := map[string]reflect.Type{}
-			for _, field := range reflect.VisibleFields(of) {
-				if key, _, _ := strings.Cut(field.Tag.Get("json"), ","); key != "" && key != "-" {
-					known, types[key] = append(known, key), field.Type
-				}
-			}
-			if _, has := members[name]; has && types[name] == nil {
-				return slices.Sorted(slices.Values(known))
-			}
-			below = func(key string) reflect.Type { return types[key] }
+		for key := range members {
+			types[key] = of.Elem()
 		}
-		for _, key := range slices.Sorted(maps.Keys(members)) {
-			if t := below(key); t != nil {
-				if known := knownBeside(name, members[key], t); known != nil {
-					return known
-				}
+	case reflect.Struct:
+		_ = json.Unmarshal(value, &members) // as before
+		for _, field := range reflect.VisibleFields(of) {
+			if key, _, _ := strings.Cut(field.Tag.Get("json"), ","); key != "" && key != "-" {
+				types[key] = field.Type
+			}
+		}
+		if _, has := members[name]; has && types[name] == nil {
+			return slices.Sorted(maps.Keys(types))
+		}
+	default:
+	}
+	for _, key := range slices.Sorted(maps.Keys(members)) {
+		if t := types[key]; t != nil {
+			if known := knownBeside(name, members[key], t); known != nil {
+				return known
 			}
 		}
 	}
