@@ -320,3 +320,32 @@ func TestAMemberWhoseSessionHasEndedHidesNoOther(t *testing.T) {
 		}
 	})
 }
+
+func TestAStandaloneStreamEndsSoonAfterItsSession(t *testing.T) {
+	for name, messages := range map[string][]string{"of no member": nil, "of a member": {call("a__echo")}} {
+		t.Run(name, func(t *testing.T) {
+			grouped(t, storage.HTTP, nil, func(t *testing.T, w *world) {
+				id := w.open()
+				for _, m := range messages {
+					w.send(id, m)
+				}
+				listening, err := w.group.Listen(t.Context(), id, "", func(time.Duration) time.Time { return time.Now().Add(time.Hour) })
+				commontest.OK(t, err)
+				defer listening.Stop(t.Context(), "")
+				if _, err := listening.Next(t.Context(), time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				commontest.OK(t, w.group.End(t.Context(), id))
+				ended := time.Now()
+				for !listening.Done() && time.Since(ended) < time.Minute {
+					if _, err := listening.Next(t.Context(), time.Now().Add(time.Second)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if after := time.Since(ended); after > 15*time.Second {
+					t.Errorf("the stream was there %s after its session", after)
+				}
+			})
+		})
+	}
+}

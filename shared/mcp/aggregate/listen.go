@@ -2,6 +2,7 @@ package aggregate
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -88,7 +89,7 @@ type listening struct {
 
 	begun   bool      // the method begin has succeeded
 	start   string    // event id that stands for the position before the first event
-	next    time.Time // when to call listed; zero until readAll is called
+	next    time.Time // when to read the session's record and call listed; zero until readAll is called
 	late    int       // the last result of unlisted
 	open    int       // how many streams of members are read
 	marks   *part     // the stream with the messages of method markJoined, nil if the session uses all members
@@ -117,6 +118,10 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event
 			events, err = l.take(ctx, h)
 		case !time.Now().Before(l.next):
 			l.next = l.next.Add(l.g.Look)
+			if _, _, err := l.g.Host.Load(ctx, l.g.As, l.id); errors.Is(err, storage.NotFound) {
+				l.done = true // the session has ended
+				return nil, nil
+			}
 			events = l.listed(ctx)
 		}
 		if len(events) > 0 || err != nil || !some && until.Before(l.end) && !time.Now().Before(until) {
@@ -277,7 +282,7 @@ func (l *listening) Client() string { return "" }
 
 func (l *listening) Stream() storage.StreamID { return storage.Standalone }
 
-// Done reports whether all streams have ended.
+// Done reports whether all streams or the session have ended.
 func (l *listening) Done() bool { return l.done }
 
 func (l *listening) Stored() bool { return true }
