@@ -71,7 +71,7 @@ func (a *audience) subscriptions() []string {
 const everything = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
 // initParams returns the params of initialize for the process. For a process of several sessions
-// they name Dormouse as the client.
+// the params name Dormouse as the client.
 func (a *audience) initParams() json.RawMessage {
 	params := initParams(a.speaker.init)
 	if !a.box.server.Scope.wide() {

@@ -42,8 +42,8 @@ func (b *Box) makeRoom() (free *process, ok bool) {
 	return free, true
 }
 
-// Idlest returns since when the process has been idle that has been idle longest, and a function
-// that stops it; see [guard.Sleeper].
+// Idlest finds the process that has been idle longest. It returns the time at which that process
+// was last used, and a function that stops it; see [guard.Sleeper].
 func (b *Box) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -38,8 +38,8 @@ type processSide interface {
 
 // clientSide receives what a conversation sends to clients.
 type clientSide interface {
-	// event sends a message to the client of a stream, nil for the standalone stream. final marks
-	// the last event of the stream.
+	// event sends a message to the client of a stream. A nil stream is the standalone stream. final
+	// marks the last event of the stream.
 	event(to *stream, raw []byte, final bool)
 	// direct returns the session whose client gets a request of the process, or the error with
 	// which the request is refused. It is called only if several sessions share the process. owner

@@ -12,7 +12,7 @@ type deadlines struct {
 
 	pulse
 	last  *fault      // if not nil, the process gets no more calls; when its open calls have ended, it is stopped with this error
-	grace *time.Timer // at its end the process is stopped, even if calls are open
+	grace *time.Timer // stops the process when it fires, even if calls are open
 	until time.Time   // when grace fires
 }
 

@@ -13,7 +13,7 @@ import (
 // has ended. The next delivery of a session makes a new group.
 type group struct {
 	audience
-	current *process   // gets new messages, nil for none
+	current *process   // the process that gets new messages, nil for none
 	live    []*process // the current process, and those that are being stopped
 	ended   bool       // the box has forgotten the group
 	isAnew  bool       // the current process is started for a session whose previous process has ended

@@ -68,7 +68,7 @@ func (r *processRun) awaitStart() bool {
 	}
 }
 
-// prepare has the provisioner prepare the start, and finds the program to execute. It gives up
+// prepare lets the provisioner prepare the start, and finds the program to execute. It gives up
 // when the process is stopped, or after the startup timeout.
 func (r *processRun) prepare() (launch, error) {
 	p := r.p

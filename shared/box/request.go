@@ -19,7 +19,7 @@ type clientID struct {
 type request struct {
 	number int64
 	order  int64           // place in the order in which the box got the requests
-	id     json.RawMessage // as the client wrote it
+	id     json.RawMessage // the id, as the client wrote it
 	token  json.RawMessage // the client's progress token, nil for none
 	method string
 	stream *stream

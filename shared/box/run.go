@@ -63,8 +63,9 @@ func (r *processRun) finish() bool {
 	return p.asked() && (e.Signal == "" || !p.keeping.atWork)
 }
 
-// unsend treats requests as not sent if the process has certainly not read them, and reports whether
-// there are any. The error f then tells their clients that they were not executed.
+// unsend treats requests as not sent if the process has certainly not read them, and reports
+// whether there are such requests. The error f then tells their clients that they were not
+// executed.
 func (r *processRun) unsend(f *fault) (some bool) {
 	p := r.p
 	if !r.sure || p.state == gone {

@@ -35,7 +35,7 @@ type session struct {
 	over bool // the session has ended, and the files of its process are removed with the process
 
 	untold []pendingOutput // output that waits for the sink
-	bytes  int             // of the messages in untold
+	bytes  int             // size of the messages in untold
 	room   sync.Cond       // signaled when bytes has shrunk
 	// telling says that a goroutine passes untold to the sink. The goroutine ends when untold is
 	// empty.

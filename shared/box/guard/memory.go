@@ -33,7 +33,7 @@ type Memory struct {
 	Ask func()
 
 	left  func() (free, total int64, known bool) // returns the free and the total bytes
-	known func() bool                            // whether left knows the free memory
+	known func() bool                            // reports whether left knows the free memory
 	turn  chan struct{}                          // a semaphore, so that only one start at a time looks for room
 
 	mu      sync.Mutex
@@ -43,10 +43,10 @@ type Memory struct {
 
 // Sleeper is a box that can end an idle process to free memory.
 type Sleeper interface {
-	// Idlest finds the process of the box that has been idle longest. It was last used at the time
-	// since. ok is false if no process is idle. stop ends the process, and returns a channel that
-	// is closed when it has ended. If the process was used meanwhile, stop does nothing and
-	// returns nil.
+	// Idlest finds the process of the box that has been idle longest. since is the time at which
+	// that process was last used. ok is false if no process is idle. stop ends the process, and
+	// returns a channel that is closed when it has ended. If the process was used meanwhile, stop
+	// does nothing and returns nil.
 	Idlest() (since time.Time, stop func() (ended <-chan struct{}), ok bool)
 }
 

@@ -161,10 +161,9 @@ func (c *Control) begun() error {
 	return nil
 }
 
-// Freeze stops the program for good, and writes its memory to the argument to. The caller must not
-// write to the program any more. After an error the program cannot go on either; the caller must
-// end it.
-func (c *Control) Freeze(ctx context.Context, to io.Writer) error {
+// Freeze stops the program for good, and writes its memory to w. The caller must not write to the
+// program any more. After an error the program cannot go on either; the caller must end it.
+func (c *Control) Freeze(ctx context.Context, w io.Writer) error {
 	defer c.within(ctx)()
 	if err := c.say(message{Freeze: true}); err != nil {
 		return err
@@ -176,7 +175,7 @@ func (c *Control) Freeze(ctx context.Context, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := copyChunks(to, c.in); err != nil {
+	if err := copyChunks(w, c.in); err != nil {
 		return err
 	}
 	if m, err = c.hear(); err == nil && !m.Frozen {

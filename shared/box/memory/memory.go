@@ -71,7 +71,7 @@ func (e *LostError) Error() string { return e.Why }
 
 func lost(format string, args ...any) error { return &LostError{fmt.Sprintf(format, args...)} }
 
-// sealed returns h with a new salt, the present format, and the time now.
+// sealed returns h with a new salt, the present format, and now as the time Saved.
 func (h Header) sealed(now time.Time) Header {
 	h.Format, h.Saved, h.Salt = format, now.UTC().Truncate(time.Millisecond), make([]byte, 32)
 	_, _ = rand.Read(h.Salt) // never fails

@@ -50,8 +50,8 @@ func (c *Child) reap() {
 	c.reaped = true
 }
 
-// endWait is how long unread waits for the last reader of a pipe to close it, which takes a
-// process only moments when it exits.
+// endWait is how long unread waits for the last reader of a pipe to close it. A process that exits
+// closes its pipes within moments.
 const endWait = 50 * time.Millisecond
 
 // unread returns how many bytes are in a pipe that no process can read any more.

@@ -110,7 +110,7 @@ func folders() (inodes map[int]uint64, err error) {
 // direntName is the offset of the name in a directory entry of getdents64.
 const direntName = 19
 
-// settled is how long after its first sighting the method marks reads the mark of a process again. A
+// settled is the time after which the method marks reads the mark of a process a second time. A
 // process that was just forked may get another environment when it executes its program.
 const settled = time.Second
 

@@ -21,8 +21,8 @@ type LineReader struct {
 	max    int
 	budget *guard.Budget
 	held   int    // bytes of the last line, which the budget counts
-	whole  bool   // set by Whole
-	rest   []byte // what Rest returns
+	whole  bool   // Whole was called: Next returns only complete lines
+	rest   []byte // the text after the last line end, if Whole was called
 	cut    bool   // the text after the last line end was over the limit, so rest does not have it
 }
 
@@ -152,13 +152,13 @@ type Queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
 	lines  [][]byte
-	bytes  int // of all lines, and of the line that is being written
+	bytes  int // size of all lines, and of the line that is being written
 	max    int
 	closed bool
 
 	pushed, written int64 // bytes pushed and written so far, with line ends
 
-	first   []byte // bytes to write before lines
+	first   []byte // bytes to write before the lines of the queue
 	writing bool   // WriteLines is in a call of Write
 	paused  bool   // Pause was called
 }

@@ -62,30 +62,30 @@ func (d *Log) Stdout(line []byte) {
 	}
 }
 
-// add adds p to the output of one stream. held is the stream's output that is not written yet. The
-// argument of is the prefix of the stream's lines in the log. add writes all complete lines, but
-// keeps lines that may end with the beginning of a secret until more output comes.
-func (d *Log) add(held *[]byte, of string, p []byte) {
+// add adds p to the output of one stream. held is the stream's output that is not written yet, and
+// prefix begins each of its lines in the log. add writes all complete lines, but keeps lines that
+// may end with the beginning of a secret until more output comes.
+func (d *Log) add(held *[]byte, prefix string, p []byte) {
 	*held = append(*held, p...)
 	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxLogLine {
 		return
 	}
 	end := d.hide.Before(*held, len(*held) <= maxLogLine)
 	if len(*held)-end > 2*maxLogLine {
-		d.flush(held, of)
+		d.flush(held, prefix)
 		return
 	}
-	d.write((*held)[:end], of)
+	d.write((*held)[:end], prefix)
 	*held = append((*held)[:0], (*held)[end:]...)
 }
 
-func (d *Log) write(text []byte, of string) {
+func (d *Log) write(text []byte, prefix string) {
 	if d.closed || len(text) == 0 {
 		return
 	}
 	said := strings.ToValidUTF8(d.hide.Text(string(text)), "\uFFFD")
-	if of != "" {
-		said = of + strings.ReplaceAll(strings.TrimSuffix(said, "\n"), "\n", "\n"+of) + "\n"
+	if prefix != "" {
+		said = prefix + strings.ReplaceAll(strings.TrimSuffix(said, "\n"), "\n", "\n"+prefix) + "\n"
 	}
 	_, _ = io.WriteString(d.to, said) // an error could be reported to nobody
 }
@@ -104,12 +104,12 @@ func (d *Log) Note(format string, args ...any) {
 }
 
 // flush writes the bytes in held, with a line end.
-func (d *Log) flush(held *[]byte, of string) {
+func (d *Log) flush(held *[]byte, prefix string) {
 	if len(*held) == 0 {
 		return
 	}
 	text := d.hide.End(string(*held))
-	d.write([]byte(strings.TrimSuffix(text, "\n")+"\n"), of)
+	d.write([]byte(strings.TrimSuffix(text, "\n")+"\n"), prefix)
 	*held = (*held)[:0]
 }
 

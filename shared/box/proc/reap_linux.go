@@ -86,7 +86,7 @@ func reapOrphans() {
 		return
 	}
 	for pid, fd := range fds {
-		if held[pid] == 1 { // only the one in fds, so package os has none
+		if held[pid] == 1 { // the only pidfd of the process is fd, so package os has none
 			_ = unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil)
 		}
 	}

@@ -18,8 +18,8 @@ var (
 	frame = regexp.MustCompile(`^[\s|]*File ".*", line \d+`)
 	// telling matches words that are in most lines that name a reason.
 	telling = regexp.MustCompile(`(?i)error|fatal|exception|cannot|could not|failed|not found|no matching|panic:`)
-	// spoken matches the prefix of npm and paths, which are removed before telling is applied. A
-	// path may contain any word, and npm calls each of its lines an error.
+	// spoken matches paths, and the prefix of npm's lines. Both are removed before telling is
+	// applied: a path may contain any word, and npm calls each of its lines an error.
 	spoken = regexp.MustCompile(`^npm (error|ERR!)( code)?|\S*/\S*`)
 	// cause matches lines that give the cause of the line before, as programs in Rust and Java
 	// print them.

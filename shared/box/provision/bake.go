@@ -81,7 +81,8 @@ func (s *Provisioner) bakedName(r request) string {
 	return digest("baked-1", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, fmt.Sprint(s.server.Scripts))
 }
 
-// baked returns the install of a request, and the program in it, if the image contains it.
+// baked returns the install of a request, and the program in it. ok is false if the image does not
+// contain that install.
 func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool) {
 	if s.cfg.Baked == "" {
 		return "", "", false

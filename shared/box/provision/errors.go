@@ -35,8 +35,8 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// installError returns the [*Error] for an install that failed with err. It returns nil if err is
-// nil, and an Error unchanged.
+// installError returns the [*Error] for an install that failed with err. If err is nil or is an
+// [*Error] already, it returns err.
 func installError(err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {

@@ -22,7 +22,7 @@ func IsNetwork(name string) bool {
 		name == "NODE_USE_ENV_PROXY" || name == "NODE_USE_SYSTEM_CA" // these make Node read the variables for proxies and certificates
 }
 
-// IsProxy reports whether a variable names a proxy.
+// IsProxy reports whether name is one of [Proxies], in upper or lower case.
 func IsProxy(name string) bool { return slices.Contains(Proxies(), strings.ToUpper(name)) }
 
 // Network returns the network variables that a server gets from the machine. It leaves out the

@@ -276,7 +276,7 @@ func (c *copier) removeStale() error {
 }
 
 // reached reports whether all folders above name exist and are folders. A process may have
-// replaced one with a link, which place then removes.
+// replaced one with a link; the method place then removes the link.
 func (c *copier) reached(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if info, err := c.dst.Lstat(dir); err != nil || !info.IsDir() {

@@ -33,7 +33,7 @@ type inflight struct {
 	farewell   *farewell
 
 	// In each of these states the runner executes no new message. The sender of a message finds out
-	// that this runner has ended, and starts the next one, which executes it.
+	// that this runner has ended, and starts the next runner, which executes the message.
 	closing  bool // Run's own ctx is done
 	refusing bool // the host has asked the runner to retire; see sleep.retire
 	draining bool // the runner's time is almost over

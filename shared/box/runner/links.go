@@ -98,7 +98,7 @@ type link struct {
 	queue   []outgoing
 	writing bool
 	current outgoing      // the message that is being written, if writing is true
-	out     chan []byte   // capacity 1; filled only while writing is false
+	out     chan []byte   // the next message for the goroutine that writes; capacity 1, so the loop never blocks
 	gone    chan struct{} // closed when dead becomes true
 	dead    bool
 

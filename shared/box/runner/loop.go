@@ -40,7 +40,7 @@ func (lo *loop) finish(err error) {
 type executing struct {
 	loop     *loop
 	executor Executor            // only the goroutine of execute uses it
-	calls    chan func(Executor) // capacity 1; filled only while calling is false
+	calls    chan func(Executor) // the next call for the goroutine of execute; capacity 1, so the loop never blocks
 	waiting  []func(Executor)
 	calling  bool
 }

@@ -24,7 +24,7 @@ type transfer struct {
 	place      int         // 0 to frame.MaxTransfers-1; no two active transfers have the same
 	name       string      // its place and a nonce; "" while it waits for a place
 	pieces     [][]byte    // the payloads of the parts
-	state      []partState // one for each of pieces
+	state      []partState // the state of each part
 	missing    int         // how many parts the host has not confirmed
 	joins      int         // how often frame.Whole was sent since the last call of restart
 	unanswered bool        // the host sends no answer to this frame; see transferKept

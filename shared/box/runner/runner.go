@@ -43,7 +43,7 @@ func (c Config) withDefaults() Config {
 type Runner struct {
 	cfg  Config
 	id   string
-	in   chan func(*life) // functions for the goroutine of Run to call, which owns the state
+	in   chan func(*life) // functions that the goroutine of Run calls; only that goroutine uses the life
 	done chan struct{}    // closed when Run returns
 }
 

@@ -29,7 +29,7 @@ type sleep struct {
 	halted   int  // the value of inflight.delivered+1 when all processes were last halted; see hasty
 	yielded  int  // the value of inflight.delivered+1 when the host last asked for memory
 	asking   bool // the Executor was asked whether the box is idle, and has not answered
-	watching bool // asking is true, or the alarm idle will set it
+	watching bool // the Executor is being asked, or will be asked when the alarm idle fires
 	idle     alarm
 	old      bool // half of the time until Deadline has passed
 	aging    alarm
@@ -238,8 +238,9 @@ func (sl *sleep) closeDown(cause error) {
 	sl.loop.set(&sl.flush, sl.cfg.Flush, sl.closed)
 }
 
-// tryEnd runs after each function that the loop has called. If nothing is in flight, it continues an
-// end that was begun. After closeDown, the runner sends [frame.Bye], and Run ends when the bye is
+// tryEnd runs after each function that the loop has called. If nothing is in flight, it continues
+// what closeDown or retire has begun. After closeDown, the runner sends [frame.Bye], and Run ends
+// when the bye is
 // answered, or at once if no [frame.Welcome] has ever come. After retire, tryEnd calls Config.Retire.
 func (sl *sleep) tryEnd() {
 	switch closing := sl.inflight.closing; {

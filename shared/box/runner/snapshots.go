@@ -18,7 +18,7 @@ type queries struct {
 
 type query struct {
 	frame  frame.Snapshot
-	answer chan frame.Kept // capacity 1
+	answer chan frame.Kept // gets the host's answer; capacity 1
 	again  alarm
 }
 

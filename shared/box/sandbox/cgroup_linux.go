@@ -179,7 +179,7 @@ func (g cgroup) exceeded() bool {
 // end kills all processes in the cgroup, and removes it.
 func (g cgroup) end() (err error) {
 	for wait := time.Millisecond; wait < time.Second; wait *= 2 {
-		_ = os.WriteFile(g.file("cgroup.kill"), []byte("1"), 0o600) // Linux before 5.14 lacks it
+		_ = os.WriteFile(g.file("cgroup.kill"), []byte("1"), 0o600) // Linux before 5.14 lacks this file
 		procs, _ := os.ReadFile(g.file("cgroup.procs"))
 		for _, pid := range bytes.Fields(procs) {
 			if id, err := strconv.Atoi(string(pid)); err == nil && id > 0 {

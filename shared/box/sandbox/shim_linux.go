@@ -207,7 +207,7 @@ func dropBounding() error {
 	for c := uintptr(0); ; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 		switch {
-		case errors.Is(err, unix.EINVAL): // past the last capability
+		case errors.Is(err, unix.EINVAL): // c is past the last capability
 			return nil
 		case err != nil:
 			return fmt.Errorf("drop capability %d: %w", c, err)
