@@ -32,7 +32,6 @@ func TestProcessDiesWithARunnerThatIsKilled(t *testing.T) {
 // A server may end after an answer, just when the next request comes. What it has certainly
 // not read was not executed.
 func TestRequestThatAProcessHasNotReadIsNotLost(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	r.result(r.call("1", "last", "0"))
 	commontest.Equal(t, `{"echo":2}`, string(r.result(r.call("2", "echo", "2"))))
@@ -41,9 +40,7 @@ func TestRequestThatAProcessHasNotReadIsNotLost(t *testing.T) {
 	commontest.EqualIn(t, "code", wire.CodeOutcomeUnknown, r.failure(r.call("5", "exit", "0")).Code)
 }
 
-// A request is sent to a second process, and to no third.
 func TestRequestIsSentAgainOnce(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "reads no call")
 	commontest.EqualIn(t, "code", wire.CodeInternal, r.fails(r.call("1", "echo", "1"), "", "exited with code 0; the call was not executed, send it again").Code)
 	for range 2 {

@@ -14,7 +14,6 @@ import (
 )
 
 func TestServerRunsInItsSandbox(t *testing.T) {
-	t.Parallel()
 	temp := filepath.Join(t.TempDir(), "temp")
 	r := newRig(t, "normal", func(s *Server) {
 		s.Base = map[string]string{"HOME": "/somebody", "SECRET_OF_THE_RUNNER": "1"}
@@ -58,7 +57,6 @@ func TestServerIsNotStartedWithoutItsSandbox(t *testing.T) {
 		"it hides the program": {sandbox.Policy{Sockets: sandbox.AllSockets, KeepUser: true, Read: []string{dir}}, sandbox.Probe(), PhaseProcessStart, interpreter},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "normal", func(s *Server) {
 				s.Command = script
 				s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) { return sandbox.New(c.policy, c.support) }

@@ -34,7 +34,6 @@ func inBubble(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 	inBubbleWith(t, s, `{}`, test)
 }
 
-// inBubbleWith is inBubble with the capabilities of the server.
 func inBubbleWith(t *testing.T, s Server, capabilities string, test func(*testing.T, dialogue)) {
 	t.Helper()
 	inBubbleFrom(t, s, func(t *testing.T, d dialogue) {
@@ -137,7 +136,6 @@ func (d dialogue) hears(line string) {
 	synctest.Wait()
 }
 
-// greets has the process answer initialize.
 func (d dialogue) greets(capabilities string) {
 	d.t.Helper()
 	m, err := wire.Parse(d.drain()[0])
@@ -241,9 +239,7 @@ func TestQuestionThatIsNeverAnsweredEndsItsCallAndNotTheProcess(t *testing.T) {
 		d.hears(`{"jsonrpc":"2.0","id":3,"result":{}}`)
 		d.result(again)
 		time.Sleep(61 * time.Second)
-		if !d.asleep() {
-			t.Error("the process does not sleep")
-		}
+		commontest.EqualIn(t, "it is asleep", true, d.asleep())
 	})
 }
 
@@ -264,9 +260,7 @@ func TestQuestionStopsTheClockOfItsOwnCallOnly(t *testing.T) {
 		d.asks(young, 1)
 		time.Sleep(2 * time.Minute)
 		d.failure(old)
-		if d.ended(young) {
-			t.Error("the call that asked has ended")
-		}
+		commontest.EqualIn(t, "the call that asked has ended", false, d.ended(young))
 	})
 }
 
@@ -295,9 +289,7 @@ func TestQuestionOfNoCallHoldsAProcessForItsIdleTimeOnly(t *testing.T) {
 			t.Fatal("asleep too early")
 		}
 		time.Sleep(2 * time.Second)
-		if !d.asleep() {
-			t.Error("an open question that belongs to no call keeps it awake")
-		}
+		commontest.EqualIn(t, "asleep with a question of no call", true, d.asleep())
 		commontest.EqualIn(t, "open questions", 0, len(d.Questions()))
 	})
 }

@@ -18,7 +18,6 @@ import (
 )
 
 func TestServerThatExitsAtOnceSaysWhy(t *testing.T) {
-	t.Parallel()
 	begin := time.Now().Add(-time.Second)
 	r := newRig(t, "exits", func(s *Server) { s.Env["API_KEY"] = "sk-123456789" })
 	a, b := r.call(`"a"`, "echo", "1"), r.call(`"b"`, "echo", "1")
@@ -42,7 +41,6 @@ func TestServerThatExitsAtOnceSaysWhy(t *testing.T) {
 
 // An earlier round of the call was executed, although this process never got the call.
 func TestLaterRoundWithoutAProcessHasAnUnknownOutcome(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "exits")
 	for round, want := range []wire.Code{wire.CodeInternal, wire.CodeOutcomeUnknown} {
 		stream := string(rune('a' + round))
@@ -54,7 +52,6 @@ func TestLaterRoundWithoutAProcessHasAnUnknownOutcome(t *testing.T) {
 }
 
 func TestServerThatSaysWhyOnStdoutIsHeard(t *testing.T) {
-	t.Parallel()
 	kept := &page{}
 	r := newRig(t, "says why on stdout", func(s *Server) {
 		s.Env["API_KEY"] = "sk-123456789"
@@ -76,7 +73,6 @@ func TestServerThatSaysWhyOnStdoutIsHeard(t *testing.T) {
 // The operator gets the output of a server. Clients get it only if the configuration says
 // so.
 func TestClientsGetNothingThatAServerPrints(t *testing.T) {
-	t.Parallel()
 	for _, how := range []string{"exits", "says why on stdout"} {
 		r := newRig(t, how, func(s *Server) { s.ShowOutput, s.Env["API_KEY"] = false, "sk-123456789" })
 		f := r.failure(r.call("1", "echo", "1"))
@@ -97,7 +93,6 @@ func TestClientsGetNothingThatAServerPrints(t *testing.T) {
 }
 
 func TestServerThatSpokeBeforeItExitedFailedInTheHandshake(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "speaks then exits")
 	r.fails(r.call("1", "echo", "1"), PhaseMCPInit, "")
 	commontest.EqualIn(t, "what it said", `"hello"`, string(wire.Lookup(r.event(t, "").Raw, "params", "data")))
@@ -126,7 +121,6 @@ func TestCommandThatCannotRunFailsAtOnce(t *testing.T) {
 		{"cwd is a file", "/bin/sh", plain, "is not a directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "", func(s *Server) {
 				s.Command, s.Cwd, s.Base = c.command, c.cwd, map[string]string{"PATH": "/bin:/usr/bin"}
 				if c.cwd == "EMPTY" {
@@ -148,7 +142,6 @@ func TestCommandThatCannotRunFailsAtOnce(t *testing.T) {
 }
 
 func TestProcessThatDiesEndsWhatIsOpenAndTheNextMessageStartsAnother(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	first := r.result(r.call("1", "pid", "0"))
 	hang := r.call("2", "hang", "0")
@@ -167,9 +160,7 @@ func TestProcessThatDiesEndsWhatIsOpenAndTheNextMessageStartsAnother(t *testing.
 	}
 }
 
-// What a process wrote before the call that ended it says nothing about its end.
 func TestOnlyWordsSinceTheCallSayWhyAProcessEnded(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	for tool, want := range map[string]string{"die silently": " without a word", "die": ": out of cheese"} {
 		r.result(r.call("1", "warn", "0"))
@@ -186,7 +177,6 @@ func TestOnlyWordsSinceTheCallSayWhyAProcessEnded(t *testing.T) {
 }
 
 func TestProcessKilledBySignalNamesIt(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	f := r.failure(r.call("1", "die by signal", "0"))
 	if f.Message != `server "fake": was killed by SIGKILL` || f.Signal != "SIGKILL" || f.ExitCode != nil || f.Phase != PhaseRuntime {
@@ -195,7 +185,6 @@ func TestProcessKilledBySignalNamesIt(t *testing.T) {
 }
 
 func TestAnswersInFlightAreDrainedAtEOF(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "answers at eof")
 	d := r.call("1", "answer at eof", "0")
 	r.result(r.call("2", "echo", "0"))
@@ -211,7 +200,6 @@ func TestAnswersInFlightAreDrainedAtEOF(t *testing.T) {
 }
 
 func TestLargeOutputBeforeTheExitIsNotLost(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "", func(s *Server) {
 		s.Command = "/bin/sh"
 		// The server answers initialize (1), then the first call (2) with much more than a
@@ -227,7 +215,6 @@ func TestServerThatClosesAPipeAndStaysIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"close stdout", "close stdin"} {
 		t.Run(tool, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "normal")
 			r.grace.Stdin = 100 * time.Millisecond
 			hang := r.call("1", "hang", "0")
@@ -248,7 +235,6 @@ func TestServerThatClosesAPipeAndStaysIsEnded(t *testing.T) {
 }
 
 func TestServerThatDoesNotReadGetsABoundedQueue(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = -1 })
 	r.result(r.call("1", "stop reading", "0"))
 	for i := range 9 {
@@ -266,7 +252,6 @@ func TestMessagesForAProcessThatStartsAreBoundedToo(t *testing.T) {
 		limit      float64
 	}{"by their bytes": {4 << 20, 7, maxQueue}, "by their number": {1, maxRequests, 0}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "silent")
 			text := `"` + strings.Repeat("x", c.bytes) + `"`
 			for i := range c.fit {
@@ -279,7 +264,6 @@ func TestMessagesForAProcessThatStartsAreBoundedToo(t *testing.T) {
 }
 
 func TestLineOverTheLimitEndsTheRequestItAnswers(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	pid := r.result(r.call("1", "pid", "0"))
 	hang := r.call("2", "hang", "0")
@@ -293,7 +277,6 @@ func TestLineOverTheLimitEndsTheRequestItAnswers(t *testing.T) {
 }
 
 func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
-	t.Parallel()
 	k := &slowSink{recorder: newRecorder(), slow: "slow", gate: make(chan struct{})}
 	r := newRig(t, "normal")
 	r.recorder, r.sink = k.recorder, k
@@ -363,7 +346,6 @@ func TestProcessHasACleanEnvironment(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "normal", func(s *Server) {
 				s.Base, s.Unset = c.base, c.unset
 				for k, v := range c.env {
@@ -382,7 +364,6 @@ func TestProcessHasACleanEnvironment(t *testing.T) {
 }
 
 func TestProcessRunsInItsDirectoryWithoutAShell(t *testing.T) {
-	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	commontest.OK(t, err)
 	commontest.OK(t, os.Symlink(self(t), filepath.Join(dir, "my server")))
@@ -403,7 +384,6 @@ func TestProgramIsNotLookedForInTheCurrentDirectory(t *testing.T) {
 }
 
 func TestScriptThatIsNotThereIsNamedWithItsFolder(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	r := newRig(t, "", func(s *Server) { s.Command, s.Args, s.Cwd = "/bin/sh", []string{"mine.sh"}, dir })
 	r.fails(r.call("1", "echo", "1"), "", "there is no mine.sh in "+dir)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -412,7 +413,6 @@ func describe(calls []any) string {
 	return strings.Join(out, "\n")
 }
 
-// final waits for the last event of a stream.
 func (r *recorder) final(t *testing.T, stream string) Output {
 	t.Helper()
 	return find(t, r, "the end of "+stream, func(e Output) bool { return string(e.Stream) == stream && e.Final })
@@ -451,8 +451,16 @@ type rig struct {
 	n int
 }
 
+// beside has the tests that run beside others, and those that must not.
+var beside sync.Map
+
+// newRig makes a box with a fake server. Its test runs in parallel: most of its time it waits for
+// processes.
 func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	t.Helper()
+	if _, known := beside.LoadOrStore(t, true); !known {
+		t.Parallel()
+	}
 	s := Server{Name: "fake", Command: self(t), ShowOutput: true, Env: map[string]string{behaviour: how, exitAtOnce: "atexit_sleep_ms=0"}}
 	if testing.CoverMode() != "" {
 		s.Env[coverage] = t.TempDir() // or the server complains on its stderr
@@ -512,7 +520,6 @@ func (r *rig) as(session, raw string, change ...func(*Delivery)) string {
 	return string(d.ID)
 }
 
-// deliverIn sends a tools/call in a session.
 func (r *rig) deliverIn(session, tool string) string {
 	return r.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, r.n, tool))
 }
@@ -569,7 +576,6 @@ func (r *rig) fails(stream string, phase Phase, says string) failed {
 	return f
 }
 
-// isOpen reports whether a stream has not had its last event.
 func (r *rig) isOpen(session, id string) bool {
 	return slices.ContainsFunc(r.Open(), func(st *stream) bool { return st.session.id == session && st.id == id })
 }

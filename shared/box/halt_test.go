@@ -15,7 +15,6 @@ func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
 	t.Parallel()
 	for name, session := range map[string]string{"of the session": "s", "of the box": ""} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "normal")
 			first := r.result(r.call("1", "pid", "0"))
 			hang := r.call("2", "hang", "0")
@@ -33,7 +32,6 @@ func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
 
 // A call that asks its client something is in flight until the test lets it end.
 func TestHaltLetsCallsInFlightEnd(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	first := r.result(r.call("1", "pid", "0"))
 	d := r.call("2", "ask", `"e"`)
@@ -55,7 +53,6 @@ func TestTheHaltThatGivesLessTimeCounts(t *testing.T) {
 	t.Parallel()
 	for by, times := range map[string][2]time.Duration{"ada": {50 * time.Millisecond, time.Hour}, "bob": {time.Hour, 0}} {
 		t.Run(by, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "normal")
 			hang := r.call("1", "hang", "0")
 			r.state(t, Ready)
@@ -72,7 +69,6 @@ func TestHaltOfAProcessThatRefusesItsProtocolLosesNoCall(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]bool{"it is drained": false, "the box is shut down": true} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "hangs when probed", func(s *Server) { s.ProbeTime = time.Second })
 			r.hurry()
 			d := r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`)
@@ -89,7 +85,6 @@ func TestHaltOfAProcessThatRefusesItsProtocolLosesNoCall(t *testing.T) {
 }
 
 func TestHaltOfASessionThatSharesItsProcessEndsItsCallsOnly(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	before := c.result(c.callAs("ann/1", "1", "pid", "0"))
 	hang := c.callAs("ann/1", "2", "hang", "0")

@@ -17,7 +17,6 @@ import (
 const clientInit = `{"protocolVersion":"2025-06-18","capabilities":{"sampling":{}},"clientInfo":{"name":"c","version":"9"},"x":12345678901234567890}`
 
 func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	r.Deliver(Delivery{
 		ID: "d", Session: "s", Ticket: "t", Init: json.RawMessage(clientInit), Level: "debug", Subscribed: []string{"file:///a", "file:///b"},
@@ -40,7 +39,6 @@ func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 }
 
 func TestClientsInitializeIsAnsweredFromTheHandshake(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	first := r.deliver(`{"jsonrpc":"2.0","id":"i1","method":"initialize","params":` + clientInit + `}`)
 	e := r.final(t, first)
@@ -57,7 +55,6 @@ func TestClientsInitializeIsAnsweredFromTheHandshake(t *testing.T) {
 }
 
 func TestClientsHandshakeNotificationStartsNoProcess(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
@@ -68,14 +65,12 @@ func TestClientsHandshakeNotificationStartsNoProcess(t *testing.T) {
 }
 
 func TestServerMayPingBeforeItAnswersInitialize(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "pings first")
 	r.result(r.call("1", "echo", "1"))
 	commontest.EqualIn(t, "the ping was answered", `{"jsonrpc":"2.0","id":"are you there","result":{}}`, string(r.seen()[1]))
 }
 
 func TestRefusedHandshakeSaysWhatTheServerSaid(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "refuses", func(s *Server) { s.Env["API_KEY"] = "sk-123456789" })
 	f := r.failure(r.call(`"a"`, "echo", "1"))
 	if f.ID != `"a"` || f.Code != -32603 || f.Message != `server "fake": refused initialize: bad key *** (-32602)` {
@@ -93,7 +88,6 @@ func TestRefusedHandshakeSaysWhatTheServerSaid(t *testing.T) {
 }
 
 func TestRequestCancelledBeforeTheProcessIsReadyNeverReachesIt(t *testing.T) {
-	t.Parallel()
 	file := filepath.Join(t.TempDir(), "gate")
 	r := newRig(t, "waits for the gate", func(s *Server) { s.Env[gate] = file })
 	a, b := r.call("1", "echo", "1"), r.call("2", "echo", "2")
@@ -107,7 +101,6 @@ func TestRequestCancelledBeforeTheProcessIsReadyNeverReachesIt(t *testing.T) {
 }
 
 func TestResponseToNothingThatTheProcessGotIsDropped(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "answers too early")
 	commontest.Equal(t, `{"echo":1}`, string(r.result(r.call("1", "echo", "1"))))
 	r.result(r.callAs("s", "2", "say", strconv.Quote(`{"jsonrpc":"2.0","id":1,"result":{"other":1}}`+"\n"+done+"\n")))
@@ -118,7 +111,6 @@ func TestResponseToNothingThatTheProcessGotIsDropped(t *testing.T) {
 }
 
 func TestProgressTokenOfTheClientsInitializeIsNotTakenForARequests(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	r.Deliver(Delivery{
 		ID: "d", Session: "s", Init: json.RawMessage(`{"protocolVersion":"2025-06-18","_meta":{"progressToken":3}}`),

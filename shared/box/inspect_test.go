@@ -33,7 +33,6 @@ func (b *Box) Processes() []ProcessStatus {
 	return all
 }
 
-// Counts returns what the box has dropped so far.
 func (b *Box) Counts() dropped {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -88,7 +88,6 @@ func calls(t *testing.T, k *keeperHand, want ...string) {
 }
 
 func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
-	t.Parallel()
 	k := &keeperHand{}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
 	k.alive = func() bool {
@@ -102,7 +101,6 @@ func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
 }
 
 func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
-	t.Parallel()
 	saving, goOn := make(chan struct{}), make(chan struct{})
 	k := &keeperHand{save: func(context.Context) error {
 		close(saving)
@@ -131,7 +129,6 @@ func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
 }
 
 func TestRequestsEndBeforeTheWorkspaceIsSaved(t *testing.T) {
-	t.Parallel()
 	goOn := make(chan struct{})
 	k := &keeperHand{save: func(context.Context) error {
 		<-goOn
@@ -153,7 +150,6 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 		"stop reading":  {"restore s", "save s"}, // it is killed, and was idle
 	} {
 		t.Run(tool, func(t *testing.T) {
-			t.Parallel()
 			k := &keeperHand{}
 			r, _ := withKeeper(t, "deaf to sigterm", k)
 			r.hurry()
@@ -174,7 +170,6 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 }
 
 func TestWorkspaceThatCannotBeRestoredStartsNothing(t *testing.T) {
-	t.Parallel()
 	k := &keeperHand{restore: &provision.Error{Phase: provision.SessionCreate, Err: errors.New("restore the workspace: key hunter22 is wrong")}}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
 	f := r.failure(r.call("1", "echo", "{}"))
@@ -184,7 +179,6 @@ func TestWorkspaceThatCannotBeRestoredStartsNothing(t *testing.T) {
 }
 
 func TestEndedSessionIsForgottenAndNotSaved(t *testing.T) {
-	t.Parallel()
 	k := &keeperHand{}
 	r, removed := withKeeper(t, "plain", k)
 	r.result(r.call("1", "echo", "{}"))
@@ -197,7 +191,6 @@ func TestEndedSessionIsForgottenAndNotSaved(t *testing.T) {
 }
 
 func TestCloseWaitsForWhatIsSavedAsLongAsItHasTime(t *testing.T) {
-	t.Parallel()
 	begun := make(chan struct{})
 	given := make(chan error, 1)
 	k := &keeperHand{save: func(ctx context.Context) error {
@@ -227,7 +220,6 @@ func TestCloseWaitsForWhatIsSavedAsLongAsItHasTime(t *testing.T) {
 }
 
 func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
-	t.Parallel()
 	r, _ := withKeeper(t, "plain", &keeperHand{}, func(s *Server) { s.Env["MEMORY"] = WorkspaceVariable + "/memory.json" })
 	var env []string
 	commontest.OK(t, json.Unmarshal(r.result(r.call("1", "env", "{}")), &env))
@@ -242,7 +234,6 @@ func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
 }
 
 func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
-	t.Parallel()
 	k := &keeperHand{}
 	r, removed := withKeeper(t, "plain", k, func(s *Server) { s.Idle, s.Kept = 20*time.Millisecond, ScopePrincipal })
 	c := r
@@ -256,7 +247,6 @@ func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
 }
 
 func TestWhatASharedProcessHasKeptOutlivesEverySession(t *testing.T) {
-	t.Parallel()
 	k := &keeperHand{}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle, s.Scope = 20*time.Millisecond, ScopePrincipal })
 	c := r

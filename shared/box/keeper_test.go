@@ -245,7 +245,6 @@ func newAsleep(t *testing.T) *asleep {
 
 func (a *asleep) store() string { return filepath.Join(a.dir, "snapshots") }
 
-// images returns the images that are kept.
 func (a *asleep) images() []string {
 	a.t.Helper()
 	all, err := filepath.Glob(filepath.Join(a.store(), "*", "*.memory"))

@@ -37,7 +37,6 @@ func TestLogTellsTheLifeOfAProcess(t *testing.T) {
 		"nothing could be started": {command: "/no/such/program", end: func(*rig) {}, want: "/no/such/program"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			kept := &page{}
 			r := newRig(t, "normal", func(s *Server) {
 				s.Command = cmp.Or(c.command, s.Command)
@@ -54,7 +53,6 @@ func TestLogTellsTheLifeOfAProcess(t *testing.T) {
 }
 
 func TestPasswordOfTheMachinesProxyIsHidden(t *testing.T) {
-	t.Parallel()
 	kept := &page{}
 	r := newRig(t, "normal", func(s *Server) {
 		s.Base = map[string]string{"https_proxy": "http://ada:hunter%2022@proxy.example:3128", "HTTP_PROXY": "bob:swordfish@proxy.example"}

@@ -133,7 +133,6 @@ func (r *rig) asks(stream string) (events []Output, s *Suspension) {
 }
 
 func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "modern")
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":`+modernInit+`}`)
 	want := `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"serverInfo":{"name":"fake","version":"2"}}`
@@ -147,7 +146,6 @@ func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
 }
 
 func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
-	t.Parallel()
 	r := modern(t)
 	r.result(r.deliverIn("s", "pid"))
 	r.result(r.deliverIn("other", "pid"))
@@ -155,7 +153,6 @@ func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
 }
 
 func TestServerThatIsWronglyTakenForModernIsSpokenToInItsEra(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "", func(s *Server) { s.Env[behaviour], s.Era = "usual", wire.ModernOnly })
 	commontest.Equal(t, `{"echo":"x"}`, string(r.result(r.call("1", "echo", `"x"`))))
 	commontest.Equal(t, wire.LegacyOnly, r.Era())
@@ -163,7 +160,6 @@ func TestServerThatIsWronglyTakenForModernIsSpokenToInItsEra(t *testing.T) {
 
 // Package bridge tests what the server is told of the client.
 func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T) {
-	t.Parallel()
 	r := modern(t)
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"echo","arguments":{"n":1.0},"_meta":{"progressToken":"p"}}}`)
 	e := r.final(t, "d1")
@@ -179,7 +175,6 @@ func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T
 }
 
 func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
-	t.Parallel()
 	r := modern(t)
 	for i, raw := range []string{
 		`"method":"logging/setLevel","params":{"level":"debug"}`, `"method":"ping"`,
@@ -199,7 +194,6 @@ func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 }
 
 func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
-	t.Parallel()
 	r := modern(t)
 	stream := string(storage.NewStreamID())
 	call := `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"twice","arguments":{"x":1.0},"_meta":{"progressToken":"p"}}}`
@@ -239,7 +233,6 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 }
 
 func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
-	t.Parallel()
 	r := modern(t)
 	stream := string(storage.NewStreamID())
 	r.deliverAs(stream, 0, `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"twice"}},`+
@@ -259,7 +252,6 @@ func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
 }
 
 func TestInputThatCannotBeHadEndsTheCall(t *testing.T) {
-	t.Parallel()
 	r := modern(t)
 	for tool, want := range map[string]struct {
 		code  wire.Code
@@ -276,7 +268,6 @@ func TestInputThatCannotBeHadEndsTheCall(t *testing.T) {
 }
 
 func TestServerThatWantsToBeCalledAgainIs(t *testing.T) {
-	t.Parallel()
 	r := modern(t)
 	commontest.Equal(t, `"+++"`, string(wire.Lookup(r.result(r.deliverIn("s", "busy")), "params", "requestState")))
 }
@@ -302,7 +293,6 @@ func TestServerThatWantsToBeCalledAgainForEverIsGivenUp(t *testing.T) {
 }
 
 func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "modern", func(s *Server) { s.Scope = ScopeShared })
 	for name, level := range map[string]string{"one": "", "two": "error"} {
 		stream := r.as(name, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`, func(d *Delivery) {
@@ -318,7 +308,6 @@ func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
 }
 
 func TestCancelReachesAModernServer(t *testing.T) {
-	t.Parallel()
 	r := modern(t)
 	r.result(r.deliverIn("s", "pid")) // it is ready
 	call := r.deliver(`{"jsonrpc":"2.0","id":"mine","method":"tools/call","params":{"name":"busy for ever"}}`)
@@ -336,7 +325,6 @@ func (r *rig) ask(session, stream, method, params string) string {
 	return r.as(session, raw, func(d *Delivery) { d.ID, d.Init = storage.StreamID(stream), bridge.Superset(nil) })
 }
 
-// begun counts the processes that were started so far.
 func (r *rig) begun() (n int) {
 	for _, v := range r.left() {
 		if s, ok := v.(ProcessStatus); ok && s.State == Started {
@@ -365,7 +353,6 @@ func TestRequestOfAModernClientPassesToAModernServerAsItIs(t *testing.T) {
 }
 
 func TestRequestOfAModernClientIsPutAsALegacyServerKnowsIt(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "refuses the probe")
 	var seen []json.RawMessage
 	commontest.OK(t, json.Unmarshal(r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"seen","inputResponses":{"a":{}},"requestState":"mine",`)), &seen))
@@ -400,7 +387,6 @@ func TestServerIsSpokenToInTheEraThatItAnswersIn(t *testing.T) {
 		"it refuses both":                  {how: "refuses", begun: []int{2}, refuse: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, c.how, func(s *Server) { s.ProbeTime, s.Scope = c.probe, c.scope })
 			r.hurry()
 			for i, want := range c.begun {
@@ -419,7 +405,6 @@ func TestServerIsSpokenToInTheEraThatItAnswersIn(t *testing.T) {
 }
 
 func TestMethodsOfAModernClientAreRefusedToALegacyOne(t *testing.T) {
-	t.Parallel()
 	r := modern(t)
 	for _, method := range []string{wire.MethodDiscover, wire.MethodListen} {
 		commontest.EqualIn(t, "code", wire.CodeMethodNotFound, r.failure(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"notifications":{}}}`)).Code)

@@ -21,7 +21,6 @@ func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
 		"normal, held": {"normal", true, []string{"tools"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, tt.how)
 			for i, moved := range []bool{true, false, true} { // at the last one the process runs already
 				r.result(r.as("s", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"ping"}`, i), func(d *Delivery) { d.Moved, d.Held = moved, tt.held }))

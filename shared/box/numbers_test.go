@@ -52,7 +52,6 @@ func TestNumbersOfOpenRequestsAreDifferent(t *testing.T) {
 	k.wantOut(`a!: {"jsonrpc":"2.0","id":1,"result":{}}`)
 }
 
-// A server must not write a message that the box and the client read in two ways.
 func TestServerSaysNothingThatIsReadInTwoWays(t *testing.T) {
 	r := newRig(t, "normal")
 	for name, test := range map[string]struct{ says, fails string }{
@@ -69,7 +68,6 @@ func TestServerSaysNothingThatIsReadInTwoWays(t *testing.T) {
 	commontest.EqualIn(t, "the client is told", `{"jsonrpc":"2.0","id":1,"result":{"a":1}}`, string(r.final(t, stream).Raw))
 }
 
-// A client may report progress only for a question that the process asked it.
 func TestClientTellsProgressOfItsOwnQuestionsOnly(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	const init = `{"sampling":{}}`

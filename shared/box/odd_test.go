@@ -17,8 +17,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A message in an odd form that can mean one thing only is taken for that: in answers to
-// the box's own initialize, and to a client's call.
 func TestAnswerInAnOddFormIsTaken(t *testing.T) {
 	for name, form := range map[string]string{
 		"a byte order mark":        "\uFEFF" + `{"jsonrpc":"2.0","id":%d,"result":%s}`,
@@ -107,7 +105,6 @@ func TestAnswerThatCannotBeUnderstoodEndsWhatWaitsForIt(t *testing.T) {
 
 const unnamedError = `{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"oops"}}`
 
-// An error without an id may be about the notification that the process got before the call.
 func TestErrorWithoutAnIDMayBeAboutANotification(t *testing.T) {
 	for name, answers := range map[string]bool{"a server that answers notifications": true, "a server that does not": false} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +148,6 @@ func asRaw(lines [][]byte) (all []json.RawMessage) {
 	return all
 }
 
-// An error without an id ends no call while it may be about another one.
 func TestErrorWithoutAnIDEndsTheOnlyCall(t *testing.T) {
 	inBubble(t, Server{}, func(t *testing.T, d dialogue) {
 		first, second := d.call("1", "t", "{}"), d.call("2", "t", "{}")
@@ -263,7 +259,6 @@ func TestAnAnswerWithoutRoomEndsItsCall(t *testing.T) {
 	commontest.Equal(t, 0, budget.Held())
 }
 
-// Whatever a server writes, no call waits after a line that looks like an answer to it.
 func TestNoCallWaitsAfterWhatLooksLikeItsAnswer(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test

@@ -64,7 +64,6 @@ func TestProcessRunsWhatTheStagerSays(t *testing.T) {
 	r.state(t, Started)
 }
 
-// The error has the phase, the exit code and the stderr that the stager reported.
 func TestFailureOfTheStagerIsTold(t *testing.T) {
 	code := 17
 	for _, c := range []struct {

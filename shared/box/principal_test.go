@@ -34,7 +34,6 @@ func (r *rig) actsFor(principal, token string, until time.Time, id, tool string)
 	})
 }
 
-// variable returns a variable of the process's environment.
 func (r *rig) variable(stream, name string) string {
 	r.t.Helper()
 	var env []string
@@ -48,7 +47,6 @@ func (r *rig) variable(stream, name string) string {
 }
 
 func TestAProcessHasTheTokenOfItsPrincipalOnly(t *testing.T) {
-	t.Parallel()
 	for _, scope := range []Scope{ScopeSession, ScopePrincipal} {
 		r := newRig(t, "normal", acting("Bearer ${principal:github}"), func(s *Server) { s.Scope = scope })
 		for _, who := range []string{"ada", "bob", "ada"} {
@@ -58,14 +56,12 @@ func TestAProcessHasTheTokenOfItsPrincipalOnly(t *testing.T) {
 }
 
 func TestAVariableWithoutAValueIsLeftOut(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal", acting("${principal:github}"))
 	commontest.Equal(t, "(not set)", r.variable(r.actsFor("ada", "", time.Time{}, "1", "env"), "GITHUB_TOKEN"))
 	commontest.EqualIn(t, "once the principal has connected", "now there", r.variable(r.actsFor("ada", "now there", time.Time{}, "2", "env"), "GITHUB_TOKEN"))
 }
 
 func TestANewTokenStartsAnIdleProcessAnew(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal", acting("${principal:github}"))
 	soon := time.Now().Add(time.Minute)
 	first := r.result(r.actsFor("ada", "one", soon, "1", "pid"))
@@ -77,7 +73,6 @@ func TestANewTokenStartsAnIdleProcessAnew(t *testing.T) {
 }
 
 func TestAProcessWithATokenThatHasEndedGetsNoNewCall(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal", acting("${principal:github}"))
 	r.result(r.actsFor("ada", "one", time.Now().Add(-time.Second), "1", "pid"))
 	hang := r.actsFor("ada", "one", time.Now().Add(-time.Second), "2", "hang")
@@ -88,7 +83,6 @@ func TestAProcessWithATokenThatHasEndedGetsNoNewCall(t *testing.T) {
 }
 
 func TestATokenIsHiddenInWhatTheBoxPassesOn(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "exits", func(s *Server) {
 		s.Principal, s.Env["API_KEY"] = []string{"github"}, "${principal:github}"
 	})
@@ -99,7 +93,6 @@ func TestATokenIsHiddenInWhatTheBoxPassesOn(t *testing.T) {
 }
 
 func TestAServerThatReadsAFileIsNotStartedAnew(t *testing.T) {
-	t.Parallel()
 	k := &keeperHand{}
 	var place string
 	saved := make(chan []string, 1)

@@ -83,9 +83,7 @@ func TestProcessThatHangsIsReplacedForTheNextCall(t *testing.T) {
 		commontest.EqualIn(t, "the end is told as", "", d.state(t, Stopped).Detail)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if !old.keeping.atWork {
-			t.Error("its workspace would be saved")
-		}
+		commontest.EqualIn(t, "broken off at work", true, old.keeping.atWork)
 	})
 }
 
@@ -97,7 +95,6 @@ func (d *dialogue) replaced(next <-chan *playedChild) {
 	d.answersCall()
 }
 
-// Without a call that waits for it, a process may take its time.
 func TestProcessThatHangsStaysWhileNothingWaits(t *testing.T) {
 	withTools(t, func(t *testing.T, d dialogue, next <-chan *playedChild) {
 		ping, _ := d.timedOut()

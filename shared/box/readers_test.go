@@ -76,7 +76,6 @@ func (m meaning) compact() meaning {
 	return m
 }
 
-// named reports whether a method has a name among its params.
 func named(method string) bool {
 	return method == wire.MethodToolsCall || method == wire.MethodPromptsGet
 }

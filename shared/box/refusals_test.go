@@ -8,10 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// What the network of a server refuses is in the error of the call that met it, in the log,
-// and once in a report. An answer that is no error stays as it is.
 func TestARefusalIsInTheErrorOfTheCallThatMetIt(t *testing.T) {
-	t.Parallel()
 	kept := &page{}
 	r := newRig(t, "normal", func(s *Server) {
 		s.Refusals, s.Env["API_KEY"] = true, "s3cret-name"

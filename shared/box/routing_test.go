@@ -235,9 +235,7 @@ func TestQuestionGoesToTheCallItBelongsToAndItsAnswerBack(t *testing.T) {
 				t.Fatalf("the answer is not taken (%v)", err)
 			}
 			commontest.SameIn(t, "the process", []string{`{"jsonrpc":"2.0","id":9007199254740993,"result":{"r":1.0}}`}, k.sent)
-			if k.answer(nil, q, answer) {
-				t.Error("a second answer is taken")
-			}
+			commontest.EqualIn(t, "a second answer is taken", false, k.answer(nil, q, answer))
 		})
 	}
 }
@@ -251,9 +249,7 @@ func TestQuestionIsForgottenWithACallThatIsCancelled(t *testing.T) {
 		t.Errorf("open questions %q after the end of the call", open)
 	}
 	k.out = nil
-	if k.said(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`) {
-		t.Error("the server's cancel of it is passed")
-	}
+	commontest.EqualIn(t, "the server's cancel of it is passed", false, k.said(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`))
 	k.wantOut()
 }
 
@@ -270,9 +266,7 @@ func TestQuestionOutlivesACallThatTheServerAnswers(t *testing.T) {
 		t.Fatal("the question has not gone to the call that is left")
 	}
 	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
-	if !k.idle() {
-		t.Error("a question without a call keeps the box awake")
-	}
+	commontest.EqualIn(t, "idle with a question without a call", true, k.idle())
 	k.sent = nil
 	answer, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + q + `","result":{}}`))
 	if err != nil || !k.answer(nil, q, answer) {
@@ -304,9 +298,7 @@ func TestCancelledRequestEndsAndItsLateResponseIsDropped(t *testing.T) {
 	}
 	k.wantOut(`a!: {"jsonrpc":"2.0","id":"x","error":{"code":-32800,"message":"request cancelled by the client"}}`)
 	commontest.SameIn(t, "the process", []string{`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"bored"}}`}, k.sent)
-	if k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`) {
-		t.Error("the late response is passed")
-	}
+	commontest.EqualIn(t, "the late response is passed", false, k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`))
 	// The id is free again. The late response must not go to the new request.
 	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":"x","method":"m"}`)
 	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
@@ -322,9 +314,7 @@ func TestCancelOfNothingIsIgnored(t *testing.T) {
 			t.Errorf("requestId %s cancels something", id)
 		}
 	}
-	if k.cancelled(`{"jsonrpc":"2.0","method":"notifications/cancelled"}`) {
-		t.Error("a cancel without params cancels something")
-	}
+	commontest.EqualIn(t, "a cancel without params cancels something", false, k.cancelled(`{"jsonrpc":"2.0","method":"notifications/cancelled"}`))
 	if k.sent != nil {
 		t.Errorf("the process gets %q", k.sent)
 	}
@@ -338,9 +328,7 @@ func TestResponseToNothingIsDropped(t *testing.T) {
 			t.Errorf("a response to %s is passed", id)
 		}
 	}
-	if k.said(`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":""}}`) {
-		t.Error("a response to null is passed")
-	}
+	commontest.EqualIn(t, "a response to null is passed", false, k.said(`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":""}}`))
 	k.wantOut()
 }
 
@@ -351,9 +339,7 @@ func TestNeitherSideCanFillTheTables(t *testing.T) {
 			t.Fatalf("question %d is refused", i)
 		}
 	}
-	if k.said(`{"jsonrpc":"2.0","id":"one more","method":"roots/list"}`) {
-		t.Error("one question too many is taken")
-	}
+	commontest.EqualIn(t, "one question too many is taken", false, k.said(`{"jsonrpc":"2.0","id":"one more","method":"roots/list"}`))
 	m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", maxID) + `","method":"m"}`))
 	commontest.OK(t, err)
 	if _, refused := k.add(&stream{}, m); refused == nil || refused.Code != wire.CodeInvalidRequest {
@@ -362,7 +348,6 @@ func TestNeitherSideCanFillTheTables(t *testing.T) {
 }
 
 func TestRequestInFlightTwiceIsRefusedAndTheFirstGoesOn(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	first := r.call(`"x"`, "ask", `"q1"`)
 	q := r.event(t, first)
@@ -378,7 +363,6 @@ func TestRequestInFlightTwiceIsRefusedAndTheFirstGoesOn(t *testing.T) {
 }
 
 func TestQuestionsAreListedUntilTheyAreAnswered(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	a := r.call("1", "ask", `"one"`)
 	first, _ := wire.String(wire.Lookup(r.event(t, a).Raw, "id"))

@@ -22,12 +22,10 @@ func (r *rig) callAs(session, id, tool, arguments string, change ...func(*Delive
 	return r.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t"}}}`, id, tool, arguments), change...)
 }
 
-// saysIn has the server write lines during a call of a session.
 func (r *rig) saysIn(session, id string, lines ...string) string {
 	return r.callAs(session, id, "say", strconv.Quote(strings.Join(lines, "\n")+"\n"))
 }
 
-// hear waits for the next event of a stream of a session.
 func (r *rig) hear(session, stream string) Output {
 	r.t.Helper()
 	return find(r.t, r.recorder, session+" on "+strconv.Quote(stream), func(e Output) bool { return string(e.Session) == session && string(e.Stream) == stream })
@@ -72,7 +70,6 @@ func TestWhoSharesAProcess(t *testing.T) {
 		"": {0, 1, 2, 3}, ScopeSession: {0, 1, 2, 3}, ScopePrincipal: {0, 0, 2, 3}, ScopeShared: {0, 0, 0, 0},
 	} {
 		t.Run(string(scope), func(t *testing.T) {
-			t.Parallel()
 			c := newCrowd(t, scope)
 			pids := map[string]int{}
 			for i, session := range []string{"ann/1", "ann/2", "bob/1", "/unknown"} {
@@ -87,7 +84,6 @@ func TestWhoSharesAProcess(t *testing.T) {
 }
 
 func TestEqualIdsAndTokensOfSessionsThatShareAreToldApart(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	hangs := c.callAs("ann/1", "1", "hang", "0")
 	works := c.saysIn("bob/1", "1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":$TOKEN,"progress":1}}`, done)
@@ -103,7 +99,6 @@ func TestEqualIdsAndTokensOfSessionsThatShareAreToldApart(t *testing.T) {
 }
 
 func TestASessionCancelsItsOwnCallsOnly(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	c.result(c.callAs("ann/1", "0", "echo", "0")) // it is ready
 	hangs, other := c.callAs("ann/1", "1", "hang", "0"), c.callAs("bob/1", "2", "hang", "0")
@@ -124,7 +119,6 @@ func TestASessionCancelsItsOwnCallsOnly(t *testing.T) {
 }
 
 func TestWhatBelongsToNoCallIsToldToEverySession(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
 	c.result(c.saysIn("bob/1", "1", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, done))
@@ -137,7 +131,6 @@ func TestWhatBelongsToNoCallIsToldToEverySession(t *testing.T) {
 }
 
 func TestAQuestionOfACallGoesToItsSessionAndNobodyElseAnswersIt(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	c.result(c.callAs("bob/1", "1", "echo", "0", withInit(`{"sampling":{}}`)))
 	asks := c.callAs("ann/1", "1", "ask", "7", withInit(`{"sampling":{}}`))
@@ -152,7 +145,6 @@ func TestAQuestionOfACallGoesToItsSessionAndNobodyElseAnswersIt(t *testing.T) {
 }
 
 func TestAQuestionIsRefusedWhenItMayBeOfSeveralPrincipals(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	refused := func(asks string, want wire.Code) {
 		t.Helper()
@@ -177,7 +169,6 @@ func TestAQuestionIsRefusedWhenItMayBeOfSeveralPrincipals(t *testing.T) {
 }
 
 func TestAQuestionOfNoCallGoesToTheNewestSessionThatCanAnswer(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	for session, capabilities := range map[string]string{"ann/1": `{"roots":{}}`, "bob/1": `{"roots":{}}`} {
 		c.result(c.callAs(session, "1", "echo", "0", withInit(capabilities)))
@@ -201,7 +192,6 @@ func TestAQuestionOfNoCallGoesToTheNewestSessionThatCanAnswer(t *testing.T) {
 }
 
 func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	level := func(session, id, level string) {
 		c.result(c.as(session, `{"jsonrpc":"2.0","id":`+id+`,"method":"logging/setLevel","params":{"level":"`+level+`"}}`,
@@ -224,7 +214,6 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 }
 
 func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	const params = `"params":{"uri":"x:/a"}}`
 	subscribed := func(d *Delivery) { d.Level, d.Subscribed = "info", []string{"x:/a"} }
@@ -245,7 +234,6 @@ func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 }
 
 func TestALaterInitializeIsAnsweredByTheProcessThatIsThere(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 	first, second := c.result(c.as("ann/1", initialize)), c.result(c.as("bob/1", initialize))
@@ -257,7 +245,6 @@ func TestALaterInitializeIsAnsweredByTheProcessThatIsThere(t *testing.T) {
 }
 
 func TestAnOlderClientOfASharedProcessIsToldItsOwnVersion(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	for i, version := range []string{wire.V20250618, wire.V20241105, wire.V20250618, wire.V20251125} {
 		want := min(version, wire.V20250618) // the process speaks that of the first client
@@ -269,7 +256,6 @@ func TestAnOlderClientOfASharedProcessIsToldItsOwnVersion(t *testing.T) {
 }
 
 func TestTheEndOfASessionLeavesTheProcessToTheOthers(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopePrincipal)
 	pid := string(c.result(c.callAs("ann/1", "1", "pid", "0")))
 	hangs := c.callAs("ann/2", "1", "hang", "0")
@@ -282,7 +268,6 @@ func TestTheEndOfASessionLeavesTheProcessToTheOthers(t *testing.T) {
 }
 
 func TestAProcessHasABoundedNumberOfSessions(t *testing.T) {
-	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	c.callAs("ann/1", "1", "hang", "0")
 	for i := range maxMembers + 10 {

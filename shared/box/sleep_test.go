@@ -33,14 +33,12 @@ func (r *rig) asleep() {
 	commontest.Eventually(r.t, "the box is saved", func() bool { _, ok := r.IdleSince(); return ok })
 }
 
-// ends closes a box in order.
 func (r *rig) ends() {
 	r.t.Helper()
 	commontest.OK(r.t, r.Close(r.t.Context(), 0))
 }
 
 func TestMemoryLastsOverSleepsAndOverBoxes(t *testing.T) {
-	t.Parallel()
 	a := newAsleep(t)
 	count := 0
 	for box := range 3 {
@@ -73,9 +71,7 @@ func TestMemoryLastsOverSleepsAndOverBoxes(t *testing.T) {
 	}
 }
 
-// A box that is closed while its process is idle, or at work, keeps the memory.
 func TestMemoryLastsOverTheEndOfABox(t *testing.T) {
-	t.Parallel()
 	a := newAsleep(t)
 	r := a.box(func(s *Server) { s.Idle = time.Hour })
 	r.counted(r.call("1", "count", `{}`))
@@ -95,7 +91,6 @@ func TestMemoryLastsOverTheEndOfABox(t *testing.T) {
 }
 
 func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
-	t.Parallel()
 	a := newAsleep(t)
 	r := a.box()
 	first := r.counted(r.call("1", "count", `{}`))
@@ -130,7 +125,6 @@ func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
 // wakes the process, in this box or in a later one, and so does an answer that comes while the
 // process falls asleep. Without the memory nobody hears of it.
 func TestAnAnswerOutsideOfCallsWakesTheProcessThatAsked(t *testing.T) {
-	t.Parallel()
 	a := newAsleep(t)
 	r := a.box()
 	asks := func(id string) (answer string) {
@@ -187,7 +181,6 @@ func (r *rig) nod(session string) {
 
 // The fake keeper reads and writes in parts, and stops between any two of them.
 func TestEachRequestEndsOnceWheneverAProcessIsFrozen(t *testing.T) {
-	t.Parallel()
 	a := newAsleep(t)
 	r := a.box(func(s *Server) { s.Idle = time.Hour })
 	r.counted(r.call("1", "count", `{}`))
@@ -254,7 +247,6 @@ func TestMemoryThatCannotBeUsedIsLostWithoutAnError(t *testing.T) {
 		"cannot freeze": {keeper: "cannot freeze", why: "it has a device open"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			a := newAsleep(t)
 			commontest.OK(t, os.WriteFile(filepath.Join(a.dir, "build"), []byte("1"), 0o600))
 			keeper := func(how string) func(*Server) {
@@ -277,10 +269,7 @@ func TestMemoryThatCannotBeUsedIsLostWithoutAnError(t *testing.T) {
 	}
 }
 
-// A call that waits ends with an error if the memory in which it waits is lost. Others go to the
-// process that starts anew.
 func TestACallThatWaitsEndsWithItsMemory(t *testing.T) {
-	t.Parallel()
 	a := newAsleep(t)
 	r := a.box()
 	waits := r.call("1", "ask", `{}`)
@@ -295,7 +284,6 @@ func TestACallThatWaitsEndsWithItsMemory(t *testing.T) {
 
 // Who stops a process wants another one.
 func TestAProcessThatAnOperatorStopsKeepsNoMemory(t *testing.T) {
-	t.Parallel()
 	a := newAsleep(t)
 	r := a.box(func(s *Server) { s.Idle = time.Hour })
 	r.counted(r.call("1", "count", `{}`))

@@ -64,7 +64,6 @@ func TestProcessThatWaitsForItsStartCanBeStopped(t *testing.T) {
 }
 
 func TestManyCallersAtOnceStartOneProcess(t *testing.T) {
-	t.Parallel()
 	var starts atomic.Int64
 	change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 		starts.Add(1)
@@ -91,7 +90,6 @@ func TestManyCallersAtOnceStartOneProcess(t *testing.T) {
 }
 
 func TestClientThatWaitsIsToldHowFarTheStartIs(t *testing.T) {
-	t.Parallel()
 	change, _ := with(func(_ context.Context, _ string, tell func(provision.Progress)) (provision.Launch, error) {
 		tell(provision.Progress{Phase: provision.SessionCreate, Text: "copying the workspace"})
 		tell(provision.Progress{Phase: provision.DepInstall, Text: "installing with hunter22"})
@@ -119,7 +117,6 @@ func TestClientThatWaitsIsToldHowFarTheStartIs(t *testing.T) {
 }
 
 func TestOneMoreProcessTakesTheRoomOfTheIdlest(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.MaxProcesses = 2 })
 	first := string(r.result(r.deliverIn("a", "pid")))
 	second := string(r.result(r.deliverIn("b", "pid")))
@@ -143,7 +140,6 @@ func TestOneMoreProcessTakesTheRoomOfTheIdlest(t *testing.T) {
 // A machine whose memory is full starts no process. That is no failure of the server, so its next
 // start does not wait.
 func TestAFullMachineRefusesANewProcess(t *testing.T) {
-	t.Parallel()
 	var free atomic.Int64
 	r := newRig(t, "normal", func(s *Server) {
 		s.Memory = guard.NewMemory(func() (int64, int64, bool) { return free.Load(), 1 << 30, true })
@@ -173,7 +169,6 @@ func TestAFullMachineRefusesANewProcess(t *testing.T) {
 
 // L-32: a process that is being stopped counts against MaxProcesses until it has ended.
 func TestOneMoreProcessIsRefusedWhenAllAreAtWork(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.MaxProcesses = 2 })
 	r.deliverIn("a", "hang")
 	hang := r.deliverIn("b", "hang")
@@ -192,7 +187,6 @@ func TestOneMoreProcessIsRefusedWhenAllAreAtWork(t *testing.T) {
 }
 
 func TestRoomOfAProcessIsGivenOnce(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.MaxProcesses = 1 })
 	r.result(r.deliverIn("a", "pid"))
 	b, c := r.deliverIn("b", "pid"), r.deliverIn("c", "pid")
@@ -233,7 +227,6 @@ func code(n int) proc.Exit { return proc.Exit{Code: &n} }
 
 // L-35: a start that takes long holds up no other start.
 func TestSessionsStartBesideOneAnother(t *testing.T) {
-	t.Parallel()
 	gate := make(chan struct{})
 	change, _ := with(func(ctx context.Context, process string, _ func(provision.Progress)) (provision.Launch, error) {
 		if process == "slow" {

@@ -15,7 +15,6 @@ import (
 )
 
 func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.Idle = 100 * time.Millisecond })
 	first := r.result(r.call("1", "pid", "0"))
 	s := r.state(t, Stopped)
@@ -37,7 +36,6 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 	}
 }
 
-// A client that has asked for log messages is told what its session has lost.
 func TestAClientIsToldThatTheMemoryOfItsServerIsGone(t *testing.T) {
 	const meta = `,"_meta":{"io.modelcontextprotocol/logLevel":"info"}`
 	for name, test := range map[string]struct {
@@ -67,18 +65,13 @@ func TestAProcessIsKeptAwakeByItsClientAndNotByItself(t *testing.T) {
 			time.Sleep(29 * time.Second)
 			d.hears(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
 		}
-		if d.asleep() {
-			t.Error("its time to be idle has not begun anew")
-		}
+		commontest.EqualIn(t, "its time to be idle has not begun anew", false, d.asleep())
 		time.Sleep(3 * time.Second)
-		if !d.asleep() {
-			t.Error("it is awake")
-		}
+		commontest.EqualIn(t, "it is asleep", true, d.asleep())
 	})
 }
 
 func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
-	t.Parallel()
 	begin := time.Now()
 	r := newRig(t, "normal")
 	made, idle := r.IdleSince()
@@ -102,7 +95,6 @@ func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
 }
 
 func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	r.block = make(chan struct{})
 	r.deliver(`no message`)
@@ -114,7 +106,6 @@ func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
 }
 
 func TestIdIsTakenUntilTheOldProcessHasEndedItsRequest(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "deaf to sigterm")
 	hang := r.call("1", "hang", "0")
 	r.state(t, Ready)
@@ -124,7 +115,6 @@ func TestIdIsTakenUntilTheOldProcessHasEndedItsRequest(t *testing.T) {
 }
 
 func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "deaf to sigterm")
 	r.hurry()
 	hang := r.call("1", "hang", "0")
@@ -144,20 +134,16 @@ func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 }
 
 func TestNewProcessWaitsForTheOldOneOfItsSession(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "deaf to sigterm")
 	r.hurry()
 	r.result(r.call("1", "echo", "0"))
 	old := r.state(t, Ready).PID
 	r.StopSession("s")
 	r.result(r.call("1", "echo", "0"))
-	if commontest.Alive(old) {
-		t.Error("two processes of one session ran at once")
-	}
+	commontest.EqualIn(t, "two processes of one session ran at once", false, commontest.Alive(old))
 }
 
 func TestProcessThatWaitsForItsTurnCanBeStopped(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "deaf to sigterm")
 	r.result(r.call("1", "echo", "0"))
 	r.StopSession("s")
@@ -173,7 +159,6 @@ func TestChildrenLeftInTheGroupAreKilled(t *testing.T) {
 		"when it dies":       func(r *rig) { r.call("9", "die", "0") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "normal")
 			child, err := strconv.Atoi(string(r.result(r.call("1", "fork", "0"))))
 			if err != nil || !commontest.Alive(child) {
@@ -187,7 +172,6 @@ func TestChildrenLeftInTheGroupAreKilled(t *testing.T) {
 }
 
 func TestChildThatLeftTheGroupHoldsUpNothing(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	hang := r.call("1", "hang", "0")
 	away, err := strconv.Atoi(string(r.result(r.call("2", "leave group", "0"))))
@@ -199,7 +183,6 @@ func TestChildThatLeftTheGroupHoldsUpNothing(t *testing.T) {
 }
 
 func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	var pids []int
 	var open []string
@@ -223,7 +206,6 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 }
 
 func TestCloseLetsCallsInFlightEnd(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	d := r.call("1", "ask", `"e"`)
 	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
@@ -247,7 +229,6 @@ func TestACallThatNeverReachedItsProcessEndsWithIt(t *testing.T) {
 		"the box was shut down": func(r *rig) { commontest.OK(r.t, r.Close(r.t.Context(), 0)) },
 	} {
 		t.Run(why, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "silent")
 			r.hurry()
 			waits := r.call("1", "echo", "0")
@@ -261,7 +242,6 @@ func TestACallThatNeverReachedItsProcessEndsWithIt(t *testing.T) {
 }
 
 func TestCloseKillsWhenItsTimeIsOver(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "deaf to sigterm")
 	r.result(r.call("1", "echo", "0"))
 	pid := r.state(t, Ready).PID
@@ -273,8 +253,8 @@ func TestCloseKillsWhenItsTimeIsOver(t *testing.T) {
 	commontest.Eventually(t, "the process is gone", func() bool { return !commontest.Alive(pid) })
 }
 
-// This test is not parallel, because it counts the goroutines of this program.
 func TestNoGoroutineIsLeftBehind(t *testing.T) {
+	beside.Store(t, false) // it counts the goroutines of this program
 	before := runtime.NumGoroutine()
 	for _, how := range []string{"normal", "exits", "refuses", "deaf to sigterm"} {
 		r := newRig(t, how)

@@ -13,7 +13,6 @@ import (
 )
 
 func TestBatchIsOneStreamThatEndsOnce(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	d := r.deliver(" [ {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"},\n{\"jsonrpc\":\"2.0\",\"method\":\"notifications/roots/list_changed\"}, {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"prompts/list\"},{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"ping\"}]")
 	var got []string
@@ -27,7 +26,6 @@ func TestBatchIsOneStreamThatEndsOnce(t *testing.T) {
 }
 
 func TestBatchOfTheServerIsUnpacked(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	d := r.call(`"c"`, "say", `"[{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}, 5, {\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{\"a\":1.0}}]\n"`)
 	if e := r.event(t, d); e.Final || string(wire.Lookup(e.Raw, "method")) != `"notifications/message"` {
@@ -39,7 +37,6 @@ func TestBatchOfTheServerIsUnpacked(t *testing.T) {
 }
 
 func TestMessageThatCannotBeReadEndsItsStream(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	for raw, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":7`:             "null -32700",
@@ -54,7 +51,6 @@ func TestMessageThatCannotBeReadEndsItsStream(t *testing.T) {
 }
 
 func TestEventsCarryTheTicketOfTheirDelivery(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	hang := r.call("1", "hang", "0") // ticket t1
 	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
@@ -66,7 +62,6 @@ func TestEventsCarryTheTicketOfTheirDelivery(t *testing.T) {
 }
 
 func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	d := r.call("1", "ask", `"e"`)
 	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
@@ -89,7 +84,6 @@ func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
 }
 
 func TestClosedStreamDropsWhatTheSinkHasNotTaken(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	r.block = make(chan struct{})
 	d := r.call("1", "echo", "0")
@@ -101,7 +95,6 @@ func TestClosedStreamDropsWhatTheSinkHasNotTaken(t *testing.T) {
 }
 
 func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	d := r.call("1", "hang", "0")
 	r.Deliver(Delivery{ID: storage.StreamID(d), Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
@@ -110,7 +103,6 @@ func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
 }
 
 func TestResponsesInADeliveryAreDropped(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	r.deliver(`{"jsonrpc":"2.0","id":1,"result":{}}`)
 	commontest.EqualIn(t, "counts unknown", 1, r.Counts().Unknown)
@@ -118,13 +110,11 @@ func TestResponsesInADeliveryAreDropped(t *testing.T) {
 }
 
 func TestEventIsOneLineOfUTF8(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	d := r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\r\"id\":$ID,\r\"result\":\"a\\xffb\"}\r\n"`)
 	commontest.Equal(t, `{"jsonrpc":"2.0","id":1,"result":"a�b"}`, string(r.final(t, d).Raw))
 }
 
-// FuzzOutput has a server write random output, before and after the handshake.
 func FuzzOutput(f *testing.F) {
 	for _, s := range []string{
 		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","id":2,"result":{}}`,
@@ -172,7 +162,6 @@ func FuzzOutput(f *testing.F) {
 }
 
 func TestSlowCallIsCancelledAndTheProcessLivesOn(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = 50 * time.Millisecond })
 	pid := r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"test/pid"}`))
 	f := r.failure(r.call("2", "hang", "0"))
@@ -193,9 +182,7 @@ func TestARequestThatIsNoCallHasTheDeadlineToo(t *testing.T) {
 	})
 }
 
-// A box is not idle while a request is in flight, also if another one of its delivery has ended.
 func TestABoxWithARequestInFlightIsNotIdle(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "normal")
 	batch := r.deliver(`[{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"hang"}},{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"hang"}}]`)
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)

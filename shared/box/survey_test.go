@@ -57,7 +57,6 @@ const (
 )
 
 func TestFreshProcessIsAskedForItsLists(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "lists", surveys)
 	plain, rich, same := r.told("1", plainClient), r.told("2", richClient), r.told("3", sameClient)
 	var hashes map[string]string
@@ -75,7 +74,6 @@ func TestFreshProcessIsAskedForItsLists(t *testing.T) {
 }
 
 func TestProcessThatKnowsItsPrincipalIsComparedWithItsOwn(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "lists", surveys, func(s *Server) { s.Scope = ScopePrincipal })
 	one, two := r.told("1", plainClient), r.told("2", plainClient)
 	if !one.Own || !two.Own || one.Kind == two.Kind {
@@ -83,9 +81,7 @@ func TestProcessThatKnowsItsPrincipalIsComparedWithItsOwn(t *testing.T) {
 	}
 }
 
-// A process that cannot list now is not compared, and one that nobody compares is not asked.
 func TestProcessThatIsNotComparedSaysNothing(t *testing.T) {
-	t.Parallel()
 	for name, r := range map[string]*rig{"fails": newRig(t, "lists and fails", surveys), "is not asked": newRig(t, "lists")} {
 		t.Run(name, func(t *testing.T) {
 			r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"resources/templates/list"}`))
@@ -101,7 +97,6 @@ func TestProcessThatIsNotComparedSaysNothing(t *testing.T) {
 }
 
 func TestStatelessProcessIsAskedForItsListsInItsOwnProtocol(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "modern", surveys)
 	r.told("s", plainClient)
 	commontest.Contains(t, "it has", `"method":"tools/list","params":{"_meta":{`, string(r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"test/seen"}`))))

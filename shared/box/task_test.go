@@ -65,7 +65,6 @@ func (f *fake) finish(m wire.Message) {
 }
 
 func TestToolThatRunsAsATaskOnlyIsRunAsOne(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "tasks")
 	stream := r.deliver(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"works","arguments":{"n":9007199254740993},"_meta":{"progressToken":"p"}}}`)
 	commontest.EqualIn(t, "the first event", `"p"`, string(wire.Lookup(r.event(t, stream).Raw, "params", "progressToken")))
@@ -86,7 +85,6 @@ func TestToolThatRunsAsATaskOnlyIsRunAsOne(t *testing.T) {
 }
 
 func TestClientsAreNotToldOfTasksOfTheLegacyEra(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "tasks")
 	init := r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
 	want := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"}}`
@@ -97,15 +95,12 @@ func TestClientsAreNotToldOfTasksOfTheLegacyEra(t *testing.T) {
 }
 
 func TestServerWithoutTasksIsNotCalledForOne(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "tasks not declared")
 	commontest.EqualIn(t, "code", wire.CodeMethodNotFound, r.fails(r.call("1", "hangs", `{}`), "", "requires a task").Code)
 	commontest.Contains(t, "the list", `"required"`, string(r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))))
 }
 
-// The box does not call a tool again if the tool has run or may have run.
 func TestToolThatIsNoTaskIsCalledOnce(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "tasks")
 	commontest.Equal(t, `{"echo":{}}`, string(r.result(r.call("1", "plain", `{}`))))
 	commontest.EqualIn(t, "code", wire.CodeMethodNotFound, r.fails(r.call("2", "no such tool", `{}`), "", "no such tool").Code)
@@ -120,7 +115,6 @@ func TestToolThatIsNoTaskIsCalledOnce(t *testing.T) {
 }
 
 func TestToolThatIsKnownToBeATaskIsCalledAsOneAtOnce(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "tasks")
 	r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"n"}}`))
 	commontest.EqualIn(t, "message", "failed", r.failure(r.call("2", "fails", `{}`)).Message)
@@ -129,7 +123,6 @@ func TestToolThatIsKnownToBeATaskIsCalledAsOneAtOnce(t *testing.T) {
 }
 
 func TestTaskAsksTheClientOfItsCall(t *testing.T) {
-	t.Parallel()
 	r := newRig(t, "tasks")
 	stream := r.call("1", "asks", `{}`)
 	q := r.event(t, stream)
@@ -149,7 +142,6 @@ func TestTaskEndsWithItsCall(t *testing.T) {
 		"over its time": func(*rig) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t, "tasks", func(s *Server) {
 				if name == "over its time" {
 					s.ToolTimeout = 300 * time.Millisecond
