@@ -70,9 +70,7 @@ func TestABakedServerStartsWithoutARegistry(t *testing.T) {
 			commontest.OK(t, exec.CommandContext(t.Context(), "rm", "-rf", baking).Run())
 			from.http.Close()
 			before := from.asked.Load()
-			if b := newBox(parsed(t, server), i.setup(), slog.New(slog.DiscardHandler)); !b.provisioner.Baked() {
-				t.Error("the runner does not say that its image has the install")
-			}
+			commontest.EqualIn(t, "the image has the install", true, newBox(parsed(t, server), i.setup(), slog.New(slog.DiscardHandler)).provisioner.Baked())
 			l, err := i.stage(server)
 			if err != nil || !strings.HasPrefix(l.Command, filepath.Join(i.at.baked, baked)) || len(l.Reads) != 1 {
 				t.Fatalf("%+v, %v", l, err)

@@ -18,7 +18,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// A process gets the value of a secret from its box, and not the secret's name.
 func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	t.Setenv("DORMOUSE_ENV_TOKEN", "t0p")
 	pipe := filepath.Join(t.TempDir(), "pipe")

@@ -84,7 +84,6 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 	}
 }
 
-// A server that asks for a sandbox never runs without one.
 func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 	noLandlock := sandbox.Support{Limits: true, Seccomp: true}
 	tests := map[string]struct {

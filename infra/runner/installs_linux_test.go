@@ -128,8 +128,6 @@ func published(t *testing.T) (*installs, *registry) {
 	return newInstalls(t, r), r
 }
 
-// A kept install is unpacked, not installed, by the boxes of its tenant; a changed digest is not
-// used. No secret of the installers or of the server is kept.
 func TestABoxUnpacksWhatItInstalledBefore(t *testing.T) {
 	for name, server := range map[string]string{
 		"npm": `{"command": "npx", "args": ["-y", "srv"], "env": {"API_KEY": "canary-of-the-server"}}`, "pypi": `{"command": "uvx", "args": ["py-srv"]}`,
@@ -144,13 +142,9 @@ func TestABoxUnpacksWhatItInstalledBefore(t *testing.T) {
 			if files := unpackedText(t, on.sent); strings.Contains(files, "canary") || name == "npm" && !strings.Contains(files, "cli.js") {
 				t.Errorf("the archive has %s", files)
 			}
-			if i.wake(i.keeping(s3, "acme/s", 2, on), server) {
-				t.Error("the second start installs")
-			}
+			commontest.EqualIn(t, "the second start installs", false, i.wake(i.keeping(s3, "acme/s", 2, on), server))
 			on.on = true
-			if !i.wake(i.keeping(s3, "acme/s", 3, on), server) {
-				t.Error("changed bytes are used")
-			}
+			commontest.EqualIn(t, "it installs in the place of changed bytes", true, i.wake(i.keeping(s3, "acme/s", 3, on), server))
 			on.on = false
 			if i.wake(i.keeping(s3, "acme/s", 4, on), server) || len(s3.Objects()) != 2 {
 				t.Errorf("after changed bytes nothing is kept: %v", s3.Objects())

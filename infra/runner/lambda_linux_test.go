@@ -379,9 +379,7 @@ func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 		for what, status := range map[string]int{"next": got.Next, "response": got.Response, "error": got.Error, "init/error": got.InitError} {
 			commontest.EqualIn(t, what, http.StatusForbidden, status)
 		}
-		if got.Left {
-			t.Error("the server found the file of an earlier one")
-		}
+		commontest.EqualIn(t, "the server found the file of an earlier one", false, got.Left)
 		end := l.end(t)
 		if end.ID != "lambda/"+token || end.State != fleet.Stopped || end.ExitCode != 0 {
 			t.Errorf("the invocation ended with %+v", end)

@@ -285,7 +285,6 @@ func (i *installs) stage(text string) (provision.Launch, error) {
 	return provisionerFor(parsed(i.t, text), i.setup(), slog.New(slog.DiscardHandler)).Provision(i.t.Context(), "p", nil, nil)
 }
 
-// digestOf is the digest of a file.
 func digestOf(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(name)

@@ -50,13 +50,9 @@ func TestABudgetHasRoomUntilMoreIsHeldThanItsBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := guard.NewBudget(10)
 		b.Hold(10)
-		if !b.Room() {
-			t.Error("it is not above the bound")
-		}
+		commontest.EqualIn(t, "room at the bound", true, b.Room())
 		b.Hold(1)
-		if b.Room() {
-			t.Error("it is above the bound, and nobody gives back")
-		}
+		commontest.EqualIn(t, "it is above the bound, and nobody gives back", false, b.Room())
 		room := make(chan bool)
 		go func() { room <- b.Room() }()
 		synctest.Wait()

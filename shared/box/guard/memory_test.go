@@ -67,9 +67,7 @@ func TestAFullMachineLetsIdleProcessesSleepAndThenStartsNone(t *testing.T) {
 		leave()
 		free.Store(0)
 		room("room") // in the second that the last one needs, another has been idle for ten
-		if !used.since.IsZero() {
-			t.Error("it still runs")
-		}
+		commontest.EqualIn(t, "it sleeps", true, used.since.IsZero())
 		free.Store(0)
 		asked := time.Time{}
 		m.Ask = func() { asked = time.Now() }

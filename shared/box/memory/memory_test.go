@@ -85,7 +85,6 @@ func (r *rig) thaw(k *Kept, p Process) (memory []byte, state string, err error) 
 	return got.Bytes(), string(f.State), err
 }
 
-// image returns the only image in the store.
 func (r *rig) image() string {
 	r.t.Helper()
 	all, err := filepath.Glob(filepath.Join(r.folder, "*", "*.memory"))
@@ -166,7 +165,6 @@ func TestAnImageThatDoesNotFitIsNeverThawed(t *testing.T) {
 	}
 }
 
-// Every byte of an image is authentic, or nothing of it is used.
 func TestADamagedImageIsNeverThawed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

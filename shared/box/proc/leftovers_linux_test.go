@@ -45,9 +45,7 @@ func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 	commontest.OK(t, EndMarked(mark))
 	ended(two)
 	ended(longer)
-	if !commontest.Alive(other) {
-		t.Error("of a box: a process of another box was ended")
-	}
+	commontest.EqualIn(t, "the process of another box is alive", true, commontest.Alive(other))
 	commontest.Check(t, EndMarked(mark+"er"))
 	ended(other)
 	commontest.Check(t, EndMarked(""))

@@ -149,18 +149,14 @@ func TestQueueIsBoundedByWhatIsNotWritten(t *testing.T) {
 	if _, err := io.ReadFull(r, got); err != nil || string(got) != "67890\n" {
 		t.Fatalf("wrote %q (%v)", got, err)
 	}
-	if !q.Push([]byte("12345")) {
-		t.Error("there is no room after writing")
-	}
+	commontest.EqualIn(t, "there is room after writing", true, q.Push([]byte("12345")))
 	q.Close()
 	_ = r.Close()
 	// WriteLines fails only if it was writing a line when the pipe was closed.
 	if err := <-done; err != nil && !errors.Is(err, io.ErrClosedPipe) {
 		t.Error(err)
 	}
-	if !q.Push(make([]byte, 100)) {
-		t.Error("a closed queue refuses")
-	}
+	commontest.EqualIn(t, "a closed queue takes", true, q.Push(make([]byte, 100)))
 }
 
 // A long line for which the budget has no room waits a while, and is then dropped. It gives back

@@ -147,7 +147,6 @@ func TestRequirementsThatNameOthersAreFollowed(t *testing.T) {
 	}
 }
 
-// A manifest over 10 MiB is refused.
 func TestManifestThatIsTooLargeIsRefused(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": strings.Repeat("#", maxManifest+1)})
@@ -160,8 +159,6 @@ func TestManifestThatIsTooLargeIsRefused(t *testing.T) {
 	r.stage(s)
 }
 
-// The error of a failed install has the phase, the exit code and the end of
-// stderr.
 func TestFailedInstallTellsExitCodeAndTheEndOfStderr(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "nope"})
@@ -363,7 +360,6 @@ func TestAnotherLockOrNodeIsAnotherInstall(t *testing.T) {
 	commontest.EqualIn(t, "the source is no part of it", 4, r.count("npm ci "))
 }
 
-// Without a lock the packages are resolved once, and stay the same.
 func TestNodeWithoutLockIsResolvedOnce(t *testing.T) {
 	r := newRig(t)
 	s := r.node(map[string]string{"host/package.json": `{"dependencies":{"m":"^1"},"scripts":{"prepare":"exit 1"}}`, "host/index.js": "1"})

@@ -61,7 +61,6 @@ func (r *rig) kept(kept Kept, s Server) Launch {
 	return r.stageWith(New(cfg, s))
 }
 
-// A kept install is unpacked, not installed.
 func TestAKeptInstallIsUnpackedAndNotInstalled(t *testing.T) {
 	r := newRig(t)
 	s, kept := r.registry(), &shelf{folder: t.TempDir()}
@@ -119,7 +118,6 @@ func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 	}
 }
 
-// A server with another command line, interpreter or lock gets another install.
 func TestAKeptInstallFitsItsRequest(t *testing.T) {
 	r := newRig(t)
 	s, kept := r.registry(), &shelf{folder: t.TempDir()}
@@ -143,7 +141,6 @@ func TestAKeptInstallFitsItsRequest(t *testing.T) {
 	}
 }
 
-// An install with a file that holds a credential is not packed.
 func TestAnInstallWithACredentialIsNotKept(t *testing.T) {
 	for name, value := range map[string]string{
 		"NPM_CONFIG__AUTHTOKEN": "npm_hunter2", "UV_INDEX_URL": "https://user:hunter2@index.example/simple", "PIP_INDEX_URL": "https://hunter2@index.example/simple",

@@ -33,7 +33,6 @@ func TestPathsBelowTheHostPathAreRewritten(t *testing.T) {
 	}
 }
 
-// Programs of the folder's own virtual environment become plain names.
 func TestCommandsOfAVirtualEnvironmentBecomePlain(t *testing.T) {
 	from := []string{"/h"}
 	for _, c := range []struct{ cmd, want, plain string }{
@@ -102,7 +101,6 @@ func TestCwdThatLeadsOutIsRefused(t *testing.T) {
 	commontest.Contains(t, "", "leads out of the workspace", e.Error())
 }
 
-// The host path is inferred from absolute paths in command and arguments.
 func TestHostPathIsInferred(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{

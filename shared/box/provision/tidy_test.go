@@ -131,23 +131,17 @@ func TestCacheIsTidiedOnceADayAndAfterAnInstall(t *testing.T) {
 		after, err := os.Stat(filepath.Join(cache, tidiedFile))
 		return err == nil && (before == nil || !os.SameFile(before, after))
 	}
-	if tidied() {
-		t.Error("there is nothing to tidy")
-	}
+	commontest.EqualIn(t, "there is nothing to tidy", false, tidied())
 	server := r.python(map[string]string{"host/requirements.txt": "a\n", "host/server.py": ""})
 	r.stageWith(r.stager(server))
 	if !tidied() || tidied() {
 		t.Error("not once after an install")
 	}
 	r.stageWith(r.stager(server)) // this installs nothing
-	if tidied() {
-		t.Error("tidied after a start that installs nothing")
-	}
+	commontest.EqualIn(t, "tidied after a start that installs nothing", false, tidied())
 	at := time.Now().Add(-25 * time.Hour)
 	commontest.OK(t, os.Chtimes(filepath.Join(cache, tidiedFile), at, at))
-	if !tidied() {
-		t.Error("not tidied after a day")
-	}
+	commontest.EqualIn(t, "tidied after a day", true, tidied())
 }
 
 func TestStartWaitsForWhoRemovesItsInstall(t *testing.T) {

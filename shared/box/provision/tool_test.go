@@ -184,8 +184,6 @@ printf '#!/bin/sh\n' >"$VENV/bin/py-srv"; chmod +x "$VENV/bin/py-srv"
 	return Server{Command: "uvx", Args: []string{"py-srv", "--flag"}}
 }
 
-// A package is installed once, in the version that is the latest at that time. Later starts
-// execute its program, and nothing else, until the lock is removed.
 func TestPackageIsInstalledOnceAndThenItsProgramIsExecuted(t *testing.T) {
 	for kind, c := range map[string]struct {
 		server            func(*rig) Server

@@ -21,7 +21,6 @@ import (
 
 func (r *rig) bare() Server { return Server{Command: "a", HostPath: r.host()} }
 
-// The copy leaves out repositories and caches.
 func TestWorkspaceIsACopyWithoutRepositoriesAndCaches(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{
@@ -55,7 +54,6 @@ func TestNothingTheProcessDoesReachesTheHostPath(t *testing.T) {
 	commontest.Same(t, before, list(t, r.host()))
 }
 
-// Links are kept when they stay inside.
 func TestLinksThatStayInsideAreKept(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{
@@ -73,7 +71,6 @@ func TestLinksThatStayInsideAreKept(t *testing.T) {
 	}
 }
 
-// Links that lead out are refused.
 func TestLinksThatLeadOutAreRefused(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"relative":      {"host/l": "-> ../secret"},
@@ -214,7 +211,6 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 	commontest.SameIn(t, "in the fourth box", want, live(nothing, noNext))
 }
 
-// A start that fails after its workspace was restored does no harm.
 func TestStartAfterAFailedRestoreBeginsAnew(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/a": "1"})
@@ -232,7 +228,6 @@ func TestStartAfterAFailedRestoreBeginsAnew(t *testing.T) {
 	commontest.Same(t, map[string]string{"a": "1"}, list(t, l.Workspace))
 }
 
-// A process may put links where the next copy goes. refresh must not follow them.
 func TestRefreshDoesNotFollowLinksOfTheProcess(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/d/a": "1", "host/b": "1", "host/e/stale": "1", "outside/a": "safe", "outside/stale": "safe"})

@@ -32,8 +32,6 @@ func TestConnectionClosedAsRefusedStopsTheRunner(t *testing.T) {
 	})
 }
 
-// A runner that the host does not understand stops after some tries, unless it worked for a
-// while in between.
 func TestRunnerThatIsNotUnderstoodTimeAndAgainStops(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.wire.set(nil, closedWith(runner.CloseTooBig))

@@ -87,7 +87,6 @@ func (b *bench) wakeUp() {
 	b.emptyInbox()
 }
 
-// emptyInbox answers the pull that must come now.
 func (b *bench) emptyInbox() {
 	b.t.Helper()
 	b.send(frametest.Frame{Type: frame.TypePulled, N: b.expect(frame.TypePull).N})
@@ -164,7 +163,6 @@ func (b *bench) expect(want frame.Type) frametest.Frame {
 	return f.Frame
 }
 
-// nothing checks that no more frames have come by now.
 func (b *bench) nothing() {
 	b.t.Helper()
 	if f, ok := b.received(); ok {
@@ -247,13 +245,10 @@ func ofSession(s storage.ID) func(*frametest.Frame) {
 	return func(f *frametest.Frame) { f.Session = s }
 }
 
-// says makes the box send an event on a stream of session s1, without waiting.
 func (b *bench) says(stream storage.StreamID, raw string) { b.say("s1", stream, raw, false) }
 
-// ends makes the box send the last event of a stream of session s1.
 func (b *bench) ends(stream storage.StreamID, raw string) { b.say("s1", stream, raw, true) }
 
-// finishes makes the box send the end of a stream, and the host take it.
 func (b *bench) finishes(stream storage.StreamID) {
 	b.t.Helper()
 	b.ends(stream, "end")
@@ -324,7 +319,6 @@ func (w *memoryWire) set(refuse, ending error) {
 	w.refuse, w.ending = refuse, ending
 }
 
-// gaps returns the times between consecutive dials.
 func (w *memoryWire) gaps() (gaps []time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -153,9 +153,7 @@ func TestProgressCarriesTheReportOfItsRequest(t *testing.T) {
 		equal(t, "tickets", second.Tickets, nil)
 		b.ack(second)
 		b.ends("d1", "end")
-		if end := b.expect(frame.TypeEvents); !end.Items[0].Marked {
-			t.Error("the end does not say that there is an item to delete")
-		}
+		commontest.EqualIn(t, "the end says that there is an item to delete", true, b.expect(frame.TypeEvents).Items[0].Marked)
 		b.pass(time.Second)
 	})
 }

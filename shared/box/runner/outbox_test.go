@@ -217,9 +217,7 @@ func TestResponseOverTheLimitBecomesAnError(t *testing.T) {
 		if d := got.Error.Data; got.ID != "9007199254740993" || d.Phase != "tool_call" || d.Bytes <= frame.MaxMessage || d.Limit != frame.MaxMessage {
 			t.Errorf("got %s", f.Payload)
 		}
-		if !f.Items[0].Final {
-			t.Error("the error does not end its stream")
-		}
+		commontest.EqualIn(t, "final", true, f.Items[0].Final)
 	})
 }
 

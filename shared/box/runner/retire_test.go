@@ -32,7 +32,6 @@ func onRetiring(t *testing.T, test func(b *bench)) {
 	})
 }
 
-// leaves lets the runner say bye, and takes it.
 func (b *bench) leaves() {
 	b.t.Helper()
 	b.box.idleFrom(time.Now())

@@ -108,9 +108,7 @@ func (b *bench) isGivenUp() {
 		b.nothing()
 		time.Sleep(5 * time.Second)
 	}
-	if !silent.isClosed() {
-		b.t.Error("the silent connection is still open")
-	}
+	commontest.EqualIn(b.t, "the silent connection is closed", true, silent.isClosed())
 	time.Sleep(time.Second)
 	b.connected()
 	commontest.EqualIn(b.t, "hello has link", 2, b.expect(frame.TypeHello).Link)
@@ -140,9 +138,7 @@ func TestRenewalMakesBeforeItBreaks(t *testing.T) {
 		b.ends("d1", "end")
 		b.expect(frame.TypeEvents)
 		time.Sleep(4 * time.Second)
-		if old.isClosed() {
-			t.Error("the old connection was closed at once")
-		}
+		commontest.EqualIn(t, "the old connection was closed at once", false, old.isClosed())
 		time.Sleep(time.Second)
 		if !old.isClosed() || b.conn.isClosed() {
 			t.Error("the old connection is open, or the new one closed")
@@ -193,9 +189,7 @@ func TestFencedStopsAtOnceAndSendsNothingMore(t *testing.T) {
 				b.returnedWith(storage.Fenced)
 				b.ends("d1", "end")
 				b.nothing()
-				if !b.conn.isClosed() {
-					t.Error("the connection is open")
-				}
+				commontest.EqualIn(t, "the connection is closed", true, b.conn.isClosed())
 			})
 		})
 	}

@@ -29,9 +29,7 @@ func TestRunnerRefusesAnotherVersionAndSaysSoOnceAConnection(t *testing.T) {
 		}
 		equal(t, "executed", b.box.told(), nil)
 		commontest.EqualIn(t, "warnings", 1, strings.Count(log.Take(), "\n"))
-		if b.conn.isClosed() {
-			t.Error("the connection was closed")
-		}
+		commontest.EqualIn(t, "the connection was closed", false, b.conn.isClosed())
 		b.deliver("d1", fromInbox)
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
 		b.conn.cut()

@@ -58,7 +58,6 @@ func TestEmptyFilesInMemoryCount(t *testing.T) {
 	}
 }
 
-// What forked processes have in common counts once.
 func TestMemoryThatProcessesHaveInCommonCountsOnce(t *testing.T) {
 	python := interpreter(t, "python3", "for instance with apt-get install python3")
 	const script = `

@@ -42,7 +42,6 @@ func newBucket(t *testing.T) *bucket {
 	return b
 }
 
-// ServeHTTP is S3.
 func (b *bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if b.before != nil {
@@ -85,7 +84,6 @@ func (b *bucket) sign(method, object string) string {
 	return b.url + "/" + object + "?" + signature + "&for=" + method
 }
 
-// Newest implements Host.
 func (b *bucket) Newest(_ context.Context, key string, _ int64) (string, string, time.Time, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,7 +94,6 @@ func (b *bucket) Newest(_ context.Context, key string, _ int64) (string, string,
 	return b.sign(http.MethodGet, p.Object), b.sums[p.Object], time.Now(), nil
 }
 
-// Room implements Host.
 func (b *bucket) Room(_ context.Context, key string, gen, _ int64, sum string) (Room, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +103,6 @@ func (b *bucket) Room(_ context.Context, key string, gen, _ int64, sum string) (
 	return Room{Object: object, URL: b.sign(http.MethodPut, object), Header: http.Header{"if-none-match": {"*"}}}, nil
 }
 
-// Commit implements Host.
 func (b *bucket) Commit(_ context.Context, key string, gen int64, object string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +113,6 @@ func (b *bucket) Commit(_ context.Context, key string, gen int64, object string)
 	return nil
 }
 
-// Forget implements Host.
 func (b *bucket) Forget(_ context.Context, key string, gen int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

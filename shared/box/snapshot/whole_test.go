@@ -83,8 +83,6 @@ func forged(t testing.TB, entries ...tar.Header) *bytes.Buffer {
 	return &out
 }
 
-// Unpack refuses an entry whose path leads through a link, and writes nothing outside of
-// the folder.
 func TestNothingIsWrittenThroughALinkOfAWholeFolder(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
