@@ -56,11 +56,6 @@ func TestACallThatItsOwnFunctionExecutesBecomesNoTask(t *testing.T) {
 	})
 }
 
-// agreed returns a member of params that answers a question.
-func agreed(key string) string {
-	return `"inputResponses":{"` + key + `":` + results()["elicitation/create"] + `},`
-}
-
 // asksAndWorks is a server with a tool that asks first, and then takes five minutes.
 func asksAndWorks(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "demo"}, s.Options())
@@ -84,7 +79,7 @@ func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
 		w.hosted.Make = asksAndWorks
 		name, key := w.task("slow")
 		begun := time.Now()
-		w.ofTask("tasks/update", name, agreed(key))
+		w.ofTask("tasks/update", name, `"inputResponses":{"`+key+`":`+results()["elicitation/create"]+`},`)
 		if took := time.Since(begun); took > time.Second {
 			t.Errorf("tasks/update was answered after %s", took)
 		}

@@ -384,20 +384,6 @@ func (x *simBox) fail(c *simCall, why string) {
 	}
 }
 
-// shut ends all open requests, like a box that is told to stop.
-func (x *simBox) shut() {
-	for _, id := range x.known() {
-		x.StopSession(id)
-	}
-}
-
-// drop ends the box at once.
-func (x *simBox) drop() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.gone = true
-}
-
 // Questions implements Executor.
 func (x *simBox) Questions() map[storage.ID][]string {
 	x.mu.Lock()

@@ -39,13 +39,6 @@ func newSimClock(w *world) *simClock {
 	return c
 }
 
-func (c *simClock) hosts() int {
-	if !c.drift {
-		return 1
-	}
-	return 3
-}
-
 // of returns by how much the clock of a host is ahead of the true time.
 func (c *simClock) of(host string) func() time.Duration {
 	if c == nil {

@@ -28,8 +28,6 @@ type simFleet struct {
 	procs []*simProc
 }
 
-func newSimFleet(w *world) *simFleet { return &simFleet{w: w} }
-
 // simProc is one task: a runner and its box.
 type simProc struct {
 	w          *world
@@ -263,7 +261,9 @@ func (p *simProc) kill() {
 	a := p.w.actor(p.name + "/killed")
 	p.stop(-1, "SIGKILL")
 	if p.box != nil {
-		p.box.drop()
+		p.box.mu.Lock()
+		p.box.gone = true
+		p.box.mu.Unlock()
 	}
 	for n := range p.dials.Load() {
 		p.w.gateway.mu.Lock()
@@ -281,7 +281,9 @@ func (p *simProc) kill() {
 func (p *simProc) terminate() {
 	p.w.tell(p.name, "TERMINATED")
 	if p.box != nil {
-		p.box.shut()
+		for _, id := range p.box.known() {
+			p.box.StopSession(id)
+		}
 	}
 	p.cancel(errTerminated)
 }
@@ -300,11 +302,11 @@ func (f *simFleet) endAtRandom(what string, every time.Duration, end func(*simPr
 	}
 }
 
+// running and unstopped return the tasks that run, and those that start or run.
 func (f *simFleet) running() []*simProc {
 	return f.with(func(s fleet.Status) bool { return s.State == fleet.Running })
 }
 
-// unstopped returns the tasks that start or run.
 func (f *simFleet) unstopped() []*simProc {
 	return f.with(func(s fleet.Status) bool { return s.State != fleet.Stopped })
 }
@@ -319,23 +321,10 @@ func (f *simFleet) with(match func(fleet.Status) bool) []*simProc {
 	})
 }
 
-func (f *simFleet) killAll() {
-	for _, p := range f.running() {
-		p.kill()
-	}
-}
-
 // alive names the tasks that have not stopped.
-func (f *simFleet) alive() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []string
-	for _, p := range f.procs {
-		p.mu.Lock()
-		if p.status.State != fleet.Stopped {
-			out = append(out, fmt.Sprintf("task %s is %s", p.name, p.status.State))
-		}
-		p.mu.Unlock()
+func (f *simFleet) alive() (out []string) {
+	for _, p := range f.unstopped() {
+		out = append(out, fmt.Sprintf("task %s has not stopped", p.name))
 	}
 	return out
 }

@@ -34,8 +34,6 @@ const (
 
 var errCut = errors.New("the connection is cut")
 
-func newSimGateway(w *world) *simGateway { return &simGateway{w: w, conns: map[string]*simConn{}} }
-
 // simConn is one connection with both its ends. Either end may take it for open when it is
 // not.
 type simConn struct {

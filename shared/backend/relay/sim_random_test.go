@@ -144,7 +144,11 @@ func (w *world) function(name string, limit time.Duration, f func(ctx context.Co
 		a.left = a.rng.IntN(24)
 	}
 	if w.clock != nil {
-		a.skew = w.clock.of("host " + string('0'+rune(a.rng.IntN(w.clock.hosts()))))
+		hosts := 1
+		if w.clock.drift {
+			hosts = 3
+		}
+		a.skew = w.clock.of("host " + string('0'+rune(a.rng.IntN(hosts))))
 	}
 	ctx, cancel := context.WithTimeout(context.WithValue(w.program(), actorKey{}, a), limit)
 	defer cancel()

@@ -156,8 +156,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.chatty = 1 + rng.IntN(6)
 	w.most = []int{1, 2, 4}[w.random("boxes").IntN(3)]
 	w.sleepy = make(chan struct{})
-	w.gateway = newSimGateway(w)
-	w.fleet = newSimFleet(w)
+	w.gateway = &simGateway{w: w, conns: map[string]*simConn{}}
+	w.fleet = &simFleet{w: w}
 	sealer, err := relayserver.NewSealer(fmt.Appendf(nil, "the secret of simulated world %d ....", seed))
 	commontest.OK(t, err)
 	w.config = relayserver.Config{
@@ -219,7 +219,9 @@ func (w *world) run() {
 		w.check()
 	}
 	w.cancel()
-	w.fleet.killAll()
+	for _, p := range w.fleet.running() {
+		p.kill()
+	}
 	w.wg.Wait()
 	w.report()
 }

@@ -209,13 +209,10 @@ func TestInsideCostsOneWriteACall(t *testing.T) {
 			synctest.Wait()
 		}
 		commontest.SameIn(t, "writes of three handshakes, two of them alike", []string{"SaveHandshake", "SaveHandshake"}, h.wrote())
-		if end := <-h.ended; end.ExitCode != 0 {
-			t.Errorf("the box ended as %+v", end)
-		}
+		commontest.EqualIn(t, "the box ended with", 0, (<-h.ended).ExitCode)
 		commontest.SameIn(t, "to sleep takes", []string{"SaveBox"}, h.wrote())
-		if h.call(9); h.runs != 2 {
-			t.Errorf("%d starts, want 2", h.runs)
-		}
+		h.call(9)
+		commontest.EqualIn(t, "starts", 2, h.runs)
 	})
 }
 
@@ -235,11 +232,7 @@ func TestInsideAPanicInACallEndsTheBox(t *testing.T) {
 			h.mu.Unlock()
 			commontest.Check(t, relayserver.NewSweeper(h.config).Stopped(t.Context(), end))
 		}()
-		m := h.call(2)
-		var e struct{ Code wire.Code }
-		if err := json.Unmarshal(m.Error, &e); err != nil || e.Code != wire.CodeOutcomeUnknown {
-			t.Errorf("the call ended with %s", m.Raw)
-		}
+		commontest.EqualIn(t, "the call ended with", fmt.Sprint(wire.CodeOutcomeUnknown), string(wire.Lookup(h.call(2).Error, "code")))
 		if m := h.call(3); m.Error != nil || h.runs != 2 {
 			t.Errorf("the next call ended with %s, after %d starts", m.Raw, h.runs)
 		}
@@ -290,10 +283,7 @@ func TestAnAnswerWaitsForTheBoxThatItHasWoken(t *testing.T) {
 // A server that is not to be inside has its box behind the relay.
 func TestInsideLeavesOthersToTheRelay(t *testing.T) {
 	h := newHome(t)
-	_, err := h.host.Deliver(t.Context(), sessions.Delivery{
-		Address: storage.Address{Session: "one", Stream: "a", Box: "t/other", Requests: []json.RawMessage{json.RawMessage(`1`)}}, Client: storage.Session{ID: "one", Tenant: "t"},
-		Server: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`),
-	}, storage.Box{ID: "t/other"})
+	_, err := h.host.Deliver(t.Context(), callOf("t", "other"), storage.Box{ID: "t/other"})
 	if b, _ := h.store.Box(t.Context(), "t/other"); err != nil || b.State != storage.Starting || b.Place != "" {
 		t.Errorf("the record is %+v (%v)", b, err)
 	}

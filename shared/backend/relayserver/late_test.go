@@ -100,3 +100,100 @@ func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
 		commontest.EqualIn(t, "it may be executed all the same", false, a.may())
 	})
 }
+
+// givesBack sends a deliver frame back as a draining runner does.
+func (a *asylum) givesBack(d frametest.Frame) error {
+	a.t.Helper()
+	reply, err := a.say(a.from(frame.TypeReturn, func(f *frametest.Frame) {
+		f.Ticket, f.NotAfter, f.Payload = d.Ticket, d.NotAfter, d.Payload[d.Lens[0]:]
+	}))
+	commontest.EqualIn(a.t, "the return was answered with", "", reply.Type)
+	return err
+}
+
+// drained makes a client call, and makes the runner give the call back and then drain for
+// a time. It returns the call's end, or "" if it has none a minute later.
+func drained(t *testing.T, a *asylum, draining time.Duration) string {
+	t.Helper()
+	call := a.calls()
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		for _, d := range a.posted(frame.TypeDeliver) {
+			commontest.Check(t, a.givesBack(d))
+		}
+		time.Sleep(draining)
+		a.sleeps()
+	}()
+	events, err := call.Next(t.Context(), time.Now().Add(draining+time.Minute))
+	commontest.OK(t, err)
+	if len(events) == 0 {
+		return ""
+	}
+	return string(events[0].Raw)
+}
+
+func TestACallThatADrainingBoxGivesBackWakesTheNextGeneration(t *testing.T) {
+	for name, draining := range map[string]time.Duration{"at once": 0, "soon": 3 * time.Second, "longer than a function waits for a sign of life": 5 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAsylum(t)
+				begun := time.Now()
+				if end := drained(t, a, draining); end != "" {
+					t.Fatalf("the call ended with %s after %s", end, time.Since(begun))
+				}
+				items, err := a.store.Items(t.Context(), asylumBox)
+				if err != nil || len(items) != 1 || items[0].State != storage.Waiting {
+					t.Fatalf("the inbox has %+v, %v", items, err)
+				}
+				if b := a.box(); b.State != storage.Starting || b.Gen <= asylumGen || a.starts != 1 {
+					t.Errorf("the box is %s in generation %d after %d starts", b.State, b.Gen, a.starts)
+				}
+				it, err := a.store.Claim(t.Context(), asylumBox, items[0].ID, asylumGen+1)
+				if err != nil || string(it.Raw) != a.request(`{"name":"transfer"}`) {
+					t.Errorf("the next runner gets %s, %v", it.Raw, err)
+				}
+			})
+		})
+	}
+}
+
+// A function that waits only for a sign of life will not wake the next generation. So it
+// ends a call that was given back, and tells the client to send it again.
+func TestACallThatWasGivenBackWhileNobodyWaitsForItsEndWasNotExecuted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsylum(t)
+		d := sessions.Delivery{Address: a.address(), Client: a.session(), Server: "s", Raw: []byte(a.request(`{"name":"transfer"}`)), Brief: true}
+		tracker, err := a.backend().Deliver(t.Context(), d, a.box())
+		commontest.OK(t, err)
+		commontest.OK(t, a.givesBack(a.posted(frame.TypeDeliver)[0]))
+		if status, err := tracker.Check(t.Context()); err != nil || status.Accepted {
+			t.Errorf("accepted: %v, %v", status.Accepted, err)
+		}
+		commontest.OK(t, tracker.(sessions.Handover).GiveUp(t.Context()))
+		commontest.Contains(t, "the end", "it was not executed, send it again", string(a.end().Raw))
+	})
+}
+
+// late returns a deliver frame of the asylum's call.
+func (a *asylum) late() frametest.Frame {
+	return frametest.Frame{Ticket: a.ticket(), NotAfter: time.Now().Add(time.Minute).UnixMilli(), Lens: []int{2}, Payload: []byte("{}" + a.request(`{"name":"n"}`))}
+}
+
+func TestAReturnThatComesLateLeavesNothingBehind(t *testing.T) {
+	a := newAsylum(t)
+	a.ends()
+	commontest.OK(t, a.givesBack(a.late()))
+	a.gone()
+}
+
+func TestAReturnDoesNotUndoAMark(t *testing.T) {
+	a := newAsylum(t)
+	commontest.EqualIn(t, "it may be executed", true, a.may())
+	d := a.late()
+	commontest.OK(t, a.givesBack(d))
+	if it := a.item(); it.State != storage.Taken || it.Gen != asylumGen {
+		t.Errorf("the item is %+v", it)
+	}
+	d.Ticket = a.config.Sealer.Seal(a.address(), asylumGen-1)
+	commontest.EqualIn(t, "a return with the ticket of another generation is", storage.Invalid, storage.CodeOf(a.givesBack(d)))
+}

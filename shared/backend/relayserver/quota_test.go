@@ -39,13 +39,13 @@ func TestATenantHasNoMoreBoxesThanItMay(t *testing.T) {
 	for what, c := range map[string]struct {
 		quota int
 		box   storage.BoxID
-		ok    bool
+		code  storage.Code
 	}{
-		"no quota":       {0, "t/new", true},
-		"room":           {3, "t/new", true},
-		"full":           {2, "t/new", false},
-		"over":           {1, "t/down", false},
-		"another tenant": {2, "t/x/new", true},
+		"no quota":       {0, "t/new", ""},
+		"room":           {3, "t/new", ""},
+		"full":           {2, "t/new", storage.Busy},
+		"over":           {1, "t/down", storage.Busy},
+		"another tenant": {2, "t/x/new", ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			store := manyBoxes(t, map[string]storage.BoxState{"up": storage.Awake, "coming": storage.Starting, "down": storage.Asleep})
@@ -54,18 +54,12 @@ func TestATenantHasNoMoreBoxesThanItMay(t *testing.T) {
 			commontest.OK(t, err)
 			f, config := &asylum{}, configOf(t, store)
 			config.Fleet, config.BoxesOf = f, func(context.Context, string) int { return c.quota }
-			before, err := store.Items(t.Context(), c.box)
-			commontest.OK(t, err)
 			_, err = relayserver.NewBackend(config).Deliver(t.Context(), callOf(c.box.Parts()), storage.Box{ID: c.box})
-			after, failed := store.Items(t.Context(), c.box)
-			commontest.OK(t, failed)
-			if c.ok && (err != nil || f.starts != 1) {
-				t.Errorf("%d started, %v", f.starts, err)
-			}
-			if !c.ok && (!errors.Is(err, storage.Busy) || f.starts != 0 || len(after) != len(before)) {
-				t.Errorf("%v, %d started, items %v", err, f.starts, after)
-			}
-			if limited, ok := errors.AsType[*storage.Limited](err); !c.ok && (!ok || *limited != storage.Limited{Kind: "room", Scope: "tenant", After: time.Second}) {
+			commontest.EqualIn(t, "error", c.code, storage.CodeOf(err))
+			commontest.EqualIn(t, "started", c.code == "", f.starts == 1)
+			_, none := store.Item(t.Context(), c.box, "a")
+			commontest.EqualIn(t, "waits", c.code == "", none == nil)
+			if limited, ok := errors.AsType[*storage.Limited](err); c.code != "" && (!ok || *limited != storage.Limited{Kind: "room", Scope: "tenant", After: time.Second}) {
 				t.Errorf("the limit is %+v", limited)
 			}
 		})
@@ -104,14 +98,14 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 		state   storage.BoxState
 		waiting int
 		most    int
-		refused bool
+		code    storage.Code
 	}{
-		"the last that may, asleep":      {storage.Asleep, 1, 2, false},
-		"one more, asleep":               {storage.Asleep, 2, 2, true},
-		"the last that may, starting":    {storage.Starting, 1, 2, false},
-		"one more, starting":             {storage.Starting, 2, 2, true},
-		"an awake box is not waited for": {storage.Awake, 2, 2, false},
-		"any number":                     {storage.Starting, 2, 0, false},
+		"the last that may, asleep":      {storage.Asleep, 1, 2, ""},
+		"one more, asleep":               {storage.Asleep, 2, 2, storage.Busy},
+		"the last that may, starting":    {storage.Starting, 1, 2, ""},
+		"one more, starting":             {storage.Starting, 2, 2, storage.Busy},
+		"an awake box is not waited for": {storage.Awake, 2, 2, ""},
+		"any number":                     {storage.Starting, 2, 0, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			store := manyBoxes(t, map[string]storage.BoxState{"s": c.state})
@@ -125,10 +119,9 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 			config := configOf(t, store)
 			config.Fleet, config.Poster, config.WaitingCalls = &asylum{}, &asylum{}, c.most
 			_, err = relayserver.NewBackend(config).Deliver(t.Context(), callOf("t", "s"), storage.Box{ID: "t/s", State: c.state})
-			_, trace := store.Item(t.Context(), "t/s", "a")
-			if c.refused && (!errors.Is(err, storage.Busy) || trace == nil) || !c.refused && err != nil {
-				t.Errorf("%s: %v, item %v", what, err, trace)
-			}
+			commontest.EqualIn(t, "error", c.code, storage.CodeOf(err))
+			_, none := store.Item(t.Context(), "t/s", "a")
+			commontest.EqualIn(t, "waits", c.code == "" && c.state != storage.Awake, none == nil)
 		})
 	}
 }

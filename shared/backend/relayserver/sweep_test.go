@@ -2,6 +2,7 @@ package relayserver_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,13 +51,15 @@ func TestTheSweepEndsAllThatItCan(t *testing.T) {
 		boxes [2]storage.BoxID
 		fails func(*intercept.Call) bool
 		list  error
+		want  error
+		ends  int
 	}{
 		"one request cannot be ended": {[2]storage.BoxID{"t/s", "t/s"}, func(c *intercept.Call) bool {
 			b, appends := c.In.(storage.Batch)
 			return appends && b.Stream == "a"
-		}, nil},
-		"one box cannot be read": {[2]storage.BoxID{"t/a", "t/b"}, nil, nil},
-		"the fleet's list":       {[2]storage.BoxID{"t/s", "t/s"}, nil, down},
+		}, nil, storage.Unavailable, 1},
+		"one box cannot be read": {[2]storage.BoxID{"t/a", "t/b"}, nil, nil, storage.Unavailable, 1},
+		"the fleet's list":       {[2]storage.BoxID{"t/s", "t/s"}, nil, down, down, 2},
 	} {
 		t.Run(what, func(t *testing.T) {
 			memory := lostBoxes(t, storage.Item{Box: tt.boxes[0], ID: "a"}, storage.Item{Box: tt.boxes[1], ID: "b"})
@@ -71,9 +74,8 @@ func TestTheSweepEndsAllThatItCan(t *testing.T) {
 				return do(ctx)
 			}))
 			c.Fleet = &asylum{fails: tt.list, can: fleet.Traits{Lists: true}}
-			err := relayserver.NewSweeper(c).Sweep(t.Context())
-			if tt.list != nil && !errors.Is(err, tt.list) || tt.list == nil && storage.CodeOf(err) != storage.Unavailable {
-				t.Errorf("got %v", err)
+			if err := relayserver.NewSweeper(c).Sweep(t.Context()); !errors.Is(err, tt.want) {
+				t.Errorf("got %v, want %v", err, tt.want)
 			}
 			ends := 0
 			for _, stream := range []storage.StreamID{"a", "b"} {
@@ -83,9 +85,7 @@ func TestTheSweepEndsAllThatItCan(t *testing.T) {
 					ends++
 				}
 			}
-			if want := map[bool]int{true: 2, false: 1}[tt.list != nil]; ends != want {
-				t.Errorf("%d requests have an end, want %d", ends, want)
-			}
+			commontest.EqualIn(t, "requests that have an end", tt.ends, ends)
 		})
 	}
 }
@@ -213,10 +213,7 @@ func TestTheSweepStopsTasksThatNoRecordKnows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := newAsylum(t)
 			a.changes(tt.box)
-			of := asylumBox
-			if tt.of != "" {
-				of = tt.of
-			}
+			of := cmp.Or(tt.of, asylumBox)
 			a.tasks = []fleet.Status{
 				{ID: "another", Box: string(asylumBox), State: fleet.Running, ClientToken: relayserver.ClientToken(asylumBox, a.box().Gen)},
 				{ID: "task", Box: string(of), State: tt.state, ClientToken: relayserver.ClientToken(of, asylumGen)},

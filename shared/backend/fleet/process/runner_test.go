@@ -27,8 +27,11 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 		os.Exit(m.Run())
-	case "polite":
-		playPolite()
+	case "polite": // ends on SIGTERM, as a real runner does
+		stop := make(chan os.Signal, 1)
+		signal.Notify(stop, syscall.SIGTERM)
+		say("ready")
+		<-stop
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		say("ready")
@@ -65,14 +68,6 @@ func TestMain(m *testing.M) {
 func say(line string) { _, _ = os.Stdout.WriteString(line + "\n") }
 
 func block() { select {} }
-
-// playPolite ends on SIGTERM, as a real runner does.
-func playPolite() {
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM)
-	say("ready")
-	<-stop
-}
 
 // playFamily is a runner with what a box may leave behind: a server that moved to
 // its own process group and ignores SIGTERM, one that started a detached helper,
