@@ -45,9 +45,7 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 	a := as{1000, ""}
 	programs, data := built(t), a.folder(t)
 	script := filepath.Join(data, "asker.txt")
-	if err := os.WriteFile(script, []byte(asker), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(script, []byte(asker), 0o644))
 	log, _ := a.hosts(t, programs, data, map[string]any{"asker": map[string]any{
 		"command": "node", "args": []string{script},
 		"x-dormouse": map[string]any{"idle_seconds": 1, "record": "off", "box": map[string]any{"memory": "keep"}},
@@ -57,9 +55,7 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 		t.Helper()
 		until(func() bool {
 			all, err := filepath.Glob(filepath.Join(data, "state", "snapshots", "*", "*.memory"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return len(all) == want
 		})
 	}
@@ -99,7 +95,6 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 	t.Logf("dormouse had %d MB while all slept", megabytes)
 }
 
-// resident returns the megabytes of memory of a process.
 func resident(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
@@ -107,9 +102,7 @@ func resident(t *testing.T, pid int) int {
 	if err == nil {
 		_, err = fmt.Sscan(string(text), &size, &pages)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return pages * os.Getpagesize() >> 20
 }
 
@@ -153,9 +146,7 @@ func (s *session) posts(t *testing.T, body string) *http.Response {
 // takes posts what has no answer.
 func (s *session) takes(t *testing.T, body string) {
 	resp := s.posts(t, body)
-	if resp.StatusCode != http.StatusAccepted {
-		t.Error(resp.Status)
-	}
+	equal(t, "status", http.StatusAccepted, resp.StatusCode)
 	_ = resp.Body.Close() // there is nothing in it
 }
 
@@ -174,9 +165,7 @@ func (s *session) asks(t *testing.T, id int) {
 	if s.process == "" {
 		s.process = m.Params.Message
 	}
-	if m.Params.Message != s.process {
-		t.Errorf("call %d was asked by process %q, not %q", id, m.Params.Message, s.process)
-	}
+	equal(t, "the process that asked", s.process, m.Params.Message)
 }
 
 // answers answers all questions, the first with a text of some length, and reads the results.

@@ -75,14 +75,10 @@ func references() map[string]reference {
 	}
 }
 
-// image installs the server, and returns the name of an image with it, and the command that
-// starts it from the install.
 func (of reference) image(b *testing.B) (ref string, command *exec.Cmd) {
 	b.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "keeper-bench") //nolint:usetesting // a box has a /tmp of its own
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.Cleanup(func() { _ = os.RemoveAll(dir) }) // it is in a folder for temporary files
 	in := func(words []string) []string {
 		return strings.Split(strings.ReplaceAll(strings.Join(words, "\n"), "DIR", dir), "\n")
@@ -120,9 +116,7 @@ func BenchmarkThaw(b *testing.B) {
 				cmd := *plain
 				in, err := cmd.StdinPipe()
 				out, failed := cmd.StdoutPipe()
-				if err := errors.Join(err, failed, cmd.Start()); err != nil {
-					b.Fatal(err)
-				}
+				must(b, errors.Join(err, failed, cmd.Start()))
 				answered(b, in, bufio.NewReader(out), of.tool, true)
 				since("plain-ms", began)
 				_ = errors.Join(cmd.Process.Kill(), cmd.Wait()) // by the signal
@@ -137,10 +131,7 @@ func BenchmarkThaw(b *testing.B) {
 				since("freeze-ms", began)
 
 				began = time.Now()
-				s = begin()
-				if unfit := s.thaws(b, image); unfit != "" {
-					b.Fatal(unfit)
-				}
+				s = begin().goesOn(b, image)
 				answered(b, s.in, s.out, of.tool, false)
 				since("thaw-ms", began)
 				_ = errors.Join(s.cmd.Process.Kill(), s.cmd.Wait()) // by the signal
@@ -162,9 +153,7 @@ func answered(b *testing.B, in io.Writer, out *bufio.Reader, tool string, first 
 	b.Helper()
 	if first {
 		_, err := fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`+"\n"+`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 	}
 	if _, err := fmt.Fprintf(in, `{"jsonrpc":"2.0","id":"call","method":"tools/call","params":{"name":%s}}`+"\n", tool); err != nil {
 		b.Fatal(err)
@@ -209,9 +198,7 @@ func measured(b *testing.B, machine int, url, tool string) (start, call, mb floa
 	session := ""
 	ask := func(method, body string) {
 		res, err := speaks(b.Context(), method, url, session, body)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		text, err := io.ReadAll(res.Body)
 		if err = errors.Join(err, res.Body.Close()); err != nil || res.StatusCode >= 300 || strings.Contains(string(text), `"error"`) || strings.Contains(string(text), `"isError":true`) {
 			b.Fatalf("%v, %s: %s", err, res.Status, text)
@@ -256,9 +243,7 @@ func interpreter(b *testing.B, name, dir string) (program string, more []string)
 	if err == nil {
 		program, err = filepath.EvalSymlinks(program)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	of := []string{program}
 	for _, root := range append(slices.Clone(more), dir) {
 		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
@@ -267,14 +252,10 @@ func interpreter(b *testing.B, name, dir string) (program string, more []string)
 			}
 			return err
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 	}
 	libraries, err := exec.CommandContext(b.Context(), "ldd", of...).Output()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	for _, found := range regexp.MustCompile(`(?m)(?:=>|^\s)\s*(/\S+)`).FindAllStringSubmatch(string(libraries), -1) {
 		more = append(more, found[1])
 	}
@@ -314,16 +295,10 @@ func copied(b *testing.B, paths ...string) v1.Layer {
 			_, err = w.Write(text)
 			return err
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 	}
-	if err := w.Close(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, w.Close())
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(out.Bytes())), nil })
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return l
 }

@@ -127,6 +127,15 @@ func (s *sleeper) thaws(t testing.TB, image []byte) (unfit string) {
 	return h.Unfit
 }
 
+// goesOn has the server go on from an image.
+func (s *sleeper) goesOn(t testing.TB, image []byte) *sleeper {
+	t.Helper()
+	if unfit := s.thaws(t, image); unfit != "" {
+		t.Fatal(unfit)
+	}
+	return s
+}
+
 // does sends the server the name of a deed, and returns what the server answers.
 func (s *sleeper) does(t testing.TB, deed string) string {
 	t.Helper()
@@ -180,24 +189,15 @@ func TestAServerGoesOnFromItsMemory(t *testing.T) {
 				s := controlled(t, a, args...).starts(t)
 				pid := s.does(t, "count")[len("1 as "):]
 				for n := range times {
-					if said := s.does(t, fmt.Sprintf("write:/%d=%d", n, n)); said != "done" {
-						t.Error(said)
-					}
+					equal(t, "write", "done", s.does(t, fmt.Sprintf("write:/%d=%d", n, n)))
 					image := s.freezes(t)
 					next := controlled(t, a, args...)
 					if !maps.Equal(next.fit, s.fit) {
 						t.Errorf("%v, %v", next.fit, s.fit)
 					}
-					if unfit := next.thaws(t, image); unfit != "" {
-						t.Fatal(unfit)
-					}
-					s = next
-					if said, want := s.does(t, "count"), fmt.Sprint(n+2, " as ", pid); said != want {
-						t.Errorf("%s, not %s", said, want)
-					}
-					if said := s.does(t, fmt.Sprintf("read:/%d", n)); said != fmt.Sprint(n) {
-						t.Error(said)
-					}
+					s = next.goesOn(t, image)
+					equal(t, "count", fmt.Sprint(n+2, " as ", pid), s.does(t, "count"))
+					equal(t, "read", fmt.Sprint(n), s.does(t, fmt.Sprintf("read:/%d", n)))
 				}
 				s.freezes(t)
 				s = controlled(t, a, args...).starts(t)

@@ -31,48 +31,42 @@ func TestEscapeRoomSealed(t *testing.T) {
 	text, err := os.ReadFile(program)
 	must(t, err)
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/escape"}}, layer(t, entry("escape", tar.TypeReg, 0o755, string(text))))
-	for _, a := range systems() {
-		t.Run(a.String(), func(t *testing.T) {
-			told, hits := prey(t, a)
-			r := keep(t, a, "", append([]string{"run", "--store", a.folder(t), "--memory", "1000", ref, "short", "/tmp"}, told...)...)
-			if r.code != 0 {
-				t.Fatalf("%+v", r)
+	everywhere(t, func(t *testing.T, a as) {
+		told, hits := prey(t, a)
+		r := keep(t, a, "", append([]string{"run", "--store", a.folder(t), "--memory", "1000", ref, "short", "/tmp"}, told...)...)
+		if r.code != 0 {
+			t.Fatalf("%+v", r)
+		}
+		counts := map[string]int{}
+		for line := range strings.Lines(r.out) {
+			line = strings.TrimSpace(line)
+			if kind, ok := strings.CutPrefix(line, "tried "); ok {
+				name, n, _ := strings.Cut(kind, " ")
+				counts[name], _ = strconv.Atoi(n)
 			}
-			counts := map[string]int{}
-			for line := range strings.Lines(r.out) {
-				line = strings.TrimSpace(line)
-				if kind, ok := strings.CutPrefix(line, "tried "); ok {
-					name, n, _ := strings.Cut(kind, " ")
-					counts[name], _ = strconv.Atoi(n)
-				}
-				if strings.HasPrefix(line, "leak") || strings.Contains(line, "netlink/") && !strings.HasSuffix(line, "netlink/0") && !strings.HasSuffix(line, "netlink/15") {
+			if strings.HasPrefix(line, "leak") || strings.Contains(line, "netlink/") && !strings.HasSuffix(line, "netlink/0") && !strings.HasSuffix(line, "netlink/15") {
+				t.Errorf("out of the seal: %s", line)
+			}
+			for _, of := range told { // other things that are open belong to the box: it has users and numbers of shared memory of its own
+				kind, name, _ := strings.Cut(of, "=")
+				if kind != "memory" && !strings.Contains(line, "of the user") && strings.HasPrefix(line, "open ") && slices.Contains(strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == ',' }), name) {
 					t.Errorf("out of the seal: %s", line)
 				}
-				for _, of := range told { // other things that are open belong to the box: it has users and numbers of shared memory of its own
-					kind, name, _ := strings.Cut(of, "=")
-					if kind != "memory" && !strings.Contains(line, "of the user") && strings.HasPrefix(line, "open ") && slices.Contains(strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == ',' }), name) {
-						t.Errorf("out of the seal: %s", line)
-					}
-				}
 			}
-			t.Log(counts)
-			for _, kind := range []string{"socket", "pair", "family", "kernel", "privileges", "memory", "file", "process", "signal", "schedule", "memfd", "tcp"} {
-				if counts[kind] == 0 {
-					t.Errorf("nothing of kind %s was tried: %s", kind, r.out)
-				}
+		}
+		t.Log(counts)
+		for _, kind := range []string{"socket", "pair", "family", "kernel", "privileges", "memory", "file", "process", "signal", "schedule", "memfd", "tcp"} {
+			if counts[kind] == 0 {
+				t.Errorf("nothing of kind %s was tried: %s", kind, r.out)
 			}
-			if n := hits.Load(); n != 0 {
-				t.Errorf("%d messages have reached the sockets of others", n)
-			}
-			cmd := exec.CommandContext(t.Context(), program, append([]string{"short", a.folder(t), "only=1", "again=1"}, told...)...)
-			control, err := cmd.Output()
-			for _, open := range []string{"open socket", "leak file", "leak memory", "open process", "open signal", "open schedule", "open tcp"} {
-				if !strings.Contains(string(control), open+" ") {
-					t.Errorf("no %s without a seal: %v %s", open, err, control)
-				}
-			}
-		})
-	}
+		}
+		equal(t, "messages that reached the sockets of others", 0, hits.Load())
+		cmd := exec.CommandContext(t.Context(), program, append([]string{"short", a.folder(t), "only=1", "again=1"}, told...)...)
+		control, _ := cmd.Output() // its lines say what it did
+		for _, open := range []string{"open socket", "leak file", "leak memory", "open process", "open signal", "open schedule", "open tcp"} {
+			has(t, "without a seal", open+" ", string(control))
+		}
+	})
 }
 
 // prey makes files, sockets, a process and shared memory for a hostile server to attack. told
@@ -125,9 +119,7 @@ func prey(t *testing.T, a as) (told []string, hits *atomic.Int64) {
 	must(t, err)
 	copy(memory, secret)
 	t.Cleanup(func() {
-		if err := unix.SysvShmDetach(memory); err != nil {
-			t.Error(err)
-		}
+		check(t, unix.SysvShmDetach(memory))
 		if _, err := unix.SysvShmCtl(shm, unix.IPC_RMID, nil); err != nil {
 			t.Error(err)
 		}

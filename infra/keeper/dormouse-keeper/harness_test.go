@@ -42,56 +42,52 @@ var serverProgram string
 
 func TestMain(m *testing.M) {
 	box.Role()
+	var err error
 	switch os.Args[0] {
 	case taskRole:
-		fmt.Fprintln(os.Stderr, task(os.Args[1], os.Args[2], os.Args[3:]))
-		os.Exit(99)
+		err = task(os.Args[1], os.Args[2], os.Args[3:])
 	case keeperRole:
 		main()
 	case runnerRole:
-		if err := box.Hide(); err != nil {
-			log.Fatal(err)
+		if err = box.Hide(); err == nil {
+			_, _ = fmt.Fprintln(os.Stdout, "hidden") // the test reads it
+			_, _ = io.Copy(io.Discard, os.Stdin)     // until the test ends
 		}
-		_, _ = fmt.Fprintln(os.Stdout, "hidden") // the test reads it
-		_, _ = io.Copy(io.Discard, os.Stdin)     // until the test ends
-		os.Exit(0)
 	case initRole:
-		if err := manyBoxes(os.Args[1:]); err != nil {
-			log.Fatal(err)
-		}
-		os.Exit(0)
+		err = manyBoxes(os.Args[1:])
 	case parentRole:
 		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}
-		log.Fatal(cmd.Run())
+		err = cmd.Run()
 	case networkRole:
-		if err := network(os.Args[1], os.Args[2:]); err != nil {
-			log.Fatal(err)
-		}
-		os.Exit(0)
+		err = network(os.Args[1], os.Args[2:])
 	case laterRole:
-		if err := later(os.Args[1], os.Args[2:]); err != nil {
-			log.Fatal(err)
-		}
-		os.Exit(0)
+		err = later(os.Args[1], os.Args[2:])
 	case intruderRole:
 		intrude(os.Args[1:])
-		os.Exit(0)
+	default:
+		os.Exit(tests(m))
 	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	os.Exit(0)
+}
+
+// tests builds the server, and runs the tests.
+func tests(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "keeper-test")
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer func() { _ = os.RemoveAll(dir) }() // it is in a folder for temporary files
 	serverProgram = filepath.Join(dir, "server")
 	build := exec.CommandContext(context.Background(), "go", "build", "-o", serverProgram, "./testdata/server")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		log.Fatalf("%v: %s", err, out)
+		log.Printf("%v: %s", err, out)
+		return 1
 	}
-	code := m.Run()
-	if err := os.RemoveAll(dir); err != nil {
-		log.Fatal(err)
-	}
-	os.Exit(code)
+	return m.Run()
 }
 
 // must ends a test that cannot go on.
@@ -99,6 +95,30 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// check reports an error, if there is one. The test goes on.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// equal reports an error if got is not want.
+func equal[T comparable](t testing.TB, what string, want, got T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, not %v", what, got, want)
+	}
+}
+
+// has reports an error if text does not contain part.
+func has(t testing.TB, what, part, text string) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Errorf("%s: %s, not %s", what, text, part)
 	}
 }
 
@@ -124,6 +144,14 @@ func systems() []as {
 		all = append(all, as{0, ""}, as{0, "landlock"})
 	}
 	return all
+}
+
+// everywhere runs a test for each user and system.
+func everywhere(t *testing.T, test func(t *testing.T, a as)) {
+	t.Helper()
+	for _, a := range systems() {
+		t.Run(a.String(), func(t *testing.T) { test(t, a) })
+	}
 }
 
 // command returns a command that runs a role of this program, or a program with its whole path,
@@ -219,7 +247,6 @@ type ran struct {
 	code      int
 }
 
-// says returns what the server wrote about a deed, "nothing" if there is no such line.
 func (r ran) says(deed string) string {
 	for line := range strings.Lines(r.out) {
 		if said, ok := strings.CutPrefix(line, deed+" "); ok {
@@ -227,6 +254,31 @@ func (r ran) says(deed string) string {
 		}
 	}
 	return "nothing"
+}
+
+// said checks what the server wrote about deeds.
+func (r ran) said(t testing.TB, want map[string]string) {
+	t.Helper()
+	for deed, said := range want {
+		equal(t, deed, said, r.says(deed))
+	}
+}
+
+// saidOf checks a part of what the server wrote about deeds.
+func (r ran) saidOf(t testing.TB, parts map[string]string) {
+	t.Helper()
+	for deed, part := range parts {
+		has(t, deed, part, r.says(deed))
+	}
+}
+
+// ended checks the exit code.
+func (r ran) ended(t testing.TB, code int) ran {
+	t.Helper()
+	if r.code != code {
+		t.Fatalf("it did not exit with %d: %+v", code, r)
+	}
+	return r
 }
 
 // keep runs the keeper in a simulated task until it ends. in is its stdin.
@@ -256,9 +308,7 @@ func (a as) folder(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "keeper-store") //nolint:usetesting // only its maker may enter the parent of TempDir
 	must(t, err)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		check(t, os.RemoveAll(dir))
 	})
 	if os.Getuid() == 0 {
 		must(t, os.Chown(dir, a.uid, a.uid))

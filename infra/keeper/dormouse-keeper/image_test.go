@@ -45,17 +45,11 @@ func TestTheFilesOfAnImageAreThoseOfItsLayers(t *testing.T) {
 		"tree:/opaque": "/opaque drwxr-xr-x 0:0 0 ; /opaque/new -rw-r--r-- 0:0 0 new", "tree:/file": "/file -rw-r--r-- 0:0 0 now a file",
 		"tree:/folder": "/folder drwxr-xr-x 0:0 0 ; /folder/below -rw-r--r-- 0:0 0 now below", "read:/etc/resolv.conf": "nameserver " + gate.Nameserver, "map:/d/kept": "kept",
 	}
-	for deed, said := range want {
-		if got := r.says(deed); got != said {
-			t.Errorf("%s:\n%s\nnot\n%s", deed, got, said)
-		}
-	}
-	if !strings.Contains(r.out, "read:/d/passwd root:x:0:0") || r.code != 0 {
-		t.Errorf("%+v", r)
-	}
+	r.said(t, want)
+	has(t, "output", "read:/d/passwd root:x:0:0", r.out)
+	r.ended(t, 0)
 }
 
-// An image whose layers lead out of it, or hold too much, is refused, and nothing of it is kept.
 func TestAHostileImageIsRefused(t *testing.T) {
 	var many []tar.Header
 	for n := range 1001 {
@@ -105,9 +99,7 @@ func between(t *testing.T, host string, change func(path string, body []byte) []
 		}
 		defer func() { _ = resp.Body.Close() }() // the file was only read
 		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Error(err)
-		}
+		check(t, err)
 		for _, name := range []string{"Content-Type", "Docker-Content-Digest"} {
 			w.Header().Set(name, resp.Header.Get(name))
 		}
@@ -118,7 +110,6 @@ func between(t *testing.T, host string, change func(path string, body []byte) []
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// A blob that differs from the manifest is not used.
 func TestWhatARegistryChangesIsRefused(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, layer(t, entry("a", tar.TypeReg, 0o644, strings.Repeat("text ", 2000))))
@@ -155,9 +146,7 @@ func TestWhatARegistryChangesIsRefused(t *testing.T) {
 			})
 		}
 	}
-	if len(blobs) != 2 {
-		t.Errorf("blobs: %v", blobs)
-	}
+	equal(t, "blobs", 2, len(blobs))
 }
 
 // An image whose file somebody has changed is refused once, and the next start pulls it again.
@@ -183,7 +172,6 @@ func TestAnImageThatWasChangedOnDiskIsRefused(t *testing.T) {
 	}
 }
 
-// Starts at the same time fetch each blob once. Later ones do not ask the registry.
 func TestAnImageIsMadeOnce(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{}, layer(t, entry("a", tar.TypeReg, 0o644, "text")))
@@ -201,9 +189,7 @@ func TestAnImageIsMadeOnce(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if err := i.File.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, i.File.Close())
 	}
 	var all sync.WaitGroup
 	for range 8 {
@@ -211,12 +197,9 @@ func TestAnImageIsMadeOnce(t *testing.T) {
 	}
 	all.Wait()
 	pull()
-	if n := asked.Load(); n != 2 {
-		t.Errorf("%d blobs were fetched", n)
-	}
+	equal(t, "blobs that were fetched", 2, asked.Load())
 }
 
-// Nothing of a pull that was killed is used, and the next pull removes what is left of it.
 func TestAPullThatWasKilledIsBegunAgain(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))

@@ -25,23 +25,16 @@ import (
 func TestAServerRunsInASimulatedTask(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}, User: "node", WorkingDir: "/home/node", Env: []string{"A=image", "B=image"}}, withServer(t))
-	for _, a := range systems() {
-		t.Run(a.String(), func(t *testing.T) {
-			store := a.folder(t)
-			for range 2 { // from the registry, and from the store
-				r := keep(t, a, "one\ntwo\n", "run", "--store", store, ref, "id", "where", "env:A", "env:HOME", "read:small.txt", "map:small.txt", "write:new=1", "read:new", "echo", "exit:7")
-				want := map[string]string{"id": "1001 1002 [29]", "where": "/home/node", "env:A": "image", "env:HOME": "/home/node", "read:small.txt": "small", "map:small.txt": "small", "echo": "closed"}
-				for deed, said := range want {
-					if got := r.says(deed); got != said {
-						t.Errorf("%s: %q, not %q", deed, got, said)
-					}
-				}
-				if r.code != 7 || !strings.Contains(r.out, "one\ntwo\n") {
-					t.Errorf("%+v", r)
-				}
-			}
-		})
-	}
+	everywhere(t, func(t *testing.T, a as) {
+		store := a.folder(t)
+		for range 2 { // from the registry, and from the store
+			r := keep(t, a, "one\ntwo\n", "run", "--store", store, ref, "id", "where", "env:A", "env:HOME", "read:small.txt", "map:small.txt", "write:new=1", "read:new", "echo", "exit:7")
+			want := map[string]string{"id": "1001 1002 [29]", "where": "/home/node", "env:A": "image", "env:HOME": "/home/node", "read:small.txt": "small", "map:small.txt": "small", "echo": "closed"}
+			r.said(t, want)
+			r.ended(t, 7)
+			has(t, "output", "one\ntwo\n", r.out)
+		}
+	})
 }
 
 // With --written, what a server writes into its root is there at the next start, even if it
@@ -52,47 +45,32 @@ func TestWhatAServerWroteComesBack(t *testing.T) {
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t), layer(t, owned("home/node", tar.TypeDir, 0o755), owned("home/node/image.txt", tar.TypeReg, 0o644)))
 	ref = pinned(t, ref)
 	other := push(t, host, v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t), layer(t, owned("home/node", tar.TypeDir, 0o700)))
-	for _, a := range systems() {
-		t.Run(a.String(), func(t *testing.T) {
-			dir, written := a.folder(t), a.folder(t)
-			run := func(deeds ...string) ran {
-				t.Helper()
-				r := keep(t, a, "", append([]string{"run", "--store", dir, "--written", written, "--memory", "200"}, deeds...)...)
-				if len(deeds) > 1 && r.code != 0 {
-					t.Fatalf("%+v", r)
-				}
-				return r
+	everywhere(t, func(t *testing.T, a as) {
+		dir, written := a.folder(t), a.folder(t)
+		run := func(deeds ...string) ran {
+			t.Helper()
+			r := keep(t, a, "", append([]string{"run", "--store", dir, "--written", written, "--memory", "200"}, deeds...)...)
+			if len(deeds) > 1 && r.code != 0 {
+				t.Fatalf("%+v", r)
 			}
-			run(ref, "write:/home/node/new=first", "write:/tmp/new=x", "write:/dev/shm/new=x", "remove:/home/node/image.txt", "pipe:/home/node/pipe", "listen:/home/node/socket")
-			run(ref, "write:/home/node/more=second", "leave:/home/node/grows")
-			r := run(ref, "id", "read:/home/node/new", "read:/home/node/more", "read:/tmp/new", "read:/dev/shm/new", "read:/home/node/image.txt", "read:/home/node/small.txt")
-			for deed, want := range map[string]string{"id": "1001 1002 [29]", "read:/home/node/new": "first", "read:/home/node/more": "second", "read:/home/node/small.txt": "small"} {
-				if said := r.says(deed); said != want {
-					t.Errorf("%s: %q, not %q", deed, said, want)
-				}
-			}
-			for _, deed := range []string{"read:/tmp/new", "read:/dev/shm/new", "read:/home/node/image.txt"} {
-				if said := r.says(deed); !strings.Contains(said, "no such file") {
-					t.Errorf("%s: %q", deed, said)
-				}
-			}
-			if r := keep(t, a, "", "run", "--store", dir, "--written", written, "--memory", "100", ref, "write:/home/node/new=lost", "fill:/home/node/x"); r.code != 137 {
-				t.Errorf("%+v", r)
-			}
-			if r := run(ref, "read:/home/node/new", "id"); r.says("read:/home/node/new") != "first" {
-				t.Errorf("after an end by force: %+v", r)
-			}
-			if r := run(other, "read:/home/node/new", "id"); !strings.Contains(r.says("read:/home/node/new"), "no such file") {
-				t.Errorf("in another image: %+v", r)
-			}
-			if left, err := os.ReadDir(written); len(left) != 1 || err != nil {
-				t.Errorf("left: %v, %v", left, err)
-			}
-		})
-	}
+			return r
+		}
+		run(ref, "write:/home/node/new=first", "write:/tmp/new=x", "write:/dev/shm/new=x", "remove:/home/node/image.txt", "pipe:/home/node/pipe", "listen:/home/node/socket")
+		run(ref, "write:/home/node/more=second", "leave:/home/node/grows")
+		r := run(ref, "id", "read:/home/node/new", "read:/home/node/more", "read:/tmp/new", "read:/dev/shm/new", "read:/home/node/image.txt", "read:/home/node/small.txt")
+		r.said(t, map[string]string{"id": "1001 1002 [29]", "read:/home/node/new": "first", "read:/home/node/more": "second", "read:/home/node/small.txt": "small"})
+		for _, deed := range []string{"read:/tmp/new", "read:/dev/shm/new", "read:/home/node/image.txt"} {
+			has(t, deed, "no such file", r.says(deed))
+		}
+		keep(t, a, "", "run", "--store", dir, "--written", written, "--memory", "100", ref, "write:/home/node/new=lost", "fill:/home/node/x").ended(t, 137)
+		equal(t, "after an end by force", "first", run(ref, "read:/home/node/new", "id").says("read:/home/node/new"))
+		has(t, "in another image", "no such file", run(other, "read:/home/node/new", "id").says("read:/home/node/new"))
+		if left, err := os.ReadDir(written); len(left) != 1 || err != nil {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	})
 }
 
-// A box that uses too much memory is ended, and the error says why. A box beside it lives on.
 func TestABoxThatUsesTooMuchEnds(t *testing.T) {
 	a := as{1000, ""}
 	dir := a.folder(t)
@@ -100,9 +78,8 @@ func TestABoxThatUsesTooMuchEnds(t *testing.T) {
 	neighbour := runs(t, a.command(keeperRole, "run", "--store", dir, ref, "until:TERM"), "waits")
 	for _, deed := range []string{"use:200", "fill:/tmp/x", "fill:/x", "fill:/dev/shm/x", "hog:memfd", "hog:mapping", "hog:pipes", "hog:sockets", "hog:folders"} {
 		r := keep(t, a, "", "run", "--store", dir, "--memory", "100", ref, deed)
-		if r.code != 137 || !strings.Contains(r.errs, "may use 100") {
-			t.Errorf("%s: %+v", deed, r)
-		}
+		r.ended(t, 137)
+		has(t, deed, "may use 100", r.errs)
 	}
 	if r := keep(t, a, "", "run", "--store", dir, "--pids", "32", "--user", "node", ref, "fork:100"); r.says("fork:100") == "100" || r.says("fork:100") == "nothing" {
 		t.Errorf("%+v", r)
@@ -115,24 +92,21 @@ func TestABoxThatUsesTooMuchEnds(t *testing.T) {
 	}
 }
 
-// Of the machine, a server sees the folder that it was given and nothing else.
 func TestAFolderOfTheMachine(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
-	for _, a := range systems() {
-		t.Run(a.String(), func(t *testing.T) {
-			dir, folder := a.folder(t), a.folder(t)
-			file := filepath.Join(folder, "note")
-			must(t, os.WriteFile(file, []byte("from outside"), 0o644))
-			must(t, os.Symlink("/etc/passwd", filepath.Join(folder, "out")))
-			r := keep(t, a, "", "run", "--store", dir, "--folder", folder+":/mnt", "--folder", folder+":/ro:ro", ref, "read:/mnt/note", "write:/mnt/new=from inside", "write:/ro/new2=x", "read:/mnt/out", "read:/mnt/../../etc/hostname")
-			if r.says("read:/mnt/note") != "from outside" || r.says("write:/mnt/new=from inside") != "done" || !strings.HasPrefix(r.says("write:/ro/new2=x"), "error") || strings.Contains(r.says("read:/mnt/out"), "daemon") {
-				t.Errorf("%+v", r)
-			}
-			if text, err := os.ReadFile(filepath.Join(folder, "new")); string(text) != "from inside" || err != nil {
-				t.Errorf("%q, %v", text, err)
-			}
-		})
-	}
+	everywhere(t, func(t *testing.T, a as) {
+		dir, folder := a.folder(t), a.folder(t)
+		file := filepath.Join(folder, "note")
+		must(t, os.WriteFile(file, []byte("from outside"), 0o644))
+		must(t, os.Symlink("/etc/passwd", filepath.Join(folder, "out")))
+		r := keep(t, a, "", "run", "--store", dir, "--folder", folder+":/mnt", "--folder", folder+":/ro:ro", ref, "read:/mnt/note", "write:/mnt/new=from inside", "write:/ro/new2=x", "read:/mnt/out", "read:/mnt/../../etc/hostname")
+		if r.says("read:/mnt/note") != "from outside" || r.says("write:/mnt/new=from inside") != "done" || !strings.HasPrefix(r.says("write:/ro/new2=x"), "error") || strings.Contains(r.says("read:/mnt/out"), "daemon") {
+			t.Errorf("%+v", r)
+		}
+		if text, err := os.ReadFile(filepath.Join(folder, "new")); string(text) != "from inside" || err != nil {
+			t.Errorf("%q, %v", text, err)
+		}
+	})
 }
 
 // With --system a server sees the folders of the machine that it was given, at their own paths
@@ -140,33 +114,29 @@ func TestAFolderOfTheMachine(t *testing.T) {
 func TestAServerOfTheMachineItself(t *testing.T) {
 	program, err := os.ReadFile(serverProgram)
 	must(t, err)
-	for _, a := range systems() {
-		t.Run(a.String(), func(t *testing.T) {
-			dir := a.folder(t)
-			for _, folder := range []string{"real/bin", "work", "secret"} {
-				err = errors.Join(err, os.MkdirAll(filepath.Join(dir, folder), 0o755), os.Chown(filepath.Join(dir, folder), a.owner(), -1))
-			}
-			err = errors.Join(err, os.WriteFile(filepath.Join(dir, "real/bin/server"), program, 0o755), os.WriteFile(filepath.Join(dir, "secret/key"), []byte("s3cret"), 0o644),
-				os.Symlink("real", filepath.Join(dir, "link")), os.Symlink(filepath.Join(dir, "link/bin/server"), filepath.Join(dir, "program")))
-			must(t, err)
-			at := func(name string) string { return filepath.Join(dir, name) }
-			folder := func(name, mode string) []string { return []string{"--folder", name + ":" + name + mode} }
-			args := slices.Concat([]string{"run", "--system", "--read-only", "--workdir", at("work")}, folder(at("program"), ":ro"), folder(at("link/bin"), ":fixed"), folder("/usr", ":fixed"), folder("/bin", ":fixed"), folder(at("work"), ""),
-				[]string{"--", at("program"), "where", "env:HOME", "write:new=from inside", "write:/tmp/x=1", "write:" + at("real/bin/x") + "=1", "write:/usr/keeper-test=1", "write:/etc/x=1", "read:" + at("link/bin/../../secret/key"), "read:" + at("secret/key"), "read:/etc/shadow", "read:/proc/1/root" + at("secret/key")})
-			r := keep(t, a, "", args...)
-			for deed, want := range map[string]string{
-				"where": at("work"), "env:HOME": "/tmp", "write:new=from inside": "done", "write:/tmp/x=1": "done", "write:" + at("real/bin/x") + "=1": "error ", "write:/usr/keeper-test=1": "error ", "write:/etc/x=1": "error ",
-				"read:" + at("link/bin/../../secret/key"): "error ", "read:" + at("secret/key"): "no such file", "read:/etc/shadow": "no such file", "read:/proc/1/root" + at("secret/key"): "no such file",
-			} {
-				if got := r.says(deed); !strings.Contains(got, want) {
-					t.Errorf("%s: %s, not %s", deed, got, want)
-				}
-			}
-			if text, err := os.ReadFile(at("work/new")); string(text) != "from inside" || err != nil || r.code != 0 {
-				t.Errorf("%q, %v, %+v", text, err, r)
-			}
-		})
-	}
+	everywhere(t, func(t *testing.T, a as) {
+		dir := a.folder(t)
+		for _, folder := range []string{"real/bin", "work", "secret"} {
+			err = errors.Join(err, os.MkdirAll(filepath.Join(dir, folder), 0o755), os.Chown(filepath.Join(dir, folder), a.owner(), -1))
+		}
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "real/bin/server"), program, 0o755), os.WriteFile(filepath.Join(dir, "secret/key"), []byte("s3cret"), 0o644),
+			os.Symlink("real", filepath.Join(dir, "link")), os.Symlink(filepath.Join(dir, "link/bin/server"), filepath.Join(dir, "program")))
+		must(t, err)
+		at := func(name string) string { return filepath.Join(dir, name) }
+		folder := func(name, mode string) []string { return []string{"--folder", name + ":" + name + mode} }
+		args := slices.Concat([]string{"run", "--system", "--read-only", "--workdir", at("work")}, folder(at("program"), ":ro"), folder(at("link/bin"), ":fixed"), folder("/usr", ":fixed"), folder("/bin", ":fixed"), folder(at("work"), ""),
+			[]string{"--", at("program"), "where", "env:HOME", "write:new=from inside", "write:/tmp/x=1", "write:" + at("real/bin/x") + "=1", "write:/usr/keeper-test=1", "write:/etc/x=1", "read:" + at("link/bin/../../secret/key"), "read:" + at("secret/key"), "read:/etc/shadow", "read:/proc/1/root" + at("secret/key")})
+		r := keep(t, a, "", args...)
+		for deed, want := range map[string]string{
+			"where": at("work"), "env:HOME": "/tmp", "write:new=from inside": "done", "write:/tmp/x=1": "done", "write:" + at("real/bin/x") + "=1": "error ", "write:/usr/keeper-test=1": "error ", "write:/etc/x=1": "error ",
+			"read:" + at("link/bin/../../secret/key"): "error ", "read:" + at("secret/key"): "no such file", "read:/etc/shadow": "no such file", "read:/proc/1/root" + at("secret/key"): "no such file",
+		} {
+			has(t, deed, want, r.says(deed))
+		}
+		if text, err := os.ReadFile(at("work/new")); string(text) != "from inside" || err != nil || r.code != 0 {
+			t.Errorf("%q, %v, %+v", text, err, r)
+		}
+	})
 }
 
 // Each folder of this machine is mounted once, in the mode that allows the most.
@@ -200,9 +170,7 @@ func TestNothingStaysHoweverABoxEnds(t *testing.T) {
 	a := as{1000, ""}
 	dir, folder := a.folder(t), a.folder(t)
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
-	if r := keep(t, a, "", "run", "--store", dir, ref, "id"); r.code != 0 {
-		t.Fatalf("%+v", r)
-	}
+	keep(t, a, "", "run", "--store", dir, ref, "id").ended(t, 0)
 	t.Setenv("TMPDIR", folder)
 	run := []string{"run", "--store", dir, "--folder", folder + ":/mnt", "--memory", "400", "--written"}
 	written := filepath.Join(folder, "written")
@@ -216,9 +184,8 @@ func TestNothingStaysHoweverABoxEnds(t *testing.T) {
 	for _, at := range left {
 		err = errors.Join(err, os.Chtimes(at, time.Time{}, time.Unix(1, 0)))
 	}
-	if r := keep(t, a, "", append(run, filepath.Join(written, "0"), ref, "id")...); r.code != 0 || err != nil {
-		t.Errorf("%v, %+v", err, r)
-	}
+	keep(t, a, "", append(run, filepath.Join(written, "0"), ref, "id")...).ended(t, 0)
+	must(t, err)
 	left, err = filepath.Glob(filepath.Join(folder, "*"))
 	if tars, failed := os.ReadDir(filepath.Join(written, "0")); len(left) != 1 || len(tars) != 1 || errors.Join(err, failed) != nil {
 		t.Errorf("left: %v, %v, %v, %v", left, tars, err, failed)
@@ -317,7 +284,6 @@ func hasEnded(pid int) bool {
 	return err == nil && end.Signo != 0
 }
 
-// A keeper passes SIGTERM on to the server, and exits with the server's exit code.
 func TestAServerIsToldToEnd(t *testing.T) {
 	a := as{1000, ""}
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
@@ -338,9 +304,8 @@ func told(t *testing.T, cmd *exec.Cmd) {
 	}
 	must(t, cmd.Process.Signal(unix.SIGTERM))
 	rest, err := io.ReadAll(lines)
-	if err != nil || string(rest) != "until:TERM told\n" {
-		t.Errorf("%q, %v", rest, err)
-	}
+	must(t, err)
+	equal(t, "output", "until:TERM told\n", string(rest))
 	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 3 { // its error says the exit code
 		t.Errorf("%v", cmd.ProcessState)
 	}

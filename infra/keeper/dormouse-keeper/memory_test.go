@@ -81,7 +81,6 @@ func TestMemoryLastsOverSleepsAndRestarts(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil || images != len(servers) {
-		t.Errorf("%d images, %v", images, err)
-	}
+	must(t, err)
+	equal(t, "images", len(servers), images)
 }

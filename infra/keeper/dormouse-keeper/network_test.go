@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -67,7 +66,7 @@ func own(capabilities ...uintptr) *syscall.SysProcAttr {
 
 // network sets up the network and runs the command. At port 8080 of each address it sends back
 // what it gets, and in the end it prints which addresses were reached. At ports 80 and 443 a web
-// server answers with the host of the request, or with as many bytes as the path says.
+// server answers with the host of the request.
 func network(folder string, command []string) error {
 	resolver := filepath.Join(folder, "resolv.conf")
 	err := errors.Join(
@@ -92,10 +91,6 @@ func network(folder string, command []string) error {
 		return err
 	}
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n, err := strconv.Atoi(r.URL.Path[1:]); err == nil {
-			_, _ = w.Write(make([]byte, n))
-			return
-		}
 		_, _ = fmt.Fprint(w, "this is ", r.Host) // the box says what came
 	}))
 	web.Config.ErrorLog = log.New(io.Discard, "", 0) // a reset is expected
@@ -191,54 +186,46 @@ func resolve(c *net.UDPConn) {
 func TestAServerReachesWhatIsBeyondTheMachine(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t))
 	const back = "1000000 bytes came back"
-	for _, a := range systems() {
-		t.Run(a.String(), func(t *testing.T) {
-			store := a.folder(t)
-			if r := keep(t, a, "", "pull", "--store", store, ref); r.code != 0 {
-				t.Fatalf("%+v", r)
-			}
-			for network, want := range map[string]map[string]string{
-				"on": {
-					"dial:api.test:8080": back, "dial:API.Test:8080": back, "dial:two.test:8080": back, "dial:203.0.113.7:8080": back, "dial:api.test:8081": "refused",
-					"dial:here.test:8080": "refused", "dial:own.test:8080": "refused", "dial:203.0.113.1:8080": "refused", "dial:127.0.0.1:8080": "refused",
-					"dial:nowhere.test:8080": "no such host", "send:203.0.113.53:53": "refused", "reached": "[203.0.113.7:8080 203.0.113.9:8080]",
-				},
-				"hosts": {
-					"dial:api.test:8080": back, "dial:API.Test.:8080": back, "dial:a.wild.test:8080": back, "dial:xn--bcher-kva.test:8080": back, "dial:192.168.1.10:8080": back, "dial:[::ffff:192.168.1.10]:8080": back,
-					"dial:api.test:8081": "refused", "dial:wild.test:8080": "no such host", "dial:evil.test:8080": "no such host", "dial:203.0.113.7:8080": "refused", "dial:[::ffff:203.0.113.7]:8080": "refused",
-					"dial:3405803783:8080": "no such host", "dial:0313.0.0161.7:8080": "no such host", "dial:0xcb.0.0x71.7:8080": "no such host", "dial:192.168.1.11:8080": "refused",
-					"dial:turns.test:8080": "refused", "dial:cloud.test:8080": "refused", "dial:own.test:8080": "refused", "dial:169.254.169.254:80": "refused", "dial:168.63.129.16:80": "refused", "dial:203.0.113.1:8080": "refused",
-					"dial:[2001:db8::7]:8080": "unreachable", "dial:10.55.0.1:53": "refused", "dial:203.0.113.53:53": "refused", "send:203.0.113.53:53": "refused", "send:203.0.113.7:8080": "refused",
-					"reached": "[192.168.1.10:8080 203.0.113.11:8080 203.0.113.12:8080 203.0.113.7:8080]",
+	everywhere(t, func(t *testing.T, a as) {
+		store := a.folder(t)
+		keep(t, a, "", "pull", "--store", store, ref).ended(t, 0)
+		for network, want := range map[string]map[string]string{
+			"on": {
+				"dial:api.test:8080": back, "dial:API.Test:8080": back, "dial:two.test:8080": back, "dial:203.0.113.7:8080": back, "dial:api.test:8081": "refused",
+				"dial:here.test:8080": "refused", "dial:own.test:8080": "refused", "dial:203.0.113.1:8080": "refused", "dial:127.0.0.1:8080": "refused",
+				"dial:nowhere.test:8080": "no such host", "send:203.0.113.53:53": "refused", "reached": "[203.0.113.7:8080 203.0.113.9:8080]",
+			},
+			"hosts": {
+				"dial:api.test:8080": back, "dial:API.Test.:8080": back, "dial:a.wild.test:8080": back, "dial:xn--bcher-kva.test:8080": back, "dial:192.168.1.10:8080": back, "dial:[::ffff:192.168.1.10]:8080": back,
+				"dial:api.test:8081": "refused", "dial:wild.test:8080": "no such host", "dial:evil.test:8080": "no such host", "dial:203.0.113.7:8080": "refused", "dial:[::ffff:203.0.113.7]:8080": "refused",
+				"dial:3405803783:8080": "no such host", "dial:0313.0.0161.7:8080": "no such host", "dial:0xcb.0.0x71.7:8080": "no such host", "dial:192.168.1.11:8080": "refused",
+				"dial:turns.test:8080": "refused", "dial:cloud.test:8080": "refused", "dial:own.test:8080": "refused", "dial:169.254.169.254:80": "refused", "dial:168.63.129.16:80": "refused", "dial:203.0.113.1:8080": "refused",
+				"dial:[2001:db8::7]:8080": "unreachable", "dial:10.55.0.1:53": "refused", "dial:203.0.113.53:53": "refused", "send:203.0.113.53:53": "refused", "send:203.0.113.7:8080": "refused",
+				"reached": "[192.168.1.10:8080 203.0.113.11:8080 203.0.113.12:8080 203.0.113.7:8080]",
 
-					"dormouse-keeper: network: evil.test was": "refused; add it to x-dormouse.box.network", "dormouse-keeper: network: api.test:8081 was": "refused; add it to x-dormouse.box.network",
-					"dormouse-keeper: network: 192.168.1.11:8080 was": "refused", "dormouse-keeper: network: own.test:8080 was": "refused: 203.0.113.1, this machine",
-				},
-				"off": {"dial:api.test:8080": "error ", "dial:203.0.113.7:8080": "error ", "reached": "[]"},
-			} {
-				var deeds []string
-				for deed := range want {
-					if strings.Contains(deed, ":") && !strings.HasPrefix(deed, "dormouse-keeper") {
-						deeds = append(deeds, deed)
-					}
-				}
-				args := []string{"run", "--store", store, "--network", network}
-				if network == "hosts" {
-					args = append(args[:3], "--host", "api.test:8080", "--host", "*.wild.test:8080", "--host", "bücher.test:8080", "--host", "192.168.1.10:8080", "--host", "turns.test:8080", "--host", "cloud.test:8080", "--host", "own.test:8080")
-				}
-				out, err := a.networked(t, keeperRole, append(append(args, ref), deeds...)...).CombinedOutput()
-				if err != nil {
-					t.Errorf("%s: %v: %s", network, err, out)
-				}
-				r := ran{out: string(out)}
-				for deed, said := range want {
-					if got := r.says(deed); !strings.Contains(got, said) {
-						t.Errorf("%s, %s: %s, not %s", network, deed, got, said)
-					}
+				"dormouse-keeper: network: evil.test was": "refused; add it to x-dormouse.box.network", "dormouse-keeper: network: api.test:8081 was": "refused; add it to x-dormouse.box.network",
+				"dormouse-keeper: network: 192.168.1.11:8080 was": "refused", "dormouse-keeper: network: own.test:8080 was": "refused: 203.0.113.1, this machine",
+			},
+			"off": {"dial:api.test:8080": "error ", "dial:203.0.113.7:8080": "error ", "reached": "[]"},
+		} {
+			var deeds []string
+			for deed := range want {
+				if strings.Contains(deed, ":") && !strings.HasPrefix(deed, "dormouse-keeper") {
+					deeds = append(deeds, deed)
 				}
 			}
-		})
-	}
+			args := []string{"run", "--store", store, "--network", network}
+			if network == "hosts" {
+				args = append(args[:3], "--host", "api.test:8080", "--host", "*.wild.test:8080", "--host", "bücher.test:8080", "--host", "192.168.1.10:8080", "--host", "turns.test:8080", "--host", "cloud.test:8080", "--host", "own.test:8080")
+			}
+			out, err := a.networked(t, keeperRole, append(append(args, ref), deeds...)...).CombinedOutput()
+			if err != nil {
+				t.Errorf("%s: %v: %s", network, err, out)
+			}
+			r := ran{out: string(out)}
+			r.saidOf(t, want)
+		}
+	})
 }
 
 // fetchServer is an MCP server whose tool fetches a URL.
@@ -310,8 +297,6 @@ func (a as) listed(t testing.TB, store string, hosts, client []string, deeds ...
 	return a.networked(t, keeperRole, slices.Concat(args, []string{"--"}, client, deeds)...)
 }
 
-// The usual clients report the true reason of a refusal, and reach a host of the list by HTTP and
-// by TLS.
 func TestUsualClientsAreToldTheTruth(t *testing.T) {
 	const no, refused = "no name", "refused"
 	as := as{1000, ""}
@@ -329,45 +314,11 @@ func TestUsualClientsAreToldTheTruth(t *testing.T) {
 			out, err := as.listed(t, as.folder(t), []string{"api.test", "turns.test"}, client, slices.Sorted(maps.Keys(deeds))...).CombinedOutput()
 			r := ran{out: string(out)}
 			for deed, want := range deeds {
-				if got := r.says(deed); !strings.Contains(got, cmp.Or(said[name][want], want)) {
-					t.Errorf("%s: %s", deed, got)
-				}
+				has(t, deed, cmp.Or(said[name][want], want), r.says(deed))
 			}
 			if err != nil || t.Failed() {
 				t.Errorf("%v: %s", err, out)
 			}
-		})
-	}
-}
-
-// BenchmarkListedHost measures how long programs take to fetch from a host of their list, in a box
-// and outside of one.
-func BenchmarkListedHost(b *testing.B) {
-	a := as{1000, ""}
-	store := a.folder(b)
-	for name, client := range clients(b) {
-		b.Run(name, func(b *testing.B) {
-			deeds := map[string]string{"1kB-ms": "fetch:1000@api.test:80", "10MB-ms": "fetch:10485760@api.test:80"}
-			figures := map[string][]float64{}
-			for b.Loop() {
-				for unit, deed := range deeds {
-					for way, cmd := range map[string]*exec.Cmd{
-						"plain": a.networked(b, client[0], append(client[1:], deed)...), "sealed": a.listed(b, store, []string{"api.test"}, client, deed),
-					} {
-						out, err := cmd.CombinedOutput()
-						ms, wrong := strconv.ParseFloat(ran{out: string(out)}.says(deed), 64)
-						if err := errors.Join(err, wrong); err != nil {
-							b.Fatalf("%s: %v: %s", way, err, out)
-						}
-						figures[way+"-"+unit] = append(figures[way+"-"+unit], ms)
-					}
-				}
-			}
-			for unit, all := range figures {
-				slices.Sort(all)
-				b.ReportMetric(all[len(all)/2], unit)
-			}
-			b.ReportMetric(0, "ns/op")
 		})
 	}
 }

@@ -129,15 +129,12 @@ func descendants(pid int) (all []int, err error) {
 	return all, err
 }
 
-// listens listens on a unix socket until the test ends.
 func listens(t *testing.T, at string) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", at)
 	must(t, err)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, l.Close())
 	})
 }
 
@@ -188,7 +185,6 @@ func TestABrokenSentryReachesNobodyElse(t *testing.T) {
 	}
 }
 
-// A server in a box, as root, reaches neither sockets, addresses nor files of the machine.
 func TestAServerSeesNothingOfTheMachine(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
@@ -214,19 +210,17 @@ func TestAServerSeesNothingOfTheMachine(t *testing.T) {
 		deeds = append(deeds, deed)
 	}
 	t.Setenv("KEEPER_SECRET", "s3cret")
-	for _, a := range systems() {
-		t.Run(a.String(), func(t *testing.T) {
-			r := keep(t, a, "", append([]string{"run", "--store", a.folder(t), ref}, deeds...)...)
-			for deed, want := range refused {
-				if said := r.says(deed); !strings.HasPrefix(said, "error ") || !strings.Contains(said, want) {
-					t.Errorf("%s: %s", deed, said)
-				}
+	everywhere(t, func(t *testing.T, a as) {
+		r := keep(t, a, "", append([]string{"run", "--store", a.folder(t), ref}, deeds...)...)
+		for deed, want := range refused {
+			if said := r.says(deed); !strings.HasPrefix(said, "error ") || !strings.Contains(said, want) {
+				t.Errorf("%s: %s", deed, said)
 			}
-			if strings.Contains(r.out, "s3cret") || strings.Contains(r.says("read:/proc/mounts"), "/work") || r.code != 0 {
-				t.Errorf("%+v", r)
-			}
-		})
-	}
+		}
+		if strings.Contains(r.out, "s3cret") || strings.Contains(r.says("read:/proc/mounts"), "/work") || r.code != 0 {
+			t.Errorf("%+v", r)
+		}
+	})
 }
 
 func TestWhatCannotBeSealedDoesNotRun(t *testing.T) {

@@ -23,7 +23,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A memory says what it depends on, and fits elsewhere if all of that is equal.
 func TestWhatAMemoryDependsOn(t *testing.T) {
 	a := as{1000, ""}
 	host := served(t)
@@ -66,17 +65,13 @@ func TestWhatAMemoryDependsOn(t *testing.T) {
 		t.Errorf("a variable: %v", got)
 	}
 	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	program := filepath.Join(a.folder(t), "keeper")
 	_, id, _ := strings.Cut(want["build"], " go:")
 	if len(id) < 40 || !bytes.Contains(self, []byte(id)) {
 		t.Fatalf("the program does not have the digest of %q", want["build"])
 	}
-	if err := os.WriteFile(program, bytes.ReplaceAll(self, []byte(id), []byte("x"+id[1:])), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(program, bytes.ReplaceAll(self, []byte(id), []byte("x"+id[1:])), 0o755))
 	cmd := a.command(keeperRole, append([]string{"run", "--control", "3"}, with(ref, "serve")...)...)
 	cmd.Path = program
 	if got := sleeping(t, cmd).ready(t).fit; got["build"] == want["build"] {
@@ -84,7 +79,6 @@ func TestWhatAMemoryDependsOn(t *testing.T) {
 	}
 }
 
-// An image that is damaged, or is not of this box, does not thaw, and then the server starts.
 func TestAnImageThatDoesNotThaw(t *testing.T) {
 	a := as{1000, ""}
 	host, store := served(t), a.folder(t)
@@ -132,99 +126,55 @@ func TestAnImageThatDoesNotThaw(t *testing.T) {
 	}
 }
 
-// An image file that was changed starts no box, so nothing thaws on it.
-func TestAChangedImageFileHasNoMemory(t *testing.T) {
-	a := as{1000, ""}
-	for _, at := range []int64{1024 + 16, 1 << 20} { // in the superblock, and in a file
-		store := a.folder(t)
-		ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
-		if r := keep(t, a, "", "pull", "--store", store, ref); r.code != 0 {
-			t.Fatalf("%+v", r)
-		}
-		files, err := filepath.Glob(filepath.Join(store, "sha256-*", "rootfs.erofs"))
-		if err != nil || len(files) != 1 {
-			t.Fatalf("%v, %v", files, err)
-		}
-		err = os.Chmod(files[0], 0o600)
-		f, failed := os.OpenFile(files[0], os.O_RDWR, 0)
-		if err = errors.Join(err, failed); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.WriteAt([]byte{0xaa}, at); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
-		s := sleeping(t, a.command(keeperRole, "run", "--control", "3", "--store", store, ref, "serve"))
-		if line, err := s.control.in.ReadString('\n'); err == nil {
-			t.Error(line)
-		}
-		if _ = s.cmd.Wait(); !strings.Contains(s.errs.String(), "was changed on disk") {
-			t.Errorf("%s", s.errs.String())
-		}
-	}
-}
-
 // After a thaw a connection that was open fails once, and new ones work. An address that the
 // program remembers leads to its name, and only listed hosts are reached.
 func TestConnectionsAfterAThaw(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t))
-	for _, a := range systems() {
-		t.Run(a.String(), func(t *testing.T) {
-			store := a.folder(t)
-			if r := keep(t, a, "", "pull", "--store", store, ref); r.code != 0 {
-				t.Fatalf("%+v", r)
-			}
-			start := func() *sleeper {
-				return sleeping(t, a.networked(t, keeperRole, "run", "--control", "3", "--store", store, "--host", "api.test:8080", "--host", "*.wild.test:8080", ref, "serve")).ready(t)
-			}
-			s := start().starts(t)
-			must := func(deed, want string) {
-				t.Helper()
-				if said := s.does(t, deed); said != want {
-					t.Errorf("%s: %s, not %s", deed, said, want)
+	everywhere(t, func(t *testing.T, a as) {
+		store := a.folder(t)
+		keep(t, a, "", "pull", "--store", store, ref).ended(t, 0)
+		start := func() *sleeper {
+			return sleeping(t, a.networked(t, keeperRole, "run", "--control", "3", "--store", store, "--host", "api.test:8080", "--host", "*.wild.test:8080", ref, "serve")).ready(t)
+		}
+		s := start().starts(t)
+		must := func(deed, want string) {
+			t.Helper()
+			equal(t, deed, want, s.does(t, deed))
+		}
+		for _, name := range []string{"idle", "asked", "full"} {
+			must("hold:"+name+"=api.test:8080", "held")
+		}
+		must("tell:idle=abc", "told")
+		must("hear:idle", "abc")
+		address := s.does(t, "address:a.wild.test")
+		must("tell:asked=abc", "told") // the answer may be on its way
+		must("push:full", "begun")
+		for range 2 {
+			image := s.freezes(t)
+			s = start().goesOn(t, image)
+			for _, deed := range []string{"hear:idle", "tell:idle=abc", "pushed:full"} {
+				if said := s.does(t, deed); !strings.HasPrefix(said, "error ") {
+					t.Errorf("%s on a connection from before: %s", deed, said)
 				}
+			}
+			// The answer may have come before the freeze.
+			if said := s.does(t, "hear:asked"); !strings.HasPrefix(said, "error ") && said != "abc" {
+				t.Errorf("a connection that was asked: %s", said)
+			}
+			if said := s.does(t, "hear:asked"); !strings.HasPrefix(said, "error ") {
+				t.Errorf("a connection that was asked: %s", said)
 			}
 			for _, name := range []string{"idle", "asked", "full"} {
 				must("hold:"+name+"=api.test:8080", "held")
+				must("tell:"+name+"=def", "told")
+				must("hear:"+name, "def")
 			}
-			must("tell:idle=abc", "told")
-			must("hear:idle", "abc")
-			address := s.does(t, "address:a.wild.test")
-			must("tell:asked=abc", "told") // the answer may be on its way
+			must("dial:"+address+":8080", "1000000 bytes came back")
+			must("dial:api.test:8080", "1000000 bytes came back")
+			has(t, "evil.test", "no such host", s.does(t, "dial:evil.test:8080"))
 			must("push:full", "begun")
-			for range 2 {
-				image := s.freezes(t)
-				if s = start(); s.thaws(t, image) != "" {
-					t.Fatal("it did not thaw")
-				}
-				for _, deed := range []string{"hear:idle", "tell:idle=abc", "pushed:full"} {
-					if said := s.does(t, deed); !strings.HasPrefix(said, "error ") {
-						t.Errorf("%s on a connection from before: %s", deed, said)
-					}
-				}
-				// The answer may have come before the freeze.
-				if said := s.does(t, "hear:asked"); !strings.HasPrefix(said, "error ") && said != "abc" {
-					t.Errorf("a connection that was asked: %s", said)
-				}
-				if said := s.does(t, "hear:asked"); !strings.HasPrefix(said, "error ") {
-					t.Errorf("a connection that was asked: %s", said)
-				}
-				for _, name := range []string{"idle", "asked", "full"} {
-					must("hold:"+name+"=api.test:8080", "held")
-					must("tell:"+name+"=def", "told")
-					must("hear:"+name, "def")
-				}
-				must("dial:"+address+":8080", "1000000 bytes came back")
-				must("dial:api.test:8080", "1000000 bytes came back")
-				if said := s.does(t, "dial:evil.test:8080"); !strings.Contains(said, "no such host") {
-					t.Error(said)
-				}
-				must("push:full", "begun")
-			}
-		})
-	}
+		}
+	})
 }
 
 // Files of this machine: an open one is found again by its path, also where the folder is
@@ -236,9 +186,7 @@ func TestFilesAndProcessesAfterAThaw(t *testing.T) {
 			t.Run(fmt.Sprint(a, " ", mode), func(t *testing.T) {
 				store, folder := a.folder(t), a.folder(t)
 				for name, text := range map[string]string{"open": "one two thr", "closed": "closed"} {
-					if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
-						t.Fatal(err)
-					}
+					must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
 				}
 				args := func(dir string) []string {
 					return []string{"--store", store, "--folder", dir + ":/mnt" + mode, ref, "serve"}
@@ -260,9 +208,7 @@ func TestFilesAndProcessesAfterAThaw(t *testing.T) {
 					if out, err := exec.CommandContext(t.Context(), "cp", "-a", folder+"/.", dir).CombinedOutput(); err != nil {
 						t.Fatalf("%v: %s", err, out)
 					}
-					if err := os.Remove(filepath.Join(dir, name)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, os.Remove(filepath.Join(dir, name)))
 					return args(dir)
 				}
 				s = controlled(t, a, without("open")...)
@@ -273,52 +219,39 @@ func TestFilesAndProcessesAfterAThaw(t *testing.T) {
 
 				there := without("closed")
 				s = controlled(t, a, there...)
-				if unfit := s.thaws(t, image); unfit != "" {
-					t.Fatal(unfit)
-				}
+				s.goesOn(t, image)
 				after := map[string]string{"line:f": "two ", "processes": processes, "whole:/tmp/x": "temporary", "whole:/dev/shm/x": "temporary"}
 				if mode == "" {
 					after["append:/mnt/log=2"], after["read:/mnt/log"], after["whole:/mnt/x"] = "done", "12", "temporary"
 				}
 				for _, deed := range slices.Sorted(maps.Keys(after)) {
-					if said := s.does(t, deed); said != after[deed] {
-						t.Errorf("%s: %q, not %q", deed, said, after[deed])
-					}
+					equal(t, deed, after[deed], s.does(t, deed))
 				}
 			})
 		}
 	}
 }
 
-// A server of the machine itself goes on, too.
 func TestAServerOfTheMachineGoesOn(t *testing.T) {
 	program, err := os.ReadFile(serverProgram)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range systems() {
-		t.Run(a.String(), func(t *testing.T) {
-			dir := a.folder(t)
-			at := filepath.Join(dir, "server")
-			if err := os.WriteFile(at, program, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			args := []string{"--system", "--stable", "server:1", "--folder", dir + ":" + dir + ":fixed", "--folder", "/usr:/usr:fixed", "--folder", "/bin:/bin:fixed", "--", at, "serve"}
-			s := controlled(t, a, args...).starts(t)
-			s.does(t, "count")
-			fit, image := s.fit, s.freezes(t)
-			s = controlled(t, a, args...)
-			if !maps.Equal(s.fit, fit) {
-				t.Errorf("%v, not %v", s.fit, fit)
-			}
-			if unfit := s.thaws(t, image); unfit != "" {
-				t.Fatal(unfit)
-			}
-			if said := s.does(t, "count"); !strings.HasPrefix(said, "2 as ") {
-				t.Error(said)
-			}
-		})
-	}
+	must(t, err)
+	everywhere(t, func(t *testing.T, a as) {
+		dir := a.folder(t)
+		at := filepath.Join(dir, "server")
+		must(t, os.WriteFile(at, program, 0o755))
+		args := []string{"--system", "--stable", "server:1", "--folder", dir + ":" + dir + ":fixed", "--folder", "/usr:/usr:fixed", "--folder", "/bin:/bin:fixed", "--", at, "serve"}
+		s := controlled(t, a, args...).starts(t)
+		s.does(t, "count")
+		fit, image := s.fit, s.freezes(t)
+		s = controlled(t, a, args...)
+		if !maps.Equal(s.fit, fit) {
+			t.Errorf("%v, not %v", s.fit, fit)
+		}
+		s.goesOn(t, image)
+		if said := s.does(t, "count"); !strings.HasPrefix(said, "2 as ") {
+			t.Error(said)
+		}
+	})
 }
 
 // A freeze may come at any byte of a line to the server, and of its answer. Each byte that the
@@ -352,9 +285,7 @@ func TestALineIsAnsweredOnceWhereverAFreezeCutsIt(t *testing.T) {
 		must(t, err)
 		got := <-said
 
-		if s = controlled(t, a, args...); s.thaws(t, image) != "" {
-			t.Fatal("it did not thaw")
-		}
+		s = controlled(t, a, args...).goesOn(t, image)
 		go func() { _, _ = s.in.WriteString(string(rest) + deeds[cut:]) }() // likewise
 		for bytes.Count(got, []byte("\n")) < 2 {
 			part, err := s.out.ReadBytes('\n')
@@ -388,37 +319,25 @@ func TestClocksAfterAThaw(t *testing.T) {
 	a := as{1000, ""}
 	args := []string{"run", "--control", "3", "--store", a.folder(t), push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t)), "serve"}
 	var up unix.Sysinfo_t
-	if err := unix.Sysinfo(&up); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Sysinfo(&up))
 	s := sleeping(t, a.command(keeperRole, args...)).ready(t).starts(t)
 	for _, seconds := range []int64{86_400, -up.Uptime + 1, 0} {
-		if said := s.does(t, "timer:1ms"); said != "fired" {
-			t.Error(said)
-		}
+		equal(t, "timer", "fired", s.does(t, "timer:1ms"))
 		image := s.freezes(t)
 		cmd := a.command(keeperRole, args...)
 		cmd.Args = append([]string{laterRole, strconv.FormatInt(seconds, 10)}, cmd.Args...)
 		cmd.SysProcAttr = own(unix.CAP_SYS_ADMIN, unix.CAP_SYS_TIME)
-		if s = sleeping(t, cmd).ready(t); s.thaws(t, image) != "" {
-			t.Fatal("it did not thaw")
-		}
-		if said := s.does(t, "timer:1ms"); said != "fired" {
-			t.Errorf("%d: %s", seconds, said)
-		}
+		s = sleeping(t, cmd).ready(t).goesOn(t, image)
+		equal(t, "timer", "fired", s.does(t, "timer:1ms"))
 	}
 }
 
 // A keeper that is killed while it freezes or thaws takes all of its processes along, and
 // leaves no file that the next one does not remove.
 func TestAKeeperKilledAsItFreezesOrThaws(t *testing.T) {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	t.Cleanup(func() {
-		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
-			t.Error(err)
-		}
+		check(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0))
 	})
 	a := as{1000, ""}
 	temporary := a.folder(t)
@@ -427,9 +346,7 @@ func TestAKeeperKilledAsItFreezesOrThaws(t *testing.T) {
 	t.Setenv("TMPDIR", temporary)
 	killed := func(what string, s *sleeper) {
 		t.Helper()
-		if err := s.cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.cmd.Process.Kill())
 		_ = s.cmd.Wait() // by the signal
 		for _, pid := range children(t, os.Getpid()) {
 			if _, err := unix.Wait4(pid, nil, 0, nil); err != nil && !errors.Is(err, unix.ECHILD) { // it ends

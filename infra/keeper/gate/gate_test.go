@@ -17,9 +17,7 @@ func TestAddressesThatNoBoxReaches(t *testing.T) {
 		"169.254.169.254": true, "fe80::1": true, "fd00:ec2::254": true, "224.0.0.1": true, "ff02::1": true, "255.255.255.255": true, "240.0.0.1": true, "198.18.0.1": true,
 		"64:ff9b::a9fe:a9fe": true, "64:ff9b::101:101": false, "2002:7f00:1::": true, "64:ff9b::c0a8:707": true, "168.63.129.16": true, "100.100.100.200": true,
 	} {
-		if got := closed(netip.MustParseAddr(text), machine); got != want {
-			t.Errorf("%s: %v", text, got)
-		}
+		equal(t, text, want, closed(netip.MustParseAddr(text), machine))
 	}
 }
 
@@ -44,9 +42,7 @@ func TestNamesHaveAddressesOfTheGate(t *testing.T) {
 	if m := asked(t, g, "here.test.", dnsmessage.TypeAAAA); len(m.Answers) != 0 || m.RCode != dnsmessage.RCodeSuccess {
 		t.Errorf("%+v", m)
 	}
-	if m := asked(t, g, "nowhere.test.", dnsmessage.TypeA); m.RCode != dnsmessage.RCodeNameError {
-		t.Errorf("%+v", m)
-	}
+	equal(t, "nowhere.test", dnsmessage.RCodeNameError, asked(t, g, "nowhere.test.", dnsmessage.TypeA).RCode)
 	if _, c, err := g.dial(netip.AddrFrom4(a.A), 80); err == nil {
 		t.Errorf("dialled %v", c.RemoteAddr())
 	}

@@ -32,6 +32,22 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// check reports an error, if there is one. The test goes on.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// equal reports an error if got is not want.
+func equal[T comparable](t testing.TB, what string, want, got T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, not %v", what, got, want)
+	}
+}
+
 func TestWhatIsNoHostIsRefused(t *testing.T) {
 	for _, text := range []string{
 		"", ".", "*", "*.", "a..b", "a b", "https://a.test", "a.test/x", "a.test:", "a.test:0", "a.test:65536", "a.test:http", "*.*.test", "a.*.test",
@@ -58,9 +74,7 @@ func TestHostsAreComparedByName(t *testing.T) {
 				got = append(got, entry("", port)+map[uint16]string{80: "80", 443: "443"}[port])
 			}
 		}
-		if text := strings.ReplaceAll(strings.Join(got, " "), ":", ""); text != want {
-			t.Errorf("%q: %q, not %q", of, text, want)
-		}
+		equal(t, of, want, strings.ReplaceAll(strings.Join(got, " "), ":", ""))
 	}
 }
 
@@ -99,9 +113,7 @@ func TestPlacesAreRefusedUnlessTheListHasThem(t *testing.T) {
 		if err := g.forbids(c.name, netip.MustParseAddrPort(c.to), machine); err != nil {
 			got = strings.TrimPrefix(err.Error(), "network: ")
 		}
-		if got != c.want {
-			t.Errorf("%s %s: %q, not %q", c.name, c.to, got, c.want)
-		}
+		equal(t, c.name+" "+c.to, c.want, got)
 	}
 }
 
@@ -118,9 +130,8 @@ func TestOnlyNamesOfTheListHaveAddresses(t *testing.T) {
 		for _, of := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeTXT, dnsmessage.TypeHTTPS} {
 			m := asked(t, g, name, of)
 			known := strings.HasPrefix(name, "turns") || strings.HasPrefix(name, "a.")
-			if got := m.RCode == dnsmessage.RCodeSuccess; got != known || len(m.Answers) > 0 != (known && of == dnsmessage.TypeA) {
-				t.Errorf("%s %v: %+v", name, of, m)
-			}
+			equal(t, name, known, m.RCode == dnsmessage.RCodeSuccess)
+			equal(t, name, known && of == dnsmessage.TypeA, len(m.Answers) > 0)
 			answers[name+of.String()] = m
 		}
 	}
@@ -139,12 +150,9 @@ func TestOnlyNamesOfTheListHaveAddresses(t *testing.T) {
 	if want := []string{"network: turns.test was refused: 127.0.0.1, this machine or no place on a network", "network: turns.test:8080 was refused; add it to x-dormouse.box.network"}; !slices.Equal(told, want) {
 		t.Errorf("told %q", told)
 	}
-	if again := Open(read(t, "other.test", "turns.test"), nil); again.names["turns.test"] != netip.AddrFrom4(a) {
-		t.Errorf("%v, then %v", netip.AddrFrom4(a), again.names["turns.test"])
-	}
+	equal(t, "the address in another box", netip.AddrFrom4(a), Open(read(t, "other.test", "turns.test"), nil).names["turns.test"])
 }
 
-// Refusals are told at most once a second for each place, and for a limited number of places.
 func TestRefusalsAreToldOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
@@ -155,17 +163,14 @@ func TestRefusalsAreToldOnceASecond(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		if len(told) != 6 {
-			t.Errorf("%d: %q", len(told), told)
-		}
+		equal(t, "told", 6, len(told))
 		time.Sleep(time.Second)
 		told = nil
 		for n := range 3 * places {
 			g.refuse(&refusal{place: entry("c.test", uint16(n))})
 		}
-		if len(told) != places || len(g.told) != places {
-			t.Errorf("%d are told, %d kept", len(told), len(g.told))
-		}
+		equal(t, "told", places, len(told))
+		equal(t, "kept", places, len(g.told))
 		g.refuse(errors.New("the box is gone"))
 	})
 }
@@ -197,8 +202,6 @@ func split(hello []byte, size int) (all []byte) {
 	return all
 }
 
-// A connection whose TLS names a host that is not in the list is refused, although its address is
-// allowed.
 func TestTheNameInTLSMustBeOfTheList(t *testing.T) {
 	all := read(t, "front.test", "*.other.test:8443")
 	named := func(name string) []byte {
@@ -228,9 +231,7 @@ func TestTheNameInTLSMustBeOfTheList(t *testing.T) {
 				if err != nil {
 					got = strings.TrimPrefix(err.Error(), "network: ")
 				}
-				if got != c.want {
-					t.Errorf("%s: %q, not %q", way, got, c.want)
-				}
+				equal(t, way, c.want, got)
 				if rest, _ := io.ReadAll(in); c.want == "" && !bytes.Equal(slices.Concat(begin, rest), c.says) {
 					t.Errorf("%s: %d and %d bytes of %d go on", way, len(begin), len(rest), len(c.says))
 				}

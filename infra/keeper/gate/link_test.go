@@ -69,7 +69,6 @@ func linkedTo(t *testing.T, serve func(*net.TCPConn)) (_ *Gate, end int, dial fu
 	}
 }
 
-// Each of many connections at a time gets all bytes, and none of them stays in use.
 func TestConnectionsAtOnceEnd(t *testing.T) {
 	g, dial := linked(t, func(c *net.TCPConn) {
 		_, err := io.Copy(struct{ io.Writer }{c}, c)
@@ -85,9 +84,7 @@ func TestConnectionsAtOnceEnd(t *testing.T) {
 			}
 			all.Go(func() {
 				_, err := c.Write(sent)
-				if err := errors.Join(err, c.CloseWrite()); err != nil {
-					t.Error(err)
-				}
+				check(t, errors.Join(err, c.CloseWrite()))
 			})
 			if got, err := io.ReadAll(c); !bytes.Equal(got, sent) || err != nil {
 				t.Errorf("%d bytes came back: %v", len(got), err)
@@ -101,7 +98,6 @@ func TestConnectionsAtOnceEnd(t *testing.T) {
 	}
 }
 
-// A connection whose TLS names another host is reset, and that host gets nothing.
 func TestAnAllowedAddressGetsNoOtherName(t *testing.T) {
 	got := make(chan int64, 1)
 	g, dial := linked(t, func(c *net.TCPConn) {
@@ -120,12 +116,8 @@ func TestAnAllowedAddressGetsNoOtherName(t *testing.T) {
 	if n, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("%d bytes, %v", n, err)
 	}
-	if text := <-told; text != "network: evil.test was refused; add it to x-dormouse.box.network" {
-		t.Error(text)
-	}
-	if n := <-got; n != 0 {
-		t.Errorf("the host got %d bytes", n)
-	}
+	equal(t, "told", "network: evil.test was refused; add it to x-dormouse.box.network", <-told)
+	equal(t, "the host got", 0, <-got)
 }
 
 // The gate holds at most a megabyte for a connection whose two ends do not read.
@@ -174,7 +166,6 @@ func TestWhoNeverReadsCostsLittle(t *testing.T) {
 	}
 }
 
-// The gate gives a reason when it refuses what is beyond the limits of a box.
 func TestTooMuchIsSaid(t *testing.T) {
 	g := Open(read(t, "api.test", "*.wild.test"), nil)
 	var told []string
@@ -182,9 +173,7 @@ func TestTooMuchIsSaid(t *testing.T) {
 	for n := range table {
 		g.names[fmt.Sprint(n)] = netip.Addr{}
 	}
-	if m := asked(t, g, "a.wild.test.", dnsmessage.TypeA); len(m.Answers) != 0 {
-		t.Errorf("%+v", m)
-	}
+	equal(t, "answers", 0, len(asked(t, g, "a.wild.test.", dnsmessage.TypeA).Answers))
 	g.refuse(g.full(g.names["api.test"], 443))
 	if want := []string{"network: a.wild.test was refused: the server knows 65536 names", "network: api.test was refused: 256 connections are open"}; !slices.Equal(told, want) {
 		t.Errorf("told %q", told)
