@@ -42,8 +42,8 @@ type Failure struct {
 	Stderr string `json:"stderr,omitempty"`
 	Stdout string `json:"stdout,omitempty"`
 	// OutOfMemory says that the process seems to have run out of memory. Either it printed so, or
-	// it died of a SIGKILL that the box had not sent while the kernel was killing processes for
-	// lack of memory.
+	// it died of a SIGKILL while the kernel was killing processes for lack of memory, and the box
+	// had not sent that signal.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// NoiseLines counts the lines of stdout that were no messages.
 	NoiseLines int64 `json:"noise_lines,omitempty"`

@@ -134,8 +134,8 @@ func (g *group) next() *handshake {
 	return newHandshake(newProcess(g), isStateless, how)
 }
 
-// begin starts the process of a handshake once the earlier processes of the group have ended, and
-// the process ending, which may be nil.
+// begin starts the process of a handshake, once the earlier processes of the group have ended.
+// ending is another process that must have ended too; it may be nil.
 func (g *group) begin(h *handshake, ending *process) {
 	r := &processRun{p: h.p, hello: h}
 	if ending != nil {

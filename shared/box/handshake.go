@@ -218,7 +218,8 @@ func (p *process) tellHandshake(version string) {
 	}
 }
 
-// answerInitialize answers the initialize requests of clients, which waited for the process.
+// answerInitialize answers the initialize requests of clients. These requests have waited for the
+// process.
 func (p *process) answerInitialize() {
 	for _, r := range p.conv.inOrder() {
 		if r.method == wire.MethodInitialize {

@@ -156,7 +156,8 @@ func (p *process) handOver(h *handshake) {
 }
 
 // endRequests ends all open requests with f. Later calls do nothing. If the process has failed to
-// start, endRequests first counts the failure, so that a client that tries again at once has to wait.
+// start, endRequests first counts the failure, so that a client that tries again at once has to
+// wait.
 func (p *process) endRequests(f *fault) {
 	if p.state == gone {
 		return

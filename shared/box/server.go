@@ -86,7 +86,7 @@ type Server struct {
 	// value, such as a child that left the process group. [proc.EndMarked] finds the processes
 	// that a killed runner has left. Mark works only on Linux.
 	Mark string
-	// Guard protects a program that runs several boxes from the faults of one. It may be nil.
+	// Guard protects a program that runs several boxes from the faults of one box. It may be nil.
 	// Apart starts each process in an OS session of its own, so that it has no access to the
 	// terminal of the program.
 	Guard *guard.Guard
@@ -132,8 +132,8 @@ type Server struct {
 	// it has answered initialize. Zero means the default.
 	StartupTimeout time.Duration
 	// ProbeTime limits how long a server of unknown protocol may take to answer server/discover.
-	// After a sixth of this time the box also sends initialize. After all of it another process
-	// takes the place of this one. Zero means the default.
+	// After a sixth of this time the box also sends initialize. At its end another process takes
+	// the place of the silent one. Zero means the default.
 	ProbeTime time.Duration
 	// ToolTimeout limits the time of one request, such as a tools/call, from when it is sent to
 	// the process. Zero means the default, less than zero no limit.
@@ -173,8 +173,8 @@ func (s Server) log(name string, hide *redact.Redactor) *proc.Log {
 }
 
 // Keeper stores the workspaces of processes while their box sleeps. name is the name of a process,
-// by [Scope.Name]. owner is the name under which a workspace is stored: the name of the process,
-// or "principal-" and a hash. Several processes may share an owner of the second kind. The box
+// as [Scope.Name] returns it. owner is the name under which a workspace is stored. It is the name
+// of the process, or "principal-" and a hash if several processes may share the workspace. The box
 // makes one call at a time for each process.
 type Keeper interface {
 	// Restore fills the new workspace of a process with what is stored for owner. Its results are

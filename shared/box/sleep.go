@@ -40,7 +40,7 @@ type nap struct {
 	heard chan struct{} // closed when the box has taken all output of the process
 	rest  []byte        // the beginning of an output line that the process had not ended when it was frozen
 	cut   bool          // rest was too long, so the process cannot be kept
-	said  []byte        // if this process got back the memory of an earlier one: the earlier one's rest
+	said  []byte        // the field rest of the earlier process whose memory this process got back, nil if it got none
 	heir  bool          // the process has taken over the conversation of a process that sleeps
 
 	needed chan struct{} // closed once a message needs the process
@@ -146,7 +146,7 @@ func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) 
 		return nil, err
 	}
 	if err := p.nap.control.Freeze(within, to); err != nil {
-		_, _ = unread() // only closes the pipe
+		_, _ = unread() // this call only closes the pipe
 		return nil, err
 	}
 	for _, over := range []<-chan struct{}{p.child.Exited(), p.nap.heard} {
@@ -301,7 +301,7 @@ func (p *process) inherit(sleeper *process) {
 		}
 		r.given.at, r.before = -1, written{}
 		if r.passed != nil && r.asked == 0 {
-			p.nap.rouse() // the process was at work on the request when it was frozen
+			p.nap.rouse() // the process was at work on the request when it was frozen, and has to go on
 		}
 	}
 	for _, h := range held {

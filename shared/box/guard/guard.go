@@ -1,6 +1,7 @@
-// Package guard is for a program that runs several boxes. It protects them from the faults of one.
-// The [Guard] of a box starts every goroutine and timer of the box, and catches their panics. A
-// [Budget] limits the output that all boxes hold, and a [Memory] the memory of all their processes.
+// Package guard is for a program that runs several boxes. It protects them from the faults of one
+// box. The [Guard] of a box starts every goroutine and timer of the box, and catches their panics.
+// A [Budget] limits the output that all boxes hold, and a [Memory] the memory of all their
+// processes.
 //
 // A Guard cannot catch what the Go runtime calls a fatal error: concurrent map writes, a stack
 // overflow, or a lack of memory. It cannot tell what a panic has left half done, so the box must
@@ -27,7 +28,7 @@ type Guard struct {
 	err      error
 
 	mu   sync.Mutex
-	idle []chan func() // a channel to each goroutine in method work that waits for its next function
+	idle []chan func() // for each goroutine that waits for its next function, the channel to it
 }
 
 // New returns a Guard that logs the stack of a panic. budget and memory are what [Guard.Budget]

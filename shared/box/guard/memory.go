@@ -9,11 +9,11 @@ import (
 
 const (
 	// An idle process is ended to make room for others only if it was not used for tryAgain, so
-	// that busy sessions do not end each other's processes. A client that found no room may come
-	// back after the same time.
+	// that busy sessions do not end each other's processes. A client that found no room may try
+	// again after that time, too.
 	tryAgain = 10 * time.Second
-	// perStart is how many bytes are reserved for a process during the time settle after its
-	// start, in which it has not yet taken its memory.
+	// perStart is how many bytes are reserved for a process that was started less than settle ago,
+	// because it has not yet taken all its memory.
 	perStart = 32 << 20
 	settle   = time.Second
 	// The memory is full when less than 1/leftPart of it is free. This threshold is at least

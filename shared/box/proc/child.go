@@ -31,7 +31,7 @@ type Command struct {
 	Path string
 	Args []string // the first is the name of the program
 	Env  []string
-	Dir  string // "" for the directory of this program
+	Dir  string // the working directory, "" for that of this program
 
 	// Start starts the command in a sandbox. If it is nil, [exec.Cmd.Start] is used.
 	Start func(*exec.Cmd) error
@@ -47,8 +47,7 @@ type Command struct {
 
 // Child is a running process that leads its own process group, with its three pipes. When the
 // process ends, its whole group is killed. The caller reads Stdout and Stderr to their ends, and
-// calls
-// Release after the process has exited. All methods are safe for concurrent use.
+// calls Release after the process has exited. All methods are safe for concurrent use.
 type Child struct {
 	cmd    *exec.Cmd
 	pid    int

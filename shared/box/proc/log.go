@@ -113,22 +113,22 @@ func (d *Log) flush(held *[]byte, prefix string) {
 	*held = (*held)[:0]
 }
 
-// Close writes a last note, in which the argument how says how the process ended. Then it closes
-// the writer.
-func (d *Log) Close(how string) {
+// Close writes ending, a text about how the process ended, as the last note. Then it closes the
+// writer.
+func (d *Log) Close(ending string) {
 	if d == nil {
 		return
 	}
-	d.Note("%s", how)
+	d.Note("%s", ending)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
 	_ = d.to.Close() // an error could be reported to nobody
 }
 
-// LogName returns a name for the log files of a process, which does not reveal the process's own
-// name. That name is often the id of a session, and programs that cannot read the log files may
-// still be able to list their names.
+// LogName returns a name for the log files of a process. It does not reveal the process's own name,
+// which is often the id of a session: programs that cannot read the log files may still be able to
+// list their names.
 func LogName(process string) string {
 	sum := sha256.Sum256([]byte(process))
 	return hex.EncodeToString(sum[:16])

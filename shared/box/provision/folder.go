@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// CacheFolder makes the folder for installs and workspaces, and returns its path. If the argument
-// named is "", it uses the first default folder in which this process can write. data is the data
+// CacheFolder makes the folder for installs and workspaces, and returns its path. If folder is "",
+// it uses the first default folder in which this process can write. data is the data
 // folder of this machine, "" for none. The error says which user cannot write to which folders, and
 // which variable to set.
-func CacheFolder(named, data string) (string, error) {
-	if named != "" {
-		return firstWritable(named)
+func CacheFolder(folder, data string) (string, error) {
+	if folder != "" {
+		return firstWritable(folder)
 	}
 	return firstWritable(cacheFolders(data)...)
 }

@@ -31,8 +31,7 @@ type Kept interface {
 // the install was made.
 
 // fetchKept does the work of fetch for a box with Config.Kept. It names the install by the request
-// instead of
-// the lock, so versions are resolved only if no install of that name is stored.
+// instead of the lock, so versions are resolved only if no install of that name is stored.
 func (s *provisioning) fetchKept(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	name, err := s.keptName(ctx, r, h)
 	if err != nil {

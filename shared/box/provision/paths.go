@@ -60,8 +60,8 @@ func within(path, root string) bool {
 
 // InferHostPath infers the folder of a project from the absolute paths in a command line. It takes
 // the common folder of all files that are named there, and goes up to the nearest folder with a
-// manifest. For a file in a virtual environment it takes the folder above that. It ignores
-// programs of the system. It returns "" if there is no such folder.
+// manifest. For a file in a virtual environment it takes the folder above the environment. It
+// ignores programs of the system. It returns "" if there is no such folder.
 func InferHostPath(cmd string, args []string) string {
 	common := ""
 	for _, part := range append([]string{cmd}, args...) {

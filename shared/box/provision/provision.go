@@ -21,7 +21,7 @@ import (
 
 // Config configures a Provisioner. Base and Cache are required.
 type Config struct {
-	// Base is a folder for workspaces, which only one box uses.
+	// Base is a folder for workspaces. Only one box uses it.
 	Base string
 	// Cache is a folder for installs. Several boxes, even in different programs, may share it at
 	// the same time.

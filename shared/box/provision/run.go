@@ -107,7 +107,7 @@ func withoutCredentials(text string) string { return userinfo.ReplaceAllString(t
 // output is the log file of an install. It drops what exceeds maxOutput. A nil output drops
 // everything.
 type output struct {
-	mu   sync.Mutex // stdout and stderr are written at the same time
+	mu   sync.Mutex // one goroutine writes the command's stdout, and another one its stderr
 	f    *os.File
 	left int
 }

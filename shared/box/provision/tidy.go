@@ -87,9 +87,8 @@ type stored struct {
 
 // Tidy removes from a cache the unused installs that are over the limits in keep, even unfinished
 // ones, and returns their number. If it has run within the last day, and no install was made since,
-// it returns at
-// once. It leaves two empty lock files of each install: if it removed them, two starts could hold
-// locks of the same name on different files.
+// it returns at once. It leaves two empty lock files of each install: if it removed them, two
+// starts could hold locks of the same name on different files.
 func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {
 	mark := filepath.Join(cache, tidiedFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < tidyEvery {

@@ -19,9 +19,9 @@ const (
 )
 
 // inflight handles the messages for the box. It executes each message at most once, only if it was
-// sent to the present generation (see [Config].Gen), and only while the host counts the box as awake.
-// It asks the host about late messages, gets messages that the host has stored for the box (the
-// inbox), and tells the host which requests take long.
+// sent to the present generation (see [Config].Gen), and only while the host counts the box as
+// awake. It asks the host about late messages, gets messages that the host has stored for the box
+// (the inbox), and tells the host which requests take long.
 type inflight struct {
 	cfg        *Config
 	loop       *loop
@@ -58,9 +58,9 @@ type pull struct {
 func (in *inflight) refuses() bool { return in.closing || in.refusing || in.draining }
 
 // deliver executes a message if it was sent to this generation, the runner has sent no [frame.Bye]
-// since the last [frame.Welcome], and the message was not executed before. A late message is executed
-// only if the host allows it; see askFirst. A message from the inbox is executed however old it is:
-// the host has claimed it for this generation, so nobody else ends its request.
+// since the last [frame.Welcome], and the message was not executed before. A late message is
+// executed only if the host allows it; see askFirst. A message from the inbox is executed however
+// old it is: the host has claimed it for this generation, so nobody else ends its request.
 func (in *inflight) deliver(f frame.Deliver) {
 	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
 		if f.Round == d.round {

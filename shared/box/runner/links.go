@@ -428,8 +428,8 @@ func (ls *links) renewIn(after time.Duration) {
 	ls.loop.set(&ls.renewal, after, ls.renew)
 }
 
-// fenced handles a [frame.Fenced]. If it answers the newest [frame.Hello], Run ends. If it answers an
-// older hello, it may be out of date, so the runner sends another hello.
+// fenced handles a [frame.Fenced]. If it answers the newest [frame.Hello], Run ends. If it answers
+// an older hello, it may be out of date, so the runner sends another hello.
 func (ls *links) fenced(f frame.Fenced) {
 	if f.Link >= ls.no {
 		ls.fence()

@@ -10,8 +10,8 @@ import (
 // ackAfter is the time after which a frame without an answer is sent again.
 const ackAfter = 5 * time.Second
 
-// loop is the goroutine of Run. Only this goroutine uses a [life]. Goroutines that read, write, dial,
-// wait or call the Executor send it functions to call.
+// loop is the goroutine of Run. Only this goroutine uses a [life]. Goroutines that read, write,
+// dial, wait or call the Executor send it functions to call.
 type loop struct {
 	guard *guard.Guard
 	post  func(do func()) bool // makes the loop call do; returns false if the loop has ended

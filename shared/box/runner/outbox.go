@@ -300,9 +300,9 @@ func (ob *outboxes) loosenAll() {
 }
 
 // resumeOutboxes continues after a [frame.Welcome]. Over a new connection it repeats the batches
-// without an ack. It then sends the events that have come meanwhile. If the generation is new (fresh),
-// the host must give the next index of each standalone stream again, which also makes writes of the
-// previous generation fail.
+// without an ack. It then sends the events that have come meanwhile. If the generation is new
+// (fresh), the host must give the next index of each standalone stream again, which also makes
+// writes of the previous generation fail.
 func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {
 		o := ob.boxes[id]

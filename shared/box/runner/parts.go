@@ -21,7 +21,7 @@ const wholes = 3
 // comes; then [frame.Whole] is sent. A transfer goes on over several connections, because the host
 // keeps the parts.
 type transfer struct {
-	place      int         // 0 to frame.MaxTransfers-1; no two active transfers have the same
+	place      int         // 0 to frame.MaxTransfers-1; no two active transfers have the same place
 	name       string      // its place and a nonce; "" while it waits for a place
 	pieces     [][]byte    // the payloads of the parts
 	state      []partState // the state of each part

@@ -240,8 +240,8 @@ func (sl *sleep) closeDown(cause error) {
 
 // tryEnd runs after each function that the loop has called. If nothing is in flight, it continues
 // what closeDown or retire has begun. After closeDown, the runner sends [frame.Bye], and Run ends
-// when the bye is
-// answered, or at once if no [frame.Welcome] has ever come. After retire, tryEnd calls Config.Retire.
+// when the bye is answered, or at once if no [frame.Welcome] has ever come. After retire, tryEnd
+// calls Config.Retire.
 func (sl *sleep) tryEnd() {
 	switch closing := sl.inflight.closing; {
 	case closing && sl.links.stage == lingering:

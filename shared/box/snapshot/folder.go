@@ -19,10 +19,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// Folder is a [Store] in a folder of this machine, which several programs may share. Each key has
-// a folder of its own, whose name is the key's digest. It contains the archive, and the file
+// Folder is a [Store] in a folder of this machine, which several programs may share. Each key has a
+// folder of its own, whose name is the key's digest. It contains the archive, and the file
 // "current", the pointer, which names the archive. Put writes an archive under a new name, and then
-// replaces the pointer. A file lock guards the pointers; the kernel releases it when its holder dies.
+// replaces the pointer. A file lock guards the pointers; the kernel releases it when its holder
+// dies.
 type Folder struct {
 	path string
 	fail func(step string) error // if not nil, tests use it to make a step fail
@@ -282,7 +283,8 @@ func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 }
 
 // newest returns the latest modification time of the files in the folder of a key. Get changes the
-// time of the pointer, so a read counts too. If there are no files, newest returns the folder's time.
+// time of the pointer, so a read counts too. If there are no files, newest returns the folder's
+// time.
 func newest(dir string) time.Time {
 	var last time.Time
 	entries, err := os.ReadDir(dir)

@@ -256,7 +256,7 @@ type changes struct {
 	put  tree     // entries that were made or changed
 	gone []string // names that were removed; a folder comes after its contents
 
-	bytes   int64 // of all files in put, uncompressed
+	bytes   int64 // size of all files in put, uncompressed
 	leftOut int   // how many changed entries have out set
 }
 

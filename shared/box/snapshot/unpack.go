@@ -211,8 +211,8 @@ func (u *unpacker) begin(limits Limits) (int, error) {
 	return n, nil
 }
 
-// readUmask finds out the umask: it makes a folder with all permissions, and checks which of them are
-// missing.
+// readUmask finds out the umask: it makes a folder with all permissions, and checks which of them
+// are missing.
 func (u *unpacker) readUmask() error {
 	const name = ".umask"
 	var made unix.Stat_t
