@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -23,38 +21,29 @@ func ticketFor(t *testing.T, r *rig) (ticket string, who storage.Identity) {
 	return ticket, who
 }
 
-func TestTicketIsGoodOnce(t *testing.T) {
-	r := newRig(t)
-	ticket, who := ticketFor(t, r)
-	got, err := apikey.NewTickets(r.count).Redeem(t.Context(), ticket, "s")
-	if !cmp.Equal(got, who) || err != nil {
-		t.Errorf("%v, %v", got, err)
-	}
-	_, err = apikey.NewTickets(r.count).Redeem(t.Context(), ticket, "s")
-	wantCode(t, err, storage.Unauthenticated)
+func redeem(t *testing.T, r *rig, ticket, server string) (storage.Identity, error) {
+	t.Helper()
+	return apikey.NewTickets(r.count).Redeem(t.Context(), ticket, server)
 }
 
-func TestTicketIsGoodForAMinute(t *testing.T) {
+// A ticket for another server is spent, too.
+func TestTicketIsGoodOnceWithinItsMinute(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
-		young, _ := ticketFor(t, r)
+		young, who := ticketFor(t, r)
+		other, _ := ticketFor(t, r)
 		old, _ := ticketFor(t, r)
 		time.Sleep(time.Minute - time.Millisecond)
-		if _, err := apikey.NewTickets(r.count).Redeem(t.Context(), young, "s"); err != nil {
-			t.Error(err)
-		}
+		got, err := redeem(t, r, young, "s")
+		commontest.OK(t, err)
+		commontest.Same(t, who, got)
+		_, err = redeem(t, r, other, "t")
+		wantCode(t, err, storage.Forbidden)
 		time.Sleep(time.Millisecond)
-		_, err := apikey.NewTickets(r.count).Redeem(t.Context(), old, "s")
-		wantCode(t, err, storage.Unauthenticated)
+		for _, ticket := range []string{young, other, old} {
+			_, err = redeem(t, r, ticket, "s")
+			wantCode(t, err, storage.Unauthenticated)
+		}
 	})
-}
-
-func TestTicketForAnotherServerIsRefusedAndSpent(t *testing.T) {
-	r := newRig(t)
-	ticket, _ := ticketFor(t, r)
-	_, err := apikey.NewTickets(r.count).Redeem(t.Context(), ticket, "t")
-	wantCode(t, err, storage.Forbidden)
-	_, err = apikey.NewTickets(r.count).Redeem(t.Context(), ticket, "s")
-	wantCode(t, err, storage.Unauthenticated)
 }
 
 func TestWhatIsNoTicketCostsNothing(t *testing.T) {
@@ -63,12 +52,10 @@ func TestWhatIsNoTicketCostsNothing(t *testing.T) {
 	key := r.key(0, "s")
 	r.cost()
 	for _, text := range []string{"", "dt_", ticket + "a", ticket[3:], "DT_" + ticket[3:], key, "dt_" + key[3:]} {
-		_, err := apikey.NewTickets(r.count).Redeem(t.Context(), text, "s")
+		_, err := redeem(t, r, text, "s")
 		wantCode(t, err, storage.Unauthenticated)
 	}
-	if cost := r.cost(); cost != [2]int{} {
-		t.Errorf("it cost %d reads and writes", cost)
-	}
+	commontest.EqualIn(t, "reads and writes", [2]int{}, r.cost())
 }
 
 func TestTicketIsNotInItsRecord(t *testing.T) {
@@ -85,7 +72,7 @@ func TestTroubleWithTheStoreIsNotABadTicket(t *testing.T) {
 	r := newRig(t)
 	ticket, _ := ticketFor(t, r)
 	r.faulty.Set("", storagetest.Faults{Lost: 1})
-	_, err := apikey.NewTickets(r.count).Redeem(t.Context(), ticket, "s")
+	_, err := redeem(t, r, ticket, "s")
 	wantCode(t, err, storage.Unavailable)
 	_, _, err = apikey.NewTickets(r.count).Issue(t.Context(), storage.Identity{}, "s")
 	wantCode(t, err, storage.Unavailable)
