@@ -27,16 +27,20 @@ func (w *world) spentOf(tenant string) float64 {
 	return r.USD
 }
 
+// row stores the account of acme; its text names a month.
+func (w *world) row(text, month string) {
+	key := storage.ValueKey{Tenant: "acme", Scope: storage.ValueOfServer, Name: "quota.account"}
+	_, err := w.store.SaveValue(w.t.Context(), storage.Value{Key: key, Data: fmt.Appendf(nil, text, month), Expires: time.Now().Add(time.Hour)})
+	commontest.OK(w.t, err)
+}
+
 // Four instances spend a tenth of a cent with each call, and see what the others spend
 // only when they read the account.
 func TestACapOfMoneyStopsWithinACentForEachInstance(t *testing.T) {
 	inTime(t, `{"month_usd": 1}`, func(t *testing.T, w *world) {
 		time.Sleep(time.Until(time.Date(2000, 1, 20, 0, 0, 0, 0, time.UTC)))
 		const instances = 4
-		var all []*quota.Limiter
-		for range instances {
-			all = append(all, w.instance())
-		}
+		all := w.instances(instances)
 		spent, refused := 0.0, 0
 		var last error
 		for i := 0; refused < 10*instances; i++ {
@@ -82,12 +86,9 @@ func TestColdInstancesWriteWhatTheySpend(t *testing.T) {
 	inTime(t, `{"month_usd": 1}`, func(t *testing.T, w *world) {
 		calls := 0
 		for ; passes(t, w.instance(), work("echo")) && calls < 200; calls++ {
-			l := w.instance()
-			l.Charge("acme", costing(0.02))
+			w.instance().Charge("acme", costing(0.02))
 		}
-		if calls != 50 {
-			t.Errorf("%d calls of 2 cents passed", calls)
-		}
+		commontest.EqualIn(t, "calls of 2 cents", 50, calls)
 	})
 }
 
@@ -95,9 +96,7 @@ func TestWhatIsSpentCostsFewWrites(t *testing.T) {
 	inTime(t, `{"month_usd": 100}`, func(t *testing.T, w *world) {
 		l := w.instance()
 		for range 1000 {
-			if !passes(t, l, work("echo")) {
-				t.Fatal("refused")
-			}
+			commontest.OK(t, admit(t, l, work("echo")))
 			l.Charge("acme", costing(0.00001))
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -136,11 +135,7 @@ func TestAnInstanceThatEndsWritesDownWhatIsPending(t *testing.T) {
 // An earlier release told servers apart, and had limits that are gone.
 func TestAnAccountOfAnEarlierReleaseIsRead(t *testing.T) {
 	inTime(t, `{"month_usd": 1, "boxes": 3}`, func(t *testing.T, w *world) {
-		key := storage.ValueKey{Tenant: "acme", Scope: storage.ValueOfServer, Name: "quota.account"}
-		row := fmt.Sprintf(`{"limits":{"day":5,"month_usd":2,"servers":{"files":{"day":1}}},"used":{"month":%q,"nanos":{"":1500000000,"files":1500000000},"bytes":{"":5},"day":"2000-01-01","calls":{"":7}}}`, time.Now().UTC().Format("2006-01"))
-		if _, err := w.store.SaveValue(t.Context(), storage.Value{Key: key, Data: []byte(row), Expires: time.Now().Add(time.Hour)}); err != nil {
-			t.Fatal(err)
-		}
+		w.row(`{"limits":{"day":5,"month_usd":2,"servers":{"files":{"day":1}}},"used":{"month":%q,"nanos":{"":1500000000,"files":1500000000},"bytes":{"":5},"day":"2000-01-01","calls":{"":7}}}`, time.Now().UTC().Format("2006-01"))
 		l := w.instance()
 		if !passes(t, l, work("echo")) || l.Boxes(t.Context(), "acme") != 3 {
 			t.Error("the limits that still exist do not hold")
@@ -159,11 +154,7 @@ func TestAnAccountOfAnEarlierReleaseIsRead(t *testing.T) {
 func TestAMonthThatHasBegunGoesOn(t *testing.T) {
 	inTime(t, `{"month_usd": 2}`, func(t *testing.T, w *world) {
 		next := time.Now().UTC().AddDate(0, 1, 0).Format("2006-01")
-		key := storage.ValueKey{Tenant: "acme", Scope: storage.ValueOfServer, Name: "quota.account"}
-		row := fmt.Sprintf(`{"used":{"month":%q,"nanos":{"":400000000}}}`, next)
-		if _, err := w.store.SaveValue(t.Context(), storage.Value{Key: key, Data: []byte(row), Expires: time.Now().Add(time.Hour)}); err != nil {
-			t.Fatal(err)
-		}
+		w.row(`{"used":{"month":%q,"nanos":{"":400000000}}}`, next)
 		l := w.instance()
 		if !passes(t, l, work("echo")) {
 			t.Error("a call within the limit is refused")
@@ -210,8 +201,7 @@ func TestACapRefusesWorkAfterTenMinutesWithoutAFigure(t *testing.T) {
 	inTime(t, `{"month_usd": 10}`, func(t *testing.T, w *world) {
 		l := w.instance()
 		passes(t, l, work("echo"))
-		w.store.Set("LoadValue", storagetest.Faults{Lost: 1})
-		w.store.Set("SaveValue", storagetest.Faults{Lost: 1})
+		w.fails(storagetest.Faults{Lost: 1})
 		time.Sleep(9 * time.Minute)
 		if !passes(t, l, work("echo")) {
 			t.Error("refused after nine minutes")
@@ -220,8 +210,7 @@ func TestACapRefusesWorkAfterTenMinutesWithoutAFigure(t *testing.T) {
 		if limit := limited(t, admit(t, l, work("echo"))); limit == nil || limit.Kind != "spend" {
 			t.Error("not refused after eleven minutes")
 		}
-		w.store.Set("LoadValue", storagetest.Faults{})
-		w.store.Set("SaveValue", storagetest.Faults{})
+		w.fails(storagetest.Faults{})
 		time.Sleep(time.Second)
 		if !passes(t, l, work("echo")) {
 			t.Error("refused although the store answers")

@@ -60,9 +60,8 @@ func TestLimitsHoldOnTheRealStores(t *testing.T) {
 		if math.Abs(r.USD-80*0.02) > 1e-9 {
 			t.Errorf("$%v, want $%v", r.USD, 80*0.02)
 		}
-		if _, err := quota.Set(t.Context(), store, "acme", []byte(`{"principal": null}`)); err != nil {
-			t.Fatal(err)
-		}
+		_, err = quota.Set(t.Context(), store, "acme", []byte(`{"principal": null}`))
+		commontest.OK(t, err)
 		if !passes(t, w.instanceOn(store), by("ada", "acme")) {
 			t.Error("the limit that was removed still holds")
 		}

@@ -3,11 +3,8 @@ package resourceserver
 // SameHost is the redirect rule of the client that a server gets by default.
 var SameHost = sameHost
 
-// ParseKeys and Among are for fuzzing.
-var (
-	ParseKeys = parseKeys
-	KeysOf    = keysOf
-)
+// ParseKeys is for fuzzing, and so is Among.
+var ParseKeys = parseKeys
 
 // Among compares audiences with a server's URLs.
 func Among(publicURL string, audiences []string, server string) bool {

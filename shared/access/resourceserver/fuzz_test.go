@@ -74,17 +74,6 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-func FuzzMetadata(f *testing.F) {
-	f.Add([]byte(`{"issuer":"https://login.example/realms/one","jwks_uri":"https://login.example/keys"}`))
-	f.Add([]byte(`{"issuer":1}`))
-	f.Fuzz(func(t *testing.T, document []byte) {
-		uri, err := resourceserver.KeysOf(issuerURL, document)
-		if err == nil && !strings.HasPrefix(strings.ToLower(uri), "http") {
-			t.Errorf("%q", uri)
-		}
-	})
-}
-
 // An audience that stands for one server stands for no other.
 func FuzzAudience(f *testing.F) {
 	for _, seed := range []string{publicURL + "/one/mcp", "HTTPS://mcp.example.com/one/sse/", "https://mcp.example.com/one/mcp#two", "://", "https://MCP.example.com:/one/mcp"} {
@@ -97,16 +86,6 @@ func FuzzAudience(f *testing.F) {
 		}
 		if one && (len(audience) > len(publicURL+"/one/mcp/") || !strings.EqualFold(audience[:len(publicURL)], publicURL)) {
 			t.Errorf("%q is the server", audience)
-		}
-	})
-}
-
-func FuzzSettings(f *testing.F) {
-	f.Add([]byte(`{"issuer":"https://a.example","allow":{"one":{"emails":["*@a.example"]}}}`))
-	f.Add([]byte(`{"issuer":"https://[::1","algorithms":["none"]}`))
-	f.Fuzz(func(t *testing.T, section []byte) {
-		if err := open(string(section), publicURL); err != nil && !strings.HasPrefix(err.Error(), "access: ") {
-			t.Error(err)
 		}
 	})
 }

@@ -241,6 +241,13 @@ func verify(s *resourceserver.ResourceServer, token string) (storage.Identity, e
 	return s.Verify(context.Background(), token, "one")
 }
 
+// taken checks that a token is good.
+func taken(t *testing.T, what string, s *resourceserver.ResourceServer, token string) {
+	t.Helper()
+	_, err := verify(s, token)
+	commontest.CheckIn(t, what, err)
+}
+
 // refused checks with which code a token is refused.
 func refused(t *testing.T, what string, code storage.Code, s *resourceserver.ResourceServer, token string) {
 	t.Helper()

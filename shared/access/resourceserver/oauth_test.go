@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -43,9 +42,8 @@ func TestTokenSaysWhoItsHolderIs(t *testing.T) {
 			"kid":   signed(t, c, map[string]any{"kid": nil, "typ": nil}),
 		} {
 			got, err := verify(s, token)
-			if diff := cmp.Diff(want, got); diff != "" || err != nil {
-				t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
-			}
+			commontest.CheckIn(t, name, err)
+			commontest.SameIn(t, name, want, got)
 		}
 	})
 }
@@ -120,14 +118,10 @@ func TestKeysAreThoseOfTheIssuerThatIsSet(t *testing.T) {
 		} {
 			i.set(func() { i.metadata = metadata })
 			refused(t, fmt.Sprint(metadata), storage.Unavailable, i.server(t, nil), signed(t, claims(nil), nil))
-			if n := i.times("/keys"); n != 0 {
-				t.Errorf("%v: keys were fetched", metadata)
-			}
+			commontest.EqualIn(t, fmt.Sprint(metadata)+": fetches of keys", 0, i.times("/keys"))
 		}
 		i.set(func() { i.metadata = nil })
-		if _, err := verify(i.server(t, func(s *resourceserver.Settings) { s.JWKS = "https://login.example/keys" }), signed(t, claims(nil), nil)); err != nil {
-			t.Errorf("with jwks_uri set: %v", err)
-		}
+		taken(t, "with jwks_uri set", i.server(t, func(s *resourceserver.Settings) { s.JWKS = "https://login.example/keys" }), signed(t, claims(nil), nil))
 	})
 }
 
@@ -165,9 +159,7 @@ func TestRememberedTokenEndsInTime(t *testing.T) {
 		who, err := verify(s, token)
 		commontest.OK(t, err)
 		time.Sleep(69 * time.Second)
-		if _, err := verify(s, token); err != nil {
-			t.Error(err)
-		}
+		taken(t, "a good token", s, token)
 		commontest.Check(t, s.Confirm(t.Context(), who.Credential, "one"))
 		time.Sleep(time.Second)
 		refused(t, "the token", storage.Unauthenticated, s, token)
@@ -216,9 +208,7 @@ func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 		for name, token := range tokens {
 			refused(t, name, storage.Unauthenticated, s, token)
 		}
-		if len(i.asked) != 0 {
-			t.Errorf("the issuer was asked for %v", i.asked)
-		}
+		commontest.EqualIn(t, "requests to the issuer", 0, len(i.asked))
 	})
 }
 
@@ -243,9 +233,7 @@ func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 		// A key that names one algorithm is good for no other.
 		i.set(func() { i.keys[0]["alg"] = "RS256" })
 		s = i.server(t, nil)
-		if _, err := verify(s, signed(t, good, nil)); err != nil {
-			t.Error(err)
-		}
+		taken(t, "a good token", s, signed(t, good, nil))
 		refused(t, "PS256 with a key for RS256", storage.Unauthenticated, s, signedBy(t, jwt.SigningMethodPS256, signers().rsa, "rsa", good, nil))
 	})
 }
@@ -257,9 +245,7 @@ func TestTokenThatNamesNoKeyIsComparedWithThoseOfItsKind(t *testing.T) {
 		i.set(func() {
 			i.keys = append([]map[string]any{i.keys[2], i.keys[2], i.keys[2], i.keys[2], i.keys[1]}, i.keys...)
 		})
-		if _, err := verify(i.server(t, nil), token); err != nil {
-			t.Error(err)
-		}
+		taken(t, "a good token", i.server(t, nil), token)
 	})
 }
 
@@ -300,9 +286,7 @@ func TestClaimsThatArePassedOnAreBounded(t *testing.T) {
 		}
 		_, err = verify(s, signed(t, claims(map[string]any{"groups": []string{strings.Repeat("x", 2100)}}), nil))
 		wantCode(t, "more", err, storage.Forbidden)
-		if header := s.Challenge("/one/mcp", true, err); header != "" {
-			t.Errorf("a login would not help, but the client is told %s", header)
-		}
+		commontest.EqualIn(t, "the challenge, though a login would not help", "", s.Challenge("/one/mcp", true, err))
 	})
 }
 
@@ -406,9 +390,7 @@ func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 			if test.allowed != (err == nil) || err != nil && storage.CodeOf(err) != storage.Forbidden {
 				t.Errorf("%s: %v", name, err)
 			}
-			if header := s.Challenge("/one/mcp", true, err); err != nil && header != "" {
-				t.Errorf("%s: a login would not help, but the client is told %s", name, header)
-			}
+			commontest.EqualIn(t, name+": the challenge, though a login would not help", "", s.Challenge("/one/mcp", true, err))
 		}
 		both := []string{publicURL + "/one/mcp", publicURL + "/two/mcp"}
 		if _, err := s.Verify(t.Context(), signed(t, claims(map[string]any{"aud": both}), nil), "two"); err != nil {
@@ -445,19 +427,13 @@ func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
 			"both lack":      {i.server(t, func(s *resourceserver.Settings) { s.Scope = &two }), true, token(nil), `Bearer error="insufficient_scope", ` + at + `, scope="mcp files:read"`},
 			"no scopes here": {i.server(t, func(s *resourceserver.Settings) { s.Scope = &none }), false, storage.Unauthenticated, "Bearer " + at},
 		} {
-			if got := test.server.Challenge("/one/mcp", test.tried, test.err); got != test.want {
-				t.Errorf("%s: %v\n got %s\nwant %s", name, test.err, got, test.want)
-			}
+			commontest.EqualIn(t, name, test.want, test.server.Challenge("/one/mcp", test.tried, test.err))
 		}
 		for _, scope := range []any{"files:read mcp", []string{"mcp", "files:read"}} {
 			commontest.CheckIn(t, fmt.Sprintf("%v", scope), token(scope))
 		}
-		if _, err := verify(plain, signed(t, claims(map[string]any{"scope": nil, "scp": []string{"mcp"}}), nil)); err != nil {
-			t.Errorf("scp: %v", err)
-		}
-		if _, err := verify(i.server(t, func(s *resourceserver.Settings) { s.Scope = &none }), signed(t, claims(map[string]any{"scope": nil}), nil)); err != nil {
-			t.Errorf("no scope is wanted: %v", err)
-		}
+		taken(t, "scp", plain, signed(t, claims(map[string]any{"scope": nil, "scp": []string{"mcp"}}), nil))
+		taken(t, "no scope is wanted", i.server(t, func(s *resourceserver.Settings) { s.Scope = &none }), signed(t, claims(map[string]any{"scope": nil}), nil))
 	})
 }
 
@@ -481,9 +457,7 @@ func TestAStepUpKeepsTheScopesOfTheToken(t *testing.T) {
 		if tt.want != "" {
 			want = `Bearer error="insufficient_scope", resource_metadata="https://mcp.example.com/.well-known/oauth-protected-resource/mcp", scope="` + tt.want + `"`
 		}
-		if got := r.Challenge("/mcp", true, err); got != want {
-			t.Errorf("with %q:\n got %s\nwant %s", tt.has, got, want)
-		}
+		commontest.EqualIn(t, fmt.Sprint(tt.has), want, r.Challenge("/mcp", true, err))
 	}
 }
 
