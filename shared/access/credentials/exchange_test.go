@@ -1,21 +1,16 @@
 package credentials_test
 
 import (
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 const exchangeGrant = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -49,11 +44,7 @@ func TestTheSignInIsExchangedOnceForManyCalls(t *testing.T) {
 		s.signIn = signedIn{}
 		s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
 		s.third.set(func() { s.third.slow = 50 * time.Millisecond })
-		var all sync.WaitGroup
-		for range 10 { // ten functions, cold
-			all.Go(func() { s.deals("ada") })
-		}
-		all.Wait()
+		tenTimes(func() string { return s.deals("ada").body })
 		asked := s.third.exchanges()
 		want := url.Values{
 			"grant_type": {exchangeGrant}, "subject_token": {"idp-of-ada"}, "subject_token_type": {"urn:ietf:params:oauth:token-type:access_token"},
@@ -69,11 +60,7 @@ func TestTheSignInIsExchangedOnceForManyCalls(t *testing.T) {
 				t.Errorf("a call got %q of %d", got.Value, len(d.Secrets))
 			}
 		}
-		for _, word := range []string{"idp-of-ada", "idp-refresh", "gho_access", "third-secret"} {
-			if strings.Contains(s.log.String(), word) {
-				t.Errorf("the log has %s", word)
-			}
-		}
+		s.hides("idp-of-ada", "idp-refresh", "gho_access", "third-secret")
 		for _, provider := range []string{"crm", credentials.SignedIn} {
 			row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", provider))
 			if err != nil || strings.Contains(row.Sealed, "idp-") || strings.Contains(row.Sealed, "gho_") || row.Expires.IsZero() {
@@ -102,9 +89,8 @@ func TestBothTokensOfAnExchangeAreRenewed(t *testing.T) {
 	for _, f := range s.third.exchanges() {
 		subjects = append(subjects, f.Get("subject_token"))
 	}
-	if diff := cmp.Diff([]string{"gho_access1", "gho_access3"}, subjects); diff != "" || s.third.count("refresh_token") != 2 {
-		t.Errorf("%d refreshes; %s", s.third.count("refresh_token"), diff)
-	}
+	commontest.Same(t, []string{"gho_access1", "gho_access3"}, subjects)
+	commontest.EqualIn(t, "refreshes", 2, s.third.count("refresh_token"))
 	if n := len(s.box.woken); n != 4 || s.box.woken[1].Secrets["crm"].Value != "gho_access2" || s.box.woken[3].Secrets["crm"].Value != "gho_access4" {
 		t.Errorf("%d calls got to the box", n)
 	}
@@ -128,9 +114,8 @@ func TestWithoutASignInNothingIsExchanged(t *testing.T) {
 		if res := s.deals("ada"); !strings.Contains(res.body, at+"/deals/connect?e=") {
 			t.Errorf("the sign-in is over: %s", res.body)
 		}
-		if n := len(s.third.exchanges()); n != 0 || len(s.box.woken) != 0 {
-			t.Errorf("%d exchanges, the box was woken %d times", n, len(s.box.woken))
-		}
+		commontest.EqualIn(t, "exchanges", 0, len(s.third.exchanges()))
+		s.asleep()
 		// Lists need no token.
 		s.recorded()
 		list := s.callAt("deals", "ada", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"})
@@ -145,31 +130,13 @@ func TestARefusalOfTheExchangeIsTold(t *testing.T) {
 		s.signIn = signedIn{}
 		s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
 		s.third.set(func() { s.third.says = "invalid_target" })
-		var mu sync.Mutex
-		told := map[string]int{}
-		var all sync.WaitGroup
-		for range 10 {
-			all.Go(func() {
-				var answer struct {
-					Result struct {
-						Content []struct{ Text string }
-						IsError bool
-					}
-				}
-				err := json.Unmarshal([]byte(s.deals("ada").body), &answer)
-				mu.Lock()
-				defer mu.Unlock()
-				told[fmt.Sprint(answer.Result.IsError, answer.Result.Content, err)]++
-			})
-		}
-		all.Wait()
-		want := map[string]int{"true [{the server needs your access to CRM: the identity provider does not give it to you: it says invalid_target; ask who runs this endpoint}] <nil>": 10}
-		if diff := cmp.Diff(want, told); diff != "" || len(s.third.exchanges()) != 1 {
-			t.Errorf("%d exchanges; %s", len(s.third.exchanges()), diff)
-		}
-		if len(s.box.woken) != 0 {
-			t.Error("the box was woken")
-		}
+		told := tenTimes(func() string {
+			result := wire.Lookup([]byte(s.deals("ada").body), "result")
+			return string(wire.Lookup(result, "content")) + string(wire.Lookup(result, "isError"))
+		})
+		commontest.Same(t, map[string]int{`[{"type":"text","text":"the server needs your access to CRM: the identity provider does not give it to you: it says invalid_target; ask who runs this endpoint"}]true`: 10}, told)
+		commontest.EqualIn(t, "exchanges", 1, len(s.third.exchanges()))
+		s.asleep()
 		// The token of the sign-in is still there.
 		if row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", credentials.SignedIn)); err != nil || row.Sealed == "" {
 			t.Errorf("%+v %v", row, err)
@@ -255,25 +222,5 @@ func TestTheUserConnectsByASignIn(t *testing.T) {
 	}
 	if res := s.deals("ada"); !strings.Contains(res.body, "/deals/connect?e=") {
 		t.Error(res.body)
-	}
-}
-
-func TestExchangesThatAreWrongAreRefused(t *testing.T) {
-	for section, want := range map[string]string{
-		`{"a":{"exchange":{"audience":"x"}}}`:                                                                               "exchange needs token",
-		`{"a":{"token":"https://a.example/t","client_id":"c","exchange":{}}}`:                                               "set audience or resource",
-		`{"a":{"token":"https://a.example/t","exchange":{"audience":"x"}}}`:                                                 "client_id is not set",
-		`{"a":{"token":"http://a.example/t","client_id":"c","exchange":{"audience":"x"}}}`:                                  "token must be an https URL",
-		`{"a":{"authorize":"https://a.example","token":"https://a.example/t","client_id":"c","exchange":{"audience":"x"}}}`: "exclude each other",
-		`{"a":{"token":"https://a.example/t","client_id":"c","exchange":{"audiense":"x"}}}`:                                 "audiense",
-		`{"a":{"token":"https://a.example/t","client_id":"c","client_secret":"${SECRET}","exchange":{"audience":"x"}}}`:     "client_secret has a variable that is not set",
-	} {
-		if _, err := credentials.ReadProviders([]byte(section), nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", section, err)
-		}
-	}
-	all, err := credentials.ReadProviders([]byte(`{"a":{"token":"https://a.example/t","client_id":"c","scopes":["x"],"exchange":{}}}`), nil)
-	if err != nil || all["a"].Exchange == nil || !slices.Equal(all["a"].Scopes, []string{"x"}) {
-		t.Error(all, err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"html"
 	"log/slog"
 	"maps"
@@ -126,13 +125,11 @@ type asleep struct {
 	woken []sessions.Delivery
 }
 
-var errWoken = errors.New("the box was woken")
-
 func (b *asleep) Deliver(_ context.Context, d sessions.Delivery, _ storage.Box) (sessions.Tracker, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.woken = append(b.woken, d)
-	return nil, storage.Errorf(storage.Unavailable, "this box is not started").Because(errWoken)
+	return nil, storage.Errorf(storage.Unavailable, "this box is not started")
 }
 
 func (b *asleep) Track(context.Context, storage.Session, storage.StreamID) (sessions.Tracker, error) {
@@ -235,6 +232,45 @@ func serve(h http.Handler, r *http.Request) (reply, []*http.Cookie) {
 func (s *site) call(who, sessionID, body string, header map[string]string) reply {
 	s.t.Helper()
 	return s.callAt("issues", who, sessionID, body, header)
+}
+
+// calls is a call of a tool in a session of 2025-11-25.
+func (s *site) calls(who, sessionID string) reply {
+	s.t.Helper()
+	return s.call(who, sessionID, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"})
+}
+
+// tenTimes calls f in ten goroutines, and counts its results.
+func tenTimes(f func() string) map[string]int {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	got := map[string]int{}
+	for range 10 {
+		all.Go(func() {
+			result := f()
+			mu.Lock()
+			defer mu.Unlock()
+			got[result]++
+		})
+	}
+	all.Wait()
+	return got
+}
+
+// asleep asserts that no call has woken the box.
+func (s *site) asleep() {
+	s.t.Helper()
+	commontest.EqualIn(s.t, "calls that woke the box", 0, len(s.box.woken))
+}
+
+// hides asserts that no line of the log has one of these words.
+func (s *site) hides(words ...string) {
+	s.t.Helper()
+	for _, word := range words {
+		if strings.Contains(s.log.String(), word) {
+			s.t.Errorf("the log has %s", word)
+		}
+	}
 }
 
 func (s *site) callAt(server, who, sessionID, body string, header map[string]string) reply {
@@ -412,12 +448,7 @@ func elicited(t *testing.T, body string) (urls, ids []string) {
 	return urls, ids
 }
 
-// expire makes the token of a principal at github end at a time, after a life of an hour.
-func (s *site) expire(who string, until time.Time) {
-	s.t.Helper()
-	s.expireAt("github", who, until)
-}
-
+// expireAt makes the token of a principal at a provider end at a time, after a life of an hour.
 func (s *site) expireAt(provider, who string, until time.Time) {
 	s.t.Helper()
 	row, err := s.store.UpstreamTokens().Get(s.t.Context(), storage.UpstreamTokenID("acme", who, provider))
