@@ -107,11 +107,7 @@ func TestARegistrationIsAnsweredAsItWasTaken(t *testing.T) {
 		"token_endpoint_auth_method": "none", "grant_types": "[authorization_code refresh_token]", "response_types": "[code]", "scope": "<nil>", "client_secret": "<nil>",
 		"redirect_uris": "[" + callback + "]", "application_type": "native",
 	} {
-		t.Run(name, func(t *testing.T) {
-			if fmt.Sprint(got[name]) != want {
-				t.Errorf("%s is %v, want %s", name, got[name], want)
-			}
-		})
+		commontest.EqualIn(t, name, want, fmt.Sprint(got[name]))
 	}
 	for body, want := range map[string]string{
 		`{`: "invalid_client_metadata", `[]`: "invalid_client_metadata", `{"redirect_uris":[]}`: "invalid_redirect_uri", `{}`: "invalid_redirect_uri",
@@ -133,15 +129,13 @@ func TestClientsOfTheSettings(t *testing.T) {
 		c.Clients = map[string]resourceserver.Client{"mine": {Name: "Mine", RedirectURIs: []string{callback}, Secret: "s3cret"}, "public": {RedirectURIs: []string{callback}}}
 	})
 	for id, secret := range map[string]string{"mine": "s3cret", "public": ""} {
-		t.Run(id, func(t *testing.T) {
-			q := s.browser().signIn(ask(request(id)), "ada", "")
-			f := redeeming(id, q.Get("code"))
-			s.refusedWith(t, with(f, "client_secret", "wrong"), "invalid_client")
-			if secret != "" {
-				s.refusedWith(t, f, "invalid_client")
-			}
-			s.granted(with(f, "client_secret", secret))
-		})
+		q := s.browser().signIn(ask(request(id)), "ada", "")
+		f := redeeming(id, q.Get("code"))
+		s.refusedWith(t, with(f, "client_secret", "wrong"), "invalid_client")
+		if secret != "" {
+			s.refusedWith(t, f, "invalid_client")
+		}
+		s.granted(with(f, "client_secret", secret))
 	}
 }
 
@@ -284,11 +278,8 @@ func TestNamesAreEscaped(t *testing.T) {
 	s := newSite(t, nil)
 	doc := answer(t, s.json("/register", map[string]any{"client_name": `<script>x</script>"'`, "redirect_uris": []string{callback}}))
 	page := text(t, s.get(ask(request(doc["client_id"].(string)))))
-	if strings.Contains(page, "<script>") || !strings.Contains(page, "&lt;script&gt;") {
-		t.Error(page)
-	}
-	page = text(t, s.get(at+`/login?state="><script>x`))
-	if strings.Contains(page, "<script>") {
+	commontest.Contains(t, "the page", "&lt;script&gt;", page)
+	if page += text(t, s.get(at+`/login?state="><script>x`)); strings.Contains(page, "<script>") {
 		t.Error(page)
 	}
 }
@@ -300,17 +291,15 @@ func TestThePolicyOfEachFormAllowsTheWayToTheClient(t *testing.T) {
 		"http://127.0.0.1:4000/done": "http://127.0.0.1:4000", "http://localhost:4000/done": "http://localhost:4000",
 		"cursor://anysphere.cursor-mcp/oauth/callback": "cursor:", "https://client.example/done": "https:",
 	} {
-		t.Run(redirect, func(t *testing.T) {
-			s := newSite(t, nil)
-			b := s.browser()
-			target := ask(request(s.register(redirect), "redirect_uri", redirect))
-			for name, page := range map[string]*reply{"consent": s.get(target), "sign-in": b.get(b.begin(target))} {
-				_, actions, _ := strings.Cut(page.Header.Get("Content-Security-Policy"), "form-action ")
-				actions, _, _ = strings.Cut(actions, ";")
-				if !slices.Contains(strings.Fields(actions), source) {
-					t.Errorf("the page for %s allows only %q, not the way to %s", name, actions, redirect)
-				}
+		s := newSite(t, nil)
+		b := s.browser()
+		target := ask(request(s.register(redirect), "redirect_uri", redirect))
+		for name, page := range map[string]*reply{"consent": s.get(target), "sign-in": b.get(b.begin(target))} {
+			_, actions, _ := strings.Cut(page.Header.Get("Content-Security-Policy"), "form-action ")
+			actions, _, _ = strings.Cut(actions, ";")
+			if !slices.Contains(strings.Fields(actions), source) {
+				t.Errorf("the page for %s allows only %q, not the way to %s", name, actions, redirect)
 			}
-		})
+		}
 	}
 }

@@ -106,20 +106,16 @@ func TestOnlyTheConsoleGetsTokensForTheConsole(t *testing.T) {
 		"the console, for a server":   forConsole("resource", at+"/files/mcp"),
 		"the console, for nothing":    forConsole("resource", ""),
 	} {
-		t.Run(name, func(t *testing.T) {
-			to, err := url.Parse(s.browser().begin(ask(q)))
-			if err != nil || to.Query().Get("error") != "invalid_target" || to.Query().Get("code") != "" {
-				t.Errorf("%s: sent to %v, %v", name, to, err)
-			}
-		})
+		to, err := url.Parse(s.browser().begin(ask(q)))
+		if err != nil || to.Query().Get("error") != "invalid_target" || to.Query().Get("code") != "" {
+			t.Errorf("%s: sent to %v, %v", name, to, err)
+		}
 	}
 	for name, q := range map[string]url.Values{
 		"another address": forConsole("redirect_uri", callback),
 		"another host":    forConsole("redirect_uri", "https://evil.example/console/home"),
 	} {
-		t.Run(name, func(t *testing.T) {
-			s.wantPage(name, s.get(ask(q)))
-		})
+		s.wantPage(name, s.get(ask(q)))
 	}
 	// A token for a server is not valid for the console.
 	_, access, _ := s.tokens()

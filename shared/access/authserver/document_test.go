@@ -3,7 +3,6 @@ package authserver_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -133,11 +132,9 @@ func TestNoRequestForOddIDs(t *testing.T) {
 		"https://client.example/c.json#f", "https://client.example/../c.json", "https://client.example/./c.json", "https:///c.json", "https://" + strings.Repeat("a", 600) + "/c",
 		"https://client example/c.json", "https://client.example\\@evil.example/c.json", "ftp://client.example/c.json", "file:///etc/passwd",
 	} {
-		res := s.get(ask(request(id)))
-		if res.StatusCode != http.StatusBadRequest || w.asked.Load() != 0 {
-			t.Errorf("%s: %s, %d requests", id, res.Status, w.asked.Load())
-		}
+		s.wantPage(id, s.get(ask(request(id))))
 	}
+	commontest.EqualIn(t, "requests", 0, w.asked.Load())
 }
 
 // The client for documents refuses addresses when it dials, so no name and no redirect
@@ -170,23 +167,15 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		return http.StatusFound, http.Header{"Location": {"https://169.254.169.254/"}}, "", nil
 	}
 	s.config.Documents.CheckRedirect = authserver.NewPublicClient().CheckRedirect
-	res := s.get(ask(request(clientURL)))
-	if res.StatusCode != http.StatusBadRequest || w.asked.Load() != 1 {
-		t.Error(res.Status, w.asked.Load())
-	}
+	s.wantPage("a redirect", s.get(ask(request(clientURL))))
+	commontest.EqualIn(t, "requests", 1, w.asked.Load())
 }
 
 func TestDocumentsOfOtherHostsCanBeRefused(t *testing.T) {
 	s, w := documented(t)
 	s.config.ClientHosts = []string{"claude.ai"}
 	for id, want := range map[string]int{"https://claude.ai/c.json": http.StatusOK, "https://evil.example/c.json": http.StatusBadRequest, "https://claude.ai.evil.example/c.json": http.StatusBadRequest} {
-		t.Run(id, func(t *testing.T) {
-			if res := s.get(ask(request(id))); res.StatusCode != want {
-				t.Error(id, res.Status)
-			}
-		})
+		commontest.EqualIn(t, id, want, s.get(ask(request(id))).StatusCode)
 	}
-	if w.asked.Load() != 1 {
-		t.Error(fmt.Sprint(w.asked.Load(), " requests"))
-	}
+	commontest.EqualIn(t, "requests", 1, w.asked.Load())
 }

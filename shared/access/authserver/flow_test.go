@@ -38,10 +38,7 @@ func TestMetadataNamesThePublicURL(t *testing.T) {
 func TestAForeignHostIsRefusedOnLoopback(t *testing.T) {
 	s := newSite(t, nil)
 	for _, host := range []string{"evil.example:8787", "evil.example", "127.0.0.1:9", ""} {
-		r := s.do(http.MethodGet, "http://"+host+"/authorize?client_id=x", nil, nil)
-		if r.StatusCode != http.StatusForbidden {
-			t.Errorf("%q: %s", host, r.Status)
-		}
+		commontest.EqualIn(t, host, http.StatusForbidden, s.do(http.MethodGet, "http://"+host+"/authorize?client_id=x", nil, nil).StatusCode)
 	}
 }
 
@@ -158,39 +155,24 @@ func TestResources(t *testing.T) {
 	commontest.Contains(t, "two resources", "invalid_target", s.get(ask(two)).Header.Get("Location"))
 	// Without a resource the page asks, and the token is for the chosen server.
 	b := s.browser()
-	res := b.get(ask(request(client, "resource", "")))
-	page := text(t, res)
-	if !strings.Contains(page, "<option>files</option><option>other</option>") {
-		t.Fatal(page)
-	}
-	f := fields(page)
+	f := fields(text(t, b.get(ask(request(client, "resource", "")))))
 	f.Set("answer", "allow")
 	for _, wrong := range []string{"", "nothing"} {
 		f.Set("server", wrong)
-		if got := b.open(http.MethodPost, at+"/authorize", f); got.StatusCode != http.StatusBadRequest {
-			t.Errorf("server %q: %s", wrong, got.Status)
-		}
+		commontest.EqualIn(t, "server "+wrong, http.StatusBadRequest, b.open(http.MethodPost, at+"/authorize", f).StatusCode)
 	}
 	q := b.signIn(ask(request(client, "resource", "")), "ada", "")
-	status, got := s.token(redeeming(client, q.Get("code")))
-	if status != http.StatusOK || !s.good(got["access_token"].(string), "files") {
-		t.Fatal(status, got)
-	}
-	if status, refused := s.token(with(refreshing(client, got["refresh_token"].(string)), "resource", at+"/other/mcp")); refused["error"] != "invalid_target" {
-		t.Error("refresh for another resource:", status, refused)
-	}
+	got := s.granted(redeeming(client, q.Get("code")))
+	commontest.EqualIn(t, "the token is good", true, s.good(got["access_token"].(string), "files"))
+	s.refusedWith(t, with(refreshing(client, got["refresh_token"].(string)), "resource", at+"/other/mcp"), "invalid_target")
 	s.granted(refreshing(client, got["refresh_token"].(string))) // refresh without a resource
 	// The public URL alone says as much, with every kind of request.
 	for _, origin := range []string{at, at + "/", strings.ToUpper(at[:4]) + at[4:], at + "/?x=y"} {
-		if got := text(t, s.get(ask(request(client, "resource", origin)))); !strings.Contains(got, "<option>files</option><option>other</option>") {
-			t.Errorf("%s: %s", origin, got)
-		}
+		commontest.Contains(t, origin, "<option>files</option><option>other</option>", text(t, s.get(ask(request(client, "resource", origin)))))
 		g := s.code("resource", origin)
 		g.form.Set("resource", origin)
-		status, got := s.token(g.form)
-		if status != http.StatusOK || !s.good(got["access_token"].(string), "files") {
-			t.Fatal(origin, status, got)
-		}
+		got := s.granted(g.form)
+		commontest.EqualIn(t, origin+": the token is good", true, s.good(got["access_token"].(string), "files"))
 		s.granted(with(refreshing(g.client, got["refresh_token"].(string)), "resource", origin))
 	}
 	// If there is only one server, a request need not name it.
@@ -198,21 +180,7 @@ func TestResources(t *testing.T) {
 	one.config.Servers, one.config.Allow, one.config.Scopes = []string{"files"}, nil, nil
 	for _, resource := range []string{"", at + "/"} {
 		_, access, _ := one.tokens("resource", resource)
-		if !one.good(access, "files") {
-			t.Errorf("the token of the only server is not good: %q", resource)
-		}
-	}
-}
-
-func TestUnknownScopesAreDropped(t *testing.T) {
-	s := newSite(t, nil)
-	for asked, want := range map[string]string{
-		"": "mcp", "mcp": "mcp", "openid profile": "mcp", "files:write": "mcp files:write", "mcp files:write mcp": "mcp files:write", "FILES:WRITE": "mcp",
-	} {
-		_, got := s.token(s.code("scope", asked).form)
-		if got["scope"] != want {
-			t.Errorf("%q: %v", asked, got["scope"])
-		}
+		commontest.EqualIn(t, "the token of the only server is good", true, one.good(access, "files"))
 	}
 }
 
@@ -291,14 +259,10 @@ func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
 		commontest.OK(t, err)
 		return slices.Sorted(maps.Keys(all))
 	}
-	if got := members(access); !slices.Equal(got, []string{"files", "other"}) {
-		t.Errorf("the token is good for %q", got)
-	}
+	commontest.SameIn(t, "the token is good for", []string{"files", "other"}, members(access))
 	// The current rules apply, also to tokens that were issued earlier.
 	s.config.Allow = map[string]resourceserver.Rule{"closed": {Groups: []string{"admins"}}, "files": {Groups: []string{"admins"}}, "*": {Everyone: true}}
-	if got := members(access); !slices.Equal(got, []string{"other"}) {
-		t.Errorf("after a change of the rules the token is good for %q", got)
-	}
+	commontest.SameIn(t, "after a change of the rules it is good for", []string{"other"}, members(access))
 	s.config.Allow = map[string]resourceserver.Rule{"*": {Groups: []string{"admins"}}}
 	s.refusedWith(t, refreshing(g.client, refresh), "invalid_grant")
 }

@@ -62,14 +62,12 @@ func TestIssuersWithOneNameAreRefused(t *testing.T) {
 		"one that has none":         {[]resourceserver.Enterprise{{Issuer: host + "partners", Name: "partners"}, {Issuer: host + "contractors"}}, false},
 		"the issuer of the sign-in": {[]resourceserver.Enterprise{{Issuer: "https://login.example.com/staff"}}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := newSite(t, func(c *authserver.Config) {
-				c.PublicURL, c.Issuer, c.Name, c.ClientID, c.Login = "https://mcp.example.com", "https://login.example.com/staff", "", "us", fixed{"sub": "ada"}
-			})
-			s.config.Enterprise = test.enterprise
-			if _, err := authserver.New(s.config); (err != nil) != test.wrong {
-				t.Errorf("%s: %v", name, err)
-			}
+		s := newSite(t, func(c *authserver.Config) {
+			c.PublicURL, c.Issuer, c.Name, c.ClientID, c.Login = "https://mcp.example.com", "https://login.example.com/staff", "", "us", fixed{"sub": "ada"}
 		})
+		s.config.Enterprise = test.enterprise
+		if _, err := authserver.New(s.config); (err != nil) != test.wrong {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -138,11 +138,16 @@ func (i *idp) site(t *testing.T, change func(*authserver.Config)) *site {
 func (i *idp) arrival(t *testing.T, s *site) map[string]any {
 	t.Helper()
 	client := s.register(callback)
+	q := s.via(i.login()).signIn(ask(request(client)), "", "")
+	return s.granted(redeeming(client, q.Get("code")))
+}
+
+// via is a browser that a provider sends on.
+func (s *site) via(outside func(*url.URL) string) *browser {
+	s.t.Helper()
 	b := s.browser()
-	b.outside = i.login()
-	q := b.signIn(ask(request(client)), "", "")
-	got := s.granted(redeeming(client, q.Get("code")))
-	return got
+	b.outside = outside
+	return b
 }
 
 func TestUsersSignInAtAProvider(t *testing.T) {
@@ -169,9 +174,7 @@ func TestAnswersOfTheProviderThatAreNotGood(t *testing.T) {
 	client := s.register(callback)
 	refused := func(name string, outside func(*url.URL) string) {
 		t.Helper()
-		b := s.browser()
-		b.outside = outside
-		if q := b.signIn(ask(request(client)), "", ""); q.Get("error") != "access_denied" || q.Get("code") != "" || q.Get("iss") != at {
+		if q := s.via(outside).signIn(ask(request(client)), "", ""); q.Get("error") != "access_denied" || q.Get("code") != "" || q.Get("iss") != at {
 			t.Errorf("%s: %v", name, q)
 		}
 	}
@@ -192,24 +195,17 @@ func TestAnswersOfTheProviderThatAreNotGood(t *testing.T) {
 	}
 	refused("alg none", i.login())
 	i.claims = func(nonce string) (jwt.MapClaims, map[string]any) { return i.id(nonce, nil), nil }
-	own := i.key
 	i.key = other
-	s.broker()
-	b := s.browser()
-	b.outside = i.login()
-	if q := b.signIn(ask(request(client)), "", ""); q.Get("code") == "" {
+	if q := s.via(i.login()).signIn(ask(request(client)), "", ""); q.Get("code") == "" {
 		t.Error("the key that the provider publishes now:", q)
 	}
-	i.key = own
 }
 
 func TestClaimsThatTheIDTokenLacksAreAskedFor(t *testing.T) {
 	i := newIDP(t)
 	i.info = map[string]any{"sub": "u1", "groups": []string{"admins"}, "email": "other@example.com"}
 	s := i.site(t, func(c *authserver.Config) { c.Claims = []string{"groups", "email"} })
-	client := s.register(callback)
-	b := s.browser()
-	b.outside = i.login()
+	client, b := s.register(callback), s.via(i.login())
 	target := ask(request(client, "resource", at+"/closed/mcp"))
 	if q := b.signIn(target, "", ""); q.Get("code") == "" {
 		t.Error("a group of the user endpoint:", q)

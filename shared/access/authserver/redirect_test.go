@@ -3,7 +3,6 @@ package authserver_test
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -14,33 +13,6 @@ import (
 
 // claude is the redirect URI of Claude's desktop program.
 const claude = "claude://claude.ai/mcp-auth-callback/sdk"
-
-func TestAProgramSignsInWithItsOwnScheme(t *testing.T) {
-	for _, redirect := range []string{claude, "com.example.app:/cb"} {
-		s := newSite(t, nil)
-		client := s.register(redirect)
-		q := request(client, "redirect_uri", redirect)
-		scheme, rest, _ := strings.Cut(redirect, ":")
-		b := s.browser()
-		page := text(t, b.get(ask(q)))
-		if !strings.Contains(page, "<b>"+scheme+":") || !strings.Contains(page, "program on the computer") {
-			t.Errorf("the page does not say that the answer goes to a program: %s", page)
-		}
-		for _, other := range []string{redirect + "/", redirect + "?a=b", scheme + ":" + strings.ToUpper(rest), "x" + redirect} {
-			s.wantPage(other, b.get(ask(with(q, "redirect_uri", other))))
-		}
-		for _, wrong := range []url.Values{with(q, "code_challenge_method", "plain"), with(q, "code_challenge", "", "code_challenge_method", "")} {
-			if to := b.get(ask(wrong)).Header.Get("Location"); !strings.HasPrefix(to, redirect+"?") || !strings.Contains(to, "error=invalid_request") {
-				t.Errorf("without S256: %s", to)
-			}
-		}
-		code := b.signIn(ask(q), "ada", "").Get("code")
-		status, got := s.token(redeeming(client, code, "redirect_uri", redirect))
-		if status != http.StatusOK || !s.good(got["access_token"].(string), "files") {
-			t.Error(redirect, status, got)
-		}
-	}
-}
 
 func TestARegistrationKeepsWhatCanBeUsed(t *testing.T) {
 	s := newSite(t, nil)
@@ -70,26 +42,6 @@ func TestARegistrationKeepsWhatCanBeUsed(t *testing.T) {
 	}
 	if strings.Contains(said, "hunter2") {
 		t.Error("a password is repeated:", said)
-	}
-}
-
-func TestADocumentNamesWhatCannotBeUsed(t *testing.T) {
-	for _, c := range []struct {
-		uris []string
-		uri  string
-		says string // "" if the page asks the user
-	}{
-		{[]string{"data:text/html,x", claude}, claude, ""},
-		{[]string{"data:text/html,x", "http://client.example/"}, claude, "http://client.example/: it is http and not on loopback"},
-	} {
-		s, w := documented(t)
-		w.answer = func(*http.Request) (int, http.Header, string, error) {
-			return http.StatusOK, http.Header{}, doc(clientURL, map[string]any{"redirect_uris": c.uris}), nil
-		}
-		res := s.get(ask(request(clientURL, "redirect_uri", c.uri)))
-		if page := text(t, res); (res.StatusCode == http.StatusOK) != (c.says == "") || !strings.Contains(page, c.says) {
-			t.Errorf("%v: %s %s", c.uris, res.Status, page)
-		}
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -63,9 +61,8 @@ func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
 		b.unknown("before the sign-in", page, "files")
 		commontest.EqualIn(t, "sent to", at+page, b.visits("files", page, "ada"))
 		who, known := s.broker().Visitor(b.asked(page), "files")
-		if diff := cmp.Diff(storage.Identity{Tenant: "default", Principal: "dev:ada"}, who); diff != "" || !known {
-			t.Error(known, diff)
-		}
+		commontest.EqualIn(t, "known", true, known)
+		commontest.Same(t, storage.Identity{Tenant: "default", Principal: "dev:ada"}, who)
 		b.unknown("for another server", page, "other")
 		s.browser().unknown("in another browser", page, "files")
 		commontest.EqualIn(t, "writes", 0, s.store.Counts().Writes)
@@ -110,17 +107,11 @@ func TestTheTokenOfTheProviderIsHandedOn(t *testing.T) {
 		}
 	})
 	client := s.register(callback)
-	b := s.browser()
-	b.outside = i.login()
-	if q := b.signIn(ask(request(client)), "", ""); q.Get("code") == "" {
+	if q := s.via(i.login()).signIn(ask(request(client)), "", ""); q.Get("code") == "" {
 		t.Fatal(q)
 	}
-	b = s.browser()
-	b.outside = i.login()
-	commontest.EqualIn(t, "sent to", at+"/connect", b.visits("other", "/connect", ""))
-	b = s.browser()
-	b.outside = i.login("error", "access_denied", "code", "")
-	b.signIn(ask(request(client)), "", "")
+	commontest.EqualIn(t, "sent to", at+"/connect", s.via(i.login()).visits("other", "/connect", ""))
+	s.via(i.login("error", "access_denied", "code", "")).signIn(ask(request(client)), "", "")
 	commontest.Same(t, []string{"default corp:u1 files theirs ", "default corp:u1 other theirs "}, got)
 	if strings.Contains(s.log.String(), "theirs") || !strings.Contains(s.log.String(), "was not kept") {
 		t.Error(s.log.String())

@@ -179,8 +179,7 @@ func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 		"a frame of an own page":     {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "iframe"}, 403},
 		"a program that wants JSON":  {[]string{"Accept", "application/json"}, 406},
 	} {
-		t.Run(name, func(t *testing.T) {
-			for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
+		for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
 				bubble(t, func(t *testing.T, w *world) {
 					a := w.begin(request("GET", path, "", append([]string{"Accept", wire.MediaSSE}, tt.headers...)...)).leave()
 					opened, err := w.store.List(t.Context(), "", "", 10)
@@ -190,7 +189,6 @@ func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 					}
 				})
 			}
-		})
 	}
 }
 
@@ -212,8 +210,7 @@ func TestBodyIsReadOfCallersThatMayCallOnly(t *testing.T) {
 		"too long":      func(_ *world, r *http.Request) { r.ContentLength = 4<<20 + 1 },
 		"a small limit": func(w *world, r *http.Request) { w.opts.MaxBody, r.ContentLength = 10, 11 },
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+		w := newWorld(t)
 			r := request("POST", "/quiet/mcp", "")
 			r.Header.Set("Content-Type", "application/json")
 			r.Body = io.NopCloser(unread{t})
@@ -221,7 +218,6 @@ func TestBodyIsReadOfCallersThatMayCallOnly(t *testing.T) {
 			if a := w.do(r); a.status < 400 {
 				t.Errorf("%s: got %d", name, a.status)
 			}
-		})
 	}
 }
 

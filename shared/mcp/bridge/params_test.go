@@ -67,8 +67,7 @@ func TestParamsAreComparedWithArguments(t *testing.T) {
 		"an exponent is as written":   {"query", `{"limit":1e999999999}`, []string{"limit", "1e999999999"}, true},
 		"an exponent is not computed": {"query", `{"limit":1e999999999}`, []string{"limit", "10e999999998"}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			params := `{"name":"` + c.tool + `",`
+		params := `{"name":"` + c.tool + `",`
 			if c.arguments != "" {
 				params += `"arguments":` + c.arguments + `,`
 			}
@@ -82,7 +81,6 @@ func TestParamsAreComparedWithArguments(t *testing.T) {
 			if c.ok != (err == nil) || err != nil && (!errors.As(err, &fault) || fault.Code != wire.CodeHeaderMismatch) {
 				t.Errorf("%s: got %v", name, err)
 			}
-		})
 	}
 	r := request(t, "tools/call", `{"name":"query","arguments":{"region":"eu"},`+meta(``)+`}`)
 	commontest.CheckIn(t, "nothing is known", bridge.CheckParams(nil, r, http.Header{}.Values))

@@ -66,8 +66,7 @@ func TestAnInitializeThatIsTooLongOpensNoSession(t *testing.T) {
 		"too many parameters":    {initialize(1, 64<<10), storage.TooLarge},
 		"fewer parameters":       {initialize(1, 60<<10), ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			store := storagetest.NewMemory()
+		store := storagetest.NewMemory()
 			_, _, err := sessions.New(store, nobody{}, sessions.Limits{}).Initialize(t.Context(), someone, "", parsed(t, tt.raw))
 			if got := storage.CodeOf(err); got != tt.want {
 				t.Errorf("%s: got %q (%v), want %q", name, got, err, tt.want)
@@ -75,7 +74,6 @@ func TestAnInitializeThatIsTooLongOpensNoSession(t *testing.T) {
 			if list, err := store.List(t.Context(), "", "", 10); err != nil || len(list) > 0 != (tt.want == "") {
 				t.Errorf("%s: left %v, %v", name, list, err)
 			}
-		})
 	}
 }
 

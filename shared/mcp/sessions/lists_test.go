@@ -129,13 +129,11 @@ func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
 		"a page":                {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"2"}}`},
 		"params nobody knows":   {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"tag":"x"}}`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			l := newLister(t)
+		l := newLister(t)
 			l.lists(t, `{}`)
 			if got, d := l.ask(t, c.caller, l.legacy(t, c.caller, c.capabilities), c.request); d == nil {
 				t.Errorf("%s: answered with %s", name, got)
 			}
-		})
 	}
 }
 
@@ -156,13 +154,11 @@ func TestListsAreKeptForClientsWithTheSameAbilities(t *testing.T) {
 		"experiments that say nothing":  {`{"experimental":{}}`, `{"roots":{"listChanged":false},"experimental":{ }}`, false},
 		"experiments and none":          {`{"experimental":{ }}`, `{}`, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			l := newLister(t)
+		l := newLister(t)
 			l.lists(t, c.first)
 			if _, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.second), askTools); (d == nil) != c.same {
 				t.Errorf("%s: the second client is answered from the record: %t", name, d == nil)
 			}
-		})
 	}
 }
 
@@ -185,15 +181,13 @@ func TestWhatIsNotAWholeListIsNotKept(t *testing.T) {
 		"too long":     {askTools, `"result":{"tools":["` + strings.Repeat("x", 256<<10) + `"]}`},
 		"no object":    {askTools, `"result":[]`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			l := newLister(t)
+		l := newLister(t)
 			id := l.legacy(t, httpCaller(), `{}`)
 			_, d := l.ask(t, httpCaller(), id, c.request)
 			l.answers(t, d, c.result)
 			if got, d := l.ask(t, httpCaller(), id, askTools); d == nil {
 				t.Errorf("%s: answered with %.100s", name, got)
 			}
-		})
 	}
 }
 
@@ -269,8 +263,7 @@ func TestRecordSaysWhatTheOwnProcessOfASessionWouldSay(t *testing.T) {
 		"silent, worked before":                   {"false", func(b *storage.Box) { b.Gen, b.Worked = 1, 0 }, false, false},
 		"silent, has called":                      {"false", sleeps, true, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			l := newLister(t)
+		l := newLister(t)
 			l.announcing(t, c.announces)
 			l.lists(t, `{}`)
 			id := l.legacy(t, httpCaller(), `{}`)
@@ -281,7 +274,6 @@ func TestRecordSaysWhatTheOwnProcessOfASessionWouldSay(t *testing.T) {
 			if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != c.asked {
 				t.Errorf("%s: the box was asked: %t", name, d != nil)
 			}
-		})
 	}
 }
 

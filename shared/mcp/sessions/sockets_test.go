@@ -36,11 +36,9 @@ func TestConnectRefusesWhatIsNoCursor(t *testing.T) {
 		"two of one stream": {{Stream: stream, Index: 1}, {Stream: stream, Index: 2}},
 		"too many":          many,
 	} {
-		t.Run(name, func(t *testing.T) {
-			if _, _, err := h.Connect(t.Context(), wsCaller("c2"), nil, s.ID, map[string][]storage.EventID{"": cursors}); storage.CodeOf(err) != storage.Invalid && !errors.Is(err, storage.Invalid) {
+		if _, _, err := h.Connect(t.Context(), wsCaller("c2"), nil, s.ID, map[string][]storage.EventID{"": cursors}); storage.CodeOf(err) != storage.Invalid && !errors.Is(err, storage.Invalid) {
 				t.Errorf("%s: %v", name, err)
 			}
-		})
 	}
 }
 
@@ -124,13 +122,11 @@ func TestConnectRefusesASessionOfAnother(t *testing.T) {
 		"server":    func(c *sessions.Caller) { c.Server.Name = "r" },
 		"transport": func(c *sessions.Caller) { c.Transport = storage.HTTP },
 	} {
-		t.Run(name, func(t *testing.T) {
-			c := wsCaller("c2")
+		c := wsCaller("c2")
 			change(&c)
 			if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]storage.EventID{"": nil}); !errors.Is(err, storage.NotFound) {
 				t.Errorf("another %s: %v", name, err)
 			}
-		})
 	}
 	commontest.Same(t, []string{"c1"}, record(t, store, s.ID).Conns)
 }

@@ -83,15 +83,13 @@ func TestProcessOfAnUnknownKindEndsTheListsOfEarlierGenerations(t *testing.T) {
 		"of a later one":         {2, false, false},
 		"of another principal":   {2, true, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			l := newLister(t)
+		l := newLister(t)
 			l.announcing(t, "true")
 			id := l.lists(t, `{}`)
 			l.box(t, func(b *storage.Box) { b.Gen = c.gen })
 			if l.starts(t, id, c.gen, "other", c.own, `{}`) || l.knows(t, `{}`) != c.known {
 				t.Errorf("a process %s: the record is used: %t, want %t", name, !c.known, c.known)
 			}
-		})
 	}
 }
 
@@ -116,13 +114,11 @@ func TestSessionsHearOnceThatAProcessListsOtherwise(t *testing.T) {
 		id    storage.ID
 		moved bool
 	}{"the finder, which hears of it otherwise": {finder, false}, "another": {other, true}, "a later one": {late, false}} {
-		t.Run(name, func(t *testing.T) {
-			for i, want := range []bool{c.moved, false} {
+		for i, want := range []bool{c.moved, false} {
 				if _, d := l.ask(t, httpCaller(), c.id, call); d.Moved != want {
 					t.Errorf("%s, request %d: it moves: %t", name, i, d.Moved)
 				}
 			}
-		})
 	}
 	if !send() || send() {
 		t.Error("the modern client does not hear of it once")

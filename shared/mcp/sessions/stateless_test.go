@@ -64,12 +64,10 @@ func TestPinnedIDIsOfTenantPrincipalServerAndKind(t *testing.T) {
 		},
 	}
 	for name, change := range others {
-		t.Run(name, func(t *testing.T) {
-			c := base
+		c := base
 			if change(&c); sessions.PinnedID(c) == sessions.PinnedID(base) {
 				t.Errorf("%s does not matter", name)
 			}
-		})
 	}
 	again := base
 	again.Server.Digest, again.Conn = "d2", "c"
@@ -100,13 +98,11 @@ func TestBudgetOfAModernCall(t *testing.T) {
 		{"the next that does", func() { send(t, h, modernCaller, sessions.Client{Verbose: true}) }, 1, 0},
 	}
 	for _, s := range steps {
-		t.Run(s.name, func(t *testing.T) {
-			store.Reset()
+		store.Reset()
 			s.do()
 			if n := store.Counts(); n.Reads != s.reads || n.Writes != s.writes {
 				t.Errorf("%s: %d reads and %d writes (%v), want %d and %d", s.name, n.Reads, n.Writes, n.Calls, s.reads, s.writes)
 			}
-		})
 	}
 }
 
@@ -238,12 +234,10 @@ func TestSubscriptionsOfAListenerAreBounded(t *testing.T) {
 		"150 KiB":       {[]string{"a:" + long, "b:" + long, "c:" + long}, storage.Busy},
 		"501 resources": {make([]string, 501), storage.Busy},
 	} {
-		t.Run(name, func(t *testing.T) {
-			caller := modernCaller
+		caller := modernCaller
 			caller.Principal = name
 			_, err := h.Subscribe(t.Context(), caller, modernClient, c.uris)
 			commontest.Equal(t, c.want, storage.CodeOf(err))
-		})
 	}
 }
 
