@@ -65,9 +65,7 @@ func TestLoopbackPortsDoNotCount(t *testing.T) {
 		client := s.register(registered)
 		for uri, ok := range asked {
 			res := s.get(ask(request(client, "redirect_uri", uri)))
-			if (res.StatusCode == http.StatusOK) != ok {
-				t.Errorf("%s for a client with %s: %s", uri, registered, res.Status)
-			}
+			commontest.EqualIn(t, uri+" for a client with "+registered, ok, res.StatusCode == http.StatusOK)
 		}
 	}
 }
@@ -119,9 +117,7 @@ func TestARegistrationIsAnsweredAsItWasTaken(t *testing.T) {
 			t.Errorf("%s: %s %v", body, res.Status, got)
 		}
 	}
-	if res := s.post("/register", `{"redirect_uris":["`+strings.Repeat("x", 70<<10)+`"]}`); res.StatusCode != http.StatusBadRequest {
-		t.Error("a body of 70 KiB:", res.Status)
-	}
+	commontest.EqualIn(t, "a body of 70 KiB", http.StatusBadRequest, s.post("/register", `{"redirect_uris":["`+strings.Repeat("x", 70<<10)+`"]}`).StatusCode)
 }
 
 func TestClientsOfTheSettings(t *testing.T) {
@@ -146,9 +142,7 @@ func TestConsentComesFirst(t *testing.T) {
 	asks := func(name string, q url.Values, want bool) {
 		t.Helper()
 		res := b.get(ask(q))
-		if (res.StatusCode == http.StatusOK) != want {
-			t.Errorf("%s: %s, want a page: %v", name, res.Status, want)
-		}
+		commontest.EqualIn(t, name+": a page", want, res.StatusCode == http.StatusOK)
 	}
 	local := request(client)
 	first := with(local, "redirect_uri", "https://client.example/cb")
@@ -172,9 +166,7 @@ func TestConsentComesFirst(t *testing.T) {
 	asks("another host", with(first, "redirect_uri", "https://elsewhere.example/cb"), true)
 	asks("the page is wanted", with(first, "prompt", "consent"), true)
 	asks("no page is wanted", with(first, "prompt", "none"), false)
-	if q := s.get(ask(with(first, "prompt", "none"))); !strings.Contains(q.Header.Get("Location"), "error=interaction_required") {
-		t.Error("no page is wanted, and there is no consent:", q.Header)
-	}
+	commontest.Contains(t, "no page is wanted, and there is no consent", "error=interaction_required", s.get(ask(with(first, "prompt", "none"))).Header.Get("Location"))
 	// Any program of the user's machine may be behind the next port of loopback, or have
 	// claimed the scheme (RFC 8252 §8.6), so such a consent is not remembered.
 	for _, redirect := range []string{callback, "com.example.app:/cb"} {
@@ -253,9 +245,7 @@ func TestTheConsentPageCannotBeForged(t *testing.T) {
 			t.Errorf("%s: %s", name, got.Status)
 		}
 	}
-	if got := b.open(http.MethodPost, at+"/authorize", f); got.StatusCode != http.StatusSeeOther {
-		t.Error("the page itself:", got.Status)
-	}
+	commontest.EqualIn(t, "the page itself", http.StatusSeeOther, b.open(http.MethodPost, at+"/authorize", f).StatusCode)
 }
 
 func TestCookiesAreTiedToTheHost(t *testing.T) {

@@ -126,9 +126,7 @@ func TestOnlyTheConsoleGetsTokensForTheConsole(t *testing.T) {
 	commontest.OK(t, err)
 	s.refusedWith(t, url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/console/"}}, "invalid_target")
 	without := newSite(t, nil)
-	if res := without.get(ask(forConsole())); res.StatusCode != http.StatusBadRequest {
-		t.Errorf("without roles: %s", res.Status)
-	}
+	commontest.EqualIn(t, "without roles", http.StatusBadRequest, without.get(ask(forConsole())).StatusCode)
 }
 
 func TestTheRoleOfAUserEndsWithItsGrantAndWithTheRule(t *testing.T) {

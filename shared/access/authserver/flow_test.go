@@ -49,12 +49,8 @@ func TestPagesOfOtherOriginsMayUseOnlyWhatIsForClients(t *testing.T) {
 	} {
 		origin := http.Header{"Origin": {"https://app.example"}, "Access-Control-Request-Headers": {"mcp-protocol-version"}}
 		pre := s.do(http.MethodOptions, at+path, nil, origin)
-		if got := pre.StatusCode == http.StatusNoContent && strings.Contains(pre.Header.Get("Access-Control-Allow-Headers"), "MCP-Protocol-Version"); got != public {
-			t.Errorf("preflight of %s: %s %v", path, pre.Status, pre.Header)
-		}
-		if got := s.do(http.MethodGet, at+path, nil, origin).Header.Get("Access-Control-Allow-Origin"); (got == "*") != public {
-			t.Errorf("%s: Access-Control-Allow-Origin is %q", path, got)
-		}
+		commontest.EqualIn(t, "preflight of "+path, public, pre.StatusCode == http.StatusNoContent && strings.Contains(pre.Header.Get("Access-Control-Allow-Headers"), "MCP-Protocol-Version"))
+		commontest.EqualIn(t, path+", Access-Control-Allow-Origin is", public, s.do(http.MethodGet, at+path, nil, origin).Header.Get("Access-Control-Allow-Origin") == "*")
 	}
 }
 
@@ -97,9 +93,7 @@ func TestNoTokenAndNoCodeIsLogged(t *testing.T) {
 			t.Errorf("the log has the %s", what)
 		}
 	}
-	if !strings.Contains(s.log.String(), `"path":"/token"`) {
-		t.Error("nothing is logged:", s.log)
-	}
+	commontest.Contains(t, "the log", `"path":"/token"`, s.log.String())
 }
 
 func TestWithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
@@ -205,9 +199,7 @@ func TestWaysToAuthenticate(t *testing.T) {
 			t.Errorf("%s: %s", name, res.Status)
 		}
 	}
-	if res := s.do(http.MethodPost, at+"/token", with(g.form, "client_id", ""), basic(g.client, "")); res.StatusCode != http.StatusOK {
-		t.Error("Basic with an empty password:", res.Status, text(t, res))
-	}
+	commontest.EqualIn(t, "Basic with an empty password", http.StatusOK, s.do(http.MethodPost, at+"/token", with(g.form, "client_id", ""), basic(g.client, "")).StatusCode)
 	for _, method := range []string{"client_secret_post", "client_secret_basic"} {
 		doc := answer(t, s.json("/register", map[string]any{"redirect_uris": []string{callback}, "token_endpoint_auth_method": method}))
 		id, secret := doc["client_id"].(string), doc["client_secret"].(string)
@@ -216,9 +208,7 @@ func TestWaysToAuthenticate(t *testing.T) {
 		s.refusedWith(t, with(f, "client_id", id), "invalid_client")
 		s.refusedWith(t, with(f, "client_id", id, "client_secret", "x"+secret), "invalid_client")
 		if method == "client_secret_basic" {
-			if res := s.do(http.MethodPost, at+"/token", f, basic(id, secret)); res.StatusCode != http.StatusOK {
-				t.Error(method, res.Status, text(t, res))
-			}
+			commontest.EqualIn(t, method, http.StatusOK, s.do(http.MethodPost, at+"/token", f, basic(id, secret)).StatusCode)
 			continue
 		}
 		s.granted(with(f, "client_id", id, "client_secret", secret))

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 )
@@ -37,14 +39,10 @@ func TestTheSignInWithAnyNameIsForThisMachineOnly(t *testing.T) {
 	s := newSite(t, nil)
 	s.peer = "192.0.2.7:40000"
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		if got := s.do(method, at+"/login?state=x", url.Values{"name": {"boss"}, "groups": {"admins"}}, nil); got.StatusCode != http.StatusBadRequest {
-			t.Errorf("%s from another machine: %s", method, got.Status)
-		}
+		commontest.EqualIn(t, method+" from another machine", http.StatusBadRequest, s.do(method, at+"/login?state=x", url.Values{"name": {"boss"}, "groups": {"admins"}}, nil).StatusCode)
 	}
 	s.peer = "[::1]:40000"
-	if got := s.do(http.MethodGet, at+"/login?state=x", nil, nil); got.StatusCode != http.StatusOK {
-		t.Errorf("from this machine: %s", got.Status)
-	}
+	commontest.EqualIn(t, "from this machine", http.StatusOK, s.do(http.MethodGet, at+"/login?state=x", nil, nil).StatusCode)
 }
 
 // The users of two issuers on one host would be the same principals, unless each issuer has

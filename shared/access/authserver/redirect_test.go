@@ -26,9 +26,7 @@ func TestARegistrationKeepsWhatCanBeUsed(t *testing.T) {
 		id, _ := got["client_id"].(string)
 		for _, uri := range given {
 			kept := strings.Contains(fmt.Sprint(want), uri)
-			if res := s.get(ask(request(id, "redirect_uri", uri))); (res.StatusCode == http.StatusOK) != kept {
-				t.Errorf("%s of a client with %s: %s", uri, method, res.Status)
-			}
+			commontest.EqualIn(t, uri+" of a client with "+method, kept, s.get(ask(request(id, "redirect_uri", uri))).StatusCode == http.StatusOK)
 		}
 	}
 	res := s.json("/register", map[string]any{"redirect_uris": []string{"javascript:alert(1)", "http://client.example/\"cb", "https://ada:hunter2@client.example/", ""}})
@@ -49,9 +47,7 @@ func TestClientsOfTheSettingsKeepWhatCanBeUsed(t *testing.T) {
 	s := newSite(t, func(c *authserver.Config) {
 		c.Clients = map[string]resourceserver.Client{"mine": {Name: "Mine", RedirectURIs: []string{"file:///x", claude}}}
 	})
-	if res := s.get(ask(request("mine", "redirect_uri", claude))); res.StatusCode != http.StatusOK {
-		t.Error(res.Status, text(t, res))
-	}
+	commontest.Equal(t, http.StatusOK, s.get(ask(request("mine", "redirect_uri", claude))).StatusCode)
 	commontest.Contains(t, "nothing says that a redirect URI of the settings is not used", "file:///x", s.log.String())
 	for name, c := range map[string]resourceserver.Client{"none can": {RedirectURIs: []string{"file:///x", "http://client.example/"}}, "with a secret": {RedirectURIs: []string{claude}, Secret: "s3cret"}} {
 		t.Run(name, func(t *testing.T) {

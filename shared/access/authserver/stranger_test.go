@@ -80,9 +80,7 @@ func TestFetchesAtATimeAreBounded(t *testing.T) {
 					}
 					all.Go(func() {
 						res := s.get(ask(request(id)))
-						if res.StatusCode != http.StatusOK {
-							t.Error(res.Status)
-						}
+						commontest.Equal(t, http.StatusOK, res.StatusCode)
 					})
 				}
 				synctest.Wait()

@@ -229,15 +229,11 @@ func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
 		if _, err := elsewhere.Verify(t.Context(), access, "files"); storage.CodeOf(err) != storage.Unauthenticated {
 			t.Error("the call after 30 s:", err)
 		}
-		if err := elsewhere.Confirm(t.Context(), who.Credential, "files"); storage.CodeOf(err) != storage.Unauthenticated {
-			t.Error("the message of an open connection:", err)
-		}
+		commontest.EqualIn(t, "the message of an open connection", storage.Unauthenticated, storage.CodeOf(elsewhere.Confirm(t.Context(), who.Credential, "files")))
 		s.refusedWith(t, refreshing(client, refresh), "invalid_grant")
 		commontest.EqualIn(t, "the token of another grant is good", true, s.good(other, "files"))
 		for _, token := range []string{"x", "dr_" + strings.Repeat("a", 26) + "_x", access, refresh} {
-			if res := s.do(http.MethodPost, at+"/revoke", url.Values{"token": {token}}, nil); res.StatusCode != http.StatusOK {
-				t.Errorf("%.5s: %s", token, res.Status)
-			}
+			commontest.EqualIn(t, token, http.StatusOK, s.do(http.MethodPost, at+"/revoke", url.Values{"token": {token}}, nil).StatusCode)
 		}
 	})
 }

@@ -146,13 +146,9 @@ func TestPageOpenedBySomebodyElseStoresNothing(t *testing.T) {
 		}
 		// Ada is known to the page already.
 		own := victim.identified("/issues/connect", "ada")
-		if res := victim.follow(urls[0], nil); res.status != http.StatusForbidden {
-			t.Errorf("ada, whom the page knows, opens mallory's link: %d; want 403", res.status)
-		}
+		commontest.EqualIn(t, "ada, whom the page knows, opens mallory's link", http.StatusForbidden, victim.follow(urls[0], nil).status)
 		forged := with(fields(own.body, "notes"), "e", queryOf(t, urls[1]).Get("e"), "action", "connect", "secret", "key of ada")
-		if res := victim.follow("/connect", forged); res.status != http.StatusForbidden {
-			t.Errorf("ada's form with mallory's link: %d; want 403", res.status)
-		}
+		commontest.EqualIn(t, "ada's form with mallory's link", http.StatusForbidden, victim.follow("/connect", forged).status)
 		commontest.EqualIn(t, "codes that were redeemed", 0, s.third.count("authorization_code"))
 		commontest.EqualIn(t, "secrets that were stored", 0, len(s.values("ada"))+len(s.values("mallory")))
 	})
@@ -177,12 +173,8 @@ func TestAnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
 		if res := ada.open(back, nil); res.status != http.StatusBadRequest || s.third.count("authorization_code") != 0 {
 			t.Errorf("%d %s", res.status, res.body)
 		}
-		if res := mallory.open(back, nil); res.status != http.StatusOK {
-			t.Errorf("%d %s", res.status, res.body)
-		}
-		if res := mallory.open(back, nil); res.status != http.StatusBadRequest {
-			t.Errorf("a second time: %d %s", res.status, res.body)
-		}
+		commontest.Equal(t, http.StatusOK, mallory.open(back, nil).status)
+		commontest.EqualIn(t, "a second time", http.StatusBadRequest, mallory.open(back, nil).status)
 	})
 }
 
@@ -258,9 +250,7 @@ func TestATokenIsRenewedAMinuteBeforeItsEnd(t *testing.T) {
 		s := newSite(t, nil)
 		s.connect("ada")
 		s.expireAt("github", "ada", time.Now().Add(until))
-		if got := s.values("ada")["github"]; got != want {
-			t.Errorf("%s before its end the token is %s", until, got)
-		}
+		commontest.EqualIn(t, until.String()+" before its end the token is", want, s.values("ada")["github"])
 	}
 }
 
@@ -308,9 +298,7 @@ func TestSecretsAreSetListedAndRemoved(t *testing.T) {
 			commontest.Equal(t, value, s.values("ada")["notes"])
 		}
 		for _, value := range []string{"", strings.Repeat("x", credentials.MaxSecret+1)} {
-			if err := s.vault().Put(t.Context(), "acme", "ada", "notes", value); storage.CodeOf(err) != storage.Invalid {
-				t.Errorf("%d bytes: %v", len(value), err)
-			}
+			commontest.EqualIn(t, fmt.Sprint(len(value))+" bytes", storage.Invalid, storage.CodeOf(s.vault().Put(t.Context(), "acme", "ada", "notes", value)))
 		}
 		there, err := s.vault().Remove(t.Context(), "acme", "ada", "notes")
 		if err != nil || !there || len(s.values("ada")) != 0 {

@@ -107,13 +107,9 @@ func TestWithoutASignInNothingIsExchanged(t *testing.T) {
 		if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/deals/connect?e=") {
 			t.Errorf("ada has not signed in: %s", res.body)
 		}
-		if n := s.store.Counts(); n.Writes != before.Writes {
-			t.Errorf("%d writes", n.Writes-before.Writes)
-		}
+		commontest.EqualIn(t, "writes", before.Writes, s.store.Counts().Writes)
 		s.signed("ada", "idp-of-ada", "", -time.Second)
-		if res := s.deals("ada"); !strings.Contains(res.body, at+"/deals/connect?e=") {
-			t.Errorf("the sign-in is over: %s", res.body)
-		}
+		commontest.Contains(t, "the sign-in is over", at+"/deals/connect?e=", s.deals("ada").body)
 		commontest.EqualIn(t, "exchanges", 0, len(s.third.exchanges()))
 		s.asleep()
 		// Lists need no token.
@@ -153,9 +149,7 @@ func TestASignInThatIsNotTakenIsAskedForAgain(t *testing.T) {
 		s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
 		s.third.set(func() { s.third.says = code })
 		for range 2 {
-			if res := s.deals("ada"); !strings.Contains(res.body, at+"/deals/connect?e=") {
-				t.Errorf("%s: %s", code, res.body)
-			}
+			commontest.Contains(t, code, at+"/deals/connect?e=", s.deals("ada").body)
 		}
 		if n := len(s.third.exchanges()); n != 1 || len(s.box.woken) != 0 {
 			t.Errorf("%s: %d exchanges, the box was woken %d times", code, n, len(s.box.woken))
@@ -212,15 +206,11 @@ func TestTheUserConnectsByASignIn(t *testing.T) {
 	s.signed("bob", "idp-of-bob", "", time.Hour)
 	bob := s.browser()
 	bob.jar.SetCookies(&url.URL{Scheme: "http", Host: "127.0.0.1:8787"}, []*http.Cookie{{Name: "name", Value: "bob", Path: "/"}})
-	if res := bob.follow("/deals/connect", nil); !strings.Contains(res.body, "it says unauthorized_client") {
-		t.Error(res.body)
-	}
+	commontest.Contains(t, "", "it says unauthorized_client", bob.follow("/deals/connect", nil).body)
 	// The removal of a provider also removes the token of the sign-in.
 	own := b.follow("/deals/connect", nil)
 	if res := b.follow("/connect", with(fields(own.body, "crm"), "action", "remove")); res.status != http.StatusOK {
 		t.Fatal(res)
 	}
-	if res := s.deals("ada"); !strings.Contains(res.body, "/deals/connect?e=") {
-		t.Error(res.body)
-	}
+	commontest.Contains(t, "", "/deals/connect?e=", s.deals("ada").body)
 }

@@ -2,6 +2,7 @@ package credentials_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -53,9 +54,7 @@ func TestATicketIsForItsServerAndWorksOnce(t *testing.T) {
 	for i, want := range []int{http.StatusOK, http.StatusForbidden} {
 		b := s.browser()
 		res := b.follow("/connect", with(fields(b.follow("/issues/connect", nil).body, ""), "ticket", ticket))
-		if res.status != want {
-			t.Errorf("time %d: %d %s", i+1, res.status, res.body)
-		}
+		commontest.EqualIn(t, fmt.Sprint("time ", i+1), want, res.status)
 	}
 }
 

@@ -117,9 +117,7 @@ func TestAnInstanceThatEndsWritesDownWhatIsPending(t *testing.T) {
 			t.Fatalf("$%v are written already", got)
 		}
 		w.store.Set("SaveValue", storagetest.Faults{Lost: 1})
-		if err := l.Flush(t.Context()); storage.CodeOf(err) != storage.Unavailable {
-			t.Errorf("while the store is down: %v", err)
-		}
+		commontest.EqualIn(t, "while the store is down", storage.Unavailable, storage.CodeOf(l.Flush(t.Context())))
 		w.store.Set("SaveValue", storagetest.Faults{})
 		for range 2 { // the second time there is nothing to write
 			commontest.OK(t, l.Flush(t.Context()))

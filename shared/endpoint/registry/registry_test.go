@@ -164,9 +164,7 @@ func TestListsHavePages(t *testing.T) {
 		}
 	}
 	for _, query := range []string{"limit=0", "limit=x", "cursor=%25", "updated_since=yesterday"} {
-		if err := p.get("servers?"+query, &page{}); storage.CodeOf(err) != storage.Invalid {
-			t.Errorf("%s: %v", query, err)
-		}
+		commontest.EqualIn(t, query, storage.Invalid, storage.CodeOf(p.get("servers?"+query, &page{})))
 	}
 }
 
@@ -204,9 +202,7 @@ func TestNamesBeginWithTheHostInReverse(t *testing.T) {
 func TestFailureOfTheStoreIsReported(t *testing.T) {
 	p := publish(t, map[string]string{"one": ""})
 	p.Records = broken{p.Records}
-	if err := p.get("servers", &page{}); storage.CodeOf(err) != storage.Unavailable {
-		t.Errorf("got %v", err)
-	}
+	commontest.Equal(t, storage.Unavailable, storage.CodeOf(p.get("servers", &page{})))
 }
 
 type broken struct{ storage.Handshakes }
@@ -246,8 +242,6 @@ func TestACardSaysHowToConnect(t *testing.T) {
 		t.Error(err)
 	}
 	for path, want := range map[string]bool{registry.CatalogPath: true, "/a.b/mcp/server-card": true, "/mcp/server-card": false, "/a/b/mcp/server-card": false, "/a/mcp": false, "a/mcp/server-card": false} {
-		if registry.IsCard(path) != want {
-			t.Errorf("%s: want %t", path, want)
-		}
+		commontest.EqualIn(t, path, want, registry.IsCard(path))
 	}
 }

@@ -198,9 +198,7 @@ func TestWhoHasNoRightIsRefusedOnEveryVerbWithoutAnEffect(t *testing.T) {
 				if got := a.header.Get("WWW-Authenticate"); a.status != want.status || got != want.challenge {
 					t.Errorf("%s, %s: %d %q, want %d %q", who, name, a.status, got, want.status, want.challenge)
 				}
-				if got := g.effects(); got != noEffects {
-					t.Errorf("%s, %s: %s", who, name, got)
-				}
+				commontest.EqualIn(t, who+", "+name, noEffects, g.effects())
 				if strings.Contains(a.body, "secret") || a.header.Get(sessionIs) != "" {
 					t.Errorf("%s, %s: %s", who, name, a.body)
 				}
@@ -238,9 +236,7 @@ func TestStolenIDsAreWorthNothing(t *testing.T) {
 				if a.status != 404 || strings.Contains(a.body, "secret") {
 					t.Errorf("%s, %s: %d %s", who, name, a.status, a.body)
 				}
-				if got := g.effects(); got != noEffects {
-					t.Errorf("%s, %s: %s", who, name, got)
-				}
+				commontest.EqualIn(t, who+", "+name, noEffects, g.effects())
 			}
 		}
 		a := g.as("owner", v.stolen()["POST a request"]())
@@ -312,9 +308,7 @@ func (g *guarded) quiet(what, writes string) {
 	commontest.EqualIn(g.t, what, writes+" writes, 0 deliveries", g.effects())
 	g.api.mu.Lock()
 	defer g.api.mu.Unlock()
-	if len(g.pushes)+len(g.api.got)+len(g.api.gone) > 0 {
-		g.t.Errorf("%s: pushed %v, posted %v, closed %v", what, g.pushes, g.api.got, g.api.gone)
-	}
+	commontest.EqualIn(g.t, what+", pushed", 0, len(g.pushes)+len(g.api.got)+len(g.api.gone))
 }
 
 // socketSession is a session of the owner over a connection.
@@ -447,9 +441,7 @@ func TestWhoHasNoNameIsNotLetIn(t *testing.T) {
 					t.Errorf("got %s", a.body)
 				}
 			}
-			if status := w.link(url.Values{"server": {"quiet"}}).connect(); status != http.StatusInternalServerError {
-				t.Errorf("a WebSocket got %d", status)
-			}
+			commontest.EqualIn(t, "a WebSocket", http.StatusInternalServerError, w.link(url.Values{"server": {"quiet"}}).connect())
 			w.nothingCame(t)
 		})
 	}

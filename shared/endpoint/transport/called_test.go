@@ -260,7 +260,5 @@ func TestTheGatewaysIDNamesARequestInItsLine(t *testing.T) {
 	if _, err := io.Copy(io.Discard, res.Body); err != nil {
 		t.Fatal(err)
 	}
-	if line := w.lastLine(); line.Trace != "request-1" {
-		t.Errorf("its line is %+v", line)
-	}
+	commontest.EqualIn(t, "the trace of its line", "request-1", w.lastLine().Trace)
 }

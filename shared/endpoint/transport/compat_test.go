@@ -83,9 +83,7 @@ func TestClientThatTakesJSONOnlyIsAnsweredInJSON(t *testing.T) {
 		check(t, "with a weight", c.call("echo", "Accept", "application/json;q=0.5"))
 		c.version = wire.V20250326
 		batch := "[" + callOf("both") + "," + strings.Replace(callOf("both"), `"id":1`, `"id":2`, 1) + "]"
-		if a := c.post(batch, "Accept", wire.MediaJSON); a.body != `[{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"result":{}}]` {
-			t.Errorf("a batch: got %d %s", a.status, a.body)
-		}
+		commontest.EqualIn(t, "a batch", `[{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"result":{}}]`, c.post(batch, "Accept", wire.MediaJSON).body)
 		a := w.do(request("POST", "/known/mcp", `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{}}`, "Accept", wire.MediaJSON, versionIs, wire.V20260728))
 		if code, _ := a.rpcError(t); a.status != http.StatusNotAcceptable || code != int(wire.CodeServer) || !strings.Contains(a.body, `"id":1,`) {
 			t.Errorf("a listener: got %d %s", a.status, a.body)

@@ -107,18 +107,14 @@ func TestP6RetryComesOnlyInTheEventThatEndsAResponseEarly(t *testing.T) {
 			t.Errorf("%s: begins with %+v", name, events[0])
 		}
 		for _, e := range events[:len(events)-1] {
-			if e.Retry != 0 {
-				t.Errorf("%s: a retry before the end:\n%s", name, a.body)
-			}
+			commontest.EqualIn(t, name+", a retry before the end", 0, e.Retry)
 		}
 		for _, e := range events { // some clients fail on an event named ping, some drop a message without a name
 			if (e.Name == "message") != (len(e.Data) > 0) || e.Name != "" && e.Name != "message" {
 				t.Errorf("%s: an event with the wrong name: %+v", name, e)
 			}
 		}
-		if ends := last.Retry > 0 && len(last.Data) == 0; ends != early {
-			t.Errorf("%s: ends early: %v, want %v:\n%s", name, ends, early, a.body)
-		}
+		commontest.EqualIn(t, name+", ends early", early, last.Retry > 0 && len(last.Data) == 0)
 	})
 }
 
@@ -192,13 +188,9 @@ func TestNothingOfANewerVersionIsAddedToAnAnswer(t *testing.T) {
 					}
 				}
 				for _, header := range []string{wire.HeaderMethod, wire.HeaderName, wire.HeaderProtocolVersion} {
-					if a.header.Get(header) != "" {
-						t.Errorf("version %q, %s: header %s", version, name, header)
-					}
+					commontest.EqualIn(t, version+", "+name+": "+header, "", a.header.Get(header))
 				}
-				if got := a.header.Get(sessionIs); (got != "") != opens {
-					t.Errorf("version %q, %s: session id %q", version, name, got)
-				}
+				commontest.EqualIn(t, version+", "+name+": a session id", opens, a.header.Get(sessionIs) != "")
 			}
 			for _, path := range []string{"/mcp", "/s0/mcp"} {
 				body := initialize

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -44,8 +46,6 @@ func FuzzRequest(f *testing.F) {
 		case a.status == 200 && !json.Valid([]byte(a.body)) && !strings.HasPrefix(a.body, "id: "):
 			t.Errorf("answered with %s", a.body)
 		}
-		if strings.Count(w.logged.String(), "\n") != 1 {
-			t.Errorf("logged %s", w.logged)
-		}
+		commontest.EqualIn(t, "logged", 1, strings.Count(w.logged.String(), "\n"))
 	})
 }

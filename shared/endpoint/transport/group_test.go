@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -221,12 +219,8 @@ func TestTwentyServersAreListedWithoutWakingOne(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		commontest.EqualIn(t, "servers without prompts", `{"jsonrpc":"2.0","id":1,"result":{"prompts":[]}}`, c.post(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`).body)
-		if modern := toolNames(t, w.do(ask{path: "/mcp", method: "tools/list"}.request()).body); !slices.Equal(modern, got) {
-			t.Errorf("the modern era got %q", modern)
-		}
-		if len(w.backend.got) > 0 {
-			t.Errorf("servers got %s", w.backend.got)
-		}
+		commontest.SameIn(t, "the modern era", got, toolNames(t, w.do(ask{path: "/mcp", method: "tools/list"}.request()).body))
+		w.silent()
 	})
 }
 
@@ -263,9 +257,7 @@ func TestCallThroughAGroupCostsWhatItCostsOnTheOwnPath(t *testing.T) {
 				}
 			})
 		}
-		if d := cmp.Diff(count(own, "tool3"), count(one, "s3__tool3")); d != "" {
-			t.Errorf("own path (-) and group (+):\n%s", d)
-		}
+		commontest.SameIn(t, "own path (-) and group (+)", count(own, "tool3"), count(one, "s3__tool3"))
 	})
 }
 
@@ -354,9 +346,7 @@ func TestGroupSaysWhyAServerIsNotServed(t *testing.T) {
 			t.Errorf("got %q", message)
 		}
 		a := ask{path: "/mcp", method: "tools/call", params: `"name":"weather__today"`}
-		if got := w.do(a.request()); got.status != 400 {
-			t.Errorf("the modern era got %d %s", got.status, got.body)
-		}
+		w.do(a.request()).is(t, "the modern era", 400, 0)
 	})
 }
 
@@ -371,9 +361,7 @@ func TestModernCallThroughAGroup(t *testing.T) {
 		wrong.Header.Set("Mcp-Name", "tool1")
 		w.do(wrong).is(t, "a header that says something else", 400, 0)
 		d := w.do(ask{path: "/mcp", method: "server/discover"}.request())
-		if caps := string(wire.Lookup([]byte(d.body), "result", "capabilities", "tools")); caps != `{"listChanged":true}` {
-			t.Errorf("discover: %s", d.body)
-		}
+		commontest.EqualIn(t, "discover", `{"listChanged":true}`, string(wire.Lookup([]byte(d.body), "result", "capabilities", "tools")))
 		commontest.Contains(t, "the instructions", `# s2 (names begin with s2__)\n\nuse s2`, d.body)
 	})
 }
@@ -386,9 +374,7 @@ func TestSearchModeHasTwoTools(t *testing.T) {
 		a := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"thing 7","limit":1}}}`)
 		found := wire.Lookup([]byte(a.body), "result", "structuredContent", "tools")
 		commontest.Equal(t, `[{"name":"s7__tool7","description":"does thing 7","inputSchema":{"type":"object","x":1.0}}]`, string(found))
-		if got := w.taken(); len(got) > 0 {
-			t.Errorf("servers got %s", got)
-		}
+		w.silent()
 		c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"call_tool","arguments":{"name":"s7__tool7","arguments":{"a":1.0}}}}`)
 		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"tool7","arguments":{"a":1.0}}}`}, w.taken())
 		l := w.link(url.Values{"group": {"all"}, "tools": {"search"}})
@@ -413,9 +399,7 @@ func TestListAsksOnlyServersThatHaveNeverBeenListed(t *testing.T) {
 			t.Errorf("the tools are %q", got)
 		}
 		commontest.EqualIn(t, "_meta is", `{"dormouse/unavailable":{"bad":"it has exited"}}`, string(wire.Lookup([]byte(a.body), "result", "_meta")))
-		if len(w.backend.got) != 2 {
-			t.Errorf("servers got %s", w.backend.got)
-		}
+		commontest.EqualIn(t, "messages to the servers", 2, len(w.backend.got))
 	})
 }
 
@@ -427,9 +411,7 @@ func TestToolsThatTheFileLeavesOutAreNeitherListedNorCalled(t *testing.T) {
 			commontest.SameIn(t, path, want, toolNames(t, c.post(list).body))
 			prefix := strings.TrimSuffix(want[len(want)-1], "tool1")
 			c.call(prefix+"echo").is(t, path, 200, wire.CodeInvalidParams)
-			if len(w.backend.got) > 0 {
-				t.Errorf("the server got %s", w.backend.got)
-			}
+			w.silent()
 		}
 	})
 }
@@ -501,11 +483,7 @@ func TestGroupWithoutPrefixesNamesTheServersThatCannotBeAsked(t *testing.T) {
 		w.backend.tool("tools/list", func(r run) { r.fail(`{"code":-32603,"message":"the remote server far cannot be reached"}`) })
 		c := w.openGroup()
 		want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no tool weather here; servers that cannot be asked for theirs: far (the remote server far cannot be reached)"}}`
-		if a := c.call("weather"); a.body != want {
-			t.Errorf("got %d %s", a.status, a.body)
-		}
-		if a := c.call("tool0"); a.body != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
-			t.Errorf("a tool of another server: %d %s", a.status, a.body)
-		}
+		commontest.Equal(t, want, c.call("weather").body)
+		commontest.EqualIn(t, "a tool of another server", `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`, c.call("tool0").body)
 	})
 }

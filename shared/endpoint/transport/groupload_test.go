@@ -111,15 +111,11 @@ func TestListsAskedAtOnceAreWhole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			busyGroup(t, func(t *testing.T, w *world) {
 				answers := all(w)
-				if len(answers) != times*len(listKinds) {
-					t.Errorf("%d answers: %q", len(answers), answers)
-				}
+				commontest.EqualIn(t, "answers", times*len(listKinds), len(answers))
 				for _, raw := range answers {
 					id, _ := wire.String(wire.Lookup([]byte(raw), "id"))
 					method, _, _ := strings.Cut(id, " ")
-					if wrong := whole(method, string(wire.Lookup([]byte(raw), "result"))); wrong != "" {
-						t.Error(wrong)
-					}
+					commontest.Equal(t, "", whole(method, string(wire.Lookup([]byte(raw), "result"))))
 				}
 			})
 		})

@@ -84,9 +84,7 @@ func TestGroupOverWebSocketListsInPages(t *testing.T) {
 			cursor = `"cursor":` + string(next)
 		}
 		slices.Sort(names)
-		if len(slices.Compact(names)) != 20 {
-			t.Errorf("the pages have %d tools: %q", len(names), names)
-		}
+		commontest.EqualIn(t, "tools on the pages", 20, len(slices.Compact(names)))
 		if got := l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"what"}}`); len(got) != 1 || !strings.Contains(got[0], "-32602") {
 			t.Errorf("got %q", got)
 		}
@@ -109,9 +107,7 @@ func TestConnectionsToAGroupThatAreRefused(t *testing.T) {
 		} {
 			l := w.link(nil)
 			l.query, _ = url.ParseQuery(query)
-			if got := l.connect(); got != want {
-				t.Errorf("%s: %d, want %d", query, got, want)
-			}
+			commontest.EqualIn(t, query, want, l.connect())
 		}
 		other := w.link(url.Values{"group": {"all"}, "session": {id}})
 		other.headers = []string{"Authorization", "Bearer eve"}

@@ -102,6 +102,14 @@ func (w *world) taken() []string {
 	return got
 }
 
+// silent asserts that the servers have got nothing since the last call of taken.
+func (w *world) silent() {
+	w.t.Helper()
+	if got := w.taken(); len(got) > 0 {
+		w.t.Errorf("the servers got %s", got)
+	}
+}
+
 // sent returns the messages of one session that its server got.
 func (w *world) sent(id string) (all []sessions.Delivery) {
 	w.backend.mu.Lock()

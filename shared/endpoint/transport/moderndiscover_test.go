@@ -71,9 +71,7 @@ func TestListOfWhatAServerDoesNotHaveIsEmpty(t *testing.T) {
 				r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":{"code":-32601,"message":"Method not found"}}`, true)
 			})
 			got := w.do(ask{method: method}.request())
-			if list := wire.Lookup([]byte(got.body), "result", key); string(list) != "[]" {
-				t.Errorf("%s: %s", method, got.body)
-			}
+			commontest.EqualIn(t, method, "[]", string(wire.Lookup([]byte(got.body), "result", key)))
 		}
 	})
 }

@@ -128,9 +128,7 @@ func TestModernResourceStaysSubscribedForTheOtherListener(t *testing.T) {
 		first.gone()
 		commontest.Same(t, []string{"subscribe file:///a", "subscribe file:///a"}, asked())
 		w.pushed(updated + `}}`)
-		if datas := second.end().datas(t); len(datas) != 3 {
-			t.Errorf("got %s", datas)
-		}
+		commontest.Equal(t, 3, len(second.end().datas(t)))
 		if got := asked(); len(got) != 3 || got[2] != "unsubscribe file:///a" {
 			t.Errorf("the server got %s", got)
 		}

@@ -75,13 +75,9 @@ func TestModernQuestionsOfOneCallComeTogether(t *testing.T) {
 		if first.status != 200 || !strings.Contains(first.body, want) {
 			t.Fatalf("got %s, want %s", first.body, want)
 		}
-		if first.took != 70*time.Millisecond {
-			t.Errorf("asked after %s, want 30 ms after the last question", first.took)
-		}
+		commontest.EqualIn(t, "asked after", 70*time.Millisecond, first.took)
 		got := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`,"q-2":{"role":"assistant"},"q-3":{"roots":[]},"q-9":{"extra":1}}`).request())
-		if got.body != `{"jsonrpc":"2.0","id":"again","result":{"content":[],"resultType":"complete"}}` {
-			t.Errorf("got %s", got.body)
-		}
+		commontest.Equal(t, `{"jsonrpc":"2.0","id":"again","result":{"content":[],"resultType":"complete"}}`, got.body)
 		commontest.Same(t, []string{accept, `{"role":"assistant"}`, `{"roots":[]}`}, said)
 	})
 }
@@ -116,9 +112,7 @@ func TestModernCallGoesOnOverSeveralRounds(t *testing.T) {
 			next.meta = fmt.Sprintf(`,"progressToken":"p%d"`, i+1)
 		}
 		w.do(next.request()).result(t)
-		if n := len(w.backend.got); n != 1 {
-			t.Errorf("the call was made %d times", n)
-		}
+		commontest.EqualIn(t, "calls", 1, len(w.backend.got))
 	})
 }
 
@@ -355,9 +349,7 @@ func TestModernCallOfWhichNothingIsKeptIsOver(t *testing.T) {
 			lose(w)
 			got := w.do(asking("asks").retry(asked, `{"q-2":`+accept+`}`).request())
 			got.is(t, name, 400, wire.CodeInvalidParams)
-			if told := strings.Contains(w.backend.got[len(w.backend.got)-1], "notifications/cancelled"); told != (name == "its questions") {
-				t.Errorf("%s: the server got %s", name, w.backend.got)
-			}
+			commontest.EqualIn(t, name+": the server is told", name == "its questions", strings.Contains(w.backend.got[len(w.backend.got)-1], "notifications/cancelled"))
 		})
 	}
 }

@@ -180,15 +180,15 @@ func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 		"a program that wants JSON":  {[]string{"Accept", "application/json"}, 406},
 	} {
 		for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
-				bubble(t, func(t *testing.T, w *world) {
-					a := w.begin(request("GET", path, "", append([]string{"Accept", wire.MediaSSE}, tt.headers...)...)).leave()
-					opened, err := w.store.List(t.Context(), "", "", 10)
-					commontest.OK(t, err)
-					if a.status != tt.status || len(opened) > 0 != (tt.status == 200) {
-						t.Errorf("%s, %s: got %d %s and %d sessions", name, path, a.status, a.body, len(opened))
-					}
-				})
-			}
+			bubble(t, func(t *testing.T, w *world) {
+				a := w.begin(request("GET", path, "", append([]string{"Accept", wire.MediaSSE}, tt.headers...)...)).leave()
+				opened, err := w.store.List(t.Context(), "", "", 10)
+				commontest.OK(t, err)
+				if a.status != tt.status || len(opened) > 0 != (tt.status == 200) {
+					t.Errorf("%s, %s: got %d %s and %d sessions", name, path, a.status, a.body, len(opened))
+				}
+			})
+		}
 	}
 }
 
@@ -211,13 +211,13 @@ func TestBodyIsReadOfCallersThatMayCallOnly(t *testing.T) {
 		"a small limit": func(w *world, r *http.Request) { w.opts.MaxBody, r.ContentLength = 10, 11 },
 	} {
 		w := newWorld(t)
-			r := request("POST", "/quiet/mcp", "")
-			r.Header.Set("Content-Type", "application/json")
-			r.Body = io.NopCloser(unread{t})
-			change(w, r)
-			if a := w.do(r); a.status < 400 {
-				t.Errorf("%s: got %d", name, a.status)
-			}
+		r := request("POST", "/quiet/mcp", "")
+		r.Header.Set("Content-Type", "application/json")
+		r.Body = io.NopCloser(unread{t})
+		change(w, r)
+		if a := w.do(r); a.status < 400 {
+			t.Errorf("%s: got %d", name, a.status)
+		}
 	}
 }
 

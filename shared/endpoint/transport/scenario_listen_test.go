@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -34,14 +33,10 @@ func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
 		time.Sleep(first.retry(t))
 		back := v.listen(first.lastID(t))
 		all := first.datas(t)
-		if len(all) != 1 {
-			t.Errorf("the first heard %v", all)
-		}
+		commontest.EqualIn(t, "events of the first", 1, len(all))
 		for i, c := range crowd[1:] {
 			a := c.end()
-			if !strings.Contains(a.body, ": keep-alive\n") {
-				t.Errorf("shadow %d got no comment: %s", i+1, a.body)
-			}
+			commontest.Contains(t, fmt.Sprint("shadow ", i+1), ": keep-alive\n", a.body)
 			all = append(all, a.datas(t)...)
 		}
 		v.push("and again")

@@ -89,9 +89,7 @@ func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
 		commontest.Same(t, []string{question(elicit), resultOf(`{"heard":` + answer + `}`)}, call.end().datas(t))
 		close(proceed)
 		commontest.SameIn(t, "the other call", []string{said("beside"), resultOf(`{}`)}, beside.end().datas(t))
-		if got := listener.leave().datas(t); len(got) > 0 {
-			t.Errorf("the listener heard %q", got)
-		}
+		commontest.EqualIn(t, "events of the listener", 0, len(listener.leave().datas(t)))
 	})
 }
 
@@ -104,9 +102,7 @@ func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
 		const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"enough"}}`
 		p.say(cancel)
 		all := w.sent(p.id())
-		if got := string(all[len(all)-1].Raw); got != cancel {
-			t.Errorf("the server got %s last", got)
-		}
+		commontest.EqualIn(t, "the server got last", cancel, string(all[len(all)-1].Raw))
 		p.say(`{"jsonrpc":"2.0","id":"q-1","result":{"action":"cancel"}}`) // the tool goes on
 		p.heard()
 	})

@@ -55,9 +55,7 @@ func TestDeletedSessionIsGoneForEverybody(t *testing.T) {
 		} {
 			a.is(t, name, http.StatusNotFound, 0)
 		}
-		if len(w.backend.ended) != 1 {
-			t.Errorf("told %d times", len(w.backend.ended))
-		}
+		commontest.EqualIn(t, "ends that the backend was told of", 1, len(w.backend.ended))
 	})
 }
 

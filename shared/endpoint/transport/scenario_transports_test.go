@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -152,15 +152,11 @@ func TestEveryGenerationFindsItsPlaceOnOneFamilyOfPaths(t *testing.T) {
 		if a.status != w.status || !strings.Contains(a.body, w.says) || w.says == "" && a.body != "" {
 			t.Errorf("%s: got %d %s, want %d and %q", name, a.status, a.body, w.status, w.says)
 		}
-		if got := a.header.Get("Allow"); got != w.allow {
-			t.Errorf("%s: Allow %q, want %q", name, got, w.allow)
-		}
+		commontest.EqualIn(t, name+", Allow", w.allow, a.header.Get("Allow"))
 		if a.took > time.Second {
 			t.Errorf("%s: was held for %s, though the client had gone", name, a.took)
 		}
-		if got := a.header.Get("Access-Control-Allow-Origin"); got != page {
-			t.Errorf("%s: Access-Control-Allow-Origin %q, want %q", name, got, page)
-		}
+		commontest.EqualIn(t, name+", Access-Control-Allow-Origin", page, a.header.Get("Access-Control-Allow-Origin"))
 	})
 }
 
@@ -191,9 +187,7 @@ func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
 		for over, p := range all {
 			p.say(callOf("ask"))
 			want := []string{said("begun " + p.id()), `{"jsonrpc":"2.0","id":"q-1",` + elicit + `}`}
-			if diff := cmp.Diff(want, p.heard()); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", over, diff)
-			}
+			commontest.SameIn(t, over, want, p.heard())
 		}
 		answer := func(p party) string { return `{"jsonrpc":"2.0","id":"q-1","result":{"i am":"` + p.id() + `"}}` }
 		for over, p := range all {
@@ -202,14 +196,10 @@ func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
 			got := p.heard()
 			slices.Sort(got) // over Streamable HTTP there are two responses
 			want := []string{resultOf(`{"heard":` + answer(p) + `}`), `{"jsonrpc":"2.0","id":2,"result":{"of":"` + p.id() + `"}}`}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", over, diff)
-			}
+			commontest.SameIn(t, over, want, got)
 		}
 		for over, p := range all {
-			if got := p.heard(); len(got) > 0 {
-				t.Errorf("%s heard %q when others were answered", over, got)
-			}
+			commontest.EqualIn(t, over+": messages when others were answered", 0, len(p.heard()))
 		}
 	})
 }
@@ -225,9 +215,7 @@ func TestPrincipalReachesTheServerOverEveryTransport(t *testing.T) {
 			p.say(callOf("echo"))
 			p.heard()
 			all := w.sent(p.id())
-			if len(all) != 2 { // initialize and the call
-				t.Errorf("the server got %d messages of %s", len(all), who)
-			}
+			commontest.EqualIn(t, "messages of "+who, 2, len(all))
 			for _, d := range all {
 				if d.Client.Principal != who || d.Client.Tenant != "tenant" || len(d.Client.Init) == 0 {
 					t.Errorf("a message of %s came as of %q: %+v", who, d.Client.Principal, d.Client)

@@ -52,9 +52,7 @@ func TestSocketAnswersInPlaceByTheRoute(t *testing.T) {
 		w.connect("c1", "server=known&event-ids=1")
 		got := []string{w.send("c1", initialize), w.send("c1", initialized), w.send("c1", `{"jsonrpc":"2.0","id":"p","method":"ping"}`)}
 		commontest.Same(t, []string{greeting, ``, `{"jsonrpc":"2.0","id":"p","result":{}}`}, got)
-		if len(w.backend.got) != 0 {
-			t.Error("something went further than the function")
-		}
+		w.silent()
 		c, err := w.store.Connection(t.Context(), "c1")
 		commontest.OK(t, err)
 		session := `{"jsonrpc":"2.0","method":"notifications/dormouse/event","params":{"sessionId":"` + string(c.Session) + `","eventId":"0"}}`
@@ -143,9 +141,7 @@ func TestSocketWaitsForAnInitializeThatWasOvertaken(t *testing.T) {
 			t.Errorf("got %q, %q", a, b)
 		}
 		synctest.Wait()
-		if got := w.api.take("c1"); len(got) != 2 {
-			t.Errorf("pushed %q", got)
-		}
+		commontest.EqualIn(t, "messages", 2, len(w.api.take("c1")))
 	})
 }
 
@@ -205,9 +201,7 @@ func TestSocketSessionOutlivesItsConnection(t *testing.T) {
 		if status, _, body := w.connect("c2", "server=pushy&session="+string(id)); status != 200 {
 			t.Fatalf("got %d %s", status, body)
 		}
-		if len(w.pushes) != 0 {
-			t.Error("nothing is owed, but a push was asked for")
-		}
+		commontest.EqualIn(t, "pushes, though nothing is owed", 0, len(w.pushes))
 		w.send("c2", wsCall("1", "x"))
 		commontest.Same(t, []string{called}, w.api.take("c2"))
 	})
@@ -236,9 +230,7 @@ func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 			if res.StatusCode != step.status || !strings.Contains(res.Body, step.body) || step.body == "" && res.Body != "" {
 				t.Errorf("%s: %d %s", step.event, res.StatusCode, res.Body)
 			}
-			if accepted := res.Headers["Sec-WebSocket-Protocol"] == "mcp"; accepted != strings.Contains(step.event, `"mcp"`) {
-				t.Errorf("%s: %v", step.event, res.Headers)
-			}
+			commontest.EqualIn(t, step.event, strings.Contains(step.event, `"mcp"`), res.Headers["Sec-WebSocket-Protocol"] == "mcp")
 		}
 	})
 }

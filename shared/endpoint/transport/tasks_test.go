@@ -106,9 +106,7 @@ func TestTaskIsMadeOfACallThatTakesLong(t *testing.T) {
 		w.after("slow", 10*time.Second)
 		begun := time.Now()
 		made := w.becomes(tasking("slow"))
-		if took := time.Since(begun); took != 1100*time.Millisecond { // when its trace is looked for
-			t.Errorf("answered after %s", took)
-		}
+		commontest.EqualIn(t, "answered after", 1100*time.Millisecond, time.Since(begun))
 		if !made.CreatedAt.Equal(time.Now()) || made.TTLMs != (24*time.Hour).Milliseconds() || made.PollIntervalMs != 1000 {
 			t.Errorf("got %+v", made)
 		}
@@ -121,9 +119,7 @@ func TestTaskIsMadeOfACallThatTakesLong(t *testing.T) {
 		if got.Status != "completed" || string(got.Result) != want || got.PollIntervalMs != 6000 {
 			t.Errorf("got %+v", got)
 		}
-		if n := len(w.backend.got); n != 1 {
-			t.Errorf("the server got %s", w.backend.got)
-		}
+		commontest.EqualIn(t, "messages to the server", 1, len(w.backend.got))
 	})
 }
 
@@ -156,9 +152,7 @@ func TestTaskFollowsWhatTheToolSaysOfTasks(t *testing.T) {
 		for _, tool := range []string{"required", "optional"} {
 			begun := time.Now()
 			w.becomes(tasking(tool))
-			if took := time.Since(begun); took != 300*time.Millisecond {
-				t.Errorf("%s: answered after %s", tool, took)
-			}
+			commontest.EqualIn(t, tool+", answered after", 300*time.Millisecond, time.Since(begun))
 		}
 		for _, a := range []ask{tasking("never"), toolCall("optional")} {
 			if got := w.do(a.request()); got.took != 10*time.Second || strings.Contains(got.body, "taskId") {
@@ -257,9 +251,7 @@ func TestTaskAsksOneAfterTheOther(t *testing.T) {
 			r.end(`{"content":[]}`)
 		})
 		made := w.becomes(taskAsking("asks"))
-		if got := w.get(made); got.Status != "working" {
-			t.Errorf("before it asks: %+v", got)
-		}
+		commontest.EqualIn(t, "before it asks", "working", w.get(made).Status)
 		time.Sleep(5 * time.Second)
 		got := w.get(made)
 		if got.Status != "input_required" || len(got.InputRequests) != 2 || string(got.InputRequests["q-1"]) != `{`+elicit+`}` {
@@ -294,9 +286,7 @@ func TestTaskIsMadeBehindTheRoundsOfItsCall(t *testing.T) {
 		a := taskAsking("asks")
 		asked := w.do(a.request()).required(t)
 		made := w.becomes(a.retry(asked, `{"q-1":`+accept+`}`))
-		if got := w.get(made); got.Status != "working" {
-			t.Errorf("what was answered before is asked again: %+v", got)
-		}
+		commontest.EqualIn(t, "what was answered before is asked again", "working", w.get(made).Status)
 		time.Sleep(5 * time.Second)
 		if got := w.get(made); got.Status != "input_required" || len(got.InputRequests) != 1 || got.InputRequests["q-2"] == nil {
 			t.Errorf("got %+v", got)
@@ -332,9 +322,7 @@ func TestTaskDoesNotAskWhatWasNotDeclared(t *testing.T) {
 			}
 			w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)) // too late, or in time
 			time.Sleep(time.Second)
-			if got := w.get(made); c.refused != strings.Contains(string(got.Result), `"said":{"action":"cancel"}`) {
-				t.Errorf("%+v: in the end %+v", c, got)
-			}
+			commontest.EqualIn(t, fmt.Sprint(c)+", in the end", c.refused, strings.Contains(string(w.get(made).Result), `"said":{"action":"cancel"}`))
 		})
 	}
 }
@@ -377,9 +365,7 @@ func TestTaskExpires(t *testing.T) {
 			t.Errorf("of which nothing is kept: %+v", got)
 		}
 		time.Sleep(time.Duration(made.TTLMs)*time.Millisecond - time.Minute)
-		if got := w.get(made); got.Status != "completed" {
-			t.Errorf("before its time is over: %+v", got)
-		}
+		commontest.EqualIn(t, "before its time is over", "completed", w.get(made).Status)
 		time.Sleep(2 * time.Minute)
 		w.do(made.of("tasks/get", "").request()).is(t, "after it", 400, wire.CodeInvalidParams)
 
@@ -408,9 +394,7 @@ func TestTaskTroubleOfTheStoreIsNoUnknownTask(t *testing.T) {
 		w.do(made.of("tasks/get", "").request()).is(t, "a call in trouble", 503, 0)
 		w.backend.attend = nil
 		time.Sleep(time.Minute)
-		if got := w.get(made); got.Status != "completed" {
-			t.Errorf("got %+v", got)
-		}
+		commontest.EqualIn(t, "in the end", "completed", w.get(made).Status)
 	})
 }
 
@@ -507,9 +491,7 @@ func TestTaskUpdateIsRead(t *testing.T) {
 		for _, responses := range []string{``, `,"inputResponses":[]`, `,"inputResponses":{"q-1":7}`, `,"inputResponses":{"q-1":{"action":"maybe"}}`} {
 			w.do(made.of("tasks/update", responses).request()).is(t, responses, 400, wire.CodeInvalidParams)
 		}
-		if got := w.get(made); got.Status != "input_required" {
-			t.Errorf("got %+v", got)
-		}
+		commontest.Equal(t, "input_required", w.get(made).Status)
 	})
 }
 

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -46,8 +45,8 @@ func TestTranscripts(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) { told.Files = tell(t, w, story.Files) })
 			if update {
 				commontest.OK(t, os.WriteFile(file, txtar.Format(told), 0o644))
-			} else if diff := cmp.Diff(string(txtar.Format(story)), string(txtar.Format(told))); diff != "" {
-				t.Errorf("-want +got (see -update):\n%s", diff)
+			} else {
+				commontest.SameIn(t, "see -update", string(txtar.Format(story)), string(txtar.Format(told)))
 			}
 		})
 	}

@@ -231,9 +231,7 @@ func TestStreamsOfHTTPSSEAreOne(t *testing.T) {
 				ids = append(ids, strings.TrimPrefix(e.ID, string(id)))
 			}
 		}
-		if diff := cmp.Diff([]string{";~1", ";~2;b~1"}, ids); diff != "" { // the mark of b has the index 2
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{";~1", ";~2;b~1"}, ids)
 		sent := stream.Cursor()
 		stream.Stop(t.Context(), sent)
 		back, stream, err := w.group.Follow(t.Context(), "", string(id), end) // without the id of an event
@@ -296,9 +294,7 @@ func TestOnlyMembersOfTheCallerAreReached(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		commontest.OK(t, w.group.End(t.Context(), id))
-		if err := w.group.Say(t.Context(), id); storage.CodeOf(err) != storage.NotFound {
-			t.Errorf("after the end: %v", err)
-		}
+		commontest.EqualIn(t, "after the end", storage.NotFound, storage.CodeOf(w.group.Say(t.Context(), id)))
 	})
 }
 

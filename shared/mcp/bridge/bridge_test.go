@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -123,9 +124,7 @@ func TestDigestIsOfMethodAndParams(t *testing.T) {
 		request(t, "tools/call", `{"name":"n","arguments":{"a":1,"b":[true,null,"<"]},"inputResponses":{},"requestState":"x",`+meta(`,"progressToken":9`)+`}`),
 	}
 	for i, r := range same {
-		if r.Digest() != base {
-			t.Errorf("%d differs", i)
-		}
+		commontest.EqualIn(t, fmt.Sprint("request ", i), base, r.Digest())
 	}
 	for i, r := range []bridge.Request{
 		request(t, "prompts/get", `{"name":"n","arguments":{"a":1,"b":[true,null,"<"]},`+meta(``)+`}`),

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -66,13 +64,11 @@ func TestClientsOfOneKindDeclareTheSame(t *testing.T) {
 		"extensions, no more": `"extensions":{"com.example/empty":{}}`,
 	} {
 		if k := kind(`{` + other + `}`); k == base || k == "" {
-				t.Errorf("%s: kind %q", name, k)
-			}
+			t.Errorf("%s: kind %q", name, k)
+		}
 	}
 	for _, none := range []string{`{}`, `{"extensions":{}}`, `{"extensions":{"io.modelcontextprotocol/tasks":{}},"elicitation":{},"experimental":{}}`} {
-		if k := kind(none); k != "" {
-			t.Errorf("%s is of kind %q", none, k)
-		}
+		commontest.EqualIn(t, none+" is of kind", "", kind(none))
 	}
 }
 
@@ -82,18 +78,14 @@ func TestResultsOfExtensionsKeepTheirMembers(t *testing.T) {
 		{"skills/list", `{"resultType":"complete","skills":[],"ttlMs":5,"cacheScope":"private"}`, `{"skills":[]}`},
 		{"tools/list", `{"resultType":"complete","tools":[],"ttlMs":5}`, `{"tools":[]}`},
 	} {
-		if diff := cmp.Diff(tt.plain, string(bridge.Plain(tt.method, json.RawMessage(tt.result)))); diff != "" {
-			t.Errorf("%s for a legacy client (-want +got):\n%s", tt.method, diff)
-		}
+		commontest.SameIn(t, tt.method+" for a legacy client", tt.plain, string(bridge.Plain(tt.method, json.RawMessage(tt.result))))
 	}
 	for _, tt := range []struct{ method, result, want string }{
 		{"com.example/hello", `{"n":1.50}`, `{"n":1.50,"resultType":"complete"}`},
 		{"com.example/hello", `{"resultType":"partial"}`, `{"resultType":"partial"}`},
 		{"tools/call", `{"resultType":"partial"}`, `{"resultType":"complete"}`},
 	} {
-		if got := string(bridge.Result(tt.method, json.RawMessage(tt.result), nil)); got != tt.want {
-			t.Errorf("%s for a modern client: %s, want %s", tt.method, got, tt.want)
-		}
+		commontest.EqualIn(t, tt.method+" for a modern client", tt.want, string(bridge.Result(tt.method, json.RawMessage(tt.result), nil)))
 	}
 }
 
@@ -124,9 +116,7 @@ func TestNotificationsOfExtensionsGoToClientsThatDeclareSome(t *testing.T) {
 	} {
 		r := from(t, "com.example/hello", capabilities)
 		turn := bridge.NewTurn(r, "s", nil, bridge.State{})
-		if got := turn.Take(storage.Event{Index: 1, Raw: []byte(tick)}).Notify; (string(got) == tick) != gets {
-			t.Errorf("%s: on its response comes %s", capabilities, got)
-		}
+		commontest.EqualIn(t, capabilities+", on its response comes", gets, string(turn.Take(storage.Event{Index: 1, Raw: []byte(tick)}).Notify) == tick)
 		for i, raw := range []string{
 			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
 			`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{}}`, `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}`,
@@ -138,8 +128,6 @@ func TestNotificationsOfExtensionsGoToClientsThatDeclareSome(t *testing.T) {
 		r.Params = json.RawMessage(`{"notifications":{}}`)
 		l, err := bridge.NewListener(r, nil)
 		commontest.OK(t, err)
-		if got := string(l.Notification([]byte(tick))); strings.Contains(got, `"n":1.50`) != gets {
-			t.Errorf("%s: it hears %s", capabilities, got)
-		}
+		commontest.EqualIn(t, capabilities+", it hears", gets, strings.Contains(string(l.Notification([]byte(tick))), `"n":1.50`))
 	}
 }

@@ -45,9 +45,7 @@ func TestAModernServerIsToldOfTheClientWithEachRequest(t *testing.T) {
 func TestAClientThatSaidNothingHasNoCapabilities(t *testing.T) {
 	want := `{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}`
 	for _, init := range []string{``, `{}`, `[]`, `{"capabilities":7,"clientInfo":"me"}`} {
-		if got := bridge.ReadLegacy(json.RawMessage(init)).Params("ping", nil, "", false); string(got) != want {
-			t.Errorf("%s: %s", init, got)
-		}
+		commontest.EqualIn(t, init, want, string(bridge.ReadLegacy(json.RawMessage(init)).Params("ping", nil, "", false)))
 	}
 }
 
@@ -66,9 +64,7 @@ func TestAnOlderClientIsToldItsOwnVersion(t *testing.T) {
 		result := `{"protocolVersion": "` + tt.named + `","capabilities":{"x":1.0}}`
 		want := `{"protocolVersion": "` + tt.want + `","capabilities":{"x":1.0}}`
 		got := bridge.ReadLegacy(json.RawMessage(`{"protocolVersion":"` + tt.asked + `"}`)).Initialized(json.RawMessage(result))
-		if diff := cmp.Diff(want, string(got)); diff != "" {
-			t.Errorf("asked for %s, named %s:\n%s", tt.asked, tt.named, diff)
-		}
+		commontest.SameIn(t, tt.asked+", named "+tt.named, want, string(got))
 	}
 	commontest.EqualIn(t, "a result without a version became", `{}`, string(bridge.ReadLegacy(json.RawMessage(plainClient)).Initialized(json.RawMessage(`{}`))))
 }
@@ -77,15 +73,11 @@ func TestInitializeIsAnsweredFromDiscover(t *testing.T) {
 	discover := `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"extensions":{"t":{}}},"instructions":"be <kind>","ttlMs":1,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"9"}}}`
 	for asked, version := range map[string]string{"2025-06-18": "2025-06-18", "2024-11-05": "2024-11-05", "2026-07-28": "2025-11-25", "1": "2025-11-25"} {
 		want := `{"protocolVersion":"` + version + `","capabilities":{"tools":{"listChanged":true},"extensions":{"t":{}}},"serverInfo":{"name":"srv","version":"9"},"instructions":"be <kind>"}`
-			got := bridge.ReadLegacy(json.RawMessage(`{"protocolVersion":"` + asked + `"}`)).Initialize(json.RawMessage(discover))
-			if diff := cmp.Diff(want, string(got)); diff != "" {
-				t.Errorf("%s: %s", asked, diff)
-			}
+		got := bridge.ReadLegacy(json.RawMessage(`{"protocolVersion":"` + asked + `"}`)).Initialize(json.RawMessage(discover))
+		commontest.SameIn(t, asked, want, string(got))
 	}
 	got := bridge.ReadLegacy(nil).Initialize(json.RawMessage(`{}`))
-	if want := `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"unknown","version":""}}`; string(got) != want {
-		t.Errorf("of a server that says nothing: %s", got)
-	}
+	commontest.EqualIn(t, "of a server that says nothing", `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"unknown","version":""}}`, string(got))
 }
 
 func TestResultsLoseWhatIsModern(t *testing.T) {
@@ -95,18 +87,14 @@ func TestResultsLoseWhatIsModern(t *testing.T) {
 		`{"content":[],"_meta":{"io.modelcontextprotocol/serverInfo":{},"mine":9007199254740993},"x":{}}`: `{"content":[],"_meta":{"mine":9007199254740993},"x":{}}`,
 		`7`: `7`,
 	} {
-		if diff := cmp.Diff(want, string(bridge.Plain("tools/list", json.RawMessage(raw)))); diff != "" {
-			t.Errorf("%s: %s", raw, diff)
-		}
+		commontest.SameIn(t, raw, want, string(bridge.Plain("tools/list", json.RawMessage(raw))))
 	}
 	for _, tt := range [][3]string{
 		{"resources/read", `{"code":-32602,"message":"no"}`, `{"code":-32002,"message":"no"}`},
 		{"resources/read", `{"code":-32603,"message":"no"}`, `{"code":-32603,"message":"no"}`},
 		{"tools/call", `{"code":-32602,"message":"no"}`, `{"code":-32602,"message":"no"}`},
 	} {
-		if got := string(bridge.PlainFault(tt[0], json.RawMessage(tt[1]))); got != tt[2] {
-			t.Errorf("%s of %s: %s", tt[1], tt[0], got)
-		}
+		commontest.EqualIn(t, tt[1]+" of "+tt[0], tt[2], string(bridge.PlainFault(tt[0], json.RawMessage(tt[1]))))
 	}
 }
 
@@ -161,9 +149,7 @@ func TestNotificationsOfAListenStreamBecomePlain(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":4,"a":1},"uri":"u"}}`: `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"a":1},"uri":"u"}}`,
 		`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"d"}}`:                                                                     `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"d"}}`,
 	} {
-		if diff := cmp.Diff(want, string(bridge.PlainNotification(message(t, raw)))); diff != "" {
-			t.Errorf("%s: %s", raw, diff)
-		}
+		commontest.SameIn(t, raw, want, string(bridge.PlainNotification(message(t, raw))))
 	}
 }
 

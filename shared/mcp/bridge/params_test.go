@@ -31,9 +31,7 @@ func TestHeaderParamsAreThoseOfToolsThatKeepTheRules(t *testing.T) {
 		`{"tools":{"a":"b"}}`: "",
 		`{"tools":[{"name":"t","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}],"nextCursor":"2"}`: "",
 	} {
-		if got := string(bridge.HeaderParams([]byte(list))); got != want {
-			t.Errorf("%s: got %s, want %s", list, got, want)
-		}
+		commontest.EqualIn(t, list, want, string(bridge.HeaderParams([]byte(list))))
 	}
 }
 
@@ -68,19 +66,19 @@ func TestParamsAreComparedWithArguments(t *testing.T) {
 		"an exponent is not computed": {"query", `{"limit":1e999999999}`, []string{"limit", "10e999999998"}, false},
 	} {
 		params := `{"name":"` + c.tool + `",`
-			if c.arguments != "" {
-				params += `"arguments":` + c.arguments + `,`
-			}
-			r := request(t, "tools/call", params+meta(``)+`}`)
-			header := http.Header{}
-			for i := 0; i < len(c.headers); i += 2 {
-				header.Add(wire.HeaderParamPrefix+c.headers[i], c.headers[i+1])
-			}
-			err := bridge.CheckParams(known, r, header.Values)
-			var fault *wire.Error
-			if c.ok != (err == nil) || err != nil && (!errors.As(err, &fault) || fault.Code != wire.CodeHeaderMismatch) {
-				t.Errorf("%s: got %v", name, err)
-			}
+		if c.arguments != "" {
+			params += `"arguments":` + c.arguments + `,`
+		}
+		r := request(t, "tools/call", params+meta(``)+`}`)
+		header := http.Header{}
+		for i := 0; i < len(c.headers); i += 2 {
+			header.Add(wire.HeaderParamPrefix+c.headers[i], c.headers[i+1])
+		}
+		err := bridge.CheckParams(known, r, header.Values)
+		var fault *wire.Error
+		if c.ok != (err == nil) || err != nil && (!errors.As(err, &fault) || fault.Code != wire.CodeHeaderMismatch) {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 	r := request(t, "tools/call", `{"name":"query","arguments":{"region":"eu"},`+meta(``)+`}`)
 	commontest.CheckIn(t, "nothing is known", bridge.CheckParams(nil, r, http.Header{}.Values))

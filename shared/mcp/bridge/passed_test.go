@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -129,9 +127,7 @@ func TestCallForInputOfAModernServerIsPassedOn(t *testing.T) {
 			if complete, agreed := again.Complete(); !complete || !agreed {
 				t.Error("it is not to be sent again")
 			}
-			if diff := cmp.Diff(tt.forwarded, string(again.Request().Forward())); diff != "" {
-				t.Errorf("forwarded (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "forwarded", tt.forwarded, string(again.Request().Forward()))
 		})
 	}
 }

@@ -111,9 +111,7 @@ func TestToolNotesAreWhatAListSaysOfCalls(t *testing.T) {
 		`{"tools":[{"name":"a"}]}`: ``,
 		`{"tools":[{"name":"` + strings.Repeat("a", 64<<10) + `","execution":{"taskSupport":"required"}}]}`: ``,
 	} {
-		if got := string(bridge.ToolNotes([]byte(list))); got != want {
-			t.Errorf("%.200s: got %s, want %s", list, got, want)
-		}
+		commontest.EqualIn(t, list, want, string(bridge.ToolNotes([]byte(list))))
 	}
 }
 

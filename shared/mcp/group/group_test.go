@@ -3,11 +3,8 @@ package group_test
 import (
 	"encoding/json"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -102,12 +99,12 @@ func TestMessagesForAMember(t *testing.T) {
 	}
 	for name, tt := range tests {
 		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0",` + tt[0] + `}`))
-			commontest.OKIn(t, name, err)
-			target := n.Find(m)
-			got, err := target.Message(m)
-			if want := `{"jsonrpc":"2.0",` + tt[1] + `}`; err != nil || target.Member != "m" || string(got.Raw) != want {
-				t.Errorf("%s: for %q:\n got %s, %v\nwant %s", name, target.Member, got.Raw, err, want)
-			}
+		commontest.OKIn(t, name, err)
+		target := n.Find(m)
+		got, err := target.Message(m)
+		if want := `{"jsonrpc":"2.0",` + tt[1] + `}`; err != nil || target.Member != "m" || string(got.Raw) != want {
+			t.Errorf("%s: for %q:\n got %s, %v\nwant %s", name, target.Member, got.Raw, err, want)
+		}
 	}
 }
 
@@ -119,9 +116,7 @@ func TestNamesThatClashKeepTheirPrefix(t *testing.T) {
 		{Member: "c"},
 	}
 	got := string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, true, lists...)))
-	if want := `{"tools":[{"name":"a__echo"},{"name":"only","n":1.0},{"name":"b__echo"}]}`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	commontest.Equal(t, `{"tools":[{"name":"a__echo"},{"name":"only","n":1.0},{"name":"b__echo"}]}`, got)
 }
 
 func TestTemplatesMakeURIs(t *testing.T) {
@@ -138,9 +133,7 @@ func TestTemplatesMakeURIs(t *testing.T) {
 		{"{a}-{b}", "1-2", true},
 		{"{a}-{b}", "12", false},
 	} {
-		if got := group.Makes(tt.template, tt.uri); got != tt.want {
-			t.Errorf("%s makes %s: %t", tt.template, tt.uri, got)
-		}
+		commontest.EqualIn(t, tt.template+" makes "+tt.uri, tt.want, group.Makes(tt.template, tt.uri))
 	}
 }
 
@@ -159,18 +152,12 @@ func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
 		"branch": {"git__createBranch", "git__log"}, "Create a BRANCH": {"git__createBranch", "git__log"}, "mails": {"mail__send"}, "nothing": nil,
 		"": {"git__createBranch", "git__log", "mail__send"},
 	} {
-		if d := cmp.Diff(want, names(query, 9)); d != "" {
-			t.Errorf("%q (-want +got):\n%s", query, d)
-		}
+		commontest.SameIn(t, query, want, names(query, 9))
 	}
-	if got := names("branch", 1); !slices.Equal(got, []string{"git__createBranch"}) {
-		t.Errorf("the first is %q", got)
-	}
+	commontest.SameIn(t, "the first is", []string{"git__createBranch"}, names("branch", 1))
 	// A word counts both in the name and in the title.
 	tools = n.Merge(wire.MethodToolsList, true, group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"branch_list"},{"name":"branch","title":"branch"}]}`)})
-	if got := names("branch", 1); !slices.Equal(got, []string{"branch"}) {
-		t.Errorf("the first is %q", got)
-	}
+	commontest.SameIn(t, "the first is", []string{"branch"}, names("branch", 1))
 }
 
 func TestGreetingJoinsMembers(t *testing.T) {
@@ -247,9 +234,7 @@ func TestGreetingHasTheExtensionsOfAllMembers(t *testing.T) {
 	}
 	got := group.Greeting(n, greeting(`"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]},"io.modelcontextprotocol/tasks":{}}`),
 		greeting(`"extensions":{"io.modelcontextprotocol/skills":{"directoryRead":true}}`), greeting(`"extensions":{"io.modelcontextprotocol/skills":{}}`))
-	if want := `{"io.modelcontextprotocol/skills":{"directoryRead":true},"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]}}`; string(wire.Lookup(got, "capabilities", "extensions")) != want {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, `{"io.modelcontextprotocol/skills":{"directoryRead":true},"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]}}`, string(wire.Lookup(got, "capabilities", "extensions")))
 	if got = group.Greeting(n, greeting(`"extensions":{"io.modelcontextprotocol/tasks":{}}`)); wire.Lookup(got, "capabilities", "extensions") != nil {
 		t.Errorf("got %s", got)
 	}
@@ -276,7 +261,5 @@ func TestOwnersOfAMethod(t *testing.T) {
 	} {
 		commontest.EqualIn(t, method, want, strings.Join(group.Owners(method, members...), " "))
 	}
-	if got := group.Owners("x/y", member("plain"), group.List{Member: "new"}); !slices.Equal(got, []string{"new"}) {
-		t.Errorf("got %s", got)
-	}
+	commontest.Same(t, []string{"new"}, group.Owners("x/y", member("plain"), group.List{Member: "new"}))
 }

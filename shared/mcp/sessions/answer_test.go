@@ -85,9 +85,7 @@ func TestAnAnswerToWhatWasNeverAskedIsNotKept(t *testing.T) {
 	} {
 		answer(t, h, id, `{"jsonrpc":"2.0","id":`+other+`,"result":{}}`)
 	}
-	if n := counting.Counts(); n.Writes != 0 {
-		t.Errorf("%v", n.Calls)
-	}
+	commontest.EqualIn(t, "writes", 0, counting.Counts().Writes)
 }
 
 func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
@@ -104,9 +102,7 @@ func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
 				t.Fatal(i, err)
 			}
 		}
-		if err := large(17); storage.CodeOf(err) != storage.TooLarge {
-			t.Errorf("over 64 MiB: %v", err)
-		}
+		commontest.EqualIn(t, "over 64 MiB", storage.TooLarge, storage.CodeOf(large(17)))
 		change(t, store, id, func(s *storage.Session) { s.Expires = time.Now().Add(72 * time.Hour) })
 		time.Sleep(storage.EventAge + time.Second)
 		commontest.CheckIn(t, "a day later", large(18))

@@ -37,12 +37,12 @@ func TestAGivenSessionIsOfItsNewPrincipal(t *testing.T) {
 	}
 	for who, want := range map[string]error{"bob": nil, "ada": storage.NotFound} {
 		for of, server := range map[storage.ID]string{id: "g", sessions.MemberID(id, "a"): "a"} {
-				c := sessions.Caller{Server: sessions.Server{Name: server}, Tenant: "t", Principal: who, Transport: storage.HTTP}
-				s, _, err := h.Load(t.Context(), c, of)
-				if !errors.Is(err, want) || err == nil && s.Props != nil {
-					t.Errorf("%s of %s: %v", of, who, err)
-				}
+			c := sessions.Caller{Server: sessions.Server{Name: server}, Tenant: "t", Principal: who, Transport: storage.HTTP}
+			s, _, err := h.Load(t.Context(), c, of)
+			if !errors.Is(err, want) || err == nil && s.Props != nil {
+				t.Errorf("%s of %s: %v", of, who, err)
 			}
+		}
 	}
 	for _, test := range []struct {
 		id   storage.ID

@@ -44,9 +44,7 @@ func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
 			msgs, batch, err := wire.ParseBody([]byte(tt.body))
 			commontest.OK(t, err)
 			_, err = sessions.New(store, nobody{}, sessions.Limits{}).Accept(t.Context(), someone, id, msgs, batch)
-			if got := storage.CodeOf(err); got != tt.want {
-				t.Errorf("got %q (%v), want %q", got, err, tt.want)
-			}
+			commontest.EqualIn(t, "its code", tt.want, storage.CodeOf(err))
 			if n := store.Counts(); tt.want != "" && n.Writes > 0 {
 				t.Errorf("it was refused after %v", n.Calls)
 			}
@@ -67,13 +65,11 @@ func TestAnInitializeThatIsTooLongOpensNoSession(t *testing.T) {
 		"fewer parameters":       {initialize(1, 60<<10), ""},
 	} {
 		store := storagetest.NewMemory()
-			_, _, err := sessions.New(store, nobody{}, sessions.Limits{}).Initialize(t.Context(), someone, "", parsed(t, tt.raw))
-			if got := storage.CodeOf(err); got != tt.want {
-				t.Errorf("%s: got %q (%v), want %q", name, got, err, tt.want)
-			}
-			if list, err := store.List(t.Context(), "", "", 10); err != nil || len(list) > 0 != (tt.want == "") {
-				t.Errorf("%s: left %v, %v", name, list, err)
-			}
+		_, _, err := sessions.New(store, nobody{}, sessions.Limits{}).Initialize(t.Context(), someone, "", parsed(t, tt.raw))
+		commontest.EqualIn(t, name, tt.want, storage.CodeOf(err))
+		if list, err := store.List(t.Context(), "", "", 10); err != nil || len(list) > 0 != (tt.want == "") {
+			t.Errorf("%s: left %v, %v", name, list, err)
+		}
 	}
 }
 

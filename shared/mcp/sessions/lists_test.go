@@ -130,10 +130,10 @@ func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
 		"params nobody knows":   {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"tag":"x"}}`},
 	} {
 		l := newLister(t)
-			l.lists(t, `{}`)
-			if got, d := l.ask(t, c.caller, l.legacy(t, c.caller, c.capabilities), c.request); d == nil {
-				t.Errorf("%s: answered with %s", name, got)
-			}
+		l.lists(t, `{}`)
+		if got, d := l.ask(t, c.caller, l.legacy(t, c.caller, c.capabilities), c.request); d == nil {
+			t.Errorf("%s: answered with %s", name, got)
+		}
 	}
 }
 
@@ -155,10 +155,10 @@ func TestListsAreKeptForClientsWithTheSameAbilities(t *testing.T) {
 		"experiments and none":          {`{"experimental":{ }}`, `{}`, true},
 	} {
 		l := newLister(t)
-			l.lists(t, c.first)
-			if _, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.second), askTools); (d == nil) != c.same {
-				t.Errorf("%s: the second client is answered from the record: %t", name, d == nil)
-			}
+		l.lists(t, c.first)
+		if _, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.second), askTools); (d == nil) != c.same {
+			t.Errorf("%s: the second client is answered from the record: %t", name, d == nil)
+		}
 	}
 }
 
@@ -182,12 +182,12 @@ func TestWhatIsNotAWholeListIsNotKept(t *testing.T) {
 		"no object":    {askTools, `"result":[]`},
 	} {
 		l := newLister(t)
-			id := l.legacy(t, httpCaller(), `{}`)
-			_, d := l.ask(t, httpCaller(), id, c.request)
-			l.answers(t, d, c.result)
-			if got, d := l.ask(t, httpCaller(), id, askTools); d == nil {
-				t.Errorf("%s: answered with %.100s", name, got)
-			}
+		id := l.legacy(t, httpCaller(), `{}`)
+		_, d := l.ask(t, httpCaller(), id, c.request)
+		l.answers(t, d, c.result)
+		if got, d := l.ask(t, httpCaller(), id, askTools); d == nil {
+			t.Errorf("%s: answered with %.100s", name, got)
+		}
 	}
 }
 
@@ -264,16 +264,16 @@ func TestRecordSaysWhatTheOwnProcessOfASessionWouldSay(t *testing.T) {
 		"silent, has called":                      {"false", sleeps, true, true},
 	} {
 		l := newLister(t)
-			l.announcing(t, c.announces)
-			l.lists(t, `{}`)
-			id := l.legacy(t, httpCaller(), `{}`)
-			if c.called {
-				l.ask(t, httpCaller(), id, call)
-			}
-			l.box(t, c.then)
-			if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != c.asked {
-				t.Errorf("%s: the box was asked: %t", name, d != nil)
-			}
+		l.announcing(t, c.announces)
+		l.lists(t, `{}`)
+		id := l.legacy(t, httpCaller(), `{}`)
+		if c.called {
+			l.ask(t, httpCaller(), id, call)
+		}
+		l.box(t, c.then)
+		if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != c.asked {
+			t.Errorf("%s: the box was asked: %t", name, d != nil)
+		}
 	}
 }
 
@@ -377,9 +377,7 @@ func TestHandshakeOfOneTenantIsNoOthers(t *testing.T) {
 			}
 			c.Transport = storage.HTTP
 			l.legacy(t, c, `{}`)
-			if n := len(*l.deliveries); n != asked {
-				t.Errorf("tenant %s: its box was asked %d times, want %d", tenant, n, asked)
-			}
+			commontest.EqualIn(t, tenant+": questions to its box", asked, len(*l.deliveries))
 		})
 	}
 }

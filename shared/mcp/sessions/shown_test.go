@@ -52,9 +52,7 @@ func TestACallerSeesItsToolsOnly(t *testing.T) {
 		l.store.Reset()
 		_, d := l.ask(t, c, id, askTools)
 		l.answers(t, d, `"result":`+wholeList)
-		if got := l.stored(t, d); got != response("7", want) {
-			t.Errorf("some %t: from the process: %s", some, got)
-		}
+		commontest.EqualIn(t, "from the process", response("7", want), l.stored(t, d))
 		// A box that does not know whether its batch arrived sends it again.
 		l.answers(t, d, `"result":`+wholeList)
 		if got, _ := l.ask(t, c, id, askTools); got != response("7", want) {

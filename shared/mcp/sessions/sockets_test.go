@@ -37,8 +37,8 @@ func TestConnectRefusesWhatIsNoCursor(t *testing.T) {
 		"too many":          many,
 	} {
 		if _, _, err := h.Connect(t.Context(), wsCaller("c2"), nil, s.ID, map[string][]storage.EventID{"": cursors}); storage.CodeOf(err) != storage.Invalid && !errors.Is(err, storage.Invalid) {
-				t.Errorf("%s: %v", name, err)
-			}
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -123,10 +123,10 @@ func TestConnectRefusesASessionOfAnother(t *testing.T) {
 		"transport": func(c *sessions.Caller) { c.Transport = storage.HTTP },
 	} {
 		c := wsCaller("c2")
-			change(&c)
-			if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]storage.EventID{"": nil}); !errors.Is(err, storage.NotFound) {
-				t.Errorf("another %s: %v", name, err)
-			}
+		change(&c)
+		if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]storage.EventID{"": nil}); !errors.Is(err, storage.NotFound) {
+			t.Errorf("another %s: %v", name, err)
+		}
 	}
 	commontest.Same(t, []string{"c1"}, record(t, store, s.ID).Conns)
 }

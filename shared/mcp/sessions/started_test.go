@@ -84,12 +84,12 @@ func TestProcessOfAnUnknownKindEndsTheListsOfEarlierGenerations(t *testing.T) {
 		"of another principal":   {2, true, true},
 	} {
 		l := newLister(t)
-			l.announcing(t, "true")
-			id := l.lists(t, `{}`)
-			l.box(t, func(b *storage.Box) { b.Gen = c.gen })
-			if l.starts(t, id, c.gen, "other", c.own, `{}`) || l.knows(t, `{}`) != c.known {
-				t.Errorf("a process %s: the record is used: %t, want %t", name, !c.known, c.known)
-			}
+		l.announcing(t, "true")
+		id := l.lists(t, `{}`)
+		l.box(t, func(b *storage.Box) { b.Gen = c.gen })
+		if l.starts(t, id, c.gen, "other", c.own, `{}`) || l.knows(t, `{}`) != c.known {
+			t.Errorf("a process %s: the record is used: %t, want %t", name, !c.known, c.known)
+		}
 	}
 }
 
@@ -115,10 +115,10 @@ func TestSessionsHearOnceThatAProcessListsOtherwise(t *testing.T) {
 		moved bool
 	}{"the finder, which hears of it otherwise": {finder, false}, "another": {other, true}, "a later one": {late, false}} {
 		for i, want := range []bool{c.moved, false} {
-				if _, d := l.ask(t, httpCaller(), c.id, call); d.Moved != want {
-					t.Errorf("%s, request %d: it moves: %t", name, i, d.Moved)
-				}
+			if _, d := l.ask(t, httpCaller(), c.id, call); d.Moved != want {
+				t.Errorf("%s, request %d: it moves: %t", name, i, d.Moved)
 			}
+		}
 	}
 	if !send() || send() {
 		t.Error("the modern client does not hear of it once")

@@ -65,15 +65,13 @@ func TestPinnedIDIsOfTenantPrincipalServerAndKind(t *testing.T) {
 	}
 	for name, change := range others {
 		c := base
-			if change(&c); sessions.PinnedID(c) == sessions.PinnedID(base) {
-				t.Errorf("%s does not matter", name)
-			}
+		if change(&c); sessions.PinnedID(c) == sessions.PinnedID(base) {
+			t.Errorf("%s does not matter", name)
+		}
 	}
 	again := base
 	again.Server.Digest, again.Conn = "d2", "c"
-	if sessions.PinnedID(again) != sessions.PinnedID(base) {
-		t.Error("something else matters")
-	}
+	commontest.EqualIn(t, "with another digest and connection", sessions.PinnedID(base), sessions.PinnedID(again))
 }
 
 func TestBudgetOfAModernCall(t *testing.T) {
@@ -99,10 +97,10 @@ func TestBudgetOfAModernCall(t *testing.T) {
 	}
 	for _, s := range steps {
 		store.Reset()
-			s.do()
-			if n := store.Counts(); n.Reads != s.reads || n.Writes != s.writes {
-				t.Errorf("%s: %d reads and %d writes (%v), want %d and %d", s.name, n.Reads, n.Writes, n.Calls, s.reads, s.writes)
-			}
+		s.do()
+		if n := store.Counts(); n.Reads != s.reads || n.Writes != s.writes {
+			t.Errorf("%s: %d reads and %d writes (%v), want %d and %d", s.name, n.Reads, n.Writes, n.Calls, s.reads, s.writes)
+		}
 	}
 }
 
@@ -235,9 +233,9 @@ func TestSubscriptionsOfAListenerAreBounded(t *testing.T) {
 		"501 resources": {make([]string, 501), storage.Busy},
 	} {
 		caller := modernCaller
-			caller.Principal = name
-			_, err := h.Subscribe(t.Context(), caller, modernClient, c.uris)
-			commontest.Equal(t, c.want, storage.CodeOf(err))
+		caller.Principal = name
+		_, err := h.Subscribe(t.Context(), caller, modernClient, c.uris)
+		commontest.Equal(t, c.want, storage.CodeOf(err))
 	}
 }
 
