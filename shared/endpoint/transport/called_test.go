@@ -4,19 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/aws/aws-lambda-go/events"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -248,17 +245,4 @@ func TestARequestIsCountedWhenItHasEnded(t *testing.T) {
 	if got.Tenant+got.Server+string(got.Session) != "" || got.Code != storage.Unauthenticated {
 		t.Errorf("who is not let in is counted as %+v", got)
 	}
-}
-
-func TestTheGatewaysIDNamesARequestInItsLine(t *testing.T) {
-	w := newWorld(t)
-	event := events.APIGatewayProxyRequest{HTTPMethod: http.MethodPost, Path: "/quiet/mcp", Body: "{"}
-	event.Headers = map[string]string{"Host": "localhost", "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-	event.RequestContext.RequestID = "request-1"
-	res, err := apigateway.HTTP(w.handler(), slog.New(slog.DiscardHandler))(t.Context(), event)
-	commontest.OK(t, err)
-	if _, err := io.Copy(io.Discard, res.Body); err != nil {
-		t.Fatal(err)
-	}
-	commontest.EqualIn(t, "the trace of its line", "request-1", w.lastLine().Trace)
 }

@@ -119,24 +119,6 @@ func (w *world) endSession(id string) {
 	}
 }
 
-// Version headers that are newer than all that we know, or that there never was, get the list
-// of versions, whatever else is wrong with the request.
-func TestNewerVersionInTheHeaderGetsTheListOfVersions(t *testing.T) {
-	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		for path, version := range map[string]string{"/mcp": "2026-05-11", "/s0/mcp": "2099-01-01"} {
-			c := w.visitAt(path)
-			c.version = version
-			for name, a := range map[string]*answer{
-				"list": c.post(list), "call": c.call("s0__echo"), "GET": c.get(""), "DELETE": c.del(),
-				"modern": w.do(request("POST", path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"`+version+`"}}}`, versionIs, version, wire.HeaderMethod, "tools/list")),
-			} {
-				a.is(t, path+", "+name, http.StatusBadRequest, wire.CodeUnsupportedVersion)
-				commontest.Contains(t, name, `"supported":["2026-07-28","2025-11-25",`, a.body)
-			}
-		}
-	})
-}
-
 // Clients that match errors by id hang at one without. The id keeps its type and its digits.
 func TestErrorCarriesTheIDOfTheFirstRequest(t *testing.T) {
 	const absent = "absent"
@@ -305,19 +287,6 @@ func TestPackedBodiesAreCountedUnpacked(t *testing.T) {
 			t.Errorf("%q: %d, read %v, %d bytes unpacked, want %d", auth, a.status, c.read, c.unpacked, want)
 		}
 	}
-}
-
-// Rust's json! writes null for params that a message does not have.
-func TestMessagesWithoutParamsMaySayNull(t *testing.T) {
-	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		for _, path := range []string{"/s0/mcp", "/mcp"} {
-			c := w.greet(path)
-			c.post(`{"jsonrpc":"2.0","method":"notifications/initialized","params":null}`).is(t, path, http.StatusAccepted, 0)
-			if a := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params": null }`); wire.Lookup([]byte(a.body), "result") == nil {
-				t.Errorf("%s: got %d %s", path, a.status, a.body)
-			}
-		}
-	})
 }
 
 // Scanners look for a card of the servers where no draft has it any more. They are told where

@@ -261,24 +261,6 @@ func TestCallThroughAGroupCostsWhatItCostsOnTheOwnPath(t *testing.T) {
 	})
 }
 
-func TestGroupWithoutPrefixesFindsTheServerByTheName(t *testing.T) {
-	plain := func(g *transport.Group) { g.Plain = true }
-	grouped(t, 2, plain, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		commontest.Same(t, []string{"s0__echo", "tool0", "s1__echo", "tool1"}, toolNames(t, c.post(list).body))
-		for tool, own := range map[string]string{"tool1": "tool1", "s0__echo": "echo"} {
-			w.backend.got = nil
-			if a := c.call(tool); a.status != 200 || len(w.backend.got) != 1 || w.backend.got[0] != callOf(own) {
-				t.Errorf("%s: %s; the server got %s", tool, a.body, w.backend.got)
-			}
-		}
-		a := c.call("nothing")
-		if code, message := a.rpcError(t); a.status != 200 || code != -32602 || message != "there is no tool nothing here" {
-			t.Errorf("got %d %s", a.status, a.body)
-		}
-	})
-}
-
 // during is a store in which something happens while records are read.
 type during struct {
 	storage.Store
@@ -336,33 +318,6 @@ func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
 		meanwhile.do = func() { w.keep("s8", "tools/list 2025-11-25  anyone", list("late")) }
 		cost("a change while the index is made", "late", false, 1)
 		cost("after it", "late", true, 1)
-	})
-}
-
-func TestGroupSaysWhyAServerIsNotServed(t *testing.T) {
-	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		if _, message := c.call("weather__today").rpcError(t); message != `server "weather" is not served: WEATHER_KEY is not set (servers.json:14:32)` {
-			t.Errorf("got %q", message)
-		}
-		a := ask{path: "/mcp", method: "tools/call", params: `"name":"weather__today"`}
-		w.do(a.request()).is(t, "the modern era", 400, 0)
-	})
-}
-
-func TestModernCallThroughAGroup(t *testing.T) {
-	grouped(t, 3, nil, func(t *testing.T, w *world) {
-		w.backend.tool("tool1", func(r run) { r.end(`{"content":[{"type":"text","text":"hi"}]}`) })
-		a := ask{path: "/mcp", method: "tools/call", params: `"name":"s1__tool1","arguments":{}`}
-		if got := w.do(a.request()); got.status != 200 || string(wire.Lookup([]byte(got.body), "result", "content")) != `[{"type":"text","text":"hi"}]` {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
-		wrong := a.request()
-		wrong.Header.Set("Mcp-Name", "tool1")
-		w.do(wrong).is(t, "a header that says something else", 400, 0)
-		d := w.do(ask{path: "/mcp", method: "server/discover"}.request())
-		commontest.EqualIn(t, "discover", `{"listChanged":true}`, string(wire.Lookup([]byte(d.body), "result", "capabilities", "tools")))
-		commontest.Contains(t, "the instructions", `# s2 (names begin with s2__)\n\nuse s2`, d.body)
 	})
 }
 
@@ -471,19 +426,5 @@ func TestGroupHasItsServersOnly(t *testing.T) {
 			a.is(t, path, 404, wire.CodeServer)
 			commontest.Contains(t, path, want, a.body)
 		}
-	})
-}
-
-// Without prefixes, only the lists say which server has a tool. A server whose list is
-// unknown may have the tool, so the error says why that server cannot be asked.
-func TestGroupWithoutPrefixesNamesTheServersThatCannotBeAsked(t *testing.T) {
-	grouped(t, 2, func(g *transport.Group) { g.Plain = true }, func(t *testing.T, w *world) {
-		w.unlisted("far")
-		w.change(func(s *sessions.Server) { s.InPlace = s.Name == "far" })
-		w.backend.tool("tools/list", func(r run) { r.fail(`{"code":-32603,"message":"the remote server far cannot be reached"}`) })
-		c := w.openGroup()
-		want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no tool weather here; servers that cannot be asked for theirs: far (the remote server far cannot be reached)"}}`
-		commontest.Equal(t, want, c.call("weather").body)
-		commontest.EqualIn(t, "a tool of another server", `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`, c.call("tool0").body)
 	})
 }

@@ -249,20 +249,3 @@ func TestUnprefixedNamesObeyTheRules(t *testing.T) {
 		commontest.EqualIn(t, "messages to the servers", 1, len(w.taken()))
 	})
 }
-
-// A notification of an extension goes to each server that the client uses, and wakes none.
-func TestModernNotificationsOfExtensionsReachTheServersOfAGroup(t *testing.T) {
-	extended(t, nil, func(t *testing.T, w *world) {
-		w.backend.tool("s1__x", func(r run) { r.end(`{"content":[]}`) })
-		w.do(ask{path: "/mcp", method: "com.example/hello", params: `"name":"s1__x"`}.request())
-		w.taken()
-		w.awake("s0")
-		w.awake("s2")
-		r := ask{path: "/mcp", method: "notifications/com.example/x"}.request()
-		setBody(r, strings.Replace(bodyOf(r), `"id":7,`, ``, 1))
-		a := w.do(r)
-		if got := w.taken(); a.status != 202 || len(got) != 1 || !strings.Contains(got[0], `"method":"notifications/com.example/x"`) {
-			t.Errorf("%d %s, and the servers got %q", a.status, a.body, got)
-		}
-	})
-}

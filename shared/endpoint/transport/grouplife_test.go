@@ -71,7 +71,10 @@ func TestEndOfAGroupsSessionEndsThoseOfItsServers(t *testing.T) {
 		grouped(t, 2, nil, func(t *testing.T, w *world) {
 			c := w.openGroup()
 			c.call("s1__echo").is(t, "a call", http.StatusOK, 0)
+			stream := c.listen("")
+			time.Sleep(time.Second)
 			end(w, c)
+			stream.end()
 			for _, tool := range []string{"s1__echo", "s0__echo"} {
 				c.call(tool).is(t, by+", "+tool, http.StatusNotFound, 0)
 			}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -83,29 +81,6 @@ func TestListsAskedAtOnceAreWhole(t *testing.T) {
 		},
 		"2026-07-28": func(w *world) []string {
 			return responses(w, func(method, id string) *http.Request { return ask{path: "/mcp", id: id, method: method}.request() })
-		},
-		"HTTP+SSE": func(w *world) []string {
-			c := w.openSSE("", "").open()
-			each(func(method, id string) {
-				w.begin(request("POST", "/message?sessionId="+c.session, message(method, id)))
-			})
-			time.Sleep(5 * time.Second)
-			return c.messages()[1:]
-		},
-		"WebSocket": func(w *world) (got []string) {
-			l := w.link(url.Values{"group": {"all"}}).open()
-			var mu sync.Mutex
-			var said sync.WaitGroup
-			each(func(method, id string) {
-				said.Go(func() {
-					heard := l.say(message(method, id))
-					mu.Lock()
-					defer mu.Unlock()
-					got = append(got, heard...)
-				})
-			})
-			said.Wait()
-			return got
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,33 +158,5 @@ func TestListSaysThatAServersPartIsOld(t *testing.T) {
 			t.Errorf("got %s", a.body)
 		}
 		synctest.Wait()
-	})
-}
-
-// A stream whose server has closed it ends, although the session may use further servers.
-func TestStreamOfAGroupEndsWithThoseOfItsServers(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		c.call("s0__echo")
-		stream := w.begin(c.request("GET", ""))
-		time.Sleep(time.Second)
-		if a := c.del(); a.status != 204 {
-			t.Fatal(a.body)
-		}
-		stream.end()
-	})
-}
-
-// A log level that does not exist is refused, and the session keeps its own.
-func TestUnknownLogLevelIsRefusedAtAGroup(t *testing.T) {
-	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		c.call("s0__echo")
-		for _, level := range []string{`"level":"loud"`, ``} {
-			c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{`+level+`}}`).is(t, level, 200, wire.CodeInvalidParams)
-		}
-		if s, _, err := w.store.Load(t.Context(), storage.ID(c.session), ""); err != nil || s.Level != "" {
-			t.Errorf("the level is %q, %v", s.Level, err)
-		}
 	})
 }

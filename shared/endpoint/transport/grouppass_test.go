@@ -24,6 +24,7 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 			`"tools/call","params":{"name":"s9__echo"}`:   `{"code":-32602,"message":"there is no tool s9__echo here (did you mean s0__echo?)"}`,
 			`"tools/call","params":{"name":"echo"}`:       `{"code":-32602,"message":"there is no tool echo here (did you mean s0__echo or s1__echo?)"}`,
 			`"tools/call","params":{"name":"weather"}`:    `{"code":-32602,"message":"there is no tool weather here"}`,
+			`"tools/call","params":{"name":"weather__x"}`: `{"code":-32602,"message":"server \"weather\" is not served: WEATHER_KEY is not set (servers.json:14:32)"}`,
 			`"tools/call","params":{}`:                    `{"code":-32602,"message":"there is no tool  here"}`,
 			`"prompts/get","params":{"name":"p"}`:         `{"code":-32602,"message":"there is no prompt p here"}`,
 			`"resources/read","params":{"uri":"file:/x"}`: `{"code":-32002,"message":"there is no resource file:/x here","data":{"uri":"file:/x"}}`,
@@ -37,7 +38,7 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 }
 
 // A log level counts for the servers that the session uses, and for those that it uses
-// later.
+// later. One that does not exist is refused, and changes nothing.
 func TestLevelOfAGroupIsThatOfItsServers(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()
@@ -47,6 +48,9 @@ func TestLevelOfAGroupIsThatOfItsServers(t *testing.T) {
 		w.taken()
 		level := `{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"debug"}}`
 		c.post(level)
+		for _, unknown := range []string{`"level":"loud"`, ``} {
+			c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{`+unknown+`}}`).is(t, unknown, 200, wire.CodeInvalidParams)
+		}
 		commontest.SameIn(t, "only s1 is awake", []string{level}, w.taken())
 		c.call("s2__echo")
 		for _, server := range []string{"s0", "s1", "s2"} {

@@ -99,30 +99,6 @@ func readable(t *testing.T, a *answer) {
 	}
 }
 
-func TestServerThatIsNotServedSaysWhy(t *testing.T) {
-	for _, c := range []struct {
-		method, path, key string
-		status            int
-		says              string
-	}{
-		{"POST", "/weather/mcp", "", 503, `server \"weather\" is not served: WEATHER_KEY is not set (servers.json:14:32)`},
-		{"POST", "/old/mcp", "", 404, "server old was removed from the servers file at 12:41"},
-		{"GET", "/weather/mcp", "", 503, `is not served`},
-		{"GET", "/weather/sse", "", 503, `is not served`},
-		{"POST", "/weather/mcp", "Bearer nobody", 401, `not authenticated`},
-		{"POST", "/absent/mcp", "", 404, `there is no such server`},
-	} {
-		a := newWorld(t).do(request(c.method, c.path, initialize, "Authorization", c.key))
-		if a.status != c.status || !strings.Contains(a.body, c.says) || c.status == 401 && strings.Contains(a.body, "WEATHER") {
-			t.Errorf("%s %s %s: got %d %s, want %d %s", c.method, c.path, c.key, a.status, a.body, c.status, c.says)
-		}
-		// Some clients hide an error that names no request of theirs.
-		if c.method == "POST" && !strings.Contains(a.body, `"id":0,`) {
-			t.Errorf("%s: got %s, want the id of the request", c.path, a.body)
-		}
-	}
-}
-
 func TestAccept(t *testing.T) {
 	for accept, want := range map[string]struct{ post, get int }{
 		"application/json, text/event-stream":                          {404, 404},

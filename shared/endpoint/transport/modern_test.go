@@ -104,17 +104,6 @@ func TestModernCallIsForwardedAsItWasSaid(t *testing.T) {
 	})
 }
 
-func TestModernEqualIDsDoNotMeet(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("slow", func(r run) { time.Sleep(time.Second); r.end(`{"content":[],"who":"slow"}`) })
-		slow := w.begin(toolCall("slow").request())
-		if got := w.do(toolCall("echo").request()); strings.Contains(got.body, "who") {
-			t.Errorf("got %s", got.body)
-		}
-		commontest.Contains(t, "", `"who":"slow"`, slow.end().body)
-	})
-}
-
 // In the modern era an error has a status, because a proxy sees only the status. R-95, R-96: the
 // server itself refuses a method that nobody knows, because an extension may have it.
 func TestModernErrorsHaveAStatus(t *testing.T) {

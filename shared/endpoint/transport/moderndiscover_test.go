@@ -3,7 +3,6 @@ package transport_test
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -106,20 +105,5 @@ func TestModernParamHeadersHaveToRepeatArgumentsOnceTheListIsKnown(t *testing.T)
 		}
 		commontest.EqualIn(t, "the server got", asked, len(w.backend.got))
 		call("Mcp-Param-City", "=?base64?WsO8cmljaA==?=").result(t)
-	})
-}
-
-func TestModernListFromTheRecordIsAsCompleteAsTheServers(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) { // the box sleeps
-		w.opts.Sealer = newSealer(t)
-		w.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"srv","version":"1"}}`)
-		w.backend.tool("tools/list", func(r run) { r.end(`{"tools":[{"name":"a","unknown":1}]}`) })
-		list := ask{server: "known", method: "tools/list", meta: `,"progressToken":1`}
-		first := w.do(list.request()).result(t)
-		synctest.Wait()
-		asked := len(w.backend.got)
-		commontest.Equal(t, string(first), string(w.do(list.request()).result(t)))
-		commontest.Contains(t, "the list", `{"name":"a","unknown":1}`, string(first))
-		commontest.EqualIn(t, "messages to the server", asked, len(w.backend.got))
 	})
 }

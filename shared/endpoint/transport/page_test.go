@@ -122,21 +122,6 @@ func TestPageShowsWhatTheServerSaysOfItself(t *testing.T) {
 	}
 }
 
-func TestClientsGetNoPage(t *testing.T) {
-	for name, tt := range map[string]struct {
-		method  string
-		headers []string
-	}{
-		"a client of HTTP+SSE":         {"GET", []string{"Accept", "text/html, text/event-stream"}},
-		"curl":                         {"GET", []string{"Accept", "*/*"}},
-		"a request of a session":       {"GET", []string{"Accept", "text/html", "Mcp-Session-Id", "x"}},
-		"a request that names the era": {"GET", []string{"Accept", "text/html", "MCP-Protocol-Version", "2025-11-25"}},
-		"a POST":                       {"POST", []string{"Accept", ofABrowser}},
-	} {
-		named(newWorld(t)).do(request(tt.method, "/absent/mcp", initialize, tt.headers...)).is(t, name, http.StatusNotFound, wire.CodeServer)
-	}
-}
-
 func TestUnknownServerIsAnsweredWithTheNamesThatTheCallerMayUse(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
 		named(g.world)

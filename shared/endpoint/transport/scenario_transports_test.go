@@ -62,6 +62,10 @@ var ways = map[string]way{
 	"POST with the query of HTTP+SSE":               {"POST", "/pushy/mcp?sessionId=STREAM", nil, list, 400, "names no session", ""},
 	"POST of the modern era":                        {"POST", "/pushy/mcp", []string{versionIs, "2026-07-28", "Mcp-Method", "server/discover"}, modernAsk, 200, `"supportedVersions"`, ""},
 	"POST of the modern era, a session ignored":     {"POST", "/pushy/mcp", []string{versionIs, "2026-07-28", "Mcp-Method", "server/discover", sessionIs, "absent"}, modernAsk, 200, `"supportedVersions"`, ""},
+	"POST of a server that is not served":           {"POST", "/weather/mcp", nil, initialize, 503, "WEATHER_KEY is not set (servers.json:14:32)", ""},
+	"POST of a server that was removed":             {"POST", "/old/mcp", nil, initialize, 404, "server old was removed from the servers file at 12:41", ""},
+	"GET of a version to come":                      {"GET", "/pushy/mcp", []string{versionIs, "2099-01-01", sessionIs, "SESSION"}, "", 400, `"supported":["2026-07-28","2025-11-25",`, ""},
+	"DELETE of a version to come":                   {"DELETE", "/pushy/mcp", []string{versionIs, "2026-05-11", sessionIs, "SESSION"}, "", 400, `"code":-32022`, ""},
 	"POST of a version to come":                     {"POST", "/pushy/mcp", []string{versionIs, "2099-01-01", "Mcp-Method", "tools/list"}, list, 400, `"code":-32022`, ""},
 
 	"GET of a session: its standalone stream":               {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-11-25"}, "", 200, "\ndata: \n\n", ""},
@@ -79,6 +83,7 @@ var ways = map[string]way{
 	"GET with neither, not for an event stream":             {"GET", "/pushy/mcp", []string{"Accept", "application/json"}, "", 406, "text/event-stream", ""},
 	"GET by which people look there with any client":        {"GET", "/pushy/mcp/", []string{"Accept", "*/*"}, "", 406, "text/event-stream", ""},
 	"GET of a session, for a program that takes anything":   {"GET", "/pushy/mcp", []string{"Accept", "text/*", sessionIs, "SESSION"}, "", 200, "", ""},
+	"GET of a client that takes pages, too":                 {"GET", "/pushy/mcp", []string{"Accept", "text/html, text/event-stream"}, "", 200, endpointIs, ""},
 	"GET of a browser":                                      {"GET", "/pushy/mcp", []string{"Accept", "text/html"}, "", 200, "claude mcp add", ""},
 	"GET with the event of HTTP+SSE":                        {"GET", "/pushy/mcp", []string{lastEventIs, "0.STREAM/out"}, "", 200, "data: /pushy/message?sessionId=STREAM", ""},
 	"GET of the modern era":                                 {"GET", "/pushy/mcp", []string{versionIs, "2026-07-28", sessionIs, "SESSION"}, "", 405, "use POST", "POST, OPTIONS"},

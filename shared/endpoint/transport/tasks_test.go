@@ -224,21 +224,6 @@ func TestTaskComesBehindTheProgressThatWasShown(t *testing.T) {
 	})
 }
 
-// What has become of a call is told in the terms of 2026-07-28.
-func TestTaskEnds(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("slow", func(r run) {
-			time.Sleep(10 * time.Second)
-			r.fail(`{"code":-32002,"message":"no such thing"}`)
-		})
-		made := w.becomes(tasking("slow"))
-		time.Sleep(time.Minute)
-		if got := w.get(made); got.Status != "failed" || got.StatusMessage != "no such thing" || string(got.Error) != `{"code":-32602,"message":"no such thing"}` {
-			t.Errorf("got %+v", got)
-		}
-	})
-}
-
 func TestTaskAsksOneAfterTheOther(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		var said []string

@@ -50,6 +50,7 @@ func TestTaskSaysWhatBecameOfItsCall(t *testing.T) {
 		{"a result behind a question", "e", []string{asked, end + `"result":{"content":[]}`}, nil, "completed", `,"result":{"content":[],"resultType":"complete"}`},
 		{"a response to something else", "", []string{`"id":"other","result":{}`}, nil, "working", ""},
 		{"an error", "", []string{end + `"error":{"code":7,"message":"m"}`}, nil, "failed", `,"error":{"code":7,"message":"m"},"statusMessage":"m"`},
+		{"an error of older versions", "", []string{end + `"error":{"code":-32002,"message":"m"}`}, nil, "failed", `,"error":{"code":-32602,"message":"m"},"statusMessage":"m"`},
 		{"a cancellation", "", []string{end + `"error":{"code":-32800,"message":"m"}`}, nil, "cancelled", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

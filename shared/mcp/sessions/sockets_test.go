@@ -111,22 +111,3 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 		})
 	}
 }
-
-func TestConnectRefusesASessionOfAnother(t *testing.T) {
-	store, g := storagetest.NewMemory(), newGateway()
-	h := wsHost(store, g)
-	s := connect(t, h, "c1", "")
-	for name, change := range map[string]func(*sessions.Caller){
-		"principal": func(c *sessions.Caller) { c.Principal = "q" },
-		"tenant":    func(c *sessions.Caller) { c.Tenant = "u" },
-		"server":    func(c *sessions.Caller) { c.Server.Name = "r" },
-		"transport": func(c *sessions.Caller) { c.Transport = storage.HTTP },
-	} {
-		c := wsCaller("c2")
-		change(&c)
-		if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]storage.EventID{"": nil}); !errors.Is(err, storage.NotFound) {
-			t.Errorf("another %s: %v", name, err)
-		}
-	}
-	commontest.Same(t, []string{"c1"}, record(t, store, s.ID).Conns)
-}
