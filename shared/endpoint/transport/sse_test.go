@@ -1,11 +1,14 @@
 package transport_test
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -76,6 +79,40 @@ func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
 			})
 		})
 	}
+}
+
+// deafAfter is a response whose writes fail as soon as a certain word is to be sent.
+type deafAfter struct {
+	*recorder
+	word string
+}
+
+func (d deafAfter) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(d.word)) {
+		return 0, io.ErrClosedPipe
+	}
+	return d.recorder.Write(p)
+}
+
+func TestSSEEventThatCouldNotBeSentComesOnTheNextStream(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("talk", func(r run) { r.say("heard"); time.Sleep(time.Minute); r.say("unheard"); r.end(`{"content":[]}`) })
+		r := request("GET", "/quiet/sse", "", "Accept", "text/event-stream")
+		rec, over := newRecorder(r.Context()), make(chan struct{})
+		go func() {
+			defer close(over)
+			w.handler().ServeHTTP(deafAfter{rec, "unheard"}, r)
+		}()
+		synctest.Wait()
+		_, id, _ := strings.Cut(string(rec.read().events(t)[0].Data), "sessionId=")
+		c := &sseClient{w: w, base: "/quiet", session: id}
+		c.open()
+		c.accepted(callOf("talk"))
+		<-over
+		synctest.Wait()
+		back := w.openSSE("quiet", "?sessionId="+c.session)
+		commontest.Same(t, []string{said("unheard"), called}, back.messages())
+	})
 }
 
 // TypeScript's client opens a new stream after the old one was cut. It does not name its
