@@ -20,8 +20,8 @@ import (
 // their calls. The lock of the data folder guards the store in that folder. Any other store has a
 // lease, a durable value that its Run writes again and again.
 const (
-	leaseFor   = 15 * time.Second // a lease that was not written for so long belongs to nobody
-	leaseRenew = 5 * time.Second
+	leaseFor   = time.Minute      // a lease that was not written for so long belongs to nobody
+	leaseRenew = 20 * time.Second // a write to DynamoDB costs money, also while nobody calls
 )
 
 // storeLease is the right of one Run to use a store.
@@ -68,7 +68,7 @@ func (l *storeLease) take(ctx context.Context, waits func(where string)) error {
 		switch {
 		case v.Rev == 0, by.Folder == l.by.Folder, v.Rev == seen && time.Since(since) >= leaseFor:
 			l.saved = v
-			if err := l.write(ctx, l.by); !errors.Is(err, storage.Conflict) {
+			if err := l.write(ctx, true); !errors.Is(err, storage.Conflict) {
 				return err
 			}
 		case seen == 0:
@@ -83,9 +83,13 @@ func (l *storeLease) take(ctx context.Context, waits func(where string)) error {
 	}
 }
 
-func (l *storeLease) write(ctx context.Context, by leaseHolder) error {
+// write writes the lease with this Run as its holder, or deletes it.
+func (l *storeLease) write(ctx context.Context, held bool) error {
 	v := l.saved
-	v.Data, _ = json.Marshal(by) // strings always marshal
+	v.Data = nil
+	if held {
+		v.Data, _ = json.Marshal(l.by) // strings always marshal
+	}
 	v, err := l.store.SaveValue(ctx, v)
 	if err == nil {
 		l.saved = v
@@ -93,22 +97,31 @@ func (l *storeLease) write(ctx context.Context, by leaseHolder) error {
 	return err
 }
 
+// lost returns errLeased if another Run has the lease. If an earlier write has taken effect and its
+// answer was lost, lost takes over what the store has.
+func (l *storeLease) lost(ctx context.Context) error {
+	v, err := l.store.LoadValue(ctx, l.saved.Key)
+	if err != nil {
+		return err
+	}
+	var by leaseHolder
+	_ = json.Unmarshal(v.Data, &by) // what cannot be read is not by this Run
+	if v.Rev != 0 && by != l.by {
+		return fmt.Errorf("the store %w since this one was cut off from it, at %s", errLeased, by.Where)
+	}
+	v.Key = l.saved.Key
+	l.saved = v
+	return nil
+}
+
 // keep renews the lease until ctx ends. It returns errLeased if another Run has taken the lease, because
-// this one could not renew it in time.
+// this one could not renew it in time. While the store fails, it tries again.
 func (l *storeLease) keep(ctx context.Context) error {
 	for storage.Rest(ctx, leaseRenew) == nil {
-		if !errors.Is(l.write(ctx, l.by), storage.Conflict) {
-			continue // if the store fails, try again
-		}
-		v, err := l.store.LoadValue(ctx, l.saved.Key)
-		var by leaseHolder
-		_ = json.Unmarshal(v.Data, &by) // what cannot be read is not by this Run
-		switch {
-		case err != nil:
-		case by != l.by && v.Rev != 0:
-			return fmt.Errorf("the store %w since this one was cut off from it, at %s", errLeased, by.Where)
-		default: // an earlier write has taken effect, and its answer was lost
-			l.saved = v
+		if errors.Is(l.write(ctx, true), storage.Conflict) {
+			if err := l.lost(ctx); errors.Is(err, errLeased) {
+				return err
+			}
 		}
 	}
 	return nil
@@ -116,9 +129,10 @@ func (l *storeLease) keep(ctx context.Context) error {
 
 // release gives the lease back, so that the next Run need not wait.
 func (l *storeLease) release(ctx context.Context) error {
-	v := l.saved
-	v.Data = nil
-	_, err := l.store.SaveValue(ctx, v)
+	err := l.write(ctx, false)
+	if errors.Is(err, storage.Conflict) && l.lost(ctx) == nil {
+		err = l.write(ctx, false)
+	}
 	return err
 }
 
