@@ -183,7 +183,7 @@ func copyOut(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// copyFile copies a regular file, with its time, and whether it is executable.
+// copyFile copies a regular file, with its time and its executable bits.
 func copyFile(src, dst *os.Root, name string) (err error) {
 	in, err := src.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
