@@ -96,8 +96,9 @@ func (a *audience) event(st *stream, raw []byte, final bool) {
 
 // direct returns the session whose client gets m, a request of the process. owner is the newest
 // call in flight, and m goes to its session. If owner is nil, m goes to the newest session whose
-// client can answer. direct refuses m if mixed is true, which means that calls of several
-// principals are in flight: one user's client must not get the question of another user.
+// client can answer. direct refuses m if no such client can answer. It also refuses m if mixed is
+// true, which means that calls of several principals are in flight: one user's client must not get
+// the question of another user.
 func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
 	switch {
 	case mixed:
