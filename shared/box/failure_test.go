@@ -1,14 +1,17 @@
 package box
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -387,4 +390,92 @@ func TestScriptThatIsNotThereIsNamedWithItsFolder(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, "", func(s *Server) { s.Command, s.Args, s.Cwd = "/bin/sh", []string{"mine.sh"}, dir })
 	r.fails(r.call("1", "echo", "1"), "", "there is no mine.sh in "+dir)
+}
+
+type page struct {
+	commontest.Lines
+	closed atomic.Bool
+}
+
+func (p *page) Close() error {
+	p.closed.Store(true)
+	return nil
+}
+
+func (p *page) read() (string, bool) { return p.String(), p.closed.Load() }
+
+// A server may exit with code 0 when its stdin is closed, so the code alone does not say
+// whether the server ended by itself.
+func TestLogTellsTheLifeOfAProcess(t *testing.T) {
+	t.Parallel()
+	const began = `^--- \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z process \d+ of session s started\n`
+	for name, c := range map[string]struct {
+		command string
+		end     func(r *rig)
+		want    string
+	}{
+		"it dies":                  {end: func(r *rig) { r.failure(r.call("2", "die", "0")) }, want: began + `out of cheese\n--- .* process \d+ exited with code 3\n$`},
+		"Dormouse ends it":         {end: func(r *rig) { r.Halt("", "ada", 0) }, want: began + `--- .* process \d+ (exited with code 0|was killed by SIG[A-Z]+); Dormouse ended it: .*ada\n$`},
+		"nothing could be started": {command: "/no/such/program", end: func(*rig) {}, want: "/no/such/program"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept := &page{}
+			r := newRig(t, "normal", func(s *Server) {
+				s.Command = cmp.Or(c.command, s.Command)
+				s.Stderr = func(string) io.WriteCloser { return kept }
+			})
+			r.final(t, r.call("1", "pid", "0"))
+			c.end(r)
+			find(t, r.recorder, "the end", func(s ProcessStatus) bool { return s.State == Stopped || s.State == Exited })
+			if got, closed := kept.read(); !closed || !regexp.MustCompile(c.want).MatchString(got) {
+				t.Errorf("closed %v, it says:\n%s", closed, got)
+			}
+		})
+	}
+}
+
+func TestPasswordOfTheMachinesProxyIsHidden(t *testing.T) {
+	kept := &page{}
+	r := newRig(t, "normal", func(s *Server) {
+		s.Base = map[string]string{"https_proxy": "http://ada:hunter%2022@proxy.example:3128", "HTTP_PROXY": "bob:swordfish@proxy.example"}
+		s.Stderr = func(string) io.WriteCloser { return kept }
+	})
+	r.call("1", "say", `"proxy.example refuses hunter 22, hunter%2022, swordfish and http://ada:hunter%2022@proxy.example:3128\n"`)
+	r.failure(r.call("2", "die", "0"))
+	r.state(t, Exited)
+	commontest.Contains(t, "", "stdout: proxy.example refuses ***, ***, *** and http://***@proxy.example:3128\n", kept.String())
+}
+
+func TestARefusalIsInTheErrorOfTheCallThatMetIt(t *testing.T) {
+	kept := &page{}
+	r := newRig(t, "normal", func(s *Server) {
+		s.Refusals, s.Env["API_KEY"] = true, "s3cret-name"
+		s.Stderr = func(string) io.WriteCloser { return kept }
+	})
+	for _, c := range []struct{ arguments, want string }{
+		{`{"hosts":[],"answer":{"error":{"code":-1,"message":"no"}}}`, `"error":{"code":-1,"message":"no"}`},
+		{`{"hosts":["a.test"],"answer":{"result":{"content":[{"type":"text","text":"fine"}]}}}`, `"result":{"content":[{"type":"text","text":"fine"}]}`},
+	} {
+		commontest.EqualIn(t, c.arguments, `{"jsonrpc":"2.0","id":1,`+c.want+`}`, string(r.final(t, r.call("1", "refused", c.arguments)).Raw))
+	}
+	f := r.failure(r.call("1", "refused", `{"hosts":["b.test","s3cret-name.test"],"answer":{"error":{"code":-1,"message":"no"}}}`))
+	if !strings.HasPrefix(f.Message, "no; network: ") || !strings.HasSuffix(f.Message, "network: b.test was refused; network: ***.test was refused") {
+		t.Error(f.Message)
+	}
+	for host, old := range map[string]string{"c.test": `[]`, "d.test": `[{"type":"text","text":"no"}]`} {
+		got := string(r.final(t, r.call("1", "refused", `{"hosts":["`+host+`"],"answer":{"result":{"content":`+old+`,"isError":true}}}`)).Raw)
+		commontest.Contains(t, host, `"content":`+strings.TrimSuffix(old, "]"), got)
+		commontest.Contains(t, host, `network: `+host+` was refused"}],"isError":true}`, got)
+	}
+	for _, text := range []string{"network: a.test was refused", "network: ***.test was refused"} {
+		find(t, r.recorder, text, func(s ProcessStatus) bool { return s.Detail == text && s.State == Ready })
+	}
+	f = r.failure(r.call("1", "refused", `{"hosts":["e.test"],"exit":true}`))
+	if !strings.HasPrefix(f.Message, `server "fake": exited with code 3`) || !strings.Contains(f.Message, "; network: e.test was refused") {
+		t.Error(f.Message)
+	}
+	commontest.Eventually(t, "the log is closed", func() bool { _, closed := kept.read(); return closed })
+	if got, _ := kept.read(); strings.Count(got, " network: b.test was refused\n") != 1 || !strings.Contains(got, "--- ") {
+		t.Errorf("the log has:\n%s", got)
+	}
 }

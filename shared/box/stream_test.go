@@ -2,10 +2,18 @@ package box
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -188,5 +196,285 @@ func TestABoxWithARequestInFlightIsNotIdle(t *testing.T) {
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 	if _, idle := r.IdleSince(); idle || !r.isOpen("s", batch) {
 		t.Error("the box is idle with a request in flight")
+	}
+}
+
+func TestAnswerInAnOddFormIsTaken(t *testing.T) {
+	for name, form := range map[string]string{
+		"a byte order mark":        "\uFEFF" + `{"jsonrpc":"2.0","id":%d,"result":%s}`,
+		"an id in quotes":          `{"jsonrpc":"2.0","id":"%d","result":%s}`,
+		"an id with a point":       `{"jsonrpc":"2.0","id":%d.0,"result":%s}`,
+		"text before it":           `Loading 100%%{"jsonrpc":"2.0","id":%d,"result":%s}`,
+		"error null":               `{"jsonrpc":"2.0","id":%d,"result":%s,"error":null}`,
+		"every member":             `{"jsonrpc":"2.0","id":%d,"method":null,"params":null,"result":%s,"error":null}`,
+		"no version":               `{"id":%d,"result":%s}`,
+		"version as a number":      `{"jsonrpc":2.0,"id":%d,"result":%s}`,
+		"a notification with null": `{"id":null,"method":"notifications/tools/list_changed","params":null}` + "\n" + `{"jsonrpc":"2.0","id":%d,"result":%s}`,
+		"behind another":           `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}{"jsonrpc":"2.0","id":%d,"result":%s}`,
+		"colours":                  "\x1b[32m" + `{"jsonrpc":"2.0","id":%d,"result":%s}` + "\x1b[0m",
+		"NUL bytes":                "\x00" + `{"jsonrpc":"2.0","id":%d,"result":%s}` + "\x00",
+		"NUL of the line before":   `{"jsonrpc":"2.0","id":%d,"result":%s}` + "\n\x00",
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
+				call := d.call(`"mine"`, "t", "{}")
+				synctest.Wait()
+				d.hears(fmt.Sprintf(form, 1, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`))
+				synctest.Wait()
+				d.hears(fmt.Sprintf(form, 2, `{"content":[]}`))
+				commontest.EqualIn(t, "the client", `{"jsonrpc":"2.0","id":"mine","result":{"content":[]}}`, string(d.final(t, call).Raw))
+			})
+		})
+	}
+}
+
+// What cannot be understood ends what waits for it, at once where the right answer cannot
+// follow, and the error quotes it without secrets.
+func TestAnswerThatCannotBeUnderstoodEndsWhatWaitsForIt(t *testing.T) {
+	for name, c := range map[string]struct{ form, why, quotes string }{
+		"an error that is a string":  {`{"jsonrpc":"2.0","id":%d,"error":"no hunter22"}`, `member "error" must be an object`, `"error":"no ***"}`},
+		"an error with id null":      {`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"bad %[2]s"}}`, "its error has no id", `"message":"bad `},
+		"an error without id":        {`{"jsonrpc":"2.0","error":{"code":-32700,"message":"bad"}}`, "its error has no id", `"message":"bad"`},
+		"a result with id null":      {`{"jsonrpc":"2.0","id":null,"result":{}}`, `member "id" must be`, `"id":null`},
+		"an id in an array":          {`{"jsonrpc":"2.0","id":[%d],"result":{}}`, `member "id" must be`, `"result":{}}`},
+		"a result and an error":      {`{"jsonrpc":"2.0","id":%d,"result":{},"error":{}}`, "must not have both", `"error":{}}`},
+		"version 1":                  {`{"jsonrpc":"1.0","id":%d,"result":{}}`, `member "jsonrpc" must be`, `"1.0"`},
+		"no JSON":                    {`{"jsonrpc":"2.0","id":%d,"result":{"mean":NaN}}`, "not valid JSON at byte", "NaN"},
+		"cut short":                  {`{"jsonrpc":"2.0","id":%d,"result":{"a":"b`, "not valid JSON: it ends", `"a":"b`},
+		"several lines":              {"{\n  \"jsonrpc\": \"2.0\",\n  \"id\": %d,\n  \"result\": {\n    \"a\": 1\n  }\n}", "it has several lines", `{ "jsonrpc": "2.0", "id": `},
+		"several lines, the id last": {"{\n\t\"error\": {\n\t\t\"code\": 1\n\t},\n\t\"jsonrpc\": \"2.0\",\n\t\"id\": \"%d\"\n}", "it has several lines", `{ "error": {`},
+		"a line break in a string":   {"{\"jsonrpc\":\"2.0\",\"id\":%d,\"result\":{\"a\":\"b\nc\"}}", "not valid JSON", `"a":"b`},
+	} {
+		say := func(n int64) string {
+			return strings.NewReplacer("%d", fmt.Sprint(n), "%[2]s", strings.Repeat("x", 2*maxQuote)).Replace(c.form)
+		}
+		check := func(t *testing.T, message, method string) {
+			t.Helper()
+			if !strings.Contains(message, "answered "+method+" with something that is no JSON-RPC response: ") || !strings.Contains(message, c.why) ||
+				!strings.Contains(message, c.quotes) || strings.Contains(message, "hunter22") || strings.Contains(message, "\n") || len(message) > 2*maxQuote+200 {
+				t.Errorf("got %q", message)
+			}
+		}
+		t.Run(name, func(t *testing.T) {
+			server := Server{ShowOutput: true, Env: map[string]string{"KEY": "hunter22"}}
+			inBubbleFrom(t, server, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				synctest.Wait()
+				d.hears(say(1))
+				time.Sleep(repair)
+				if !d.ended(call) {
+					t.Fatal("initialize is waited for")
+				}
+				f := d.failure(call)
+				check(t, f.Message, "initialize")
+				commontest.EqualIn(t, "phase", PhaseMCPInit, f.Phase)
+			})
+			inBubble(t, server, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				synctest.Wait()
+				d.hears(say(*d.drawn))
+				time.Sleep(repair)
+				if !d.ended(call) {
+					t.Fatal("the call goes on")
+				}
+				f := d.failure(call)
+				check(t, f.Message, "tools/call")
+				commontest.EqualIn(t, "phase", PhaseToolCall, f.Phase)
+			})
+		})
+	}
+}
+
+const unnamedError = `{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"oops"}}`
+
+func TestErrorWithoutAnIDMayBeAboutANotification(t *testing.T) {
+	for name, answers := range map[string]bool{"a server that answers notifications": true, "a server that does not": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				d.drain()
+				d.hears(unnamedError)
+				asked := d.drain()
+				if got := methods(asRaw(asked)); d.ended(call) || len(got) != 2 || got[0] != wire.NotifyCancelled || got[1] != wire.MethodPing {
+					t.Fatalf("the call has ended: %v; the process got %s", d.ended(call), got)
+				}
+				if answers {
+					d.hears(unnamedError)
+				}
+				ping, _ := wire.Parse(asked[1])
+				d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, ping.ID))
+				if d.ended(call) == answers {
+					t.Fatalf("the call has ended: %v", d.ended(call))
+				}
+				if !answers {
+					d.failure(call)
+					return
+				}
+				d.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+				synctest.Wait()
+				d.hears(unnamedError)
+				if told := d.told(); d.ended(call) || strings.Contains(told, wire.MethodPing) {
+					t.Errorf("the call has ended: %v; the process got %s", d.ended(call), told)
+				}
+				d.hears(unnamedError) // one more than it got notifications
+				d.failure(call)
+			})
+		})
+	}
+}
+
+func asRaw(lines [][]byte) (all []json.RawMessage) {
+	for _, line := range lines {
+		all = append(all, line)
+	}
+	return all
+}
+
+func TestErrorWithoutAnIDEndsTheOnlyCall(t *testing.T) {
+	inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+		first, second := d.call("1", "t", "{}"), d.call("2", "t", "{}")
+		synctest.Wait()
+		d.hears(unnamedError)
+		if d.ended(first) || d.ended(second) {
+			t.Fatal("a call of two ended")
+		}
+		d.hears(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+		d.result(first)
+		d.hears(unnamedError)
+		if !d.ended(second) {
+			t.Fatal("the only call goes on")
+		}
+		d.failure(second)
+	})
+}
+
+// Some servers print an answer before they send it.
+func TestRightAnswerAfterABrokenOneCounts(t *testing.T) {
+	for name, broken := range map[string]string{
+		"over several lines": "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": 2,\n  \"result\": {}\n}",
+		"cut short":          `{"jsonrpc": "2.0", "id": 2, "result": {"content": [{"type": "te`,
+		"no JSON":            `{"jsonrpc":"2.0","error":{"code":1,"message":"no",},"id":2}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				synctest.Wait()
+				d.hears(broken)
+				time.Sleep(repair - time.Millisecond)
+				d.hears(`{"jsonrpc":"2.0","id":2,"result":{"ok":true}}`)
+				commontest.Equal(t, `{"ok":true}`, string(d.result(call)))
+				time.Sleep(2 * repair)
+			})
+		})
+	}
+}
+
+func TestLogSaysThatAMessageWasDroppedAndNothingOfIt(t *testing.T) {
+	kept := &page{}
+	inBubble(t, Server{Stderr: func(string) io.WriteCloser { return kept }}, func(t *testing.T, d dialogue) {
+		d.hears(`{"jsonrpc":"2.0","method":"notifications/message","params":"private"}`)
+		d.hears(`{"jsonrpc":"2.0","id":true,"result":"private"}`)
+		if got, _ := kept.read(); strings.Count(got, "was dropped") != 2 || strings.Contains(got, "private") {
+			t.Errorf("the log says:\n%s", got)
+		}
+		commontest.Equal(t, 2, d.Processes()[0].NoiseLines)
+	})
+}
+
+// "Has said nothing" is for a process that has written nothing.
+func TestErrorOfTheHandshakeSaysWhatCameInstead(t *testing.T) {
+	for said, want := range map[string]string{
+		"": "and has said nothing",
+		`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` + "\n": "and has sent other messages",
+		`{"jsonrpc":"2.0","id":77,"result":{}}` + "\n":                         "and has sent other messages",
+		`{"jsonrpc":"2.0","id":true,"method":"x"}` + "\n":                      "and has written to stdout what is no MCP message",
+		`{"jsonrpc":"2.0","id":1,"result":{}}`:                                 "and has written to stdout a line without its end",
+		"hello\n":                                                              "and has said: hello (stdout)",
+	} {
+		t.Run(said, func(t *testing.T) {
+			inBubbleFrom(t, Server{ShowOutput: true}, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				synctest.Wait()
+				if _, err := io.WriteString(d.played.toStdout, said); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(DefaultStartupTimeout + time.Second)
+				commontest.Contains(t, "after", "(startup_timeout_sec); it runs, "+want, d.failure(call).Message)
+			})
+		})
+	}
+}
+
+func TestAnswerToInitializeOverTheLimitEndsTheStart(t *testing.T) {
+	inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
+		call := d.call("1", "t", "{}")
+		synctest.Wait()
+		d.hears(`{"jsonrpc":"2.0","id":"1","result":{"instructions":"` + strings.Repeat("x", maxLine) + `"}}`)
+		if !d.ended(call) {
+			t.Fatal("initialize is waited for")
+		}
+		commontest.EqualIn(t, "limit", maxLine, d.fails(call, PhaseMCPInit, "").Limit)
+	})
+}
+
+// A long answer that finds no room ends its call, which may be made again. The bytes of short
+// ones pass.
+func TestAnAnswerWithoutRoomEndsItsCall(t *testing.T) {
+	const most = 1 << 20
+	budget := guard.NewBudget(most)
+	inBubble(t, Server{Guard: guard.New(slog.New(slog.DiscardHandler), budget, nil)}, func(t *testing.T, d dialogue) {
+		answered := func(bytes int) string {
+			call := d.call("1", "t", "{}")
+			synctest.Wait()
+			d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"x":"%s"}}`, *d.drawn, strings.Repeat("x", bytes)))
+			time.Sleep(time.Minute)
+			return string(d.final(t, call).Raw)
+		}
+		budget.Hold(most + 1) // of other boxes
+		commontest.Contains(t, "a long answer", "for which there was no room", answered(most))
+		commontest.Contains(t, "a short answer", "xxxxxxxxxx", answered(10))
+		budget.Hold(-most - 1)
+		if raw := answered(most); len(raw) < most {
+			t.Errorf("a long answer when there is room: %.300s", raw)
+		}
+	})
+	commontest.Equal(t, 0, budget.Held())
+}
+
+func TestNoCallWaitsAfterWhatLooksLikeItsAnswer(t *testing.T) {
+	for seed := range uint64(100) {
+		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+		answer := []byte(`{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"a\"b"}],"n":[1,2.5,null]},"error":null}`)
+		// The members at the top stay as they are, so the line still looks like an answer.
+		inner := len(`{"jsonrpc":"2.0","id":2,"result":{`)
+		for range 1 + random.IntN(3) {
+			if len(answer) <= inner+1 {
+				break
+			}
+			at := inner + random.IntN(len(answer)-inner)
+			switch random.IntN(4) {
+			case 0:
+				answer = append(answer[:at:at], answer[at+1:]...)
+			case 1:
+				answer[at] = byte(random.IntN(256))
+			case 2:
+				answer = append(answer[:at:at], append([]byte("\x00\x1b[1m\uFEFF{}[]\",:x"[random.IntN(12):]), answer[at:]...)...)
+			default:
+				answer = answer[:at]
+			}
+		}
+		answer = bytes.ReplaceAll(answer, []byte("\n"), []byte(" "))
+		inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+			call := d.call("1", "t", "{}")
+			synctest.Wait()
+			d.hears(string(answer))
+			time.Sleep(repair)
+			if !d.ended(call) {
+				t.Fatalf("the call waits after %q", answer)
+			}
+			if m, err := wire.Parse(d.final(t, call).Raw); err != nil || string(m.ID) != "1" {
+				t.Errorf("after %q the client gets %+v, %v", answer, m, err)
+			}
+		})
 	}
 }

@@ -1,8 +1,11 @@
 package guard_test
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,4 +84,88 @@ func TestAGoroutineThatHasPanickedDoesTheNextWork(t *testing.T) {
 		commontest.Equal(t, 3, len(did))
 		time.Sleep(2 * time.Second) // then no goroutine is left
 	})
+}
+
+const mib = 1 << 20
+
+// sleeper is a box with one process, which takes memory until it ends.
+type sleeper struct {
+	since time.Time // zero while it works
+	takes int64
+	free  *atomic.Int64
+}
+
+func (s *sleeper) Idlest() (time.Time, func() <-chan struct{}, bool) {
+	return s.since, func() <-chan struct{} {
+		ended := make(chan struct{})
+		s.free.Add(s.takes)
+		s.since = time.Time{}
+		close(ended)
+		return ended
+	}, !s.since.IsZero()
+}
+
+func TestAFullMachineLetsIdleProcessesSleepAndThenStartsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var free atomic.Int64
+		free.Store(95 * mib)
+		m := guard.NewMemory(func() (int64, int64, bool) { return free.Load(), 1024 * mib, true })
+		room := func(want string) {
+			t.Helper()
+			got := "room"
+			if err := m.Room(t.Context()); err != nil {
+				if full := (guard.FullError{}); !errors.As(err, &full) || full.RetryAfter() != 10*time.Second {
+					t.Errorf("%v", err)
+				}
+				got = "full"
+			}
+			commontest.Equal(t, want, got)
+		}
+		began := time.Now()
+		room("room")
+		room("room")
+		room("room") // the memory that the first ones will take is not seen yet
+		commontest.EqualIn(t, "the third waited", time.Second, time.Since(began))
+		time.Sleep(time.Minute)
+		free.Store(31 * mib)
+		used, older, working := &sleeper{time.Now().Add(-9 * time.Second), 50 * mib, &free}, &sleeper{time.Now().Add(-time.Minute), 50 * mib, &free}, &sleeper{takes: 50 * mib, free: &free}
+		for _, s := range []*sleeper{used, working} {
+			defer m.Join(s)()
+		}
+		room("full") // one was used in the last ten seconds, the other works
+		leave := m.Join(older)
+		room("room")
+		if !older.since.IsZero() || used.since.IsZero() {
+			t.Errorf("%v, %v", older, used)
+		}
+		leave()
+		free.Store(0)
+		room("room") // in the second that the last one needs, another has been idle for ten
+		commontest.EqualIn(t, "it sleeps", true, used.since.IsZero())
+		free.Store(0)
+		asked := time.Time{}
+		m.Ask = func() { asked = time.Now() }
+		room("full")
+		commontest.EqualIn(t, "others had", 3*time.Second, time.Since(asked))
+		m.Ask = func() { time.AfterFunc(time.Second, func() { free.Store(40 * mib) }) }
+		room("room")
+		time.Sleep(time.Minute)
+		room("room")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second/2, func() { cancel(errors.New("over")) })
+		if err := m.Room(ctx); err == nil || err.Error() != "over" { // it waits until the one before has taken its memory
+			t.Errorf("a start that is given up: %v", err)
+		}
+	})
+}
+
+func TestWithoutAMemoryThereIsAlwaysRoom(t *testing.T) {
+	var none *guard.Memory
+	unknown := guard.NewMemory(func() (int64, int64, bool) { return 0, 0, false })
+	for _, m := range []*guard.Memory{none, unknown} {
+		m.Join(&sleeper{})()
+		if m.Known() || m.Room(t.Context()) != nil {
+			t.Errorf("%v is bounded", m)
+		}
+	}
 }

@@ -1,7 +1,9 @@
 package runner_test
 
 import (
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
@@ -188,5 +190,158 @@ func TestOutputAfterByeWaitsForTheNextWelcome(t *testing.T) {
 		if f := b.expect(frame.TypeEvents); f.Gen != benchGen+1 || batchOf(f) != "@0 late" {
 			t.Errorf("generation %d: %s", f.Gen, batchOf(f))
 		}
+	})
+}
+
+// drainsAfter makes a runner drain after this time of its life. Its messages may take
+// a minute.
+func drainsAfter(d time.Duration) func(*runner.Config) {
+	return func(c *runner.Config) {
+		c.PingEvery, c.Longest, c.Deadline = time.Hour, time.Minute, time.Now().Add(d+time.Minute+20*time.Second)
+	}
+}
+
+// A draining runner has too little time left for a new call, which may take a minute.
+func TestADrainingRunnerBeginsNoCallAndGivesItBack(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("long", fromInbox)
+		time.Sleep(5*time.Minute - time.Second)
+		b.deliver("before", fromInbox)
+		time.Sleep(2 * time.Second)
+		b.deliver("after")
+		back := b.expect(frame.TypeReturn)
+		if back.Ticket != "ticket-after" || back.Gen != benchGen || back.Box != benchBox || back.NotAfter == 0 ||
+			string(back.Payload) != `{"jsonrpc":"2.0","id":1,"method":"ping"}` {
+			t.Errorf("got %+v back", back)
+		}
+		b.deliver("after") // the return was lost
+		b.expect(frame.TypeReturn)
+		b.deliver("note", func(f *frametest.Frame) { f.AckWithin = 0 })
+		b.deliver("claimed", fromInbox)
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.nothing()
+		equal(t, "executed", b.box.told(), []string{"deliver long", "deliver before"})
+		b.finishes("before")
+		b.runs()
+		b.ends("long", "end")
+		b.box.idleFrom(time.Now())
+		b.ack(b.expect(frame.TypeEvents))
+		b.soon(frame.TypeBye, time.Second)
+		b.deliver("later")
+		b.nothing()
+	}, drainsAfter(5*time.Minute))
+}
+
+// A runner that lives for 90 s would drain after 10 s. It drains after half of its life
+// instead, so that it does some work.
+func TestARunnerWithTooShortALifeDrainsAfterHalfOfIt(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		time.Sleep(40 * time.Second)
+		b.deliver("first", fromInbox)
+		time.Sleep(10 * time.Second)
+		b.deliver("second")
+		b.expect(frame.TypeReturn)
+		equal(t, "executed", b.box.told(), []string{"deliver first"})
+	}, drainsAfter(10*time.Second))
+}
+
+func TestHaltOfASessionReachesTheBoxWhichGoesOn(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		since := time.Now()
+		b.box.idleFrom(since)
+		b.send(frametest.Frame{Type: frame.TypeHalt, Session: "s1", By: "ada", In: 30_000})
+		commontest.SameIn(t, "the box was told", []string{"halt s1 ada 30s"}, b.box.told())
+		b.soon(frame.TypeBye, 3*time.Minute)
+		if idle := time.Since(since); idle < 2*time.Minute {
+			t.Errorf("said bye after %s", idle)
+		}
+	})
+}
+
+func TestBoxSleepsSoonAfterAllItsProcessesWereStopped(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.pass(20 * time.Second) // the runner knows that the box is busy
+		b.send(frametest.Frame{Type: frame.TypeHalt, By: "ada"})
+		commontest.SameIn(t, "the box was told", []string{"halt  ada 0s"}, b.box.told())
+		b.box.idleFrom(time.Now())
+		b.soon(frame.TypeBye, 2*time.Second)
+	})
+}
+
+// onRetiring runs a test with a runner that has one call in flight and is then told to
+// retire. Config.Retire ends Run's ctx, as it does in a real box.
+func onRetiring(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	var b *bench
+	onAwakeBench(t, func(started *bench) {
+		b = started
+		b.deliver("d1")
+		b.send(frametest.Frame{Type: frame.TypeDrain})
+		synctest.Wait()
+		hello := b.dialed()
+		commontest.EqualIn(t, "a hello names the definition", "one", hello.Digest)
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: hello.Link, Retire: true})
+		synctest.Wait()
+		test(b)
+	}, func(c *runner.Config) {
+		c.Digest, c.Retire = "one", func() { b.cancel(errors.New("retired")) }
+	})
+}
+
+func (b *bench) leaves() {
+	b.t.Helper()
+	b.box.idleFrom(time.Now())
+	bye := b.soon(frame.TypeBye, time.Second)
+	b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
+	b.returnedWith("")
+}
+
+func TestRetiringRunnerFinishesItsCallAndLeavesNewOnesToItsSuccessor(t *testing.T) {
+	onRetiring(t, func(b *bench) {
+		b.deliver("d2")
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.finishes("d1")
+		b.leaves()
+		equal(b.t, "executed", b.box.told(), []string{"deliver d1"})
+	})
+}
+
+// A call of minutes must not keep all other clients of the server waiting.
+func TestRetiringRunnerWithALongCallExecutesNewOnesAfterAWhile(t *testing.T) {
+	onRetiring(t, func(b *bench) {
+		b.soon(frame.TypeTaken, 2*time.Second)
+		time.Sleep(5 * time.Second)
+		b.emptyInbox()
+		b.deliver("d2")
+		b.runs()
+		b.finishes("d2")
+		b.runs()
+		b.finishes("d1")
+		b.leaves()
+		equal(b.t, "executed", b.box.told(), []string{"deliver d1", "deliver d2"})
+	})
+}
+
+func TestRetiringRunnerThatHasSaidByeDoesNotComeBack(t *testing.T) {
+	onRetiring(t, func(b *bench) {
+		b.finishes("d1")
+		b.box.idleFrom(time.Now())
+		bye := b.soon(frame.TypeBye, time.Second)
+		b.deliver("d2")
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.nothing()
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
+		b.returnedWith("")
+	})
+}
+
+func TestRunnerWithoutRetireGoesOn(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.send(frametest.Frame{Type: frame.TypeDrain})
+		hello := b.dialed()
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: hello.Link, Retire: true})
+		b.deliver("d1")
+		equal(b.t, "executed", b.box.told(), []string{"deliver d1"})
+		b.runs()
 	})
 }
