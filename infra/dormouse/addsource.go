@@ -40,7 +40,10 @@ func markCommand(args []string) []string {
 // resolve finds out which arguments are the name, the command, or one word that stands for a
 // server.
 func (c *addCommand) resolve() error {
-	words := slices.DeleteFunc(append([]string{c.Name}, c.Command...), func(word string) bool { return word == "" })
+	words := c.Command // an empty word is an argument of the server
+	if c.Name != "" {
+		words = append([]string{c.Name}, words...)
+	}
 	c.Name, c.Command = "", nil
 	at := slices.Index(words, behind)
 	switch {
