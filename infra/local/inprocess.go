@@ -208,6 +208,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 // forOneMachine sets the options of an endpoint that has no API Gateway in front.
 func (in *inprocess) forOneMachine(o *transport.Options) {
 	o.Admit, o.AnswerFirst, o.Limit = in.callers.admit, true, sockets.Home().Life
+	o.Outlive = func(work func(context.Context)) { in.work.Go(func() { work(in.ctx) }) }
 	if strings.HasPrefix(in.m.store, sqlite) {
 		o.Kept = &in.kept
 	}

@@ -115,8 +115,12 @@ func (l *Lines) tenantOf(id string) string {
 	return l.callers[id].tenant
 }
 
-// Observe takes an event that a function reports. It also removes secrets of servers from e.Why.
+// Observe takes an event that a function reports. It also removes secrets of servers from e.Why and e.Ended.
 func (l *Lines) Observe(e *observe.Event) {
+	for i, end := range e.Ended {
+		l.ended(end)
+		e.Ended[i].Why = l.Hide(end.Why)
+	}
 	switch e.Kind {
 	case observe.API:
 		if e.Refused {
@@ -135,9 +139,6 @@ func (l *Lines) Observe(e *observe.Event) {
 			l.to.Record(held)
 		}
 	case observe.Frame:
-		for _, end := range e.Ended {
-			l.ended(end)
-		}
 		if l.Trace != nil {
 			for _, trace := range e.Traces {
 				l.Trace(Event{Time: time.Now(), Kind: Stored, Name: e.Server, Session: string(e.Session), Trace: trace, Duration: e.Took})
@@ -170,6 +171,9 @@ func (l *Lines) request(of *observe.Event) {
 		}
 		l.ended(observe.Ended{Stream: of.Stream, Why: why})
 		return
+	}
+	if of.Stream != "" {
+		l.goesOn(of.Stream)
 	}
 	e := event(Call, of)
 	e.Unlisted = !l.Lists(e.Tenant, e.Name, of.Tool)

@@ -142,6 +142,13 @@ func TestLinesOfCalls(t *testing.T) {
 		wantEvents(t, r.events(),
 			because(time.Second, ""), Event{Kind: Frame, Name: "mine", Detail: "events", Duration: 2 * time.Millisecond},
 			because(5*time.Millisecond, "it died"), because(time.Minute, "late"))
+
+		// A request that continues a call reports it.
+		written(r.Lines, "request", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "4")...)
+		commontest.Equal(t, 1, r.Open())
+		written(r.Lines, "request", append(call, "duration_ms", int64(7), "outcome", "done", "stream", "4")...)
+		wantEvents(t, r.events(), because(7*time.Millisecond, ""))
+		commontest.Equal(t, 0, r.Open())
 	})
 }
 

@@ -22,6 +22,15 @@ func (l *Lines) later(stream storage.StreamID, e Event) {
 	l.open[stream] = e
 }
 
+// goesOn forgets a call that a new request of its client continues.
+func (l *Lines) goesOn(stream storage.StreamID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open[stream].Kind != "" {
+		delete(l.open, stream)
+	}
+}
+
 // Open returns how many open calls there are that no HTTP request waits for, such as calls over
 // WebSockets.
 func (l *Lines) Open() (n int) {

@@ -56,16 +56,16 @@ type Event struct {
 	Parent   string // the traceparent that the client sent
 	Protocol string // the protocol version in the client's header
 
-	Refused bool    // the request was refused, so no tool was called
-	Refusal string  // why the caller was refused: a code, or the kind of a limit
-	Caller  *Caller // of a tools/call or a refusal
-	Tool    string  // of a tools/call
-	Outcome string  // of a tools/call; if Tool is "", of the earlier call with this Stream
-	Stream  storage.StreamID
-	Why     string // why it failed or was refused, one line
-	Said    *Said  // bodies of a tools/call; nil for none
+	Refused bool             // the request was refused, so no tool was called
+	Refusal string           // why the caller was refused: a code, or the kind of a limit
+	Caller  *Caller          // of a tools/call or a refusal
+	Tool    string           // of a tools/call
+	Outcome string           // of a tools/call; if Tool is "", of the earlier call with this Stream
+	Stream  storage.StreamID // of an open call, or of one that an earlier request has begun
+	Why     string           // why it failed or was refused, one line
+	Said    *Said            // bodies of a tools/call; nil for none
 
-	Ended  []Ended  // calls whose last event is in the Frame, and for which no function waits
+	Ended  []Ended  // calls that have ended, and for whose end no request waits
 	Traces []string // of the requests in a Frame
 }
 

@@ -22,11 +22,16 @@ type called struct {
 	client  string           // the name that the client gave itself
 	tool    string           // "" if the request calls no tool
 	stream  storage.StreamID // stream of the call, "" if the call has no log
+	again   bool             // an earlier request has begun the call, and this one continues it
 	outcome string           // done or failed; "" if the end was not seen
 	why     string           // why the call failed; "" if the log line must not show the reason
 	parent  string           // traceparent of the client's span, "" for none
 	version string           // protocol version in the client's header, "" for none
 	said    observe.Said     // what the client and the server said, for auditors only
+
+	// rest waits for the answer of a call that goes on after the request; see exchange.outlive. nil: a
+	// later request, or what writes the events, reports the end.
+	rest func(ctx context.Context) (answer []byte, err error)
 }
 
 func (c *called) asks(msgs []wire.Message) {
@@ -142,6 +147,9 @@ func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err er
 	case e.Refusal != "":
 		e.Outcome, e.Why = observe.Refused, reason(problemOf(err).rpc.Message)
 	case c.outcome != "":
+		if c.again {
+			e.Stream = c.stream
+		}
 	case err != nil:
 		e.Outcome, e.Why = observe.Failed, reason(problemOf(err).rpc.Message)
 	case ctx.Err() != nil && c.stream == "":

@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -30,6 +32,7 @@ type logLine struct {
 	Refused                                               bool
 	Spent                                                 int
 	Caller                                                struct{ Server, Tenant, Principal, Key, Address string }
+	Ended                                                 []observe.Ended
 }
 
 func (w *world) lastLine() (line logLine) {
@@ -86,6 +89,33 @@ func TestLogLineOfALongCallHasTheStreamUntilItsEnd(t *testing.T) {
 			t.Errorf("%s, stream %q of %q", diff, ended.Stream, begun.Stream)
 		}
 	})
+}
+
+// A program that stays can follow a call whose client does not come back.
+func TestEndOfACallThatOutlivesItsRequestIsTold(t *testing.T) {
+	for name, call := range map[string]func(w *world){
+		"polls": func(w *world) { w.visit("quiet").call("look", "MCP-Protocol-Version", "2025-11-25") },
+		"leaves": func(w *world) {
+			q := w.visit("quiet").request("POST", callOf("look"))
+			ctx, leave := context.WithCancel(w.t.Context())
+			time.AfterFunc(time.Minute, leave)
+			w.do(q.WithContext(ctx))
+		},
+		"task": func(w *world) { w.becomes(tasking("look")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			modern(t, func(t *testing.T, w *world) {
+				w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
+				w.opts.Outlive = func(work func(context.Context)) { go work(t.Context()) }
+				call(w)
+				begun := w.lastLine()
+				commontest.Equal(t, "open", begun.Outcome)
+				w.backend.running.Wait()
+				synctest.Wait()
+				commontest.Same(t, []observe.Ended{{Stream: storage.StreamID(begun.Stream), Why: "x"}}, w.lastLine().Ended)
+			})
+		})
+	}
 }
 
 func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {

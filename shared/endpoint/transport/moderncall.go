@@ -171,7 +171,7 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 // requestState can send its request again, and the call goes on. server is serverInfo, nil if it is
 // not known.
 func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge.Turn) error {
-	m.x.called.stream = call.Stream()
+	m.x.called.stream, m.x.called.again = call.Stream(), m.req.State != ""
 	out := newReply(m)
 	if after, ok := m.after(call.Learned()); ok {
 		out.task = m.x.begun.Add(after)
@@ -185,6 +185,7 @@ func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge
 		return nil
 	}
 	if call.Keyed() { // the client of the call may come back for the answer
+		m.outlives(call)
 		if errors.Is(err, errLate) {
 			err = sessions.StillRunning()
 		}
@@ -198,6 +199,11 @@ func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge
 		}
 	}
 	return out.fail(err)
+}
+
+// outlives notes that a call goes on after this request.
+func (m modern) outlives(call *sessions.Call) {
+	m.x.called.rest = restOf(call, func(e storage.Event) []byte { return e.Raw })
 }
 
 // follow reads events until there is an answer: the server's answer, or questions for

@@ -75,10 +75,14 @@ func TestModernQuestionsOfOneCallComeTogether(t *testing.T) {
 		if first.status != 200 || !strings.Contains(first.body, want) {
 			t.Fatalf("got %s, want %s", first.body, want)
 		}
+		call := w.lastLine()
 		commontest.EqualIn(t, "asked after", 70*time.Millisecond, first.took)
 		got := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`,"q-2":{"role":"assistant"},"q-3":{"roots":[]},"q-9":{"extra":1}}`).request())
 		commontest.Equal(t, `{"jsonrpc":"2.0","id":"again","result":{"content":[],"resultType":"complete"}}`, got.body)
 		commontest.Same(t, []string{accept, `{"role":"assistant"}`, `{"roots":[]}`}, said)
+		if line := w.lastLine(); line.Outcome != "done" || line.Stream != call.Stream || call.Stream == "" {
+			t.Errorf("the last round logged %+v of %+v", line, call)
+		}
 	})
 }
 

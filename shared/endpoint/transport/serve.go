@@ -231,6 +231,7 @@ func (x *exchange) finish() {
 	fault := recover()
 	if fault == nil {
 		x.tell("")
+		x.outlive()
 		return
 	}
 	begun := x.status != 0

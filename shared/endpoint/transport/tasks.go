@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -58,6 +57,7 @@ func (m modern) create(out *reply, call *sessions.Call, server json.RawMessage) 
 	ref := bridge.TaskRef{Session: sessions.PinnedID(m.to.Caller), Stream: call.Stream(), Made: time.Now(), Abilities: m.req.Abilities()}
 	task := m.newTask(m.x.opts.Sealer.Seal(ref.Encode()), ref)
 	task.Server = server
+	m.outlives(call)
 	out.finish(wire.ResultResponse(m.req.ID, task.Created(m.clock(task))), 0)
 }
 
@@ -117,7 +117,8 @@ func (m modern) get(name string, ref bridge.TaskRef) (json.RawMessage, error) {
 		return nil, err
 	}
 	if n := len(call.Events); n > 0 && call.Events[n-1].Final {
-		m.x.called.said = observe.Said{Stream: ref.Stream, Response: call.Events[n-1].Raw}
+		m.x.called.stream, m.x.called.said.Stream = ref.Stream, ref.Stream
+		m.x.called.ends(call.Events[n-1].Raw, m.x.opts.ShowErrors)
 	}
 	now, poll := m.clock(task)
 	return task.Detailed(answered, now, poll), nil

@@ -106,6 +106,7 @@ func TestTaskIsMadeOfACallThatTakesLong(t *testing.T) {
 		w.after("slow", 10*time.Second)
 		begun := time.Now()
 		made := w.becomes(tasking("slow"))
+		call := w.lastLine()
 		commontest.EqualIn(t, "answered after", 1100*time.Millisecond, time.Since(begun))
 		if !made.CreatedAt.Equal(time.Now()) || made.TTLMs != (24*time.Hour).Milliseconds() || made.PollIntervalMs != 1000 {
 			t.Errorf("got %+v", made)
@@ -118,6 +119,9 @@ func TestTaskIsMadeOfACallThatTakesLong(t *testing.T) {
 		want := `{"content":[{"type":"text","text":"slow"}],"resultType":"complete"}`
 		if got.Status != "completed" || string(got.Result) != want || got.PollIntervalMs != 6000 {
 			t.Errorf("got %+v", got)
+		}
+		if line := w.lastLine(); line.Outcome != "done" || line.Stream != call.Stream || call.Stream == "" {
+			t.Errorf("the poll logged %+v of %+v", line, call)
 		}
 		commontest.EqualIn(t, "messages to the server", 1, len(w.backend.got))
 	})
