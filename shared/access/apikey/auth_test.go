@@ -30,7 +30,6 @@ func newRig(t *testing.T) *rig {
 	return &rig{t, storagetest.NewCounting(faulty), faulty}
 }
 
-// inBubble runs a test in fake time.
 func inBubble(t *testing.T, test func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newRig(t)) })
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// ofRole makes a key of a role for server s.
 func (r *rig) ofRole(role storage.Role) string {
 	r.t.Helper()
 	key, _, err := apikey.Create(r.t.Context(), r.count, apikey.Grant{Tenant: "acme", Principal: "alice", Servers: []string{"s"}, Role: role})

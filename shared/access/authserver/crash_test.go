@@ -59,8 +59,7 @@ type simCode struct {
 	over    bool // the last answer to the client said that its grant is over
 }
 
-// send posts to /token. The function may crash, and the answer may be lost after it was
-// sent.
+// send posts to /token. The function may crash, and the answer may be lost after it was sent.
 func (s *sim) send(c *simCode, f url.Values) {
 	s.in, s.after = 0, s.random.IntN(2) == 0
 	if s.random.IntN(2) == 0 {
@@ -94,8 +93,7 @@ func (s *sim) send(c *simCode, f url.Values) {
 	c.access, c.refresh = append(c.access, got["access_token"].(string)), got["refresh_token"].(string)
 }
 
-// grants counts the grants that a code became: all grants of its client, which has no
-// other code.
+// grants counts the grants that a code became: all grants of its client, which has no other code.
 func (s *sim) grants(c *simCode) (live, revoked int) {
 	all, err := s.store.Grants().List(s.t.Context(), "", "", 100)
 	commontest.OK(s.t, err)
@@ -135,7 +133,6 @@ func TestACrashLeavesNoGrantWithoutAHolder(t *testing.T) {
 	})
 }
 
-// crash simulates with the seeds from first on, before last.
 func crash(t *testing.T, open storetest.Open, first, last uint64) {
 	t.Helper()
 	for seed := first; seed < last; seed++ {

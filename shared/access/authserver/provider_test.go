@@ -112,8 +112,7 @@ func (i *idp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// login plays the provider's page: it returns the URL to which that page sends the user
-// back.
+// login plays the provider's page: it returns the URL to which that page sends the user back.
 func (i *idp) login(changes ...string) func(*url.URL) string {
 	return func(u *url.URL) string {
 		i.mu.Lock()
@@ -134,7 +133,6 @@ func (i *idp) site(t *testing.T, change func(*authserver.Config)) *site {
 	})
 }
 
-// arrival has a user of the provider sign in for a client, and returns the client's tokens.
 func (i *idp) arrival(t *testing.T, s *site) map[string]any {
 	t.Helper()
 	client := s.register(callback)

@@ -11,7 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// claude is the redirect URI of Claude's desktop program.
 const claude = "claude://claude.ai/mcp-auth-callback/sdk"
 
 func TestARegistrationKeepsWhatCanBeUsed(t *testing.T) {

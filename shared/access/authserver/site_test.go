@@ -31,7 +31,6 @@ func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 // at is the public URL of a site. Its sign-in takes any name.
 const at = "http://127.0.0.1:8787"
 
-// callback is the redirect URI of a test's client.
 const callback = "http://127.0.0.1:5000/cb"
 
 // site is an endpoint with a broker. A new broker serves each request, as in a function
@@ -192,8 +191,7 @@ func (s *site) post(path, body string) *reply {
 type browser struct {
 	*site
 	jar http.CookieJar
-	// outside answers requests to other hosts with the next URL; nil: the browser stops
-	// there.
+	// outside answers requests to other hosts with the next URL; nil: the browser stops there.
 	outside func(*url.URL) string
 }
 
@@ -240,7 +238,6 @@ func (s *site) refusal(q url.Values) string {
 	return to.Query().Get("error")
 }
 
-// wantPage checks that a request is refused with a page, and leads nowhere.
 func (s *site) wantPage(what string, res *reply) {
 	s.t.Helper()
 	if res.StatusCode != http.StatusBadRequest || res.Header.Get("Location") != "" {
@@ -328,7 +325,6 @@ func with(q url.Values, changes ...string) url.Values {
 	return q
 }
 
-// grant is the result of a whole sign-in.
 type grant struct {
 	client, code string
 	form         url.Values // the request that redeems the code
@@ -358,7 +354,6 @@ func (s *site) token(f url.Values) (int, map[string]any) {
 	return res.StatusCode, answer(s.t, res)
 }
 
-// granted posts to /token and returns the answer, which has to have tokens.
 func (s *site) granted(f url.Values) map[string]any {
 	s.t.Helper()
 	status, got := s.token(f)

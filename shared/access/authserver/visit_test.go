@@ -71,8 +71,7 @@ func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
 	})
 }
 
-// Otherwise a link to this endpoint could send a user who has just signed in to a foreign
-// page.
+// Otherwise a link to this endpoint could send a user who has just signed in to a foreign page.
 func TestAVisitLeadsToPagesOfThisEndpointOnly(t *testing.T) {
 	s := newSite(t, nil)
 	b := s.browser()

@@ -54,7 +54,6 @@ func TestMissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
 	})
 }
 
-// modernCall is a call of a client of 2026-07-28.
 func modernCall(s *site, who, capabilities, more string) reply {
 	body := `{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"list","arguments":{},` + more +
 		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":` + capabilities + `}}}`

@@ -28,7 +28,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// at is the public URL of a site.
 const at = "http://127.0.0.1:8787"
 
 // site is an endpoint with three servers. "issues" acts for its users at "github", by
@@ -108,7 +107,6 @@ func (s *site) endpoint() http.Handler {
 	})
 }
 
-// named authenticates callers by the name that they give as their token.
 type named struct{ apikey.Open }
 
 func (named) Authenticate(r *http.Request, _ string) (storage.Identity, error) {
@@ -228,13 +226,11 @@ func serve(h http.Handler, r *http.Request) (reply, []*http.Cookie) {
 	return reply{res.StatusCode, res.Header, w.Body.String()}, res.Cookies()
 }
 
-// call posts a message to the server issues as a principal.
 func (s *site) call(who, sessionID, body string, header map[string]string) reply {
 	s.t.Helper()
 	return s.callAt("issues", who, sessionID, body, header)
 }
 
-// calls is a call of a tool in a session of 2025-11-25.
 func (s *site) calls(who, sessionID string) reply {
 	s.t.Helper()
 	return s.call(who, sessionID, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"})
@@ -263,7 +259,6 @@ func (s *site) asleep() {
 	commontest.EqualIn(s.t, "calls that woke the box", 0, len(s.box.woken))
 }
 
-// hides asserts that no line of the log has one of these words.
 func (s *site) hides(words ...string) {
 	s.t.Helper()
 	for _, word := range words {
@@ -459,7 +454,6 @@ func (s *site) expireAt(provider, who string, until time.Time) {
 	commontest.OK(s.t, err)
 }
 
-// connect connects both third parties for a principal.
 func (s *site) connect(who string) {
 	s.t.Helper()
 	b := s.browser()

@@ -14,7 +14,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// costing returns units that cost an amount in US dollars.
 func costing(usd float64) meter.Units {
 	one := meter.Published().Cost(meter.Units{Requests: 1})
 	return meter.Units{Requests: usd / one}

@@ -25,7 +25,6 @@ type world struct {
 	file  string // limits of the servers file
 }
 
-// inTime runs a test in virtual time.
 func inTime(t *testing.T, file string, test func(t *testing.T, w *world)) {
 	t.Helper()
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) { test(t, newWorld(t, open, file)) })
@@ -46,7 +45,6 @@ func (w *world) instances(n int) (all []*quota.Limiter) {
 	return all
 }
 
-// fails sets the faults of the rows of limits and accounts.
 func (w *world) fails(how storagetest.Faults) {
 	w.store.Set("LoadValue", how)
 	w.store.Set("SaveValue", how)
@@ -350,15 +348,13 @@ func (w *world) end(c storage.Work) {
 	commontest.Check(w.t, err)
 }
 
-// One instance has a wrong clock. The others have right clocks: one stays, and new ones
-// come and go.
+// One instance has a wrong clock. The others have right clocks: one stays, and new ones come and go.
 func TestAClockThatIsWrongDoesNotRaiseALimit(t *testing.T) {
 	for _, ahead := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
 		inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
 			right, wrong := w.instance(), w.instance()
 			wrong.SkewForTest(ahead)
-			// One burst comes too early when the instances first see the time of the
-			// wrong clock.
+			// One burst comes too early when the instances first see the time of the wrong clock.
 			for minute, most := range []int{60 + 2*20 + 1, 61} {
 				passed := 0
 				for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(200 * time.Millisecond) {

@@ -1,6 +1,5 @@
 package resourceserver
 
-// SameHost is the redirect rule of the client that a server gets by default.
 var SameHost = sameHost
 
 // ParseKeys is for fuzzing, and so is Among.

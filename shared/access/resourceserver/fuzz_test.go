@@ -30,8 +30,7 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// The claims of a valid token may hold any text, because users choose some of
-// them.
+// The claims of a valid token may hold any text, because users choose some of them.
 func FuzzClaims(f *testing.F) {
 	f.Add(`{"aud":"https://mcp.example.com/one/mcp","sub":"ada","scope":"mcp","exp":99999999999}`)
 	f.Add(`{"aud":["https://mcp.example.com/one/mcp"],"sub":"ada","scp":["mcp"],"groups":{"a":1},"email":5,"exp":1e400}`)

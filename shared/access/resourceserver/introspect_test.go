@@ -123,8 +123,7 @@ func TestCredentialOfAConnectionIsNotTheToken(t *testing.T) {
 	})
 }
 
-// A request about several servers makes the package ask the issuer once, even if the
-// token is invalid.
+// A request about several servers makes the package ask the issuer once, even if the token is invalid.
 func TestATokenForNoGroupIsAskedAboutOnce(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.asking(t)

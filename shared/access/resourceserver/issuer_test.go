@@ -171,8 +171,7 @@ func public(id string, k crypto.Signer) map[string]any {
 	panic("no such key")
 }
 
-// claims returns the claims of a good token for server one, with changes; nil removes a
-// claim.
+// claims returns the claims of a good token for server one, with changes; nil removes a claim.
 func claims(changes map[string]any) jwt.MapClaims {
 	now := time.Now().Unix()
 	c := jwt.MapClaims{
@@ -206,7 +205,6 @@ func signedBy(t *testing.T, method jwt.SigningMethod, k any, id string, c jwt.Ma
 	return text
 }
 
-// server returns a fresh server that accepts the issuer's tokens.
 func (i *issuer) server(t *testing.T, change func(*resourceserver.Settings)) *resourceserver.ResourceServer {
 	t.Helper()
 	s := resourceserver.Settings{PublicURL: publicURL, Issuer: issuerURL}
@@ -241,7 +239,6 @@ func verify(s *resourceserver.ResourceServer, token string) (storage.Identity, e
 	return s.Verify(context.Background(), token, "one")
 }
 
-// taken checks that a token is good.
 func taken(t *testing.T, what string, s *resourceserver.ResourceServer, token string) {
 	t.Helper()
 	_, err := verify(s, token)

@@ -212,8 +212,7 @@ func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 	})
 }
 
-// Each token has one fault in its signature. Some are signed with a key of the
-// issuer.
+// Each token has one fault in its signature. Some are signed with a key of the issuer.
 func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		good := claims(nil)
@@ -313,8 +312,7 @@ func TestPrincipalsOfTwoIssuersAreTwo(t *testing.T) {
 				t.Errorf("%q is %q, as %q: %v", sub, who.Principal, other, err)
 			}
 			principals[who.Principal] = sub
-			// A subject that looks like the hash of another one does not become that
-			// principal.
+			// A subject that looks like the hash of another one does not become that principal.
 			named, err := verify(s, signed(t, claims(map[string]any{"sub": strings.TrimPrefix(who.Principal, "login.example:")}), nil))
 			if hashed := strings.HasPrefix(who.Principal, "login.example:#"); err != nil || hashed && named.Principal == who.Principal {
 				t.Errorf("%q is %q as well: %v", who.Principal, named.Principal, err)

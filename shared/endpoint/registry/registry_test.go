@@ -21,7 +21,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// published is a registry whose caller may use some servers.
 type published struct {
 	t *testing.T
 	registry.Registry
@@ -211,8 +210,7 @@ func (broken) Handshake(context.Context, string, string) (storage.Handshake, err
 	return storage.Handshake{}, storage.Unavailable
 }
 
-// The catalog and the cards are those of the drafts. A card has what the server has said, and
-// no list.
+// The catalog and the cards are those of the drafts. A card has what the server has said, and no list.
 func TestACardSaysHowToConnect(t *testing.T) {
 	const remote = `[{"type":"streamable-http","url":"https://mcp.example.com/weather/mcp","headers":[{"name":"Authorization","description":"An API key of mcp.example.com","value":"Bearer {key_mcp_example_com}","isRequired":true,"isSecret":true,` +
 		`"variables":{"key_mcp_example_com":{"description":"API key of mcp.example.com, from its operator","isRequired":true,"isSecret":true}}}]`

@@ -67,7 +67,6 @@ func (g *guarded) revoke(who string) {
 	}
 }
 
-// guard sets the authenticators that a fresh function would have.
 func (g *guarded) guard(o *transport.Options) {
 	o.Auth, o.Tickets = apikey.NewKeys(g.count), apikey.NewTickets(g.count)
 }
@@ -163,7 +162,6 @@ func (v victim) stolen() map[string]func() *http.Request {
 	}
 }
 
-// anew returns the requests that need only the right to the server.
 func anew() map[string]func() *http.Request {
 	return map[string]func() *http.Request{
 		"POST initialize": func() *http.Request { return request("POST", "/pushy/mcp", initialize) },
@@ -311,7 +309,6 @@ func (g *guarded) quiet(what, writes string) {
 	commontest.EqualIn(g.t, what+", pushed", 0, len(g.pushes)+len(g.api.got)+len(g.api.gone))
 }
 
-// socketSession is a session of the owner over a connection.
 func (g *guarded) socketSession(conn string) (id string) {
 	g.t.Helper()
 	if status, _, body := g.connect(conn, "server=pushy&event-ids=1", "Authorization", g.keys["owner"]); status != 200 {
@@ -457,7 +454,6 @@ func (l letsIn) Members(r *http.Request, _ string, servers []string) (map[string
 	return apikey.EachServer(l, r, servers)
 }
 
-// issued has the ticket that was issued last.
 type issued struct {
 	transport.Tickets
 	who storage.Identity

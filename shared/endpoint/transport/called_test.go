@@ -71,8 +71,7 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 	}
 }
 
-// The server ends the response before the call has ended, and the client polls for the
-// result.
+// The server ends the response before the call has ended, and the client polls for the result.
 func TestLogLineOfALongCallHasTheStreamUntilItsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
@@ -131,8 +130,7 @@ func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
 	})
 }
 
-// The operator reads in the terminal what a client behind the proxy is told, and why a key is no
-// good.
+// The operator reads in the terminal what a client behind the proxy is told, and why a key is no good.
 func TestLogLineOfARefusalSaysWhatToDo(t *testing.T) {
 	const unserved, unknown = "mcp.example.com is not served: start with --public-url https://mcp.example.com", "this API key is unknown; send a valid key"
 	for why, host := range map[string]string{unserved: "mcp.example.com", unknown: "localhost"} {
@@ -240,7 +238,6 @@ func TestLogLineOfACallBeyondALimitSaysSo(t *testing.T) {
 	})
 }
 
-// told is a meter that remembers the accounts it was given.
 type told struct{ all []storage.Account }
 
 func (m *told) Spent(a storage.Account) storage.Spent {

@@ -63,7 +63,6 @@ func eraStreams(t *testing.T, version string, look func(name string, early bool,
 	})
 }
 
-// firstMessage returns the id of the first event with a message.
 func firstMessage(t *testing.T, a *answer) string {
 	t.Helper()
 	for _, e := range a.events(t) {

@@ -102,7 +102,6 @@ func TestFirstCallOfAnUnconnectedUserWakesNothing(t *testing.T) {
 	})
 }
 
-// unconnectedUser has nothing at any third party.
 type unconnectedUser struct{}
 
 func (unconnectedUser) Secrets(_ context.Context, want storage.Needs) (map[string]storage.Secret, error) {

@@ -110,8 +110,7 @@ func TestAListOverAWebSocketStartsNoProcessOfItsOwnKind(t *testing.T) {
 	})
 }
 
-// A client must not keep what it discovers while a server is not known yet: its extensions are
-// missing.
+// A client must not keep what it discovers while a server is not known yet: its extensions are missing.
 func TestDiscoveryOfAGroupIsKeptOnceItIsWhole(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		ttl := func() string {
@@ -124,8 +123,7 @@ func TestDiscoveryOfAGroupIsKeptOnceItIsWhole(t *testing.T) {
 	})
 }
 
-// A method of an extension goes to the server that it names, or to the only one that has the
-// extension.
+// A method of an extension goes to the server that it names, or to the only one that has the extension.
 func TestMethodsOfExtensionsAtAGroup(t *testing.T) {
 	two := `the request names none of the servers that may have the method skills/get: s1, s2; send it to the address of one of them, such as /s1/mcp`
 	for _, tt := range []struct{ method, params, got, answer string }{

@@ -22,9 +22,8 @@ var listKinds = map[string]string{
 	"resources/list": `{"resources":[{"uri":"a:b","name":"r"}]}`, "resources/templates/list": `{"resourceTemplates":[{"uriTemplate":"a:{b}","name":"r"}]}`,
 }
 
-// busyGroup runs a test with three servers that no record knows. Like processes, they refuse
-// a request whose id is that of another request in flight of the same session. An answer takes
-// a second.
+// busyGroup runs a test with three servers that no record knows. Like processes, they refuse a request
+// whose id is that of another request in flight of the same session. An answer takes a second.
 func busyGroup(t *testing.T, test func(t *testing.T, w *world)) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
 		w.change(func(s *sessions.Server) { s.Digest = "new " + s.Name })

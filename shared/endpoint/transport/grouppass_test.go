@@ -86,8 +86,7 @@ func (w *world) listensTo(notifications string) *conn {
 	return c
 }
 
-// pushedBy sends a message outside of requests, in the session of the modern client at a
-// server.
+// pushedBy sends a message outside of requests, in the session of the modern client at a server.
 func (w *world) pushedBy(server, raw string) {
 	w.t.Helper()
 	s, _ := w.opts.Servers(server)

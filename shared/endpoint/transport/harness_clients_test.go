@@ -48,7 +48,6 @@ func (w *world) greet(path string, headers ...string) *client {
 	return c
 }
 
-// visit opens a session of a server.
 func (w *world) visit(server string) *client {
 	w.t.Helper()
 	return w.visitAt("/" + server + "/mcp")
@@ -96,7 +95,6 @@ func (c *client) listen(last string) *conn {
 	return c.w.begin(c.request("GET", "", lastEventIs, last))
 }
 
-// push appends to the standalone stream of the session.
 func (c *client) push(text string) {
 	c.w.t.Helper()
 	c.w.outside(storage.ID(c.session)).say(text)
@@ -256,8 +254,7 @@ func (w *world) function() *transport.Socket {
 	return w.newSocket(func(id storage.ID) { w.pushes = append(w.pushes, id) })
 }
 
-// invoke serves one event of the API by a function, and then the pushes that this function
-// asks for.
+// invoke serves one event of the API by a function, and then the pushes that this function asks for.
 func (w *world) invoke(serve func(*transport.Socket)) {
 	w.t.Helper()
 	var owed []storage.ID
@@ -268,15 +265,12 @@ func (w *world) invoke(serve func(*transport.Socket)) {
 	}
 }
 
-// connect asks for a connection; headers are pairs.
 func (w *world) connect(conn, query string, headers ...string) (status int, protocol, body string) {
 	w.t.Helper()
 	status, protocol, raw := w.function().Connect(w.t.Context(), conn, request("GET", "/local?"+query, "", headers...))
 	return status, protocol, string(raw)
 }
 
-// send sends a message and returns the reply. All messages that it causes have been pushed
-// by then.
 func (w *world) send(conn, data string) string {
 	w.t.Helper()
 	reply := w.function().Message(w.t.Context(), conn, []byte(data))
@@ -302,7 +296,6 @@ func (w *world) openSocket(conn string) storage.ID {
 	return storage.ID(id)
 }
 
-// link is a client of a WebSocket, which gets the pushes that it needs.
 type link struct {
 	*api
 	w       *world
@@ -338,7 +331,6 @@ func (l *link) open() *link {
 	return l
 }
 
-// send sends a message.
 func (l *link) send(raw string) {
 	l.w.t.Helper()
 	l.w.invoke(func(k *transport.Socket) {
@@ -356,7 +348,6 @@ func (l *link) say(raw string) []string {
 	return l.heard()
 }
 
-// heard returns what the client has got over its connections since the last call.
 func (l *link) heard() (all []string) {
 	for _, conn := range l.conns {
 		all = append(all, l.take(conn)...)

@@ -181,8 +181,7 @@ func (r run) write(b storage.Batch) {
 	}
 }
 
-// pause writes an event that ends the response to every reader of the stream, with this
-// retry.
+// pause writes an event that ends the response to every reader of the stream, with this retry.
 func (r run) pause(raw string, retry time.Duration) {
 	r.write(storage.Batch{Retry: retry, Events: [][]byte{[]byte(raw)}})
 }
@@ -208,7 +207,6 @@ func (r run) asks(id, question string) {
 	r.append(`{"jsonrpc":"2.0","id":"`+id+`",`+question+`}`, false)
 }
 
-// heard waits for the answer to a question without a limit. The end of the test ends the tool too.
 func (r run) heard(id string) (answer string) {
 	b := r.w.backend
 	b.mu.Lock()
@@ -242,7 +240,6 @@ func said(text string) string {
 	return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + text + `"}}`
 }
 
-// resultOf returns the server's response to request 1.
 func resultOf(result string) string { return `{"jsonrpc":"2.0","id":1,"result":` + result + `}` }
 
 func callOf(tool string) string {

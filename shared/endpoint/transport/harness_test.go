@@ -27,9 +27,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// world is everything that outlives a request: the store, the servers and the WebSocket API.
-// Nothing else stays in memory. Each request is served by a handler and a host that were made for
-// it.
+// world is everything that outlives a request: the store, the servers and the WebSocket API. Nothing
+// else stays in memory. Each request is served by a handler and a host that were made for it.
 type world struct {
 	t       *testing.T
 	store   storage.Store // of the test and of the servers
@@ -107,7 +106,6 @@ func (w *world) change(how func(s *sessions.Server)) {
 	}
 }
 
-// handshake replaces the record of the server "known".
 func (w *world) handshake(t *testing.T, result string) {
 	t.Helper()
 	h := storage.Handshake{Digest: storage.RecordFor("tenant", "known"), Version: wire.V20251125, Result: json.RawMessage(result)}
@@ -138,7 +136,6 @@ func (principal) ConfirmMembers(_ context.Context, _, _ string, servers []string
 	return servers, nil
 }
 
-// count counts what later requests call of the store.
 func (w *world) count() *storagetest.Counting {
 	counting := storagetest.NewCounting(w.served)
 	w.served = counting
@@ -175,8 +172,7 @@ func (w *world) down(methods ...string) {
 	w.fail(func(func() error) error { return errDown }, methods...)
 }
 
-// deaf makes methods fail as down does, but the store does their work: only the answer is
-// lost.
+// deaf makes methods fail as down does, but the store does their work: only the answer is lost.
 func (w *world) deaf(methods ...string) {
 	w.fail(func(do func() error) error { _ = do(); return errDown }, methods...)
 }
@@ -221,7 +217,6 @@ type flush struct {
 	text string
 }
 
-// do serves a request.
 func (w *world) do(r *http.Request) *answer {
 	w.t.Helper()
 	c, serve := w.prepare(r)
@@ -289,7 +284,6 @@ func (c *conn) leave() *answer {
 	return c.gone()
 }
 
-// gone closes the connection.
 func (c *conn) gone() *answer {
 	c.cut()
 	return c.end()
@@ -381,8 +375,7 @@ func (a *answer) events(t *testing.T) []wire.SSE {
 	}
 }
 
-// datas returns the messages of an event stream. It leaves out events that only carry an
-// id.
+// datas returns the messages of an event stream. It leaves out events that only carry an id.
 func (a *answer) datas(t *testing.T) []string {
 	t.Helper()
 	var out []string

@@ -63,8 +63,7 @@ func ladder(session string) []rung {
 	}
 }
 
-// a client can read every refusal. No request that is refused reaches the
-// server.
+// a client can read every refusal. No request that is refused reaches the server.
 func TestEachRungBeatsAllThatAreBelowIt(t *testing.T) {
 	w := newWorld(t)
 	w.opts.MaxBody = 1000

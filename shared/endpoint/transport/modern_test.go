@@ -65,7 +65,6 @@ func (a ask) request() *http.Request {
 	return request("POST", cmp.Or(a.path, "/"+cmp.Or(a.server, "quiet")+"/mcp"), body, append(headers, a.headers...)...)
 }
 
-// at is the same request at another server.
 func (a ask) at(server string) ask { a.server = server; return a }
 
 func toolCall(tool string) ask {

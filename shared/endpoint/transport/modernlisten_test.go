@@ -13,8 +13,7 @@ import (
 
 const listenable = `{"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true,"listChanged":true}},"serverInfo":{"name":"srv","version":"1"}}`
 
-// listening is a modern client's request for notifications of changes at the server
-// "known".
+// listening is a modern client's request for notifications of changes at the server "known".
 func listening(filter string) ask {
 	return ask{server: "known", id: "41", method: "subscriptions/listen", params: `"notifications":` + filter}
 }

@@ -23,7 +23,6 @@ const (
 	accept  = `{"action":"accept","content":{"name":"ada"}}`
 )
 
-// asking is a request of a client with all capabilities.
 func asking(tool string) ask { a := toolCall(tool); a.caps = allCaps; return a }
 
 // rounds holds what a client carries from one round to the next.
@@ -120,7 +119,6 @@ func TestModernCallGoesOnOverSeveralRounds(t *testing.T) {
 	})
 }
 
-// elicits adds a tool that asks for a name, and returns the answer.
 func (w *world) elicits() {
 	w.backend.tool("asks", func(r run) {
 		r.asks("q-1", elicit)
@@ -128,7 +126,6 @@ func (w *world) elicits() {
 	})
 }
 
-// answered is a retry that answers the question of elicits.
 func answered(asked rounds, answer string) *http.Request {
 	return asking("asks").retry(asked, `{"q-1":`+answer+`}`).request()
 }

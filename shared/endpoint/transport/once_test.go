@@ -203,7 +203,6 @@ func TestAClientOf2026ThatGoesDoesNotCancelACallWithAKey(t *testing.T) {
 	})
 }
 
-// paying is a call of 2026-07-28 with a key.
 func paying(key string, headers ...string) ask {
 	return ask{path: "/s0/mcp", method: "tools/call", params: `"name":"pay","arguments":{}`, headers: append(headers, "Idempotency-Key", key)}
 }

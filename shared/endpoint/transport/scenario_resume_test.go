@@ -9,9 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// C-34, C-43: a client comes back while its old connection is still open. Both responses
-// read the log, so each gets every event after its cursor once. The old one ends when the
-// request does.
+// C-34, C-43: a client comes back while its old connection is still open. Both responses read the log,
+// so each gets every event after its cursor once. The old one ends when the request does.
 func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		proceed := make(chan struct{})
@@ -36,9 +35,8 @@ func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
 	})
 }
 
-// C-12, C-13, R-30: a stream may not exist, not yet or no longer, or may belong
-// to another session. Its response is an event stream that ends at once, so that no client
-// asks in a loop or waits.
+// C-12, C-13, R-30: a stream may not exist, not yet or no longer, or may belong to another session. Its
+// response is an event stream that ends at once, so that no client asks in a loop or waits.
 func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		mine, other := w.visit("quiet"), w.visit("quiet")

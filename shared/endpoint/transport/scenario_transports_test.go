@@ -35,8 +35,7 @@ const (
 	lastEventIs = "Last-Event-ID"
 )
 
-// ways is the whole of the routing: the clients of every protocol version use one family
-// of paths.
+// ways is the whole of the routing: the clients of every protocol version use one family of paths.
 var ways = map[string]way{
 	"POST initialize: a session of Streamable HTTP": {"POST", "/pushy/mcp", nil, initialize, 200, `"id":0,"result"`, ""},
 	"POST initialize with the header of a version":  {"POST", "/pushy/mcp", []string{versionIs, "2024-11-05"}, initialize, 200, `"id":0,"result"`, ""},
@@ -148,9 +147,8 @@ func everyWay(t *testing.T, origin string, look func(name string, w way, a *answ
 	})
 }
 
-// C-45 to C-51, C-53: the method, the path and the headers decide how a request is served.
-// A request that fits none gets an error that names what exists. A page that may call may
-// read every answer.
+// C-45 to C-51, C-53: the method, the path and the headers decide how a request is served. A request
+// that fits none gets an error that names what exists. A page that may call may read every answer.
 func TestEveryGenerationFindsItsPlaceOnOneFamilyOfPaths(t *testing.T) {
 	const page = "http://localhost"
 	everyWay(t, page, func(name string, w way, a *answer) {

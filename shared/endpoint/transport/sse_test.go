@@ -127,9 +127,8 @@ func TestSSEClientThatForgetsItsSessionNeedNotInitialize(t *testing.T) {
 	})
 }
 
-// go-sdk's client asks for the modern era before it sends initialize. It gets the refusal
-// on the stream, like any answer. If the POST were refused, the client would end its
-// connection.
+// go-sdk's client asks for the modern era before it sends initialize. It gets the refusal on the
+// stream, like any answer. If the POST were refused, the client would end its connection.
 func TestSSEClientThatAsksForTheModernEraIsToldTheVersions(t *testing.T) {
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`
 	bubble(t, func(t *testing.T, w *world) {

@@ -20,10 +20,8 @@ const (
 	needsTasks  = `"data":{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
 )
 
-// tasking is a call of a client that knows tasks.
 func tasking(tool string) ask { a := toolCall(tool); a.caps = taskCaps; return a }
 
-// taskAsking is a call of a client that knows tasks and can be asked.
 func taskAsking(tool string) ask { a := toolCall(tool); a.caps = taskAskCaps; return a }
 
 type task struct {
@@ -48,7 +46,6 @@ func taskOf(t *testing.T, raw json.RawMessage) task {
 	return out
 }
 
-// becomes makes a call that becomes a task, and returns the task.
 func (w *world) becomes(a ask) task {
 	w.t.Helper()
 	got := w.do(a.request())
@@ -82,8 +79,7 @@ func (w *world) acked(a ask) {
 	}
 }
 
-// lists has the client list its tools: the keys of support, with their values as
-// execution.taskSupport.
+// lists has the client list its tools: the keys of support, with their values as execution.taskSupport.
 func (w *world) lists(support map[string]string) {
 	w.t.Helper()
 	var tools []string
@@ -484,7 +480,6 @@ func TestTaskUpdateIsRead(t *testing.T) {
 	})
 }
 
-// hearsOf is the request of a client that listens to tasks.
 func hearsOf(names string, rest string) ask {
 	return ask{method: "subscriptions/listen", id: "41", caps: taskAskCaps, server: "known", params: `"notifications":{"taskIds":` + names + rest + `}`}
 }

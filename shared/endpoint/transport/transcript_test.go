@@ -54,7 +54,6 @@ func TestTranscripts(t *testing.T) {
 
 var _ = flag.Bool("update", false, "write what was answered into the transcripts")
 
-// tell sends the requests of a story and returns them with their responses.
 func tell(t *testing.T, w *world, files []txtar.File) (told []txtar.File) {
 	storyTools(w)
 	w.opts.Sealer = newSealer(t)
@@ -91,7 +90,6 @@ func storyTools(w *world) {
 	})
 }
 
-// story sends a request as its Story headers say.
 func (w *world) story(text string) *answer {
 	head, body, _ := strings.Cut(text, "\n\n")
 	body = strings.TrimSuffix(body, "\n")

@@ -45,7 +45,6 @@ func (accepted) Check(context.Context) (sessions.Status, error) {
 	return sessions.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
-// world is a store with a group of the servers a and b.
 type world struct {
 	t     *testing.T
 	store storage.Store
@@ -53,7 +52,6 @@ type world struct {
 	group *aggregate.Group
 }
 
-// grouped runs a test in fake time with a group over a transport.
 func grouped(t *testing.T, over storage.Transport, change func(*aggregate.Config), test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

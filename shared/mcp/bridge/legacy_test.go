@@ -14,7 +14,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// plainClient declares the capabilities of a legacy client.
 const plainClient = `{"protocolVersion":"2025-06-18","capabilities":{"roots":{"listChanged":true},"sampling":{},"elicitation":{},"tasks":{},"x":[1.0]},"clientInfo":{"name":"<c>","version":"1"}}`
 
 func TestAModernServerIsToldOfTheClientWithEachRequest(t *testing.T) {

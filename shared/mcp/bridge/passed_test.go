@@ -93,7 +93,6 @@ func TestAnswerThatComesBeforeItsQuestionIsGivenOnce(t *testing.T) {
 	commontest.SameIn(t, "asked", map[string]bool{"zip": true, "city": true}, keysOf(t, turn.Required("s")))
 }
 
-// ended returns the response of a modern server to a request whose id inside is "s".
 func ended(result string) storage.Event {
 	return storage.Event{Index: 1, Final: true, Raw: []byte(`{"jsonrpc":"2.0","id":"s","result":` + result + `}`)}
 }

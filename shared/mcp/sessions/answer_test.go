@@ -15,7 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// asking is a backend that notes the answers it gets.
 type asking struct {
 	nobody
 	got *[]string

@@ -12,9 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// The function that finds a box lost writes the ends of all requests of a body in one
-// batch, and their ids in one record. So a body must not have more requests than both can
-// hold.
+// The function that finds a box lost writes the ends of all requests of a body in one batch, and their
+// ids in one record. So a body must not have more requests than both can hold.
 func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
 	request := func(id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/list"}` }
 	many := func(n int, message func(i int) string) string {
@@ -73,8 +72,7 @@ func TestAnInitializeThatIsTooLongOpensNoSession(t *testing.T) {
 	}
 }
 
-// The store writes a session's record as a whole, so the data that a client adds to it is
-// bounded.
+// The store writes a session's record as a whole, so the data that a client adds to it is bounded.
 func TestWhatASessionRemembersIsBounded(t *testing.T) {
 	h, store, id := listening(t)
 	send := func(method, params string) {

@@ -13,7 +13,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// nobody is a backend that does nothing.
 type nobody struct{}
 
 func (nobody) Deliver(context.Context, sessions.Delivery, storage.Box) (sessions.Tracker, error) {

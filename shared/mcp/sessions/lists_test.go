@@ -78,8 +78,6 @@ func httpCaller() sessions.Caller {
 	return c
 }
 
-// superset is the capabilities of the client that a process sees in the place of modern
-// clients.
 const superset = `{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
 const askTools = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
@@ -232,8 +230,7 @@ func (l *lister) box(t *testing.T, change func(*storage.Box)) {
 	commontest.OK(t, err)
 }
 
-// announcing stores a handshake. announces says whether the server announces changes of
-// its lists.
+// announcing stores a handshake. announces says whether the server announces changes of its lists.
 func (l *lister) announcing(t *testing.T, announces string) {
 	t.Helper()
 	commontest.OK(t, l.store.SaveHandshake(t.Context(), storage.Handshake{

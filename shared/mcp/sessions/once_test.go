@@ -13,8 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// refusing fails the first call of a tool: as a gate, or as a backend that has the message
-// by then.
+// refusing fails the first call of a tool: as a gate, or as a backend that has the message by then.
 type refusing struct {
 	took
 	backend, gate *error

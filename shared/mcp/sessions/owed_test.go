@@ -11,7 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// forgetful is a store whose log has no events left.
 type forgetful struct{ storage.Store }
 
 func (forgetful) Read(ctx context.Context, _ storage.ID, _ storage.StreamID, _ storage.Index, _ int) (storage.Page, error) {

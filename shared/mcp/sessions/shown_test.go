@@ -18,8 +18,7 @@ const (
 	visibleList = `{"x": 1, "tools":[{"name":"read","n":1.0},{"name":"write_b"},{"n":2}]}`
 )
 
-// seesSome returns the caller with a filter that denies the tools write_*, except
-// write_b.
+// seesSome returns the caller with a filter that denies the tools write_*, except write_b.
 func seesSome(c sessions.Caller) sessions.Caller {
 	c.Tools = storage.ToolFilter{Allow: []string{"write_b"}, Deny: []string{"write_*"}}
 	return c

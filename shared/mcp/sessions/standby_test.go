@@ -15,7 +15,6 @@ import (
 // keepAlive is how often an endpoint calls Next while no events come.
 const keepAlive = 15 * time.Second
 
-// open opens a GET, makes its first look, and does not wait.
 func open(t *testing.T, h *sessions.Manager, id storage.ID, last string) *sessions.Call {
 	t.Helper()
 	call, err := h.Resume(t.Context(), someone, id, last)
@@ -176,9 +175,8 @@ func same(t *testing.T, what string, got, want any) {
 	commontest.SameIn(t, what, want, got)
 }
 
-// The program that held a listener's place was killed, and said nothing. The one that was
-// started after it gives the place to the next listener, however long the other one could
-// have held it.
+// The program that held a listener's place was killed, and said nothing. The one that was started after
+// it gives the place to the next listener, however long the other one could have held it.
 func TestAPlaceOfAnEarlierRunIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)

@@ -17,7 +17,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// took is a backend that keeps its deliveries.
 type took struct {
 	nobody
 	mu         *sync.Mutex
@@ -132,7 +131,6 @@ func TestModernRequestsOfOnePrincipalShareASession(t *testing.T) {
 	}
 }
 
-// moved returns which deliveries are the first with another configuration of the server.
 func (b took) moved() (all []bool) {
 	for _, d := range *b.deliveries {
 		all = append(all, d.Moved)

@@ -23,9 +23,8 @@ func (u *unwritable) Writable(context.Context) error {
 	return nil
 }
 
-// TestNothingIsExecutedWhoseAnswerCouldNotBeStored: Manager sends a message for an awake box
-// without a write before it. Without the check, a full disk would show only when the
-// answer comes.
+// TestNothingIsExecutedWhoseAnswerCouldNotBeStored: Manager sends a message for an awake box without a
+// write before it. Without the check, a full disk would show only when the answer comes.
 func TestNothingIsExecutedWhoseAnswerCouldNotBeStored(t *testing.T) {
 	_, memory, id := listening(t)
 	disk, backend := &unwritable{Store: memory}, newTook()
