@@ -34,25 +34,6 @@ func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
 	})
 }
 
-// C-65: a WebSocket client needs no other connection. Pings, which wake nothing, keep the
-// connection open, and the answer may come over it an hour later.
-func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.asks(elicit)
-		p := transports["WebSocket"](w, "pushy")
-		p.say(callOf("ask"))
-		p.heard()
-		for range 7 { // each ping comes within the ten minutes that API Gateway gives a silent connection
-			time.Sleep(9 * time.Minute)
-			p.say(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
-			commontest.Same(t, []string{`{"jsonrpc":"2.0","id":"p","result":{}}`}, p.heard())
-		}
-		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
-		p.say(answer)
-		commontest.Same(t, []string{resultOf(`{"heard":` + answer + `}`)}, p.heard())
-	})
-}
-
 // C-61, C-63, C-64: the server gets the client's answer byte for byte: the user accepts,
 // declines or cancels, or the client sends an error.
 func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
@@ -90,21 +71,6 @@ func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
 		close(proceed)
 		commontest.SameIn(t, "the other call", []string{said("beside"), resultOf(`{}`)}, beside.end().datas(t))
 		commontest.EqualIn(t, "events of the listener", 0, len(listener.leave().datas(t)))
-	})
-}
-
-// C-63: a client cancels a call while its question is open. The cancel reaches the server.
-func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
-	parties(t, "pushy", func(t *testing.T, w *world, p party) {
-		w.asks(elicit)
-		p.say(callOf("ask"))
-		p.heard()
-		const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"enough"}}`
-		p.say(cancel)
-		all := w.sent(p.id())
-		commontest.EqualIn(t, "the server got last", cancel, string(all[len(all)-1].Raw))
-		p.say(`{"jsonrpc":"2.0","id":"q-1","result":{"action":"cancel"}}`) // the tool goes on
-		p.heard()
 	})
 }
 

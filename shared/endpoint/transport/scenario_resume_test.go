@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -65,6 +67,34 @@ func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 		time.Sleep(25 * time.Hour)
 		if a := mine.get(id(expired)); a.status != http.StatusOK || len(a.datas(t)) != 0 || a.took != 0 {
 			t.Errorf("expired: held for %s with %s", a.took, a.body)
+		}
+	})
+}
+
+// C-32: two POSTs have the same id: of two sessions, or of one session one after the
+// other. Each gets its own response, also when it is resumed later.
+func TestCallsWithTheSameIDKeepTheirOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("mirror", func(r run) {
+			word, _ := wire.String(wire.Lookup([]byte(r.raw), "params", "arguments", "word"))
+			r.say(word)
+			time.Sleep(2 * time.Second) // calls overlap
+			r.end(`{"word":"` + word + `"}`)
+		})
+		mirrored := func(word string) string {
+			return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mirror","arguments":{"word":"` + word + `"}}}`
+		}
+		a, b := w.visit("quiet"), w.visit("quiet")
+		one, two := a.w.begin(a.request("POST", mirrored("a"))), b.w.begin(b.request("POST", mirrored("b")))
+		first, second := one.end(), two.end()
+		third := a.post(mirrored("c"))
+		for word, x := range map[string]struct {
+			v *client
+			a *answer
+		}{"a": {a, first}, "b": {b, second}, "c": {a, third}} {
+			want := []string{said(word), resultOf(`{"word":"` + word + `"}`)}
+			commontest.SameIn(t, word, want, x.a.datas(t))
+			commontest.SameIn(t, word+", taken up", want, x.v.get(x.a.events(t)[0].ID).datas(t))
 		}
 	})
 }

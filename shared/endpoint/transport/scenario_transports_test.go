@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,40 +168,6 @@ func TestPageOfElsewhereIsRefusedOnEveryPath(t *testing.T) {
 	everyWay(t, "https://evil.example", func(name string, _ way, a *answer) {
 		if a.status != http.StatusForbidden || a.header.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("%s: got %d %v", name, a.status, a.header)
-		}
-	})
-}
-
-// C-52: one principal has a session of each transport on one server, with the same ids of
-// requests and questions at the same time. Each client hears only its own messages.
-func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.awake("pushy")
-		w.backend.tool("ask", func(r run) {
-			r.say("begun " + string(r.session))
-			r.end(`{"heard":` + r.ask("q-1", elicit) + `}`)
-		})
-		w.backend.tool("other", func(r run) { r.end(`{"of":"` + string(r.session) + `"}`) })
-		all := map[string]party{}
-		for over, open := range transports {
-			all[over] = open(w, "pushy")
-		}
-		for over, p := range all {
-			p.say(callOf("ask"))
-			want := []string{said("begun " + p.id()), `{"jsonrpc":"2.0","id":"q-1",` + elicit + `}`}
-			commontest.SameIn(t, over, want, p.heard())
-		}
-		answer := func(p party) string { return `{"jsonrpc":"2.0","id":"q-1","result":{"i am":"` + p.id() + `"}}` }
-		for over, p := range all {
-			p.say(strings.Replace(callOf("other"), `"id":1`, `"id":2`, 1))
-			p.say(answer(p))
-			got := p.heard()
-			slices.Sort(got) // over Streamable HTTP there are two responses
-			want := []string{resultOf(`{"heard":` + answer(p) + `}`), `{"jsonrpc":"2.0","id":2,"result":{"of":"` + p.id() + `"}}`}
-			commontest.SameIn(t, over, want, got)
-		}
-		for over, p := range all {
-			commontest.EqualIn(t, over+": messages when others were answered", 0, len(p.heard()))
 		}
 	})
 }
