@@ -323,7 +323,6 @@ func TestPlaceIsRead(t *testing.T) {
 // asked is an S3 that only records the URL of a request.
 type asked struct{ url string }
 
-// RoundTrip implements http.RoundTripper.
 func (a *asked) RoundTrip(r *http.Request) (*http.Response, error) {
 	a.url = r.URL.String()
 	return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: r}, nil

@@ -17,7 +17,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// textOf is the text of a tool's result.
 func textOf(t testing.TB, response string) string {
 	t.Helper()
 	var r struct {

@@ -121,7 +121,6 @@ func nativePrices() []price {
 	}
 }
 
-// socketing opens a connection with a session.
 func socketing(w *world, _ legacy, s *spent) {
 	k := w.socket()
 	k.send(w.t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
@@ -139,7 +138,6 @@ func (w *world) executed() {
 	}
 }
 
-// counts executes the operation and returns what it cost.
 func (p price) counts(t *testing.T) price {
 	w := memory(t)
 	w.hosted.Make = shop
@@ -169,7 +167,6 @@ func (p price) counts(t *testing.T) price {
 	return price{name: p.name, reads: got.Reads, writes: got.Writes, waits: got.Waits, begins: strings.Join(begins, ", ")}
 }
 
-// row returns the line for the price in costs.md.
 func (p price) row() string {
 	return fmt.Sprintf("| %s | %d | %d | %d | %s |\n", p.name, p.reads, p.writes, p.waits, gocmp.Or(p.begins, "–"))
 }

@@ -206,7 +206,6 @@ func TestServerThatAsksForTooMuchAtATimeGetsNoAnswer(t *testing.T) {
 	w.empty()
 }
 
-// cancels cancels the call with the id 1.
 func (c legacy) cancels() {
 	c.t.Helper()
 	commontest.EqualIn(c.t, "a cancel is answered with", http.StatusAccepted, c.post(cancelled).status)

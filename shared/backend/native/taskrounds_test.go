@@ -56,7 +56,6 @@ func TestACallThatItsOwnFunctionExecutesBecomesNoTask(t *testing.T) {
 	})
 }
 
-// asksAndWorks is a server with a tool that asks first, and then takes five minutes.
 func asksAndWorks(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "demo"}, s.Options())
 	tool(server, "slow", func(ctx context.Context, r *mcp.CallToolRequest, in words) (*mcp.CallToolResult, error) {

@@ -171,7 +171,6 @@ func (w *world) sweep() {
 	commontest.Check(w.t, b.Sweep(context.Background()))
 }
 
-// Schedule implements native.Scheduler.
 func (w *world) Schedule(_ context.Context, a native.Alarm) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,7 +178,6 @@ func (w *world) Schedule(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// Cancel implements native.Scheduler.
 func (w *world) Cancel(_ context.Context, a native.Alarm) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -198,7 +196,6 @@ func (w *world) due() []native.Alarm {
 	return due
 }
 
-// Post implements storage.Clients.
 func (w *world) Post(_ context.Context, _ string, data []byte) error {
 	time.Sleep(w.posting) // virtual
 	w.mu.Lock()
@@ -207,7 +204,6 @@ func (w *world) Post(_ context.Context, _ string, data []byte) error {
 	return nil
 }
 
-// Close implements storage.Clients.
 func (w *world) Close(context.Context, string) error { return nil }
 
 func (w *world) posts() []string {

@@ -22,7 +22,6 @@ func measure(b *testing.B, name string, bytes int, step func()) {
 	})
 }
 
-// benchAddress returns the address of a tools/call.
 func benchAddress() storage.Address {
 	return storage.Address{
 		Session: storage.NewID(), Stream: storage.NewStreamID(), Requests: []json.RawMessage{[]byte("17")},

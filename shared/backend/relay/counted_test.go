@@ -97,7 +97,6 @@ func (c *counted) count(down bool, data []byte) fate {
 	return arrives
 }
 
-// Run implements fleet.Fleet. It starts a runner.
 func (c *counted) Run(ctx context.Context, t fleet.Task) (string, error) {
 	gen, err := strconv.ParseInt(t.Env[frame.EnvGeneration], 10, 64)
 	config := runner.Config{
@@ -150,7 +149,6 @@ type done struct {
 // padding returns a text of n bytes, with characters of every length.
 func padding(n int) string { return strings.Repeat("aé€😀", n/10) }
 
-// Deliver implements runner.Executor.
 func (c *counted) Deliver(d runner.Delivery) {
 	m, err := wire.Parse(d.Raw)
 	if err != nil || m.Kind != wire.Request {
@@ -189,7 +187,6 @@ func (c *counted) say(d runner.Delivery, stream storage.StreamID, format string,
 	c.runner.Event(runner.Event{Session: d.Session, Stream: stream, Ticket: d.Ticket, Raw: fmt.Appendf(nil, format, args...)})
 }
 
-// execute does what a call asks for, and returns its result.
 func (c *counted) execute(d runner.Delivery, do does) string {
 	for n := range do.Progress {
 		c.say(d, d.ID, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"n":%d}}`, n+1)
@@ -204,7 +201,6 @@ func (c *counted) execute(d runner.Delivery, do does) string {
 	return string(result)
 }
 
-// ask asks the client, and waits for the answer.
 func (c *counted) ask(d runner.Delivery, question string) []byte {
 	heard := make(chan []byte, 100) // an answer may come again
 	c.mu.Lock()
@@ -227,7 +223,6 @@ func (c *counted) ask(d runner.Delivery, question string) []byte {
 	}
 }
 
-// Answer implements runner.Executor.
 func (c *counted) Answer(id storage.ID, question string, raw []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,7 +231,6 @@ func (c *counted) Answer(id storage.ID, question string, raw []byte) {
 	}
 }
 
-// Questions implements runner.Executor.
 func (c *counted) Questions() map[storage.ID][]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,7 +257,6 @@ func (c *counted) lists(id storage.ID) {
 	time.Sleep(time.Second)
 }
 
-// IdleSince implements runner.Executor.
 func (c *counted) IdleSince() (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,7 +265,6 @@ func (c *counted) IdleSince() (time.Time, bool) {
 
 // # Clients
 
-// open opens a session.
 func (c *counted) open(t *testing.T) storage.ID {
 	t.Helper()
 	id := initialize(t, c.host)

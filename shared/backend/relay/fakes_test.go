@@ -40,7 +40,6 @@ func onRecord(t *testing.T, store storage.Store, tenant, result string) {
 	}))
 }
 
-// initialize opens a session.
 func initialize(t *testing.T, h *sessions.Manager) storage.ID {
 	t.Helper()
 	s, call, err := h.Initialize(t.Context(), caller, "", parse(t, initializing))

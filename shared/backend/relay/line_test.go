@@ -49,7 +49,6 @@ func (l *line) dial(context.Context, string, http.Header) (runner.Conn, error) {
 	return c, nil
 }
 
-// Post implements storage.Poster.
 func (l *line) Post(_ context.Context, conn string, data []byte) error {
 	l.mu.Lock()
 	c := l.conns[conn]
@@ -83,7 +82,6 @@ func (c *lineConn) meets(down bool, data []byte) fate {
 	return met
 }
 
-// Send implements runner.Conn. Each message is an invocation of the relay function.
 func (c *lineConn) Send(data []byte) error {
 	met := c.meets(false, data)
 	if met == cutBefore {
@@ -122,7 +120,6 @@ func (c *lineConn) down(data []byte) {
 	}
 }
 
-// Receive implements runner.Conn.
 func (c *lineConn) Receive() ([]byte, error) {
 	select {
 	case data := <-c.in:
@@ -137,7 +134,6 @@ func (c *lineConn) Receive() ([]byte, error) {
 	}
 }
 
-// Close implements runner.Conn.
 func (c *lineConn) Close(string) error {
 	c.once.Do(func() {
 		close(c.closed)

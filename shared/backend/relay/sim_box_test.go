@@ -62,7 +62,6 @@ func newSimBox(p *simProc) *simBox {
 	}
 }
 
-// Deliver implements Executor.
 func (x *simBox) Deliver(d runner.Delivery) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -110,7 +109,6 @@ func (x *simBox) Deliver(d runner.Delivery) {
 
 func (x *simBox) server() string { _, server := storage.BoxID(x.p.task.Box).Parts(); return server }
 
-// session finds the process of a session or starts it.
 func (x *simBox) session(d runner.Delivery) *simSession {
 	s, ok := x.sessions[d.Session]
 	if ok {
@@ -317,7 +315,6 @@ func (x *simBox) over(c *simCall) {
 	x.last = time.Now()
 }
 
-// Answer implements Executor.
 func (x *simBox) Answer(s storage.ID, question string, raw []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -329,7 +326,6 @@ func (x *simBox) Answer(s storage.ID, question string, raw []byte) {
 	}
 }
 
-// CloseStream implements Executor.
 func (x *simBox) CloseStream(_ storage.ID, stream storage.StreamID) {
 	x.mu.Lock()
 	c := x.calls[stream]
@@ -354,21 +350,18 @@ func (x *simBox) inFlight(s storage.ID) (open []*simCall) {
 	return open
 }
 
-// known returns the sessions that the box has processes of.
 func (x *simBox) known() []storage.ID {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Sorted(maps.Keys(x.sessions))
 }
 
-// StopSession implements Executor. The requests of the session end in an error.
 func (x *simBox) StopSession(s storage.ID) {
 	for _, c := range x.inFlight(s) {
 		x.w.wg.Go(func() { x.fail(c, "the session was stopped") })
 	}
 }
 
-// fail ends the open requests of a call in errors.
 func (x *simBox) fail(c *simCall, why string) {
 	x.mu.Lock()
 	open := slices.Clone(c.open)
@@ -384,7 +377,6 @@ func (x *simBox) fail(c *simCall, why string) {
 	}
 }
 
-// Questions implements Executor.
 func (x *simBox) Questions() map[storage.ID][]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -401,7 +393,6 @@ func (x *simBox) Questions() map[storage.ID][]string {
 	return out
 }
 
-// IdleSince implements Executor.
 func (x *simBox) IdleSince() (time.Time, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -53,7 +53,6 @@ var (
 	errTerminated = errors.New("simulated: terminated")
 )
 
-// Run implements fleet.Fleet.
 func (f *simFleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	a := actorOf(ctx)
 	if err := a.step(ctx); err != nil {
@@ -352,7 +351,6 @@ const (
 
 func (p *simProc) blind() bool { return p.task.Place == blindPlace }
 
-// Traits implements fleet.Fleet.
 func (f *simFleet) Traits(place string) fleet.Traits {
 	if place == blindPlace {
 		return fleet.Traits{Lifetime: blindLife, Invites: true, StartTimeout: 75 * time.Second}
@@ -360,7 +358,6 @@ func (f *simFleet) Traits(place string) fleet.Traits {
 	return fleet.Traits{Lists: true}
 }
 
-// Tasks implements fleet.Fleet. It may report a living task as dead.
 func (f *simFleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	a := actorOf(ctx)
 	if err := a.step(ctx); err != nil {

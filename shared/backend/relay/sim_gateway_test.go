@@ -54,7 +54,6 @@ type simConn struct {
 	endings []*time.Timer
 }
 
-// connect is the Dialer of a process.
 func (g *simGateway) connect(p *simProc, a *actor) (*simConn, error) {
 	if err := nap(p.ctx, a.takes(20*time.Millisecond)); err != nil {
 		return nil, err
@@ -113,13 +112,11 @@ func (c *simConn) tooLong(why string) {
 	c.close()
 }
 
-// close closes both ends.
 func (c *simConn) close() {
 	c.leave()
 	c.hangUp()
 }
 
-// leave closes the gateway's end.
 func (c *simConn) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +130,6 @@ func (c *simConn) leave() {
 	}
 }
 
-// hangUp closes the runner's end.
 func (c *simConn) hangUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +139,6 @@ func (c *simConn) hangUp() {
 	}
 }
 
-// Close implements Conn.
 func (c *simConn) Close(reason string) error {
 	c.g.w.tell(c.name, "closed by the runner: %s", reason)
 	c.hangUp()
@@ -154,7 +149,6 @@ func (c *simConn) Close(reason string) error {
 	return nil
 }
 
-// Receive implements Conn.
 func (c *simConn) Receive() ([]byte, error) {
 	select {
 	case <-c.gone:
@@ -253,7 +247,6 @@ func (c *simConn) invoke(name string, late time.Duration, message []byte) {
 	})
 }
 
-// toRunner sends a message down.
 func (c *simConn) toRunner(a *actor, data []byte) {
 	w := c.g.w
 	copies := 1
@@ -280,7 +273,6 @@ func (c *simConn) toRunner(a *actor, data []byte) {
 	}
 }
 
-// Post implements Poster.
 func (g *simGateway) Post(ctx context.Context, conn string, data []byte) error {
 	a := actorOf(ctx)
 	if err := a.step(ctx); err != nil {

@@ -46,7 +46,6 @@ type simRepeater struct {
 	doors []*simClient // the last is of the modern era
 }
 
-// addRepeater adds the sessions of a repeater to the clients of a world.
 func (w *world) addRepeater(name string) {
 	r := &simRepeater{w: w, name: name}
 	for n := range 3 {
@@ -125,7 +124,6 @@ func (k *simKeyed) answered() int {
 	return len(k.answers)
 }
 
-// try sends the call once.
 func (k *simKeyed) try(n int) {
 	w, name := k.w, fmt.Sprintf("%s/%d", k.label, n)
 	rng := w.random(name)

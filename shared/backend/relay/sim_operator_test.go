@@ -100,7 +100,6 @@ func (o *simOperator) change() {
 	}
 }
 
-// halt stops processes of one session or of a box.
 func (o *simOperator) halt() {
 	a := o.w.actor("operator/halt")
 	for n := 1; o.w.halts > 0 && nap(o.w.ctx, draw(a.rng, 2*o.w.halts)) == nil && !o.w.calm.Load(); n++ {

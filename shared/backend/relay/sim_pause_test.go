@@ -66,7 +66,6 @@ func toRepeat(text string) bool {
 	return strings.Contains(text, "send it again") || strings.Contains(text, "try again")
 }
 
-// checkInvitations checks that no error makes a client repeat an executed request.
 func (w *world) checkInvitations(log map[simStreamKey]*simStream) {
 	for _, c := range w.clients {
 		for _, r := range c.requests {

@@ -97,7 +97,6 @@ func (g *simPeers) Post(ctx context.Context, conn string, data []byte) error {
 	return nil
 }
 
-// Close implements storage.Clients.
 func (g *simPeers) Close(ctx context.Context, conn string) error {
 	a := actorOf(ctx)
 	if a.step(ctx) != nil || nap(ctx, a.takes(2*time.Millisecond)) != nil || a.chance(g.w.postUnknown) {
@@ -153,7 +152,6 @@ func newSimSocket(w *world, g *simPeers, name, server string) *simSocket {
 
 func (s *simSocket) host() *sessions.Manager { return s.w.host().With(sessions.Parts{Clients: s.g}) }
 
-// hears handles a message that comes over a connection.
 func (s *simSocket) hears(data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,10 +17,8 @@ import (
 // takes a few rounds, and between them no process works on it. Each round is executed
 // once, with the answers to the questions of the previous round.
 
-// asks reports whether the boxes of a world suspend calls.
 func (w *world) asks() bool { return w.seed%3 == 1 && !w.repeats }
 
-// capabilities returns the capabilities that the clients of a world declare.
 func (w *world) capabilities() string {
 	if w.asks() {
 		return `{"elicitation":{}}`
@@ -130,7 +128,6 @@ func (x *simBox) suspendInTurn(c *simCall) {
 	x.over(c)
 }
 
-// checkAsked checks that a question is asked once.
 func (w *world) checkAsked(s *simStream) {
 	asked := map[string]bool{}
 	for _, e := range s.events {

@@ -265,7 +265,6 @@ func (w *world) nextBye(patience time.Duration) {
 	}
 }
 
-// boxes returns the IDs of all boxes that the clients may have.
 func (w *world) boxes() (all []storage.BoxID) {
 	for _, c := range w.clients {
 		for n := range w.most {

@@ -83,7 +83,6 @@ func (a *asylum) backend() *relayserver.Backend { return relayserver.NewBackend(
 // rehost makes a host of the configuration as it is now.
 func (a *asylum) rehost() { a.host = sessions.New(a.config.Store, a.backend(), sessions.Limits{}) }
 
-// Post implements storage.Poster.
 func (a *asylum) Post(_ context.Context, _ string, data []byte) error {
 	f, err := frametest.Decode(data)
 	a.mu.Lock()
@@ -95,7 +94,6 @@ func (a *asylum) Post(_ context.Context, _ string, data []byte) error {
 	return err
 }
 
-// Run implements fleet.Fleet.
 func (a *asylum) Run(_ context.Context, t fleet.Task) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,7 +110,6 @@ func (a *asylum) Stop(_ context.Context, id, _ string) error {
 func (a *asylum) Tasks(context.Context) ([]fleet.Status, error) { return a.tasks, a.fails }
 func (a *asylum) Traits(string) fleet.Traits                    { return a.can }
 
-// posted returns the posted frames of a type.
 func (a *asylum) posted(want frame.Type) []frametest.Frame {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,7 +142,6 @@ func (a *asylum) suspension(round int, first storage.Index, methods ...string) f
 	})
 }
 
-// from returns a frame of the box's runner.
 func (a *asylum) from(kind frame.Type, change ...func(*frametest.Frame)) frametest.Frame {
 	f := frametest.Frame{Type: kind, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1, N: 1}
 	for _, c := range change {
@@ -189,7 +185,6 @@ func (a *asylum) handle(f frametest.Frame) frametest.Frame {
 	return reply
 }
 
-// session returns the record of the session.
 func (a *asylum) session() storage.Session {
 	a.t.Helper()
 	s, _, err := a.store.Load(a.t.Context(), "s1", "")
@@ -225,7 +220,6 @@ func (a *asylum) waitsIn(session storage.ID) {
 	commontest.OK(a.t, err)
 }
 
-// tracks returns a Tracker of the call, over a store.
 func (a *asylum) tracks(store storage.Store) sessions.Tracker {
 	a.t.Helper()
 	config := a.config
@@ -235,7 +229,6 @@ func (a *asylum) tracks(store storage.Store) sessions.Tracker {
 	return tracker
 }
 
-// calls makes the client call a tool.
 func (a *asylum) calls() *sessions.Call {
 	a.t.Helper()
 	m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
@@ -245,7 +238,6 @@ func (a *asylum) calls() *sessions.Call {
 	return call
 }
 
-// suspended suspends the call with questions of these methods.
 func (a *asylum) suspended(methods ...string) storage.Item {
 	a.t.Helper()
 	if ack := a.handle(a.suspension(1, 1, methods...)); len(ack.Closed) > 0 {
@@ -293,7 +285,6 @@ func (a *asylum) accept(raw string) error {
 	return err
 }
 
-// sleeps makes the box say bye.
 func (a *asylum) sleeps() {
 	a.t.Helper()
 	commontest.EqualIn(a.t, "bye was answered with", frame.TypeByeOK, a.handle(a.from(frame.TypeBye)).Type)

@@ -70,7 +70,6 @@ func newSiege(t *testing.T) *siege {
 	return s
 }
 
-// Post implements relay.Poster.
 func (s *siege) Post(_ context.Context, conn string, data []byte) error {
 	s.posts = append(s.posts, conn+" "+string(data))
 	return nil
@@ -80,7 +79,6 @@ func (s *siege) address(id storage.ID, stream storage.StreamID, box storage.BoxI
 	return storage.Address{Session: id, Stream: stream, Box: box, Digest: "digest", Requests: []json.RawMessage{json.RawMessage("1")}}
 }
 
-// ticket returns a real ticket.
 func (s *siege) ticket(id storage.ID, stream storage.StreamID, box storage.BoxID, gen storage.Generation) string {
 	return s.sealer.Seal(s.address(id, stream, box), gen)
 }
@@ -93,7 +91,6 @@ func (s *siege) events(id storage.ID, stream storage.StreamID, first storage.Ind
 	}
 }
 
-// from returns a frame of the hostile box's runner.
 func from(kind frame.Type, change ...func(*frametest.Frame)) frametest.Frame {
 	f := frametest.Frame{Type: kind, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1}
 	for _, c := range change {

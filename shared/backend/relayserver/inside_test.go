@@ -80,7 +80,6 @@ func (h *home) wrote() []string {
 	return writes
 }
 
-// call makes a call, and waits for its end.
 func (h *home) call(n int) wire.Message {
 	h.t.Helper()
 	stream := storage.StreamID(fmt.Sprint("call", n))

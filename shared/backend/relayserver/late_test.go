@@ -174,7 +174,6 @@ func TestACallThatWasGivenBackWhileNobodyWaitsForItsEndWasNotExecuted(t *testing
 	})
 }
 
-// late returns a deliver frame of the asylum's call.
 func (a *asylum) late() frametest.Frame {
 	return frametest.Frame{Ticket: a.ticket(), NotAfter: time.Now().Add(time.Minute).UnixMilli(), Lens: []int{2}, Payload: []byte("{}" + a.request(`{"name":"n"}`))}
 }

@@ -49,7 +49,6 @@ func (a *asylum) asks(kind frame.Type, change ...func(*frametest.Frame)) framete
 	return got
 }
 
-// saves saves a snapshot of an owner.
 func (a *asylum) saves(owner, text string) {
 	a.t.Helper()
 	room := a.asks(frame.Put, func(f *frametest.Frame) { f.Owner, f.Size = owner, int64(len(text)) })

@@ -10,7 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// startsWith reports what a fresh process lists.
 func (a *asylum) startsWith(lists string) {
 	a.t.Helper()
 	address := a.address()

@@ -110,7 +110,6 @@ func TestAnswersThatComeAtOnceMakeOneRound(t *testing.T) {
 
 const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`
 
-// swaps changes the item of the call.
 func (a *asylum) swaps(change func(*storage.Item)) {
 	a.t.Helper()
 	it := a.item()

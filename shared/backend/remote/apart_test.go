@@ -160,7 +160,6 @@ func (s *speaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reply answers a request with JSON.
 func (s *speaker) reply(w http.ResponseWriter, m wire.Message, result string) {
 	raw := wire.ResultResponse(m.ID, json.RawMessage(result))
 	w.Header().Set("Content-Type", "application/json")
@@ -237,7 +236,6 @@ func (s *speaker) question(method string, params json.RawMessage) (raw []byte, a
 	return wire.NewRequest(id, method, params), answer
 }
 
-// learn returns the client's answer to a question.
 func learn(ctx context.Context, answer chan wire.Message) string {
 	select {
 	case m := <-answer:

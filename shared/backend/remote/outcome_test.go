@@ -26,7 +26,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// plain returns a client of go-sdk that can be asked nothing.
 func plain(w *world) *mcp.ClientSession {
 	return w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil))
 }

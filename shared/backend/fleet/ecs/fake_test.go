@@ -85,7 +85,6 @@ func (f *fake) refuses(action string, a *answer) {
 	}
 }
 
-// Do implements the SDK's HTTP client.
 func (f *fake) Do(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
@@ -300,7 +299,6 @@ func ends(code int) func(*fakeTask) {
 	}
 }
 
-// actions counts the calls made.
 func (f *fake) actions() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -311,7 +309,6 @@ func (f *fake) actions() map[string]int {
 	return n
 }
 
-// last returns the last request for an action.
 func (f *fake) last(t *testing.T, action string) map[string]any {
 	t.Helper()
 	f.mu.Lock()
@@ -370,7 +367,6 @@ func runs(t *testing.T, x *Fleet, token string) {
 // waiting is a connection that never answers, until the caller gives up.
 type waiting struct{ *fake }
 
-// Do implements the SDK's HTTP client.
 func (w waiting) Do(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()

@@ -19,7 +19,6 @@ type says struct {
 	asked  []*http.Request
 }
 
-// Do implements Doer.
 func (s *says) Do(r *http.Request) (*http.Response, error) {
 	s.asked = append(s.asked, r)
 	return &http.Response{StatusCode: s.status, Header: http.Header{"X-Amzn-Requestid": {"req-1"}}, Body: io.NopCloser(strings.NewReader(s.body))}, nil

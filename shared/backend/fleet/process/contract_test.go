@@ -36,7 +36,6 @@ func TestPoolKeepsTheContract(t *testing.T) {
 	t.Run("inside", func(t *testing.T) { fleettest.Run(t, inThisProgram) })
 }
 
-// contract returns a pool for the tests of every fleet.
 func contract(t *testing.T) fleettest.Harness {
 	f := contractOf(t, func(*Config) {})
 	f.Kill = func(t *testing.T, id string) {
@@ -48,7 +47,6 @@ func contract(t *testing.T) fleettest.Harness {
 	return f
 }
 
-// inThisProgram returns a pool whose tasks are inside.
 func inThisProgram(t *testing.T) fleettest.Harness {
 	return contractOf(t, func(c *Config) {
 		c.Command = "/does/not/exist"

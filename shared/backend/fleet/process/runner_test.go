@@ -81,7 +81,6 @@ func playFamily() {
 	block()
 }
 
-// playEmulator holds a pool with one task and is then killed by the test.
 func playEmulator() {
 	lines := make(chan string, 1)
 	p := NewPool(Config{
@@ -153,7 +152,6 @@ func newHarness(t *testing.T, change func(*Config)) *harness {
 	return h
 }
 
-// run starts a task that plays the role.
 func (h *harness) run(token, role string) string {
 	h.t.Helper()
 	id, err := h.Run(h.t.Context(), fleet.Task{ClientToken: token, Box: "box-1", Server: "echo", Env: map[string]string{roleEnv: role, "GORACE": "atexit_sleep_ms=0"}})
