@@ -120,22 +120,20 @@ func (w *world) settled() {
 func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		for _, after := range []bool{false, true} {
-			t.Run(fmt.Sprint(n, after), func(t *testing.T) {
-				inTime(t, func(t *testing.T, w *world) {
-					c := w.legacy(everything)
-					store := w.open()
-					first := c.tool("ask", `{"text":"form"}`)
-					c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, asked(t, first.messages(t))["elicitation/create"], results()["elicitation/create"]))
-					w.open = func() storage.Store { return mortal(store, n, after) }
-					b, _ := w.backend()
-					ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
-					defer cancel()
-					_ = b.Handle(ctx, w.invoked[0]) // it is dead
-					w.open = func() storage.Store { return store }
-					c.lives(t, answer{first.status, first.header, strings.SplitAfter(first.body, "\n\n")[0]})
-					w.settled()
-				})
-			})
+			t.Run(fmt.Sprint(n, after), timed(func(t *testing.T, w *world) {
+				c := w.legacy(everything)
+				store := w.open()
+				first := c.tool("ask", `{"text":"form"}`)
+				c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, asked(t, first.messages(t))["elicitation/create"], results()["elicitation/create"]))
+				w.open = func() storage.Store { return mortal(store, n, after) }
+				b, _ := w.backend()
+				ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+				defer cancel()
+				_ = b.Handle(ctx, w.invoked[0]) // it is dead
+				w.open = func() storage.Store { return store }
+				c.lives(t, answer{first.status, first.header, strings.SplitAfter(first.body, "\n\n")[0]})
+				w.settled()
+			}))
 		}
 	}
 }
@@ -147,23 +145,21 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 	for name, call := range map[string]string{"asks": toolCall("1", "ask", `{"text":"form"}`, ""), "pauses": toolCall("1", "job", `{}`, "")} {
 		for n := 1; n <= 3; n++ {
 			for _, after := range []bool{false, true} {
-				t.Run(fmt.Sprint(name, n, after), func(t *testing.T) {
-					inTime(t, func(t *testing.T, w *world) {
-						c := w.legacy(everything)
-						store := w.open()
-						first := c.post(call)
-						w.open = func() storage.Store { return mortal(store, n, after) }
+				t.Run(fmt.Sprint(name, n, after), timed(func(t *testing.T, w *world) {
+					c := w.legacy(everything)
+					store := w.open()
+					first := c.post(call)
+					w.open = func() storage.Store { return mortal(store, n, after) }
+					c.post(cancelled)
+					w.open = func() storage.Store { return store }
+					if n == 1 && !after {
 						c.post(cancelled)
-						w.open = func() storage.Store { return store }
-						if n == 1 && !after {
-							c.post(cancelled)
-						}
-						time.Sleep(time.Minute)
-						w.sweep()
-						commontest.Contains(t, "", `"error"`, c.poll(first.lastID(t)).body)
-						w.empty()
-					})
-				})
+					}
+					time.Sleep(time.Minute)
+					w.sweep()
+					commontest.Contains(t, "", `"error"`, c.poll(first.lastID(t)).body)
+					w.empty()
+				}))
 			}
 		}
 	}
@@ -173,30 +169,28 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 // one whose server says nothing for longer than the lease.
 func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
 	for name, c := range map[string]struct{ steps, millis int }{"sends much": {400, 5}, "is silent": {2, 90_000}} {
-		t.Run(name, func(t *testing.T) {
-			inTime(t, func(t *testing.T, w *world) {
-				w.posting = 200 * time.Millisecond
-				s := w.socket()
-				s.send(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
-				s.send(t, toolCall("1", "steps", fmt.Sprintf(`{"n":%d,"millis":%d}`, c.steps, c.millis), `,"_meta":{"progressToken":"p"}`))
-				w.posts()
-				ctx, cancel := context.WithCancel(t.Context())
-				var swept sync.WaitGroup
-				swept.Go(func() {
-					for ctx.Err() == nil {
-						w.sweep()
-						time.Sleep(time.Second)
-					}
-				})
-				w.work()
-				cancel()
-				swept.Wait()
-				posts := w.posts()
-				if got := posts[len(posts)-1]; len(posts) != c.steps+1 || !strings.Contains(got, `"done"`) {
-					t.Errorf("%d were sent, want %d; the last is %s", len(posts), c.steps+1, got)
+		t.Run(name, timed(func(t *testing.T, w *world) {
+			w.posting = 200 * time.Millisecond
+			s := w.socket()
+			s.send(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
+			s.send(t, toolCall("1", "steps", fmt.Sprintf(`{"n":%d,"millis":%d}`, c.steps, c.millis), `,"_meta":{"progressToken":"p"}`))
+			w.posts()
+			ctx, cancel := context.WithCancel(t.Context())
+			var swept sync.WaitGroup
+			swept.Go(func() {
+				for ctx.Err() == nil {
+					w.sweep()
+					time.Sleep(time.Second)
 				}
-				w.empty()
 			})
-		})
+			w.work()
+			cancel()
+			swept.Wait()
+			posts := w.posts()
+			if got := posts[len(posts)-1]; len(posts) != c.steps+1 || !strings.Contains(got, `"done"`) {
+				t.Errorf("%d were sent, want %d; the last is %s", len(posts), c.steps+1, got)
+			}
+			w.empty()
+		}))
 	}
 }

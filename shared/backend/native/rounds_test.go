@@ -227,36 +227,34 @@ func TestCancelAndDeleteEndACall(t *testing.T) {
 		"pauses":   {toolCall("1", "job", `{}`, ""), 3 * time.Second},
 	} {
 		for by, code := range map[string]string{"cancel": `"code":-32800`, "delete": `"code":-32010`} {
-			t.Run(name+", "+by, func(t *testing.T) {
-				inTime(t, func(t *testing.T, w *world) {
-					l, store := w.legacy(everything), w.open()
-					first := make(chan answer, 1)
-					go func() { first <- l.post(c.call) }()
-					time.Sleep(c.after)
-					items, err := store.Items(t.Context(), storage.BoxFor("acme", "demo"))
-					commontest.OK(t, err)
-					begun := time.Now()
-					if by == "cancel" {
-						l.cancels()
-					} else {
-						commontest.Equal(t, http.StatusNoContent, l.do(l.request("DELETE", "")).status)
+			t.Run(name+", "+by, timed(func(t *testing.T, w *world) {
+				l, store := w.legacy(everything), w.open()
+				first := make(chan answer, 1)
+				go func() { first <- l.post(c.call) }()
+				time.Sleep(c.after)
+				items, err := store.Items(t.Context(), storage.BoxFor("acme", "demo"))
+				commontest.OK(t, err)
+				begun := time.Now()
+				if by == "cancel" {
+					l.cancels()
+				} else {
+					commontest.Equal(t, http.StatusNoContent, l.do(l.request("DELETE", "")).status)
+				}
+				end := (<-first).body
+				if took := time.Since(begun); took > 4*time.Second {
+					t.Errorf("it went on for %s", took)
+				}
+				for _, it := range items {
+					page, err := store.Read(t.Context(), it.Address.Session, it.ID, 0, 100)
+					if err != nil || !page.Final() {
+						t.Fatalf("the call has not ended: %v", err)
 					}
-					end := (<-first).body
-					if took := time.Since(begun); took > 4*time.Second {
-						t.Errorf("it went on for %s", took)
-					}
-					for _, it := range items {
-						page, err := store.Read(t.Context(), it.Address.Session, it.ID, 0, 100)
-						if err != nil || !page.Final() {
-							t.Fatalf("the call has not ended: %v", err)
-						}
-						end = string(page.Events[len(page.Events)-1].Raw)
-					}
-					commontest.Contains(t, "the end", code, end)
-					w.empty()
-					commontest.EqualIn(t, "alarms are left", 0, len(w.due()))
-				})
-			})
+					end = string(page.Events[len(page.Events)-1].Raw)
+				}
+				commontest.Contains(t, "the end", code, end)
+				w.empty()
+				commontest.EqualIn(t, "alarms are left", 0, len(w.due()))
+			}))
 		}
 	}
 }
@@ -278,28 +276,26 @@ func TestCancelOfWhatIsOverIsTaken(t *testing.T) {
 // executes it ends it.
 func TestDeleteEndsACallThatHasNoItemYet(t *testing.T) {
 	for name, another := range map[string]bool{"in the function that executes it": false, "in another function": true} {
-		t.Run(name, func(t *testing.T) {
-			inTime(t, func(t *testing.T, w *world) {
-				l, h, first, over := w.legacy(everything), native.Handler(transport.New(w.options())), httptest.NewRecorder(), make(chan struct{})
-				begun := time.Now()
-				go func() {
-					defer close(over)
-					h.ServeHTTP(first, l.request("POST", toolCall("1", "steps", `{"n":1000,"millis":1000}`, "")))
-				}()
-				time.Sleep(300 * time.Millisecond)
-				ends := h
-				if another {
-					ends = native.Handler(transport.New(w.options()))
-				}
-				ends.ServeHTTP(httptest.NewRecorder(), l.request("DELETE", ""))
-				<-over
-				commontest.Contains(t, "", `"code":-32010`, first.Body.String())
-				if took := time.Since(begun); took > 2*time.Second {
-					t.Errorf("it went on for %v", took)
-				}
-				w.empty()
-			})
-		})
+		t.Run(name, timed(func(t *testing.T, w *world) {
+			l, h, first, over := w.legacy(everything), native.Handler(transport.New(w.options())), httptest.NewRecorder(), make(chan struct{})
+			begun := time.Now()
+			go func() {
+				defer close(over)
+				h.ServeHTTP(first, l.request("POST", toolCall("1", "steps", `{"n":1000,"millis":1000}`, "")))
+			}()
+			time.Sleep(300 * time.Millisecond)
+			ends := h
+			if another {
+				ends = native.Handler(transport.New(w.options()))
+			}
+			ends.ServeHTTP(httptest.NewRecorder(), l.request("DELETE", ""))
+			<-over
+			commontest.Contains(t, "", `"code":-32010`, first.Body.String())
+			if took := time.Since(begun); took > 2*time.Second {
+				t.Errorf("it went on for %v", took)
+			}
+			w.empty()
+		}))
 	}
 }
 

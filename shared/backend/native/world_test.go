@@ -64,10 +64,16 @@ func memory(t testing.TB) *world {
 	return newWorld(t, func() storage.Store { return store })
 }
 
-// inTime runs a test in virtual time, on a store in memory.
+// inTime runs a test in virtual time, on a store in memory. timed returns such a test.
 func inTime(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, memory(t)) })
+	timed(test)(t)
+}
+
+func timed(test func(t *testing.T, w *world)) func(*testing.T) {
+	return func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { test(t, memory(t)) })
+	}
 }
 
 // onEachStore runs a test over the stores of one machine; SQLite is opened anew for

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
@@ -43,6 +44,18 @@ type asylum struct {
 	starts  int
 	task    fleet.Task // the last that was started
 	stopped []string
+}
+
+// inTime runs a test in virtual time. timed returns such a test.
+func inTime(t *testing.T, test func(t *testing.T, a *asylum)) {
+	t.Helper()
+	timed(test)(t)
+}
+
+func timed(test func(t *testing.T, a *asylum)) func(*testing.T) {
+	return func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { test(t, newAsylum(t)) })
+	}
 }
 
 // configOf is the configuration of a host without a fleet.

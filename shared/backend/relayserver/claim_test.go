@@ -3,7 +3,6 @@ package relayserver_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -73,8 +72,7 @@ func (a *asylum) before(method string, happens func()) storage.Store {
 // A function finds the box awake, and the box says bye before the call is in the inbox: so
 // the function has to look at the record after the put.
 func TestABoxThatFallsAsleepBeforeTheCallIsInTheInboxIsWoken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
+	inTime(t, func(t *testing.T, a *asylum) {
 		seen := a.box()
 		seen.State = storage.Asleep // an older look
 		a.config.Store = a.before("PutItem", a.sleeps)
@@ -90,8 +88,7 @@ func TestABoxThatFallsAsleepBeforeTheCallIsInTheInboxIsWoken(t *testing.T) {
 // A request may still arrive for some time after its last post, and be executed. Only then
 // is it certain what the client is told: unknown now, and not executed later.
 func TestACallIsGivenUpOnceItsLastPostIsTooOldToBeExecuted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
+	inTime(t, func(t *testing.T, a *asylum) {
 		d := sessions.Delivery{Address: a.address(), Client: a.session(), Server: "s", Raw: []byte(a.request("{}"))}
 		tracker, err := a.backend().Deliver(t.Context(), d, a.box())
 		commontest.OK(t, err)

@@ -262,20 +262,17 @@ func TestInsideAnAnswerWakesABoxThatSleeps(t *testing.T) {
 // The box of another program comes up in its time, or the client hears that it does not.
 func TestAnAnswerWaitsForTheBoxThatItHasWoken(t *testing.T) {
 	for name, within := range map[string]time.Duration{"in time": 5 * time.Second, "too late": time.Minute} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAsylum(t)
-				a.changes(func(b *storage.Box) {
-					b.State, b.Owner, b.Until, b.Conn = storage.Starting, "another", time.Now().Add(2*time.Minute), ""
-				})
-				time.AfterFunc(within, func() { a.changes(func(b *storage.Box) { b.State, b.Conn = storage.Awake, "c" }) })
-				err := answerTo(t, a.backend(), a.box())
-				if late := within > 20*time.Second; late != errors.Is(err, storage.Unavailable) || late != (len(a.posts) == 0) {
-					t.Errorf("%v, %d frames", err, len(a.posts))
-				}
-				time.Sleep(within)
+		t.Run(name, timed(func(t *testing.T, a *asylum) {
+			a.changes(func(b *storage.Box) {
+				b.State, b.Owner, b.Until, b.Conn = storage.Starting, "another", time.Now().Add(2*time.Minute), ""
 			})
-		})
+			time.AfterFunc(within, func() { a.changes(func(b *storage.Box) { b.State, b.Conn = storage.Awake, "c" }) })
+			err := answerTo(t, a.backend(), a.box())
+			if late := within > 20*time.Second; late != errors.Is(err, storage.Unavailable) || late != (len(a.posts) == 0) {
+				t.Errorf("%v, %d frames", err, len(a.posts))
+			}
+			time.Sleep(within)
+		}))
 	}
 }
 

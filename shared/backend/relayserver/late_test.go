@@ -3,7 +3,6 @@ package relayserver_test
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -34,8 +33,7 @@ func (a *asylum) may(set ...func(*frametest.Frame)) bool {
 // A runner stands still while a call is posted to it. It continues after the client was
 // told that the box does not answer, and must not execute the call then.
 func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
+	inTime(t, func(t *testing.T, a *asylum) {
 		call := a.calls()
 		begun := time.Now()
 		events, err := call.Next(t.Context(), begun.Add(time.Second))
@@ -92,8 +90,7 @@ func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
 // A function that gives up takes the waiting item, so no runner can execute the request
 // any more.
 func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
+	inTime(t, func(t *testing.T, a *asylum) {
 		a.waits()
 		commontest.OK(t, a.tracks(a.store).(sessions.Handover).GiveUp(t.Context()))
 		commontest.Contains(t, "the end", "it was not executed, send it again", string(a.end().Raw))
@@ -134,34 +131,30 @@ func drained(t *testing.T, a *asylum, draining time.Duration) string {
 
 func TestACallThatADrainingBoxGivesBackWakesTheNextGeneration(t *testing.T) {
 	for name, draining := range map[string]time.Duration{"at once": 0, "soon": 3 * time.Second, "longer than a function waits for a sign of life": 5 * time.Minute} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAsylum(t)
-				begun := time.Now()
-				if end := drained(t, a, draining); end != "" {
-					t.Fatalf("the call ended with %s after %s", end, time.Since(begun))
-				}
-				items, err := a.store.Items(t.Context(), asylumBox)
-				if err != nil || len(items) != 1 || items[0].State != storage.Waiting {
-					t.Fatalf("the inbox has %+v, %v", items, err)
-				}
-				if b := a.box(); b.State != storage.Starting || b.Gen <= asylumGen || a.starts != 1 {
-					t.Errorf("the box is %s in generation %d after %d starts", b.State, b.Gen, a.starts)
-				}
-				it, err := a.store.Claim(t.Context(), asylumBox, items[0].ID, asylumGen+1)
-				if err != nil || string(it.Raw) != a.request(`{"name":"transfer"}`) {
-					t.Errorf("the next runner gets %s, %v", it.Raw, err)
-				}
-			})
-		})
+		t.Run(name, timed(func(t *testing.T, a *asylum) {
+			begun := time.Now()
+			if end := drained(t, a, draining); end != "" {
+				t.Fatalf("the call ended with %s after %s", end, time.Since(begun))
+			}
+			items, err := a.store.Items(t.Context(), asylumBox)
+			if err != nil || len(items) != 1 || items[0].State != storage.Waiting {
+				t.Fatalf("the inbox has %+v, %v", items, err)
+			}
+			if b := a.box(); b.State != storage.Starting || b.Gen <= asylumGen || a.starts != 1 {
+				t.Errorf("the box is %s in generation %d after %d starts", b.State, b.Gen, a.starts)
+			}
+			it, err := a.store.Claim(t.Context(), asylumBox, items[0].ID, asylumGen+1)
+			if err != nil || string(it.Raw) != a.request(`{"name":"transfer"}`) {
+				t.Errorf("the next runner gets %s, %v", it.Raw, err)
+			}
+		}))
 	}
 }
 
 // A function that waits only for a sign of life will not wake the next generation. So it
 // ends a call that was given back, and tells the client to send it again.
 func TestACallThatWasGivenBackWhileNobodyWaitsForItsEndWasNotExecuted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
+	inTime(t, func(t *testing.T, a *asylum) {
 		d := sessions.Delivery{Address: a.address(), Client: a.session(), Server: "s", Raw: []byte(a.request(`{"name":"transfer"}`)), Brief: true}
 		tracker, err := a.backend().Deliver(t.Context(), d, a.box())
 		commontest.OK(t, err)

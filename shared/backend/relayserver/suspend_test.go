@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
@@ -167,31 +166,27 @@ func TestASuspendedCallEnds(t *testing.T) {
 			a.sweep()
 		}, []string{`"result"`}},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAsylum(t)
-				a.suspended(tt.asks)
-				a.sleeps()
-				tt.ends(a)
-				end := a.end()
-				commontest.EqualIn(t, "the id of the end", "77", string(end.ID))
-				for _, part := range tt.end {
-					commontest.Contains(t, "the end", part, string(end.Raw))
-				}
-				a.gone()
-				_ = a.accept(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, 1, 0) + `",` + yes + `}`) // the session may have ended
-				if a.gone(); a.starts != 0 {
-					t.Error("an answer brings the call back")
-				}
-			})
-		})
+		t.Run(what, timed(func(t *testing.T, a *asylum) {
+			a.suspended(tt.asks)
+			a.sleeps()
+			tt.ends(a)
+			end := a.end()
+			commontest.EqualIn(t, "the id of the end", "77", string(end.ID))
+			for _, part := range tt.end {
+				commontest.Contains(t, "the end", part, string(end.Raw))
+			}
+			a.gone()
+			_ = a.accept(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, 1, 0) + `",` + yes + `}`) // the session may have ended
+			if a.gone(); a.starts != 0 {
+				t.Error("an answer brings the call back")
+			}
+		}))
 	}
 }
 
 // A part of the call was executed before it waited, so it must not be sent again.
 func TestALaterRoundThatNoBoxTakesEndsUnknown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
+	inTime(t, func(t *testing.T, a *asylum) {
 		a.suspended(wire.MethodElicit)
 		a.sleeps()
 		a.answers(1, 0, yes)
@@ -239,14 +234,11 @@ func TestASuspendedCallWaitsWhateverElseComes(t *testing.T) {
 			return nil
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAsylum(t)
-				before := a.suspended(wire.MethodElicit)
-				commontest.Check(t, does(a))
-				commontest.Same(t, before, a.item())
-			})
-		})
+		t.Run(what, timed(func(t *testing.T, a *asylum) {
+			before := a.suspended(wire.MethodElicit)
+			commontest.Check(t, does(a))
+			commontest.Same(t, before, a.item())
+		}))
 	}
 }
 
@@ -297,8 +289,7 @@ func TestACallThatWasSuspendedInTheFutureBeginsToWaitNow(t *testing.T) {
 // falls asleep before the function looks again. The function must not deliver the call a
 // second time.
 func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
+	inTime(t, func(t *testing.T, a *asylum) {
 		config := a.config
 		config.Store = a.before("Box", func() { // after the call has looked for its item
 			a.suspended(wire.MethodElicit)
