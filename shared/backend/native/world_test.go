@@ -34,6 +34,7 @@ import (
 // requested, and the connections of the WebSocket API. Handlers, hosts and backends are
 // made anew for each event.
 type world struct {
+	apikey.Open
 	t      testing.TB
 	open   func() storage.Store
 	apart  bool // invocations can be started
@@ -41,13 +42,13 @@ type world struct {
 	hosted native.Hosted
 	sealer *storage.Sealer
 
-	mu       sync.Mutex
-	invoked  []native.Alarm // not yet executed
-	alarms   map[string]native.Alarm
-	posted   []string // what was sent to the one connection of the WebSocket API
-	posting  time.Duration
-	props    []byte
-	invoking error
+	mu      sync.Mutex
+	invoked []native.Alarm // not yet executed
+	alarms  map[string]native.Alarm
+	posted  []string // what was sent to the one connection of the WebSocket API
+	posting time.Duration
+	props   []byte
+	deaf    error // of the scheduler
 }
 
 func newWorld(t testing.TB, open func() storage.Store) *world {
@@ -130,12 +131,6 @@ func (w *world) Members(r *http.Request, _ string, servers []string) (map[string
 	return apikey.EachServer(w, r, servers)
 }
 
-func (w *world) Confirm(context.Context, string, string) error { return nil }
-
-func (w *world) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
-	return servers, nil
-}
-
 func (w *world) invoke(_ context.Context, event []byte) error {
 	a, ok := native.ReadAlarm(event)
 	if !ok {
@@ -144,7 +139,7 @@ func (w *world) invoke(_ context.Context, event []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.invoked = append(w.invoked, a)
-	return w.invoking
+	return nil
 }
 
 // work executes the invocations that were requested, each twice, because Lambda may do so
@@ -180,8 +175,10 @@ func (w *world) sweep() {
 func (w *world) Schedule(_ context.Context, a native.Alarm) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.alarms[a.ID()] = a
-	return nil
+	if w.deaf == nil {
+		w.alarms[a.ID()] = a
+	}
+	return w.deaf
 }
 
 func (w *world) Cancel(_ context.Context, a native.Alarm) error {
