@@ -136,7 +136,7 @@ func (w *walk) shell(line string) *exec.Cmd {
 func (w *walk) hosts(flags string) {
 	w.t.Helper()
 	w.execute(w.shell("exec dormouse run --listen 127.0.0.1:0 " + flags))
-	w.awaitLine(w.log, patience, "dormouse run is up", func(line string) bool { return strings.HasPrefix(line, "Nothing runs until") })
+	w.awaitLine(w.log, patience, "dormouse run is up", func(line string) bool { return strings.HasPrefix(line, "Nothing ") })
 	lines, _ := w.log.lines()
 	i := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, "http://127.0.0.1:") })
 	if i < 0 {

@@ -106,6 +106,9 @@ func firstBlock(m *machine, warnings []string) display.Start {
 	if served := m.served(); len(served) > 0 {
 		s.Console, s.Clients = m.cfg.command("open"), []string{m.cfg.command("connect claude-code"), "claude mcp add --transport http " + served[0] + " " + m.public.endpoint(served[0])}
 	}
+	if in, ok := m.functions.(*inprocess); ok {
+		s.Preparing = in.unprepared(m.served())
+	}
 	for _, w := range warnings {
 		if !listed[w] {
 			s.Notes = append(s.Notes, "warning: "+strings.TrimPrefix(w, filepath.Dir(m.cfg.Servers)+"/"))

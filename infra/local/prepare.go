@@ -74,15 +74,11 @@ const mostPrepared = 16
 // have never started. It does nothing unless Config.Prepare is set.
 func (m *machine) prepareTaken(names []string) {
 	in, ok := m.functions.(*inprocess)
-	if !m.cfg.Prepare || !ok {
+	if !ok {
 		return
 	}
 	room := make(chan struct{}, mostPrepared)
-	for _, name := range names {
-		s, ok := m.servers.Load().Server(name)
-		if !ok || s.Disabled || s.InPlace() || !s.Record || !installs(s) || in.known(s) {
-			continue
-		}
+	for _, name := range in.unprepared(names) {
 		one, mine := in.preparing.begin(name, true)
 		if !mine {
 			continue
@@ -93,6 +89,20 @@ func (m *machine) prepareTaken(names []string) {
 			in.prepare(in.ctx, name, one)
 		})
 	}
+}
+
+// unprepared returns those of the named servers that prepareTaken prepares.
+func (in *inprocess) unprepared(names []string) (left []string) {
+	if !in.m.cfg.Prepare {
+		return nil
+	}
+	for _, name := range names {
+		s, ok := in.m.servers.Load().Server(name)
+		if ok && !s.Disabled && !s.InPlace() && s.Record && installs(s) && !in.known(s) {
+			left = append(left, name)
+		}
+	}
+	return left
 }
 
 // installs reports whether a server may have to be installed before it can start.

@@ -129,7 +129,8 @@ func start() display.Start {
 			{Name: "weather", Why: "WEATHER_KEY is not set: set it in the environment, in .env beside the file, or with --env-file", Place: "servers.json:14:32"},
 		},
 		Console: "dormouse open", Clients: []string{"dormouse connect claude-code", "claude mcp add --transport http everything http://127.0.0.1:8787/everything/mcp"},
-		Notes: []string{"Callers need an API key: dormouse keys create NAME --server SERVER"},
+		Notes:     []string{"Callers need an API key: dormouse keys create NAME --server SERVER"},
+		Preparing: []string{"mine"},
 	}
 }
 

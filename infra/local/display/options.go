@@ -33,8 +33,10 @@ type Start struct {
 	Open    bool     // callers need no key, so principals have no names
 	Who     string   // who may call, such as "open to this machine only"
 	Notes   []string // warnings, each one line
-	Clients []string // lines that say how to connect clients
-	Console string   // the command that opens the console; "" leaves it out
+	// Preparing are the servers that have never started, and that are installed now and started once.
+	Preparing []string
+	Clients   []string // lines that say how to connect clients
+	Console   string   // the command that opens the console; "" leaves it out
 	// Cost returns what AWS would have billed since the start, in USD. If it is nil, the status
 	// line shows no cost. It is called at most once a second.
 	Cost func() float64

@@ -48,6 +48,10 @@ func (t *Terminal) first(s Start) {
 		t.say("")
 	}
 	rests := "Nothing runs until a message comes."
+	if len(s.Preparing) > 0 {
+		t.say("Installed now, and started once: %s.", strings.Join(s.Preparing, ", "))
+		rests = "Nothing else runs until a message comes."
+	}
 	keys := "Ctrl-C ends it."
 	if t.opts.Keys {
 		keys = "c clients · r reload · v more · q quit"

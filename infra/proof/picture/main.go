@@ -111,7 +111,7 @@ func film(ctx context.Context, lines []string, bin, folder string) (svg []byte, 
 		}
 		if strings.HasPrefix(line, "dormouse run") {
 			host = cmd
-			if err := here.waitFor(ctx, "Nothing runs until", done); err != nil {
+			if err := here.waitFor(ctx, "Nothing ", done); err != nil {
 				return nil, err
 			}
 			r.hold(reading)

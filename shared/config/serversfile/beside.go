@@ -8,13 +8,13 @@ import (
 
 // beside makes relative paths of a server refer to the folder of the servers file, on the machine
 // where the server runs. A server without a workspace works in that folder, unless its cwd names
-// another. beside changes nothing if the server has a host path: its files are there.
+// another one. beside changes nothing if the server has a host path: its files are there.
 func (s *Server) beside(folder string) {
 	if folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
 		return
 	}
 	workspace := s.Workspace()
-	if !workspace && !filepath.IsAbs(s.Cwd) {
+	if !filepath.IsAbs(s.Cwd) && (s.Cwd != "" || !workspace) {
 		s.Cwd = filepath.Join(folder, s.Cwd)
 	}
 	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {

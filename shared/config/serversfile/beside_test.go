@@ -29,7 +29,7 @@ func TestRelativePathsAreThoseOfTheFolderOfTheFile(t *testing.T) {
 		{"program in cwd", `"command": "./own.py", "cwd": "sub"`, "./own.py", nil, "F/sub"},
 		{"absolute", `"command": "/bin/x", "args": ["mine.py"], "cwd": "/"`, "/bin/x", []string{"F/mine.py"}, "/"},
 		{"workspace", `"command": "python3", "args": ["mine.py", "${workspaceFolder}"]`, "python3", []string{"F/mine.py", "${workspaceFolder}"}, ""},
-		{"workspace, relative cwd", `"command": "python3", "args": ["${workspaceFolder}"], "cwd": "sub"`, "python3", []string{"${workspaceFolder}"}, "sub"},
+		{"workspace, relative cwd", `"command": "python3", "args": ["${workspaceFolder}"], "cwd": "sub"`, "python3", []string{"${workspaceFolder}"}, "F/sub"},
 		{"host path that is found", `"command": "python3", "args": ["mine.py"], "x-dormouse": {"box": {"host_path": "auto"}}`, "python3", []string{"F/mine.py"}, ""},
 		{"host path that is given", `"command": "./mine.py", "args": ["mine.py"], "x-dormouse": {"box": {"host_path": "/srv/x"}}`, "./mine.py", []string{"mine.py"}, ""},
 	} {

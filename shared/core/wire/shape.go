@@ -43,7 +43,7 @@ func withArticle(noun string) string {
 
 // wanted says in words which JSON values a type takes.
 func wanted(t reflect.Type) string {
-	switch t.Kind() {
+	switch t.Kind() { //nolint:exhaustive // the rest are integers
 	case reflect.Bool:
 		return "true or false"
 	case reflect.String:
