@@ -48,15 +48,15 @@ func HTTP(h http.Handler, log *slog.Logger) func(context.Context, events.APIGate
 	}
 }
 
-// request makes the HTTP request of an event. It adds the parts that the proxy module
-// leaves out (see complete).
+// request makes the HTTP request of an event. It adds the parts that EventToRequest leaves
+// out.
 func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Request, error) {
 	if event.HTTPMethod == "" {
 		return nil, errors.New("event is not one of a REST API: " + origin(event.RequestContext))
 	}
 	prefix, path := Place(event)
 	event.Path = path
-	// The proxy module prints what it cannot read, so an unreadable event must not reach it.
+	// EventToRequest prints an event that it cannot read, so such an event must not reach it.
 	if _, err := http.NewRequestWithContext(ctx, strings.ToUpper(event.HTTPMethod), "/"+strings.TrimPrefix(event.Path, "/"), nil); err != nil {
 		return nil, fmt.Errorf("event is no http request: %w", err)
 	}
@@ -73,7 +73,7 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 }
 
 // origin says where an event without a method may come from. HTTP APIs and function URLs send
-// the payload format 2.0, which has the same context.
+// events in the payload format 2.0, whose context has a DomainName, too.
 func origin(c events.APIGatewayProxyRequestContext) string {
 	switch {
 	case strings.Contains(c.DomainName, ".lambda-url."):

@@ -107,7 +107,7 @@ func named(path string) (name, version string, ok bool) {
 	return path[:at], path[at+len("/versions/"):], true
 }
 
-// list returns a page, in the order of names.
+// list returns one page of the list of servers, sorted by name.
 func (g Registry) list(ctx context.Context, base string, may []sessions.Caller, q url.Values) (any, error) {
 	limit := pageSize
 	if text := q.Get("limit"); text != "" {
@@ -173,8 +173,8 @@ func (g Registry) describe(ctx context.Context, base string, servers []sessions.
 	return all, errors.Join(failed...)
 }
 
-// namespace returns the first part of names: the host of an endpoint in reverse, as in
-// com.example.mcp. On loopback it is "local".
+// namespace returns the part before the "/" in the name of a server in the registry: the host
+// of its endpoint in reverse, as in com.example.mcp. On loopback it is "local".
 func namespace(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {

@@ -83,8 +83,8 @@ func (g Registry) response(base, name string, record storage.Handshake) response
 	return response{Server: s, Meta: map[string]meta{official: m}, hosted: name, taken: record.Taken}
 }
 
-// headers returns the headers that callers must send. The variable has the name of the
-// endpoint, because programs keep the variables of several endpoints in one place.
+// headers returns the headers that callers must send. Programs keep the variables of several
+// endpoints in one place, so the name of the variable for the key contains the endpoint's host.
 func (g Registry) headers(base string) []input {
 	if !g.Keys {
 		return nil

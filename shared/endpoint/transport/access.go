@@ -89,10 +89,10 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	return answers
 }
 
-// refused returns an answer to each request in msgs, if err comes from a limit or from a right that
-// the caller lacks, or is the endpoint's answer to the request. It is for HTTP+SSE and WebSocket,
-// where an HTTP status would end the session of some clients. For any other error it returns nil:
-// such an error refuses the messages as a whole.
+// refused returns an answer to each request in msgs, if a limit refuses them, the caller lacks a
+// right, or err is the answer to the only request. It is for HTTP+SSE and WebSocket, where an HTTP
+// status would end the session of some clients. For any other error it returns nil: such an error
+// refuses the messages as a whole.
 func (c *called) refused(msgs []wire.Message, batch bool, err error) (answers [][]byte) {
 	var p *problem
 	rpc := answerOf(err)

@@ -65,9 +65,9 @@ func (c *called) asks(msgs []wire.Message) {
 	}
 }
 
-// reads fills c from the messages and the headers of a request. It returns the request with the
-// context that in makes. A traceparent in a message takes precedence over the header, because one
-// HTTP request may carry messages of several spans.
+// reads fills c from the messages and the headers of a request. It returns the request with a
+// context whose trace has the client's span as its parent. A traceparent in a message takes
+// precedence over the header, because one HTTP request may carry messages of several spans.
 func (c *called) reads(r *http.Request, msgs []wire.Message) *http.Request {
 	c.asks(msgs)
 	if parent := r.Header.Get("traceparent"); c.parent == "" && isTraceparent(parent) {

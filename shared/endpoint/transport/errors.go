@@ -61,7 +61,7 @@ type problem struct {
 
 func (p *problem) Error() string { return p.rpc.Message }
 
-// Unwrap returns the code, for storage.CodeOf, or the cause that has the same code.
+// Unwrap returns the cause, or else the code. storage.CodeOf finds p.code in both.
 func (p *problem) Unwrap() error {
 	if p.cause != nil {
 		return p.cause
@@ -91,7 +91,7 @@ func problemOf(err error) *problem {
 	var known *storage.Error
 	var rpc *wire.Error
 	switch {
-	case errors.As(err, &known): // the code and text of known count, not those of its cause
+	case errors.As(err, &known): // the answer has the code and the text of this error, not of its cause
 	case errors.As(err, &rpc):
 		return &problem{status: http.StatusBadRequest, code: storage.Invalid, rpc: rpc}
 	case errors.Is(err, context.Canceled):

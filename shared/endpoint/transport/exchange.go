@@ -62,7 +62,8 @@ func (x *exchange) at(over storage.Transport) sessions.Endpoint {
 	return x.opts.endpoint(x.party, over)
 }
 
-// until returns the time at which a response must end if it may be held open for hold.
+// until returns the time at which a response must end. The argument hold is how long it may be
+// held open; the limits of the endpoint and of the request's context may be shorter.
 func (x *exchange) until(hold time.Duration) time.Time {
 	end := x.begun.Add(min(hold, x.opts.Limit))
 	if limit, ok := x.ctx().Deadline(); ok {

@@ -17,13 +17,13 @@ func hold(x *exchange, call sessions.Resumable) time.Duration {
 	return x.opts.Limit
 }
 
-// follow sends events, and then the events that come later, until the stream has ended, hold has
-// passed or the client has gone. In a silence it sends comments, so that no proxy closes the
-// connection. If this program itself executes the request (call.Held), follow holds the response
-// beyond hold.
-func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions.Event, hold time.Time) {
+// follow sends events, and then the events that come later. It returns when the stream has ended,
+// the client has gone, or it is later than deadline. In a silence it sends comments, so that no
+// proxy closes the connection. While this program itself executes the request (call.Held), the
+// response may last longer than deadline.
+func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions.Event, deadline time.Time) {
 	for {
-		end := hold
+		end := deadline
 		if call.Held() {
 			end = x.until(x.opts.Limit)
 		}

@@ -45,8 +45,8 @@ func (o *Options) endpoint(p party, over storage.Transport) sessions.Endpoint {
 	})
 }
 
-// atGroup returns the caller at a group. who returns the caller's identities at the servers
-// that it may use, by name.
+// atGroup returns the caller at a group. The function who returns the caller's identities at
+// the servers that it may use, by the names of the servers.
 func (o *Options) atGroup(address string, g Group, over storage.Transport, who func(names []string) (map[string]storage.Identity, error)) (party, error) {
 	servers, names := o.served(g.Servers)
 	if len(servers) == 0 {
@@ -76,13 +76,13 @@ func (o *Options) atGroup(address string, g Group, over storage.Transport, who f
 }
 
 // served returns the servers that are served, with their names, in the order of the servers file.
-// If of is not nil, it returns only servers whose names are in of.
-func (o *Options) served(of []string) (servers []sessions.Server, names []string) {
+// If only is not nil, it returns no servers but those whose names are in only.
+func (o *Options) served(only []string) (servers []sessions.Server, names []string) {
 	if o.Names == nil {
 		return nil, nil
 	}
 	for _, name := range o.Names() {
-		if server, ok := o.Servers(name); ok && (of == nil || slices.Contains(of, name)) {
+		if server, ok := o.Servers(name); ok && (only == nil || slices.Contains(only, name)) {
 			servers, names = append(servers, server), append(names, server.Name)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // Document answers a GET about servers. base is the URL of the endpoint, taken from the
-// request. may has the caller once for each server that it may use, in the order of
+// request. The slice may has the caller once for each server that it may use, in the order of
 // [Options].Names. The endpoint encodes the answer as JSON. An answer with a method MediaType
 // is sent as that type.
 type Document func(r *http.Request, base string, may []sessions.Caller) (answer any, err error)

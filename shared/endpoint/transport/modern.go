@@ -48,7 +48,7 @@ func checkHeaders(h http.Header, msg wire.Message) error {
 	name, wanted := bridge.HeaderName(msg)
 	if header := h.Get(wire.HeaderName); wanted || header != "" && hasName(msg.Method) {
 		decoded, ok := wire.DecodeHeaderValue(header)
-		// go-sdk 1.8 does not encode text that needs encoding.
+		// go-sdk 1.8 does not encode text that needs encoding, so plain text counts, too.
 		same := ok && decoded == name || header == name
 		if !same || !once(wire.HeaderName) {
 			return mismatch(wire.HeaderName, "params")

@@ -143,8 +143,8 @@ type gathering struct {
 	questions     int
 }
 
-// due returns when the client gets the questions of a call. It is the zero time while there
-// are none.
+// due returns the time at which the client gets the questions of a call. The time is zero while
+// there are none.
 func (g *gathering) due(turn *bridge.Turn) time.Time {
 	if !turn.Asks() {
 		*g = gathering{}
@@ -166,10 +166,9 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 	return due
 }
 
-// answer sends the outcome of a call. A client that closes the response cancels the call, in any round,
-// unless the call has an idempotency key. If the store fails instead, a client that brought a
-// requestState can send its request again, and the call goes on. server is serverInfo, nil if it is
-// not known.
+// answer sends the outcome of a call. A client that closes the response cancels the call, unless the
+// call has an idempotency key. If the store fails, a client that brought a requestState can send its
+// request again, and the call goes on. server is the server's serverInfo, nil if it is not known.
 func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge.Turn) error {
 	m.x.called.stream, m.x.called.again = call.Stream(), m.req.State != ""
 	out := newReply(m)

@@ -184,8 +184,8 @@ func honoured(out *reply, subscription *sessions.Call, uris []string) ([]string,
 	return agreed, nil
 }
 
-// numbered returns the index of the request of a subscription that an event answers. The index is
-// the end of the request's id; see [sessions.Manager.Subscribe].
+// numbered reads which request of a subscription an event answers. The id of a request is the name
+// of the subscription's stream, "-", and the index of the request.
 func numbered(e storage.Event, stream storage.StreamID) (i int, ok bool) {
 	id, _ := wire.String(wire.Lookup(e.Raw, "id"))
 	prefix := string(stream) + "-"

@@ -31,8 +31,8 @@ type Options struct {
 	// Groups returns a group of servers by its name; "" is the group at /mcp. nil: there are
 	// none.
 	Groups func(name string) (Group, bool)
-	// Kept caches what the names in groups stand for; see aggregate.Kept. nil: there is no
-	// cache.
+	// Kept caches which server of a group has which tool, prompt or resource. nil: there is
+	// no cache.
 	Kept *aggregate.Kept
 	// Host serves the sessions.
 	Host *sessions.Manager

@@ -9,8 +9,8 @@ import (
 )
 
 // challenge adds to a refusal how the client can authenticate (RFC 6750 §3). If the
-// request had no token and is Unauthenticated, the challenge names no error. An address that
-// is not known has no metadata to point to.
+// request had no token and is Unauthenticated, the challenge names no error. If known is false,
+// there is nothing at the address, so the challenge points to no metadata.
 func (x *exchange) challenge(known bool, err error) {
 	scheme, _, _ := strings.Cut(x.r.Header.Get("Authorization"), " ")
 	tried := strings.EqualFold(scheme, "Bearer")

@@ -210,10 +210,10 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 
 // arrives returns who asks for a connection, and to what.
 //
-// A client connects to a group with ?group=NAME. The session of the group and those with its members
-// all name the connection. So the invocation that writes a member's answer to the log also pushes it,
-// and gives the tools in it their names in the group. A connection keeps the query of its address,
-// and the members that its client could use when it connected.
+// A client connects to a group with ?group=NAME. Its session with the group and its sessions with the
+// members all name the connection. So the invocation that writes a member's answer to the log also
+// pushes the answer, with the names that tools have in the group. A connection keeps the query of its
+// address, and the members that its client could use when it connected.
 func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	query := r.URL.Query()
 	name := query.Get("server")

@@ -21,7 +21,8 @@ type stream struct {
 	named bool // an event with an id was added
 }
 
-// keptBuffer is how many bytes a stream holds for its next events. A longer message is not copied.
+// keptBuffer is the largest buffer that a stream keeps after a flush, in bytes. A longer message is
+// not copied into the buffer.
 const keptBuffer = 64 << 10
 
 // prime adds the event that opens every stream. It has a cursor and nothing else (P1 in the package
@@ -36,7 +37,7 @@ func (s *stream) prime(id string) {
 // The client keeps the id that it has.
 func (s *stream) pace(retry time.Duration) { s.away(wire.SSE{Retry: retry, HasData: true}) }
 
-// leave is pace for a client that comes back with another id.
+// leave adds the event that pace adds, with an id for the client to come back with.
 func (s *stream) leave(id string, retry time.Duration) {
 	s.away(wire.SSE{ID: id, Retry: retry, HasData: true})
 }

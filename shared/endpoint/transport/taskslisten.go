@@ -23,7 +23,7 @@ type listening struct {
 type watched struct {
 	task *bridge.Task
 	call *sessions.Recalled
-	next *sessions.Call // reads the events after those in call
+	next *sessions.Call // reads the events that came too late for the field call
 	sign string         // fingerprint of the state that the client knows
 }
 
@@ -66,8 +66,8 @@ func (m modern) watch(l *bridge.Listener) ([]*watched, error) {
 	return all, nil
 }
 
-// to listens until the response must end, the client has gone, or nothing more can come. common has
-// the messages outside of requests. It is not read if the client wants to hear only of tasks.
+// to listens until the response must end, the client has gone, or nothing more can come. The argument
+// common has the messages outside of requests. It is not read if the client wants only tasks.
 func (h listening) to(common *sessions.Call) error {
 	ctx, cancel := context.WithCancel(h.m.ctx)
 	hear := make(chan heard)

@@ -17,11 +17,11 @@ import (
 const mostNamed = 20
 
 // unknown returns the text of the 404 for a server that is not there. The text names the servers that
-// the caller may use. If there are none, unknown returns its argument otherwise.
-func (o *Options) unknown(r *http.Request, name, otherwise string) string {
+// the caller may use. If there are none, unknown returns fallback.
+func (o *Options) unknown(r *http.Request, name, fallback string) string {
 	names := o.usable(r)
 	if len(names) == 0 {
-		return otherwise
+		return fallback
 	}
 	text := "there is no server " + wire.Clip(name)
 	if near := suggest.Of(name, names, 1+len(name)/3); near != "" {
@@ -51,8 +51,8 @@ func (o *Options) usable(r *http.Request) []string {
 // server returns the server that is served under a name. It does not check whether the caller may
 // use it. If the servers file has the server but it is not served, the error gives the reason. If the
 // server was removed from the file, the error says so. For any other name, the error lists the servers
-// that the sender of r may use. If there are none, or r is nil, its text is the argument unknown.
-func (o *Options) server(r *http.Request, name, unknown string) (sessions.Server, error) {
+// that the sender of r may use. If there are none, or r is nil, its text is fallback.
+func (o *Options) server(r *http.Request, name, fallback string) (sessions.Server, error) {
 	server, ok := o.Servers(name)
 	if ok {
 		return server, nil
@@ -68,7 +68,7 @@ func (o *Options) server(r *http.Request, name, unknown string) (sessions.Server
 		removed = o.Removed(name)
 	}
 	if removed == "" && r != nil {
-		unknown = o.unknown(r, name, unknown)
+		fallback = o.unknown(r, name, fallback)
 	}
-	return sessions.Server{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, cmp.Or(removed, unknown))
+	return sessions.Server{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, cmp.Or(removed, fallback))
 }

@@ -64,7 +64,7 @@ func (g *Group) greetings(ctx context.Context, version string, client bridge.Req
 			if err == nil && call != nil {
 				result, err = answerOf(ctx, call, until)
 			}
-			if err == nil { // a member that cannot be asked stays unknown: its lists say why
+			if err == nil { // after an error the member stays unknown; requests for its lists report the reason
 				known[i].Result = result
 			}
 		})

@@ -110,8 +110,8 @@ func joinedOf(raw []byte) string {
 	return name
 }
 
-// joined returns the callers at those members with which the group's session has opened sessions.
-// of is the record of the group's session.
+// joined returns the members with which the client has a session. of is the record of the client's
+// session with the group.
 func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 	for _, c := range g.Members {
 		if slices.Contains(of.Members, c.Server.Name) {

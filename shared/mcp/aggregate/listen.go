@@ -43,7 +43,7 @@ func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until fu
 }
 
 // openAll opens the standalone streams of the members that the session uses. If it uses none, openAll
-// opens that of the session with the group, which has no events.
+// opens the standalone stream of the session with the group, which has no events.
 func (l *listening) openAll(ctx context.Context, places map[string]string) error {
 	for _, c := range l.g.joined(l.of) {
 		p, err := l.part(ctx, c, places[c.Server.Name])
@@ -271,8 +271,8 @@ func (l *listening) Start() string {
 
 func (l *listening) Cursor() string { return placeText(l.parts) }
 
-// Close implements [sessions.Resumable]. The client has got the id of its position with the last
-// event.
+// Close implements [sessions.Resumable]. The cursor is "", because the client has got its position
+// with the last event.
 func (l *listening) Close() (cursor string, retry time.Duration, now bool) {
 	return "", l.Retry(), l.done
 }

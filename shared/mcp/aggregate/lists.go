@@ -115,8 +115,8 @@ func (g *Group) page(entries []group.Entry, params json.RawMessage) (page []grou
 	return entries[from:], "", nil
 }
 
-// model returns the session with the group that has this id. For a modern client, id is "", and model
-// returns a made-up session with the capabilities that a process sees of modern clients.
+// model returns the client's session with the group, by its id. For a modern client, id is "", and
+// model returns a made-up session with the capabilities that a process sees of modern clients.
 func (g *Group) model(ctx context.Context, id storage.ID) (storage.Session, error) {
 	if id != "" {
 		return g.Host.Session(ctx, g.As, id)
@@ -295,8 +295,8 @@ func answerOf(ctx context.Context, call *sessions.Call, until time.Time) (json.R
 	}
 }
 
-// begin sends a request to a member: in the client's session with it, or for a modern client in the
-// caller's inner session.
+// begin sends a request to a member. It uses the client's session with the member. For a modern
+// client, which has none, it uses [sessions.Manager.Send].
 func (g *Group) begin(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string, params json.RawMessage) (*sessions.Call, error) {
 	h := g.Host
 	pinned := func(client sessions.Client) (*sessions.Call, error) {

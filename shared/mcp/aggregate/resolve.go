@@ -71,12 +71,11 @@ func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (gro
 	return t, g.unknown(id, t, x, silent)
 }
 
-// lookup returns the index of a kind, and the entry that the caller looks for. in finds the entry in
-// an index.
-func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, in func(*index) (group.Entry, bool)) (x *index, e group.Entry, ok bool, err error) {
-	x, err = g.index(ctx, kind, s, true, func(x *index) bool { _, ok := in(x); return ok })
+// lookup returns the index of a kind, and the entry that the function find finds in it.
+func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, find func(*index) (group.Entry, bool)) (x *index, e group.Entry, ok bool, err error) {
+	x, err = g.index(ctx, kind, s, true, func(x *index) bool { _, ok := find(x); return ok })
 	if err == nil {
-		e, ok = in(x)
+		e, ok = find(x)
 	}
 	return x, e, ok, err
 }
@@ -185,9 +184,9 @@ const (
 	longestMeant = 128 // bytes of a name that somebody may have mistyped
 )
 
-// meant proposes tools or prompts in place of a name that is not in x: all whose own member calls
-// them by that name. If there are none, it proposes the one whose name in the group is the most
-// similar. It returns "" for none.
+// meant proposes tools or prompts in place of a name that is not in x: all that have this name at
+// their member, before the group adds a prefix. If there are none, it proposes the one whose name in
+// the group is the most similar. It returns "" for none.
 func meant(t group.Target, x *index) string {
 	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
 		return ""

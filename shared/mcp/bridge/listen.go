@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// These limit one subscriptions/listen. For each task a goroutine waits for a stream of the log.
+// Limits of one subscriptions/listen. Each task costs a goroutine, which waits for the task's events.
 const (
 	maxSubscriptions = 100 // resources of one subscription
 	maxTasks         = 16

@@ -88,13 +88,13 @@ func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 // order of members. Numbers keep their digits.
 func canonical(raw json.RawMessage) []byte {
 	out, err := json.Marshal(numbers(raw))
-	if err != nil { // cannot happen: v was decoded from JSON
+	if err != nil { // cannot happen: numbers returns what it has decoded from JSON
 		panic("bridge: JSON that cannot be encoded: " + err.Error())
 	}
 	return out
 }
 
-// numbers decodes any JSON; numbers keep their digits.
+// numbers decodes any JSON. A number becomes a json.Number, which keeps its digits.
 func numbers(raw json.RawMessage) any {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()

@@ -136,8 +136,8 @@ func isToken(word string) bool {
 	return word != "" && !odd
 }
 
-// headersOf returns what known, a result of HeaderParams, has for the tool that the params of a
-// tools/call name: the path of an argument for each header.
+// headersOf returns the path of the argument that each header must repeat. params are the params of
+// a tools/call, which name the tool. known is a result of HeaderParams.
 func headersOf(known, params json.RawMessage) map[string][]string {
 	var tools headerParams
 	if known == nil || json.Unmarshal(known, &tools) != nil {

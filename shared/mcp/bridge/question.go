@@ -56,7 +56,7 @@ func (q question) needs() (path []string, ok bool) {
 }
 
 // declared reports whether a client's capabilities have the capability at path. "elicitation": {}
-// includes the mode form.
+// also declares elicitation.form.
 func declared(capabilities json.RawMessage, path []string) bool {
 	if isObject(wire.Lookup(capabilities, path...)) {
 		return true

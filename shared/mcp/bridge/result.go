@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// How long a client may cache results of a legacy server, which does not say so itself. A client that
+// How long a client may cache results of a legacy server, which names no time itself. A client that
 // listens hears of changes earlier. Contents of resources must not be cached.
 const (
 	discoverFresh = time.Hour

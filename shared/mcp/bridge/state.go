@@ -41,7 +41,7 @@ type State struct {
 	Expires int64  `json:"e"` // Unix seconds
 }
 
-// NewSealer returns the Sealer for States, as [storage.NewSealer] does.
+// NewSealer returns the Sealer for States. [storage.NewSealer] explains the arguments and the error.
 func NewSealer(secret []byte, others ...[]byte) (*storage.Sealer, error) {
 	return storage.NewSealer("request state", secret, others...)
 }

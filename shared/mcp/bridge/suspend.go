@@ -68,8 +68,8 @@ func unable(why string) *wire.Error {
 type Asked = storage.Question
 
 // Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them.
-// round is how often the call with this stream has asked. In this round inputs[0] has the number
-// first. of is the index, in its batch, of the request that the server has answered with inputs.
+// The stream, the round, which counts from 1, and a number make the id of a question. The number of
+// inputs[0] is first. The server has answered the request at index of of its batch with inputs.
 // fault says that the client has not declared the capability for a question.
 func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {

@@ -139,10 +139,10 @@ type Task struct {
 	response     *wire.Message    // response to the call, nil until the call has ended
 }
 
-// NewTask makes a Task from its reference. may has the [Request.Abilities] of the request that fetches
-// the task, which may come from another client than the call.
-func NewTask(name string, ref TaskRef, may string) *Task {
-	return &Task{Name: name, stream: ref.Stream, made: ref.Made, capabilities: capabilitiesOf(ref.Abilities + may)}
+// NewTask makes a Task from its reference. abilities are the [Request.Abilities] of the request that
+// fetches the task. It may come from another client than the call.
+func NewTask(name string, ref TaskRef, abilities string) *Task {
+	return &Task{Name: name, stream: ref.Stream, made: ref.Made, capabilities: capabilitiesOf(ref.Abilities + abilities)}
 }
 
 // Age returns how long ago the call became a task.
@@ -287,8 +287,8 @@ func (t *Task) Waits(answered map[string]bool) bool {
 
 func (t *Task) members(status string, now time.Time, poll time.Duration) object {
 	// No record says when the status changed, so a task that does not work any more gets the
-	// present time. The end of a call is kept for Keep after it has ended, which may be at any
-	// time; so ttlMs grows with the age of the task.
+	// present time. The result of a call is kept for the time t.Keep after the call has ended, which
+	// may be at any time; so ttlMs grows with the age of the task.
 	updated, keep := now, t.Keep*(1+t.Age(now)/t.Keep)
 	if status == statusWorking {
 		updated = t.made

@@ -19,10 +19,9 @@ const (
 )
 
 // Owners returns the members that may have a method of an extension. These are the members that
-// declare the extension to which the method belongs by its name. If there are none, they are those
-// that declare any extension that is not an official one. If there are none either, they are those
-// that are not known. The Result of each of members is its answer to initialize, nil if that is not
-// known.
+// declare the extension to which the method belongs by its name. If no member does, Owners returns
+// the members that declare any unofficial extension. If no member does that either, it returns the
+// members whose Result is nil. A Result is a member's answer to initialize, nil if it is not known.
 func Owners(method string, members ...List) []string {
 	var of, vendors, unknown []string
 	for _, m := range members {

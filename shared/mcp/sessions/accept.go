@@ -221,7 +221,7 @@ func (u *use) remember(ctx context.Context, msgs []wire.Message) error {
 				noteRequest(s, m)
 			}
 		}
-		if s.Group == "" { // otherwise touch has already extended the member's session
+		if s.Group == "" { // in a session with a member of a group, use.touch has already done this
 			u.manager.limits.extend(s)
 		}
 		return true

@@ -77,9 +77,9 @@ func (c *Call) Held() bool {
 	return ok && h.Held()
 }
 
-// Next waits for events and returns them in order. It returns none when until has passed,
-// or when this instance has stopped executing the request (see [InlineTracker]). An event
-// that only closes the stream has no Raw.
+// Next waits for events and returns them in order. It returns none if none have come by the
+// time until, or if this instance has stopped executing the request (see [InlineTracker]). An
+// event that only closes the stream has no Raw.
 //
 // The request is accepted (I8 in the package comment) when Next returns without an error for the
 // first time, with or without events. That may be later than until.

@@ -9,10 +9,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// deliver sends a message to the backend. The caller sets only the fields of a that depend on the
-// message: Requests, Init, List and Shown, and Stream if the message has one already.
-func (u *use) deliver(ctx context.Context, raw []byte, a storage.Address) (*Call, error) {
-	return u.deliverWith(ctx, Delivery{Raw: raw, Address: a})
+// deliver sends a message to the backend. The caller sets only Requests, Init, List and Shown of
+// address, which depend on the message, and Stream if the message has one already.
+func (u *use) deliver(ctx context.Context, raw []byte, address storage.Address) (*Call, error) {
+	return u.deliverWith(ctx, Delivery{Raw: raw, Address: address})
 }
 
 // deliverWith is deliver for a Delivery. Its caller sets Raw, Tools, Needs, Brief and the fields of

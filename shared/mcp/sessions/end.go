@@ -6,9 +6,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// End ends a session (DELETE). The box stops its process at once if the message reaches
-// it, and otherwise once the process has been idle long enough. Errors: NotFound,
-// Unavailable.
+// End ends a session (DELETE), and sends its box a message. The box stops the session's
+// process when it gets the message, or else once the process has been idle long enough.
+// Errors: NotFound, Unavailable.
 func (h *Manager) End(ctx context.Context, c Caller, id storage.ID) error {
 	u, err := h.use(ctx, c, id)
 	if err != nil {

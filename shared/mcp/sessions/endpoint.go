@@ -41,7 +41,7 @@ type Endpoint interface {
 	End(ctx context.Context, id storage.ID) error
 
 	// Greeting returns the answer to initialize for a client without a session
-	// ([Manager.Greeting]). kind is as in [Caller].
+	// ([Manager.Greeting]). kind is its [Caller.Kind].
 	Greeting(ctx context.Context, kind string, client Client) (result json.RawMessage, call *Call, err error)
 	// Dispatch returns the servers for a message of a modern client: one for a request, several for
 	// a notification or a subscription. A *[wire.Error] is the answer to the request.
@@ -242,9 +242,9 @@ func (e *server) stateless(kind string) Caller {
 	return c
 }
 
-// ForClient returns a Response that reads from c. Its Of returns the caller of and the session id.
-func (c *Call) ForClient(of Caller, id storage.ID) Response {
-	return &clientStream{Call: c, c: &of, id: id}
+// ForClient returns a Response that reads from c. Its method Of returns caller and id.
+func (c *Call) ForClient(caller Caller, id storage.ID) Response {
+	return &clientStream{Call: c, c: &caller, id: id}
 }
 
 // Immediate returns a Response whose only events are raws, which are in no log.

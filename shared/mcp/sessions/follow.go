@@ -13,8 +13,8 @@ import (
 //
 // The Call begins after *from, the last event that the client says it has. If the stream is shorter,
 // Follow sets *from to its end. If from is nil, the Call begins after the last event that
-// [Call.Report] recorded. until is when the response is planned to end. A session without initialize
-// lives at least until [Limits.InitTimeout] after until.
+// [Call.Report] recorded. The argument until is when the response is planned to end. A session without
+// initialize outlives the response by at least [Limits.InitTimeout].
 //
 // Cost: one read, one write, and at most one read every five seconds, as for [Manager.Listen].
 //

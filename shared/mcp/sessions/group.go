@@ -34,9 +34,9 @@ func hashOf(size int, text []byte) string {
 	return strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:size]))
 }
 
-// Greet opens a session with a group. It answers initialize with what answer returns for the
-// negotiated version, and asks no server. c.Server names the group. id is as for
-// [Manager.Initialize].
+// Greet opens a session with a group. It answers initialize with the result of the function answer
+// for the negotiated version, and asks no server. c.Server names the group. id is "", or the id of
+// the session that the client's connection has opened.
 //
 // Errors: as of [Manager.Initialize], and those of answer.
 func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Message, answer func(version string) (json.RawMessage, error)) (storage.Session, *Call, error) {
@@ -173,7 +173,7 @@ func (h *Manager) Joins(id storage.ID) *Call {
 }
 
 // Ask sends a request of the group itself to a member. The answer is not pushed to the client's
-// WebSocket or its HTTP+SSE stream. c and id are as for [Manager.Accept].
+// WebSocket or its HTTP+SSE stream. c is the caller at the member, and id its session there.
 //
 // Errors: NotFound (session), Unavailable, Busy.
 func (h *Manager) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message) (*Call, error) {
@@ -319,7 +319,7 @@ func lastPart(s storage.Session, c Caller, method string) string {
 	return "group " + method + " " + c.Server.whose(memberOf(s, c), c.Server.sameList(method))
 }
 
-// Borrow returns the newest list of a member in the handshake record that this principal may get. The
+// Borrow returns a member's list from its handshake record: the newest that this principal may get. The
 // list may be for a client with other capabilities or another protocol version. Borrow returns nil if
 // the record has none. It also keeps the list under [lastPart], for clients for which the record has
 // no list of their own.

@@ -71,8 +71,8 @@ func isList(method string) bool {
 }
 
 // partOf returns the key of a list within the handshake record. It is made of the method, the
-// protocol version, [abilitiesOf] the client, and whose list it is. ok is false if the client's
-// capabilities cannot be read.
+// protocol version, the client's capabilities ([abilitiesOf]), and whose, the result of
+// [Server.whose]. ok is false if the client's capabilities cannot be read.
 func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok

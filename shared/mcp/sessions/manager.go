@@ -74,7 +74,8 @@ type Caller struct {
 	// clients of different kinds get different processes.
 	Kind string
 
-	// These are as in [storage.Identity]. A session keeps the latest Props.
+	// These fields have the meaning that they have in [storage.Identity]. A session keeps the
+	// latest Props.
 
 	Credential string
 	Props      []byte

@@ -58,7 +58,7 @@ func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) 
 			continue
 		}
 		// Take the list for the fewest capabilities: a server may offer more tools to clients that
-		// declare more than the usual one does.
+		// declare more capabilities than usual.
 		can := len(fields[2])
 		if can > least || can == least && !part.Taken.After(taken) {
 			continue

@@ -375,18 +375,18 @@ func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err e
 	return mine, err
 }
 
-// owe records in the session that the client has not got the events after the cursor from. It changes
-// nothing if the record has a cursor of the stream that is not Live, or a Live one that has reached
-// last. If the session has a connection, owe returns when the stream was pushed up to the event last.
-func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, last storage.Index) error {
+// owe adds cursor to the session: the client has not got the events after it. owe adds nothing if the
+// stream already has a cursor that is not Live, or a Live one whose Index is at least last. If the
+// session has a connection, owe returns once the event with the index last was pushed.
+func (o Publisher) owe(ctx context.Context, id storage.ID, cursor storage.Cursor, last storage.Index) error {
 	p := o.redelivery()
 	done := func(s *storage.Session) bool {
-		c := cursorOf(s, from.Stream)
+		c := cursorOf(s, cursor.Stream)
 		return c == nil || c.Final || c.Index >= last
 	}
 	note := func(s *storage.Session) bool {
-		c := cursorOf(s, from.Stream)
-		return (c == nil || !c.Live || c.Index < last) && owe(s, from)
+		c := cursorOf(s, cursor.Stream)
+		return (c == nil || !c.Live || c.Index < last) && owe(s, cursor)
 	}
 	return p.run(ctx, id, note, done)
 }

@@ -55,8 +55,8 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 	return call, nil
 }
 
-// place returns the tail of a stream, and the index after which a client goes on that comes back with
-// the event id from.
+// place returns the tail of a stream, and the index after which the client gets events. The argument
+// from is the event id with which the client comes back.
 //
 // The log may have lost events that the client has: the store was restored from a backup, or the power
 // failed. If the log is shorter, place ends the request, because nobody knows what came of it. The

@@ -262,8 +262,8 @@ func (h *Manager) Drop(ctx context.Context, conn string) error {
 	return h.out.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
-// Disconnect removes a connection that was closed from its session, which lives on. API Gateway does
-// not report every closed connection, so a session may keep some.
+// Disconnect removes a closed connection from its session, which lives on. API Gateway does not report
+// every closed connection, so a session may keep some.
 //
 // Errors: Unavailable.
 func (h *Manager) Disconnect(ctx context.Context, conn string) error {

@@ -123,16 +123,15 @@ func Relist(ctx context.Context, store storage.Boxes, tenant, server string) err
 	return nil
 }
 
-// expire makes entries of a handshake record invalid. which gets the key of each entry and selects
-// it.
-func expire(ctx context.Context, store storage.Handshakes, record string, which func(part string) bool) error {
+// expire makes those entries of a handshake record invalid for whose keys selects returns true.
+func expire(ctx context.Context, store storage.Handshakes, record string, selects func(part string) bool) error {
 	parts, err := store.ListHandshakes(ctx, record, "")
 	if err != nil {
 		return err
 	}
 	past := time.Now().Add(-time.Second)
 	for _, p := range parts {
-		if !which(p.Version) || !p.Expires.IsZero() && p.Expires.Before(past) {
+		if !selects(p.Version) || !p.Expires.IsZero() && p.Expires.Before(past) {
 			continue
 		}
 		if err := store.SaveHandshake(ctx, storage.Handshake{Digest: record, Version: p.Version, Result: json.RawMessage("{}"), Taken: p.Taken, Expires: past}); err != nil {

@@ -185,7 +185,7 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 
 // Reattach first passes on responses to questions, as [Manager.Reply] does. It then returns the
 // Call that continues a call of [Manager.Send] after the event with index after. That Call is Done if
-// it has ended and the log no longer has its events. server is as for Send.
+// it has ended and the log no longer has its events. server is serverInfo, nil if unknown.
 //
 // Errors: NotFound (the caller has no inner session), Unavailable.
 func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {

@@ -136,8 +136,8 @@ func (r *Recalled) Answer(ctx context.Context, responses ...[]byte) error {
 	return r.of.replies(ctx, responses)
 }
 
-// PaceAt returns how long a client should wait before it asks again for a task that began age ago: a
-// tenth of age, between 1 and 60 times Pace. So a client asks about a hundred times for a
+// PaceAt returns how long a client should wait before it asks again for a task of this age: a tenth of
+// the age, but at least Pace and at most 60 times Pace. So a client asks about a hundred times for a
 // task of an hour.
 func (l Limits) PaceAt(age time.Duration) time.Duration {
 	return min(max(age/10, l.Pace), 60*l.Pace).Round(time.Millisecond)
