@@ -199,8 +199,8 @@ func lackOf(file *serversfile.File, name string) (names []string) {
 // gives the variable that the last one lacked.
 const mostAsked = 4
 
-// fills asks the user for the environment variable that the error of a start calls missing, and
-// saves its value. It reports whether it has saved a value.
+// fills is for the error of a failed start. If its text names a missing environment variable, fills
+// asks the user for the value and saves it. It reports whether it has saved a value.
 func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
 	name := lacks(err.Error())
 	if name == "" || c.remote != "" || c.has(name) {

@@ -117,9 +117,9 @@ const (
 	repositories = "repositories"
 )
 
-// fetched returns the folder for one kind of downloads for the servers file at path servers. It is
-// in the user's XDG data folder. For a user without a home it is in data, the data folder of
-// dormouse run.
+// fetched returns the folder for one kind of downloads. Each servers file has its own; servers is
+// the path of the file. The folder is in the user's XDG data folder, or for a user without a home
+// in the data folder of dormouse run, which is the argument data.
 func fetched(kind, servers, data string) string {
 	if folder := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(folder) {
 		data = filepath.Join(folder, "dormouse")
@@ -384,8 +384,8 @@ func questionOf(server string, o sources.Option) string {
 }
 
 // download writes the content of the source's URL to a writer, and returns its SHA-256 in
-// hexadecimal. It fails if the content has more than most bytes.
-func (c *addCommand) download(ctx context.Context, t *terminal, to io.Writer, most int64) (hash string, err error) {
+// hexadecimal. It fails if the content is longer than limit, in bytes.
+func (c *addCommand) download(ctx context.Context, t *terminal, to io.Writer, limit int64) (hash string, err error) {
 	if !strings.HasPrefix(c.source.At, "https://") && c.hash == "" {
 		return "", fmt.Errorf("%s is not https, so anybody on the way could change it", c.source.At)
 	}
@@ -406,11 +406,11 @@ func (c *addCommand) download(ctx context.Context, t *terminal, to io.Writer, mo
 		return "", fmt.Errorf("%s answers %s", c.source.At, res.Status)
 	}
 	sum := sha256.New()
-	switch n, err := io.Copy(io.MultiWriter(to, sum), io.LimitReader(res.Body, most+1)); {
+	switch n, err := io.Copy(io.MultiWriter(to, sum), io.LimitReader(res.Body, limit+1)); {
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", c.source.At, err)
-	case n > most:
-		return "", fmt.Errorf("%s is larger than %d MiB", c.source.At, most>>20)
+	case n > limit:
+		return "", fmt.Errorf("%s is larger than %d MiB", c.source.At, limit>>20)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }

@@ -46,9 +46,10 @@ func askOn(in, out *os.File) asker {
 }
 
 // secret asks the user for a secret. If it cannot ask, it reads the secret from standard input:
-// a line of a terminal, which does not show it; or most bytes of a file or pipe, and one more, so
-// that the caller notices a longer one. A secret is never an argument, because ps would show it.
-func (t *terminal) secret(question string, most int64) (string, error) {
+// a line of a terminal, which does not show it, or the content of a file or pipe. It reads at most
+// one byte more than limit, from which the caller sees that the secret is too long. A secret is
+// never an argument, because ps would show it.
+func (t *terminal) secret(question string, limit int64) (string, error) {
 	if t.ask != nil {
 		return t.ask(question, true)
 	}
@@ -60,7 +61,7 @@ func (t *terminal) secret(question string, most int64) (string, error) {
 		defer show()
 		return readLine(in)
 	}
-	value, err := io.ReadAll(io.LimitReader(t.in, most+1))
+	value, err := io.ReadAll(io.LimitReader(t.in, limit+1))
 	return strings.TrimRight(string(value), "\r\n"), err
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/backup"
 )
 
-// inFolder has the flags of a command that works on a data folder itself.
+// inFolder has the flags of a command that uses the files of a data folder, and not the API.
 type inFolder struct {
 	dataFlag
 	printing

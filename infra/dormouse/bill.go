@@ -42,7 +42,7 @@ type ownerCost struct {
 	Server string      `json:"server,omitempty"` // server of a session or tool
 	Tenant string      `json:"tenant,omitempty"` // tenant of a session
 	USD    float64     `json:"usd"`
-	Boxes  float64     `json:"boxes_usd"` // part of USD that is for the time of boxes
+	Boxes  float64     `json:"boxes_usd"` // part of USD for the time in which boxes (sandboxes of servers) ran
 	Units  meter.Units `json:"units"`
 }
 
@@ -61,8 +61,8 @@ func (c *billCommand) Run(t *terminal) error {
 	return c.show(t, shown, func() error { return a.print(t.out, most) })
 }
 
-// read gets the bill since the time of --since. Without --since it gets the whole bill, or for
-// days and tools the last 90 days.
+// read gets the bill since the time of --since. Without --since it gets the whole bill; with
+// --by day or --by tool, it gets only the last 90 days.
 func (c *billCommand) read() (b api.Bill, err error) {
 	query := ""
 	if c.Since != "" || c.By == "day" || c.By == "tool" {

@@ -119,7 +119,7 @@ func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool, key s
 	}
 }
 
-// progress is where and under which name the progress of a call is shown.
+// progress shows the progress of one call.
 type progress struct {
 	on   *waits
 	tool string
@@ -182,7 +182,7 @@ func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.
 	return s, fmt.Errorf("%s is %s: %s", s.Name, s.State, s.Why)
 }
 
-// find returns the tool of this name from the server's list, with its input schema.
+// find returns the tool that the user has named, with its input schema, from the server's list.
 func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, error) {
 	list, err := toolsOver(ctx, s, c.Server)
 	var endless *wire.EndlessList // an endless list may have the tool in the part that was read
@@ -308,12 +308,12 @@ func toolsOver(ctx context.Context, s *mcp.ClientSession, server string) (api.To
 	}
 }
 
-// values returns the arguments in all, which is a JSON object, and in pairs, which have the form
-// key=value. A pair replaces the same argument in all.
-func (t tool) values(pairs []string, all string) (map[string]json.RawMessage, error) {
+// values returns the arguments that the user has given: pairs of the form key=value, and jsonArgs,
+// which is a JSON object or "". A pair has precedence.
+func (t tool) values(pairs []string, jsonArgs string) (map[string]json.RawMessage, error) {
 	args := map[string]json.RawMessage{}
-	if all != "" {
-		if err := json.Unmarshal([]byte(all), &args); err != nil {
+	if jsonArgs != "" {
+		if err := json.Unmarshal([]byte(jsonArgs), &args); err != nil {
 			return nil, t.wrong("--args is no JSON object: %v", err)
 		}
 		if args == nil {
@@ -380,8 +380,8 @@ func aOrAn(kind string) string {
 }
 
 // endpoint returns the URL of a server, and the API key for requests to it. If the endpoint is on
-// this machine and needs a key, endpoint creates one for this server that expires after within.
-func (c *client) endpoint(ctx context.Context, server string, within time.Duration) (address, key string, err error) {
+// this machine and needs a key, endpoint creates one for this server with the given lifetime.
+func (c *client) endpoint(ctx context.Context, server string, lifetime time.Duration) (address, key string, err error) {
 	base, key := c.base, c.key
 	if c.base == "http://local" {
 		info, err := c.info(ctx)
@@ -390,7 +390,7 @@ func (c *client) endpoint(ctx context.Context, server string, within time.Durati
 		}
 		c.shows = info.Certificate
 		if base, key = info.URL, ""; info.Access != local.AccessOpen {
-			if key, err = c.shortKey(ctx, server, within); err != nil {
+			if key, err = c.shortKey(ctx, server, lifetime); err != nil {
 				return "", "", err
 			}
 		}
@@ -427,8 +427,8 @@ func (c *client) connect(ctx context.Context, server, version string) (*mcp.Clie
 	}
 }
 
-// plainly returns the error of a server without the names of server and method, as dormouse run
-// shows it.
+// plainly returns err, the error of a call to a server, without what the SDK has added, and without
+// the server's name.
 func plainly(server string, err error) error {
 	// The SDK wraps each of these errors in text of its own.
 	if refused, ok := errors.AsType[refusal](err); ok {
@@ -447,10 +447,10 @@ func plainly(server string, err error) error {
 	return errors.New(strings.TrimPrefix(answer.Message, fmt.Sprintf("server %q: ", server)))
 }
 
-// shortKey creates an API key of the default tenant for one server. It expires after within.
-func (c *client) shortKey(ctx context.Context, server string, within time.Duration) (string, error) {
+// shortKey creates an API key of the default tenant for one server, with the given lifetime.
+func (c *client) shortKey(ctx context.Context, server string, lifetime time.Duration) (string, error) {
 	var made api.Key
-	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Servers: []string{server}, Seconds: int64(within.Seconds())}, &made)
+	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Servers: []string{server}, Seconds: int64(lifetime.Seconds())}, &made)
 	return made.Key, err
 }
 

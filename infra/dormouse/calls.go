@@ -72,11 +72,11 @@ func (c *callsCommand) query() (url.Values, error) {
 // mostOnAPage is the largest number of records in one response of the API.
 const mostOnAPage = 1000
 
-// calls returns the newest calls, at most most of them.
-func (c *client) calls(ctx context.Context, query url.Values, most int) ([]api.Call, error) {
+// calls returns the newest calls, but no more than atMost.
+func (c *client) calls(ctx context.Context, query url.Values, atMost int) ([]api.Call, error) {
 	all := []api.Call{}
-	for len(all) < most {
-		query.Set("limit", strconv.Itoa(min(most-len(all), mostOnAPage)))
+	for len(all) < atMost {
+		query.Set("limit", strconv.Itoa(min(atMost-len(all), mostOnAPage)))
 		var page api.Calls
 		if err := c.call(ctx, "GET", "calls?"+query.Encode(), nil, &page); err != nil {
 			return nil, err

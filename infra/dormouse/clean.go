@@ -89,7 +89,7 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// inCell returns an argument of a format verb, with a text on one line.
+// inCell returns arg, an argument for fmt, in a form that fits into a cell: a text becomes one line.
 func inCell(arg any) any {
 	switch v := arg.(type) {
 	case error:

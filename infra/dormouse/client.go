@@ -19,7 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// client calls the API for operators of an endpoint or a data folder.
+// client is a client of the API for operators. The API is that of an endpoint, or this program
+// itself serves it from a store.
 type client struct {
 	http  *http.Client
 	base  string // URL that the paths of requests are added to
@@ -66,8 +67,8 @@ func (t target) open(ctx context.Context) (*client, error) {
 	return &client{http: &http.Client{Transport: transport}, base: "http://local", key: key, where: t.folder(), up: true, end: transport.CloseIdleConnections}, nil
 }
 
-// open returns a client for the target. If no dormouse run is up there, the client reads its
-// store.
+// open returns a client for the target. If no dormouse run uses the data folder, the client reads
+// the store instead.
 func (p placed) open(ctx context.Context) (*client, error) {
 	if p.Store == "" {
 		c, err := p.target.open(ctx)
@@ -91,14 +92,14 @@ func (p placed) open(ctx context.Context) (*client, error) {
 	}, nil
 }
 
-// use opens a client for place, calls do with it, and closes it. All of that together may take
-// within, or any time if within is 0.
+// use opens a client with place.open, calls do with it, and closes it. limit is the time limit for
+// all of that; 0 means none.
 func use(ctx context.Context, place interface {
 	open(context.Context) (*client, error)
-}, within time.Duration, do func(context.Context, *client) error,
+}, limit time.Duration, do func(context.Context, *client) error,
 ) error {
-	if within > 0 {
-		limited, cancel := context.WithTimeout(ctx, within)
+	if limit > 0 {
+		limited, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		ctx = limited
 	}

@@ -118,9 +118,9 @@ func (p printing) show(t *terminal, v any, text func() error) error {
 	return text()
 }
 
-// table prints lines with columns. print calls say once a line, with tabs between columns. A text
-// argument never breaks out of its cell. If the table is wider than the terminal, each row takes
-// several lines.
+// table prints lines with columns. The function print must call its argument say once for each line,
+// with tabs between columns. A text argument of say never breaks out of its cell. If the table is
+// wider than the terminal, each row takes several lines.
 func table(out io.Writer, print func(say func(format string, args ...any))) error {
 	var cells, text bytes.Buffer
 	print(func(format string, args ...any) {
@@ -154,7 +154,7 @@ func widest(text string) (most int) {
 	return most
 }
 
-// folded formats tables in lines of at most width columns. Each line in cells is a row whose cells
+// folded formats tables in lines of at most width characters. Each line in cells is a row whose cells
 // are separated by tabs; a line without a tab is text between tables. A column that does not fit
 // beside the previous ones begins another line in each row. Texts in the last column are broken at
 // spaces.
@@ -237,8 +237,8 @@ func namesIn(file *serversfile.File) []string {
 	return names
 }
 
-// choose returns the element with a name, or else an error. what names the kind of element in the
-// error.
+// choose returns the element of all that has the given name. If there is none, the error says so;
+// what is the kind of element, for the text of the error.
 func choose[T any](what, name string, all []T, nameOf func(T) string) (one T, err error) {
 	var names []string
 	for _, x := range all {

@@ -454,8 +454,8 @@ func (d *doctor) secret() finding {
 	return good(check, "only you can read it")
 }
 
-// guests returns the servers without a sandbox profile that dormouse run nevertheless confines,
-// because others than its user may call.
+// guests returns the servers without a sandbox profile that dormouse run confines all the same. It
+// does so because people other than its own user may call them.
 func (d *doctor) guests() (names []string) {
 	file, _, err := serversfile.LoadGuests(d.Servers, os.LookupEnv, d.EnvFile...)
 	if !d.cfg.HasGuests() || err != nil {
@@ -517,15 +517,15 @@ func (d *doctor) sandbox(on sandbox.Support, guests []string) finding {
 // wrongBy is the smallest difference between two clocks at which tokens and tickets may be refused.
 const wrongBy = time.Minute
 
-// clock compares the local time with the time of the build, and with at, the time at the endpoint
-// of --url. It ignores a zero at.
-func (d *doctor) clock(at time.Time) finding {
+// clock checks the local time. It must be after the build of this program, and near the time there,
+// which is that of the endpoint at --url, or zero if unknown.
+func (d *doctor) clock(there time.Time) finding {
 	const check = "clock"
 	now, todo := d.t.now().UTC(), "set the clock: keys, tokens and tickets have times"
 	if built, err := time.Parse(time.RFC3339, builtAs().Time); err == nil && now.Before(built) {
 		return bad(check, fmt.Sprintf("it is %s here, which is before this program was built", now.Format(time.DateTime)), todo)
 	}
-	if off := now.Sub(at).Abs(); !at.IsZero() && off > wrongBy {
+	if off := now.Sub(there).Abs(); !there.IsZero() && off > wrongBy {
 		return bad(check, fmt.Sprintf("this machine and %s differ by %s", d.URL, off.Round(time.Second)), todo)
 	}
 	return good(check, "%s UTC", now.Format(time.DateTime))

@@ -77,7 +77,7 @@ func (e *edited) undo() {
 	}
 	back(e.path, e.Text(), e.before)
 	if env, err := readText(e.env.path, serversfile.MaxFile); err == nil && bytes.HasPrefix(env, e.env.before) {
-		back(e.env.path, env, e.env.before) // the file also has values that add has asked the user for
+		back(e.env.path, env, e.env.before) // add may have appended values since: it has asked the user for them
 	}
 }
 
@@ -87,9 +87,10 @@ func (e *edited) name() string { return filepath.Base(e.path) }
 // Claude Code also contains much else.
 const maxClientFile = 64 << 20
 
-// readText reads a file of at most most bytes. A missing file counts as empty.
-func readText(path string, most int64) ([]byte, error) {
-	text, err := serversedit.ReadFile(path, most)
+// readText reads a file. It fails if the file is longer than limit, in bytes. A missing file counts
+// as empty.
+func readText(path string, limit int64) ([]byte, error) {
+	text, err := serversedit.ReadFile(path, limit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -114,8 +114,8 @@ func openExisting(ctx context.Context, data string) (storage.Store, error) {
 	return openStore(ctx, "", data)
 }
 
-// recordedTools returns the tools in a server's handshake record, which keeps its last answers. The
-// record is that for the user of this machine. list.Tools is nil if there is none.
+// recordedTools returns the tools in a server's handshake record, which keeps the server's last
+// answers to the user of this machine. list.Tools is nil if there is no record.
 func recordedTools(ctx context.Context, store storage.Store, s serversfile.Server) (list api.Tools, err error) {
 	for _, tenant := range []string{apikey.LocalTenant, "default"} {
 		tools, taken, err := api.Options{Store: store}.Known(ctx, tenant, s)

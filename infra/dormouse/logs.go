@@ -171,7 +171,8 @@ func lastOf(next func() (api.Output, error), lines int) func() (api.Output, erro
 	}
 }
 
-// whose returns a title for a process: its session, or the name for the sessions that share it.
+// whose returns the title of a process for the user. If one session uses the process, the title names
+// the session. If several share it, the title names the process.
 func whose(process string) string {
 	if process == "shared" || strings.HasPrefix(process, "principal-") {
 		return "process " + process

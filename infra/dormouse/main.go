@@ -25,7 +25,7 @@ import (
 // Program is a program with dormouse's command line.
 type Program struct {
 	Native    native.Servers // native servers that the program contains
-	Functions local.Opener   // opens functions that run in other processes; nil makes dormouse run handle messages itself
+	Functions local.Opener   // opens functions that handle messages in other processes; if nil, dormouse run handles them itself
 }
 
 // Main runs the command line of this process, and exits.

@@ -114,7 +114,8 @@ func (o outcome) String() string {
 	return count(o.tools, "tool")
 }
 
-// prepareShown prepares servers. It shows a line for each on the terminal, which stays there.
+// prepareShown prepares servers. It shows a line for each on the terminal. After success, the lines
+// stay there.
 func (t *terminal) prepareShown(ctx context.Context, p preparation) (all []outcome, err error) {
 	if len(p.names) == 0 {
 		return nil, nil

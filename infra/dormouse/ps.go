@@ -77,9 +77,9 @@ func (c *psCommand) choose(r *report) {
 // fit on a screen.
 const mostListed = 30
 
-// print prints the processes. With all it also prints the boxes. If there are more than mostListed
-// processes, it prints one line for each server, unless each is set.
-func (r report) print(out io.Writer, now time.Time, all, each bool) error {
+// print prints the processes, and the boxes if boxes is set. If there are more than mostListed
+// processes, it prints only one line for each server, unless whole is set.
+func (r report) print(out io.Writer, now time.Time, boxes, whole bool) error {
 	return table(out, func(say func(string, ...any)) {
 		switch {
 		case r.Processes == nil && len(r.Boxes) > 0:
@@ -88,7 +88,7 @@ func (r report) print(out io.Writer, now time.Time, all, each bool) error {
 				tenant, _ := storage.BoxID(b.Box).Parts()
 				say("%s\t%s\t%s\t%s\n", b.Server, b.State, tenant, ago(now, b.Started))
 			}
-		case len(r.Processes) > mostListed && !each:
+		case len(r.Processes) > mostListed && !whole:
 			r.printSums(say, now)
 		case len(r.Processes) > 0:
 			say("SERVER\tSTATE\tWHO\tCLIENT\tUP\tLAST-CALL\tMEM\tWHY\n")
@@ -98,7 +98,7 @@ func (r report) print(out io.Writer, now time.Time, all, each bool) error {
 		default:
 			say("0 processes\n")
 		}
-		if all {
+		if boxes {
 			r.printAll(say, now)
 		}
 		n := count(r.Sessions, "session")
@@ -273,19 +273,19 @@ func short(name string) string {
 	return name[:min(12, len(name))]
 }
 
-// clipReason shortens a reason to most characters, as clip does. It keeps the place in the servers
-// file at the end of the reason.
-func clipReason(why string, most int) string {
+// clipReason shortens a reason to about limit characters, and marks the cut with "…". It keeps the
+// place in the servers file at the end of the reason.
+func clipReason(why string, limit int) string {
 	place := ""
-	if at := strings.LastIndex(why, " ("); at > 0 && strings.HasSuffix(why, ")") && len(why)-at < most/2 {
+	if at := strings.LastIndex(why, " ("); at > 0 && strings.HasSuffix(why, ")") && len(why)-at < limit/2 {
 		why, place = why[:at], why[at:]
 	}
-	return clip(why, most-len(place)) + place
+	return clip(why, limit-len(place)) + place
 }
 
-func clip(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most-1]) + "…"
+func clip(text string, limit int) string {
+	if runes := []rune(text); len(runes) > limit {
+		return string(runes[:limit-1]) + "…"
 	}
 	return text
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // hangups returns a channel that receives the SIGHUP signals by which users and service managers
-// ask for a reload. The system also sends SIGHUP when this program's terminal is closed; then
-// hangups calls end.
+// ask for a reload. The system also sends SIGHUP when this program's terminal is closed. Then
+// hangups calls the function end.
 func hangups(end func()) chan os.Signal {
 	signals, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
@@ -37,7 +37,8 @@ func hangups(end func()) chan os.Signal {
 	return reload
 }
 
-// terms returns a channel that is closed at the first SIGTERM. At the second one it calls end.
+// terms returns a channel that is closed at the first SIGTERM. At the second SIGTERM, the function
+// end is called.
 func terms(end func()) <-chan struct{} {
 	signals, first := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(signals, syscall.SIGTERM)
@@ -87,10 +88,10 @@ func (c *reloadCommand) Run(t *terminal) error {
 	})
 }
 
-// reload makes dormouse run read its servers file at once, and forget the stored answers of the
-// servers in forget. nil stands for all servers.
-func (c *client) reload(ctx context.Context, forget []string) (taken api.Reloaded, err error) {
-	err = c.call(ctx, "POST", "reload", api.Reload{Forget: forget}, &taken)
+// reload makes dormouse run read its servers file at once, and forget the stored answers of these
+// servers. nil stands for all servers.
+func (c *client) reload(ctx context.Context, servers []string) (taken api.Reloaded, err error) {
+	err = c.call(ctx, "POST", "reload", api.Reload{Forget: servers}, &taken)
 	return taken, err
 }
 

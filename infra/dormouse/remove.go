@@ -14,8 +14,8 @@ type named struct {
 	serversFile
 }
 
-// change calls use for each named server, and saves the file. If a server is unknown, it changes
-// nothing.
+// change calls the function use for each server that the user has named, and saves the file. If one
+// of them is unknown, it changes nothing.
 func (c named) change(use func(f *edited, name string) error) (*edited, error) {
 	f, err := c.open()
 	if err != nil {

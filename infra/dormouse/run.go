@@ -117,7 +117,8 @@ func (c *runCommand) certificates() certs.Settings {
 	return s
 }
 
-// watching returns the function for [local.Config].Watch, or nil without --watch.
+// watching returns a function that reports whether a server is restarted when its source files
+// change. It returns nil without --watch.
 func (c *runCommand) watching() (func(server string) bool, error) {
 	if !c.Watch {
 		return nil, nil

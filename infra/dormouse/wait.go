@@ -167,7 +167,7 @@ func (w *waits) draw() {
 	_, _ = w.out.Write(out)
 }
 
-// lines writes a line for each server whose phase is new, or has lasted for reminder.
+// lines writes a line for each server whose phase is new, or has not changed for the time reminder.
 func (w *waits) lines() {
 	for i := range w.rows {
 		r := &w.rows[i]
@@ -196,7 +196,7 @@ func seconds(d time.Duration) string {
 // lookEvery is the time between two requests for the states of processes.
 const lookEvery = 200 * time.Millisecond
 
-// follows begins to show the phases of starting servers in w. The caller must call end.
+// follows begins to show in w the phases of servers that are starting. The caller must call end.
 func (c *client) follows(ctx context.Context, w *waits) (end func()) {
 	ctx, stop := context.WithCancel(ctx)
 	var following sync.WaitGroup

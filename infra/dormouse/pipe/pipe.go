@@ -135,7 +135,7 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // read passes the client's lines on until the client closes its end. Then it cancels the calls of
-// subscriptions/listen, which would never end, and after lingers it ends the others with stop.
+// subscriptions/listen, which would never end. After the time lingers it calls stop for the others.
 func (p *pipe) read(lines chan<- []byte, stop func()) {
 	defer close(lines)
 	in := bufio.NewReader(p.In)
@@ -220,12 +220,12 @@ func (p *pipe) end(c *call) {
 	p.calls = slices.DeleteFunc(p.calls, func(o *call) bool { return o == c })
 }
 
-// cancelCalls cancels the calls that which selects. The client gets no response to them.
-func (p *pipe) cancelCalls(which func(*call) bool) {
+// cancelCalls cancels the calls for which selected returns true. The client gets no response to them.
+func (p *pipe) cancelCalls(selected func(*call) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.calls {
-		if which(c) {
+		if selected(c) {
 			c.cancel()
 		}
 	}
@@ -460,16 +460,16 @@ func (p *pipe) refusal(c *call, resp *http.Response) (*wire.Error, wire.Code) {
 	return e, fault.Code
 }
 
-// renew opens another session instead of lost, which the endpoint no longer knows. It reports
-// whether there is one now.
-func (p *pipe) renew(lost string) bool {
+// renew opens a new session, unless another call has done so. expired is the id of the session that
+// the endpoint no longer knows. renew reports whether there is a new session now.
+func (p *pipe) renew(expired string) bool {
 	p.renewing.Lock()
 	defer p.renewing.Unlock()
 	p.mu.Lock()
 	now, greeting := p.session, p.greeting
 	p.mu.Unlock()
-	if now != lost || greeting == nil {
-		return now != lost
+	if now != expired || greeting == nil {
+		return now != expired
 	}
 	p.logf("%s does not know the session any more: a new one is opened, without what the old one held", p.where)
 	m, err := wire.Parse(greeting)
@@ -483,7 +483,7 @@ func (p *pipe) renew(lost string) bool {
 		m = wire.Message{}
 	}
 	now, _ = p.known()
-	return now != lost
+	return now != expired
 }
 
 // list reads the list of tools, which says what arguments must be in headers. The request has the

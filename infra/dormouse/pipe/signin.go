@@ -39,11 +39,11 @@ type signIn struct {
 	mu     sync.Mutex // guards source, state and server
 	source oauth2.TokenSource
 	state  string       // OAuth state of the current sign-in
-	server *http.Server // serves the redirect URL at
+	server *http.Server // serves the redirect URL
 
-	asking sync.Mutex // held during a sign-in; guards at
-	at     string
-	back   chan *auth.AuthorizationResult
+	asking   sync.Mutex // held during a sign-in; guards redirect
+	redirect string     // redirect URL; "" until the server is started
+	back     chan *auth.AuthorizationResult
 }
 
 // kept is the content of the file with the tokens for an endpoint.
@@ -133,12 +133,12 @@ func (s *signIn) authorize(ctx context.Context, resp *http.Response, first bool)
 
 // handler returns the OAuth flow. The first call starts the server of the redirect URL.
 func (s *signIn) handler() (*auth.AuthorizationCodeHandler, error) {
-	if s.at == "" {
+	if s.redirect == "" {
 		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on this machine returns at once
 		if err != nil {
 			return nil, err
 		}
-		s.at = "http://" + l.Addr().String() + "/callback"
+		s.redirect = "http://" + l.Addr().String() + "/callback"
 		server := &http.Server{Handler: http.HandlerFunc(s.callback), ReadHeaderTimeout: 10 * time.Second}
 		s.mu.Lock()
 		s.server = server
@@ -146,7 +146,7 @@ func (s *signIn) handler() (*auth.AuthorizationCodeHandler, error) {
 		go func() { _ = server.Serve(l) }()
 	}
 	c := &auth.AuthorizationCodeHandlerConfig{
-		RedirectURL: s.at, AuthorizationCodeFetcher: s.ask, RequestRefreshToken: true, AcceptUnadvertisedIss: true, Client: s.http,
+		RedirectURL: s.redirect, AuthorizationCodeFetcher: s.ask, RequestRefreshToken: true, AcceptUnadvertisedIss: true, Client: s.http,
 		NewTokenSource: func(ctx context.Context, c *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
 			return s.keep(ctx, c, t)
 		},
@@ -158,7 +158,7 @@ func (s *signIn) handler() (*auth.AuthorizationCodeHandler, error) {
 		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: s.ClientID}
 	default:
 		c.DynamicClientRegistrationConfig = &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
-			RedirectURIs: []string{s.at}, ClientName: "Dormouse", TokenEndpointAuthMethod: "none",
+			RedirectURIs: []string{s.redirect}, ClientName: "Dormouse", TokenEndpointAuthMethod: "none",
 			GrantTypes: []string{"authorization_code", "refresh_token"}, ResponseTypes: []string{"code"},
 		}}
 	}

@@ -99,9 +99,9 @@ func (p *pipe) events(c *call, resp *http.Response, last string, rest time.Durat
 	}
 }
 
-// resume waits, and then requests the rest of a stream after the event last. If resp is nil, again
-// reports whether another attempt makes sense.
-func (p *pipe) resume(c *call, session, last string, wait time.Duration) (resp *http.Response, again bool) {
+// resume waits, and then requests the events of a stream after the one with the id lastID. If resp is
+// nil, again reports whether another attempt makes sense.
+func (p *pipe) resume(c *call, session, lastID string, wait time.Duration) (resp *http.Response, again bool) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -110,7 +110,7 @@ func (p *pipe) resume(c *call, session, last string, wait time.Duration) (resp *
 	case <-timer.C:
 	}
 	of := &call{ctx: c.ctx, standing: true} // a call for a GET, which has no body
-	resp, fault := p.do(of, http.MethodGet, nil, session, last, func() {})
+	resp, fault := p.do(of, http.MethodGet, nil, session, lastID, func() {})
 	if fault != nil {
 		return nil, true
 	}

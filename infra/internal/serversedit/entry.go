@@ -185,11 +185,11 @@ func scalar(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// as decodes the value of key into to. Its error says that key must be what. Unlike the error of
-// encoding/json, it does not quote the value.
-func as(key string, value json.RawMessage, what string, to any) error {
+// as decodes the value of a key into to. Its error says that the key must be want, for example
+// "a string". Unlike the error of encoding/json, it does not quote the value.
+func as(key string, value json.RawMessage, want string, to any) error {
 	if json.Unmarshal(value, to) != nil {
-		return fmt.Errorf("%s must be %s", key, what)
+		return fmt.Errorf("%s must be %s", key, want)
 	}
 	return nil
 }

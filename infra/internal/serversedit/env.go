@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Env is the text of a .env file. Only Set changes existing variables; the other methods add some.
+// Env is the text of a .env file. Only Set changes a variable that is in the file.
 type Env struct {
 	text    []byte
 	have    map[string]string
@@ -32,7 +32,7 @@ func (e *Env) Text() []byte { return e.text }
 // Added returns the names of the added variables, in order.
 func (e *Env) Added() []string { return e.added }
 
-// Lookup is a [serversfile.Getenv]. Variables of outside have precedence over those in the file.
+// Lookup is a [serversfile.Getenv]. Variables from outside the file have precedence over those in it.
 func (e *Env) Lookup(name string) (string, bool) {
 	if value, ok := e.outside(name); ok {
 		return value, true
@@ -41,9 +41,9 @@ func (e *Env) Lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// Keep stores a value in the file, and returns the variable that has it. That is name, unless name
-// already has another value; then the server's name is put in front of it. An error names the
-// variable, but does not quote the value.
+// Keep stores a value in the file, and returns the variable that has it. The variable has the given
+// name. If a variable of that name has another value, the server's name is put in front. An error
+// names the variable, but does not quote the value.
 func (e *Env) Keep(server, name, value string) (variable string, err error) {
 	if !utf8.ValidString(value) || strings.Contains(value, "\x00") {
 		return "", fmt.Errorf("the value of %s is not UTF-8, or holds a NUL", name)

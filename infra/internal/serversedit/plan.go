@@ -179,7 +179,7 @@ func ValidName(name string) string {
 	return name
 }
 
-// each replaces the values of the entry by the results of use.
+// each replaces each value of the entry by what use returns for it.
 func (e *Entry) each(use func(string) string) {
 	e.Command, e.Cwd, e.EnvFile, e.URL = use(e.Command), use(e.Cwd), use(e.EnvFile), use(e.URL)
 	for i := range e.Headers {
@@ -201,18 +201,18 @@ func (im importer) secret(value string) bool {
 	})
 }
 
-// Rebase makes paths absolute that are relative to the folder from, unless that is to, the folder
-// of the servers file. An argument is a path if it names an existing file. Paths that begin with
-// "~" stay.
-func (e *Entry) Rebase(from, to string, exists func(path string) bool) {
-	if from == "" || from == to {
+// Rebase makes paths absolute that are relative to folder. It changes nothing if folder is home, the
+// folder of the servers file, or "". An argument is a path if it names an existing file. Paths that
+// begin with "~" stay.
+func (e *Entry) Rebase(folder, home string, exists func(path string) bool) {
+	if folder == "" || folder == home {
 		return
 	}
 	at := func(path string, always bool) string {
 		if path == "" || filepath.IsAbs(path) || strings.HasPrefix(path, "$") || strings.HasPrefix(path, "~") || strings.HasPrefix(path, "-") {
 			return path
 		}
-		if whole := filepath.Join(from, path); always || strings.ContainsAny(path, "./") && exists(whole) {
+		if whole := filepath.Join(folder, path); always || strings.ContainsAny(path, "./") && exists(whole) {
 			return whole
 		}
 		return path

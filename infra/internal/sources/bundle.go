@@ -248,8 +248,8 @@ func (o Option) between() string {
 }
 
 // Entry returns the entry for the server, whose files are in dir. values has the values of the
-// options by key. They may contain references such as ${VAR}. If an argument or a variable is only
-// an option that has no value, it is left out.
+// options by key. They may contain references such as ${VAR}. An argument or a variable that is only
+// a reference to an option without a value is left out.
 func (b *Bundle) Entry(dir string, values map[string][]string) (e serversedit.Entry, err error) {
 	m := b.manifest
 	file := filepath.Join(dir, filepath.FromSlash(m.Server.Entry))
@@ -320,8 +320,8 @@ func within(dir, word string) string {
 
 var reference = regexp.MustCompile(`\$\{([^{}]*)\}`)
 
-// fill replaces the variables of a manifest in a text. If the text is only one option, the result
-// is the values of that option.
+// fill replaces the variables of a manifest in a text. If the text is only a reference to an option,
+// the result has all values of that option.
 func (b *Bundle) fill(text, dir string, values map[string][]string) (words []string, err error) {
 	if m := reference.FindStringSubmatch(text); m != nil && m[0] == text {
 		if key, ok := strings.CutPrefix(m[1], "user_config."); ok && b.has(key) {
@@ -391,9 +391,9 @@ func (b *Bundle) Unpack(dir string) (err error) {
 	return os.Rename(part, dir)
 }
 
-// unpack writes one file of an archive, and returns its size. It fails if the file has more than
-// left bytes.
-func unpack(root *os.Root, f *zip.File, left int64) (n int64, err error) {
+// unpack writes one file of an archive, and returns its size. It fails if the file is longer than
+// limit, in bytes.
+func unpack(root *os.Root, f *zip.File, limit int64) (n int64, err error) {
 	name := filepath.FromSlash(strings.TrimSuffix(f.Name, "/"))
 	if !filepath.IsLocal(name) || strings.Contains(name, `\`) {
 		return 0, errors.New("the path leads out of the bundle")
@@ -422,8 +422,8 @@ func unpack(root *os.Root, f *zip.File, left int64) (n int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err = io.Copy(to, io.LimitReader(from, left+1))
-	if err == nil && n > left {
+	n, err = io.Copy(to, io.LimitReader(from, limit+1))
+	if err == nil && n > limit {
 		err = fmt.Errorf("the files of the bundle are larger than %d MiB", maxUnpacked>>20)
 	}
 	return n, errors.Join(err, to.Close())

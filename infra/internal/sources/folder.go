@@ -213,12 +213,12 @@ func ofGo(dir string) (p Project, err error) {
 	return p, nil
 }
 
-// Compiled makes the server of a Go module start from a program that is built once, at the path
-// file.
-func (p *Project) Compiled(file string) {
+// Compiled makes the server of a Go module start from a program that is built once. path is where
+// the program is put.
+func (p *Project) Compiled(path string) {
 	if p.Entry.Command == "go" {
-		p.Build = append(p.Build, []string{"go", "build", "-o", file, p.Entry.Args[1]})
-		p.Entry.Command, p.Entry.Args = file, nil
+		p.Build = append(p.Build, []string{"go", "build", "-o", path, p.Entry.Args[1]})
+		p.Entry.Command, p.Entry.Args = path, nil
 	}
 }
 

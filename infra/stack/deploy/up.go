@@ -123,7 +123,7 @@ func (p *program) plain(ctx context.Context, params map[string]string) error {
 	return err
 }
 
-// answered asks the user a question, and returns an error if the answer is not want.
+// answered asks the user a question, and returns an error unless the answer is the text want.
 func (p *program) answered(want, question string, args ...any) error {
 	if p.in == nil {
 		return errors.New("this asks for a confirmation, and there is no terminal: run it at one, or with YES=1")

@@ -61,7 +61,7 @@ func (inv *invocation) fail(why error) {
 	}
 }
 
-// count returns for how many instances fits returns true.
+// count returns the number of instances for which the function fits returns true.
 func (f *function) count(fits func(*instance) bool) (n int) {
 	for i := range f.instances {
 		if fits(i) {
@@ -322,7 +322,7 @@ func (f *function) buried(i *instance) {
 		i.sleeper.Stop()
 	} else if i.state != stopping && !i.old {
 		// The process has never asked for an invocation, and another one would fail in the
-		// same way. So the invocations for which no coming process is left fail.
+		// same way. So an invocation fails if there is no coming process for it.
 		excess := f.waits(i.tenant) - f.coming(i.tenant)
 		f.waiting = slices.DeleteFunc(f.waiting, func(inv *invocation) bool {
 			if inv.tenant != i.tenant || excess <= 0 {
