@@ -173,43 +173,24 @@ func (h escapeHost) judge(t *testing.T, r escapeReport) {
 }
 
 // escapeRunner is the runner. It has the secrets that a hostile program looks for.
-func escapeRunner(text string) error {
+func escapeRunner(text string) {
 	var job escapeJob
-	if err := json.Unmarshal([]byte(text), &job); err != nil {
-		return err
-	}
+	need(json.Unmarshal([]byte(text), &job))
 	at := func(name ...string) string { return filepath.Join(append([]string{job.Folder}, name...)...) }
 	for _, dir := range []string{"work", "host", "open", "theirs"} {
-		if err := os.Mkdir(at(dir), 0o755); err != nil {
-			return err
-		}
+		need(os.Mkdir(at(dir), 0o755))
 	}
-	c, err := job.confiner(at("work"), at("host"))
-	if err != nil {
-		return err
-	}
+	c := job.confiner(at("work"), at("host"))
 	r := escapeReport{Secret: os.Getenv("SECRET")}
 	// Make the same attempts without a sandbox first. They destroy some files, and what
 	// they send may arrive late. So they get a prey of their own.
-	decoy, err := newPrey(at("open"), r.Secret)
-	if err != nil {
-		return err
-	}
-	r.Control, err = job.run(nil, at("open"), append(decoy.told("decoy"), "only=1", "pid="+strconv.Itoa(os.Getpid()))...)
+	decoy := newPrey(at("open"), r.Secret)
+	r.Control = job.run(nil, at("open"), append(decoy.told("decoy"), "only=1", "pid="+strconv.Itoa(os.Getpid()))...)
 	decoy.close()
-	if err != nil {
-		return fmt.Errorf("without a sandbox: %w", err)
-	}
-	prey, err := newPrey(at("theirs"), r.Secret)
-	if err != nil {
-		return err
-	}
+	prey := newPrey(at("theirs"), r.Secret)
 	defer prey.close()
 
-	neighbour, err := job.neighbour(c, at("work", "neighbour"))
-	if err != nil {
-		return fmt.Errorf("the neighbour: %w", err)
-	}
+	neighbour := job.neighbour(c, at("work", "neighbour"))
 	defer neighbour.end()
 	told := append(prey.told("secret"),
 		"file="+at("work", "neighbour", "secret"), "folder="+at("work", "neighbour"), "folder="+at("work"), "folder="+at("theirs"),
@@ -221,9 +202,7 @@ func escapeRunner(text string) error {
 	}
 	launch := provision.Launch{Command: job.Program, Cwd: workspace, Workspace: workspace}
 	inside, err := c.sandboxFor("hostile", launch)
-	if err != nil {
-		return err
-	}
+	need(err)
 	r.Policy = c.policy(launch, "")
 	if r.Policy.Sockets == sandbox.NoSockets {
 		told = append(told, "tcp="+prey.tcp)
@@ -233,18 +212,24 @@ func escapeRunner(text string) error {
 			told = append(told, "search="+root)
 		}
 	}
-	if r.Room, err = job.run(inside, workspace, told...); err != nil {
-		return fmt.Errorf("in the sandbox: %w", err)
-	}
+	r.Room = job.run(inside, workspace, told...)
 	left, err := os.ReadFile(prey.file("secret"))
 	r.Left, r.Hits = string(left), prey.hits.Load()
 	if err != nil {
 		r.Left = err.Error()
 	}
-	return json.NewEncoder(os.Stdout).Encode(r)
+	need(json.NewEncoder(os.Stdout).Encode(r))
 }
 
-func (j escapeJob) confiner(work, host string) (*confiner, error) {
+// need ends this program if there is an error.
+func need(err error) {
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func (j escapeJob) confiner(work, host string) *confiner {
 	settings := j.Settings
 	if j.RW && settings == guestServer {
 		settings = `"profile":"none"`
@@ -254,21 +239,18 @@ func (j escapeJob) confiner(work, host string) (*confiner, error) {
 	}
 	text := `{"mcpServers":{"s":{"command":"` + j.Program + `","x-dormouse":{"box":{` + settings + `}}}}}`
 	all, _, err := serversfile.Parse([]byte(text), "servers.json", func(string) (string, bool) { return "", false })
-	if err != nil {
-		return nil, err
-	}
-	server, ok := all.Server("s")
-	if !ok {
-		return nil, fmt.Errorf("no server in %s", text)
-	}
+	need(err)
+	server, _ := all.Server("s")
 	if j.Settings == guestServer {
 		server.Box.Guest, server.Box.ReadOnlyRootFS = true, true
 	}
-	return newConfiner(server, work, map[string]string{"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME")}, sandbox.Probe())
+	c, err := newConfiner(server, work, map[string]string{"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME")}, sandbox.Probe())
+	need(err)
+	return c
 }
 
 // run runs the hostile program to its end, in a sandbox or without one.
-func (j escapeJob) run(inside *sandbox.Sandbox, own string, told ...string) (string, error) {
+func (j escapeJob) run(inside *sandbox.Sandbox, own string, told ...string) string {
 	var out bytes.Buffer
 	cmd := &exec.Cmd{
 		Path: j.Program, Args: append([]string{"escape", j.Length, own}, told...), Env: []string{}, Dir: own, Stdout: &out, Stderr: &out,
@@ -278,13 +260,11 @@ func (j escapeJob) run(inside *sandbox.Sandbox, own string, told ...string) (str
 	if inside != nil {
 		start = func() error { return inside.Start(cmd) }
 	}
-	if err := start(); err != nil {
-		return "", err
-	}
+	need(start())
 	if err := cmd.Wait(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out.String())
+		need(fmt.Errorf("%w\n%s", err, out.String()))
 	}
-	return out.String(), nil
+	return out.String()
 }
 
 // neighbour is another process of the same server, in a sandbox of its own.
@@ -294,34 +274,25 @@ type neighbour struct {
 	pid   string
 }
 
-func (j escapeJob) neighbour(c *confiner, workspace string) (*neighbour, error) {
+func (j escapeJob) neighbour(c *confiner, workspace string) *neighbour {
 	inside, err := c.sandboxFor("neighbour", provision.Launch{Command: j.Program, Workspace: workspace})
-	if err != nil {
-		return nil, err
-	}
+	need(err)
 	in, stdin, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
+	need(err)
 	stdout, out, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
+	need(err)
 	if j.RW {
-		if err := os.Mkdir(workspace, 0o700); err != nil {
-			return nil, err
-		}
+		need(os.Mkdir(workspace, 0o700))
 	}
 	cmd := &exec.Cmd{
 		Path: j.Program, Args: []string{"escape", "hold"}, Env: []string{"SECRET=" + os.Getenv("SECRET")}, Dir: workspace,
 		Stdin: in, Stdout: out, SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	}
-	if err := inside.Start(cmd); err != nil {
-		return nil, err
-	}
+	need(inside.Start(cmd))
 	_, _ = in.Close(), out.Close()
 	line, err := bufio.NewReader(stdout).ReadString('\n')
-	return &neighbour{cmd, stdin, strings.TrimSpace(line)}, err
+	need(err)
+	return &neighbour{cmd, stdin, strings.TrimSpace(line)}
 }
 
 func (n *neighbour) end() {
@@ -339,44 +310,34 @@ type prey struct {
 	hits    atomic.Int64
 }
 
-func newPrey(folder, secret string) (*prey, error) {
+func newPrey(folder, secret string) *prey {
 	p := &prey{folder: folder}
 	for _, name := range []string{"secret", "decoy"} {
-		if err := os.WriteFile(p.file(name), []byte(secret), 0o600); err != nil {
-			return nil, err
-		}
+		need(os.WriteFile(p.file(name), []byte(secret), 0o600))
 	}
 	for _, network := range []string{"unix", "unixpacket", "unixgram"} {
 		for _, name := range []string{filepath.Join(folder, network), "@escape-" + network + secret[len(secret)-16:]} {
-			if err := p.listen(network, name); err != nil {
-				return nil, err
-			}
+			p.listen(network, name)
 		}
 	}
-	if err := p.listen("tcp", "127.0.0.1:0"); err != nil {
-		return nil, err
-	}
+	p.listen("tcp", "127.0.0.1:0")
 	var err error
-	if p.memory, err = unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o600|unix.IPC_CREAT); err != nil {
-		return nil, err
-	}
+	p.memory, err = unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o600|unix.IPC_CREAT)
+	need(err)
 	mem, err := unix.SysvShmAttach(p.memory, 0, 0)
-	if err != nil {
-		return nil, err
-	}
+	need(err)
 	copy(mem, secret)
-	return p, unix.SysvShmDetach(mem)
+	need(unix.SysvShmDetach(mem))
+	return p
 }
 
 func (p *prey) file(name string) string { return filepath.Join(p.folder, name) }
 
 // listen counts connections and datagrams. Every user may connect to the path sockets.
-func (p *prey) listen(network, address string) error {
+func (p *prey) listen(network, address string) {
 	if network == "unixgram" {
 		conn, err := net.ListenUnixgram(network, &net.UnixAddr{Name: address, Net: network})
-		if err != nil {
-			return err
-		}
+		need(err)
 		p.open = append(p.open, conn)
 		go func() {
 			for buf := make([]byte, 16); ; p.hits.Add(1) {
@@ -387,9 +348,7 @@ func (p *prey) listen(network, address string) error {
 		}()
 	} else {
 		l, err := (&net.ListenConfig{}).Listen(context.Background(), network, address)
-		if err != nil {
-			return err
-		}
+		need(err)
 		p.open = append(p.open, l)
 		go func() {
 			for {
@@ -403,14 +362,13 @@ func (p *prey) listen(network, address string) error {
 		}()
 		if network == "tcp" {
 			p.tcp = l.Addr().String()
-			return nil
+			return
 		}
 	}
 	p.sockets = append(p.sockets, address)
-	if address[0] == '@' {
-		return nil
+	if address[0] != '@' {
+		need(os.Chmod(address, 0o777))
 	}
-	return os.Chmod(address, 0o777)
 }
 
 // told returns the arguments that tell the hostile program about the prey.

@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -24,10 +23,7 @@ import (
 func TestMain(m *testing.M) {
 	sandbox.Enter(os.Args)
 	if job, ok := os.LookupEnv(escapeRole); ok {
-		if err := escapeRunner(job); err != nil {
-			_, _ = fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+		escapeRunner(job)
 		os.Exit(0)
 	}
 	if os.Getenv(invitedRole) != "" {

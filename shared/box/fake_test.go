@@ -541,6 +541,20 @@ func (r *rig) result(stream string) json.RawMessage {
 	return m.Result
 }
 
+// idle reports whether the box is idle.
+func (r *rig) idle() bool {
+	_, idle := r.IdleSince()
+	return idle
+}
+
+// another checks that a result is of another process than an earlier one.
+func (r *rig) another(earlier, now json.RawMessage) {
+	r.t.Helper()
+	if string(now) == string(earlier) {
+		r.t.Errorf("process %s answers again", now)
+	}
+}
+
 // failed is the error with which a stream has ended.
 type failed struct {
 	ID      string

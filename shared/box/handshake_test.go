@@ -61,9 +61,7 @@ func TestClientsHandshakeNotificationStartsNoProcess(t *testing.T) {
 	r := newRig(t, "normal")
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	if _, idle := r.IdleSince(); !idle {
-		t.Error("the box is not idle")
-	}
+	commontest.EqualIn(t, "the box is not idle", true, r.idle())
 	commontest.EqualIn(t, "a session is kept with nothing in it", 0, len(r.sessions))
 }
 

@@ -109,23 +109,16 @@ func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
 	}}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
 	r.result(r.call("1", "echo", "{}"))
-	if _, ok := r.IdleSince(); ok {
-		t.Error("idle while its process runs")
-	}
+	commontest.EqualIn(t, "idle while its process runs", false, r.idle())
 	<-saving
-	if _, ok := r.IdleSince(); ok {
-		t.Error("idle while its workspace is saved")
-	}
+	commontest.EqualIn(t, "idle while its workspace is saved", false, r.idle())
 	// The next process waits until the workspace is saved.
 	next := r.call("2", "echo", "{}")
 	commontest.EqualIn(t, "the keeper was called", 2, len(k.said()))
 	k.save = nil
 	close(goOn)
 	r.result(next)
-	commontest.Eventually(t, "the box is idle", func() bool {
-		_, ok := r.IdleSince()
-		return ok
-	})
+	commontest.Eventually(t, "the box is idle", r.idle)
 }
 
 func TestRequestsEndBeforeTheWorkspaceIsSaved(t *testing.T) {

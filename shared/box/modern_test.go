@@ -145,33 +145,10 @@ func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
 	commontest.Equal(t, 1, len(r.Processes()))
 }
 
-func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
-	r := modern(t)
-	r.result(r.deliverIn("s", "pid"))
-	r.result(r.deliverIn("other", "pid"))
-	commontest.Equal(t, 2, r.begun())
-}
-
 func TestServerThatIsWronglyTakenForModernIsSpokenToInItsEra(t *testing.T) {
 	r := newRig(t, "", func(s *Server) { s.Env[behaviour], s.Era = "usual", wire.ModernOnly })
 	commontest.Equal(t, `{"echo":"x"}`, string(r.result(r.call("1", "echo", `"x"`))))
 	commontest.Equal(t, wire.LegacyOnly, r.Era())
-}
-
-// Package bridge tests what the server is told of the client.
-func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T) {
-	r := modern(t)
-	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"echo","arguments":{"n":1.0},"_meta":{"progressToken":"p"}}}`)
-	e := r.final(t, "d1")
-	meta := wire.Lookup(e.Raw, "result", "params", "_meta")
-	name, _ := wire.String(wire.Lookup(meta, wire.MetaClientInfo, "name"))
-	level, _ := wire.String(wire.Lookup(meta, wire.MetaLogLevel))
-	commontest.EqualIn(t, "_meta is", "c", name)
-	commontest.EqualIn(t, "_meta is", "info", level)
-	if string(wire.Lookup(e.Raw, "id")) != "9007199254740993" || string(wire.Lookup(e.Raw, "result", "params", "arguments")) != `{"n":1.0}` || wire.Lookup(e.Raw, "result", "resultType") != nil {
-		t.Errorf("%s", e.Raw)
-	}
-	commontest.EqualIn(t, "the standalone stream", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, string(r.event(t, "").Raw))
 }
 
 func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {

@@ -43,7 +43,7 @@ func (r *rig) counted(stream string) (x counts) {
 func (r *rig) asleep() {
 	r.t.Helper()
 	r.state(r.t, Stopped)
-	commontest.Eventually(r.t, "the box is saved", func() bool { _, ok := r.IdleSince(); return ok })
+	commontest.Eventually(r.t, "the box is saved", r.idle)
 }
 
 func (r *rig) ends() {

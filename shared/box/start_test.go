@@ -57,9 +57,7 @@ func TestProcessThatWaitsForItsStartCanBeStopped(t *testing.T) {
 		d.starts = backOff{failed: 3, next: time.Now().Add(4 * time.Second)}
 		call := d.deliverIn("s", "x")
 		synctest.Wait()
-		if _, idle := d.IdleSince(); idle {
-			t.Error("a box with a start that waits is idle")
-		}
+		commontest.EqualIn(t, "a box with a start that waits is idle", false, d.idle())
 		d.StopSession("s")
 		d.fails(call, PhaseBoxUnavailable, "")
 		<-removed

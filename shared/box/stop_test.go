@@ -32,9 +32,7 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 	if since, idle := r.IdleSince(); !idle || time.Since(since) < 100*time.Millisecond {
 		t.Errorf("the end of the process counts as something a client did: %v since %s", idle, since)
 	}
-	if second := r.result(r.call("1", "pid", "0")); string(second) == string(first) {
-		t.Errorf("process %s answers again", second)
-	}
+	r.another(first, r.result(r.call("1", "pid", "0")))
 }
 
 func TestAClientIsToldThatTheMemoryOfItsServerIsGone(t *testing.T) {
@@ -80,9 +78,7 @@ func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
 		t.Errorf("a new box is idle: %v since %s", idle, made)
 	}
 	d := r.call("1", "echo", "1")
-	if _, idle := r.IdleSince(); idle {
-		t.Error("the box is idle while a process starts")
-	}
+	commontest.EqualIn(t, "the box is idle while a process starts", false, r.idle())
 	r.result(d)
 	var ended time.Time
 	commontest.Eventually(t, "the box is idle", func() (ok bool) { ended, ok = r.IdleSince(); return ok })
@@ -99,11 +95,9 @@ func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
 	r := newRig(t, "normal")
 	r.block = make(chan struct{})
 	r.deliver(`no message`)
-	if _, idle := r.IdleSince(); idle {
-		t.Error("the box is idle")
-	}
+	commontest.EqualIn(t, "the box is idle", false, r.idle())
 	close(r.block)
-	commontest.Eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
+	commontest.Eventually(t, "the box is idle", r.idle)
 }
 
 func TestIdIsTakenUntilTheOldProcessHasEndedItsRequest(t *testing.T) {
@@ -281,9 +275,7 @@ func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
 			if f := r.failure(hang); f.ID != "2" || f.Message != stoppedByAda || f.Code != wire.CodeOutcomeUnknown || f.Phase != PhaseBoxUnavailable {
 				t.Errorf("the call %s ended with %q, code %d, %+v", f.ID, f.Message, f.Code, f)
 			}
-			if second := r.result(r.call("3", "pid", "0")); string(second) == string(first) {
-				t.Error("the process that was stopped answers")
-			}
+			r.another(first, r.result(r.call("3", "pid", "0")))
 			r.state(t, Stopped)
 		})
 	}
@@ -301,9 +293,7 @@ func TestHaltLetsCallsInFlightEnd(t *testing.T) {
 	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
 	r.result(d)
 	r.state(t, Stopped)
-	if second := r.result(next); string(second) == string(first) {
-		t.Error("the process that was stopped answers")
-	}
+	r.another(first, r.result(next))
 }
 
 // Calls end when their time is over. An order that comes late, as that of a machine that drains

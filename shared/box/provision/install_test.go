@@ -143,7 +143,7 @@ func TestRequirementsThatNameOthersAreFollowed(t *testing.T) {
 	}
 	for _, text := range []string{"-r ../outside.txt", "-r requirements.txt"} {
 		r.write(map[string]string{"host/requirements.txt": text, "outside.txt": "a"})
-		commontest.EqualIn(t, "phase", DepInstall, r.failure(s).Phase)
+		r.fails(s, DepInstall, "")
 	}
 }
 
@@ -189,7 +189,7 @@ func TestOutputOfAnInstallIsKept(t *testing.T) {
 		return string(data)
 	}
 	r.write(map[string]string{"pip": "echo out; echo err >&2; exit 1\n"})
-	commontest.EqualIn(t, "phase", DepInstall, r.failure(s).Phase)
+	r.fails(s, DepInstall, "")
 	if got := kept("locks/*.output"); !strings.Contains(got, "out\n") || !strings.Contains(got, "err\n") {
 		t.Errorf("kept %q", got)
 	}
@@ -229,10 +229,7 @@ func TestStartThatIsGivenUpKillsItsInstall(t *testing.T) {
 	pid := r.installing()
 	cancel(cause)
 	err := <-done
-	var known *Error
-	if !errors.As(err, &known) || known.Phase != DepInstall || !errors.Is(err, cause) {
-		t.Error(err)
-	}
+	wantError(t, err, DepInstall, cause.Error())
 	commontest.Eventually(t, "the child of the install is gone", func() bool { return !commontest.Alive(pid) })
 	r.write(map[string]string{"pip": ""})
 	r.stage(s)
@@ -262,10 +259,7 @@ func TestInstallWithoutPythonSaysWhatToDo(t *testing.T) {
 	cfg := config(r.root)
 	cfg.Environ["PATH"] = filepath.Join(r.root, "bin")
 	_, err := New(cfg, Server{Command: "a", HostPath: r.host()}).Provision(t.Context(), "p", nil, nil)
-	var known *Error
-	if !errors.As(err, &known) || known.Phase != DepInstall || !strings.Contains(err.Error(), "no python3 in PATH") {
-		t.Error(err)
-	}
+	wantError(t, err, DepInstall, "no python3 in PATH")
 }
 
 func TestPythonOfAVirtualEnvironmentThatCannotBeMadeAnewIsThatOfTheSystem(t *testing.T) {
@@ -298,7 +292,7 @@ func TestRequirementsMayNameFoldersAndIndexes(t *testing.T) {
 	}
 	for _, text := range []string{"../outside\n", "x @ file:///etc\n", "-c ../outside.txt\n"} {
 		r.write(map[string]string{"host/requirements.txt": text})
-		commontest.EqualIn(t, "phase", DepInstall, r.failure(s).Phase)
+		r.fails(s, DepInstall, "")
 	}
 }
 
@@ -372,9 +366,7 @@ func TestNodeWithoutLockIsResolvedOnce(t *testing.T) {
 	r.stage(s)
 	r.noted(2, "npm install ")
 	r.write(map[string]string{"host/package.json": `{"dependencies":{"m":"file:../m"}}`})
-	if e := r.failure(s); e.Phase != DepInstall || !strings.Contains(e.Error(), "run npm install") {
-		t.Error(e)
-	}
+	r.fails(s, DepInstall, "run npm install")
 }
 
 // A server whose command is the path of a Python gets an environment made with that one, unless

@@ -95,9 +95,25 @@ func (r *rig) stageWith(s *Provisioner) Launch {
 func (r *rig) failure(s Server) *Error {
 	r.t.Helper()
 	_, err := r.try(s)
+	return wantError(r.t, err, "", "")
+}
+
+// fails stages a server and checks a part of its error.
+func (r *rig) fails(s Server, phase Phase, says string) {
+	r.t.Helper()
+	_, err := r.try(s)
+	wantError(r.t, err, phase, says)
+}
+
+// wantError checks a phase, of which "" may be any, and a part of an error.
+func wantError(t *testing.T, err error, phase Phase, says string) *Error {
+	t.Helper()
 	var known *Error
 	if !errors.As(err, &known) {
-		r.t.Fatalf("got %v, want an Error", err)
+		t.Fatalf("got %v, want an Error", err)
+	}
+	if phase != "" && known.Phase != phase || !strings.Contains(err.Error(), says) {
+		t.Errorf("got phase %s: %v, want %s: %s", known.Phase, err, phase, says)
 	}
 	return known
 }

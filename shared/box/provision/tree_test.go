@@ -90,9 +90,7 @@ func TestLinksThatLeadOutAreRefused(t *testing.T) {
 			}
 			r.write(map[string]string{"secret": "hunter2", "host/ok": ""})
 			r.write(files)
-			e := r.failure(r.bare())
-			commontest.EqualIn(t, "phase", SessionCreate, e.Phase)
-			commontest.Contains(t, "", "leads out of the folder", e.Error())
+			r.fails(r.bare(), SessionCreate, "leads out of the folder")
 		})
 	}
 }
@@ -219,10 +217,7 @@ func TestStartAfterAFailedRestoreBeginsAnew(t *testing.T) {
 	_, err := s.Provision(t.Context(), "p", nil, func(_ context.Context, folder string) ([]string, error) {
 		return nil, errors.Join(os.WriteFile(filepath.Join(folder, "half"), nil, 0o600), broken)
 	})
-	var known *Error
-	if !errors.As(err, &known) || known.Phase != SessionCreate || !errors.Is(err, broken) {
-		t.Error(err)
-	}
+	wantError(t, err, SessionCreate, broken.Error())
 	l, err := s.Provision(t.Context(), "p", nil, func(context.Context, string) ([]string, error) { return nil, nil })
 	commontest.OK(t, err)
 	commontest.Same(t, map[string]string{"a": "1"}, list(t, l.Workspace))
@@ -293,10 +288,7 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	var told []Progress
 	_, err = r.stager(r.bare()).Provision(ctx, "p", func(p Progress) { told = append(told, p) }, nil)
-	var known *Error
-	if !errors.As(err, &known) || known.Phase != SessionCreate || !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
+	wantError(t, err, SessionCreate, context.DeadlineExceeded.Error())
 	if len(told) != 1 || !strings.HasPrefix(told[0].Text, "waiting for") {
 		t.Error("the wait was not told:", told)
 	}

@@ -121,8 +121,7 @@ func holder(t *testing.T, h host, p Policy) (pid, address string) {
 	return pid, address
 }
 
-// The separate user and Landlock each keep neighbours apart without the other. Without
-// root only Landlock does; on kernels without Landlock only the user does.
+// TestEscapeRoom shows that Landlock does the same for neighbours of one user.
 func TestNeighboursAreApartByUserAlone(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	if !h.ownUser() {
@@ -138,24 +137,6 @@ func TestNeighboursAreApartByUserAlone(t *testing.T) {
 	out := probeIn(t, s, mine, "peer", pid, theirs.Workspace, address)
 	if strings.Contains(out, "=ok") {
 		t.Errorf("something of the neighbour is open:\n%s", out)
-	}
-}
-
-func TestNeighbourOfTheSameUserIsApartByLandlock(t *testing.T) {
-	if Probe().Landlock == 0 {
-		notShown(t, "neighbours apart by Landlock: the kernel has none")
-		return
-	}
-	h := host{uid: os.Getuid()}
-	theirs, mine := h.policy(t), h.policy(t)
-	theirs.KeepUser, mine.KeepUser = true, true
-	pid, address := holder(t, h, theirs)
-	out := h.probe(t, mine, "peer", pid, theirs.Workspace, address)
-	for line := range strings.Lines(out) {
-		// Landlock restricts signals since Linux 6.12.
-		if strings.HasSuffix(strings.TrimSpace(line), "=ok") && (Probe().Landlock >= 6 || !strings.HasPrefix(line, "signal")) {
-			t.Errorf("open: %s", line)
-		}
 	}
 }
 

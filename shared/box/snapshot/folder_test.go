@@ -94,7 +94,6 @@ func holds(t *testing.T, dir string) int {
 }
 
 func TestStoreGivesWhatWasPutLast(t *testing.T) {
-	t.Parallel()
 	folder, temp := filepath.Join(t.TempDir(), "snapshots"), t.TempDir()
 	for name, c := range map[string]struct {
 		store Store
@@ -111,13 +110,9 @@ func TestStoreGivesWhatWasPutLast(t *testing.T) {
 			}
 			holdsNow("none")
 			must(t, s.Put(ctx, "key", 1, text("one")), s.Put(ctx, "key", 2, text("two")))
-			if err := s.Put(ctx, "key", 1, text("late")); !errors.Is(err, ErrStale) {
-				t.Errorf("got %v", err)
-			}
+			is(t, ErrStale, s.Put(ctx, "key", 1, text("late")))
 			broken := errors.New("broken")
-			if err := s.Put(ctx, "key", 3, func(io.Writer) error { return broken }); !errors.Is(err, broken) {
-				t.Errorf("got %v", err)
-			}
+			is(t, broken, s.Put(ctx, "key", 3, func(io.Writer) error { return broken }))
 			holdsNow("two")
 			must(t, s.Put(ctx, "key", 3, text("")), s.Delete(ctx, "key", 2), s.Delete(ctx, "not there", 1))
 			holdsNow("") // an older runner deletes no newer snapshot
@@ -132,11 +127,9 @@ func TestStoreGivesWhatWasPutLast(t *testing.T) {
 }
 
 func TestFailedSaveLeavesTheSnapshotBefore(t *testing.T) {
-	t.Parallel()
 	broken := errors.New("no room")
 	for _, step := range []string{"write", "sync", "commit"} {
 		t.Run(step, func(t *testing.T) {
-			t.Parallel()
 			dir := t.TempDir()
 			f := NewFolder(dir)
 			for _, before := range []string{"none", "old"} {
@@ -150,9 +143,7 @@ func TestFailedSaveLeavesTheSnapshotBefore(t *testing.T) {
 					return nil
 				}
 				err := f.Put(t.Context(), "key", 2, func(w io.Writer) error { return errors.Join(text("half")(w), f.fail("write")) })
-				if !errors.Is(err, broken) {
-					t.Errorf("got %v", err)
-				}
+				is(t, broken, err)
 				f.fail = nil
 				commontest.EqualIn(t, "there", before, got(t, f, "key"))
 			}
@@ -162,10 +153,8 @@ func TestFailedSaveLeavesTheSnapshotBefore(t *testing.T) {
 }
 
 func TestRunnerThatIsKilledWhileItSavesLeavesTheLastWholeSnapshot(t *testing.T) {
-	t.Parallel()
 	for step, want := range map[string]string{"write": "old", "sync": "old", "commit": "old", "end": "half of what is new"} {
 		t.Run(step, func(t *testing.T) {
-			t.Parallel()
 			dir := t.TempDir()
 			f := NewFolder(dir)
 			must(t, f.Put(t.Context(), "key", 1, text("old")))
@@ -197,7 +186,6 @@ func killAt(t *testing.T, dir, step string, more ...string) {
 }
 
 func TestManyWhoSaveAtOnceLeaveOneWholeSnapshot(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	var all sync.WaitGroup
 	for gen := range 20 {
@@ -224,7 +212,6 @@ func TestManyWhoSaveAtOnceLeaveOneWholeSnapshot(t *testing.T) {
 }
 
 func TestSweepTakesWhatNobodyUses(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	f := NewFolder(dir)
 	const age = 24 * time.Hour
@@ -258,12 +245,10 @@ func TestSweepTakesWhatNobodyUses(t *testing.T) {
 }
 
 func TestPointerThatLeadsElsewhereIsRefused(t *testing.T) {
-	t.Parallel()
 	for _, p := range []string{`{"generation":1,"object":"../../x.tar.zst"}`, `{"generation":1,"object":"passwd"}`, `{"gen`, ``} {
 		f := NewFolder(t.TempDir())
 		must(t, f.Put(t.Context(), "key", 1, text("x")), os.WriteFile(filepath.Join(f.of("key"), pointerFile), []byte(p), 0o600))
-		if _, _, err := f.Get(t.Context(), "key", 1); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s: %v", p, err)
-		}
+		_, _, err := f.Get(t.Context(), "key", 1)
+		is(t, ErrCorrupt, err)
 	}
 }

@@ -174,6 +174,14 @@ func (k *Keeper) begin(t *testing.T, f files) (dir, record string, err error) {
 	return dir, recorded(t, dir, own), nil
 }
 
+// begins is begin where nothing fails.
+func (k *Keeper) begins(t *testing.T, f files) (dir, record string) {
+	t.Helper()
+	dir, record, err := k.begin(t, f)
+	must(t, err)
+	return dir, record
+}
+
 // recorded writes down the present state of a workspace as staged, without the entries of
 // the process.
 func recorded(t *testing.T, dir string, own map[string]bool) string {
@@ -210,8 +218,7 @@ func slept(t *testing.T, s Store, staged files) string {
 func lived(t *testing.T, s Store, staged files, work func(dir string)) {
 	t.Helper()
 	k := keeper(s, 1, Limits{})
-	dir, record, err := k.begin(t, staged)
-	must(t, err)
+	dir, record := k.begins(t, staged)
 	work(dir)
 	must(t, k.Save(t.Context(), "p", "p", dir, record))
 }
@@ -219,4 +226,12 @@ func lived(t *testing.T, s Store, staged files, work func(dir string)) {
 func must(t testing.TB, errs ...error) {
 	t.Helper()
 	commontest.OK(t, errors.Join(errs...))
+}
+
+// is reports an error if err is not want.
+func is(t testing.TB, want, err error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("got %v, want %v", err, want)
+	}
 }

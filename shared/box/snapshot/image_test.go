@@ -60,10 +60,8 @@ func thawed(t *testing.T, dir string) string {
 }
 
 func TestAnImageIsThawedAtMostOnceWhereverRunnersAreKilled(t *testing.T) {
-	t.Parallel()
 	for step, want := range map[string]string{"opened": "memory", "claim": "memory", "claimed": "", "deleted": "", "end": "memory"} {
 		t.Run(step, func(t *testing.T) {
-			t.Parallel()
 			dir := t.TempDir()
 			must(t, freeze(t, with(t, dir, 7), workspace(t, files{"a": "1"}), "memory"))
 			killAt(t, dir, step, "SNAPSHOT_TEST_CLAIM=on")
@@ -77,7 +75,6 @@ func TestAnImageIsThawedAtMostOnceWhereverRunnersAreKilled(t *testing.T) {
 }
 
 func TestOneOfManyRunnersGetsAnImage(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	must(t, freeze(t, with(t, dir, 7), workspace(t, files{"a": "1"}), "memory"))
 	var wg sync.WaitGroup
@@ -89,27 +86,21 @@ func TestOneOfManyRunnersGetsAnImage(t *testing.T) {
 }
 
 func TestAFencedRunnerNeitherClaimsNorKeeps(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	old, place := with(t, dir, 7), workspace(t, files{"a": "1"})
 	must(t, with(t, dir, 8).Claim(t.Context(), "s", "")) // a newer runner has started a process
-	if err := freeze(t, old, place, "memory"); !errors.Is(err, ErrStale) {
-		t.Error(err)
-	}
+	is(t, ErrStale, freeze(t, old, place, "memory"))
 	must(t, freeze(t, with(t, dir, 8), place, "newer"))
 	image, err := old.Open(t.Context(), "s")
 	must(t, err)
 	defer func() { _ = image.Close() }()
-	if err := old.Claim(t.Context(), "s", image.Name()); !errors.Is(err, ErrStale) {
-		t.Error(err)
-	}
+	is(t, ErrStale, old.Claim(t.Context(), "s", image.Name()))
 	commontest.Equal(t, 3, holds(t, dir))
 }
 
 // An image and its workspace are of one moment: a workspace that is saved without memory, or the
 // end of the session, deletes the image.
 func TestAnImageGoesWithItsWorkspace(t *testing.T) {
-	t.Parallel()
 	dir, place := t.TempDir(), workspace(t, files{"a": "1"})
 	k := NewKeeper(Config{Store: NewFolder(dir), Generation: 7, Key: func(owner string) string { return owner }})
 	_, err := k.Restore(t.Context(), "s", "s", t.TempDir())
@@ -161,7 +152,6 @@ func TestAnImageGoesWithItsWorkspace(t *testing.T) {
 }
 
 func TestAFreezeThatFailsLeavesTheMomentBefore(t *testing.T) {
-	t.Parallel()
 	dir, place := t.TempDir(), workspace(t, files{"a": "1"})
 	i := with(t, dir, 7)
 	must(t, freeze(t, i, place, "old"))
@@ -173,9 +163,7 @@ func TestAFreezeThatFailsLeavesTheMomentBefore(t *testing.T) {
 			}
 			return nil
 		}
-		if err := freeze(t, i, place, "new"); !errors.Is(err, broken) {
-			t.Error(err)
-		}
+		is(t, broken, freeze(t, i, place, "new"))
 	}
 	i.folder.fail = nil
 	image, err := i.Open(t.Context(), "s")

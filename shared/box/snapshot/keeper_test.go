@@ -17,7 +17,6 @@ import (
 )
 
 func TestWhatAProcessChangedComesBack(t *testing.T) {
-	t.Parallel()
 	staged := files{"main.py": "v1", "data/a": "a", "data/b": "b", "old": "/", "link": "-> main.py", "turns/into/file": "x", "folder": "y"}
 	s := &memory{}
 	lived(t, s, staged, func(dir string) {
@@ -47,7 +46,6 @@ func TestWhatAProcessChangedComesBack(t *testing.T) {
 }
 
 func TestPermissionsAndTimesComeBackButNoSetuid(t *testing.T) {
-	t.Parallel()
 	at := time.Date(2020, 2, 3, 4, 5, 6, 789_000_000, time.UTC)
 	s := &memory{}
 	lived(t, s, nil, func(dir string) {
@@ -73,7 +71,6 @@ func TestPermissionsAndTimesComeBackButNoSetuid(t *testing.T) {
 }
 
 func TestDependenciesAndCachesAreNotKept(t *testing.T) {
-	t.Parallel()
 	s := &memory{}
 	lived(t, s, nil, func(dir string) {
 		files{".venv/x": "1", ".cache/x": "1", ".tmp/x": "1", "node_modules": "-> /cache", "sub/.cache": "kept", "a": "b"}.put(t, dir)
@@ -82,7 +79,6 @@ func TestDependenciesAndCachesAreNotKept(t *testing.T) {
 }
 
 func TestNothingOfOthersIsSaved(t *testing.T) {
-	t.Parallel()
 	outside := filepath.Join(t.TempDir(), "others")
 	must(t, os.WriteFile(outside, []byte("a secret of others"), 0o644))
 	s := &memory{}
@@ -107,7 +103,6 @@ func TestNothingOfOthersIsSaved(t *testing.T) {
 
 // Root can read everything, so under root this only checks that nothing is lost.
 func TestWhatCannotBeReadIsLeftOutAndNotTakenForRemoved(t *testing.T) {
-	t.Parallel()
 	s := &memory{}
 	lived(t, s, files{"locked/x": "x"}, func(dir string) {
 		must(t, os.Chmod(filepath.Join(dir, "locked"), 0), os.WriteFile(filepath.Join(dir, "y"), nil, 0o600))
@@ -116,7 +111,6 @@ func TestWhatCannotBeReadIsLeftOutAndNotTakenForRemoved(t *testing.T) {
 }
 
 func TestNothingIsSavedWhenNothingChanged(t *testing.T) {
-	t.Parallel()
 	s := &memory{}
 	staged := files{"a": "a"}
 	lived(t, s, staged, func(string) {})
@@ -134,11 +128,9 @@ func TestNothingIsSavedWhenNothingChanged(t *testing.T) {
 // A process may end and start again while its box lives. Its workspace is then not
 // restored again, and what the next process leaves is saved too.
 func TestWhatSeveralProcessesOfABoxLeaveIsSaved(t *testing.T) {
-	t.Parallel()
 	s := &memory{}
 	k := keeper(s, 1, Limits{})
-	dir, record, err := k.begin(t, files{"staged": "s", "gone": "g"})
-	must(t, err)
+	dir, record := k.begins(t, files{"staged": "s", "gone": "g"})
 	files{"one": "1", "staged": "changed"}.put(t, dir)
 	must(t, os.Remove(filepath.Join(dir, "gone")), k.Save(t.Context(), "p", "p", dir, record))
 	files{"two": "2"}.put(t, dir)
@@ -149,7 +141,6 @@ func TestWhatSeveralProcessesOfABoxLeaveIsSaved(t *testing.T) {
 }
 
 func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		limits Limits
 		work   files
@@ -167,14 +158,12 @@ func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			s := &memory{}
 			lived(t, s, nil, func(dir string) { files{"before": "1"}.put(t, dir) })
 			k := keeper(s, 2, c.limits)
-			dir, record, err := k.begin(t, nil)
-			must(t, err)
+			dir, record := k.begins(t, nil)
 			c.work.put(t, dir)
-			err = k.Save(t.Context(), "p", "p", dir, record)
+			err := k.Save(t.Context(), "p", "p", dir, record)
 			var limit *LimitError
 			if !errors.As(err, &limit) || err.Error() != c.want {
 				t.Errorf("got %v", err)
@@ -191,10 +180,8 @@ func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
 }
 
 func TestDeepTreeIsBounded(t *testing.T) {
-	t.Parallel()
 	k := keeper(&memory{}, 1, Limits{})
-	dir, record, err := k.begin(t, nil)
-	must(t, err)
+	dir, record := k.begins(t, nil)
 	must(t, os.MkdirAll(filepath.Join(dir, strings.Repeat("deep/", 300)), 0o755))
 	var limit *LimitError
 	if err := k.Save(t.Context(), "p", "p", dir, record); !errors.As(err, &limit) {
@@ -205,7 +192,6 @@ func TestDeepTreeIsBounded(t *testing.T) {
 }
 
 func TestStoreThatFailsIsTold(t *testing.T) {
-	t.Parallel()
 	broken := errors.New("store is down")
 	s := &memory{fail: broken}
 	k := keeper(s, 1, Limits{})
@@ -213,20 +199,16 @@ func TestStoreThatFailsIsTold(t *testing.T) {
 		t.Errorf("restore: %v", err)
 	}
 	s.fail = nil
-	dir, record, err := k.begin(t, nil)
-	must(t, err)
+	dir, record := k.begins(t, nil)
 	files{"a": "a"}.put(t, dir)
 	s.fail = broken
-	if err := k.Save(t.Context(), "p", "p", dir, record); !errors.Is(err, broken) {
-		t.Errorf("save: %v", err)
-	}
+	is(t, broken, k.Save(t.Context(), "p", "p", dir, record))
 	s.fail = nil
 	must(t, k.Save(t.Context(), "p", "p", dir, record))
 	commontest.SameIn(t, "saved in the end", files{"a": "a"}, seen(t, slept(t, s, nil)))
 }
 
 func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
-	t.Parallel()
 	s := &memory{}
 	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
 	s.fail = errors.New("store is down")
@@ -241,7 +223,6 @@ func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
 }
 
 func TestProcessesBeginWithWhatTheLastOneOfTheirOwnerLeft(t *testing.T) {
-	t.Parallel()
 	k := NewKeeper(Config{Store: &memory{}, Generation: 1, Key: func(owner string) string { return Key("b", owner) }})
 	for _, step := range []struct{ process, owner, finds, writes string }{
 		{"s1", "principal-ann", "", "of s1"},
@@ -260,27 +241,21 @@ func TestProcessesBeginWithWhatTheLastOneOfTheirOwnerLeft(t *testing.T) {
 }
 
 func TestSaveAndRestoreEndWithTheirContext(t *testing.T) {
-	t.Parallel()
 	s := &memory{}
 	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
 	k := keeper(s, 2, Limits{})
-	dir, record, err := k.begin(t, nil)
-	must(t, err)
+	dir, record := k.begins(t, nil)
 	files{"b": "b"}.put(t, dir)
 	why := errors.New("no time")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	if err := k.Save(ctx, "p", "p", dir, record); !errors.Is(err, why) {
-		t.Errorf("save: %v", err)
-	}
-	if _, err := keeper(s, 3, Limits{}).Restore(ctx, "p", "p", workspace(t, nil)); !errors.Is(err, why) {
-		t.Errorf("restore: %v", err)
-	}
+	is(t, why, k.Save(ctx, "p", "p", dir, record))
+	_, err := keeper(s, 3, Limits{}).Restore(ctx, "p", "p", workspace(t, nil))
+	is(t, why, err)
 }
 
 // A process that does not end in time may replace files while they are saved.
 func TestFileThatIsSwappedWhileItIsSavedIsNotRead(t *testing.T) {
-	t.Parallel()
 	outside := filepath.Join(t.TempDir(), "others")
 	must(t, os.WriteFile(outside, []byte("x"), 0o644))
 	for name, swap := range map[string]func(path string) error{
@@ -293,7 +268,6 @@ func TestFileThatIsSwappedWhileItIsSavedIsNotRead(t *testing.T) {
 		"for nothing":     func(string) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			dir := workspace(t, files{"x": "x", "y": "y"})
 			root, err := os.OpenRoot(dir)
 			must(t, err)
@@ -312,7 +286,6 @@ func TestFileThatIsSwappedWhileItIsSavedIsNotRead(t *testing.T) {
 }
 
 func TestInodeTellsAFileThatLooksTheSame(t *testing.T) {
-	t.Parallel()
 	s := &memory{}
 	staged := files{"a": "before"}
 	lived(t, s, staged, func(dir string) {

@@ -99,7 +99,6 @@ func outer(t *testing.T, dir string) files {
 }
 
 func TestHostileArchiveIsRefused(t *testing.T) {
-	t.Parallel()
 	kind := func(flag byte) item {
 		return item{tar.Header{Typeflag: flag, Name: "x", Linkname: "../beside", Mode: 0o644}, ""}
 	}
@@ -135,17 +134,14 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 		"removal of something above": {removed("a/../../beside")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if _, _, err := unpackInto(t, archive(t, items...), Limits{}); !errors.Is(err, ErrCorrupt) {
-				t.Errorf("got %v", err)
-			}
+			_, _, err := unpackInto(t, archive(t, items...), Limits{})
+			is(t, ErrCorrupt, err)
 		})
 	}
 }
 
 // The folders above what a process changed are not in the archive.
 func TestWhatIsUnpackedIsNamedAlsoWhatWasRemoved(t *testing.T) {
-	t.Parallel()
 	got, c, err := unpackInto(t, archive(t, removed("e/old"), removed("e"), regular("a/b/c", "mine"), symlink("a/l", "b/c")), Limits{})
 	must(t, err)
 	commontest.SameIn(t, "in the workspace", files{"a": "/", "a/b": "/", "a/b/c": "mine", "a/l": "-> b/c"}, got)
@@ -153,7 +149,6 @@ func TestWhatIsUnpackedIsNamedAlsoWhatWasRemoved(t *testing.T) {
 }
 
 func TestArchiveThatIsNotWholeIsRefused(t *testing.T) {
-	t.Parallel()
 	whole := archive(t, regular("a", strings.Repeat("abc", 10_000)), regular("b", "b"))
 	flipped := bytes.Clone(whole)
 	flipped[len(flipped)-1] ^= 1
@@ -174,16 +169,13 @@ func TestArchiveThatIsNotWholeIsRefused(t *testing.T) {
 		"cut in the tar":      compress(t, tarball(t, "1", regular("a", "a"))[:1024+512]),
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if _, _, err := unpackInto(t, data, Limits{}); !errors.Is(err, ErrCorrupt) {
-				t.Errorf("got %v", err)
-			}
+			_, _, err := unpackInto(t, data, Limits{})
+			is(t, ErrCorrupt, err)
 		})
 	}
 }
 
 func TestBombIsRefusedBeforeItFillsTheDisk(t *testing.T) {
-	t.Parallel()
 	many := make([]item, 50)
 	for i := range many {
 		many[i] = regular(strconv.Itoa(i), "")
@@ -195,7 +187,6 @@ func TestBombIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 		"more than it says": compress(t, tarball(t, "1", many...)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			_, _, err := unpackInto(t, data, Limits{Bytes: 1 << 20, Files: 10})
 			var limit *LimitError
 			if !errors.As(err, &limit) {
@@ -204,11 +195,9 @@ func TestBombIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 		})
 	}
 	t.Run("endless zeros", func(t *testing.T) {
-		t.Parallel()
 		padded := append(tarball(t, "1", regular("a", "a")), make([]byte, 8<<20)...)
-		if _, _, err := unpackInto(t, compress(t, padded), Limits{Bytes: 1 << 10, Files: 1}); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("got %v", err)
-		}
+		_, _, err := unpackInto(t, compress(t, padded), Limits{Bytes: 1 << 10, Files: 1})
+		is(t, ErrCorrupt, err)
 	})
 }
 
@@ -254,7 +243,6 @@ func install(t *testing.T) string {
 }
 
 func TestAWholeFolderComesBackAsItWas(t *testing.T) {
-	t.Parallel()
 	from, to := install(t), workspace(t, nil)
 	var archive bytes.Buffer
 	must(t, Pack(t.Context(), &archive, from, Limits{}), Unpack(t.Context(), &archive, to, Limits{}))
@@ -276,7 +264,6 @@ func TestAWholeFolderComesBackAsItWas(t *testing.T) {
 }
 
 func TestAWholeFolderOverTheLimitsIsNotPacked(t *testing.T) {
-	t.Parallel()
 	from := install(t)
 	for _, limits := range []Limits{{Files: 3}, {Bytes: 5}} {
 		var over *LimitError
@@ -307,7 +294,6 @@ func forged(t testing.TB, entries ...tar.Header) *bytes.Buffer {
 }
 
 func TestNothingIsWrittenThroughALinkOfAWholeFolder(t *testing.T) {
-	t.Parallel()
 	outside := t.TempDir()
 	link := tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: outside}
 	for name, entries := range map[string][]tar.Header{
@@ -334,14 +320,11 @@ func TestNothingIsWrittenThroughALinkOfAWholeFolder(t *testing.T) {
 // Unpack refuses an archive that was cut. It also refuses changed bytes, unless the
 // contents stay the same: the compression has several forms for a repetition.
 func TestADamagedWholeFolderIsRefused(t *testing.T) {
-	t.Parallel()
 	from := workspace(t, files{"a": strings.Repeat("text ", 100), "b/c": "c", "l": "-> a"})
 	var archive bytes.Buffer
 	must(t, Pack(t.Context(), &archive, from, Limits{}))
 	for n := range archive.Len() {
-		if err := Unpack(t.Context(), bytes.NewReader(archive.Bytes()[:n]), t.TempDir(), Limits{}); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("the first %d bytes of %d: %v", n, archive.Len(), err)
-		}
+		is(t, ErrCorrupt, Unpack(t.Context(), bytes.NewReader(archive.Bytes()[:n]), t.TempDir(), Limits{}))
 		changed := bytes.Clone(archive.Bytes())
 		changed[n] ^= 1
 		to := workspace(t, nil)

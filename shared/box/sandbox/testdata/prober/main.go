@@ -21,39 +21,25 @@ import (
 )
 
 func main() {
-	action, args := os.Args[1], os.Args[2:]
-	switch action {
-	case "sockets":
-		sockets(args[0])
-	case "reach":
-		reach(args[0])
-	case "files":
-		files(args)
-	case "hold":
-		hold(args)
-	case "peer":
-		peer(args)
-	case "inherited":
-		inherited()
-	case "threads":
-		threads(number(args[0]))
-	case "memory":
-		memory(number(args[0]))
-	case "hog":
-		hog(args[0], number(args[1]))
-	case "leave":
-		leave()
-	case "schedule":
-		schedule()
-	case "cpus":
-		cpus()
-	case "privileges":
-		privileges(args)
-	case "escape":
-		escape()
-	case "sleep":
-		time.Sleep(time.Hour)
+	args := os.Args[2:]
+	actions := map[string]func(){
+		"sockets":    func() { sockets(args[0]) },
+		"reach":      func() { reach(args[0]) },
+		"files":      func() { files(args) },
+		"hold":       func() { hold(args) },
+		"peer":       func() { peer(args) },
+		"inherited":  inherited,
+		"threads":    func() { threads(number(args[0])) },
+		"memory":     func() { memory(number(args[0])) },
+		"hog":        func() { hog(args[0], number(args[1])) },
+		"leave":      leave,
+		"schedule":   schedule,
+		"cpus":       cpus,
+		"privileges": func() { privileges(args) },
+		"escape":     escape,
+		"sleep":      func() { time.Sleep(time.Hour) },
 	}
+	actions[os.Args[1]]()
 }
 
 func say(name string, err error) {
@@ -159,8 +145,6 @@ func files(args []string) {
 			}
 		case "rename":
 			err = os.Rename(path, filepath.Join(os.Getenv("TMPDIR"), "renamed"))
-		case "exec":
-			err = exec.CommandContext(context.Background(), path).Run()
 		}
 		say(what+" "+filepath.Base(path), err)
 	}
