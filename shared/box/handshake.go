@@ -107,9 +107,11 @@ func (h *handshake) greeted(m wire.Message) {
 		h.replace(true, g.refused, "it refused initialize, so another process gets server/discover")
 		return
 	case h.stateless && h.refused != nil:
-		p.box.era = wire.ModernOnly // g.era may be DualEra, but the server has refused initialize
+		p.box.era = wire.ModernOnly
 	case h.stateless:
-		p.box.era = g.era
+		if p.box.era != wire.ModernOnly {
+			p.box.era = wire.DualEra
+		}
 	case h.refused != nil || h.probe != probeNone:
 		p.box.era = wire.LegacyOnly
 	}

@@ -48,10 +48,9 @@ type protocol interface {
 }
 
 type firstAnswer struct {
-	version string   // the protocol version that the box asked for
-	era     wire.Era // which protocol versions the server speaks, "" if the response does not say
-	refused *fault   // not nil: the process does not speak this protocol
-	failed  *fault   // not nil: the response cannot be used
+	version string // the protocol version that the box asked for
+	refused *fault // not nil: the process does not speak this protocol
+	failed  *fault // not nil: the response cannot be used
 }
 
 // withParams returns a request with these params instead of its own; nil removes them.

@@ -27,13 +27,12 @@ func (s *stateless) hello(id int64) string {
 }
 
 func (s *stateless) greeted(m wire.Message) firstAnswer {
-	era := bridge.ReadProbe(m)
-	if m.Error != nil || era == wire.LegacyOnly {
+	if m.Error != nil || !bridge.ReadProbe(m) {
 		return firstAnswer{refused: notStateless(s.p.box.server)}
 	}
 	s.discover = m.Result
 	version, _ := wire.String(wire.Lookup(s.p.group.initParams(), "protocolVersion"))
-	return firstAnswer{version: version, era: era}
+	return firstAnswer{version: version}
 }
 
 // notStateless returns the fault of a process that does not speak the stateless protocol.

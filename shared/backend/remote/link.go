@@ -182,11 +182,11 @@ func (x *exchange) greet(ctx context.Context) error {
 		known = eraSSE
 	}
 	if known == "" || known == eraModern {
-		offers, err := x.probe(ctx)
-		if err != nil || offers == wire.ModernOnly {
+		modern, err := x.probe(ctx)
+		if err != nil {
 			return err
 		}
-		if offers == wire.DualEra {
+		if modern {
 			prefer(ctx, x)
 			return nil
 		}
@@ -206,9 +206,9 @@ func (x *exchange) greet(ctx context.Context) error {
 	return x.greetSSE(ctx)
 }
 
-// prefer opens a legacy session at a server of both eras, if the client is a legacy one that
-// sends notifications/roots/list_changed, which 2026-07-28 does not have. If the server gives
-// no session id it could not ask for the roots, so prefer keeps the modern era.
+// prefer opens a legacy session at a server of the modern era, if the client is a legacy one that
+// sends notifications/roots/list_changed, which 2026-07-28 does not have. If the server refuses, or
+// gives no session id and so could not ask for the roots, prefer keeps the modern era.
 func prefer(ctx context.Context, x *exchange) {
 	modern := x.link
 	if !x.r.Legacy || x.r.Once || string(wire.Lookup(x.r.Init, "capabilities", "roots", "listChanged")) != "true" {
@@ -219,30 +219,29 @@ func prefer(ctx context.Context, x *exchange) {
 	}
 }
 
-// probe asks a server which eras it speaks. If it speaks the modern era, probe sets the
-// link. An error means that the server cannot be reached, wants a credential, or is busy.
-func (x *exchange) probe(ctx context.Context) (wire.Era, error) {
+// probe asks a server whether it speaks the modern era. If it does, probe sets the link. An error means that the server cannot be reached, wants a credential, or is busy.
+func (x *exchange) probe(ctx context.Context) (bool, error) {
 	meta := bridge.ReadLegacy(x.r.Init).Params(wire.MethodDiscover, nil, "", false)
 	result, fault, err := x.modernOnce(ctx, wire.MethodDiscover, meta, nil)
 	x.link.Session = ""
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused) && (refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden || refused.status == http.StatusTooManyRequests):
-		return "", err
+		return false, err
 	case err != nil && (unsent(err) || ctx.Err() != nil):
-		return "", err
+		return false, err
 	case err != nil || fault != nil && fault.Code != wire.CodeUnsupportedVersion:
-		return wire.LegacyOnly, nil // a server of the legacy era may answer anything
+		return false, nil // a server of the legacy era may answer anything
 	}
 	m := wire.Message{Result: result}
 	if fault != nil {
 		m, _ = wire.Parse(wire.ErrorResponse(json.RawMessage("1"), fault)) // cannot fail: it is a JSON-RPC response
 	}
-	offers := bridge.ReadProbe(m)
-	if offers != wire.LegacyOnly {
+	modern := bridge.ReadProbe(m)
+	if modern {
 		x.link.Era, x.link.Version, x.offers = eraModern, wire.V20260728, eraModern
 	}
-	return offers, nil
+	return modern, nil
 }
 
 // initializeParams returns the params of initialize: those of the client, without its support of

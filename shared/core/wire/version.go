@@ -37,11 +37,11 @@ func Negotiate(requested string) string {
 // Era says which eras a server speaks.
 type Era string
 
-// The eras of a server. Dormouse uses the legacy era with a DualEra server.
+// The eras of a server.
 const (
 	LegacyOnly Era = "legacy"
-	ModernOnly Era = "modern"
-	DualEra    Era = "dual"
+	ModernOnly Era = "modern" // it has refused initialize
+	DualEra    Era = "dual"   // it speaks the modern era, and has not refused initialize
 )
 
 // LegacyVersions returns the versions of the legacy era, newest first. The slice

@@ -23,7 +23,7 @@
 //   - [Plain], [PlainFault] and [PlainNotification] translate the server's messages.
 //   - [ReadInputs] and [Legacy.Ask] turn a server's result with inputRequests into questions to the
 //     client. [Retry] and [Again] make the request that is sent again with the answers.
-//   - [Probe] and [ReadProbe] find out the era of a server.
+//   - [Probe] and [ReadProbe] find out whether a server speaks the modern era.
 //
 // The package does no input or output, reads no clock and keeps nothing. It assumes no capability
 // that a request has not declared. Members that it does not know pass byte for byte.

@@ -127,32 +127,23 @@ func PlainFault(method string, fault json.RawMessage) json.RawMessage {
 	return out
 }
 
-// Probe returns the request that finds out the era of a server (MCP 2026-07-28, stdio).
+// Probe returns the request that finds out whether a server speaks the modern era (MCP 2026-07-28,
+// stdio).
 func Probe(id json.RawMessage) []byte {
 	params := Legacy{client: json.RawMessage(`{"name":"dormouse","version":"1"}`)}.Params(wire.MethodDiscover, nil, "", false)
 	return wire.NewRequest(id, wire.MethodDiscover, params)
 }
 
-// ReadProbe returns the era of a server from its response to [Probe]. Only a server of the
-// modern era answers with a result, or with the error that it does not support the version.
-func ReadProbe(m wire.Message) wire.Era {
-	var versions json.RawMessage
-	switch {
-	case isObject(m.Result) && wire.Lookup(m.Result, "supportedVersions") != nil:
-		versions = wire.Lookup(m.Result, "supportedVersions")
-	case m.Error != nil && string(wire.Lookup(m.Error, "code")) == "-32022":
+// ReadProbe reports whether a response to [Probe] shows that the server speaks the modern era: with
+// a result, or with the error that it does not support the version. It shows nothing about the legacy
+// era. SDKs whose servers speak both list only the modern versions there.
+func ReadProbe(m wire.Message) bool {
+	versions := wire.Lookup(m.Result, "supportedVersions")
+	if m.Error != nil && string(wire.Lookup(m.Error, "code")) == "-32022" {
 		versions = wire.Lookup(m.Error, "data", "supported")
-	default:
-		return wire.LegacyOnly
 	}
 	var list []string
-	if json.Unmarshal(versions, &list) != nil || !slices.Contains(list, wire.V20260728) {
-		return wire.LegacyOnly
-	}
-	if slices.ContainsFunc(list, wire.Legacy) {
-		return wire.DualEra
-	}
-	return wire.ModernOnly
+	return json.Unmarshal(versions, &list) == nil && slices.Contains(list, wire.V20260728)
 }
 
 // Listen returns the request with this id that asks a modern server for all notifications which its

@@ -104,21 +104,21 @@ func message(t testing.TB, raw string) wire.Message {
 	return m
 }
 
-func TestProbeTellsTheEra(t *testing.T) {
+func TestProbeTellsWhetherAServerSpeaksTheModernEra(t *testing.T) {
 	if m := message(t, string(bridge.Probe(json.RawMessage("1")))); m.Method != wire.MethodDiscover || wire.Lookup(m.Params, "_meta", wire.MetaClientCapabilities) == nil {
 		t.Fatalf("the probe is %s", m.Raw)
 	}
-	for raw, want := range map[string]wire.Era{
-		`"result":{"supportedVersions":["2026-07-28"]}`:              wire.ModernOnly,
-		`"result":{"supportedVersions":["2026-07-28","2025-11-25"]}`: wire.DualEra,
-		`"result":{"supportedVersions":["2025-11-25"]}`:              wire.LegacyOnly,
-		`"result":{"supportedVersions":"2026-07-28"}`:                wire.LegacyOnly,
-		`"result":{}`:   wire.LegacyOnly,
-		`"result":null`: wire.LegacyOnly,
-		`"error":{"code":-32022,"message":"v","data":{"supported":["2026-07-28"]}}`: wire.ModernOnly,
-		`"error":{"code":-32022,"message":"v","data":{"supported":["2099-01-01"]}}`: wire.LegacyOnly,
-		`"error":{"code":-32601,"message":"v"}`:                                     wire.LegacyOnly,
-		`"error":{"code":-32602,"message":"not initialized"}`:                       wire.LegacyOnly,
+	for raw, want := range map[string]bool{
+		`"result":{"supportedVersions":["2026-07-28"]}`:              true,
+		`"result":{"supportedVersions":["2026-07-28","2025-11-25"]}`: true,
+		`"result":{"supportedVersions":["2025-11-25"]}`:              false,
+		`"result":{"supportedVersions":"2026-07-28"}`:                false,
+		`"result":{}`:   false,
+		`"result":null`: false,
+		`"error":{"code":-32022,"message":"v","data":{"supported":["2026-07-28"]}}`: true,
+		`"error":{"code":-32022,"message":"v","data":{"supported":["2099-01-01"]}}`: false,
+		`"error":{"code":-32601,"message":"v"}`:                                     false,
+		`"error":{"code":-32602,"message":"not initialized"}`:                       false,
 	} {
 		commontest.EqualIn(t, raw, want, bridge.ReadProbe(message(t, `{"jsonrpc":"2.0","id":1,`+raw+`}`)))
 	}
