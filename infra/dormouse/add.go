@@ -115,9 +115,11 @@ func (c *addCommand) Run(t *terminal) error {
 	ready, err := c.begin(ctx, t, f)
 	switch {
 	case errors.Is(err, errNotTaken):
+		f.env.sayKept(t.out, c.Name)
 		_, _ = fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
 		return err
 	case c.NoStart && errors.As(err, new(notServed)):
+		f.env.sayKept(t.out, c.Name)
 		return fmt.Errorf("added %s to %s, but it is not served: %w", c.Name, f.name(), err)
 	case err != nil:
 		f.undo()
@@ -127,6 +129,7 @@ func (c *addCommand) Run(t *terminal) error {
 	case c.OAuth || c.NoStart:
 		return nil
 	}
+	f.env.sayKept(t.out, c.Name)
 	what := strings.TrimSpace(c.Name + " " + cmp.Or(version, ready.version))
 	if ready.warning != "" {
 		_, _ = fmt.Fprintf(t.err, "%s: %s\n", c.Name, ready.warning)
@@ -138,7 +141,6 @@ func (c *addCommand) Run(t *terminal) error {
 // begin starts the server of the saved file once, unless --oauth or --no-start is set. If the
 // start fails because a variable is missing, begin asks the user for it and tries again.
 func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready readiness, err error) {
-	f.env.sayKept(t.out, c.Name)
 	if _, err := t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
 		return ready, err
 	}
@@ -150,6 +152,7 @@ func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready r
 		return ready, notServed{why, lackOf(file, c.Name)}
 	}
 	if c.OAuth {
+		f.env.sayKept(t.out, c.Name)
 		_, err := fmt.Fprintf(t.out, "added %s to %s\nusers connect it at %s/%s/connect, or where their first call sends them\n", c.Name, f.name(), strings.TrimSuffix(c.PublicURL, "/"), c.Name)
 		return ready, err
 	}
@@ -157,6 +160,7 @@ func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready r
 		if err := takenAtOnce(c.Data, []string{c.Name}); err != nil {
 			_, _ = fmt.Fprintln(t.err, err)
 		}
+		f.env.sayKept(t.out, c.Name)
 		_, err := fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
 		return ready, err
 	}
@@ -316,8 +320,8 @@ func (c *addCommand) project(words string) string {
 	return "let uv install what it needs: " + with.typed()
 }
 
-// typed returns this command line for typing it again, with more flags. It replaces the values of
-// -e by "…", because they may be secrets.
+// typed returns this command line for typing it again, with more flags. It replaces values that may
+// be secrets, such as those of -e, by "…".
 func (c *addCommand) typed(more ...string) string {
 	words := []string{"dormouse", "add"}
 	if c.named || c.word == "" {
@@ -336,6 +340,22 @@ func (c *addCommand) typed(more ...string) string {
 	}
 	if c.HostPath != "" {
 		words = append(words, "--host-path", quoted(c.HostPath))
+	}
+	for _, header := range c.Header {
+		name, _, _ := strings.Cut(header, ":")
+		words = append(words, "--header", quoted(name+": …"))
+	}
+	if c.OAuth {
+		words = append(words, "--oauth")
+	}
+	if c.ClientID != "" {
+		words = append(words, "--client-id", quoted(c.ClientID))
+	}
+	if c.Registry != officialRegistry {
+		words = append(words, "--registry", quoted(c.Registry))
+	}
+	if c.Key != "" {
+		words = append(words, "--registry-key", "…")
 	}
 	switch {
 	case c.word != "":
