@@ -128,16 +128,6 @@ func (x *simBox) suspendInTurn(c *simCall) {
 	x.over(c)
 }
 
-func (w *world) checkAsked(s *simStream) {
-	asked := map[string]bool{}
-	for _, e := range s.events {
-		if m, err := wire.Parse(e.Raw); err == nil && m.Kind == wire.Request {
-			w.breaksIf(asked[string(m.ID)], "%s asks %s twice", w.title(s), m.ID)
-			asked[string(m.ID)] = true
-		}
-	}
-}
-
 // simQuestion returns a name for a question. The name is the same in each run.
 func simQuestion(m wire.Message) string {
 	question, _ := wire.String(m.ID)

@@ -31,7 +31,6 @@ type speaker struct {
 	get     http.HandlerFunc // in the place of the standalone stream, nil: it serves it
 
 	gets    atomic.Int64  // GET requests
-	resumed atomic.Int64  // those with Last-Event-ID
 	calls   atomic.Int64  // tools/call
 	modern  atomic.Int64  // those of 2026-07-28
 	learned chan string   // answers about roots that have changed
@@ -81,9 +80,6 @@ func (s *speaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodGet:
 		s.gets.Add(1)
-		if r.Header.Get("Last-Event-ID") != "" {
-			s.resumed.Add(1)
-		}
 		if s.get != nil {
 			s.get(w, r)
 			return
