@@ -35,8 +35,9 @@ type asylum struct {
 
 	mu      sync.Mutex
 	posts   []frametest.Frame
-	closed  bool // the connection is
-	lost    int  // posts that still fail as if it were
+	to      []string // the connections of posts
+	closed  bool     // the connection is
+	lost    int      // posts that still fail as if it were
 	can     fleet.Traits
 	tasks   []fleet.Status
 	fails   error // of the list of tasks
@@ -96,14 +97,14 @@ func (a *asylum) backend() *relayserver.Backend { return relayserver.NewBackend(
 // rehost makes a host of the configuration as it is now.
 func (a *asylum) rehost() { a.host = sessions.New(a.config.Store, a.backend(), sessions.Limits{}) }
 
-func (a *asylum) Post(_ context.Context, _ string, data []byte) error {
+func (a *asylum) Post(_ context.Context, conn string, data []byte) error {
 	f, err := frametest.Decode(data)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.lost--; a.closed || a.lost >= 0 {
 		return storage.Closed
 	}
-	a.posts = append(a.posts, f)
+	a.posts, a.to = append(a.posts, f), append(a.to, conn)
 	return err
 }
 
@@ -179,9 +180,11 @@ func (a *asylum) ends() {
 	}))
 }
 
-// say gives the relay function a frame of the runner, and returns the answer, if any.
-func (a *asylum) say(f frametest.Frame) (frametest.Frame, error) {
-	reply, err := relayserver.NewHandler(a.config).Frame(a.t.Context(), a.conn, frametest.Encode(f))
+// say gives the relay function a frame of the runner, and raw gives it bytes. They return the answer, if any.
+func (a *asylum) say(f frametest.Frame) (frametest.Frame, error) { return a.raw(frametest.Encode(f)) }
+
+func (a *asylum) raw(data []byte) (frametest.Frame, error) {
+	reply, err := relayserver.NewHandler(a.config).Frame(a.t.Context(), a.conn, data)
 	if err != nil || reply == nil {
 		return frametest.Frame{}, err
 	}

@@ -2,7 +2,6 @@ package relayserver_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -16,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
@@ -25,54 +23,42 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// siege is the relay function before a runner that lies. The hostile box is m/s, of tenant
-// m, awake in generation 5; the honest one is a/s, in generation 3. Each box has sessions
-// with one event on the standalone stream.
+// siege is an asylum whose runner lies. Tenant a has a box beside it, which is honest. Each box has
+// sessions with one event on the standalone stream.
 type siege struct {
-	t       *testing.T
-	store   *storagetest.Counting
-	memory  *storagetest.Memory
-	handler *relayserver.Handler
-	sealer  *relayserver.Sealer
-	posts   []string
+	*asylum
+	memory *storagetest.Memory
 }
 
 const (
-	hostileBox, honestBox = storage.BoxID("m/s"), storage.BoxID("a/s")
-	hostileGen, honestGen = storage.Generation(5), storage.Generation(3)
+	honestBox = storage.BoxID("a/s")
+	honestGen = storage.Generation(1)
 )
 
 func newSiege(t *testing.T) *siege {
 	t.Helper()
-	s := &siege{t: t, memory: storagetest.NewMemory(), sealer: sealerOf(t, 7)}
-	s.store = storagetest.NewCounting(s.memory)
-	s.handler = relayserver.NewHandler(relayserver.Config{Store: s.store, Sealer: s.sealer, Poster: s})
+	s := &siege{asylum: newAsylum(t)}
+	s.memory, s.conn = s.store.Unwrap().(*storagetest.Memory), "conn-x"
 	ctx := t.Context()
-	for _, b := range []storage.Box{
-		{ID: hostileBox, Tenant: "m", Server: "s", State: storage.Awake, Gen: hostileGen, Runner: "runner-m", Task: "task-m", Conn: "conn-m", Link: 1},
-		{ID: honestBox, Tenant: "a", Server: "s", State: storage.Awake, Gen: honestGen, Runner: "runner-a", Task: "task-a", Conn: "conn-a", Link: 1},
-	} {
-		commontest.OK(t, s.memory.SaveBox(ctx, b))
-		for n := range 2 {
-			id := storage.ID(fmt.Sprintf("%s%d", b.Tenant, n+1))
-			commontest.OK(t, s.memory.Create(ctx, storage.Session{
-				ID: id, Tenant: b.Tenant, Server: b.Server, State: storage.Ready, Expires: time.Now().Add(24 * time.Hour),
-			}))
-			commontest.OK(t, s.memory.Append(ctx, storage.Batch{
-				Session: id, First: 1, Gen: b.Gen, Seq: 1, Events: [][]byte{[]byte(`{"first":true}`)}, Expires: time.Now().Add(24 * time.Hour),
-			}))
+	commontest.OK(t, s.memory.SaveBox(ctx, storage.Box{
+		ID: honestBox, Tenant: "a", Server: "s", State: storage.Awake, Gen: honestGen, Runner: "runner-a", Task: "task-a", Conn: "conn-a", Link: 1,
+	}))
+	for id, box := range map[storage.ID]storage.BoxID{"s1": asylumBox, "s2": asylumBox, "a1": honestBox, "a2": honestBox} {
+		tenant, server := box.Parts()
+		if id != "s1" {
+			commontest.OK(t, s.memory.Create(ctx, storage.Session{ID: id, Tenant: tenant, Server: server, State: storage.Ready, Expires: time.Now().Add(24 * time.Hour)}))
 		}
+		commontest.OK(t, s.memory.Append(ctx, storage.Batch{
+			Session: id, First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{"first":true}`)}, Expires: time.Now().Add(24 * time.Hour),
+		}))
+	}
+	for box, id := range map[storage.BoxID]storage.ID{asylumBox: "s1", honestBox: "a1"} {
 		_, err := s.memory.PutItem(ctx, storage.Item{
-			Box: b.ID, ID: "waits", State: storage.Waiting, Address: s.address(storage.ID(b.Tenant+"1"), "waits", b.ID), Raw: []byte(`{}`), NotAfter: time.Now().Add(time.Hour),
+			Box: box, ID: "waits", State: storage.Waiting, Address: s.address(id, "waits", box), Raw: []byte(`{}`), NotAfter: time.Now().Add(time.Hour),
 		})
 		commontest.OK(t, err)
 	}
 	return s
-}
-
-func (s *siege) Post(_ context.Context, conn string, data []byte) error {
-	s.posts = append(s.posts, conn+" "+string(data))
-	return nil
 }
 
 func (s *siege) address(id storage.ID, stream storage.StreamID, box storage.BoxID) storage.Address {
@@ -80,32 +66,24 @@ func (s *siege) address(id storage.ID, stream storage.StreamID, box storage.BoxI
 }
 
 func (s *siege) ticket(id storage.ID, stream storage.StreamID, box storage.BoxID, gen storage.Generation) string {
-	return s.sealer.Seal(s.address(id, stream, box), gen)
+	return s.config.Sealer.Seal(s.address(id, stream, box), gen)
 }
 
 // events returns a batch of the hostile box with one event.
 func (s *siege) events(id storage.ID, stream storage.StreamID, first storage.Index, ticket string) frametest.Frame {
 	return frametest.Frame{
-		Type: frame.TypeEvents, Box: hostileBox, Gen: hostileGen, Seq: 9, Session: id, Payload: []byte(`{"evil":true}`),
+		Type: frame.TypeEvents, Box: asylumBox, Gen: asylumGen, Seq: 9, Session: id, Payload: []byte(`{"evil":true}`),
 		Items: []frame.EventItem{{Ticket: ticket, Stream: stream, First: first, Lens: []int{13}}},
 	}
 }
 
-func from(kind frame.Type, change ...func(*frametest.Frame)) frametest.Frame {
-	f := frametest.Frame{Type: kind, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1}
-	for _, c := range change {
-		c(&f)
-	}
-	return f
-}
-
 // part is a part of a frame of the hostile box, and whole the frame that joins it.
-func part(name string, n int64, payload string) frametest.Frame {
-	return from(frame.TypePart, func(f *frametest.Frame) { f.Frame, f.N, f.Of, f.Payload = name, n, 1, []byte(payload) })
+func (s *siege) part(name string, n int64, payload string) frametest.Frame {
+	return s.from(frame.TypePart, func(f *frametest.Frame) { f.Frame, f.N, f.Of, f.Payload = name, n, 1, []byte(payload) })
 }
 
-func whole(name string, of int) frametest.Frame {
-	return from(frame.TypeWhole, func(f *frametest.Frame) { f.Frame, f.Of = name, of })
+func (s *siege) whole(name string, of int) frametest.Frame {
+	return s.from(frame.TypeWhole, func(f *frametest.Frame) { f.Frame, f.Of = name, of })
 }
 
 // uses returns the frames that a ticket of a session is for: events of its stream and of the
@@ -114,28 +92,9 @@ func (s *siege) uses(id storage.ID, ticket string) []frametest.Frame {
 	return []frametest.Frame{
 		s.events(id, "d1", 1, ticket),
 		s.events(id, storage.Standalone, 2, ticket),
-		from(frame.TypeTaken, func(f *frametest.Frame) { f.Tickets = []string{ticket} }),
-		from(frame.TypeStatus, func(f *frametest.Frame) { f.Ticket, f.Payload = ticket, []byte(`{}`) }),
+		s.from(frame.TypeTaken, func(f *frametest.Frame) { f.Tickets = []string{ticket} }),
+		s.from(frame.TypeStatus, func(f *frametest.Frame) { f.Ticket, f.Payload = ticket, []byte(`{}`) }),
 	}
-}
-
-// handle makes the relay function handle a message and returns its answer.
-func (s *siege) handle(data []byte) (frametest.Frame, error) {
-	reply, err := s.handler.Frame(s.t.Context(), "conn-x", data)
-	if err != nil || reply == nil {
-		return frametest.Frame{}, err
-	}
-	f, err := frametest.Decode(reply)
-	commontest.OK(s.t, err)
-	return f, nil
-}
-
-// answers is handle for a frame that must not fail.
-func (s *siege) answers(f frametest.Frame) frametest.Frame {
-	s.t.Helper()
-	reply, err := s.handle(frametest.Encode(f))
-	commontest.OK(s.t, err)
-	return reply
 }
 
 // gainsNothing handles messages and checks that they have no effect: nothing is written or
@@ -150,8 +109,8 @@ func (s *siege) gainsNothing(what string, frames ...frametest.Frame) {
 func (s *siege) meansNothing(what string, data []byte) {
 	s.t.Helper()
 	s.store.Reset()
-	s.posts = nil
-	f, err := s.handle(data)
+	s.posts, s.to = nil, nil
+	f, err := s.raw(data)
 	if n := s.store.Counts(); n.Writes > 0 || len(s.posts) > 0 {
 		s.t.Errorf("%s has an effect: it wrote %v and posted %d frames", what, n.Calls, len(s.posts))
 	}
@@ -169,7 +128,7 @@ func (s *siege) isFenced(what string, frames ...frametest.Frame) {
 	s.t.Helper()
 	for _, f := range frames {
 		s.gainsNothing(what, f)
-		if reply, err := s.handle(frametest.Encode(f)); err != nil || reply.Type != frame.TypeFenced {
+		if reply, err := s.say(f); err != nil || reply.Type != frame.TypeFenced {
 			s.t.Errorf("%s: a frame %q is answered with %q, %v; want a fence", what, f.Type, reply.Type, err)
 		}
 	}
@@ -177,29 +136,29 @@ func (s *siege) isFenced(what string, frames ...frametest.Frame) {
 
 func TestForgedTicketIsWorthNothing(t *testing.T) {
 	s := newSiege(t)
-	real := s.ticket("m1", "d1", hostileBox, hostileGen)
+	real := s.ticket("s1", "d1", asylumBox, asylumGen)
 	changed, err := base64.RawURLEncoding.DecodeString(real)
 	commontest.OK(t, err)
 	changed[0] ^= 1
 	for what, ticket := range map[string]string{
 		"none": "", "not base64": "%%%", "too short": "AAAA", "truncated": real[:len(real)-4], "extended": real + "AAAA", "changed": base64.RawURLEncoding.EncodeToString(changed),
-		"of another secret": sealerOf(t, 8).Seal(s.address("m1", "d1", hostileBox), hostileGen),
-		"unsealed":          base64.RawURLEncoding.EncodeToString([]byte(`{"s":"m1","d":"d1","b":"m/s","g":5,"e":99999999999}`)),
-		"a pass":            s.sealer.Pass(hostileBox),
+		"of another secret": sealerOf(t, 8).Seal(s.address("s1", "d1", asylumBox), asylumGen),
+		"unsealed":          base64.RawURLEncoding.EncodeToString([]byte(`{"s":"s1","d":"d1","b":"t/s","g":3,"e":99999999999}`)),
+		"a pass":            s.config.Sealer.Pass(asylumBox),
 	} {
-		s.gainsNothing("a forged ticket, "+what, s.uses("m1", ticket)...)
+		s.gainsNothing("a forged ticket, "+what, s.uses("s1", ticket)...)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := newSiege(t)
-		old := s.ticket("m1", "d1", hostileBox, hostileGen)
+		old := s.ticket("s1", "d1", asylumBox, asylumGen)
 		time.Sleep(7*24*time.Hour + time.Second)
-		s.gainsNothing("an old ticket", s.uses("m1", old)...)
+		s.gainsNothing("an old ticket", s.uses("s1", old)...)
 	})
 }
 
 func TestTicketFitsNothingElse(t *testing.T) {
 	s := newSiege(t)
-	mine, foreign := s.ticket("m1", "d1", hostileBox, hostileGen), s.ticket("a1", "d1", honestBox, honestGen)
+	mine, foreign := s.ticket("s1", "d1", asylumBox, asylumGen), s.ticket("a1", "d1", honestBox, honestGen)
 	changed := func(frames []frametest.Frame, change func(*frametest.Frame)) []frametest.Frame {
 		for i := range frames {
 			change(&frames[i])
@@ -209,21 +168,21 @@ func TestTicketFitsNothingElse(t *testing.T) {
 	as := func(box storage.BoxID) func(*frametest.Frame) { return func(f *frametest.Frame) { f.Box = box } }
 	in := func(gen storage.Generation) func(*frametest.Frame) { return func(f *frametest.Frame) { f.Gen = gen } }
 	for what, frames := range map[string][]frametest.Frame{
-		"another session":                      s.uses("m2", mine)[:2],
+		"another session":                      s.uses("s2", mine)[:2],
 		"a foreign session":                    s.uses("a1", mine)[:2],
-		"another request stream":               {s.events("m1", "d2", 1, mine)},
+		"another request stream":               {s.events("s1", "d2", 1, mine)},
 		"a ticket of another box":              s.uses("a1", foreign),
 		"a ticket of another box, as of none":  changed(s.uses("a1", foreign), as("")),
 		"a ticket of another box, as like it":  changed(s.uses("a1", foreign), as("a/S")),
 		"a ticket of another box, as below it": changed(s.uses("a1", foreign), as("a/s/")),
-		"own ticket in another box's name":     changed(s.uses("m1", mine)[:1], as(honestBox)),
-		"a ticket of a newer generation":       s.uses("m1", s.ticket("m1", "d1", hostileBox, hostileGen+1))[:3],
-		"a newer generation":                   changed(s.uses("m1", mine)[:3], in(hostileGen+1)),
-		"the newest generation":                changed(s.uses("m1", mine)[:3], in(math.MaxInt64)),
+		"own ticket in another box's name":     changed(s.uses("s1", mine)[:1], as(honestBox)),
+		"a ticket of a newer generation":       s.uses("s1", s.ticket("s1", "d1", asylumBox, asylumGen+1))[:3],
+		"a newer generation":                   changed(s.uses("s1", mine)[:3], in(asylumGen+1)),
+		"the newest generation":                changed(s.uses("s1", mine)[:3], in(math.MaxInt64)),
 		// If a delivery needs no end, its mark would be an item that no function can end.
-		"no requests": s.uses("m1", s.sealer.Seal(storage.Address{Session: "m1", Stream: "d1", Box: hostileBox}, hostileGen))[2:3],
+		"no requests": s.uses("s1", s.config.Sealer.Seal(storage.Address{Session: "s1", Stream: "d1", Box: asylumBox}, asylumGen))[2:3],
 		// A frame with one bad item is refused, even if its other items are good.
-		"a second item with a stream not its own": changed(s.uses("m1", mine)[:1], func(f *frametest.Frame) {
+		"a second item with a stream not its own": changed(s.uses("s1", mine)[:1], func(f *frametest.Frame) {
 			f.Items = append(f.Items, frame.EventItem{Ticket: mine, Stream: "d2", First: 1, Lens: []int{13}})
 			f.Payload = bytes.Repeat(f.Payload, 2)
 		}),
@@ -236,16 +195,16 @@ func TestTicketFitsNothingElse(t *testing.T) {
 // that are still free.
 func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 	s := newSiege(t)
-	old := s.ticket("m1", "d1", hostileBox, hostileGen-1)
+	old := s.ticket("s1", "d1", asylumBox, asylumGen-1)
 	end := storage.Batch{
-		Session: "m1", Stream: "d1", First: 1, Final: true, Events: [][]byte{[]byte(`{"end":true}`)}, Expires: time.Now().Add(time.Hour),
+		Session: "s1", Stream: "d1", First: 1, Final: true, Events: [][]byte{[]byte(`{"end":true}`)}, Expires: time.Now().Add(time.Hour),
 	}
 	commontest.OK(t, s.memory.Append(t.Context(), end))
 	before := s.memory.Batches()
-	if f := s.answers(s.events("m1", "d1", 1, old)); len(f.Closed) != 1 {
+	if f := s.handle(s.events("s1", "d1", 1, old)); len(f.Closed) != 1 {
 		t.Errorf("answered with %+v", f)
 	}
-	if f := s.answers(s.events("m1", storage.Standalone, 1, old)); !f.Fenced {
+	if f := s.handle(s.events("s1", storage.Standalone, 1, old)); !f.Fenced {
 		t.Errorf("answered with %+v", f)
 	}
 	commontest.Same(t, before, s.memory.Batches())
@@ -265,7 +224,7 @@ func TestAnOvertakenHelloChangesNothing(t *testing.T) {
 func TestHelloThatIsNotTheRunnersIsFenced(t *testing.T) {
 	s := newSiege(t)
 	hello := func(set func(*frametest.Frame)) frametest.Frame {
-		f := frametest.Frame{Type: frame.TypeHello, Box: honestBox, Gen: honestGen, Runner: "runner-m", Link: 2, Task: "task-m"}
+		f := frametest.Frame{Type: frame.TypeHello, Box: honestBox, Gen: honestGen, Runner: "r", Link: 2, Task: "task"}
 		set(&f)
 		return f
 	}
@@ -295,10 +254,10 @@ func TestHelloThatIsNotTheRunnersIsFenced(t *testing.T) {
 
 func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 	s := newSiege(t)
-	ticket := s.ticket("m1", "d1", hostileBox, hostileGen)
+	ticket := s.ticket("s1", "d1", asylumBox, asylumGen)
 	long := strings.Repeat("x", 5000)
 	lens := func(lens ...int) frametest.Frame {
-		f := s.events("m1", "d1", 1, ticket)
+		f := s.events("s1", "d1", 1, ticket)
 		f.Items[0].Lens = lens
 		return f
 	}
@@ -306,8 +265,8 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 	crowd.Payload = bytes.Repeat([]byte("{}"), storage.MaxBatchEvents+1)
 	s.meansNothing("no frame", []byte("hello"))
 	for what, f := range map[string]frametest.Frame{
-		"an unknown type":        from("give-me-all"),
-		"a type of the host":     from(frame.TypeWelcome, func(f *frametest.Frame) { f.Box, f.Gen = honestBox, 99 }),
+		"an unknown type":        s.from("give-me-all"),
+		"a type of the host":     s.from(frame.TypeWelcome, func(f *frametest.Frame) { f.Box, f.Gen = honestBox, 99 }),
 		"a deliver":              {Type: frame.TypeDeliver, Box: honestBox, Session: "a1", ID: "d9", Lens: []int{0, 2}, Payload: []byte("{}")},
 		"no lengths":             lens(),
 		"a negative length":      lens(-1),
@@ -317,20 +276,20 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 		"two that overflow":      lens(math.MaxInt, math.MaxInt),
 		"a huge and a small one": lens(math.MaxInt, 1),
 		"many that overflow":     lens(1<<62, 1<<62, 1<<62, 1<<62, 13),
-		"no index":               s.events("m1", "d1", 0, ticket),
-		"a negative index":       s.events("m1", "d1", -1, ticket),
-		"whole of nothing":       whole("0.x", 1),
-		"whole of none":          whole("0.x", 0),
-		"a part too long":        part("0.x", 0, strings.Repeat("x", 1<<20)),
-		"a negative part":        part("0.x", -1, "x"),
-		"a part far behind":      part("0.x", 1<<40, "x"),
-		"a part of no frame":     part("", 0, "x"),
+		"no index":               s.events("s1", "d1", 0, ticket),
+		"a negative index":       s.events("s1", "d1", -1, ticket),
+		"whole of nothing":       s.whole("0.x", 1),
+		"whole of none":          s.whole("0.x", 0),
+		"a part too long":        s.part("0.x", 0, strings.Repeat("x", 1<<20)),
+		"a negative part":        s.part("0.x", -1, "x"),
+		"a part far behind":      s.part("0.x", 1<<40, "x"),
+		"a part of no frame":     s.part("", 0, "x"),
 		"a part of no box":       {Type: frame.TypePart, Link: 1, Frame: "0.x", Of: 1, Payload: []byte("x")},
 		"more items than events": crowd,
-		"more tickets than any":  from(frame.TypeTaken, func(f *frametest.Frame) { f.Tickets = slices.Repeat([]string{ticket}, storage.MaxBatchEvents+1) }),
-		"a task without end":     from(frame.TypeHello, func(f *frametest.Frame) { f.Link, f.Task = 99, long[:1000] }),
-		"a long box":             from(frame.TypeHello, func(f *frametest.Frame) { f.Box = storage.BoxID(long) }),
-		"a long runner":          from(frame.TypePull, func(f *frametest.Frame) { f.Runner = long }),
+		"more tickets than any":  s.from(frame.TypeTaken, func(f *frametest.Frame) { f.Tickets = slices.Repeat([]string{ticket}, storage.MaxBatchEvents+1) }),
+		"a task without end":     s.from(frame.TypeHello, func(f *frametest.Frame) { f.Link, f.Task = 99, long[:1000] }),
+		"a long box":             s.from(frame.TypeHello, func(f *frametest.Frame) { f.Box = storage.BoxID(long) }),
+		"a long runner":          s.from(frame.TypePull, func(f *frametest.Frame) { f.Runner = long }),
 		"a long session":         s.events(storage.ID(long), "d1", 1, ticket),
 	} {
 		s.gainsNothing(what, f)
@@ -342,7 +301,7 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 func TestARunnerCannotUseUpTheIndexesOfAStream(t *testing.T) {
 	s := newSiege(t)
 	for _, first := range []storage.Index{math.MaxInt64, 1<<53 + 1} {
-		_, err := s.handle(frametest.Encode(s.events("m1", storage.Standalone, first, s.ticket("m1", "d1", hostileBox, hostileGen))))
+		_, err := s.say(s.events("s1", storage.Standalone, first, s.ticket("s1", "d1", asylumBox, asylumGen)))
 		commontest.EqualIn(t, "a great index", storage.Invalid, storage.CodeOf(err))
 	}
 }
@@ -350,18 +309,17 @@ func TestARunnerCannotUseUpTheIndexesOfAStream(t *testing.T) {
 func TestOnlyTheRunnersOwnConnectionWritesToTheHostsLog(t *testing.T) {
 	s := newSiege(t)
 	var log bytes.Buffer
-	h := relayserver.NewHandler(relayserver.Config{Store: s.store, Sealer: s.sealer, Poster: s, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s.config.Log = slog.New(slog.NewTextHandler(&log, nil))
 	say := func(conn string, box storage.BoxID, detail string) {
-		f := from(frame.TypeStatus, func(f *frametest.Frame) {
-			f.Box, f.Session, f.Process, f.Phase, f.Detail = box, "m1", "p1", "runtime", detail
-		})
-		_, err := h.Frame(t.Context(), conn, frametest.Encode(f))
-		commontest.OK(t, err)
+		s.conn = conn
+		s.handle(s.from(frame.TypeStatus, func(f *frametest.Frame) {
+			f.Box, f.Session, f.Process, f.Phase, f.Detail = box, "s1", "p1", "runtime", detail
+		}))
 	}
-	say("conn-x", hostileBox, "from nobody")
-	say("conn-m", honestBox, "of another box")
+	say("conn-x", asylumBox, "from nobody")
+	say("c", honestBox, "of another box")
 	commontest.EqualIn(t, "the log of strangers", "", log.String())
-	say("conn-m", hostileBox, strings.Repeat("loud ", 20_000))
+	say("c", asylumBox, strings.Repeat("loud ", 20_000))
 	if got := log.String(); !strings.Contains(got, "loud") || len(got) > 2000 {
 		t.Errorf("logged %d bytes: %.200s", len(got), got)
 	}
@@ -370,19 +328,19 @@ func TestOnlyTheRunnersOwnConnectionWritesToTheHostsLog(t *testing.T) {
 func TestJoinedFrameHasNoMorePowerThanAnother(t *testing.T) {
 	s := newSiege(t)
 	for n, inner := range []frametest.Frame{
-		{Type: frame.TypePull, Box: honestBox, Gen: honestGen, Runner: "runner-m", N: 1},
+		{Type: frame.TypePull, Box: honestBox, Gen: honestGen, Runner: "r", N: 1},
 		{Type: frame.TypePull, Box: honestBox, Gen: honestGen, Runner: "runner-a", N: 1}, // it may know the other's id
-		{Type: frame.TypeBye, Box: honestBox, Gen: honestGen, Runner: "runner-m", Link: 1},
-		whole("0.a", 1),
+		{Type: frame.TypeBye, Box: honestBox, Gen: honestGen, Runner: "r", Link: 1},
+		s.whole("0.a", 1),
 		{Type: frame.TypePart, Box: honestBox, Frame: "0.a", Of: 1, Payload: []byte("x")},
 		s.events("a1", storage.Standalone, 2, s.ticket("a1", "d1", honestBox, honestGen)),
 		// The host reads questions one by one, so one frame must not have more questions
 		// than fit into one message.
-		from(frame.TypeHello, func(f *frametest.Frame) { f.Link, f.Questions = 7, map[storage.ID][]string{"m1": {"q"}} }),
+		s.from(frame.TypeHello, func(f *frametest.Frame) { f.Link, f.Questions = 7, map[storage.ID][]string{"s1": {"q"}} }),
 	} {
 		name := fmt.Sprintf("%d.a", n)
-		s.answers(part(name, 0, string(frametest.Encode(inner))))
-		s.gainsNothing("a joined frame "+string(inner.Type), whole(name, 1))
+		s.handle(s.part(name, 0, string(frametest.Encode(inner))))
+		s.gainsNothing("a joined frame "+string(inner.Type), s.whole(name, 1))
 	}
 }
 
@@ -391,12 +349,12 @@ func TestFloodOfPartsIsBounded(t *testing.T) {
 	places := map[string]bool{}
 	for n := range 300 {
 		for _, name := range []string{fmt.Sprintf("%d.n%d", n%100, n), fmt.Sprintf("f%d", n)} {
-			_, _ = s.handle(frametest.Encode(part(name, 0, "x")))
+			_, _ = s.say(s.part(name, 0, "x"))
 		}
 	}
 	for n := range 300 {
 		for _, name := range []string{fmt.Sprint(n), fmt.Sprintf("%d.n%d", n%100, n), fmt.Sprintf("f%d", n)} {
-			parts, err := s.memory.Parts(t.Context(), hostileBox, name)
+			parts, err := s.memory.Parts(t.Context(), asylumBox, name)
 			commontest.OK(t, err)
 			for _, p := range parts {
 				places[fmt.Sprint(name, p.N)] = true
@@ -410,26 +368,27 @@ func TestFloodOfPartsIsBounded(t *testing.T) {
 
 func TestPartsOfAnOlderFrameInThePlaceDoNotCount(t *testing.T) {
 	s := newSiege(t)
-	for _, f := range []frametest.Frame{part("3.old", 0, "x"), part("3.old", 1, "y"), part("3.new", 0, string(frametest.Encode(from(frame.TypeHello))))} {
-		if reply := s.answers(f); reply.Type != frame.TypePartOK || reply.Frame != f.Frame {
+	for _, f := range []frametest.Frame{s.part("3.old", 0, "x"), s.part("3.old", 1, "y"), s.part("3.new", 0, string(frametest.Encode(s.from(frame.TypeHello))))} {
+		if reply := s.handle(f); reply.Type != frame.TypePartOK || reply.Frame != f.Frame {
 			t.Fatalf("answered with %+v", reply)
 		}
 	}
-	commontest.EqualIn(t, "the newer frame is answered with", frame.TypeWelcome, s.answers(whole("3.new", 1)).Type)
-	s.gainsNothing("the older frame", whole("3.old", 2))
+	commontest.EqualIn(t, "the newer frame is answered with", frame.TypeWelcome, s.handle(s.whole("3.new", 1)).Type)
+	s.gainsNothing("the older frame", s.whole("3.old", 2))
 }
 
 func TestAnswersOfAForeignSessionAreNotGivenAway(t *testing.T) {
 	s := newSiege(t)
-	for _, id := range []storage.ID{"a1", "m1"} {
+	for _, id := range []storage.ID{"a1", "s1"} {
 		_, err := s.memory.PutAnswer(t.Context(), storage.Answer{Session: id, Question: "q", Raw: []byte(`{"secret":"` + id + `"}`), Expires: time.Now().Add(time.Hour)})
 		commontest.OK(t, err)
 	}
-	hello := from(frame.TypeHello, func(f *frametest.Frame) {
-		f.Questions = map[storage.ID][]string{"a1": {"q"}, "m1": {"q"}, "nobody": {"q"}}
+	hello := s.from(frame.TypeHello, func(f *frametest.Frame) {
+		f.Questions = map[storage.ID][]string{"a1": {"q"}, "s1": {"q"}, "nobody": {"q"}}
 	})
-	commontest.EqualIn(t, "answered with", frame.TypeWelcome, s.answers(hello).Type)
-	commontest.Same(t, []string{`conn-x {"v":1,"t":"answer","session":"m1","question":"q"}` + "\n" + `{"secret":"m1"}`}, s.posts)
+	commontest.EqualIn(t, "answered with", frame.TypeWelcome, s.handle(hello).Type)
+	commontest.Same(t, []string{"conn-x"}, s.to)
+	commontest.Equal(t, `{"secret":"s1"}`, string(s.posted(frame.TypeAnswer)[0].Payload))
 }
 
 func TestAHelloOfManySessionsCostsNoMoreReadsThanABatchHasEvents(t *testing.T) {
@@ -439,7 +398,7 @@ func TestAHelloOfManySessionsCostsNoMoreReadsThanABatchHasEvents(t *testing.T) {
 		questions[storage.ID(strconv.Itoa(i))] = nil
 	}
 	s.store.Reset()
-	s.answers(from(frame.TypeHello, func(f *frametest.Frame) { f.Questions = questions }))
+	s.handle(s.from(frame.TypeHello, func(f *frametest.Frame) { f.Questions = questions }))
 	if n := s.store.Counts().Reads; n > storage.MaxBatchEvents+1 {
 		t.Errorf("%d reads", n)
 	}
@@ -450,13 +409,13 @@ func TestAHelloOfManySessionsCostsNoMoreReadsThanABatchHasEvents(t *testing.T) {
 func staleSiege(t *testing.T) *siege {
 	t.Helper()
 	s := newSiege(t)
-	b, err := s.memory.Box(t.Context(), hostileBox)
+	b, err := s.memory.Box(t.Context(), asylumBox)
 	commontest.OK(t, err)
-	b.Gen, b.Lost, b.Runner, b.Conn = hostileGen+1, hostileGen, "runner-n", "conn-n"
+	b.Gen, b.Lost, b.Runner, b.Conn = asylumGen+1, asylumGen, "runner-n", "conn-n"
 	commontest.OK(t, s.memory.SaveBox(t.Context(), b))
-	newer := s.events("m1", storage.Standalone, 0, s.ticket("m1", "d2", hostileBox, hostileGen+1))
-	newer.Gen, newer.Seq = hostileGen+1, 1
-	commontest.EqualIn(t, "the newer runner goes on at", 3, s.answers(newer).Next)
+	newer := s.events("s1", storage.Standalone, 0, s.ticket("s1", "d2", asylumBox, asylumGen+1))
+	newer.Gen, newer.Seq = asylumGen+1, 1
+	commontest.EqualIn(t, "the newer runner goes on at", 3, s.handle(newer).Next)
 	return s
 }
 
@@ -466,11 +425,11 @@ func TestStaleRunnerIsFencedByItsFirstWrite(t *testing.T) {
 	for _, first := range []storage.Index{0, 2} { // it knows the next index, or not
 		s := staleSiege(t)
 		before := s.memory.Batches()
-		stale := s.events("m1", storage.Standalone, first, s.ticket("m1", "d1", hostileBox, hostileGen))
+		stale := s.events("s1", storage.Standalone, first, s.ticket("s1", "d1", asylumBox, asylumGen))
 		end := wire.ResultResponse([]byte("1"), []byte(`{"evil":2}`))
 		stale.Items = append(stale.Items, frame.EventItem{Ticket: stale.Items[0].Ticket, Stream: "d1", First: 1, Final: true, Lens: []int{len(end)}})
 		stale.Payload = append(stale.Payload, end...)
-		if f := s.answers(stale); !f.Fenced {
+		if f := s.handle(stale); !f.Fenced {
 			t.Errorf("the stale runner is answered with %+v", f)
 		}
 		commontest.Same(t, before, s.memory.Batches())
@@ -480,30 +439,30 @@ func TestStaleRunnerIsFencedByItsFirstWrite(t *testing.T) {
 func TestStaleRunnerIsFencedByWhateverElseItSays(t *testing.T) {
 	s := staleSiege(t)
 	next := func(f *frametest.Frame) { f.Link = 2 }
-	s.isFenced("stale", from(frame.TypeHello), from(frame.TypeHello, next), from(frame.TypePull), from(frame.TypeBye), part("0.a", 0, "x"))
+	s.isFenced("stale", s.from(frame.TypeHello), s.from(frame.TypeHello, next), s.from(frame.TypePull), s.from(frame.TypeBye), s.part("0.a", 0, "x"))
 }
 
 func TestHostRefusesAnotherVersionAndTakesTheNextFrame(t *testing.T) {
 	s := newSiege(t)
 	for _, v := range []string{"2", "-1", "99999"} {
-		s.meansNothing("version "+v, frametest.EncodeAs(v, from(frame.TypeHello)))
+		s.meansNothing("version "+v, frametest.EncodeAs(v, s.from(frame.TypeHello)))
 		var version *frame.VersionError
-		if _, err := s.handle(frametest.EncodeAs(v, from(frame.TypeHello))); !errors.As(err, &version) {
+		if _, err := s.raw(frametest.EncodeAs(v, s.from(frame.TypeHello))); !errors.As(err, &version) {
 			t.Errorf("version %s: %v", v, err)
 		}
 	}
-	commontest.EqualIn(t, "the next is answered with", frame.TypeWelcome, s.answers(from(frame.TypeHello)).Type)
+	commontest.EqualIn(t, "the next is answered with", frame.TypeWelcome, s.handle(s.from(frame.TypeHello)).Type)
 }
 
 // A hostile box may answer initialize with anything. The relay function keeps the answer
 // only for the box's own tenant, and only under a known protocol version.
 func TestHandshakeIsKeptForItsOwnTenantAndVersionsOnly(t *testing.T) {
 	s := newSiege(t)
-	own := storage.RecordFor("m", "d")
-	ticket := s.sealer.Seal(storage.Address{Session: "m1", Stream: "d1", Box: hostileBox, Digest: own}, hostileGen)
+	own := storage.RecordFor("t", "d")
+	ticket := s.config.Sealer.Seal(storage.Address{Session: "s1", Stream: "d1", Box: asylumBox, Digest: own}, asylumGen)
 	for _, detail := range []string{wire.V20251125, "2099-01-01", "", "tools/list " + wire.V20251125 + " "} {
-		s.answers(from(frame.TypeStatus, func(f *frametest.Frame) {
-			f.Session, f.Ticket, f.Detail, f.Payload = "m1", ticket, detail, []byte(`{"evil":1}`)
+		s.handle(s.from(frame.TypeStatus, func(f *frametest.Frame) {
+			f.Session, f.Ticket, f.Detail, f.Payload = "s1", ticket, detail, []byte(`{"evil":1}`)
 		}))
 		for _, record := range []string{own, storage.RecordFor("h", "d"), "d"} {
 			_, err := s.memory.Handshake(t.Context(), record, detail)

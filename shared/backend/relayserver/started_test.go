@@ -43,13 +43,13 @@ func TestBoxTellsTheClientOfAProcessThatListsOtherwise(t *testing.T) {
 func TestFingerprintOfAHostileBoxIsBounded(t *testing.T) {
 	s := newSiege(t)
 	lists := func(kind, fingerprint string) frametest.Frame {
-		return from(frame.TypeStatus, func(f *frametest.Frame) {
-			f.Session, f.Ticket, f.Lists, f.Payload = "m1", s.ticket("m1", "d1", hostileBox, hostileGen), kind, []byte(fingerprint)
+		return s.from(frame.TypeStatus, func(f *frametest.Frame) {
+			f.Session, f.Ticket, f.Lists, f.Payload = "s1", s.ticket("s1", "d1", asylumBox, asylumGen), kind, []byte(fingerprint)
 		})
 	}
 	s.gainsNothing("a long kind", lists(strings.Repeat("x", 201), `{}`))
 	s.gainsNothing("a long fingerprint", lists("x", `"`+strings.Repeat("x", 5<<10)+`"`))
-	s.answers(lists("2025-11-25", `{"evil":1}`))
+	s.handle(lists("2025-11-25", `{"evil":1}`))
 	_, err := s.memory.Handshake(t.Context(), "digest", "2025-11-25")
 	commontest.EqualIn(t, "the record is", storage.NotFound, storage.CodeOf(err))
 }
