@@ -130,10 +130,10 @@ func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
 	return refusal(refused, err)
 }
 
-// servedTickets returns the secrets in the environment of a deployed function. which is the value
-// of Other in the deployment of that function, and says what its second secret is. If the function
-// does not exist, servedTickets returns the zero value.
-func servedTickets(ctx context.Context, function, which string) (got ticketSecrets, err error) {
+// servedTickets returns the secrets in the environment of a deployed function. Whether its second
+// secret is the next or the previous one depends on kind, the value of the property Other when the
+// function was deployed. If the function does not exist, servedTickets returns the zero value.
+func servedTickets(ctx context.Context, function, kind string) (got ticketSecrets, err error) {
 	s := boot.Service("lambda")
 	var a awscall.Answer
 	again(ctx, func() (denied bool) {
@@ -153,7 +153,7 @@ func servedTickets(ctx context.Context, function, which string) (got ticketSecre
 		return got, fmt.Errorf("the secret of the function %s cannot be read: status %d", function, a.Status)
 	}
 	got.Current = answer.Environment.Variables[boot.EnvSecret]
-	switch other := answer.Environment.Variables[boot.EnvOtherSecret]; which {
+	switch other := answer.Environment.Variables[boot.EnvOtherSecret]; kind {
 	case pending:
 		got.Pending = other
 	case previous:
@@ -162,8 +162,8 @@ func servedTickets(ctx context.Context, function, which string) (got ticketSecre
 	return got, nil
 }
 
-// ask sends a request to Systems Manager. While AWS denies access, ask tries again. refused is as for
-// [boot.Ask].
+// ask sends a request to Systems Manager. While AWS denies access, ask tries again. If AWS will
+// never accept the request, refused says why.
 func ask(ctx context.Context, operation string, q, answer any) (refused string, err error) {
 	again(ctx, func() (denied bool) {
 		refused, err = boot.Ask(ctx, "ssm", operation, q, answer)
@@ -172,7 +172,8 @@ func ask(ctx context.Context, operation string, q, answer any) (refused string, 
 	return refused, err
 }
 
-// again calls f until AWS does not deny it. It gives up when the function has less than 30 s left.
+// again calls f until f reports that AWS did not deny access. It gives up when the Lambda function
+// has less than 30 s left.
 // A new role may take some seconds until its rights are effective.
 func again(ctx context.Context, f func() (denied bool)) {
 	const pause, enough = time.Second, 30 * time.Second

@@ -46,7 +46,8 @@ func readAccess(section []byte) error {
 	return unknownKey(err, section, reflect.TypeFor[accessKeys]())
 }
 
-// accessKeys has the keys of the section access. Package serversfile takes Boxes out of it.
+// accessKeys has the valid keys of the section access. Package serversfile handles the key boxes
+// itself.
 type accessKeys struct {
 	resourceserver.Settings
 
@@ -55,7 +56,7 @@ type accessKeys struct {
 
 // checkAccess checks the section access as an endpoint that accepts tokens does. Values that the
 // endpoint itself would add are replaced by valid ones. In a section with a ${VAR}, it checks only
-// the keys: if the variable is not set, the section may not be in use.
+// the keys: it cannot tell whether a section whose variable is not set is in use.
 func checkAccess(c *serversfile.File, section []byte) error {
 	s, err := resourceserver.ReadSettings(section)
 	if err != nil {
@@ -73,9 +74,10 @@ func checkAccess(c *serversfile.File, section []byte) error {
 	return err
 }
 
-// unknownKey rewords the error of package json about an unknown key in a section, and proposes a
-// similar key that is known there, or else all. of is the type of the section.
-func unknownKey(err error, section []byte, of reflect.Type) error {
+// unknownKey rewords the error of package json about an unknown key in a section. The new error
+// proposes a similar known key, or if there is none, all known keys. typ is the type into which the
+// section was decoded.
+func unknownKey(err error, section []byte, typ reflect.Type) error {
 	if err == nil {
 		return nil
 	}
@@ -85,45 +87,46 @@ func unknownKey(err error, section []byte, of reflect.Type) error {
 	}
 	text := err.Error()
 	name := text[unknown[2]:unknown[3]]
-	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, serversfile.Instead(name, knownBeside(name, section, of)))
+	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, serversfile.Instead(name, knownBeside(name, section, typ)))
 }
 
-// knownBeside returns the keys that are known in the object in value that has the unknown key name.
-// It returns nil if value, whose type is of, has no such object.
-func knownBeside(name string, value []byte, of reflect.Type) []string {
-	if of.Kind() == reflect.Pointer {
-		of = of.Elem()
+// knownBeside finds the JSON object with an unknown key, and returns the valid keys of that object.
+// The object is value itself or is inside value. typ is the type into which value was decoded. If
+// there is no such object, knownBeside returns nil.
+func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
+	if typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
 	}
 	var members map[string]json.RawMessage
 	types := map[string]reflect.Type{} // of the members
-	switch of.Kind() {
+	switch typ.Kind() {
 	case reflect.Slice:
 		var elements []json.RawMessage
 		_ = json.Unmarshal(value, &elements) // what is no list has no elements
 		members = map[string]json.RawMessage{}
 		for n, e := range elements {
-			members[strconv.Itoa(n)], types[strconv.Itoa(n)] = e, of.Elem()
+			members[strconv.Itoa(n)], types[strconv.Itoa(n)] = e, typ.Elem()
 		}
 	case reflect.Map:
 		_ = json.Unmarshal(value, &members) // what is no object has no members
 		for key := range members {
-			types[key] = of.Elem()
+			types[key] = typ.Elem()
 		}
 	case reflect.Struct:
-		_ = json.Unmarshal(value, &members) // as before
-		for _, field := range reflect.VisibleFields(of) {
+		_ = json.Unmarshal(value, &members) // what is no object has no members
+		for _, field := range reflect.VisibleFields(typ) {
 			if key, _, _ := strings.Cut(field.Tag.Get("json"), ","); key != "" && key != "-" {
 				types[key] = field.Type
 			}
 		}
-		if _, has := members[name]; has && types[name] == nil {
+		if _, has := members[unknown]; has && types[unknown] == nil {
 			return slices.Sorted(maps.Keys(types))
 		}
 	default:
 	}
 	for _, key := range slices.Sorted(maps.Keys(members)) {
 		if t := types[key]; t != nil {
-			if known := knownBeside(name, members[key], t); known != nil {
+			if known := knownBeside(unknown, members[key], t); known != nil {
 				return known
 			}
 		}
@@ -136,9 +139,10 @@ func knownBeside(name string, value []byte, of reflect.Type) []string {
 type mistake struct{ key, why string }
 
 // mistakes returns the mistakes in a section, which is nil if the file lacks it. It calls read
-// with the whole section. If that fails, it calls alone with each member, to find all members that
-// are wrong by themselves. If there are none, it looks for a member without which read succeeds.
-func mistakes(section []byte, alone, read func([]byte) error) (all []mistake) {
+// with the whole section. If read returns an error, it calls readMember with each member, to find
+// all members that are wrong by themselves. If there are none, it looks for a member without which
+// read succeeds.
+func mistakes(section []byte, readMember, read func([]byte) error) (all []mistake) {
 	if section == nil {
 		return nil
 	}
@@ -152,7 +156,7 @@ func mistakes(section []byte, alone, read func([]byte) error) (all []mistake) {
 	}
 	keys := slices.Sorted(maps.Keys(members))
 	for _, key := range keys {
-		if err := alone(encode(map[string]json.RawMessage{key: members[key]})); err != nil {
+		if err := readMember(encode(map[string]json.RawMessage{key: members[key]})); err != nil {
 			all = append(all, mistake{key, err.Error()})
 		}
 	}

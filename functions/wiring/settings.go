@@ -29,12 +29,13 @@ type Local struct {
 	Place    string          // where boxes run; "" runs them as processes of this machine
 	Limits   sessions.Limits // limits of sessions that tests shorten
 
-	Origins    []string // see [Settings]
-	ShowErrors bool     // see [Settings]
+	Origins    []string // the value for Settings.Origins
+	ShowErrors bool     // the value for Settings.ShowErrors
 }
 
-// Read sets Limits.Life, Idle, WaitingCalls, ConnectSecrets and NoConnect from those of the
-// environment variables that are set. An error names the variable and its valid values.
+// Read sets Limits.Life, Idle, WaitingCalls, ConnectSecrets and NoConnect from environment
+// variables. It leaves a field unchanged if its variable is not set. An error names the variable and
+// its valid values.
 func (s *Settings) Read(getenv func(string) string) error {
 	if text := getenv(EnvConnectSecrets); text == "none" {
 		s.NoConnect = true

@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Forget removes what an owner has saved in a box, up to a generation: the number of a wake of the
-// box. An owner is a session or the principal that shares a workspace. remembers reports that the
+// Forget removes what an owner has saved in a box, up to a generation. Each wake of the box has the
+// next generation. An owner is a session or the principal that shares a workspace. remembers reports that the
 // server's processes save their memory ("memory": "keep"), which is then also removed.
 type Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error
 

@@ -36,8 +36,8 @@ type Settings struct {
 	Secret       []byte // key for encryption, at least 32 bytes
 	OtherSecret  []byte // also decrypts, while the operator replaces Secret; nil for none
 	Limits       sessions.Limits
-	Hosts        []string                 // see transport.Options.AllowedHosts
-	Origins      []string                 // see transport.Options.AllowedOrigins
+	Hosts        []string                 // values of the Host header that are served; see transport.Options.AllowedHosts
+	Origins      []string                 // origins of web pages that may call; see transport.Options.AllowedOrigins
 	Open         bool                     // callers need neither an API key nor a token
 	Access       *resourceserver.Settings // settings for access tokens, which are accepted as well as API keys; nil for API keys only
 	PublicURL    string                   // URL at which clients and browsers reach the HTTP endpoint; "" if unknown
@@ -45,7 +45,7 @@ type Settings struct {
 	RelayURL     string                   // URL to which runners connect; see runner.DialWebSocket
 	Idle         time.Duration            // how long a box stays awake without work, for servers that set no time
 	WaitingCalls int                      // how many calls may wait for a box that is not awake; 0 for any number
-	ShowErrors   bool                     // see transport.Options.ShowErrors
+	ShowErrors   bool                     // log lines of failed calls repeat what the server answered
 	Pushed       bool                     // operators may push a servers file to the store, which then replaces Servers
 	Lock         *held.Lock               // the lock file beside the servers file; nil for none
 	Metrics      string                   // CloudWatch namespace for metrics in log lines; "" for none
@@ -93,7 +93,7 @@ type Function struct {
 	SignIn   SignIn // tells clients where to get the tokens that Auth accepts; nil if it accepts none
 	Users    Users  // finds users who have signed in to the console; nil if nobody can
 	Tickets  *apikey.Tickets
-	States   *storage.Sealer // encrypts the state that clients of 2026-07-28 send back with the answer to a question
+	States   *storage.Sealer // encrypts the state that clients of MCP 2026-07-28 send back with the answer to a question
 	Log      *slog.Logger
 	Observer observe.Observer
 	Meter    storage.Meter      // counts the cost of Store and of the connections in Relay
@@ -274,15 +274,15 @@ type served struct {
 	is     bool
 }
 
-// Event wraps a handler of events, so that the Observer gets each event with its cost. whose
-// returns the Tenant, Server and Session that pay for the event. If whose is nil, nobody pays.
-func Event[E any](f *Function, whose func(E) storage.Account, handle func(context.Context, E) error) func(context.Context, E) error {
+// Event wraps a handler of events, so that the Observer gets each event with its cost. payer
+// returns the Tenant, Server and Session that pay for the event. If payer is nil, nobody pays.
+func Event[E any](f *Function, payer func(E) storage.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()
 		err := handle(ctx, e)
 		ended := &observe.Event{Kind: observe.Other}
-		if whose != nil {
-			ended.Account = whose(e)
+		if payer != nil {
+			ended.Account = payer(e)
 		}
 		ended.Over, ended.Took, ended.Code = storage.OverEvent, time.Since(begun), storage.CodeOf(err)
 		if err != nil {

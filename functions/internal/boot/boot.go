@@ -24,7 +24,7 @@ import (
 // Environment variables of every function, besides those of package wiring.
 const (
 	EnvStore        = "DORMOUSE_STORE"              // sqlite:PATH or dynamodb:TABLE[?endpoint=URL&region=NAME]
-	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file; under the emulator, of the copy for [serversfile.LoadAccepted]
+	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file; under the emulator, path of a copy that [serversfile.LoadAccepted] reads
 	EnvSecret       = "DORMOUSE_SECRET"             // key for encryption, hexadecimal, at least 32 bytes
 	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // a second key that also decrypts, while the operator replaces EnvSecret; empty for none
 	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // URL to which runners connect; see runner.DialWebSocket
@@ -32,7 +32,7 @@ const (
 	EnvClients      = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvHosts        = "DORMOUSE_HOSTS"              // values of the Host header that are accepted, separated by commas; empty for the names of loopback
 	EnvAccess       = "DORMOUSE_ACCESS"             // keys, oauth, idp, or open on one machine; see access.go
-	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required with oauth and idp, whose tokens name it, and for connecting accounts at third parties
+	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required if EnvAccess is oauth or idp, or if users connect accounts at third parties
 	EnvSnapshots    = "DORMOUSE_SNAPSHOTS"          // where boxes save workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty for nowhere
 	EnvMetrics      = "DORMOUSE_METRICS"            // CloudWatch namespace for metrics in log lines, which AWS bills; "off" or empty for none
 	EnvFleet        = "DORMOUSE_FLEET"              // where boxes run on AWS; see ecs.ParsePlace
@@ -43,8 +43,8 @@ const (
 	EnvDashboard = "DORMOUSE_DASHBOARD"
 
 	// EnvCallLogs has the names of the log groups in which the console searches for calls,
-	// separated by commas. The last one is that of the relay function, which has only the bodies
-	// of calls. If the variable is empty, the console cannot search for calls.
+	// separated by commas. The last one is the log group of the relay function; only the bodies
+	// of calls are searched there. If the variable is empty, the console cannot search for calls.
 	EnvCallLogs = "DORMOUSE_CALL_LOGS"
 
 	// EnvClientSecret is the client secret of this endpoint at the identity provider. The oauth

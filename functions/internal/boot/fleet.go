@@ -26,7 +26,7 @@ import (
 const ecsListLag = time.Minute
 
 // openFleet opens ECS, and also Lambda if EnvBoxFunctions names functions for boxes. If EnvFleet
-// is not set, it opens the emulator's fleet instead of ECS; that one lists tasks at once.
+// is not set, it opens the emulator's fleet, which lists tasks at once, instead of ECS.
 func openFleet(servers *serversfile.File) (boxes *places.Fleet, listLag time.Duration, err error) {
 	base, wish, all := ecs.Place, places.Auto, map[string]fleet.Fleet{}
 	if place := os.Getenv(EnvFleet); place == "" {

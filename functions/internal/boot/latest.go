@@ -46,8 +46,8 @@ func (l *latest[H]) serve(servers *serversfile.File) error {
 }
 
 // get returns the handler. If a pushed file cannot be served, get logs that and returns the
-// previous handler. Until the store was read once, get returns the error of the read: the deployed
-// file may admit clients that the pushed file refuses. Its code is Unavailable.
+// previous handler. If the store could not be read yet, get returns an error with the code
+// Unavailable, because the deployed file may admit clients that the pushed file refuses.
 func (l *latest[H]) get(ctx context.Context) (H, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

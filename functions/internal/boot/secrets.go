@@ -26,10 +26,10 @@ const (
 )
 
 // Resolver returns the function for Resolve in a relayserver.Config. That function returns
-// environment variables for the runner of a box, with the secrets that the env of the box's server
-// refers to. It makes one request for each ten parameters of Systems Manager, and one for each
-// secret of Secrets Manager. If AWS refuses one, it returns only serversfile.SecretFailure, with
-// the reason.
+// environment variables for the runner of a box. Their values are the secrets that the servers file
+// names in the env of the box's server. The function makes one request for each ten parameters of
+// Systems Manager, and one for each secret of Secrets Manager. If AWS refuses a request, the only
+// variable is serversfile.SecretFailure, with the reason.
 //
 // Under the emulator there are no secrets, and the function returns nothing.
 //

@@ -11,8 +11,9 @@ import (
 )
 
 // Serve handles invocations until the process is stopped. build makes the handler for one version
-// of the servers file. Serve calls build at the start, and again within the time renewed after an
-// operator has pushed another version.
+// of the servers file. Serve calls build at the start. After an operator has pushed another
+// version, Serve calls build again in the first invocation that is at least 30 s (the constant
+// renewed) after it last looked for one.
 func Serve[E, R any](build func(*wiring.Function) (func(context.Context, E) (R, error), error)) {
 	o, err := open()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Handler returns the pages of a Function. All other paths get 404. Clients that look for an
-// authorization server expect that if there is none.
+// Handler returns the pages of a Function. All other paths get 404. If there is no authorization
+// server, clients that look for one expect a 404.
 func Handler(f *wiring.Function) (http.Handler, error) {
 	p, err := New(f, nil)
 	if err != nil {
@@ -42,8 +42,8 @@ type Pages struct {
 	pages      *credentials.Pages
 }
 
-// Paths returns the paths that [Pages] may serve, beside those of the servers. signIn says whether
-// there is an authorization server.
+// Paths returns all paths that [Pages] may serve. signIn says whether there is an authorization
+// server.
 func Paths(signIn bool) []string {
 	if !signIn {
 		return credentials.Paths()
@@ -65,8 +65,8 @@ func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.AuthServer.ServeHTTP(w, r)
 }
 
-// New returns the pages of a Function. change may change the settings of the authorization server;
-// it may be nil. An error names the wrong setting.
+// New returns the pages of a Function. If the argument change is not nil, New calls it to change the
+// settings of the authorization server. An error names the wrong setting.
 func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
 	var others [][]byte
 	if f.OtherSecret != nil {
@@ -92,8 +92,9 @@ func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
 	return p, err
 }
 
-// keepSignIn returns a function that stores the provider's tokens of a user who has signed in. It
-// stores them only if the server, or a server of the group, exchanges them for other tokens.
+// keepSignIn returns a function that stores the provider's tokens of a user who has signed in for a
+// server or for a group of servers. It stores them only if one of the servers exchanges them for
+// other tokens.
 func keepSignIn(f *wiring.Function) func(context.Context, storage.Identity, string, authserver.Token) error {
 	return func(ctx context.Context, who storage.Identity, server string, t authserver.Token) error {
 		if !slices.ContainsFunc(f.Access.Members(server), func(name string) bool {

@@ -51,9 +51,9 @@ type HTTP struct {
 }
 
 // NewHTTP returns an HTTP. servers are the native servers that the program contains; if the
-// servers file names another one, the error names it. options may change the options of the
-// endpoint. place may add to the API for operators what a single machine knows beyond the store.
-// Both may be nil.
+// servers file names another one, the error names it. NewHTTP calls the functions options and place,
+// unless they are nil. The first one can change the options of the endpoint. The second one can
+// extend the API for operators by data of this machine that is not in the store.
 func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*transport.Options), place func(*api.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
@@ -90,7 +90,8 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 }
 
 // optionsOf returns the options of an endpoint with the backend b. clients are the connections of
-// WebSocket clients; nil if there are none. change may change the options; it may be nil.
+// WebSocket clients; nil if there are none. If the argument change is not nil, optionsOf calls it to
+// change the options.
 func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, change func(*transport.Options)) transport.Options {
 	o := transport.Options{
 		Servers: f.Server, Unserved: f.Servers.Reason, Removed: f.Servers.Removed,
@@ -155,8 +156,8 @@ func signIn(f *wiring.Function) string {
 	return name
 }
 
-// NewSocket returns the endpoint for WebSocket clients. push is Push in transport.SocketOptions.
-// options and the error are as in [NewHTTP].
+// NewSocket returns the endpoint for WebSocket clients. The argument push becomes the field Push of
+// transport.SocketOptions. The other arguments and the error have the same meaning as in [NewHTTP].
 func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push func(context.Context, storage.ID) error, options func(*transport.Options)) (*transport.Socket, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
@@ -165,8 +166,9 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 	return transport.NewSocket(transport.SocketOptions{Options: optionsOf(f, b, f.Relay.Clients, options), Push: push}), nil
 }
 
-// limit makes an endpoint enforce the limits of the servers file, if it has any. The endpoint then
-// also refuses at once callers that keep calling at ten times a limit after a refusal.
+// limit makes an endpoint enforce the limits of the servers file, if the file has any. The endpoint
+// also refuses a caller without reading the store if, after a refusal, the caller goes on to send
+// ten times as many requests as its rate allows.
 func limit(f *wiring.Function, o *transport.Options) {
 	if f.Quotas == nil {
 		return
@@ -207,12 +209,13 @@ func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native
 	return newBackend(f, alarms, servers), nil
 }
 
-// CheckNative returns an error if s is an enabled native server that has does not contain.
-func CheckNative(s serversfile.Server, has native.Servers) error {
-	if _, ok := has[s.Native]; s.Native == "" || s.Disabled || ok {
+// CheckNative returns an error if s is an enabled native server that is not among those compiled
+// into the program.
+func CheckNative(s serversfile.Server, compiled native.Servers) error {
+	if _, ok := compiled[s.Native]; s.Native == "" || s.Disabled || ok {
 		return nil
 	}
-	there := strings.Join(slices.Sorted(maps.Keys(has)), ", ")
+	there := strings.Join(slices.Sorted(maps.Keys(compiled)), ", ")
 	if there == "" {
 		there = "none"
 	}

@@ -37,9 +37,9 @@ const (
 	maxAnswer    = 8 << 20
 )
 
-// Calls returns the newest calls that ended within their request. It has no second page. The code
-// of an error is Unavailable, or Invalid for a name that cannot be in a query, or for a time of
-// more than searchMost.
+// Calls returns the newest calls whose outcome was sent in the response to their request. It does
+// not return older calls. The code of an error is Unavailable. It is Invalid if a name cannot be in
+// a query, or if q.Since is longer ago than searchMost.
 func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
 	defer cancel()
@@ -59,7 +59,7 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 const mostBodies = 40
 
 // Bodies returns the arguments and results of the newest calls. The log lines are encrypted with
-// secret or with other. Errors are as those of [Logs.Calls].
+// secret or with other. The errors have the same codes as those of [Logs.Calls].
 func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte) ([]bodies.Body, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
 	defer cancel()
@@ -84,8 +84,8 @@ func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte)
 	return r.Bodies(), nil
 }
 
-// search runs a query on log groups. A zero since stands for searchSince ago. The code of an
-// error is Unavailable, or Invalid for a time of more than searchMost.
+// search runs a query on the log lines since a time. If since is zero, it starts searchSince ago. The
+// code of an error is Unavailable, or Invalid if since is longer ago than searchMost.
 func (l *Logs) search(ctx context.Context, text string, groups []string, since time.Time, limit int) (found, error) {
 	now := time.Now()
 	if since.IsZero() {

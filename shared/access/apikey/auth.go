@@ -10,7 +10,7 @@
 //
 // # How fast a revocation takes effect
 //
-// An instance remembers for [Remembered] that a key was good. It never remembers that a key was not.
+// An instance remembers for [Remembered] that a key was good. It never remembers a bad key.
 // So 30 seconds after a revocation every request, poll, connect and message over a connection is
 // refused everywhere. Open responses end as they would have:
 //
@@ -84,7 +84,7 @@ func (a *Keys) Authenticate(r *http.Request, server string) (storage.Identity, e
 }
 
 // Members returns the identity of the caller at each of the servers that its key is for. The address
-// of the group does not matter. Costs and errors are as for Authenticate, once for all servers.
+// of the group does not matter. Errors are as for Authenticate, and the cost is that of one call.
 func (a *Keys) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
 	return EachServer(a, r, servers)
 }
@@ -111,8 +111,8 @@ func EachServer(a interface {
 	return all, nil
 }
 
-// Verify returns whose key it is, and checks that it is good for a server. Costs and errors
-// are as for Authenticate.
+// Verify returns the identity of the holder of a key, after checking that the key is good for a
+// server. Costs and errors are as for Authenticate.
 func (a *Keys) Verify(ctx context.Context, key, server string) (storage.Identity, error) {
 	k, err := a.whole(ctx, key, toCall(server))
 	if err != nil {
@@ -121,7 +121,8 @@ func (a *Keys) Verify(ctx context.Context, key, server string) (storage.Identity
 	return storage.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID, Props: k.Props}, nil
 }
 
-// whole returns the record of a whole key after checking that it is good for a purpose.
+// whole returns the record of a key, given with its secret, after checking that the key is good for
+// a purpose.
 func (a *Keys) whole(ctx context.Context, key string, to purpose) (storage.Key, error) {
 	id, ok := parseKey(key)
 	if !ok {
@@ -174,7 +175,8 @@ func Each(servers []string, admit func(server string) error) (still []string, er
 	return still, refused
 }
 
-// notGood and the other errors about keys are for the operator, who makes keys.
+// notGood returns an error for a bad key. It is marked for the operator, because a caller cannot
+// make another key.
 func notGood() error {
 	return storage.Errorf(storage.Unauthenticated, "this API key is unknown, revoked or expired; send a valid key, or ask for a new one").ForOperator()
 }

@@ -86,7 +86,7 @@ const keptRevoked = 30 * 24 * time.Hour
 // Revoke ends a key, by its id or by the whole key, and returns its record. A key that was
 // revoked before stays as it is. The package documentation says how fast it takes effect.
 //
-// Errors: NotFound; Unavailable: the key may not be revoked, so do it again.
+// Errors: NotFound; Unavailable: perhaps the key is still good, so call Revoke again.
 func Revoke(ctx context.Context, store storage.Keys, name string) (storage.Key, error) {
 	return change(ctx, store, name, func(k *storage.Key) bool {
 		if !k.Revoked.IsZero() {
@@ -106,7 +106,7 @@ func Revoke(ctx context.Context, store storage.Keys, name string) (storage.Key, 
 // earlier.
 //
 // Errors: NotFound; Conflict if the old key was revoked; Unavailable. After Unavailable,
-// the new key may be stored but is lost, and the old one may not end, so do it again.
+// the new key is lost, even if it is stored. Perhaps the old key does not end, so call Rotate again.
 func Rotate(ctx context.Context, store storage.Keys, name string, grace time.Duration) (key string, record, old storage.Key, err error) {
 	if grace < 0 {
 		return "", record, old, storage.Errorf(storage.Invalid, "the grace of %s is over already; use 0 or more", grace)
@@ -160,7 +160,7 @@ func KeyID(name string) string {
 	return id
 }
 
-// noKey explains that there is no such key; it returns other errors as they are.
+// noKey replaces NotFound by the error of [NoKey], and returns other errors as they are.
 func noKey(err error) error {
 	if errors.Is(err, storage.NotFound) {
 		return NoKey().Because(err)

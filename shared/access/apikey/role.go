@@ -17,7 +17,7 @@ type Right string
 const (
 	ToCall Right = "call" // call a server
 	ToSee  Right = "see"  // see servers, sessions, processes, keys and costs
-	ToAct  Right = "act"  // see output of processes, stop, end, manage keys
+	ToAct  Right = "act"  // see output of processes, stop servers, end sessions, manage keys
 )
 
 // Has reports whether a role has a right.
@@ -40,7 +40,7 @@ type purpose struct {
 
 func toCall(server string) purpose { return purpose{ToCall, server} }
 
-// allow returns nil, or why a key is not good for the purpose: Forbidden.
+// allow returns nil if a key is good for the purpose. Otherwise it returns Forbidden with the reason.
 func (p purpose) allow(k storage.Key) error {
 	if err := p.lacks(k); err != nil {
 		return err.ForOperator()

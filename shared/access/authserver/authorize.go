@@ -64,7 +64,8 @@ func (b *Server) back(w http.ResponseWriter, r *http.Request, to request, q url.
 	http.Redirect(w, r, withQuery(to.Redirect, q), http.StatusSeeOther)
 }
 
-// ask checks a request and shows the page, or goes on if the user has agreed before.
+// ask checks a request and shows the consent page. If the user has agreed before, it starts the
+// sign-in instead.
 func (b *Server) ask(w http.ResponseWriter, r *http.Request) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

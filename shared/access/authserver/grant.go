@@ -17,8 +17,8 @@ import (
 )
 
 // grantIdle is how long a grant lasts without being used, and grantLife how long at most. A
-// refresh token whose successor was used is refused. If it comes later than grace after that use,
-// it also ends its grant.
+// refresh token is refused after its successor was used. If it is sent more than grace after that
+// use, the grant ends, too.
 const (
 	grantIdle = 30 * 24 * time.Hour
 	grantLife = 90 * 24 * time.Hour
@@ -78,7 +78,7 @@ type grants struct {
 }
 
 // issue returns the tokens of a grant: a new access token, and the given refresh token.
-// rules are as in storage.Identity.
+// rules become the ToolRules of the access token.
 func (b *grants) issue(g storage.Grant, rules, scopes []string, refresh string) tokens {
 	now := time.Now()
 	t := resourceserver.Token{
@@ -150,19 +150,19 @@ var (
 	errRevoked = errors.New("the grant was revoked")
 )
 
-// rotate replaces the refresh token of a grant and returns the next one, unless may returns an
+// rotate replaces the refresh token of a grant and returns the next one, unless allow returns an
 // error for the grant. For the previous token it returns the current one again, as long as nobody
 // has used the current one: clients lose answers, and several programs share one token.
 //
 // Errors: errLate if token is the one before the previous one, within grace; errReused for any
-// other token; NotFound; Unavailable; those of may.
-func (b *grants) rotate(ctx context.Context, handle, token string, may func(storage.Grant) error) (storage.Grant, string, error) {
+// other token; NotFound; Unavailable; those of allow.
+func (b *grants) rotate(ctx context.Context, handle, token string, allow func(storage.Grant) error) (storage.Grant, string, error) {
 	for {
 		g, err := b.rows.Grants().Get(ctx, grantID(handle))
 		if err != nil {
 			return g, "", err
 		}
-		if err := may(g); err != nil {
+		if err := allow(g); err != nil {
 			return g, "", err
 		}
 		now, hash := time.Now(), sum(token)

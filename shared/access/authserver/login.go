@@ -62,7 +62,7 @@ type flow struct {
 
 func flowCookie(state string) string { return cookieFlow + idText(sum(state))[:8] }
 
-// maxFlows bounds the cookies of sign-ins that a browser sends.
+// maxFlows bounds how many sign-ins a browser keeps cookies for.
 const maxFlows = 3
 
 // begins sends the browser to the sign-in. The cookie of the flow is set here, after the

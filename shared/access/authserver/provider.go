@@ -124,8 +124,8 @@ func notSignedIn(why string) *storage.Error {
 	return storage.Errorf(storage.Unauthenticated, "the identity provider has not signed you in: %s", why)
 }
 
-// checkAnswer checks the answer that the browser brings. issuer is "" for a provider that
-// has none.
+// checkAnswer checks the provider's answer, which is in the query of the browser's request. issuer
+// is "" for a provider that has none.
 func checkAnswer(q url.Values, issuer string, sendsIss bool) error {
 	iss := q.Get("iss")
 	switch {
@@ -216,7 +216,7 @@ func gitHub() gitHubURLs {
 }
 
 // github signs in users of GitHub, which has no ID tokens. The subject is the number of
-// the user, because another user may get a name later.
+// the user, because another user may later get the same name.
 type github struct {
 	settings resourceserver.Settings
 	client   *http.Client

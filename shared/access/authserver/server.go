@@ -18,7 +18,7 @@
 // code flow (RFC 8707) or sends iss in its answers (RFC 9207). Both store each request
 // and each code before a user has signed in. They leave rotation and reuse of refresh
 // tokens to the store that their caller writes. zitadel/oidc needs signing keys and issues ID tokens;
-// ory/fosite refuses the port of a client on localhost that it does not know.
+// ory/fosite refuses a client on localhost whose port is not registered.
 // What remains for them is reading a dozen form fields. We did not read go-oauth2 v4.5
 // (50 modules). luikyv/go-oidc, osin and hydra cannot be had as modules. For the other
 // side, signing in at a provider, coreos/go-oidc and golang.org/x/oauth2 do all that is
@@ -193,7 +193,7 @@ func (b *Server) allRoutes() map[string]route {
 	}
 }
 
-// Paths are the paths that a [Server] may serve, besides the paths of MCP servers.
+// Paths are all paths that a [Server] may serve.
 func Paths() []string {
 	return []string{"/.well-known/oauth-authorization-server", "/authorize", "/callback", "/login", "/register", "/revoke", "/token"}
 }

@@ -51,8 +51,8 @@ func (b *targets) resource(f url.Values) (string, error) {
 	return server, nil
 }
 
-// target returns the server of a request without a user: the resource, or the only
-// server.
+// target returns the server for which a client without a user wants a token: the one that the
+// request names, or the only server.
 func (b *targets) target(f url.Values) (string, error) {
 	server, err := b.resource(f)
 	switch {
@@ -66,7 +66,7 @@ func (b *targets) target(f url.Values) (string, error) {
 	return server, nil
 }
 
-// limit drops the scopes of a request that its server does not have.
+// limit drops from a request the scopes that the requested server does not have.
 func (b *targets) limit(req *request) {
 	if req.Server != "" {
 		req.Scopes = b.settings.Known(req.Server, req.Scopes)

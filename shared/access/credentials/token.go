@@ -103,7 +103,7 @@ type denied struct {
 
 func (d *denied) Error() string { return fmt.Sprintf("status %d, %q", d.status, d.code) }
 
-// longest bounds the life of a token that a third party names.
+// longest bounds the life that a third party may give a token.
 const longest = 10 * 365 * 24 * time.Hour
 
 // plain returns the start of an error code, with "?" for characters that no such code has.

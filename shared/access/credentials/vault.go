@@ -19,7 +19,7 @@ import (
 // Config configures a [Vault]. Store and Secret are required.
 type Config struct {
 	Store     storage.UpstreamTokens
-	Providers map[string]Provider // see [ReadProviders]
+	Providers map[string]Provider // the third parties by name, from [ReadProviders]
 	// Secret seals the rows. A row that one of Others has sealed opens too, and is then
 	// sealed anew.
 	Secret []byte
@@ -143,7 +143,8 @@ func (v *Vault) Get(ctx context.Context, tenant, principal string, providers []s
 	return has, missing, nil
 }
 
-// Secrets implements [storage.Secrets].
+// Secrets implements [storage.Secrets]. If w.Need is set and something is missing, the error is that
+// of [Vault.Ask].
 func (v *Vault) Secrets(ctx context.Context, w storage.Needs) (map[string]storage.Secret, error) {
 	has, missing, err := v.Get(ctx, w.Tenant, w.Principal, w.Providers)
 	if err == nil && w.Need && len(missing) > 0 {
@@ -414,7 +415,8 @@ func (v *Vault) Remove(ctx context.Context, tenant, principal, provider string) 
 	return Remove(ctx, v.store, tenant, principal, provider)
 }
 
-// Remove is [Vault.Remove] without a Vault: it needs no secret.
+// Remove removes only what a principal has at this provider, and reports whether there was
+// something. Unlike [Vault.Remove], it needs no secret.
 func Remove(ctx context.Context, store storage.UpstreamTokens, tenant, principal, provider string) (bool, error) {
 	for {
 		row, err := store.UpstreamTokens().Get(ctx, storage.UpstreamTokenID(tenant, principal, provider))

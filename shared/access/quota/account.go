@@ -69,7 +69,7 @@ type account struct {
 	read    time.Time // when rev and row were last read or written; zero: never
 	failed  time.Time // when the store last failed; zero: never
 	born    time.Time // when this instance first heard of the tenant
-	limits  Limits    // of the servers file, where the row has no others
+	limits  Limits    // limits of the servers file, or of the row if it has some
 	nanos   int64     // nanodollars that were used and are not in the row yet
 	tasks   []string  // tasks that were charged and are not in the row yet
 	flushed time.Time

@@ -21,8 +21,8 @@
 // over.
 //
 // A row carries the latest time that any of its writers has seen. An instance whose clock
-// is behind it goes by that time. A clock that is ahead therefore refills a bucket at most
-// once too early.
+// is behind that time uses that time instead. A clock that is ahead therefore refills a
+// bucket at most once too early.
 //
 // # Money
 //

@@ -120,12 +120,13 @@ func (l *Limiter) trouble(what string, err error) {
 	}
 }
 
-// Admit implements [storage.Gate]. A message with calls takes from the rate of its
-// principal, one token for each call, and one of its slots. Other requests are refused only
-// when the money of the month is used up.
+// Admit implements [storage.Gate]. For a message with calls it takes one token for each call
+// from the rate of the principal, and one of the principal's slots. Other requests are
+// refused only when the money of the month is used up.
 //
 // Cost: one read of the account in 30 seconds for each instance and tenant. A rate costs
-// one write for each batch of tokens. A limit of calls in flight costs as takeSlot says.
+// one write for each batch of tokens. A limit of calls in flight costs a write for each call,
+// and reads if other writers are busy or all slots are taken.
 func (l *Limiter) Admit(ctx context.Context, w storage.Work) (undo func(), err error) {
 	limits, err := l.afford(ctx, w)
 	if err != nil {

@@ -88,8 +88,8 @@ func limitNames() (names []string) {
 	return names
 }
 
-// known returns the members of o that are limits. What an operator has set in an earlier
-// release may have others.
+// known returns the members of o that are limits. If an operator has set o in an earlier
+// release, o may have other members.
 func (o object) known() object {
 	of := object{}
 	for _, name := range limitNames() {
@@ -127,7 +127,7 @@ func (o object) limits() (Limits, error) {
 // fromFile is written in place of a limit to return to the limit of the servers file.
 const fromFile = "file"
 
-// withoutFile removes members that are fromFile.
+// withoutFile removes the members whose value is fromFile.
 func (o object) withoutFile() object {
 	maps.DeleteFunc(o, func(_ string, value json.RawMessage) bool {
 		var text string

@@ -16,7 +16,7 @@ type Report struct {
 	Tenant string          `json:"tenant"`
 	Own    json.RawMessage `json:"own,omitempty"` // limits that an operator has set for the tenant
 	Month  string          `json:"month"`         // YYYY-MM, UTC
-	USD    float64         `json:"usd"`           // used in Month, without what instances have not written yet: for each a cent or a minute of use at most
+	USD    float64         `json:"usd"`           // used in Month; use of the last minute may be missing, up to a cent for each instance
 }
 
 // Show reads the account of a tenant. A tenant without one has used nothing. Errors:

@@ -115,12 +115,12 @@ func (r Rate) every() time.Duration {
 // the time in which the burst refills if that is shorter.
 func (r Rate) hold() time.Duration { return min(time.Second, time.Duration(r.Burst)*r.every()/10) }
 
-// most is how many tokens an instance may take at a time: half of those that come while it
-// may hold them. It is 1 for slow rates, and their tokens are not held.
+// most is how many tokens an instance may take at a time: half of those that the bucket gets
+// during the time that hold returns. It is 1 for slow rates, and their tokens are not held.
 func (r Rate) most() int { return max(1, int(r.hold()/r.every()/2)) }
 
-// depth is the time in which the bucket of the stored row fills when it is empty. The bucket
-// has room for the burst without the tokens that instances may hold in memory.
+// depth is the time in which the bucket of the stored row fills when it is empty. The room of
+// the bucket is the burst, less the tokens that instances may hold in memory.
 func (r Rate) depth() time.Duration {
 	d := time.Duration(r.Burst) * r.every()
 	if r.most() > 1 {

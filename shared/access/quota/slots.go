@@ -14,7 +14,7 @@ const (
 	maxSlots = 256              // calls in flight of one principal
 	slotWait = 2 * time.Second  // how long a call waits for a slot
 	slotLook = time.Second / 4  // time between two looks at the slots while a call waits
-	slotFree = 30 * time.Second // a call without a trace after this time has died: each call has a trace within sessions.Limits.AcceptBy
+	slotFree = 30 * time.Second // after this time a call of which the store knows nothing has died: each call is stored within sessions.Limits.AcceptBy
 	slotLife = 24 * time.Hour   // after this time a slot is free, whatever the log says
 	slotIdle = 25 * time.Hour   // time after which the row is deleted
 )
@@ -27,8 +27,8 @@ type slot struct {
 	Begun   int64            `json:"t"` // Unix milliseconds
 }
 
-// takeSlot records a call in flight, if fewer than most are. Nothing reports the end of a call. So if
-// all slots are taken, takeSlot looks in the log for calls that have ended. Cost: a write for each
+// takeSlot records a call in flight, if fewer than most calls are recorded. Nothing reports the end
+// of a call. So if all slots are taken, takeSlot looks in the log for calls that have ended. Cost: a write for each
 // call, a read if others write too, and a read for each ended call that it finds.
 //
 // Errors: Unavailable.
@@ -71,8 +71,8 @@ func (l *Limiter) freeSlot(ctx context.Context, key storage.ValueKey, stream sto
 	})
 }
 
-// running returns the slots whose calls are in flight. A call without a trace is one that has just
-// begun, or one whose program has died.
+// running returns the slots whose calls are in flight. If the store knows nothing of a call, the
+// call has just begun, or its program has died.
 func (l *Limiter) running(ctx context.Context, slots []slot) (left []slot, err error) {
 	for _, s := range slots {
 		age := time.Since(time.UnixMilli(s.Begun))

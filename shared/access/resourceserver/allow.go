@@ -34,8 +34,8 @@ func (s Settings) Relevant(resource string, claims map[string]any) map[string]an
 	return s.rulesFor(resource).Relevant(claims)
 }
 
-// ToolRules returns the rules for tools of a server that a caller with these claims fits, for
-// [storage.Identity].ToolRules. A group has no rules for tools.
+// ToolRules returns the value of [storage.Identity].ToolRules for a server: its rules for tools that
+// fit a caller with these claims. A group has no rules for tools.
 func (s Settings) ToolRules(server string, claims map[string]any) []string {
 	if isGroup(server) {
 		return nil

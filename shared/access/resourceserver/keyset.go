@@ -20,7 +20,7 @@ const (
 	keysFresh   = 10 * time.Minute // the keys are fetched again at this age
 	keysKept    = 24 * time.Hour   // the keys are used up to this age while a fetch fails
 	fetchEvery  = 30 * time.Second // least time between two fetches, whatever tokens come
-	fetchFirst  = 2 * time.Second  // fetchEvery while there are no keys at all
+	fetchFirst  = 2 * time.Second  // replaces fetchEvery while there are no keys at all
 	fetchWithin = 3 * time.Second  // time for metadata and keys together
 	maxDocument = 256 << 10        // bytes of the metadata, and of the key set
 )
@@ -216,16 +216,16 @@ func ask(ctx context.Context, client *http.Client, address string) (status int, 
 	return do(client, r, maxDocument)
 }
 
-// do sends a request and reads the answer, of at most most bytes.
-func do(client *http.Client, r *http.Request, most int64) (status int, body []byte, err error) {
+// do sends a request and reads the answer. An answer of more than limit bytes is an error.
+func do(client *http.Client, r *http.Request, limit int64) (status int, body []byte, err error) {
 	res, err := client.Do(r)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer func() { _ = res.Body.Close() }() // nothing was written through it
-	body, err = io.ReadAll(io.LimitReader(res.Body, most+1))
-	if err == nil && int64(len(body)) > most {
-		err = fmt.Errorf("%s answered more than %d bytes", r.URL.Redacted(), most)
+	body, err = io.ReadAll(io.LimitReader(res.Body, limit+1))
+	if err == nil && int64(len(body)) > limit {
+		err = fmt.Errorf("%s answered more than %d bytes", r.URL.Redacted(), limit)
 	}
 	return res.StatusCode, body, err
 }

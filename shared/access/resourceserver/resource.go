@@ -39,7 +39,7 @@ func (r resources) among(audiences []string, server string) bool {
 	})
 }
 
-// served reports whether a transport is served at the last part of an address.
+// served reports whether rest, the last part of an address, is the name of a transport.
 func served(rest string) bool {
 	return rest == "mcp" || rest == "mcp/" || rest == "sse" || rest == "sse/"
 }

@@ -38,7 +38,7 @@ func newVerifier(s Settings, keys *keySet) verifier {
 
 // verify returns the claims of a valid JWT, whatever its audience.
 //
-// Errors: as [ResourceServer.Verify].
+// Errors: Unauthenticated; Unavailable if the issuer does not give its keys.
 func (v verifier) verify(ctx context.Context, token string) (map[string]any, error) {
 	h, err := v.header(token)
 	if err != nil {

@@ -110,11 +110,11 @@ type Options struct {
 	Bill func(ctx context.Context, since time.Time) (Bill, error)
 
 	History
-	// Changes returns the servers that changed later than the change with the number after. now
-	// is the number of the newest change. Changes returns only servers for which may is true,
-	// and waits until there is one. If after is 0, it returns at once, without servers. The error
-	// is that of ctx.
-	Changes func(ctx context.Context, after uint64, may func(tenant, server string) bool) (servers []string, now uint64, err error)
+	// Changes returns the servers that changed later than the change with the number seen, and
+	// the number of the newest change. It returns only servers that the caller may see, and waits
+	// until there is one. If seen is 0, it returns at once, without servers. The error is that of
+	// ctx.
+	Changes func(ctx context.Context, seen uint64, may func(tenant, server string) bool) (servers []string, newest uint64, err error)
 	// Entry returns a link to the console that works once. Only the user of the machine may
 	// ask for it.
 	Entry func(context.Context) (Entry, error)

@@ -39,8 +39,8 @@ type Sender struct {
 	Refusal string `json:"refusal,omitempty"` // why the call was refused: unauthenticated, forbidden, or the kind of a limit
 }
 
-// Calls is a page of calls, the newest first. Next, if set, is the value of after for the
-// next page.
+// Calls is a page of calls, the newest first. Next, if set, is the query parameter "after" of the
+// request for the next page.
 type Calls struct {
 	Calls []Call `json:"calls"`
 	Next  string `json:"next,omitempty"`

@@ -22,8 +22,8 @@ type Edits struct {
 	SetValue func(ctx context.Context, server, name, value string) error
 }
 
-// NewServer asks to add a server. What is what a user types after dormouse add: a command line, a
-// URL, or the name of a server in the registry.
+// NewServer asks to add a server. The field What has the text that a user types after dormouse add:
+// a command line, a URL, or the name of a server in the registry.
 type NewServer struct {
 	Name string   `json:"name"` // may be "" for a name in the registry
 	What string   `json:"what"`
@@ -86,7 +86,7 @@ const (
 // usesMachine reports whether the caller is the user of the machine.
 func (c Caller) usesMachine() bool { return c.Tenant == "" && c.seesAll() && c.reads() }
 
-// edit reads the body of a request that changes the servers file, and calls do with it. The
+// edit reads the body of a request that changes the servers file, and passes it to do. The
 // file has commands that the machine executes, so no API key gives the right to change it.
 func edit[T any](x *exchange, do func(order T) (string, error)) (any, error) {
 	if !x.caller.usesMachine() {

@@ -125,11 +125,11 @@ func withoutOutput(why string) string {
 	return own
 }
 
-// oneOf returns the only name. For several names it returns their number and what, such as
+// oneOf returns the only name. For several names it returns their number and the noun, such as
 // "3 people".
-func oneOf(names map[string]bool, what string) string {
+func oneOf(names map[string]bool, noun string) string {
 	if len(names) > 1 {
-		return fmt.Sprintf("%d %s", len(names), what)
+		return fmt.Sprintf("%d %s", len(names), noun)
 	}
 	for name := range names {
 		return name
@@ -236,8 +236,8 @@ func (x *exchange) bill() (any, error) {
 	return bill, nil
 }
 
-// summed groups shares by the fields that are named in by, adds up each group, and leaves the other
-// fields empty. The sums are in the order of the first share of each group. byDay says whether
+// summed groups shares by the fields whose names the argument by has. It adds up each group, and
+// leaves the other fields empty. The sums are in the order of the first share of each group. byDay says whether
 // shares have a day and a tool.
 func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
 	sums, at := []Share{}, map[Share]int{}

@@ -235,7 +235,7 @@ func StateOf(server string, status Status) (state string, boxes, running int, wh
 	switch {
 	case ready:
 		return Awake, boxes, running, ""
-	case tries: // perhaps another try, after one that failed
+	case tries: // if an earlier try has failed, why says it
 		return Starting, boxes, running, why
 	case last.State != "":
 		return Failed, boxes, 0, why

@@ -19,8 +19,9 @@ const (
 	mostPage = 1000
 )
 
-// each calls use for sessions in order of id, until use returns false or an error. It leaves out
-// sessions that the caller does not see, and those up to the id after.
+// each calls the function use for sessions in order of id, until use returns false or an error. It
+// begins behind the id that the argument after has, and leaves out sessions that the caller does not
+// see.
 func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, err error)) error {
 	for {
 		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)

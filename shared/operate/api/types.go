@@ -59,7 +59,7 @@ type Server struct {
 	Name      string `json:"name"`
 	State     string `json:"state"`
 	Why       string `json:"why,omitempty"`   // the reason for Failed, NotServed, Off and ProgramMissing
-	Start     string `json:"start,omitempty"` // for State Failed: FailedLast, if nothing runs; for Asleep: NeverStarted or ProgramMissing, "" if it has started
+	Start     string `json:"start,omitempty"` // FailedLast if State is Failed and nothing runs; NeverStarted or ProgramMissing if State is Asleep and it never started
 	Path      string `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
 	Tools     *int   `json:"tools,omitempty"` // in the list that the store keeps; absent if there is none
 	Held      int    `json:"held,omitempty"`  // tools that are held back until an operator accepts them
@@ -98,8 +98,8 @@ type Session struct {
 	Expires     time.Time `json:"expires"`
 }
 
-// Sessions is a page of sessions in order of id. Next, if set, is the value of after for
-// the next page.
+// Sessions is a page of sessions in order of id. Next, if set, is the query parameter "after" of the
+// request for the next page.
 type Sessions struct {
 	Sessions []Session `json:"sessions"`
 	Next     string    `json:"next,omitempty"`
@@ -200,8 +200,8 @@ type Pushed struct {
 	Version int64 `json:"version"`
 }
 
-// Reload asks to read the servers file at once, and to forget the stored answers of the servers in
-// Forget to initialize and to lists; nil stands for all servers.
+// Reload asks to read the servers file at once. It also asks to forget what the servers in Forget
+// have answered to initialize and to lists; nil stands for all servers.
 type Reload struct {
 	Forget []string `json:"forget"`
 }

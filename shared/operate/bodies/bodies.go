@@ -51,7 +51,7 @@ type Body struct {
 	Session   storage.ID       `json:"session,omitempty"`
 	Stream    storage.StreamID `json:"stream,omitempty"`
 	Trace     string           `json:"trace,omitempty"`
-	Outcome   string           `json:"outcome,omitempty"` // as in observe.Event
+	Outcome   string           `json:"outcome,omitempty"` // how the call ended: a value of observe.Event.Outcome
 	Arguments json.RawMessage  `json:"arguments,omitempty"`
 	Result    json.RawMessage  `json:"result,omitempty"`   // the result, or the error
 	LeftOut   string           `json:"left_out,omitempty"` // what of arguments and result is not kept, and why

@@ -29,14 +29,14 @@ type hider struct {
 	depth int  // how often the text was decoded
 }
 
-// body returns what is kept of raw, the arguments or the result of a call. what names raw. body
-// adds to left what is not kept, and why.
-func (h hider) body(what string, raw json.RawMessage, left *string) json.RawMessage {
+// body returns what is kept of raw. name says whether raw is the arguments or the result of a call.
+// body adds to left what is not kept, and why.
+func (h hider) body(name string, raw json.RawMessage, left *string) json.RawMessage {
 	say := func(format string, args ...any) {
 		if *left != "" {
 			*left += "; "
 		}
-		*left += what + ": " + fmt.Sprintf(format, args...)
+		*left += name + ": " + fmt.Sprintf(format, args...)
 	}
 	if len(raw) == 0 {
 		return nil

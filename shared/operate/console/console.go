@@ -266,10 +266,10 @@ func (h *held) pass() {
 	_, _ = h.ResponseWriter.Write(h.body.Bytes()) // the caller may be gone
 }
 
-// letting calls let, which sets the visitor's cookie, if the status is 200.
+// letting is a ResponseWriter that sets the visitor's cookie if the status is 200.
 type letting struct {
 	http.ResponseWriter
-	let func()
+	let func() // sets the cookie
 }
 
 // WriteHeader implements http.ResponseWriter.

@@ -83,9 +83,9 @@ func LinkWorksOnce(t *testing.T, do Do, key, page string) {
 	}
 }
 
-// PagesOfOthersAreRefused checks that the console's own page can act for a visitor who
-// may, and that no other page can. A browser that knows SameSite sends the cookie for no
-// other page. The console does not rely on that.
+// PagesOfOthersAreRefused checks that the console's own page can act for a visitor, and that
+// no other page can. A browser that knows SameSite sends the cookie for no other page. The
+// console does not rely on that.
 func PagesOfOthersAreRefused(t *testing.T, do Do) {
 	t.Helper()
 	for name, change := range map[string]func(*http.Request){
