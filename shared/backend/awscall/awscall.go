@@ -50,9 +50,9 @@ type Answer struct {
 	Body   []byte
 }
 
-// Do signs a request and sends it once. most limits the bytes that it reads of the response's body.
-// If the response breaks off, Do returns its status with the error.
-func (s Service) Do(ctx context.Context, q Request, most int64) (Answer, error) {
+// Do signs a request and sends it once. It reads at most limit bytes of the response's body. If
+// the response breaks off, Do returns its status with the error.
+func (s Service) Do(ctx context.Context, q Request, limit int64) (Answer, error) {
 	r, err := http.NewRequestWithContext(ctx, q.Method, q.URL, bytes.NewReader(q.Body))
 	if err != nil {
 		return Answer{}, err
@@ -73,8 +73,8 @@ func (s Service) Do(ctx context.Context, q Request, most int64) (Answer, error) 
 	if err != nil {
 		return Answer{}, err
 	}
-	defer func() { _ = res.Body.Close() }() // only read
-	body, err := io.ReadAll(io.LimitReader(res.Body, most))
+	defer func() { _ = res.Body.Close() }() // an error does not matter: the body was only read
+	body, err := io.ReadAll(io.LimitReader(res.Body, limit))
 	return Answer{res.StatusCode, res.Header, body}, err
 }
 

@@ -95,7 +95,7 @@ type pointer struct {
 	Object     string             `json:"object"`
 	Saved      time.Time          `json:"saved"`
 
-	etag string // from the read; "" if the object did not exist
+	etag string // the object's ETag when it was read; "" if it did not exist
 }
 
 // Newest returns a URL, valid for some minutes, to get the newest snapshot of an owner,

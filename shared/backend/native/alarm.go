@@ -173,9 +173,9 @@ func (s Session) schedule(ctx context.Context, name string) (v storage.Value, a 
 	return v, a, err
 }
 
-// unschedule cancels the alarm old at the scheduler, after next has replaced it or the author has
-// cancelled it. It cancels nothing if next has the same time. If the process dies before
-// unschedule has ended, the old alarm comes and has no effect.
+// unschedule makes the scheduler forget an alarm, old, that next has replaced or that the author has
+// cancelled. It does nothing if next has the same time. If the process dies before unschedule has
+// ended, the old alarm comes and has no effect.
 func (s Session) unschedule(ctx context.Context, name string, old, next schedule) error {
 	if s.in.k.Schedule == nil || old.At.IsZero() || old.At.Equal(next.At) || old.At.Before(time.Now()) {
 		return nil

@@ -36,7 +36,7 @@ type Config struct {
 	// event. It does not wait for the invocation. If it is nil, the function that has a
 	// message or an answer executes the call itself.
 	Invoke func(ctx context.Context, event []byte) error
-	// Held is as in sessions.Publisher.
+	// Held knows which tools of servers were accepted. nil: a keeper that writes no log lines.
 	Held *sessions.Held
 	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.
@@ -254,7 +254,7 @@ func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wir
 	}
 }
 
-// interrupt stops those runs of a session in this function that match, and returns them.
+// interrupt stops the session's runs in this function for which match returns true, and returns them.
 func (k *Backend) interrupt(id storage.ID, match func(*run) bool) (stopped []*run) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -262,8 +262,8 @@ func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run
 	return r, nil
 }
 
-// logged returns the events of a request from the base of its item up to an index, with how
-// often each occurs.
+// logged counts how often the log has each event of a request after the index it.Base, up to the
+// index to.
 func (k *Backend) logged(ctx context.Context, it storage.Item, to storage.Index) (map[string]int, error) {
 	events := map[string]int{}
 	for at := it.Base; at < to; {

@@ -55,8 +55,9 @@ func (s State) Expiring(after time.Duration) State {
 	return s
 }
 
-// Load decodes a value into a pointer. rev is the revision that [State.Save] needs. If
-// there is no value, rev is 0 and into stays unchanged.
+// Load decodes a value into the variable to which the pointer into points. rev is the
+// revision that [State.Save] needs. If there is no value, rev is 0 and the variable stays
+// unchanged.
 //
 // Errors: storage.Invalid (the name), storage.Unavailable; one of encoding/json if the
 // value cannot be decoded.

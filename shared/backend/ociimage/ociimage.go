@@ -287,7 +287,7 @@ func (c *conversation) ask(ctx context.Context, address, authorization string) (
 	if err != nil {
 		return 0, nil, nil, err
 	}
-	defer func() { _ = res.Body.Close() }() // only read
+	defer func() { _ = res.Body.Close() }() // an error does not matter: the body was only read
 	text, err = io.ReadAll(io.LimitReader(res.Body, maxBytes+1))
 	if err == nil && len(text) > maxBytes {
 		err = fmt.Errorf("an answer has more than %d bytes", maxBytes)

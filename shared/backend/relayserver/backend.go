@@ -215,7 +215,7 @@ type tracker struct {
 	inbox    bool               // an item of the request was put into the inbox
 	handed   bool               // the request was posted, or may be in the inbox
 	returned bool               // the box has put the request into the inbox, because it will soon be asleep
-	accepted bool               // see sessions.Status
+	accepted bool               // the client may be told that the request is accepted
 	tries    int                // number of resends, for the back-off
 }
 
@@ -263,7 +263,7 @@ func (t *tracker) moved(ctx context.Context, seen storage.Box) error {
 		if err != nil || !lost {
 			return err
 		}
-		return t.moved(ctx, seen) // missed has written that the box is asleep
+		return t.moved(ctx, seen) // the record now says that the box is asleep
 	}
 	if t.bound != 0 {
 		return nil // an earlier post may have arrived; Check finds that out before it posts again
@@ -309,7 +309,7 @@ func (t *tracker) look(ctx context.Context) error {
 			if err != nil || !lost {
 				return err
 			}
-			return t.look(ctx) // missed has written that the box is asleep
+			return t.look(ctx) // the record now says that the box is asleep
 		}
 		if err != nil {
 			t.k.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "session_id", t.d.Session, "error", err)
@@ -446,7 +446,7 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 		if err != nil || !lost {
 			return err
 		}
-		return t.step(ctx) // missed has ended the generation of the item
+		return t.step(ctx) // the record now says that the generation of the item is over
 	}
 	released, err := t.k.overItem(ctx, b, it)
 	if err != nil || !released {

@@ -81,7 +81,7 @@ type Config struct {
 	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
 	// where the operator is the only caller.
 	ShowErrors bool
-	// Held is as in sessions.Publisher.
+	// Held knows which tools of servers were accepted. nil: a keeper that writes no log lines.
 	Held *sessions.Held
 	// Observer gets an event for each request that may start a process, and for each frame that
 	// Meter counts. If it is nil, Log gets a line for each.

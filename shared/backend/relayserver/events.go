@@ -239,7 +239,7 @@ func (x *boxes) appendStandalone(ctx context.Context, p *sessions.Published) (v 
 		case err != nil:
 			return refuse, err
 		case tail.Gen == b.Gen && tail.Seq >= b.Seq:
-			v := write // stored already, the ack was lost
+			v := write // the batch is stored already, and its ack was lost
 			if tail.Seq > b.Seq {
 				v = ignore
 			}

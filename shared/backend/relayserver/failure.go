@@ -21,9 +21,9 @@ func outcomeUnknown(box storage.BoxID) *wire.Error {
 	}
 }
 
-// advised returns f with what as its Detail, and with an Advice.
-func advised(f storage.Failure, what, advice string) storage.Failure {
-	f.Detail, f.Advice = what, advice
+// advised returns f with a Detail, which includes the advice, and with an Advice.
+func advised(f storage.Failure, detail, advice string) storage.Failure {
+	f.Detail, f.Advice = detail, advice
 	if advice != "" {
 		f.Detail += "; " + advice
 	}
@@ -64,15 +64,15 @@ func sessionEnded() storage.Failure {
 // box now.
 func begun(it storage.Item) bool { return it.State == storage.Suspended || it.Round > 0 }
 
-// errorOf returns the error that ends the request of an item. If the call has begun, the error says in
-// place of the advice of why that the outcome is not known.
-func errorOf(it storage.Item, why storage.Failure) *wire.Error {
+// errorOf returns the error that ends the request of an item. If the call has begun, the error does not
+// have the advice of the failure. It says instead that the outcome is not known.
+func errorOf(it storage.Item, f storage.Failure) *wire.Error {
 	if !begun(it) {
-		why.Unsent = why.Unsent || it.State == storage.Waiting
-		return failureError(it.Box, why)
+		f.Unsent = f.Unsent || it.State == storage.Waiting
+		return failureError(it.Box, f)
 	}
-	why.Unsent, why.Detail = false, strings.TrimSuffix(why.Detail, "; "+why.Advice)+"; whether the call was executed is not known"
-	e := failureError(it.Box, why)
+	f.Unsent, f.Detail = false, strings.TrimSuffix(f.Detail, "; "+f.Advice)+"; whether the call was executed is not known"
+	e := failureError(it.Box, f)
 	e.Code = wire.CodeOutcomeUnknown
 	return e
 }

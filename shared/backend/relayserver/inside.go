@@ -28,7 +28,7 @@ import (
 // An Inside is safe for concurrent use. A program has one for its life.
 type Inside struct {
 	host    atomic.Pointer[Handler]
-	context func(work string) context.Context // see NewInside
+	context func(work string) context.Context // returns the context for work that no caller waits for
 
 	mu    sync.Mutex
 	lives map[storage.BoxID]*life // boxes that take messages, or are about to sleep

@@ -487,7 +487,8 @@ func (l *life) flush(o *outbox) {
 }
 
 // send writes the parts of a batch, and tries again until the store has them. size is the sum
-// of their bytes. of is the stream of a batch that is written beside others of its session.
+// of their bytes. The argument of is the stream of a batch that is written beside other batches
+// of its session, and otherwise "".
 func (l *life) send(o *outbox, of string, parts []insidePart, size int) {
 	var ack frame.Ack
 	for !isOver(l.over) {

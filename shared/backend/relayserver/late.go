@@ -48,8 +48,8 @@ func (r runner) returned(ctx context.Context, f frame.Return) error {
 }
 
 // ask decides whether a runner may execute a late deliver frame. It writes the request's item first,
-// and reads the record and the log after that. So a function that ends the request either takes
-// the item, or ask sees the end in the log. A runner may ask again.
+// and reads the record and the log after that. If a function ends the request at the same time, it
+// takes that item, or ask sees the end in the log. A runner may ask again.
 func (r runner) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	t, err := r.open(ctx, f.Ticket)
 	if err != nil {

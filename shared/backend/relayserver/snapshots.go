@@ -39,7 +39,7 @@ func (r runner) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, er
 		if err = r.h.Snapshots.Commit(ctx, b.ID, f.Owner, b.Gen, f.Object); err == nil && strings.HasPrefix(f.Owner, frame.InstallOwner) {
 			err = r.installed(ctx, f)
 		}
-	default: // Forget
+	default: // frame.Forget
 		if err = r.h.Snapshots.Forget(ctx, b.ID, f.Owner, b.Gen); err == nil {
 			err = r.h.Store.DeleteItem(ctx, b.ID, leftover(storage.ID(f.Owner)), 0)
 		}

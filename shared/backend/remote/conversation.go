@@ -67,7 +67,8 @@ func (t *conversation) next(ctx context.Context) (wire.SSE, error) {
 	}
 }
 
-// took is the second half of next: it turns what came from events into an event or an error.
+// took is the second half of next: it turns what came from the channel t.events into an event or
+// an error.
 func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 	if !ok && t.failed {
 		return wire.SSE{}, t.ended

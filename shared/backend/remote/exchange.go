@@ -80,7 +80,7 @@ func (s *server) exchange(ctx context.Context, r native.Request) (*exchange, *wi
 	return x, nil
 }
 
-// set sets a header whose value errors must not show.
+// set sets a header. The value of the header is a secret, which must not appear in errors.
 func (x *exchange) set(name, value string) {
 	x.header.Set(name, value)
 	for _, part := range append(strings.Fields(value), value) {

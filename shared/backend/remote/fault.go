@@ -18,8 +18,8 @@ type refusal struct {
 	said   string        // the text of the server's own error, "" for none
 	code   string        // the code of the server's JSON-RPC error, "" for none
 	raw    []byte        // the JSON-RPC error response, nil for none
-	asks   string        // WWW-Authenticate
-	after  time.Duration // Retry-After; 0 for none
+	asks   string        // the header WWW-Authenticate of the response, "" for none
+	after  time.Duration // the header Retry-After of the response, 0 for none
 	first  bool          // the server does not know the session, so a new one must be opened first
 }
 

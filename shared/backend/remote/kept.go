@@ -24,15 +24,15 @@ type waiting struct {
 
 type owner struct{ tenant, principal string }
 
-// put keeps a conversation open until take returns it, but no longer than within; 0 means
+// put keeps a conversation open until take returns it, but no longer than limit; 0 means
 // storage.MaxAsk. If there are too many conversations, put closes one.
-func (c *Servers) put(name string, of owner, talk *conversation, within time.Duration) {
-	if within <= 0 {
-		within = storage.MaxAsk
+func (c *Servers) put(name string, of owner, talk *conversation, limit time.Duration) {
+	if limit <= 0 {
+		limit = storage.MaxAsk
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	end := time.AfterFunc(within, func() {
+	end := time.AfterFunc(limit, func() {
 		if t := c.take(name); t != nil {
 			t.close()
 		}
@@ -46,8 +46,8 @@ func (c *Servers) put(name string, of owner, talk *conversation, within time.Dur
 	}
 }
 
-// tooMany returns the index of the conversation that must be closed after one was added for
-// the owner of; -1 for none. If this owner has too many, it is the owner's oldest. If the
+// tooMany returns the index of the conversation that must be closed after a new one was added;
+// -1 for none. If the owner of the new one has too many, it is this owner's oldest. If the
 // process has too many, it is the oldest of the owner who has most. So a user with many
 // conversations cannot push out those of other users.
 func tooMany(kept []*waiting, of owner) int {

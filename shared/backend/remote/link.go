@@ -298,8 +298,8 @@ func (x *exchange) greeted(ctx context.Context, talk *conversation, id json.RawM
 	return nil
 }
 
-// await reads messages until the response with an id. It answers pings and drops other
-// messages.
+// await reads messages until the response with this id comes. It answers pings and drops
+// other messages.
 func (x *exchange) await(ctx context.Context, talk *conversation, id json.RawMessage) (wire.Message, error) {
 	for {
 		e, err := talk.next(ctx)

@@ -51,8 +51,9 @@ type subscriber struct {
 
 // serverTraits is what a process has learned about a server from its standalone streams.
 type serverTraits struct {
-	deaf, mixes bool // as in streamState
-	slow        bool // the server sends no headers before its first message
+	deaf  bool // the server has no standalone streams
+	mixes bool // a resumed stream repeats events of other streams; see streamState.Mixes
+	slow  bool // the server sends no headers before its first message
 }
 
 // Times and bounds of a standalone stream.
@@ -242,7 +243,7 @@ func (e *standaloneStream) open(ctx context.Context, last string) (*conversation
 	if last != "" {
 		h.Set(wire.HeaderLastEventID, last)
 	}
-	from := e.x // stream may change the link
+	from := e.x // a copy, because its method stream may change its link
 	return from.stream(ctx, http.MethodGet, from.url, nil, h)
 }
 

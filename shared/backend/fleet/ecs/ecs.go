@@ -258,8 +258,8 @@ func tagValue(text string) string {
 func taskID(token string) string { return Place + "/" + token }
 
 // overridesOf returns the environments of both containers: for the runner the variables of the
-// task, in sorted order, and for the first container those of fetch. url is that of the runner
-// program.
+// task, in sorted order, and for the first container the variables of its script, fetch. url is
+// where the script gets the runner program.
 func (f *Fleet) overridesOf(t fleet.Task, url string) (overrides, error) {
 	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
 		return overrides{}, fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)

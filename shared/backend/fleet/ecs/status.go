@@ -103,9 +103,8 @@ func (f *Fleet) list(ctx context.Context, in listTasks) ([]string, error) {
 	}
 }
 
-// TaskEvent reads the detail of an event with [EventDetailType]. ours is false for any
-// other task in the cluster. Errors: fleet.ErrInvalid if detail does not describe a
-// task.
+// TaskEvent reads the detail of an event with [EventDetailType]. ours is false if a Fleet
+// did not start the task. Errors: fleet.ErrInvalid if detail does not describe a task.
 func TaskEvent(detail json.RawMessage) (s fleet.Status, ours bool, err error) {
 	var t task
 	if err := json.Unmarshal(detail, &t); err != nil {

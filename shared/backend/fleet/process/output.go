@@ -21,10 +21,10 @@ type output struct {
 	failure string // the last error in the lines
 }
 
-// copy reads lines until the end of from. It also reads if there is no Config.Output, because a full
-// pipe would stop the runner.
-func (o *output) copy(from io.Reader) {
-	r := bufio.NewReaderSize(from, maxLine)
+// copy reads lines from a pipe until its end. It also reads if there is no Config.Output, because a
+// full pipe would stop the runner.
+func (o *output) copy(pipe io.Reader) {
+	r := bufio.NewReaderSize(pipe, maxLine)
 	for {
 		line, more, err := r.ReadLine()
 		if err != nil {

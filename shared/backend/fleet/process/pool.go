@@ -102,7 +102,7 @@ type Config struct {
 type Pool struct {
 	cfg     Config
 	log     *slog.Logger
-	program func() string // see programOf
+	program func() string // returns the path by which to start the runner program
 	spawns  chan func()   // each starts one runner; see spawner
 	running sync.WaitGroup
 	since   time.Time
@@ -112,7 +112,7 @@ type Pool struct {
 	byID    map[string]*task
 	byToken map[string]*task
 	order   []*task
-	zombies map[int]zombie // by pid
+	zombies map[int]zombie // children that have ended and are not reaped yet, by pid
 }
 
 var _ fleet.Fleet = (*Pool)(nil)
