@@ -1,5 +1,6 @@
 package resourceserver
 
+// SameHost is the redirect rule of the client that a server gets by default.
 var SameHost = sameHost
 
 // ParseKeys is for fuzzing, and so is Among.

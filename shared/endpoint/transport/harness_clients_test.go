@@ -271,6 +271,15 @@ func (w *world) connect(conn, query string, headers ...string) (status int, prot
 	return status, protocol, string(raw)
 }
 
+// connects asserts the status of a connection that is asked for.
+func (w *world) connects(what string, want int, conn, query string, headers ...string) {
+	w.t.Helper()
+	if status, _, body := w.connect(conn, query, headers...); status != want {
+		w.t.Errorf("%s: got %d %s, want %d", what, status, body, want)
+	}
+}
+
+// send returns the reply to a message, when all messages that it causes have been pushed.
 func (w *world) send(conn, data string) string {
 	w.t.Helper()
 	reply := w.function().Message(w.t.Context(), conn, []byte(data))
@@ -281,9 +290,7 @@ func (w *world) send(conn, data string) string {
 // openSocket opens a session of the server pushy over a connection, and returns its id.
 func (w *world) openSocket(conn string) storage.ID {
 	w.t.Helper()
-	if status, _, body := w.connect(conn, "server=pushy&event-ids=1"); status != 200 {
-		w.t.Fatalf("connect: %d %s", status, body)
-	}
+	w.connects("openSocket", 200, conn, "server=pushy&event-ids=1")
 	reply := w.send(conn, initialize)
 	id, ok := wire.String(wire.Lookup([]byte(reply), "params", "sessionId"))
 	if !ok {
@@ -296,6 +303,7 @@ func (w *world) openSocket(conn string) storage.ID {
 	return storage.ID(id)
 }
 
+// link is a client of a WebSocket, which gets the pushes that it needs.
 type link struct {
 	*api
 	w       *world

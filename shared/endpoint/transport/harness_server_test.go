@@ -207,6 +207,7 @@ func (r run) asks(id, question string) {
 	r.append(`{"jsonrpc":"2.0","id":"`+id+`",`+question+`}`, false)
 }
 
+// heard waits for the answer to a question without a limit. The end of the test ends the tool too.
 func (r run) heard(id string) (answer string) {
 	b := r.w.backend
 	b.mu.Lock()

@@ -70,9 +70,7 @@ func TestSocketWithoutInitializeIsToldToSendIt(t *testing.T) {
 
 		w.backend.tool("initialize", func(r run) { r.fail(`{"code":-32603,"message":"mcp_init: no"}`) })
 		w.send("c1", initialize)
-		if got := w.api.take("c1"); len(got) != 1 || !strings.Contains(got[0], "mcp_init") {
-			t.Errorf("pushed %q", got)
-		}
+		commontest.Contains(t, "pushed", "mcp_init", strings.Join(w.api.take("c1"), ""))
 		commontest.Contains(t, "after an initialize that failed", "-32001", w.send("c1", wsCall("1", "x")))
 
 		w.connect("c2", "server=pushy")
@@ -88,9 +86,7 @@ func TestSocketPushesWhatTheServerSaysInOrder(t *testing.T) {
 		w.connect("c1", "server=pushy")
 		w.send("c1", initialize)
 		w.send("c1", initialized)
-		if got := w.api.take("c1"); len(got) != 1 || !strings.Contains(got[0], `"protocolVersion":"2025-11-25"`) {
-			t.Fatalf("initialize was answered by %q", got)
-		}
+		commontest.Contains(t, "pushed", `"protocolVersion":"2025-11-25"`, strings.Join(w.api.take("c1"), ""))
 		w.backend.tool("steps", func(r run) {
 			time.Sleep(time.Hour) // nothing of ours runs meanwhile
 			r.say("one")
@@ -137,9 +133,7 @@ func TestSocketWaitsForAnInitializeThatWasOvertaken(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		w.send("c1", initialize)
-		if a, b := <-replies, <-replies; a+b != "" {
-			t.Errorf("got %q, %q", a, b)
-		}
+		commontest.EqualIn(t, "replies", "", <-replies+<-replies)
 		synctest.Wait()
 		commontest.EqualIn(t, "messages", 2, len(w.api.take("c1")))
 	})
@@ -156,9 +150,7 @@ func TestSocketResumesOnANewConnection(t *testing.T) {
 			r.end(`{}`)
 		})
 		accepted := w.send("c1", wsCall("7", "steps"))
-		if request := wire.Lookup([]byte(accepted), "params", "requestId"); string(request) != "7" {
-			t.Fatalf("the reply was %s", accepted)
-		}
+		commontest.EqualIn(t, "accepted", "7", string(wire.Lookup([]byte(accepted), "params", "requestId")))
 		time.Sleep(90 * time.Second)
 		got := w.api.take("c1")
 		if len(got) != 2 || got[0] != said("one") {
@@ -198,9 +190,7 @@ func TestSocketSessionOutlivesItsConnection(t *testing.T) {
 		w.function().Disconnect(t.Context(), "c1")
 		commontest.Contains(t, "over the old connection", "-32001", w.send("c1", wsCall("1", "x")))
 		time.Sleep(6 * 24 * time.Hour)
-		if status, _, body := w.connect("c2", "server=pushy&session="+string(id)); status != 200 {
-			t.Fatalf("got %d %s", status, body)
-		}
+		w.connects("again", 200, "c2", "server=pushy&session="+string(id))
 		commontest.EqualIn(t, "pushes, though nothing is owed", 0, len(w.pushes))
 		w.send("c2", wsCall("1", "x"))
 		commontest.Same(t, []string{called}, w.api.take("c2"))

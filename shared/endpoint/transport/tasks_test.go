@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +73,18 @@ func (w *world) get(made task) task {
 	return got
 }
 
+// stands asserts where a task stands, and the keys of the questions that it asks.
+func (w *world) stands(what string, made task, status string, questions ...string) task {
+	w.t.Helper()
+	got := w.get(made)
+	commontest.EqualIn(w.t, what, status, got.Status)
+	commontest.SameIn(w.t, what+", questions", questions, slices.Sorted(maps.Keys(got.InputRequests)))
+	if (got.Result != nil) != (status == "completed") || (got.Error != nil) != (status == "failed") {
+		w.t.Errorf("%s: got %+v", what, got)
+	}
+	return got
+}
+
 // acked sends a request whose answer is an empty acknowledgement.
 func (w *world) acked(a ask) {
 	w.t.Helper()
@@ -107,15 +121,11 @@ func TestTaskIsMadeOfACallThatTakesLong(t *testing.T) {
 		if !made.CreatedAt.Equal(time.Now()) || made.TTLMs != (24*time.Hour).Milliseconds() || made.PollIntervalMs != 1000 {
 			t.Errorf("got %+v", made)
 		}
-		if got := w.get(made); got.Status != "working" || got.Result != nil || !got.LastUpdatedAt.Equal(made.LastUpdatedAt) {
-			t.Errorf("got %+v", got)
-		}
+		commontest.EqualIn(t, "updated at", made.LastUpdatedAt, w.stands("at once", made, "working").LastUpdatedAt)
 		time.Sleep(time.Minute)
-		got := w.get(made)
-		want := `{"content":[{"type":"text","text":"slow"}],"resultType":"complete"}`
-		if got.Status != "completed" || string(got.Result) != want || got.PollIntervalMs != 6000 {
-			t.Errorf("got %+v", got)
-		}
+		got := w.stands("in the end", made, "completed")
+		commontest.Equal(t, `{"content":[{"type":"text","text":"slow"}],"resultType":"complete"}`, string(got.Result))
+		commontest.EqualIn(t, "to be polled every", 6000, got.PollIntervalMs)
 		if line := w.lastLine(); line.Outcome != "done" || line.Stream != call.Stream || call.Stream == "" {
 			t.Errorf("the poll logged %+v of %+v", line, call)
 		}
@@ -236,25 +246,17 @@ func TestTaskAsksOneAfterTheOther(t *testing.T) {
 			r.end(`{"content":[]}`)
 		})
 		made := w.becomes(taskAsking("asks"))
-		commontest.EqualIn(t, "before it asks", "working", w.get(made).Status)
+		w.stands("before it asks", made, "working")
 		time.Sleep(5 * time.Second)
-		got := w.get(made)
-		if got.Status != "input_required" || len(got.InputRequests) != 2 || string(got.InputRequests["q-1"]) != `{`+elicit+`}` {
-			t.Fatalf("got %+v", got)
-		}
+		got := w.stands("when it asks", made, "input_required", "q-1", "q-2")
+		commontest.Equal(t, `{`+elicit+`}`, string(got.InputRequests["q-1"]))
 		w.acked(made.of("tasks/update", `,"inputResponses":{"q-9":{"extra":1}}`))
 		w.acked(made.of("tasks/update", `,"inputResponses":{"q-2":{"roots":[]}}`))
-		if got = w.get(made); got.Status != "input_required" || len(got.InputRequests) != 1 || got.InputRequests["q-1"] == nil {
-			t.Errorf("after one answer: %+v", got)
-		}
+		w.stands("after one answer", made, "input_required", "q-1")
 		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`,"q-2":{"roots":["late"]}}`))
-		if got = w.get(made); got.Status != "working" || len(got.InputRequests) != 0 {
-			t.Errorf("after both: %+v", got)
-		}
+		w.stands("after both", made, "working")
 		time.Sleep(6 * time.Second)
-		if got = w.get(made); got.Status != "completed" {
-			t.Errorf("in the end: %+v", got)
-		}
+		w.stands("in the end", made, "completed")
 		commontest.Same(t, []string{accept, `{"roots":[]}`}, said)
 		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":{"action":"cancel"}}`))
 	})
@@ -271,11 +273,9 @@ func TestTaskIsMadeBehindTheRoundsOfItsCall(t *testing.T) {
 		a := taskAsking("asks")
 		asked := w.do(a.request()).required(t)
 		made := w.becomes(a.retry(asked, `{"q-1":`+accept+`}`))
-		commontest.EqualIn(t, "what was answered before is asked again", "working", w.get(made).Status)
+		w.stands("with what was answered before", made, "working")
 		time.Sleep(5 * time.Second)
-		if got := w.get(made); got.Status != "input_required" || len(got.InputRequests) != 1 || got.InputRequests["q-2"] == nil {
-			t.Errorf("got %+v", got)
-		}
+		w.stands("when it asks", made, "input_required", "q-2")
 	})
 }
 
@@ -329,9 +329,7 @@ func TestTaskIsCancelled(t *testing.T) {
 		commontest.OK(t, w.store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("tenant", "quiet"), State: storage.Starting, Gen: 2, Rev: 1}))
 		w.acked(made.of("tasks/cancel", ""))
 		w.acked(made.of("tasks/cancel", ""))
-		if got := w.get(made); got.Status != "cancelled" || got.Result != nil || got.Error != nil {
-			t.Errorf("got %+v", got)
-		}
+		w.stands("in the end", made, "cancelled")
 	})
 }
 
@@ -346,11 +344,11 @@ func TestTaskExpires(t *testing.T) {
 		})
 		w.backend.attend = storage.Errorf(storage.NotFound, "nobody owes it an end")
 		made := w.becomes(tasking("slow"))
-		if got := w.get(made); got.Status != "failed" || got.Error == nil || got.StatusMessage == "" {
-			t.Errorf("of which nothing is kept: %+v", got)
+		if got := w.stands("of which nothing is kept", made, "failed"); got.StatusMessage == "" {
+			t.Errorf("got %+v", got)
 		}
 		time.Sleep(time.Duration(made.TTLMs)*time.Millisecond - time.Minute)
-		commontest.EqualIn(t, "before its time is over", "completed", w.get(made).Status)
+		w.stands("before its time is over", made, "completed")
 		time.Sleep(2 * time.Minute)
 		w.do(made.of("tasks/get", "").request()).is(t, "after it", 400, wire.CodeInvalidParams)
 
@@ -358,11 +356,9 @@ func TestTaskExpires(t *testing.T) {
 		w.after("long", 30*time.Hour) // longer than events are kept
 		made = w.becomes(tasking("long"))
 		time.Sleep(25 * time.Hour)
-		if got := w.get(made); got.Status != "working" || got.TTLMs != (48*time.Hour).Milliseconds() {
-			t.Errorf("a long one: %+v", got)
-		}
+		commontest.EqualIn(t, "a long one is kept for", (48 * time.Hour).Milliseconds(), w.stands("a long one", made, "working").TTLMs)
 		time.Sleep(6 * time.Hour)
-		commontest.EqualIn(t, "in the end", "completed", w.get(made).Status)
+		w.stands("a long one in the end", made, "completed")
 	})
 }
 
@@ -379,7 +375,7 @@ func TestTaskTroubleOfTheStoreIsNoUnknownTask(t *testing.T) {
 		w.do(made.of("tasks/get", "").request()).is(t, "a call in trouble", 503, 0)
 		w.backend.attend = nil
 		time.Sleep(time.Minute)
-		commontest.EqualIn(t, "in the end", "completed", w.get(made).Status)
+		w.stands("in the end", made, "completed")
 	})
 }
 
@@ -392,13 +388,11 @@ func TestTaskWhoseBoxIsNotAwakeIsLookedAfter(t *testing.T) {
 			tended++
 			return sessions.Status{Accepted: true, Next: time.Now().Add(time.Second)}, nil
 		}
-		if w.get(made); tended != 0 {
-			t.Errorf("looked after %d times, though its box is awake", tended)
-		}
+		w.get(made)
+		commontest.EqualIn(t, "looked after, though its box is awake", 0, tended)
 		commontest.OK(t, w.store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("tenant", "quiet"), State: storage.Asleep, Gen: 1, Rev: 1}))
-		if w.get(made); tended != 1 {
-			t.Errorf("looked after %d times", tended)
-		}
+		w.get(made)
+		commontest.EqualIn(t, "looked after", 1, tended)
 	})
 }
 
@@ -462,9 +456,7 @@ func TestTaskIsNobodyElses(t *testing.T) {
 		} {
 			w.do(a.request()).is(t, name, 400, wire.CodeInvalidParams)
 		}
-		if raw := strings.Join(w.backend.got, ""); strings.Contains(raw, "notifications/cancelled") {
-			t.Error("somebody else has cancelled it")
-		}
+		commontest.EqualIn(t, "cancels", 0, len(slicesWith(w.backend.got, "notifications/cancelled")))
 	})
 }
 
@@ -476,7 +468,7 @@ func TestTaskUpdateIsRead(t *testing.T) {
 		for _, responses := range []string{``, `,"inputResponses":[]`, `,"inputResponses":{"q-1":7}`, `,"inputResponses":{"q-1":{"action":"maybe"}}`} {
 			w.do(made.of("tasks/update", responses).request()).is(t, responses, 400, wire.CodeInvalidParams)
 		}
-		commontest.Equal(t, "input_required", w.get(made).Status)
+		w.stands("still", made, "input_required", "q-1")
 	})
 }
 
@@ -558,8 +550,6 @@ func TestTaskIsListenedToUntilTheClientGoes(t *testing.T) {
 		if got := listens.gone(); got.took != 20*time.Second || !strings.Contains(got.body, "keep-alive") {
 			t.Errorf("after %s: %s", got.took, got.body)
 		}
-		if raw := strings.Join(w.backend.got, ""); strings.Contains(raw, "notifications/cancelled") {
-			t.Error("who stops listening cancels the task")
-		}
+		commontest.EqualIn(t, "cancels", 0, len(slicesWith(w.backend.got, "notifications/cancelled")))
 	})
 }

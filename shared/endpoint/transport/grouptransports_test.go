@@ -22,6 +22,14 @@ func messages(texts []string) []string {
 	return slices.DeleteFunc(texts, func(text string) bool { return strings.Contains(text, "notifications/dormouse/event") })
 }
 
+// answers asserts that the one answer to a message has a text.
+func (l *link) answers(what, raw, part string) {
+	l.w.t.Helper()
+	if got := l.say(raw); len(got) != 1 || !strings.Contains(got[0], part) {
+		l.w.t.Errorf("%s: got %q, want %q", what, got, part)
+	}
+}
+
 // ofGroup returns the session of the group that a client has.
 func (l *link) ofGroup() storage.ID {
 	l.w.t.Helper()
@@ -38,9 +46,7 @@ func TestGroupOverWebSocketUsesTheOtherConnection(t *testing.T) {
 		l.open()
 		first := l.conn
 		l.query = url.Values{"group": {"all"}, "session": {string(l.ofGroup())}}
-		if status := l.connect(); status != http.StatusOK {
-			t.Fatalf("the second connection was refused with %d", status)
-		}
+		commontest.EqualIn(t, "the second connection", http.StatusOK, l.connect())
 		second := l.conn
 		w.backend.tool("tool1", func(r run) {
 			_ = l.Close(r.ctx, first)
@@ -56,9 +62,7 @@ func TestGroupOverWebSocketUsesTheOtherConnection(t *testing.T) {
 		if err != nil || !slices.Equal(s.Conns, []string{first, second}) {
 			t.Errorf("the connections of the session with the server are %q, %v", s.Conns, err)
 		}
-		if got := l.say(`{"jsonrpc":"2.0","id":2,"method":"tasks/list"}`); len(got) != 1 || !strings.Contains(got[0], `"tasks":[]`) {
-			t.Errorf("the list of tasks is %q", got)
-		}
+		l.answers("the list of tasks", `{"jsonrpc":"2.0","id":2,"method":"tasks/list"}`, `"tasks":[]`)
 	})
 }
 
@@ -85,9 +89,7 @@ func TestGroupOverWebSocketListsInPages(t *testing.T) {
 		}
 		slices.Sort(names)
 		commontest.EqualIn(t, "tools on the pages", 20, len(slices.Compact(names)))
-		if got := l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"what"}}`); len(got) != 1 || !strings.Contains(got[0], "-32602") {
-			t.Errorf("got %q", got)
-		}
+		l.answers("no cursor", `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"what"}}`, "-32602")
 	})
 }
 
@@ -143,22 +145,79 @@ func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
 		for name, l := range map[string]*link{"ticket": byTicket, "header": byHeader} {
 			l.open()
 			commontest.SameIn(t, name, []string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0]))
-			if got := l.say(callOf("s1__tool1")); len(got) != 1 || !strings.Contains(got[0], "there is no tool s1__tool1 here") {
-				t.Errorf("%s: got %q", name, got)
-			}
+			l.answers(name, callOf("s1__tool1"), "there is no tool s1__tool1 here")
 		}
 		commontest.EqualIn(t, "the ticket again", http.StatusUnauthorized, w.link(byTicket.query).connect())
 		narrow("s2")
-		if got := byHeader.say(callOf("s0__tool0")); len(got) != 1 || !strings.Contains(got[0], "there is no tool s0__tool0 here") {
-			t.Errorf("a server that was taken from the key: %q", got)
-		}
-		if got := byHeader.say(callOf("s2__tool2")); len(got) != 1 || !strings.Contains(got[0], `"result"`) {
-			t.Errorf("got %q", got)
-		}
+		byHeader.answers("a server that was taken from the key", callOf("s0__tool0"), "there is no tool s0__tool0 here")
+		byHeader.answers("one that was left", callOf("s2__tool2"), `"result"`)
 		narrow("other")
 		byHeader.say(callOf("s2__tool2"))
 		if !byHeader.isGone(byHeader.conn) {
 			t.Error("the connection is open without a key")
+		}
+	})
+}
+
+// ofMember returns the session that a session of a group has with a server.
+func (c *sseClient) ofMember(server string) storage.ID {
+	return sessions.MemberID(storage.ID(c.session), server)
+}
+
+func slicesWith(texts []string, part string) (out []string) {
+	for _, text := range texts {
+		if strings.Contains(text, part) {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+func TestGroupOverSSEIsOfItsPrincipalOnly(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openSSE("", "").open()
+		for _, body := range []string{callOf("s1__echo"), callOf("nothing"), `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, initialize} {
+			c.post(body, "Authorization", "Bearer eve").is(t, body, http.StatusNotFound, 0)
+		}
+		w.do(request("GET", "/sse?sessionId="+c.session, "", "Accept", "text/event-stream", "Authorization", "Bearer eve")).is(t, "the stream", http.StatusNotFound, 0)
+		commontest.EqualIn(t, "messages on the stream", 1, len(c.messages()))
+		w.silent()
+	})
+}
+
+// If the function of a POST dies between the mark and the session, the next POST opens
+// the session, and the mark costs no more reads.
+func TestGroupOverSSEAMarkWithoutASessionIsForgotten(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		counted := w.count()
+		c := w.openSSE("", "").open()
+		h := sessions.New(w.store, w.backend, sessions.Limits{EventAge: time.Hour})
+		commontest.OK(t, h.Say(t.Context(), storage.ID(c.session), []byte(`{"jsonrpc":"2.0","method":"notifications/dormouse/joined","params":{"server":"s1"}}`)))
+		time.Sleep(time.Minute)
+		counted.Reset()
+		time.Sleep(time.Minute)
+		if got := counted.Counts(); got.Reads > 60 {
+			t.Errorf("a minute of silence costs %+v", got)
+		}
+		c.accepted(callOf("s1__echo"))
+		time.Sleep(time.Second)
+		if got := c.messages(); len(got) != 2 || got[1] != called {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TypeScript's client opens a new stream when its own was cut, and believes that it still has
+// its old session. So it sends no initialize.
+func TestGroupOverSSEServesAClientThatSendsNoInitialize(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openSSE("", "")
+		c.accepted(callOf("s1__tool1"))
+		time.Sleep(time.Second)
+		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`}, c.messages())
+		s, _, err := w.store.Load(t.Context(), c.ofMember("s1"), "")
+		if err != nil || s.Version != "2024-11-05" || !strings.Contains(string(s.Init), "clientInfo") {
+			t.Errorf("the server's session begins with %q %s, %v", s.Version, s.Init, err)
 		}
 	})
 }

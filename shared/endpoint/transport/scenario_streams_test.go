@@ -1,0 +1,283 @@
+package transport_test
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// crowd opens listeners a second apart. The first becomes the primary.
+func (c *client) crowd(n int) []*conn {
+	var crowd []*conn
+	for range n {
+		crowd = append(crowd, c.listen(""))
+		time.Sleep(time.Second)
+	}
+	return crowd
+}
+
+// R-10, R-11, R-15, R-23, C-36, C-41, C-74: until the last of five listeners is closed, each event is sent once, to one of
+// them. When the time of the first is over, its client comes back, and no other listener
+// gets the old events again.
+func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
+		crowd := v.crowd(5)
+		v.push("once")
+		first := crowd[0].end()
+		time.Sleep(first.retry(t))
+		back := v.listen(first.lastID(t))
+		all := first.datas(t)
+		commontest.EqualIn(t, "events of the first", 1, len(all))
+		for i, c := range crowd[1:] {
+			a := c.end()
+			commontest.Contains(t, fmt.Sprint("shadow ", i+1), ": keep-alive\n", a.body)
+			all = append(all, a.datas(t)...)
+		}
+		v.push("and again")
+		all = append(all, back.end().datas(t)...)
+		commontest.SameIn(t, "heard by all together", []string{said("once"), said("and again")}, all)
+	})
+}
+
+// R-12, R-13, R-18, R-25: the primary dies. When its lease is over, the next listener gets
+// the events that the dead one had not reported, and all later events.
+func TestNextListenerReplacesADeadPrimary(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
+		primary := v.listen("")
+		v.push("one")
+		if diff := cmp.Diff([]string{said("one")}, primary.leave().datas(t)); diff != "" {
+			t.Fatal(diff)
+		}
+		v.push("two") // nobody is there
+		var heard []string
+		last := ""
+		for range 5 {
+			a := v.get(last)
+			if heard, last = append(heard, a.datas(t)...), a.lastID(t); len(heard) > 0 {
+				break
+			}
+			time.Sleep(2 * time.Second)
+		}
+		v.push("three")
+		heard = append(heard, v.get(last).datas(t)...)
+		commontest.SameIn(t, "the next one", []string{said("one"), said("two"), said("three")}, heard)
+	})
+}
+
+// C-41, C-44: a fresh listener waits and does not replace a living one. Otherwise two
+// clients of one session would replace each other for ever. As long as both come back
+// as told, one of them gets each event, once.
+func TestListenersOfOneSessionDoNotDriveOutOneAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
+		begun := time.Now()
+		var mu sync.Mutex
+		var heard, want []string
+		follow := func() { // comes back as the server tells it
+			last, opened := "", 0
+			for ; time.Since(begun) < 10*time.Minute; opened++ {
+				a := v.get(last)
+				mu.Lock()
+				heard, last = append(heard, a.datas(t)...), a.lastID(t)
+				mu.Unlock()
+				time.Sleep(a.retry(t))
+			}
+			if opened > 40 {
+				t.Errorf("a listener was opened %d times in ten minutes", opened)
+			}
+		}
+		var listeners sync.WaitGroup
+		listeners.Go(follow)
+		time.Sleep(time.Second)
+		listeners.Go(follow)
+		for i := range 19 {
+			time.Sleep(30 * time.Second)
+			v.push(fmt.Sprint(i))
+			want = append(want, said(fmt.Sprint(i)))
+		}
+		listeners.Wait()
+		commontest.SameIn(t, "heard by both together", want, heard)
+	})
+}
+
+// C-37, C-38: while a client listens, the messages of a call go to the call. The messages
+// that belong to no call go to the listener.
+func TestCallKeepsItsOwnThoughSomebodyListens(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("steps", func(r run) {
+			r.say("of the call")
+			r.outside().say("of nobody")
+			r.end(`{}`)
+		})
+		v := w.visit("pushy")
+		listener := v.listen("")
+		settle()
+		commontest.SameIn(t, "the call", []string{said("of the call"), resultOf(`{}`)}, v.call("steps").datas(t))
+		commontest.SameIn(t, "the listener", []string{said("of nobody")}, listener.seen().datas(t))
+	})
+}
+
+// sentAway checks the end of a response that the server has closed: the cursor again, with
+// the retry that the server set.
+func sentAway(t *testing.T, a *answer, retry time.Duration) {
+	t.Helper()
+	events := a.events(t)
+	last := events[len(events)-1]
+	if !sendsAway(last) || last.Retry != retry || last.ID == events[0].ID {
+		t.Errorf("the response ends with %+v, want a cursor of its own with retry %s", last, retry)
+	}
+}
+
+// R-31: the server closes the stream of a call with a retry of its own. The client comes
+// back for the rest. It gets every event exactly once.
+func TestServerClosesTheStreamOfACall(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		for _, raw := range []string{said("one"), ""} { // with its last event, and behind it
+			w.backend.tool("steps", func(r run) {
+				if raw == "" {
+					r.say("one")
+				}
+				r.pause(raw, 5*time.Second)
+				time.Sleep(20 * time.Second)
+				r.say("two")
+				r.end(`{}`)
+			})
+			v := w.visit("quiet")
+			first := v.call("steps")
+			sentAway(t, first, 5*time.Second)
+			commontest.Same(t, []string{said("one")}, first.datas(t))
+			if first.took > time.Second {
+				t.Errorf("held for %s", first.took)
+			}
+			time.Sleep(first.retry(t))
+			second := v.get(first.lastID(t))
+			commontest.SameIn(t, "afterwards", []string{said("two"), resultOf(`{}`)}, second.datas(t))
+		}
+	})
+}
+
+// R-31: the server closes the standalone stream. The response of the primary ends at
+// once, and those of the standbys soon after. All of them continue when they come back.
+func TestServerClosesTheStandaloneStream(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
+		crowd := v.crowd(4)
+		common := w.outside(storage.ID(v.session))
+		common.say("one")
+		settle()
+		common.pause("", 5*time.Second)
+		if !crowd[0].isOver() {
+			t.Fatal("the primary is held")
+		}
+		primary := crowd[0].end()
+		sentAway(t, primary, 5*time.Second)
+		commontest.SameIn(t, "the primary", []string{said("one")}, primary.datas(t))
+		for i, c := range crowd[1:] {
+			if a := c.end(); len(a.datas(t)) != 0 || a.took > 24*time.Second {
+				t.Errorf("shadow %d was held for %s and heard %v", i+1, a.took, a.datas(t))
+			}
+		}
+		again := v.listen(primary.lastID(t))
+		settle()
+		common.say("two")
+		commontest.SameIn(t, "the primary again", []string{said("two")}, again.seen().datas(t))
+	})
+}
+
+// C-34, C-43: a client comes back while its old connection is still open. Both responses read the log,
+// so each gets every event after its cursor once. The old one ends when the request does.
+func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		proceed := make(chan struct{})
+		w.backend.tool("steps", func(r run) {
+			r.say("one")
+			<-proceed
+			r.say("two")
+			r.end(`{}`)
+		})
+		v := w.visit("quiet")
+		stale := v.calling("steps")
+		resumed := v.listen(stale.seen().lastID(t))
+		if len(resumed.seen().datas(t)) != 0 {
+			t.Fatalf("the new connection began with %s", resumed.seen().body)
+		}
+		close(proceed)
+		commontest.SameIn(t, "the new connection", []string{said("two"), resultOf(`{}`)}, resumed.end().datas(t))
+		commontest.SameIn(t, "the old connection", []string{said("one"), said("two"), resultOf(`{}`)}, stale.end().datas(t))
+		if old, next := stale.seen().took, resumed.seen().took; old > time.Second || next > time.Second {
+			t.Errorf("the call took no time, the connections %s and %s", old, next)
+		}
+	})
+}
+
+// C-12, C-13, R-30: a stream may not exist, not yet or no longer, or may belong to another session. Its
+// response is an event stream that ends at once, so that no client asks in a loop or waits.
+func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		mine, other := w.visit("quiet"), w.visit("quiet")
+		w.backend.tool("steps", func(r run) { r.say("secret"); r.end(`{}`) })
+		id := func(e storage.EventID) string { return e.String() }
+		events := mine.call("steps").events(t)
+		end, err := storage.ParseEventID(events[2].ID)
+		commontest.OK(t, err)
+		w.backend.attend = storage.NotFound // nobody owes these an end
+		for name, a := range map[string]*answer{
+			"another session's": other.get(events[0].ID),
+			"nobody's":          mine.get(id(storage.EventID{Stream: storage.NewStreamID(), Index: 4})),
+			"its own, ended":    mine.get(id(end)),
+		} {
+			if !isPriming(a.events(t)[0]) || len(a.datas(t)) != 0 || a.took != 0 {
+				t.Errorf("%s: held for %s with %s", name, a.took, a.body)
+			}
+		}
+		expired := storage.EventID{Stream: storage.NewStreamID()}
+		batch := storage.Batch{
+			Session: storage.ID(mine.session), Stream: expired.Stream, First: 1, Gen: 1, Seq: 1, Final: true,
+			Events: [][]byte{[]byte(resultOf(`{}`))}, Expires: time.Now().Add(24 * time.Hour),
+		}
+		commontest.OK(t, w.store.Append(t.Context(), batch))
+		commontest.EqualIn(t, "in time", 1, len(mine.get(id(expired)).datas(t)))
+		time.Sleep(25 * time.Hour)
+		if a := mine.get(id(expired)); a.status != http.StatusOK || len(a.datas(t)) != 0 || a.took != 0 {
+			t.Errorf("expired: held for %s with %s", a.took, a.body)
+		}
+	})
+}
+
+// C-32: two POSTs have the same id: of two sessions, or of one session one after the
+// other. Each gets its own response, also when it is resumed later.
+func TestCallsWithTheSameIDKeepTheirOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("mirror", func(r run) {
+			word, _ := wire.String(wire.Lookup([]byte(r.raw), "params", "arguments", "word"))
+			r.say(word)
+			time.Sleep(2 * time.Second) // calls overlap
+			r.end(`{"word":"` + word + `"}`)
+		})
+		mirrored := func(word string) string {
+			return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mirror","arguments":{"word":"` + word + `"}}}`
+		}
+		a, b := w.visit("quiet"), w.visit("quiet")
+		one, two := a.w.begin(a.request("POST", mirrored("a"))), b.w.begin(b.request("POST", mirrored("b")))
+		first, second := one.end(), two.end()
+		third := a.post(mirrored("c"))
+		for word, x := range map[string]struct {
+			v *client
+			a *answer
+		}{"a": {a, first}, "b": {b, second}, "c": {a, third}} {
+			want := []string{said(word), resultOf(`{"word":"` + word + `"}`)}
+			commontest.SameIn(t, word, want, x.a.datas(t))
+			commontest.SameIn(t, word+", taken up", want, x.v.get(x.a.events(t)[0].ID).datas(t))
+		}
+	})
+}
