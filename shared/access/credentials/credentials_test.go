@@ -122,18 +122,6 @@ func TestTheClientHearsThatItsUserHasConnected(t *testing.T) {
 	})
 }
 
-// Lists and the handshake need no secrets: clients show the tools before their user has
-// connected anything.
-func TestListsNeedNothing(t *testing.T) {
-	s := newSite(t, nil)
-	s.recorded()
-	id := s.session("ada", "2025-11-25", `{}`)
-	s.call("ada", id, `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, map[string]string{"MCP-Protocol-Version": "2025-11-25"})
-	if len(s.box.woken) != 1 || s.box.woken[0].Secrets != nil {
-		t.Errorf("got %+v", s.box.woken)
-	}
-}
-
 func TestPageOpenedBySomebodyElseStoresNothing(t *testing.T) {
 	onOne(t, func(t *testing.T, s *site) {
 		s.recorded()

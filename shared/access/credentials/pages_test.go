@@ -65,19 +65,6 @@ func TestAForeignNameIsRefusedOnLoopback(t *testing.T) {
 	commontest.Equal(t, http.StatusForbidden, res.status)
 }
 
-func TestUsersRemoveWhatTheyHaveConnected(t *testing.T) {
-	s := newSite(t, nil)
-	s.connect("ada")
-	b := s.browser()
-	page := b.identified("/issues/connect", "ada")
-	if res := b.open("/connect", with(fields(page.body, "github"), "action", "remove")); res.status != http.StatusOK {
-		t.Fatal(res)
-	}
-	if has := s.values("ada"); has["github"] != "" || has["notes"] == "" {
-		t.Errorf("left: %v", has)
-	}
-}
-
 // signedIn is a SignIn that trusts the cookie "name" of the browser.
 type signedIn struct{}
 

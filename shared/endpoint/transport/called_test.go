@@ -102,17 +102,15 @@ func TestEndOfACallThatOutlivesItsRequestIsTold(t *testing.T) {
 		},
 		"task": func(w *world) { w.becomes(tasking("look")) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
-				w.opts.Outlive = func(work func(context.Context)) { go work(t.Context()) }
-				call(w)
-				begun := w.lastLine()
-				commontest.Equal(t, "open", begun.Outcome)
-				w.backend.running.Wait()
-				synctest.Wait()
-				commontest.Same(t, []observe.Ended{{Stream: storage.StreamID(begun.Stream), Why: "x"}}, w.lastLine().Ended)
-			})
+		in(t, name, modern, func(t *testing.T, w *world) {
+			w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
+			w.opts.Outlive = func(work func(context.Context)) { go work(t.Context()) }
+			call(w)
+			begun := w.lastLine()
+			commontest.Equal(t, "open", begun.Outcome)
+			w.backend.running.Wait()
+			synctest.Wait()
+			commontest.Same(t, []observe.Ended{{Stream: storage.StreamID(begun.Stream), Why: "x"}}, w.lastLine().Ended)
 		})
 	}
 }
@@ -128,24 +126,6 @@ func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
 		}
 		w.backend.running.Wait()
 	})
-}
-
-// The operator reads in the terminal what a client behind the proxy is told, and why a key is no good.
-func TestLogLineOfARefusalSaysWhatToDo(t *testing.T) {
-	const unserved, unknown = "mcp.example.com is not served: start with --public-url https://mcp.example.com", "this API key is unknown; send a valid key"
-	for why, host := range map[string]string{unserved: "mcp.example.com", unknown: "localhost"} {
-		bubble(t, func(t *testing.T, w *world) {
-			w.opts.Auth = principal(func(*http.Request) (string, error) {
-				return "", storage.Errorf(storage.Unauthenticated, unknown).ForOperator()
-			})
-			q := request("POST", "/quiet/mcp", initialize)
-			q.Host = host
-			commontest.Contains(t, "the client is told", why, w.do(q).body)
-			if got := w.lastLine(); got.Why != why || !got.Refused {
-				t.Errorf("logged %s", w.logged)
-			}
-		})
-	}
 }
 
 // A traceparent in the message takes precedence over the header. The log does not repeat

@@ -73,6 +73,9 @@ func TestClientThatTakesJSONOnlyIsAnsweredInJSON(t *testing.T) {
 		})
 	}
 	bubble(t, func(t *testing.T, w *world) {
+		tools(w)
+		call := ask{id: "1", method: "tools/call", params: `"name":"chatty"`, headers: []string{"Accept", wire.MediaJSON}}
+		check(t, "in 2026-07-28", w.do(call.request()))
 		c := w.visit("quiet")
 		w.backend.tool("both", func(r run) {
 			r.say("one")

@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,49 +16,35 @@ import (
 // once and then only call, or call a server for the first time after days.
 func TestASessionOfAGroupLivesAsLongAsItIsUsed(t *testing.T) {
 	const day = 24 * time.Hour
-	for name, say := range map[string]func(w *world) func(body string) int{
-		"Streamable HTTP": func(w *world) func(string) int {
-			c := w.greet("/mcp") // it never says that it is initialized
-			return func(body string) int { return c.post(body).status }
-		},
-		"HTTP+SSE": func(w *world) func(string) int {
-			c := w.openSSE("", "").open()
-			c.gone()
-			return func(body string) int { return c.post(body).status }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			grouped(t, 3, nil, func(t *testing.T, w *world) {
-				post := say(w)
-				for i := range 20 {
-					body := callOf("s0__echo")
-					switch {
-					case i == 0:
-						body = list
-					case i == 6:
-						body = callOf("s1__echo") // its session begins, and goes on longer than that of s0
-					case i > 6 && i%3 == 0:
-						body = `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"dormouse://s1/file:///a"}}`
-					case i > 6:
-						body = callOf("s1__echo")
-					}
-					if status := post(body); status >= http.StatusBadRequest {
-						t.Fatalf("%s: day %d: %d", name, i, status)
-					}
-					time.Sleep(day)
-				}
-				for i := range 10 {
-					if status := post(list); status >= http.StatusBadRequest {
-						t.Fatalf("%s: a list, %d days later: %d", name, i, status)
-					}
-					time.Sleep(day)
-				}
-				if status := post(callOf("s2__echo")); status >= http.StatusBadRequest {
-					t.Errorf("%s: a call of another server: %d", name, status)
-				}
-			})
-		})
-	}
+	grouped(t, 3, nil, func(t *testing.T, w *world) {
+		c := w.greet("/mcp") // it never says that it is initialized
+		post := func(when, body string) {
+			t.Helper()
+			if a := c.post(body); a.status >= http.StatusBadRequest {
+				t.Fatalf("%s: %d %s", when, a.status, a.body)
+			}
+		}
+		for i := range 20 {
+			body := callOf("s0__echo")
+			switch {
+			case i == 0:
+				body = list
+			case i == 6:
+				body = callOf("s1__echo") // its session begins, and goes on longer than that of s0
+			case i > 6 && i%3 == 0:
+				body = `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"dormouse://s1/file:///a"}}`
+			case i > 6:
+				body = callOf("s1__echo")
+			}
+			post(fmt.Sprint("day ", i), body)
+			time.Sleep(day)
+		}
+		for i := range 10 {
+			post(fmt.Sprintf("a list, %d days later", i), list)
+			time.Sleep(day)
+		}
+		post("a call of another server", callOf("s2__echo"))
+	})
 }
 
 // A group's session that its client or an operator has ended is over at every member.

@@ -206,18 +206,3 @@ func TestGroupOverSSEAMarkWithoutASessionIsForgotten(t *testing.T) {
 		}
 	})
 }
-
-// TypeScript's client opens a new stream when its own was cut, and believes that it still has
-// its old session. So it sends no initialize.
-func TestGroupOverSSEServesAClientThatSendsNoInitialize(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		c := w.openSSE("", "")
-		c.accepted(callOf("s1__tool1"))
-		time.Sleep(time.Second)
-		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`}, c.messages())
-		s, _, err := w.store.Load(t.Context(), c.ofMember("s1"), "")
-		if err != nil || s.Version != "2024-11-05" || !strings.Contains(string(s.Init), "clientInfo") {
-			t.Errorf("the server's session begins with %q %s, %v", s.Version, s.Init, err)
-		}
-	})
-}

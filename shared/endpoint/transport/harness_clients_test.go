@@ -427,10 +427,8 @@ func parties(t *testing.T, server string, play func(t *testing.T, w *world, p pa
 
 func everyParty(t *testing.T, play func(t *testing.T, w *world, open func(server string, headers ...string) party)) {
 	for _, over := range slices.Sorted(maps.Keys(transports)) {
-		t.Run(over, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				play(t, w, func(server string, headers ...string) party { return transports[over](w, server, headers...) })
-			})
+		in(t, over, bubble, func(t *testing.T, w *world) {
+			play(t, w, func(server string, headers ...string) party { return transports[over](w, server, headers...) })
 		})
 	}
 }

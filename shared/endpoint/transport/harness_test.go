@@ -53,6 +53,11 @@ func bubble(t *testing.T, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newWorld(t)) })
 }
 
+// in runs a test of a name in a world: [bubble], or [modern].
+func in(t *testing.T, name string, world func(*testing.T, func(*testing.T, *world)), test func(t *testing.T, w *world)) {
+	t.Run(name, func(t *testing.T) { world(t, test) })
+}
+
 func newWorld(t *testing.T) *world {
 	store := storagetest.NewMemory()
 	w := &world{t: t, store: store, served: store, api: newAPI(), logged: &bytes.Buffer{}, calls: map[string]int{}}

@@ -180,28 +180,26 @@ func TestModernLogLevelIsSetOnceAndOnlyWhenWanted(t *testing.T) {
 // the first byte of the response, and after it.
 func TestModernClientThatGoesHasCancelled(t *testing.T) {
 	for name, sent := range map[string]bool{"before anything was sent": false, "in the stream": true} {
-		t.Run(name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				begun := make(chan string, 1)
-				w.backend.tool("slow", func(r run) {
-					if sent {
-						r.append(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}`, false)
-					}
-					begun <- string(r.requests[0])
-				})
-				call := toolCall("slow")
-				call.meta = `,"progressToken":"p"`
-				done := w.begin(call.request())
-				id := <-begun
-				synctest.Wait()
-				if got := done.gone(); strings.Contains(got.body, "notifications/progress") != sent || !sent && got.body != "" {
-					t.Fatalf("the client has %d %q of a stream", got.status, got.body)
+		in(t, name, modern, func(t *testing.T, w *world) {
+			begun := make(chan string, 1)
+			w.backend.tool("slow", func(r run) {
+				if sent {
+					r.append(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}`, false)
 				}
-				want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id
-				if got := w.backend.got[len(w.backend.got)-1]; !strings.HasPrefix(got, want) {
-					t.Errorf("got %s, want %s…", got, want)
-				}
+				begun <- string(r.requests[0])
 			})
+			call := toolCall("slow")
+			call.meta = `,"progressToken":"p"`
+			done := w.begin(call.request())
+			id := <-begun
+			synctest.Wait()
+			if got := done.gone(); strings.Contains(got.body, "notifications/progress") != sent || !sent && got.body != "" {
+				t.Fatalf("the client has %d %q of a stream", got.status, got.body)
+			}
+			want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id
+			if got := w.backend.got[len(w.backend.got)-1]; !strings.HasPrefix(got, want) {
+				t.Errorf("got %s, want %s…", got, want)
+			}
 		})
 	}
 }

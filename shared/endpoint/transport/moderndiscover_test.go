@@ -40,25 +40,23 @@ func TestModernDiscoverWithoutARecordStartsTheServer(t *testing.T) {
 		"later":      {time.Minute, started, 5 * time.Second, []string{`"ttlMs":0`, `"prompts":{`, `"supportedVersions":["2026-07-28","2025-11-25"`}},
 		"not at all": {0, `"error":{"code":-32603,"message":"exit 1","data":{"phase":"mcp_init"}}`, 0, []string{`"phase":"mcp_init"`}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("initialize", func(r run) {
-					time.Sleep(tt.start)
-					r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,`+tt.end+`}`, true)
-				})
-				got := w.do(ask{method: "server/discover"}.request())
-				got.is(t, name, 200, 0)
-				if got.took < tt.took || got.took > tt.took+time.Second {
-					t.Errorf("it took %s, want %s", got.took, tt.took)
-				}
-				for _, part := range tt.says {
-					commontest.Contains(t, "the answer", part, got.body)
-				}
-				time.Sleep(time.Minute) // the start goes on
-				commontest.EqualIn(t, "messages to the server", 1, len(w.backend.got))
-				init := `"params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},"clientInfo":{"name":"t","version":"1"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}`
-				commontest.Contains(t, "the server got", init, w.backend.got[0])
+		in(t, name, modern, func(t *testing.T, w *world) {
+			w.backend.tool("initialize", func(r run) {
+				time.Sleep(tt.start)
+				r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,`+tt.end+`}`, true)
 			})
+			got := w.do(ask{method: "server/discover"}.request())
+			got.is(t, name, 200, 0)
+			if got.took < tt.took || got.took > tt.took+time.Second {
+				t.Errorf("it took %s, want %s", got.took, tt.took)
+			}
+			for _, part := range tt.says {
+				commontest.Contains(t, "the answer", part, got.body)
+			}
+			time.Sleep(time.Minute) // the start goes on
+			commontest.EqualIn(t, "messages to the server", 1, len(w.backend.got))
+			init := `"params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},"clientInfo":{"name":"t","version":"1"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}`
+			commontest.Contains(t, "the server got", init, w.backend.got[0])
 		})
 	}
 }

@@ -63,18 +63,16 @@ func TestModernLadder(t *testing.T) {
 		{"an answer", ok, func(r *http.Request) { setBody(r, `{"jsonrpc":"2.0","id":1,"result":{}}`) }, 400, wire.CodeInvalidRequest},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				r := tt.ask.request()
-				if tt.change != nil {
-					tt.change(r)
-				}
-				got := w.do(r)
-				got.is(t, tt.name, tt.status, tt.code)
-				readable(t, got)
-				commontest.EqualIn(t, "supported versions", tt.code == wire.CodeUnsupportedVersion, wire.Lookup([]byte(got.body), "error", "data", "supported") != nil)
-				w.silent()
-			})
+		in(t, tt.name, modern, func(t *testing.T, w *world) {
+			r := tt.ask.request()
+			if tt.change != nil {
+				tt.change(r)
+			}
+			got := w.do(r)
+			got.is(t, tt.name, tt.status, tt.code)
+			readable(t, got)
+			commontest.EqualIn(t, "supported versions", tt.code == wire.CodeUnsupportedVersion, wire.Lookup([]byte(got.body), "error", "data", "supported") != nil)
+			w.silent()
 		})
 	}
 }

@@ -189,17 +189,15 @@ func TestModernStateIsWorthNothing(t *testing.T) {
 		"with an answer that is none":  func(_ *ask, _ *rounds, answer *string) { *answer = `7` },
 		"with an answer of no meaning": func(_ *ask, _ *rounds, answer *string) { *answer = `{"action":"perhaps"}` },
 	} {
-		t.Run(name, func(t *testing.T) {
-			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
-				asked := w.do(asking("asks").request()).required(t)
-				before, a, answer := len(w.backend.got), asking("asks"), accept
-				change(&a, &asked, &answer)
-				w.do(a.retry(asked, `{"q-1":`+answer+`}`).request()).is(t, name, 400, wire.CodeInvalidParams)
-				if len(w.backend.got) != before || len(w.backend.answers) > 0 {
-					t.Errorf("the server got %s %s", w.backend.got[before:], w.backend.answers)
-				}
-			})
+		in(t, name, modern, func(t *testing.T, w *world) {
+			w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
+			asked := w.do(asking("asks").request()).required(t)
+			before, a, answer := len(w.backend.got), asking("asks"), accept
+			change(&a, &asked, &answer)
+			w.do(a.retry(asked, `{"q-1":`+answer+`}`).request()).is(t, name, 400, wire.CodeInvalidParams)
+			if len(w.backend.got) != before || len(w.backend.answers) > 0 {
+				t.Errorf("the server got %s %s", w.backend.got[before:], w.backend.answers)
+			}
 		})
 	}
 }

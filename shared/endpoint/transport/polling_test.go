@@ -44,18 +44,16 @@ func TestP3PollInTroubleIsToldALongerRetry(t *testing.T) {
 		"defect": func(w *world) { w.backend.attend = storage.Errorf(storage.Internal, "no") },
 	}
 	for name, breaks := range faults {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				c, last := hang(w)
-				breaks(w)
-				a := c.get(last)
-				toldToWait(t, a)
-				was, _ := storage.ParseEventID(last)
-				is, _ := storage.ParseEventID(a.lastID(t))
-				if is.Nonce = was.Nonce; is != was || a.lastID(t) == last {
-					t.Errorf("the client had %s and was given %s", last, a.lastID(t))
-				}
-			})
+		in(t, name, bubble, func(t *testing.T, w *world) {
+			c, last := hang(w)
+			breaks(w)
+			a := c.get(last)
+			toldToWait(t, a)
+			was, _ := storage.ParseEventID(last)
+			is, _ := storage.ParseEventID(a.lastID(t))
+			if is.Nonce = was.Nonce; is != was || a.lastID(t) == last {
+				t.Errorf("the client had %s and was given %s", last, a.lastID(t))
+			}
 		})
 	}
 }

@@ -29,24 +29,22 @@ func TestFormOfAResponse(t *testing.T) {
 		"after the window":  {0, 3 * time.Second, nil, 1100 * time.Millisecond},
 		"with a message":    {100 * time.Millisecond, 100 * time.Millisecond, []string{said(long)}, 100 * time.Millisecond},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				w.backend.tool("any", func(r run) {
-					if time.Sleep(tt.before); tt.says != nil {
-						r.say(long)
-					}
-					time.Sleep(tt.after)
-					r.end(`{}`)
-				})
-				a := w.visit("quiet").call("any")
-				if tt.began > 0 {
-					commontest.Same(t, append(tt.says, resultOf(`{}`)), a.datas(t))
-					commontest.EqualIn(t, "it began after", tt.began, a.flush[0].at)
-				} else {
-					commontest.Equal(t, resultOf(`{}`), a.body)
+		in(t, name, bubble, func(t *testing.T, w *world) {
+			w.backend.tool("any", func(r run) {
+				if time.Sleep(tt.before); tt.says != nil {
+					r.say(long)
 				}
-				commontest.EqualIn(t, "it took", tt.before+tt.after, a.took)
+				time.Sleep(tt.after)
+				r.end(`{}`)
 			})
+			a := w.visit("quiet").call("any")
+			if tt.began > 0 {
+				commontest.Same(t, append(tt.says, resultOf(`{}`)), a.datas(t))
+				commontest.EqualIn(t, "it began after", tt.began, a.flush[0].at)
+			} else {
+				commontest.Equal(t, resultOf(`{}`), a.body)
+			}
+			commontest.EqualIn(t, "it took", tt.before+tt.after, a.took)
 		})
 	}
 }

@@ -13,15 +13,13 @@ import (
 func outage(t *testing.T, methods []string, play func(t *testing.T, w *world, fail func())) {
 	for _, method := range methods {
 		for _, how := range []string{"lost", "unanswered"} {
-			t.Run(method+" "+how, func(t *testing.T) {
-				bubble(t, func(t *testing.T, w *world) {
-					play(t, w, func() {
-						if how == "lost" {
-							w.down(method)
-						} else {
-							w.deaf(method)
-						}
-					})
+			in(t, method+" "+how, bubble, func(t *testing.T, w *world) {
+				play(t, w, func() {
+					if how == "lost" {
+						w.down(method)
+					} else {
+						w.deaf(method)
+					}
 				})
 			})
 		}

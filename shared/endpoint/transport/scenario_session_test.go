@@ -138,22 +138,20 @@ func TestVersionOfASessionIsWhatItsInitializeSays(t *testing.T) {
 		"the same":                    {"2025-11-25", "2025-11-25"},
 		"no header":                   {"", "2025-11-25"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				w.backend.tool(wire.MethodInitialize, func(r run) {
-					r.end(`{"protocolVersion":` + string(wire.Lookup([]byte(r.raw), "params", "protocolVersion")) + `,"capabilities":{}}`)
-				})
-				body := strings.Replace(initialize, "2025-11-25", tt.message, 1)
-				a := w.do(request("POST", "/quiet/mcp", body, versionIs, tt.header))
-				if got, _ := wire.String(wire.Lookup(a.result(t), "protocolVersion")); got != tt.message {
-					t.Errorf("the session has version %q", got)
-				}
-				commontest.EqualIn(t, "the server got", body, string(w.backend.delivered[0].Raw))
-				v := w.at("/quiet/mcp", a.header.Get(sessionIs))
-				v.version = tt.message
-				v.post(initialized)
-				v.call("x").is(t, "a call", http.StatusOK, 0)
+		in(t, name, bubble, func(t *testing.T, w *world) {
+			w.backend.tool(wire.MethodInitialize, func(r run) {
+				r.end(`{"protocolVersion":` + string(wire.Lookup([]byte(r.raw), "params", "protocolVersion")) + `,"capabilities":{}}`)
 			})
+			body := strings.Replace(initialize, "2025-11-25", tt.message, 1)
+			a := w.do(request("POST", "/quiet/mcp", body, versionIs, tt.header))
+			if got, _ := wire.String(wire.Lookup(a.result(t), "protocolVersion")); got != tt.message {
+				t.Errorf("the session has version %q", got)
+			}
+			commontest.EqualIn(t, "the server got", body, string(w.backend.delivered[0].Raw))
+			v := w.at("/quiet/mcp", a.header.Get(sessionIs))
+			v.version = tt.message
+			v.post(initialized)
+			v.call("x").is(t, "a call", http.StatusOK, 0)
 		})
 	}
 }

@@ -58,25 +58,23 @@ func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
 		{"with an event to come", nil, func(id string) string { return "99." + id + "/out" }, nil},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				w.backend.tool("slow", func(r run) { r.say("here"); time.Sleep(time.Minute); r.say("away"); r.end(`{"content":[]}`) })
-				c := w.openSSE("quiet", "").open()
-				c.accepted(callOf("slow"))
-				commontest.Same(t, []string{greeting, said("here")}, c.messages())
-				time.Sleep(2 * time.Minute)
-				query, header := "", ""
-				if tt.query != nil {
-					query = tt.query(c.session)
-				} else {
-					header = tt.header(c.session)
-				}
-				back := w.openSSE("quiet", query, "Last-Event-ID", header)
-				if back.session != c.session {
-					t.Fatal("a new session was opened")
-				}
-				commontest.Same(t, tt.messages, back.messages())
-			})
+		in(t, tt.name, bubble, func(t *testing.T, w *world) {
+			w.backend.tool("slow", func(r run) { r.say("here"); time.Sleep(time.Minute); r.say("away"); r.end(`{"content":[]}`) })
+			c := w.openSSE("quiet", "").open()
+			c.accepted(callOf("slow"))
+			commontest.Same(t, []string{greeting, said("here")}, c.messages())
+			time.Sleep(2 * time.Minute)
+			query, header := "", ""
+			if tt.query != nil {
+				query = tt.query(c.session)
+			} else {
+				header = tt.header(c.session)
+			}
+			back := w.openSSE("quiet", query, "Last-Event-ID", header)
+			if back.session != c.session {
+				t.Fatal("a new session was opened")
+			}
+			commontest.Same(t, tt.messages, back.messages())
 		})
 	}
 }
