@@ -48,10 +48,10 @@ func drain(ctx context.Context, m *machine) {
 	}
 }
 
-// awaitCalls waits until no call is in flight, but not beyond the time until or the end of ctx. It
-// is for calls of remote and native servers: they have no box that would wait for them.
-func awaitCalls(ctx context.Context, m *machine, until time.Time) {
-	ctx, cancel := context.WithDeadline(ctx, until)
+// awaitCalls waits until no call is in flight, but not beyond the deadline or the end of ctx. It is
+// for calls of remote and native servers: they have no box that would wait for them.
+func awaitCalls(ctx context.Context, m *machine, deadline time.Time) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for inFlight(ctx, m) && !m.upkeep.storesNothing() && storage.Rest(ctx, 50*time.Millisecond) == nil {
 	}

@@ -68,14 +68,14 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 }
 
 // withHome returns env with a HOME that this user can write to. If HOME in env is not such a
-// folder, withHome creates the folder own and uses that. Services of systemd and users in
+// folder, withHome creates the folder fallback and uses it. Services of systemd and users in
 // containers often have no home, and npm does not start without one.
-func withHome(env map[string]string, own string) (map[string]string, error) {
+func withHome(env map[string]string, fallback string) (map[string]string, error) {
 	if home := env["HOME"]; home != "" && unix.Access(home, unix.W_OK) == nil {
 		return env, nil
 	}
-	env["HOME"] = own
-	return env, os.MkdirAll(own, 0o700)
+	env["HOME"] = fallback
+	return env, os.MkdirAll(fallback, 0o700)
 }
 
 const cacheEnv = "DORMOUSE_CACHE"

@@ -38,7 +38,8 @@ type Functions interface {
 	// Records returns the store without a meter, so that nobody is billed for what Run reads for
 	// itself.
 	Records() storage.Store
-	// Operators returns the options of the API for operators. This package also calls their functions.
+	// Operators returns the options of the API for operators. This package itself also calls some
+	// of the functions in them, such as Halt.
 	Operators() api.Options
 	Close(context.Context) error
 }

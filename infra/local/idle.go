@@ -70,9 +70,9 @@ func (u *use) calls() int {
 	return u.posts
 }
 
-// idleSince returns when a request last began or ended. ok is false while there is a request or a
-// connection.
-func (u *use) idleSince() (time.Time, bool) {
+// idleSince returns the time at which a request last began or ended. ok is false while there is a
+// request or a connection.
+func (u *use) idleSince() (since time.Time, ok bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.last, u.requests == 0 && u.connections == 0

@@ -27,8 +27,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
-// machine is the state of one [Run]. newMachine sets the fields from cfg to reports. The steps of
-// start set the others in order.
+// machine is the state of one [Run]. newMachine sets the fields before stopping. The steps of the
+// method start set the others in order.
 type machine struct {
 	cfg     Config
 	environ environ
@@ -87,8 +87,8 @@ const schedulesFolder = "schedules"
 // snapshots returns the folder in which boxes save their workspaces.
 func (m *machine) snapshots() string { return m.folder.File("snapshots") }
 
-// serveUnix serves a handler on a unix socket of the data folder until the machine stops. u is as
-// in serve.
+// serveUnix serves a handler on a unix socket of the data folder until the machine stops. Unless u is
+// nil, u counts the requests and connections.
 func (m *machine) serveUnix(name string, h http.Handler, u *use) error {
 	s := unixSocket{name, h, u}
 	m.upkeep.unix = append(m.upkeep.unix, s)

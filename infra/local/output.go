@@ -69,10 +69,10 @@ type keptLog struct {
 	size         int64
 }
 
-// keptLogs selects logs by of: all if it is "", those of the server with this name, or those of the
-// sessions whose ids begin with it. The logs are in the order in which their processes were
-// started.
-func keptLogs(folder, of string) ([]keptLog, error) {
+// keptLogs returns the logs of the server called wanted. If there is none, it returns the logs of the
+// sessions whose ids begin with wanted. If wanted is "", it returns all logs. They are in the order in
+// which their processes were started.
+func keptLogs(folder, wanted string) ([]keptLog, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*", "*.log"))
 	if err != nil {
 		return nil, err
@@ -87,9 +87,9 @@ func keptLogs(folder, of string) ([]keptLog, error) {
 			all = append(all, keptLog{filepath.Base(filepath.Dir(path)), path, process, sessions, time.Unix(0, began).UTC(), info.ModTime(), info.Size()})
 		}
 	}
-	match := func(k keptLog) bool { return of == "" || k.server == of }
+	match := func(k keptLog) bool { return wanted == "" || k.server == wanted }
 	if !slices.ContainsFunc(all, match) {
-		match = func(k keptLog) bool { return k.is(of) }
+		match = func(k keptLog) bool { return k.is(wanted) }
 	}
 	all = slices.DeleteFunc(all, func(k keptLog) bool { return !match(k) })
 	slices.SortFunc(all, func(a, b keptLog) int { return cmp.Or(a.began.Compare(b.began), cmp.Compare(a.path, b.path)) })

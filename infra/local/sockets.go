@@ -14,7 +14,8 @@ const socketsOnly = "this address has WebSockets only, at /" + socketStage + "?s
 
 // openSockets creates the two WebSocket APIs. The one for runners is served on a unix socket; a
 // runner authenticates with a token that this process has encrypted. The API for clients answers
-// requests for other paths with the text elsewhere, or as API Gateway does if elsewhere is "".
+// requests for other paths with the text in elsewhere. If elsewhere is "", it answers them as API
+// Gateway does.
 func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Limits, elsewhere string) {
 	open := func(name, stage, elsewhere string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{

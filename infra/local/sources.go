@@ -107,11 +107,11 @@ func placesOf(m *machine, server, process string) []string {
 // maxWords is how many bytes at the end of a process's output are searched.
 const maxWords = 16 << 10
 
-// places returns the source lines of a server that words, the output of a process, names. If there
-// are more than mostPlaces, it returns the last ones.
-func places(s serversfile.Server, words string) (all []string) {
+// places returns the source lines of a server that the output of its process names. If there are more
+// than mostPlaces, it returns the last ones.
+func places(s serversfile.Server, output string) (all []string) {
 	folder := s.Folder()
-	for line := range strings.Lines(words) {
+	for line := range strings.Lines(output) {
 		for _, at := range place.FindAllStringSubmatch(line, -1) {
 			file, number := ownFile(s, folder, strings.TrimPrefix(cmp.Or(at[1], at[3]), "file://")), cmp.Or(at[2], at[4])
 			if file == "" {

@@ -66,12 +66,11 @@ func LookAtStore(ctx context.Context, name string) (made bool, err error) {
 }
 
 // OpenStore opens a store by its name. For a DynamoDB table it reads the credentials and the
-// region with getenv. of has the options of an SQLite file, except for Age, which comes from
-// limits.
-func OpenStore(name string, getenv func(string) string, limits sessions.Limits, of sqlitestore.Options) (storage.Store, error) {
+// region with getenv. options are for an SQLite file; limits replaces their Age.
+func OpenStore(name string, getenv func(string) string, limits sessions.Limits, options sqlitestore.Options) (storage.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
-		of.Age = limits.EventAge
-		s, err := sqlitestore.Open(path, of)
+		options.Age = limits.EventAge
+		s, err := sqlitestore.Open(path, options)
 		if err != nil {
 			return nil, err // a nil *Store in the interface would not equal nil
 		}

@@ -40,7 +40,7 @@ func newVisits() *visits {
 }
 
 // limit passes requests on to next. It answers those above the limit with 429, in the form of an
-// OAuth error (RFC 6749, §5.2), and calls refused for them.
+// OAuth error (RFC 6749, §5.2), and calls the function refused for each.
 func (v *visits) limit(next http.Handler, refused func(r *http.Request, status int, refusal string, err error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v.limiter(r.RemoteAddr).Allow() {

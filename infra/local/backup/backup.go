@@ -124,11 +124,11 @@ func (a *archive) database(name, path, part string) error {
 }
 
 // folder adds the content of a folder. During the backup, a server may replace a file or folder by
-// a link to a file that the server itself may not read. So folder opens everything relative to the
-// handle at, and uses what it has opened only if that still has its name and is not a link.
-// Otherwise folder treats the entry as deleted.
-func (a *archive) folder(at *os.Root, under string) error {
-	list, err := at.Open(".")
+// a link to a file that the server itself may not read. So folder opens everything through root, and
+// uses what it has opened only if that still has its name and is not a link. Otherwise folder treats
+// the entry as deleted.
+func (a *archive) folder(root *os.Root, under string) error {
+	list, err := root.Open(".")
 	if err != nil {
 		return a.lacks(under, err)
 	}
@@ -144,9 +144,9 @@ func (a *archive) folder(at *os.Root, under string) error {
 			return a.ctx.Err()
 		case under == "" && (isLeft(name) || isDatabase(name)), strings.HasSuffix(name, ".new"), strings.Contains(name, ".damaged-"), snapshot.IsImage(name):
 		case e.IsDir():
-			err = a.enter(at, e.Name(), name)
+			err = a.enter(root, e.Name(), name)
 		case e.Type().IsRegular():
-			err = a.file(at, e.Name(), name)
+			err = a.file(root, e.Name(), name)
 		}
 		if err != nil {
 			return err
@@ -156,17 +156,17 @@ func (a *archive) folder(at *os.Root, under string) error {
 }
 
 // enter adds a folder and its content.
-func (a *archive) enter(at *os.Root, base, name string) error {
-	below, err := at.OpenRoot(base)
+func (a *archive) enter(root *os.Root, base, name string) error {
+	below, err := root.OpenRoot(base)
 	if err != nil {
-		if now, gone := at.Lstat(base); gone != nil || !now.IsDir() {
+		if now, gone := root.Lstat(base); gone != nil || !now.IsDir() {
 			return nil //nolint:nilerr // another program has removed or replaced the folder
 		}
 		return a.lacks(name, err)
 	}
 	defer func() { _ = below.Close() }()
 	info, err := below.Stat(".")
-	if err != nil || !isStill(at, base, info) {
+	if err != nil || !isStill(root, base, info) {
 		return a.lacks(name, err)
 	}
 	head := headOf(name+"/", info)
@@ -178,26 +178,26 @@ func (a *archive) enter(at *os.Root, base, name string) error {
 }
 
 // file adds a file. It opens the file without blocking, in case it was replaced by a pipe.
-func (a *archive) file(at *os.Root, base, name string) error {
-	f, err := at.OpenFile(base, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+func (a *archive) file(root *os.Root, base, name string) error {
+	f, err := root.OpenFile(base, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		if now, gone := at.Lstat(base); gone != nil || !now.Mode().IsRegular() {
+		if now, gone := root.Lstat(base); gone != nil || !now.Mode().IsRegular() {
 			return nil //nolint:nilerr // another program has removed or replaced the file
 		}
 		return a.lacks(name, err)
 	}
 	defer func() { _ = f.Close() }() // nothing was written to it
 	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() || !isStill(at, base, info) {
+	if err != nil || !info.Mode().IsRegular() || !isStill(root, base, info) {
 		return a.lacks(name, err)
 	}
 	return a.content(headOf(name, info), f)
 }
 
-// isStill reports whether the opened file or folder still has this name in at. A link with this
-// name does not count.
-func isStill(at *os.Root, base string, opened fs.FileInfo) bool {
-	now, err := at.Lstat(base)
+// isStill reports whether the opened file or folder still has the name base in root. A link with
+// this name does not count.
+func isStill(root *os.Root, base string, opened fs.FileInfo) bool {
+	now, err := root.Lstat(base)
 	return err == nil && os.SameFile(now, opened)
 }
 

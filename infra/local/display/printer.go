@@ -17,8 +17,8 @@ type printer struct {
 	opts Options
 	out  bytes.Buffer
 
-	// Widths of columns. The list of servers at the start sets name. The others grow with the
-	// principals' names and the tools' names in calls.
+	// Widths of columns. The width name is set once, by the list of servers at the start. The
+	// widths who and tool grow with the names of principals and tools in calls.
 	name, who, tool int
 }
 

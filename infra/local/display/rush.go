@@ -47,8 +47,8 @@ func (r *rush) admit(e journal.Event) bool {
 	return false
 }
 
-// due returns when the line about the calls left out must be printed. It returns the zero time if
-// there are none.
+// due returns the time at which the line about the calls left out must be printed. The time is zero
+// if no call was left out.
 func (r *rush) due() time.Time {
 	if r.more == 0 {
 		return time.Time{}

@@ -256,9 +256,9 @@ func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error)
 	return page, err
 }
 
-// each saves the history, so that the file has everything, and calls use for every row of a query.
-// If saving fails, as on a full disk, each reads what the file has; [History.Keep] reports the
-// error. Before Open there are no rows.
+// each first saves the history, so that the file has everything. Then it runs a query, and calls the
+// function use for every row. If saving fails, as on a full disk, each reads what the file has;
+// [History.Keep] reports the error. Before Open there are no rows.
 func (h *History) each(ctx context.Context, query string, args []any, use func(scan func(...any) error) error) error {
 	_ = h.save()
 	h.mu.Lock()
@@ -390,7 +390,8 @@ func callsOf(q api.PeopleQuery) (w where) {
 	return w
 }
 
-// Busy returns when calls were executed; see [api.History]. The code of an error is Unavailable.
+// Busy returns the begin and the end of each call that q selects, sorted by tenant, server and begin.
+// The code of an error is Unavailable.
 func (h *History) Busy(ctx context.Context, q api.PeopleQuery) (all []api.Busy, err error) {
 	w := callsOf(q)
 	err = h.each(ctx, `SELECT tenant, server, at - CAST(ms AS INTEGER) AS begun, at FROM calls`+w.String()+` ORDER BY tenant, server, begun`, w.args, func(scan func(...any) error) error {

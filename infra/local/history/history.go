@@ -45,7 +45,7 @@ type History struct {
 	counts map[minute]counts // counts that are not saved yet
 	totals map[labels]counts // counts since the program has started
 	turned map[refusal]int64 // number of refused requests since the program has started
-	series map[string]int    // how many combinations of labels with a tool totals has, by tenant
+	series map[string]int    // number of keys in totals that have a tool, by tenant
 	file   *file             // nil before Open
 }
 
@@ -82,10 +82,9 @@ func (c counts) plus(o counts) counts {
 	return c
 }
 
-// New returns a history that keeps the newest calls, as many as calls says. Until Open it is in
-// memory only.
-func New(calls int) *History {
-	return &History{kept: calls, full: make(chan struct{}, 1), counts: map[minute]counts{}, totals: map[labels]counts{}, series: map[string]int{}, turned: map[refusal]int64{}}
+// New returns a history that keeps the newest calls, up to limit. Until Open it is in memory only.
+func New(limit int) *History {
+	return &History{kept: limit, full: make(chan struct{}, 1), counts: map[minute]counts{}, totals: map[labels]counts{}, series: map[string]int{}, turned: map[refusal]int64{}}
 }
 
 // maxUnsaved is how many unsaved calls make Keep save at once. It is also how many calls are kept

@@ -23,7 +23,7 @@ type Lines struct {
 	mu      sync.Mutex
 	callers map[string]caller          // by session
 	starts  map[string]*start          // by server and process
-	open    map[storage.StreamID]Event // calls whose end another event will report, by the stream of their response; see later
+	open    map[storage.StreamID]Event // calls whose end another event will report, by the stream of their response
 	work    map[string]time.Time       // when a request to each server was last seen, by server; see Asleep
 	refused map[string]time.Time       // time of the last event of kind Refused, by caller and reason
 }
@@ -219,20 +219,19 @@ func event(kind string, of *observe.Event) Event {
 	return e
 }
 
-// repeated reports whether a refusal should only be counted. of is its caller and its reason.
-// repeated returns true if the last minute had a refusal with the same caller and reason, or too
-// many refusals in all.
-func (l *Lines) repeated(of string) bool {
+// repeated reports whether a refusal should only be counted. That is so if the last minute had a
+// refusal with the same caller and reason, or too many refusals in all. key has caller and reason.
+func (l *Lines) repeated(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.refused[of]) < time.Minute {
+	if time.Since(l.refused[key]) < time.Minute {
 		return true
 	}
 	maps.DeleteFunc(l.refused, func(_ string, at time.Time) bool { return time.Since(at) >= time.Minute })
 	if len(l.refused) >= maxReasons {
 		return true // a caller that invents names must not fill the screen
 	}
-	l.refused[of] = time.Now()
+	l.refused[key] = time.Now()
 	return false
 }
 

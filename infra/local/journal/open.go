@@ -44,8 +44,8 @@ func (l *Lines) Open() (n int) {
 	return n
 }
 
-// ended takes the end of a call that was or will be passed to later. If the end comes first, ended
-// stores it in l.open as an event without a kind.
+// ended takes the end of a call. The method later takes the call itself, before or after that. If the
+// end comes first, ended stores it in l.open as an event without a kind.
 func (l *Lines) ended(end observe.Ended) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

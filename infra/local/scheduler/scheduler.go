@@ -191,11 +191,11 @@ func (a *API) write(name string, s *oneTime) error {
 	return durable.WriteFile(a.file(name), raw, 0o600)
 }
 
-// Create stores a schedule that sends event, which is JSON. The schedule is due in the first whole
-// second at or after at. If a schedule with this name exists, Create changes nothing and created
-// is false.
-func (a *API) Create(name string, at time.Time, event string) (created bool, err error) {
-	s := &oneTime{at: at.Add(time.Second - 1).Truncate(time.Second)}
+// Create stores a schedule that sends event, which is JSON. The time at which it is due is rounded up
+// to a whole second. If a schedule with this name exists, Create changes nothing and created is
+// false.
+func (a *API) Create(name string, due time.Time, event string) (created bool, err error) {
+	s := &oneTime{at: due.Add(time.Second - 1).Truncate(time.Second)}
 	s.ScheduleExpression, s.Target.Input = s.at.UTC().Format(atForm), event
 	a.mu.Lock()
 	defer a.mu.Unlock()

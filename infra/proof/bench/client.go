@@ -79,7 +79,7 @@ func (a answer) result() (json.RawMessage, error) {
 	}
 }
 
-// checkText compares the text of a tool's result.
+// checkText returns an error unless a tool's result has the text want.
 func checkText(result json.RawMessage, want string) error {
 	var r struct {
 		Content []struct{ Text string } `json:"content"`

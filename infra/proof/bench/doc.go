@@ -4,10 +4,10 @@
 // it. Compare only ratios within a round, and the CPU time for each call.
 //
 // Clients, hosts and servers are one cpu group of the kernel, which gets nearly all of the
-// processors; that takes root. CPU times are what the kernel has counted for the group, also for
+// processors; that requires root. CPU times are what the kernel has counted for the group, also for
 // processes that a host has started and forgotten. No program gets a real-time priority: with 16
-// clients it makes threads of Go spin against each other. Each host answers calls until it gets no
-// faster before it is measured.
+// clients it makes threads of Go spin against each other. Before a host is measured, it answers calls
+// until it gets no faster.
 //
 // The parts, each of which runs by itself:
 //

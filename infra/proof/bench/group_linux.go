@@ -13,18 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuGroup is the kernel's cpu group of a run: this program, the hosts and the servers.
-// In one group they share the processors as threads, whichever process starts them, and
-// together get nearly all of a machine that has other work. Without it Linux gives each
-// process session its own share.
+// cpuGroup is the kernel's cpu group of a run: this program, the hosts and the servers. Their threads
+// share the processors equally, whichever process has started them. Together they get nearly all of a
+// machine that has other work. Without a group, Linux gives each session of processes its own share.
 type cpuGroup struct {
-	folders []string // of the group: two if version 1 has cpu and cpuacct apart, else one
+	folders []string // folders of the group: two if cgroups version 1 has cpu and cpuacct in separate folders, else one
 	account string   // file with the CPU time of the group
 	unit    time.Duration
 }
 
-// groupRoots are the folders below which groups may be made: cgroups of version 1, mounted
-// apart or together, and of version 2.
+// groupRoots returns the folders below which a group may be made: of cgroups version 1 with cpu and
+// cpuacct mounted apart, of version 1 with both together, and of version 2.
 func groupRoots() [][]string {
 	const root = "/sys/fs/cgroup/"
 	return [][]string{{root + "cpu", root + "cpuacct"}, {root + "cpu,cpuacct"}, {root}}
@@ -79,7 +78,7 @@ func move(folder string) error {
 	return os.WriteFile(filepath.Join(folder, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o644)
 }
 
-// leave moves this program back and removes the group. All its other processes have ended.
+// leave moves this program back and removes the group, whose other processes must have ended.
 func (g *cpuGroup) leave() error {
 	var err error
 	for _, folder := range g.folders {

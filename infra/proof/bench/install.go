@@ -99,9 +99,9 @@ func (p place) buildTBXark(ctx context.Context) error {
 	})
 }
 
-// once empties a folder of .tools/bench and calls make to fill it. It does nothing if make has
-// filled the folder from the same files before: a file that once writes last has their digest.
-func (p place) once(name string, from []string, make func(dir string) error) error {
+// once empties a folder of .tools/bench and calls the function fill for it. Then it writes a file with
+// the digest of the files in from. With the same digest it does nothing the next time.
+func (p place) once(name string, from []string, fill func(dir string) error) error {
 	sum := sha256.New()
 	for _, file := range from {
 		text, err := os.ReadFile(file)
@@ -123,7 +123,7 @@ func (p place) once(name string, from []string, make func(dir string) error) err
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := make(dir); err != nil {
+	if err := fill(dir); err != nil {
 		return err
 	}
 	return os.WriteFile(stamp, []byte(key), 0o644)

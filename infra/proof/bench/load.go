@@ -9,11 +9,11 @@ import (
 
 // load is the result of some clients that make calls for some time.
 type load struct {
-	took   []time.Duration // of each call with the right answer
+	took   []time.Duration // durations of the calls with the right answer
 	failed int
 	first  error // the first failure
 	lasted time.Duration
-	cpu    time.Duration // of all processes of the host
+	cpu    time.Duration // CPU time of all processes of the host
 	// programs has the CPU time by program, of the processes that lived during the whole
 	// load.
 	programs map[string]time.Duration

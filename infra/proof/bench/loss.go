@@ -122,7 +122,7 @@ func (m *measurement) cuts(ctx context.Context, e *endpoint, how cutCase) error 
 	return nil
 }
 
-// cutCallOf calls the tool slow in a new session, drops the connection, and comes back
+// cutCallOf calls the tool "slow" in a new session, drops the connection, and comes back
 // for the answer. got reports whether the client got the answer, and took is how long
 // that took after it came back. err is an error from before the cut.
 func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Duration, got bool, err error) {

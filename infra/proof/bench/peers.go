@@ -49,7 +49,7 @@ type endpoint struct {
 	peer    peer
 	address string // where its clients connect
 	socket  string // Dormouse's URL for WebSocket clients
-	data    string // see launch
+	data    string // folder with the host's data
 }
 
 // client returns a new client, which has sent nothing yet.
@@ -77,8 +77,8 @@ func peers() []peer {
 	}
 }
 
-// begin starts the command that line returns for a free port, and waits until the command
-// listens there. If the command does not listen in time, begin stops it. Clients connect at path.
+// begin finds a free port, starts the command that the function line returns for it, and waits until
+// the command listens there. If it does not listen in time, begin stops it. Clients connect at path.
 func (p place) begin(ctx context.Context, path string, line func(port string) []string) (*endpoint, error) {
 	port, err := freePort(ctx)
 	if err != nil {

@@ -20,10 +20,10 @@ import (
 // place holds the folders of the benchmark: the built programs, the installed programs,
 // and scratch files.
 type place struct {
-	root     string    // of the repository
+	root     string    // folder of the repository
 	programs string    // folder of the built programs of Dormouse
 	tools    string    // .tools/bench
-	scratch  string    // gone when the run ends
+	scratch  string    // folder that is removed when the run ends
 	self     string    // the file of this program, which is also the reaper
 	group    *cpuGroup // nil if none could be made
 }

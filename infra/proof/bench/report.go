@@ -182,8 +182,8 @@ func (r results) table(w io.Writer, p part) error {
 	return err
 }
 
-// ratios writes the ratio of each value that has a unit to the value of the program base in the
-// same round. It writes nothing if base was not measured.
+// ratios writes, for each metric that has a unit, the ratios of the programs' values to those of the
+// program called base in the same round. It writes nothing if base was not measured.
 func (r results) ratios(b *strings.Builder, p part, base string, names []string, metrics []sample) {
 	metrics = slices.DeleteFunc(slices.Clone(metrics), func(m sample) bool { return m.Unit == "" })
 	if !slices.Contains(names, base) {

@@ -6,7 +6,7 @@
 //
 // The folders ts, py and gosdk hold one program each; ts2 holds the second generation of the
 // TypeScript SDK for the program in ts. All run the same checks under the same names
-// against an endpoint that hosts server-everything (pinned in everything). They do so over
+// against an endpoint that hosts server-everything (pinned in the folder everything), over
 // Streamable HTTP, HTTP+SSE 2024-11-05 or WebSocket, as far as their SDK has it, and print
 // one JSON line for each check. In the era without sessions (2026-07-28) they leave out
 // the checks of features that the era does not have.
@@ -43,13 +43,13 @@
 //
 // # The bundles
 //
-// The official packer makes bundles of the servers in mcpb, in Node, Python and Go. They are
-// added in a terminal, which asks for their configuration, and called (bundles_test.go).
+// The official packer makes bundles of the servers in the folder mcpb, in Node, Python and Go. They
+// are added in a terminal, which asks for their configuration, and called (bundles_test.go).
 //
 // # The matrix
 //
 // Every client, in each of its modes, meets a server of the legacy era
-// (server-everything), one of both eras and one of 2026-07-28 only (eras is both), and
+// (server-everything), one of both eras and one of 2026-07-28 only (folder eras), and
 // runs the checks (matrix_test.go, build tag matrix, by `make matrix`, which writes the
 // table of infra/proof/clients/results.md). The matrix also has fastmcp, rmcp (rust), the inspector's
 // command line, and mcp-remote and dormouse stdio in front of the Go client. Each cell begins with a cold
@@ -57,7 +57,7 @@
 //
 // # The releases
 //
-// Users keep old releases of the SDKs for long. The programs in releases are for every
+// Users keep old releases of the SDKs for long. The programs in the folder releases work with every
 // release of their SDK since 2025. A program gets --url and --transport, reads steps from
 // its stdin, one a line, and answers each with an outcome like those above. The steps are
 // connect, list, call, slow (a call of 3 s), push (the server tells of a change of its

@@ -9,11 +9,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
-// work describes the calls of a month. They are split into sessions. A session makes this
-// many calls one after another, which keep a box awake.
+// work describes the calls of a month. They are split into sessions. The calls of a session follow
+// one another, and so keep a box awake.
 type work struct {
 	calls  int           // how many calls a session makes
-	talk   time.Duration // from its first message to its last
+	talk   time.Duration // from the first message of a session to its last
 	toolMS string        // how long a call takes
 }
 

@@ -16,7 +16,7 @@ import (
 // session, so the number of tasks follows from the number of open sessions.
 type alwaysOn struct {
 	Box       meter.BoxSize
-	SessionMB float64 // of a session's server: the measured PSS of a Node server
+	SessionMB float64 // memory of a session's server: the measured PSS of a Node server
 	LoadHour  float64 // US dollars of an Application Load Balancer with one unit of load
 }
 

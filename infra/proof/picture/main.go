@@ -138,10 +138,10 @@ func film(ctx context.Context, lines []string, bin, folder string) (svg []byte, 
 // safe for concurrent use.
 type reel struct {
 	mu    sync.Mutex
-	last  time.Time // of the last change
+	last  time.Time // time of the last change
 	now   time.Duration
 	all   []*terminal
-	shots []shot // of each row
+	shots []shot // texts of all rows
 }
 
 // terminal is a screen of a reel.
@@ -163,16 +163,16 @@ func (r *reel) terminal(rows int) *terminal {
 	return t
 }
 
-// writes shows output. by is how long that takes in the picture; 0 means the real time since
-// the last output, but not more than longest.
-func (t *terminal) writes(output string, by time.Duration) {
+// writes shows output. lasts is how long that takes in the picture; 0 means the real time since the
+// last output, cut to the constant longest.
+func (t *terminal) writes(output string, lasts time.Duration) {
 	t.reel.mu.Lock()
 	defer t.reel.mu.Unlock()
-	if by == 0 {
-		by = min(time.Since(t.reel.last), longest)
+	if lasts == 0 {
+		lasts = min(time.Since(t.reel.last), longest)
 	}
 	t.reel.last = time.Now()
-	t.reel.now += by
+	t.reel.now += lasts
 	_, _ = t.screen.WriteString(output) // a screen takes everything
 	t.shown.WriteString(output)
 	t.reel.take(t)

@@ -20,7 +20,7 @@ import (
 
 // pkg is a package of the product, without its tests.
 type pkg struct {
-	path    string // below the module
+	path    string // path below the module
 	set     *token.FileSet
 	files   []*ast.File
 	types   *types.Package

@@ -1,7 +1,6 @@
-// Command shape prints measurements of the repository below its argument, and never fails
-// because of one: lines, methods of a type, references between files against their order,
-// imports between packages, long functions, and knobs (settings). With -v it lists each knob.
-// make shape runs it.
+// Command shape prints measurements of the repository below its argument: lines, methods of a type,
+// references between files against their order, imports between packages, long functions, and knobs
+// (settings). No value makes it fail. With -v it lists each knob. make shape runs it.
 package main
 
 import (
@@ -183,7 +182,7 @@ func (p *pkg) states() (rows []row) {
 	return rows
 }
 
-// longs returns the functions with more than long lines.
+// longs returns the functions that have more lines than the constant long.
 func (p *pkg) longs() (rows []row) {
 	for _, f := range p.files {
 		for _, d := range f.Decls {

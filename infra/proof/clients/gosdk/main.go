@@ -16,7 +16,7 @@
 // With --plan it makes the calls of a plan instead, over Streamable HTTP, and prints the
 // results; see polls.go.
 //
-// With --sign-in it signs in, calls and refreshes its token instead; see signin.go.
+// With --sign-in it signs in, calls a tool, and refreshes its token instead; see signin.go.
 //
 // Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the
 // same names, are in ../ts/client.mjs and ../py/client.py. It knows nothing of Dormouse:

@@ -19,7 +19,7 @@ type session struct {
 	through             []string // for stdio: the program that speaks to the URL
 	modern              bool     // the era without sessions is wanted
 	cold                bool     // the server may not have been started when the client sends server/discover
-	one                 string   // the URL has all servers, among them the one of this name; "": the URL is that of the server
+	one                 string   // name of the server, if the URL is that of all servers; "" if it is that of one server
 	label               string   // part of every text that this client sends, so that a message of another client is noticed
 	client              *mcp.Client
 	sdk                 *mcp.ClientSession

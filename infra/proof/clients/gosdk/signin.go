@@ -24,11 +24,11 @@ const redirect = "http://127.0.0.1:5000/done"
 
 // signedIn is the result of a sign-in. The programs in ../ts and ../py print the same.
 type signedIn struct {
-	Version string `json:"version"` // of the protocol
+	Version string `json:"version"` // version of the protocol
 	Tools   int    `json:"tools"`
 	Logins  int    `json:"logins"`
-	Tokens  int    `json:"tokens"` // answers of the token endpoint
-	Failed  int    `json:"failed"` // calls that failed
+	Tokens  int    `json:"tokens"` // number of answers of the token endpoint
+	Failed  int    `json:"failed"` // number of calls that failed
 	Scope   string `json:"scope"`
 	Revoked int    `json:"revoked,omitempty"` // the status that a revoked token got
 	Text    string `json:"text"`              // what the tool has said last

@@ -267,7 +267,7 @@ func Write(t testing.TB, path string, data []byte) {
 	}
 }
 
-// Copy copies the file at from to the path to.
+// Copy copies a file to another path.
 func Copy(t testing.TB, from, to string) {
 	t.Helper()
 	Write(t, to, Read(t, from))

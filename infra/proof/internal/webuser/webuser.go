@@ -60,10 +60,9 @@ type Page struct {
 	Text string // HTML
 }
 
-// Visit goes to a URL and on from there. It ends before a redirect to a URL that begins
-// with until, and otherwise at the first page without a form. An empty until stands for
-// no URL.
-func (u *User) Visit(ctx context.Context, from, until string) (Page, error) {
+// Visit goes to a URL and on from there. It ends before a redirect to a URL with this prefix, and
+// otherwise at the first page without a form. An empty prefix stands for no URL.
+func (u *User) Visit(ctx context.Context, from, prefix string) (Page, error) {
 	method, target, form := http.MethodGet, from, url.Values(nil)
 	for range maxPages {
 		r, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(form.Encode()))
@@ -83,7 +82,7 @@ func (u *User) Visit(ctx context.Context, from, until string) (Page, error) {
 			return Page{}, err
 		}
 		if to, err := res.Location(); err == nil {
-			if until != "" && strings.HasPrefix(to.String(), until) {
+			if prefix != "" && strings.HasPrefix(to.String(), prefix) {
 				return Page{URL: to}, nil
 			}
 			method, target, form = http.MethodGet, to.String(), nil

@@ -1,5 +1,5 @@
-// Command go is the official Go SDK, of any release, as a program that takes steps;
-// ../../doc.go has them.
+// Command go is the official Go SDK, of any release, as a program that takes steps, such as connect
+// and call. ../../doc.go lists the steps.
 //
 //	go --url http://127.0.0.1:8080/echo/mcp --transport http
 //	go --url http://127.0.0.1:8080/echo/sse --transport sse
