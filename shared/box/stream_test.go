@@ -58,6 +58,17 @@ func TestMessageThatCannotBeReadEndsItsStream(t *testing.T) {
 	commontest.EqualIn(t, "a process was started", 0, len(r.Processes()))
 }
 
+func TestEventsCarryTheTicketOfTheirDelivery(t *testing.T) {
+	r := newRig(t, "normal")
+	hang := r.call("1", "hang", "0") // ticket t1
+	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
+	if e := r.event(t, ""); e.Ticket != "t2" || e.Session != "s" || e.Final {
+		t.Errorf("the standalone event is %+v", e)
+	}
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	commontest.EqualIn(t, "the end of the first has ticket", "t1", r.final(t, hang).Ticket)
+}
+
 func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
 	r := newRig(t, "normal")
 	d := r.call("1", "ask", `"e"`)
