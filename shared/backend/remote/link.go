@@ -219,7 +219,8 @@ func prefer(ctx context.Context, x *exchange) {
 	}
 }
 
-// probe asks a server whether it speaks the modern era. If it does, probe sets the link. An error means that the server cannot be reached, wants a credential, or is busy.
+// probe asks a server whether it speaks the modern era. If it does, probe sets the link. An error
+// means that the server cannot be reached, wants a credential, or is busy.
 func (x *exchange) probe(ctx context.Context) (bool, error) {
 	meta := bridge.ReadLegacy(x.r.Init).Params(wire.MethodDiscover, nil, "", false)
 	result, fault, err := x.modernOnce(ctx, wire.MethodDiscover, meta, nil)
