@@ -116,8 +116,8 @@ type Fleet interface {
 	// lists tasks. Tasks fails with [ErrUnlisted] if no place of the fleet does.
 	Tasks(ctx context.Context) ([]Status, error)
 
-	// Traits returns what a place can do. place is as in [Task]; a fleet with one place
-	// ignores it.
+	// Traits returns what a place can do. The place is that of [Task].Place; a fleet with
+	// one place ignores it.
 	Traits(place string) Traits
 }
 
@@ -190,7 +190,7 @@ type Status struct {
 // Invitation is the request that starts a task in a place with [Traits].Invites. It holds
 // no secret of a server: Env has only what the runner needs for its hello.
 type Invitation struct {
-	Task        string            `json:"task"` // the id
+	Task        string            `json:"task"` // the id of the task
 	ClientToken string            `json:"clientToken"`
 	Box         string            `json:"box"`
 	Server      string            `json:"server"`

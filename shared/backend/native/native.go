@@ -43,7 +43,7 @@ type environment struct {
 	subscription, uri string
 
 	onAlarm func(context.Context, Alarm) error
-	secrets map[string]storage.Secret // see sessions.Delivery; nil if the call goes on after an answer or a pause
+	secrets map[string]storage.Secret // the caller's keys and tokens at third parties; nil if the call goes on after an answer or a pause
 }
 
 // ID returns the id of the session. It stays the same over restarts and deployments, and no

@@ -133,7 +133,7 @@ func (o *outbox) pressing() bool {
 	return o.hasty || len(o.events) >= mostEvents || o.size >= mostBytes
 }
 
-// drain removes all events and returns them. last makes it the last drain.
+// drain removes all events and returns them. If last is true, add drops all later events.
 func (o *outbox) drain(last bool) [][]byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

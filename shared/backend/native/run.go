@@ -52,7 +52,7 @@ type run struct {
 	calls   []*call
 	round   int
 	base    storage.Index // index of the last event in the log
-	start   storage.Index // base when the run began
+	start   storage.Index // the value of base when the run began
 	claim   claim
 	lost    bool      // another function has ended the request, or may end it
 	parked  bool      // the item is suspended
@@ -70,7 +70,7 @@ type run struct {
 // claim is the item in the store that says that this run executes the request.
 type claim struct {
 	gen     storage.Generation // names the run
-	put     bool               // the item is there
+	put     bool               // the store has the item
 	renewed time.Time          // when it was written last
 }
 

@@ -110,7 +110,7 @@ func (s State) named(name string) (storage.ValueKey, error) {
 	return s.own(name), nil
 }
 
-// own returns the key of a value. Its name may begin with a zero byte, unlike those of authors.
+// own returns the key of a value. Unlike a name that an author gives, name may begin with a zero byte.
 func (s State) own(name string) storage.ValueKey {
 	k := s.key
 	k.Name = name
@@ -238,8 +238,9 @@ type heldLease struct {
 	sent   []byte // the data of that write; nil: it deleted the value
 }
 
-// hold renews the lease in a value every ten seconds until release is called: it writes what mark
-// returns for the new end of the lease. It calls lost if another writer has changed the value.
+// hold renews the lease in a value every ten seconds until release is called. It writes the result of
+// the function mark, which gets the new end of the lease. If another writer has changed the value, hold
+// calls the function lost.
 func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Time) any, lost func()) *heldLease {
 	h := &heldLease{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {

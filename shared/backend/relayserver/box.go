@@ -220,7 +220,7 @@ func (x *boxes) endWaiting(ctx context.Context, id storage.BoxID, session storag
 	})
 }
 
-// each calls do for the items of a box, up to its first error.
+// each calls the function do for each item of a box, until do returns an error.
 func (x *boxes) each(ctx context.Context, id storage.BoxID, do func(storage.Item) error) error {
 	all, err := x.Store.Items(ctx, id)
 	for i := 0; err == nil && i < len(all); i++ {

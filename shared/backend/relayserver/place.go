@@ -12,11 +12,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// lease returns b with a new lease for owner to wake the box, and the one-time token of the runner.
-// after says that an earlier attempt to start the box has failed. The caller saves the record.
-func (x *boxes) lease(b storage.Box, owner string, after bool) (leased storage.Box, token string) {
+// lease returns b with a new lease to wake the box, which owner holds, and the one-time token of the
+// runner. failed says that an earlier attempt to start the box has failed. The caller saves the record.
+func (x *boxes) lease(b storage.Box, owner string, failed bool) (leased storage.Box, token string) {
 	now, token := time.Now(), rand.Text()
-	if after {
+	if failed {
 		b = retry(b, owner, hashToken(token), now)
 	} else {
 		b = wake(b, owner, hashToken(token), now)

@@ -34,7 +34,7 @@ func NewPoster(endpoint, region string, credentials aws.CredentialsProvider) *Co
 const (
 	maxIdle     = 10 // connections that wait for the next post
 	posterTries = 2
-	posterRest  = 500 * time.Millisecond // at most, before the second try
+	posterRest  = 500 * time.Millisecond // the longest wait before the second try
 )
 
 // Post implements storage.Poster. It returns Closed if the connection is gone, TooLarge

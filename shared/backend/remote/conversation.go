@@ -39,7 +39,7 @@ const (
 // conversation is the response to one HTTP request: an event stream, or messages in JSON, which
 // are read as events too.
 type conversation struct {
-	events   chan wire.SSE // closed at the end
+	events   chan wire.SSE // closed at the end of the response
 	ended    error         // why events was closed; valid once it is closed
 	failed   bool          // ended is the error of the HTTP request itself; valid after events was closed
 	mute     bool          // the response is no event stream

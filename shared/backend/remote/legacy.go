@@ -176,7 +176,7 @@ const (
 	noticeTries = 10
 )
 
-// resume opens a stream again, from the event after last.
+// resume opens a stream again, after the event with the id last.
 func (x *exchange) resume(ctx context.Context, last string) (*conversation, error) {
 	h := x.sessionHeader()
 	h.Set(wire.HeaderLastEventID, last)

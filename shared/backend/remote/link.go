@@ -32,7 +32,7 @@ const (
 // durable value of the client's session.
 type link struct {
 	Era         era             `json:"era"`
-	Of          string          `json:"of"` // hash of the URL
+	Of          string          `json:"of"` // hash of the server's URL
 	Session     string          `json:"session,omitempty"`
 	Version     string          `json:"version,omitempty"`
 	Handshake   json.RawMessage `json:"handshake,omitempty"` // the result of initialize

@@ -19,7 +19,7 @@ type Transport string
 const (
 	Auto       Transport = ""
 	Streamable Transport = "http"
-	SSE        Transport = "sse" // two endpoints, of 2024-11-05
+	SSE        Transport = "sse" // HTTP+SSE, which MCP 2024-11-05 has
 )
 
 // Server is a remote server, as the servers file has it.
@@ -53,7 +53,7 @@ type Servers struct {
 	links      map[storage.ID]link
 	greeted    int                        // bytes of the handshakes in links
 	eras       map[string]era             // by URL
-	headers    map[string]json.RawMessage // bridge.HeaderParams by URL
+	headers    map[string]json.RawMessage // results of bridge.HeaderParams, by URL
 	kept       []*waiting                 // those that wait longest come first
 	traits     map[string]serverTraits    // by URL
 	standalone map[standaloneKey]*standaloneStream

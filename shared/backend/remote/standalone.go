@@ -237,7 +237,7 @@ func (r *refusal) passes() bool {
 	return r.status == http.StatusRequestTimeout || r.status == http.StatusTooManyRequests || r.status >= 500
 }
 
-// open opens the stream, from the event after last, or from now on for "".
+// open opens the stream after the event with the id last. If last is "", it gets only new events.
 func (e *standaloneStream) open(ctx context.Context, last string) (*conversation, error) {
 	h := e.x.sessionHeader()
 	if last != "" {

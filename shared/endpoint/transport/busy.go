@@ -36,7 +36,7 @@ func busy(m wire.Message, err error, modern bool) []byte {
 	}
 	body, err := json.Marshal(result)
 	if err != nil {
-		return wire.ErrorResponse(m.ID, p.rpc) // strings and numbers always marshal
+		return wire.ErrorResponse(m.ID, p.rpc) // cannot happen: result holds only strings, numbers and booleans
 	}
 	return wire.ResultResponse(m.ID, body)
 }

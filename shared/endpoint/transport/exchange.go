@@ -27,7 +27,7 @@ type exchange struct {
 	method  string          // method of that request, or else of the first message
 	msgs    []wire.Message  // the messages of a POST; nil for other methods
 	batch   bool            // the messages were posted as a batch
-	read    bool            // the body was read, or an attempt was made
+	read    bool            // an attempt was made to read the body
 	status  int             // the status that was sent; 0: none yet
 	sent    *counter        // counts the body of the answer; nil without a meter
 	err     error           // what went wrong, even if the status reports success

@@ -55,7 +55,7 @@ func (g *Group) Follow(ctx context.Context, last, named string, until time.Time)
 
 // resumed reads the event id last of a client that comes back. It returns the id of the session, ""
 // if last names none, and the index of the last event that the client has of each member's stream.
-// Errors: as of [storage.ParseEventID].
+// Errors: those of [storage.ParseEventID].
 func resumed(last string) (id string, places map[string]storage.Index, err error) {
 	places = map[string]storage.Index{}
 	id, rest, ok := strings.Cut(last, placeNext)

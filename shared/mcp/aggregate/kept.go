@@ -70,15 +70,15 @@ func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
 	return group.Entry{}, false
 }
 
-// index returns the index for a list method (kind) and a session with the group. has reports whether
+// index returns the index for a list method (kind) and a session with the group. finds reports whether
 // an index has the name that the caller looks up. index makes the index anew if a handshake record
-// has changed, or if has returns false for it and it is older than lookAgain. If wakes is false, the
-// index leaves out sleeping members whose list no record has.
-func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes bool, has func(*index) bool) (*index, error) {
+// has changed, or if the name is not found and the index is older than lookAgain. If wakes is false,
+// the index leaves out sleeping members whose list no record has.
+func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes bool, finds func(*index) bool) (*index, error) {
 	x := &index{whole: wakes, made: time.Now(), records: make(map[string]bool, len(g.Members))}
 	if g.Kept != nil {
 		key := g.key(kind, s)
-		if kept := g.Kept.get(key, wakes, has); kept != nil {
+		if kept := g.Kept.get(key, wakes, finds); kept != nil {
 			return kept, nil
 		}
 		for _, c := range g.Members {
@@ -129,23 +129,23 @@ func (g *Group) key(kind string, s storage.Session) [sha256.Size]byte {
 		add(c.Server.Name)
 		add(c.Server.Digest)
 		if !c.Tools.IsZero() {
-			tools, _ := json.Marshal(c.Tools) // strings always marshal
+			tools, _ := json.Marshal(c.Tools) // cannot fail: a ToolFilter holds only strings
 			add(string(tools))
 		}
 	}
 	return sha256.Sum256(text)
 }
 
-// get returns the index of a key, or nil if the caller must make it. If has returns false for an
+// get returns the index of a key, or nil if the caller must make it. If finds returns false for an
 // index, only the first of several callers makes it anew; the others get the old index meanwhile.
-func (k *Kept) get(key [sha256.Size]byte, wakes bool, has func(*index) bool) *index {
+func (k *Kept) get(key [sha256.Size]byte, wakes bool, finds func(*index) bool) *index {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	x, now := k.of[key], time.Now()
 	switch {
 	case x == nil || wakes && !x.whole:
 		return nil
-	case has(x) || now.Sub(x.made) < lookAgain:
+	case finds(x) || now.Sub(x.made) < lookAgain:
 		return x
 	default:
 		x.made = now

@@ -317,7 +317,7 @@ func placeText(parts []*part) string {
 	return strings.Join(texts, placeNext)
 }
 
-// placesOf reads what placeText wrote, by member. Errors: as of [storage.ParseEventID].
+// placesOf reads what placeText wrote, by member. Errors: those of [storage.ParseEventID].
 func placesOf(text string) (map[string]string, error) {
 	places := map[string]string{}
 	if text == "" {

@@ -69,16 +69,16 @@ type Asked = storage.Question
 
 // Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them.
 // The stream, the round, which counts from 1, and a number make the id of a question. The number of
-// inputs[0] is first. The server has answered the request at index of of its batch with inputs.
+// inputs[0] is first. index is the place of the request that needs the inputs in its batch.
 // fault says that the client has not declared the capability for a question.
-func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
+func (l Legacy) Ask(stream string, round, first, index int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
 		id := storage.QuestionID(storage.StreamID(stream), round, first+i)
 		raw, fault := l.request(in, id)
 		if fault != nil {
 			return nil, nil, fault
 		}
-		asked = append(asked, Asked{ID: id, Key: in.Key, Method: in.Method, Of: of})
+		asked = append(asked, Asked{ID: id, Key: in.Key, Method: in.Method, Of: index})
 		requests = append(requests, raw)
 	}
 	return asked, requests, nil

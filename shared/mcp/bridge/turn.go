@@ -25,7 +25,7 @@ type Turn struct {
 	at       storage.Index   // index of the last event
 	open     []question      // questions that the client must be asked
 	passed   json.RawMessage // a modern server's result with inputRequests, nil for none
-	own      json.RawMessage // the requestState in passed, nil for none
+	own      json.RawMessage // the requestState of that result, nil for none
 	again    bool            // all questions in open are URLs, which the user must open before the client makes the call again
 	lacks    []string        // path of a capability that the server needed and the client lacks; nil for none
 	progress float64         // the value of the last progress that the client was sent

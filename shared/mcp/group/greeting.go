@@ -61,8 +61,8 @@ func anything() map[string]any {
 	}
 }
 
-// join adds the keys of more to all. If both have an object under one key, it joins these objects in
-// the same way. Otherwise the value in all stays, except that true in more replaces it.
+// join adds the keys of the map more to the map all. If both have an object under one key, it joins
+// these objects in the same way. Otherwise all keeps its value, except that true in more replaces it.
 func join(all, more map[string]any) {
 	for key, value := range more {
 		has, ok := all[key].(map[string]any)
@@ -146,7 +146,7 @@ func Subscription(member string, params, greeting json.RawMessage) (own json.Raw
 	}
 	raw, err := json.Marshal(filter)
 	if err != nil {
-		return nil, false // strings always marshal
+		return nil, false // cannot happen: booleans and strings always marshal
 	}
 	own, _ = wire.Replace(params, raw, "notifications")
 	return own, len(filter) > 0

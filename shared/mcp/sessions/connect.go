@@ -86,8 +86,8 @@ func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation strin
 	return o.tell(ctx, id, age, wire.NewNotification(wire.NotifyElicitationComplete, params))
 }
 
-// tell sends notifications to the client of a session. When it does nothing, age and errors are as
-// for Visited.
+// tell sends notifications to the client of a session. age is how long they are kept, 0 for
+// [storage.EventAge]. tell does nothing in the cases that the comment of Visited names.
 func (o Publisher) tell(ctx context.Context, id storage.ID, age time.Duration, raws ...[]byte) error {
 	s, _, err := o.Store.Load(ctx, id, "")
 	if err != nil || s.State == storage.Ended {

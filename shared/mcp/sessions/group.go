@@ -38,7 +38,7 @@ func hashOf(size int, text []byte) string {
 // for the negotiated version, and asks no server. c.Server names the group. id is "", or the id of
 // the session that the client's connection has opened.
 //
-// Errors: as of [Manager.Initialize], and those of answer.
+// Errors: those of [Manager.Initialize] and of the function answer.
 func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Message, answer func(version string) (json.RawMessage, error)) (storage.Session, *Call, error) {
 	version, err := initializable(m)
 	if err != nil {
@@ -94,7 +94,7 @@ func (u *use) started(ctx context.Context) error {
 // group's session, which must not expire before the members' sessions. Cost: one read and a write,
 // and a write for each member.
 //
-// Errors: as of [Manager.Session].
+// Errors: those of [Manager.Session].
 func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
 	group, err := h.use(ctx, of, id)
 	if err == nil {

@@ -84,20 +84,20 @@ func initializable(m wire.Message) (version string, err error) {
 	return version, bounded(m)
 }
 
-// begin calls its parameter begin to set the fields of a session, and stores the session: a new one
-// if fresh is true, otherwise the one that the client's connection has opened. A client may repeat
-// the same initialize, because the instance that got the first one may have died.
-func (u *use) begin(ctx context.Context, id storage.ID, fresh bool, begin func(*storage.Session)) (err error) {
+// begin sets the fields of a session with the function fill, and stores the session: a new one if
+// fresh is true, otherwise the one that the client's connection has opened. A client may repeat the
+// same initialize, because the instance that got the first one may have died.
+func (u *use) begin(ctx context.Context, id storage.ID, fresh bool, fill func(*storage.Session)) (err error) {
 	if fresh {
 		u.session = u.caller.opened(id, u.manager.limits)
-		begin(&u.session)
+		fill(&u.session)
 		return u.create(ctx)
 	}
 	if u.session, _, err = u.manager.Load(ctx, u.caller, id); err != nil {
 		return err
 	}
 	var wanted storage.Session
-	begin(&wanted)
+	fill(&wanted)
 	initialized := false
 	err = u.update(ctx, func(s *storage.Session) bool {
 		again := s.State == storage.Created && bytes.Equal(s.Init, wanted.Init)
@@ -105,7 +105,7 @@ func (u *use) begin(ctx context.Context, id storage.ID, fresh bool, begin func(*
 			return false
 		}
 		s.Digest = u.caller.Server.Digest
-		begin(s)
+		fill(s)
 		return true
 	})
 	if err == nil && initialized {

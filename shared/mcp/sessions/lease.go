@@ -27,8 +27,8 @@ type listener struct {
 const (
 	// graceRetries is for how long after the end of a lease only the client of its holder may take the
 	// lease, in multiples of [Limits.Pace]. That client was told to come back after twice the pace, and
-	// will name its last event. If another client took the lease earlier, that client would get the same
-	// events again.
+	// will name its last event. A client that took the lease earlier would get events that the first
+	// client has already.
 	graceRetries = 5
 	// stagger is how much later a standby tries to take a free lease than the standby before it. So
 	// the oldest standby gets the lease, and the others make no write that fails.

@@ -57,7 +57,7 @@ func NoteStart(ctx context.Context, store storage.Store, a storage.Address, star
 	case !first:
 		news = true
 		err = relist(ctx, store, a, now)
-	case start.Own && !full: // the first process of this principal; its lists say nothing about those of others
+	case start.Own && !full: // the first process of this principal; its lists say nothing about lists of other principals
 	default:
 		err = outdate(ctx, store, a.Box, func(storage.Box) storage.Generation { return start.Gen - 1 }, time.Time{})
 	}

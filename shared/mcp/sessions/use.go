@@ -18,7 +18,7 @@ type use struct {
 	box     storage.Box
 }
 
-// use reads a session that the caller may use, and its box. Errors: as of Load.
+// use reads a session that the caller may use, and its box. Errors: those of Load.
 func (h *Manager) use(ctx context.Context, c Caller, id storage.ID) (*use, error) {
 	s, box, err := h.store.Load(ctx, id, c.box(id))
 	if err != nil && !errors.Is(err, storage.NotFound) {

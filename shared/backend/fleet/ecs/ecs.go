@@ -286,12 +286,12 @@ func (f *Fleet) overridesOf(t fleet.Task, url string) (overrides, error) {
 	return all, nil
 }
 
-// isName reports whether s has 1 to most characters, all of them ASCII letters, digits
-// and characters in more. A regular expression would take half a millisecond of every
+// isName reports whether s has at least one and at most limit characters, which are ASCII
+// letters, digits or in marks. A regular expression would take half a millisecond of every
 // cold start.
-func isName(s string, most int, more string) bool {
-	return s != "" && len(s) <= most && !strings.ContainsFunc(s, func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(more, c)
+func isName(s string, limit int, marks string) bool {
+	return s != "" && len(s) <= limit && !strings.ContainsFunc(s, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(marks, c)
 	})
 }
 

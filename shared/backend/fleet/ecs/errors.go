@@ -33,7 +33,7 @@ func classify(what string, err error) error {
 	kind := fleet.ErrUnavailable
 	_, unplaced := errors.AsType[placement](err)
 	switch {
-	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrUnavailable): // from Config.Inspect
+	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrUnavailable): // Config.Inspect returns these errors
 		return err
 	case unplaced, crowded(err):
 		kind = fleet.ErrCapacity

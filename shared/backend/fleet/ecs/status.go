@@ -87,7 +87,7 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	return list, nil
 }
 
-// list returns the ARNs of all tasks that match in, from all pages.
+// list returns the ARNs of all tasks that match a request, from all pages.
 func (f *Fleet) list(ctx context.Context, in listTasks) ([]string, error) {
 	in.Cluster, in.Most = f.cfg.Cluster, page
 	var arns []string

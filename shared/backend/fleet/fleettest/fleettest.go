@@ -34,7 +34,7 @@ type Harness struct {
 	Ended func(t *testing.T, id string)
 }
 
-// Run tests the fleets that open makes, one for each test. They must end with their test. If a
+// Run tests the fleets that the function open makes, one for each test. They must end with their test. If a
 // fleet does not list its tasks ([fleet.Traits].Lists), Run tests only what such a fleet
 // promises, and needs only the field Fleet of the harness.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
