@@ -76,7 +76,7 @@ const (
 )
 
 // heapLimit is the heap size in bytes from which on Go collects garbage more often.
-// A server that floods the runner, or does not read, has up to 64 MiB of it in use. Without
+// If a server floods the runner, or does not read, the runner uses up to 64 MiB. Without
 // a limit the heap would grow to twice that before the next collection.
 const heapLimit = 128 << 20
 

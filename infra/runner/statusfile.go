@@ -24,7 +24,7 @@ const statusEnding = ".processes"
 type notice struct {
 	Process  string    `json:"process"`
 	PID      int       `json:"pid,omitempty"`
-	State    string    `json:"state"`           // see box.ProcessState
+	State    string    `json:"state"`           // a box.ProcessState
 	Phase    string    `json:"phase,omitempty"` // the step at which the process failed
 	Detail   string    `json:"detail,omitempty"`
 	Since    time.Time `json:"since"`    // when the process got into that state

@@ -139,7 +139,7 @@ const id = "box"
 // nobody is the user id of the sentry if root has started it.
 const nobody = 65534
 
-// programPID is the pid in the box of the program, if [Init] starts it.
+// programPID is the program's pid in the box, if [Init] starts the program.
 const programPID = 2
 
 // Start starts a box, and returns when its program runs. After an error no process of the box is
@@ -619,15 +619,15 @@ func (b *Box) Close() {
 	})
 }
 
-// failed closes a box that could not be run, and returns the error. what names the step that
-// failed. The error quotes what the sentry wrote to stderr, or else err.
-func (b *Box) failed(what string, err error) error {
+// failed closes a box that could not be run, and returns the error. The error contains step, the
+// step that failed, and what the sentry wrote to stderr, or else err.
+func (b *Box) failed(step string, err error) error {
 	b.Close() // after this nothing more is written to stderr
 	said := b.said.line()
 	if said == "" && err != nil {
 		said, _, _ = strings.Cut(err.Error(), "\n")
 	}
-	return fmt.Errorf("the box did not run: %s: %s%s", what, said, lacks())
+	return fmt.Errorf("the box did not run: %s: %s%s", step, said, lacks())
 }
 
 // head stores the first 4 KiB that are written to it.

@@ -18,8 +18,8 @@ import (
 )
 
 // Fit returns everything that the memory of a box depends on, by name. The memory can be thawed
-// only in a box for which all values are equal. more is anything else that must be equal; it is
-// encoded as JSON.
+// only in a box for which all values are equal. The argument more holds anything else that must be
+// equal; it is encoded as JSON.
 //
 //	build  the version of gVisor, and a digest of this program
 //	arch   the architecture of the processor

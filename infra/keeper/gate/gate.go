@@ -374,8 +374,8 @@ func (g *Gate) refuse(why error) {
 	g.tell(r.Error())
 }
 
-// dial connects to the name whose made-up address is to. If no name has that address, dial connects
-// to the address itself. place is the entry of [Hosts] that would allow the connection.
+// dial connects to the host whose name has a made-up address. If no name has this address, dial
+// connects to the address itself. place is the entry of [Hosts] that would allow the connection.
 func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _ error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialed)
 	defer cancel()
@@ -408,8 +408,8 @@ func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _
 	return place, nil, refused
 }
 
-// forbids returns an error if the box must not connect to the address to, and nil otherwise. name
-// is the name that the box has used, "" for none. machine has the addresses of this machine.
+// forbids returns an error if the box must not connect to an address, and nil otherwise. name is the
+// name that the box has used, "" for none. machine has the addresses of this machine.
 func (g *Gate) forbids(name string, to netip.AddrPort, machine []netip.Addr) error {
 	a := to.Addr()
 	place, leads := entry(a.String(), to.Port()), ""

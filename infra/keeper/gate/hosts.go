@@ -21,7 +21,7 @@ type Hosts []host
 
 // host is one entry of Hosts: a name, all names below a name, or an address.
 type host struct {
-	name, below string // one of them is set, such as "slack.com" or ".slack.com", unless at is
+	name, below string // such as "slack.com" or ".slack.com"; one of name, below and at is set
 	at          netip.Addr
 	port        uint16 // 0 for 443 and 80
 }

@@ -210,7 +210,8 @@ func (f *flat) links(file string, links []*tar.Header, own map[string]bool) erro
 	return err
 }
 
-// eachEntry calls do for each entry of a tar file, which may be compressed with gzip or zstd.
+// eachEntry calls the function do for each entry of a tar file. The file may be compressed with gzip
+// or zstd.
 func eachEntry(file string, do func(*tar.Header, io.Reader) error) error {
 	in, err := os.Open(file)
 	if err != nil {

@@ -67,8 +67,8 @@ func (i *Image) User(text string) (User, error) {
 	return u, nil
 }
 
-// each calls do with the fields of each line of a file, which are separated by colons. It skips
-// lines with fewer fields.
+// each splits each line of a file at the colons, and calls the function do with the parts. It skips
+// a line that has fewer parts than the argument fields says.
 func each(system fs.FS, file string, fields int, do func([]string)) {
 	text, err := fs.ReadFile(system, file)
 	if err != nil {

@@ -4,10 +4,10 @@ package difference
 // mostCells bounds the table of one comparison: the pieces of a times the pieces of b.
 const mostCells = 1 << 21
 
-// Of passes all pieces of a and b to say, in their order: with op "" those that both have, with
-// "-" those of a alone, and with "+" those of b alone. It finds the longest common subsequence
-// if what lies between the common ends has at most 1,447 pieces on each side. A longer middle
-// counts as replaced.
+// Of calls the function say for all pieces of a and b, in their order. The argument op is "" for a
+// piece that both have, "-" for a piece of a alone, and "+" for a piece of b alone. Of finds the
+// longest common subsequence if what lies between the common ends has at most 1,447 pieces on each
+// side. A longer middle counts as replaced.
 func Of(a, b []string, say func(op, piece string)) {
 	first, last := 0, 0 // common pieces at both ends
 	for first < min(len(a), len(b)) && a[first] == b[first] {

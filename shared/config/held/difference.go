@@ -72,7 +72,7 @@ func byName(tools []json.RawMessage) map[string]tool {
 	return all
 }
 
-// changeOf compares two versions of a tool; was is "" for a new one.
+// changeOf compares two versions of a tool. For a new tool, the earlier version is "".
 func changeOf(name string, was, is tool) Change {
 	c := Change{Name: name, Kind: Changed, Hash: hashOf(is), Parts: []Part{}}
 	if was == "" {
@@ -138,7 +138,7 @@ func members(t tool) map[string]string {
 // words compares two texts word by word, and marks what is suspicious in the later one.
 func words(was, is string) []Word {
 	var out []Word
-	at := 0 // offset in is
+	at := 0 // offset in the later text
 	spans := suspicious(is)
 	say := func(op, text string) {
 		marked := false

@@ -41,8 +41,8 @@ type locked struct {
 const lockVersion = 1
 
 // LockOf returns the lock of a servers file: servers.lock.json beside servers.json. The lock file need
-// not exist. With writer, a Keeper also writes newly accepted tools to it, if it can. The store has
-// them in any case.
+// not exist. If writer is set, a Keeper also writes newly accepted tools to the lock file, if it can.
+// The store has these tools in any case.
 func LockOf(servers string, writer bool) *Lock {
 	return &Lock{path: strings.TrimSuffix(servers, filepath.Ext(servers)) + ".lock.json", writer: writer}
 }

@@ -26,7 +26,7 @@ const (
 )
 
 type record struct {
-	Source string     `json:"source"`         // as in storage.Pin
+	Source string     `json:"source"`         // what the server runs, without a version
 	Lock   string     `json:"lock,omitempty"` // fingerprint of the lock file's entry that Tools came from, or were written to
 	Since  time.Time  `json:"since"`          // of the last acceptance
 	Open   time.Time  `json:"open,omitzero"`  // until when the tools of further pages are accepted, as part of the first list

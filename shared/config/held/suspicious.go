@@ -40,8 +40,8 @@ const mostScanned = 32 << 10
 // suspicious returns the parts of a text that look like an instruction to a model, that hide
 // characters, or that mix alphabets within a word.
 func suspicious(text string) (spans []span) {
-	// plain is what a model may read: without invisible characters, with those of fullwidth
-	// and of Unicode's tags as the letters that they stand for, and in lower case.
+	// plain is what a model may read, in lower case. It has no invisible characters. Letters
+	// replace the fullwidth characters and the tag characters of Unicode that stand for them.
 	var plain strings.Builder
 	var at []span // for each byte of plain, the part of text that it comes from
 	before := rune(0)

@@ -70,13 +70,13 @@ func oneLine(text string) string {
 	return strings.NewReplacer("\n", "⏎", "\t", " ").Replace(Visible(text))
 }
 
-// cut replaces the middle of a long text by …, and keeps from characters before it and to
-// characters after it.
-func cut(text string, from, to int) string {
+// cut replaces the middle of a long text by …. It keeps the given numbers of characters at the start
+// and at the end.
+func cut(text string, start, end int) string {
 	n := utf8.RuneCountInString(text)
-	if n <= from+to+1 {
+	if n <= start+end+1 {
 		return text
 	}
 	runes := []rune(text)
-	return string(runes[:from]) + "…" + string(runes[n-to:])
+	return string(runes[:start]) + "…" + string(runes[n-end:])
 }

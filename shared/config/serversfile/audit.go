@@ -13,7 +13,8 @@ type Audit struct {
 	Redact []string     `json:"redact,omitempty"` // names of JSON members whose values are hidden; case does not matter
 }
 
-// audits returns a [kind] that reads an [Audit]. what names the server, if any, in complaints.
+// audits returns a [kind] that reads an [Audit]. The argument what is the name for the server, if
+// any, in complaints.
 func (r *reader) audits(what string, to *Audit) kind {
 	role := func(name string) {
 		if to.Bodies = storage.Role(name); name == "off" {

@@ -49,9 +49,8 @@ func (c Changes) String() string {
 	return strings.Join(parts, "  ")
 }
 
-// After returns a copy of c that also knows which servers were removed since before was read, and when;
-// see [File.Removed]. before is an earlier content of the same file. After also returns how c differs
-// from before.
+// After returns how c differs from before, an earlier content of the same file. It also returns a copy
+// of c. The copy knows which servers were removed from the file, and when; see [File.Removed].
 func (c *File) After(before *File, now time.Time) (*File, Changes) {
 	next := *c
 	next.removed = maps.Clone(before.removed)
@@ -95,8 +94,8 @@ func (c *File) has(name string) bool {
 // file, and for one that never was.
 func (c *File) Removed(name string) string { return c.removed[name] }
 
-// differs returns which parts of the server differ between s and is, nil for none.
-func (s Server) differs(is Server) (what []string) {
+// differs returns the parts in which s differs from another version of the server, nil for none.
+func (s Server) differs(other Server) (what []string) {
 	times := func(s Server) []time.Duration {
 		return []time.Duration{s.Idle, s.StartupTimeout, s.ToolTimeout, s.AnswerTimeout}
 	}
@@ -104,25 +103,25 @@ func (s Server) differs(is Server) (what []string) {
 		name    string
 		was, is any
 	}{
-		{"native", s.Native, is.Native},
-		{"tools", s.Tools, is.Tools},
-		{"audit", s.Audit, is.Audit},
-		{"url", s.Remote.URL, is.Remote.URL},
-		{"headers", append(hashed(s.Remote.Headers), hashed(s.Remote.Commands)...), append(hashed(is.Remote.Headers), hashed(is.Remote.Commands)...)},
-		{"remote", [2]any{s.Remote.Transport, s.Remote.Private}, [2]any{is.Remote.Transport, is.Remote.Private}},
-		{"command", s.Command, is.Command},
-		{"args", append([]string{}, s.Args...), append([]string{}, is.Args...)},
-		{"cwd", s.Cwd, is.Cwd},
-		{"box", string(encode(s.Box)), string(encode(is.Box))},
-		{"timeouts", times(s), times(is)},
-		{"record", [3]bool{s.Record, s.OwnLists, s.SameLists}, [3]bool{is.Record, is.OwnLists, is.SameLists}},
-		{"tasks", s.Tasks, is.Tasks},
+		{"native", s.Native, other.Native},
+		{"tools", s.Tools, other.Tools},
+		{"audit", s.Audit, other.Audit},
+		{"url", s.Remote.URL, other.Remote.URL},
+		{"headers", append(hashed(s.Remote.Headers), hashed(s.Remote.Commands)...), append(hashed(other.Remote.Headers), hashed(other.Remote.Commands)...)},
+		{"remote", [2]any{s.Remote.Transport, s.Remote.Private}, [2]any{other.Remote.Transport, other.Remote.Private}},
+		{"command", s.Command, other.Command},
+		{"args", append([]string{}, s.Args...), append([]string{}, other.Args...)},
+		{"cwd", s.Cwd, other.Cwd},
+		{"box", string(encode(s.Box)), string(encode(other.Box))},
+		{"timeouts", times(s), times(other)},
+		{"record", [3]bool{s.Record, s.OwnLists, s.SameLists}, [3]bool{other.Record, other.OwnLists, other.SameLists}},
+		{"tasks", s.Tasks, other.Tasks},
 	} {
 		if !reflect.DeepEqual(part.was, part.is) {
 			what = append(what, part.name)
 		}
 	}
-	if !maps.Equal(s.Env, is.Env) || !maps.Equal(s.Commands, is.Commands) || !slices.Equal(s.Unset, is.Unset) {
+	if !maps.Equal(s.Env, other.Env) || !maps.Equal(s.Commands, other.Commands) || !slices.Equal(s.Unset, other.Unset) {
 		what = append(what, "env")
 	}
 	return what

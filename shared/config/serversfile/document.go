@@ -21,7 +21,7 @@ func newSource(file string, data []byte) source {
 type remark struct {
 	at    int
 	text  string
-	lacks *Variable // see Error.Lacks
+	lacks *Variable // the variable whose value is missing; nil for another problem
 }
 
 func inOrder(remarks []remark) []remark {
@@ -51,7 +51,7 @@ type node struct {
 	shape   shape
 	at      int
 	text    string // a string is decoded; a number is in the form that strconv.ParseFloat reads
-	on      bool   // of a boolean
+	on      bool   // the value of a boolean
 	members []member
 	items   []node
 }

@@ -31,9 +31,9 @@ type File struct {
 	servers  map[string]Server
 	rejected []Rejection
 	access   []byte
-	boxes    bool // see BoxesMayCall
+	boxes    bool // the result of BoxesMayCall
 	connect  []byte
-	removed  map[string]string // see Removed
+	removed  map[string]string // the results of Removed, by name
 	files    []string
 	limits   []byte
 	groups   map[string]Group

@@ -112,10 +112,10 @@ func IsTOML(data []byte, file string) bool {
 	return false
 }
 
-// unknown handles an unknown key of n; what names n. If a similar known key is missing from n, the
-// author probably meant that key. unknown then complains, and returns that key. Below x-dormouse any
-// unknown key is a mistake: it may be a restriction that only a later release has. Other unknown keys
-// are those of other clients, and have no effect.
+// unknown handles an unknown key of n. The argument what is the name for n in complaints. If a
+// similar known key is missing from n, the author probably meant that key. unknown then complains,
+// and returns that key. Below x-dormouse any unknown key is a mistake: it may be a restriction that
+// only a later release has. Other unknown keys are those of other clients, and have no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
 	near := suggest.Of(m.name, known, 1+len(m.name)/6)
 	_, there := n.get(near)

@@ -86,7 +86,7 @@ func fromJSON(v hujson.Value) node {
 	return n
 }
 
-// explain words an error of hujson for the author of the file. It leaves out hujson's
+// explain rewords an error of hujson for the author of the file. It leaves out hujson's
 // quotes of the file, which may be secret.
 func (s source) explain(v hujson.Value, err error) *remark {
 	var line, column int

@@ -65,7 +65,7 @@ func (r *reader) catalog(root node, c *File) {
 	}
 }
 
-// want complains unless n has the shape; what names n in the complaint.
+// want complains unless n has the shape. The argument what is the name for n in the complaint.
 func (r *reader) want(n node, s shape, what string) bool {
 	if n.shape != s {
 		r.fail(n.at, "%s must be %s, not %s", what, s, n.shape)
@@ -74,8 +74,8 @@ func (r *reader) want(n node, s shape, what string) bool {
 	return true
 }
 
-// each calls use for the members of an object, in order. If a name is repeated, it complains, and calls
-// use only for the first.
+// each calls the function use for the members of an object, in order. If a name is repeated, it
+// complains, and calls use only for the first member with the name.
 func (r *reader) each(n node, use func(member)) {
 	seen := map[string]int{}
 	for _, m := range n.members {
@@ -130,7 +130,7 @@ func (r *reader) plain(to []byte, n node) []byte {
 }
 
 // filled returns a value with the variables in its texts expanded. A text with a variable
-// that is not set stays as it is, because the section may not be in use.
+// that is not set stays as it is, because perhaps the section is not in use.
 func (r *reader) filled(n node) node {
 	if n.shape == text {
 		if e := (variables{getenv: r.getenv}).expand(n.text); len(e.missing)+len(e.inputs)+len(e.editor) == 0 {

@@ -110,8 +110,8 @@ func has(n node, key string) bool {
 	return ok && m.value.shape != null
 }
 
-// refuse complains about those of keys that n has. They make sense only for a server that is
-// started, or, if box is true, for a server in a box. beside is the setting that excludes them.
+// refuse complains about each of the given keys that n has. These keys make sense only for a server
+// that is started, or, if box is true, for a server in a box. The setting beside excludes them.
 func (r *serverReader) refuse(n node, box bool, beside string, keys ...string) {
 	of := "that is started"
 	if box {

@@ -26,7 +26,7 @@ type setting struct {
 // kind says how the value of a setting is read.
 type kind struct {
 	values string                      // allowed values, for the page
-	read   func(m member, what string) // what names the key in complaints; nil if it is read elsewhere
+	read   func(m member, what string) // the argument what is the name for the key in complaints; read is nil if the key is read elsewhere
 	below  []setting                   // the settings in it, if it is an object
 }
 

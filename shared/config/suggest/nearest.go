@@ -3,8 +3,9 @@ package suggest
 
 import "strings"
 
-// Of returns the one of names that needs the fewest edits to become name, "" if all need
-// more than most. An edit inserts, removes or changes a byte. Case does not count.
+// Of returns the element of names that is closest to name. It returns "" if each of them differs
+// by more edits than the argument most. An edit inserts, removes or changes a byte. Case does not
+// count.
 func Of(name string, names []string, most int) string {
 	nearest := ""
 	name = strings.ToLower(name)

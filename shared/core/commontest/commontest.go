@@ -47,7 +47,7 @@ func OK(t testing.TB, err error) {
 	}
 }
 
-// OKIn is like [OK], and begins the message with what, the name of a step.
+// OKIn is like [OK], and begins the message with the given name of a step.
 func OKIn(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -63,7 +63,7 @@ func Check(t testing.TB, err error) {
 	}
 }
 
-// CheckIn is like [Check], and begins the message with what, the name of a step.
+// CheckIn is like [Check], and begins the message with the given name of a step.
 func CheckIn(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -77,7 +77,7 @@ func Equal[T comparable](t testing.TB, want, got T) {
 	EqualIn(t, "", want, got)
 }
 
-// EqualIn is like [Equal], and begins the message with what, the name of the value.
+// EqualIn is like [Equal], and begins the message with the given name of the value.
 func EqualIn[T comparable](t testing.TB, what string, want, got T) {
 	t.Helper()
 	if got == want {
@@ -101,7 +101,7 @@ func Same(t testing.TB, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// SameIn is like [Same], and begins the message with what, the name of the value.
+// SameIn is like [Same], and begins the message with the given name of the value.
 func SameIn(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
@@ -109,8 +109,8 @@ func SameIn(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// Contains reports an error if text does not contain part. The message begins with what, the name of
-// the text, unless what is "". The test goes on.
+// Contains reports an error if text does not contain part. The message begins with the given name of
+// the text, unless the name is "". The test goes on.
 func Contains(t testing.TB, what, part, text string) {
 	t.Helper()
 	if strings.Contains(text, part) {

@@ -23,7 +23,7 @@ func Alive(pid int) bool {
 }
 
 // Eventually calls ok until it returns true. If that takes more than 30 seconds, Eventually fails the
-// test; the message ends with what, which names the condition.
+// test; the message ends with the given name of the condition.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {

@@ -9,8 +9,8 @@ import (
 )
 
 // WriteFile replaces a file in one step: after a crash the file has either its new content or its old.
-// Until it has the permissions mode, only this user can read the new content. Only one caller at a time
-// may write a path, because the new content is first written to path + ".new".
+// Until the file has the given permissions, only this user can read the new content. Only one caller
+// at a time may write a path, because the new content is first written to path + ".new".
 func WriteFile(path string, text []byte, mode fs.FileMode) error {
 	part := path + ".new"
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)

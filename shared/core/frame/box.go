@@ -148,8 +148,8 @@ type Joining struct {
 
 // Fit returns what the relay can carry in place of e. It replaces bytes that are not UTF-8. If e is too
 // large, or may not suspend its delivery, Fit returns error responses. It drops an event that is too
-// large and that no request waits for. round is how often the delivery was suspended before. why is the
-// reason if e was changed.
+// large and that no request waits for. round is how often the delivery was suspended before. If Fit has
+// changed e, it returns the reason.
 func Fit(e Event, round int) (fit []Event, why string) {
 	if !utf8.Valid(e.Raw) {
 		e.Raw, why = bytes.ToValidUTF8(e.Raw, []byte("\uFFFD")), "bytes are not UTF-8"

@@ -87,8 +87,9 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("version %d is spoken, and this side speaks version %d", e.V, Version)
 }
 
-// Cut splits an encoded frame that is longer than MaxFrame into [Part] frames whose Frame is name. It
-// returns a shorter frame alone and unchanged. box is the sender's box; only runners set it.
+// Cut splits an encoded frame that is longer than MaxFrame into [Part] frames. The argument name becomes
+// their field Frame. Cut returns a shorter frame alone and unchanged. box is the sender's box; only
+// runners set it.
 func Cut(encoded []byte, box storage.BoxID, name string) [][]byte {
 	if len(encoded) <= MaxFrame {
 		return [][]byte{encoded}

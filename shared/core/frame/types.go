@@ -63,7 +63,7 @@ type Ask struct {
 	Ticket   string           `json:"ticket,omitempty"`
 	ID       storage.StreamID `json:"id,omitempty"`
 	Round    int              `json:"round,omitempty"`
-	NotAfter int64            `json:"notAfter,omitempty"` // Unix milliseconds; as in [Deliver]
+	NotAfter int64            `json:"notAfter,omitempty"` // NotAfter of the [Deliver]
 	Inbox    bool             `json:"inbox,omitempty"`
 }
 
@@ -72,7 +72,7 @@ type Ask struct {
 type Return struct {
 	Sender
 	Ticket   string `json:"ticket,omitempty"`
-	NotAfter int64  `json:"notAfter,omitempty"` // Unix milliseconds; as in [Deliver]
+	NotAfter int64  `json:"notAfter,omitempty"` // NotAfter of the [Deliver]
 	Payload  []byte `json:"-"`
 }
 
@@ -80,7 +80,7 @@ type Return struct {
 type Events struct {
 	Sender
 	Session storage.ID  `json:"session,omitempty"`
-	Tickets []string    `json:"tickets,omitempty"` // as in [Taken], of streams that go on after this batch; handled before the events
+	Tickets []string    `json:"tickets,omitempty"` // what a [Taken] would have, for the streams that go on after this batch; handled before the events
 	Seq     int64       `json:"seq,omitempty"`
 	Items   []EventItem `json:"items,omitempty"`
 	Payload []byte      `json:"-"`
@@ -236,7 +236,7 @@ type Pulled struct {
 	Rounds map[storage.StreamID]int `json:"rounds,omitempty"` // Deliver.Round of those IDs that were suspended before
 }
 
-// Ack answers [Events]. Without Fenced, the batch need not be sent again.
+// Ack answers [Events]. Unless Fenced is set, the relay has handled the batch.
 type Ack struct {
 	Session storage.ID         `json:"session,omitempty"`
 	Seq     int64              `json:"seq,omitempty"`

@@ -60,7 +60,7 @@ type Event struct {
 	Refusal string           // why the caller was refused: a code, or the kind of a limit
 	Caller  *Caller          // of a tools/call or a refusal
 	Tool    string           // of a tools/call
-	Outcome string           // of a tools/call; if Tool is "", of the earlier call with this Stream
+	Outcome string           // how a tools/call has ended; if Tool is "", it is the earlier call with this Stream
 	Stream  storage.StreamID // of an open call, or of one that an earlier request has begun
 	Why     string           // why it failed or was refused, one line
 	Said    *Said            // bodies of a tools/call; nil for none
@@ -81,7 +81,7 @@ type Caller struct {
 type Ended struct {
 	Stream   storage.StreamID `json:"stream"`
 	Why      string           `json:"why,omitempty"` // why it failed
-	Response json.RawMessage  `json:"-"`             // as Said.Response
+	Response json.RawMessage  `json:"-"`             // the message with the result or the error
 }
 
 // Said is what the parties of a tools/call have said. An observer must not change or keep it.

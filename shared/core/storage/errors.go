@@ -54,8 +54,8 @@ type Error struct {
 	Message string
 	cause   error
 
-	operator bool     // see ForOperator
-	refused  Identity // see NameRefused
+	operator bool     // set by ForOperator
+	refused  Identity // set by NameRefused
 }
 
 // Errorf makes an Error. The message may be shown to a client: it is lower case and says
@@ -84,8 +84,8 @@ func IsForOperator(err error) bool {
 }
 
 // NameRefused records in err the identity of the caller that err refuses, and returns err. Logs read it
-// with [RefusedOf]. If the caller has not proven its credential, who has only Credential, as the caller
-// claims it.
+// with [RefusedOf]. If the caller has not proven its credential, the identity has only the Credential
+// that the caller claims.
 func NameRefused(err error, who Identity) error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		e.refused = who

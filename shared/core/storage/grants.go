@@ -16,7 +16,7 @@ type Grant struct {
 	Client    string   // the client's id
 	Name      string   // what the client calls itself; not verified
 	Host      string   // the host to which the user's browser was sent with the code
-	Props     []byte   `json:",omitempty"` // of the principal; see Identity
+	Props     []byte   `json:",omitempty"` // Identity.Props of the principal
 	Claims    []byte   `json:",omitempty"` // the claims that decide who may use a server: JSON, at most 2 KiB
 
 	// Current, Previous and Before are SHA-256 hashes of the last three refresh tokens.

@@ -49,7 +49,7 @@ type Key struct {
 	Principal string   // the principal that the holder acts as; when the key is replaced, the new key has the same
 	Servers   []string // names of the servers that the key is for, or EveryServer
 	Role      Role     `json:",omitempty"`
-	Props     []byte   `json:",omitempty"` // of the principal; see Identity
+	Props     []byte   `json:",omitempty"` // Identity.Props of the principal
 	Created   time.Time
 	Used      time.Time // last use, updated lazily; zero for never
 	Revoked   time.Time // zero if it is not revoked

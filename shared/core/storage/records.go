@@ -146,10 +146,10 @@ type Connection struct {
 	Tenant     string
 	Principal  string
 	EventIDs   bool     // the client asked for event ids
-	Credential string   `json:",omitempty"` // see [Identity]
+	Credential string   `json:",omitempty"` // the client's Identity.Credential
 	Scopes     []string `json:",omitempty"`
-	Scoped     bool     `json:",omitempty"` // see [Identity]
-	ToolRules  []string `json:",omitempty"` // see [Identity]
+	Scoped     bool     `json:",omitempty"` // the client's Identity.Scoped
+	ToolRules  []string `json:",omitempty"` // the client's Identity.ToolRules
 	Expires    time.Time
 	Group      *GroupConnection `json:",omitempty"` // of a connection to a group; nil for one to a server
 }
@@ -159,7 +159,7 @@ type Connection struct {
 type GroupConnection struct {
 	Plain   bool                `json:",omitempty"` // the name of a tool, prompt or resource that only one server has gets no prefix
 	Search  bool                `json:",omitempty"` // the client gets tools that search, in place of the tools
-	Members map[string][]string // see [Identity]
+	Members map[string][]string // the client's Identity.Members
 }
 
 // Lease gives its holder a right until a time, such as that of one GET to read the standalone stream. A
@@ -199,12 +199,12 @@ type Through struct {
 }
 
 // Through returns how the client of a connection to a group sees the session. It returns nil if the
-// connection is to a single server. of is the Group of the [Connection].
-func (s *Session) Through(of *GroupConnection) *Through {
-	if s.Group == "" || of == nil {
+// connection is to a single server. The argument is the Group of the [Connection].
+func (s *Session) Through(group *GroupConnection) *Through {
+	if s.Group == "" || group == nil {
 		return nil
 	}
-	return &Through{Group: s.Group, Server: s.Server, Plain: of.Plain}
+	return &Through{Group: s.Group, Server: s.Server, Plain: group.Plain}
 }
 
 // Shown says which tools a client sees in the answers to some of its requests. It is not
@@ -240,7 +240,7 @@ type Batch struct {
 	Gen     Generation
 	Seq     int64         // the runner's batch number in its generation; 0 for a batch of a function
 	Final   bool          // the last event is the last of the stream
-	Retry   time.Duration // of the last event; see Event
+	Retry   time.Duration // Event.Retry of the last event
 	Events  [][]byte      // one line each; 1 to MaxBatchEvents, MaxBatchBytes together
 	Expires time.Time
 	// Once makes Append return Duplicate, and not nil, if the batch is there already.
@@ -298,7 +298,7 @@ type Handshake struct {
 // RecordKey names a part of a handshake record, and the box whose state says whether the
 // part is still good.
 type RecordKey struct {
-	Digest, Version string // as in Handshake
+	Digest, Version string // those of the [Handshake]
 	Box             BoxID
 }
 

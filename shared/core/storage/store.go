@@ -94,9 +94,9 @@ type Handshakes interface {
 	// Handshake reads a part. Errors: NotFound if there is none or it has expired.
 	Handshake(ctx context.Context, digest, version string) (Handshake, error)
 	// Recorded reads parts of several records, each with a box, in one round trip for every 50 wants.
-	// Its results are in the order of wants. A part that is not there is the zero Handshake, and a box
-	// as Boxes.Box returns it. A want without Version reads only the box. A want without Box reads only
-	// the part.
+	// Its results are in the order of wants. A part that is not there is the zero Handshake. A box that
+	// was never written is the zero Box with its ID. A want without Version reads only the box. A want
+	// without Box reads only the part.
 	Recorded(ctx context.Context, wants []RecordKey) ([]Recorded, error)
 	// ListHandshakes returns the parts of a record whose Version begins with prefix, in
 	// order of Version. It is for operators, and may take several round trips.
@@ -210,8 +210,8 @@ type Log interface {
 	// Wait is Read with limit MaxWait, but waits until there is something to read. It returns an empty
 	// page at until, or earlier at the driver's own pace. Some drivers also return when an item with
 	// the stream's ID was put, claimed, released or swapped; callers that depend on this must poll. It
-	// returns ctx's error if ctx ends first. Round trips that tests count for an operation leave out
-	// the reads inside of Wait.
+	// returns ctx's error if ctx ends first. Tests that count the round trips of an operation do not
+	// count the reads inside of Wait.
 	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
 }
 
@@ -242,10 +242,10 @@ type Items interface {
 	// Release turns an item back into a Waiting one if gen has taken it and it still has
 	// its Raw. Otherwise nothing is written and released is false.
 	Release(ctx context.Context, box BoxID, id StreamID, gen Generation) (released bool, err error)
-	// SwapItem replaces the stored item with the box and ID of the new item it, if the stored
-	// one has the State, Gen and Round of was. Otherwise nothing is written and swapped is
-	// false. A repeat after Unavailable may find the caller's own write: read and compare.
-	SwapItem(ctx context.Context, was, it Item) (swapped bool, err error)
+	// SwapItem stores next in place of the item with the same box and ID, if that item has the
+	// State, Gen and Round of old. Otherwise nothing is written and swapped is false. A repeat
+	// after Unavailable may find the caller's own write: read and compare.
+	SwapItem(ctx context.Context, old, next Item) (swapped bool, err error)
 	// Item reads one item. Errors: NotFound.
 	Item(ctx context.Context, box BoxID, id StreamID) (Item, error)
 	// Items returns the items of a box in order of ID, without Raw.

@@ -17,7 +17,8 @@ type Units struct {
 	OutGB             float64 `json:"out_gb,omitempty"`             // to the internet
 }
 
-// Each calls visit for every field. name is what files of prices call the field; n points into u.
+// Each calls the function visit for every field. name is the field's name in files of prices, and n
+// points into u.
 func (u *Units) Each(visit func(name string, n *float64)) {
 	visit("invocations", &u.Invocations)
 	visit("gb_seconds", &u.GBSeconds)

@@ -11,7 +11,7 @@ import (
 // the tokens of an OAuth provider. Servers use it in the principal's name. Package
 // credentials writes it.
 type UpstreamToken struct {
-	ID        string // see [UpstreamTokenID]
+	ID        string // the result of [UpstreamTokenID]
 	Rev       int64  // set by the store; Save fails unless it is the stored one
 	Tenant    string
 	Principal string

@@ -110,8 +110,8 @@ func ofMCP(method string) bool {
 const manyKeys = 16
 
 // checkKeys refuses an object with "__proto__", or with a key that comes twice, whatever
-// its case. It also refuses a key that equals a key of where only after [fold]. It returns
-// the value of "_meta".
+// its case. It also refuses a key that equals a key of the given place only after [fold]. It
+// returns the value of "_meta".
 func checkKeys(object []byte, where *place) (meta []byte, err error) {
 	var room [128]byte
 	var ends [manyKeys]int // the end of each key in folded, where the first keys stand one after the other
@@ -127,7 +127,7 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 		before := len(folded)
 		name := where.named(key)
 		if name != "" && string(key) == name {
-			folded = append(folded, key...) // each key of where has a lower-case letter, so it equals no folded key
+			folded = append(folded, key...) // each key of a place has a lower-case letter, so it equals no folded key
 		} else {
 			folded = fold(folded, key)
 			name = where.named(folded[before:])

@@ -58,8 +58,8 @@ func Array[T ~[]byte](values []T) []byte {
 	return append(out, ']')
 }
 
-// ReplaceElements returns a copy of raw in which change has replaced each element of the array
-// at path. If there is no array at path, it returns raw itself.
+// ReplaceElements returns a copy of raw in which the function change has replaced each element of the
+// array at path. If there is no array at path, it returns raw itself.
 func ReplaceElements(raw []byte, change func(element []byte) []byte, path ...string) []byte {
 	list := Lookup(raw, path...)
 	if len(list) == 0 || list[0] != '[' {

@@ -10,9 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// WrongShape returns err in words of the text that was decoded, if it is the error of encoding/json
-// for a value of another type than the key has: "groups cannot be a string; want an array". It
-// returns any other err itself.
+// WrongShape rewords the error of encoding/json for a JSON value of the wrong type, without names of
+// Go types: "groups cannot be a string; want an array". It returns any other err itself.
 func WrongShape(err error) error {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok {

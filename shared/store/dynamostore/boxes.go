@@ -219,8 +219,8 @@ func (s *Store) Due(ctx context.Context) ([]storage.BoxID, error) {
 	return slices.Compact(due), err
 }
 
-// scanIndex calls each for every row of an index, in no order, until each returns
-// false.
+// scanIndex calls the function each for every row of an index, in no order, until the function
+// returns false.
 func (q *requests) scanIndex(ctx context.Context, index string, each func(row) bool) error {
 	in := &dynamodb.ScanInput{TableName: &q.table, IndexName: &index, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
 	for {

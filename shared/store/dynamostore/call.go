@@ -19,8 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// ask sends one request, and repeats it for up to the store's Patience if it fails. as is the name
-// under which it counts a failed request. Its caller counts a successful one.
+// ask sends one request, and repeats it for up to the store's Patience if it fails. It counts a
+// failed request under the given name. Its caller counts a successful one.
 func ask[In, Out any](ctx context.Context, q *requests, as string, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.patience)
 	defer cancel()
@@ -253,7 +253,8 @@ type span struct {
 	as           string     // the name under which to count the requests; "" for Query
 }
 
-// query calls each for every row of a span, until each returns false or an error.
+// query calls the function each for every row of a span, until the function returns false or an
+// error.
 func (q *requests) query(ctx context.Context, sp span, each func(row) (more bool, err error)) error {
 	in := &dynamodb.QueryInput{
 		ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!sp.backwards),
@@ -272,9 +273,10 @@ func (q *requests) query(ctx context.Context, sp span, each func(row) (more bool
 	return q.queryAll(ctx, cmp.Or(sp.as, "Query"), in, sp.next, each)
 }
 
-// queryAll sends a query, and repeats it from the end of each answer until there are no more
-// rows. It calls each for every row, until each returns false or an error. next returns the limit of
-// each request after the first, if in has a limit. as is the name under which requests are counted.
+// queryAll sends a query, and repeats it from the end of each answer until there are no more rows.
+// It calls the function each for every row, until the function returns false or an error. If the
+// query has a limit, next returns the limit of each request after the first. Requests are counted
+// under the given name.
 func (q *requests) queryAll(ctx context.Context, as string, in *dynamodb.QueryInput, next func() int, each func(row) (more bool, err error)) error {
 	in.TableName, in.ReturnConsumedCapacity = &q.table, types.ReturnConsumedCapacityTotal
 	for {

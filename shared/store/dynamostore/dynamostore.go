@@ -118,7 +118,7 @@ type Store struct {
 type requests struct {
 	client   *dynamodb.Client
 	table    string
-	patience time.Duration // see [Options]
+	patience time.Duration // Options.Patience
 
 	mu    sync.Mutex
 	usage Usage

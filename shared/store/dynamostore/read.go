@@ -71,9 +71,9 @@ func (s *Store) newReader(id storage.ID, stream storage.StreamID, after storage.
 	return &reader{store: s, id: id, stream: stream, after: after, as: as, lookBack: after > 0}
 }
 
-// page reads forwards from the index after the cursor. If no batch begins there, it also
-// reads the previous batch with before. A batch that is written meanwhile either begins at
-// that index, or before finds it.
+// page reads forwards from the index after the cursor. If no batch begins there, it calls
+// r.before, which reads the previous batch. A batch that is written meanwhile either begins
+// at that index, or is read by r.before.
 func (r *reader) page(ctx context.Context, limit int) (storage.Page, error) {
 	if r.after == math.MaxInt64 || len(r.stream) > maxKey {
 		return storage.Page{}, nil

@@ -54,8 +54,8 @@ func (r row) flag(name string) bool {
 	return ok && v.Value
 }
 
-// expire sets the time after which reads treat the row as missing. DynamoDB may delete the row once
-// keep has passed after that time. The zero time means never.
+// expire sets the time after which reads treat the row as missing. DynamoDB may delete the row when
+// the duration keep has passed since that time. The zero time means never.
 func (r row) expire(at time.Time, keep time.Duration) {
 	if at.IsZero() {
 		return

@@ -114,10 +114,10 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 	})
 }
 
-// list returns up to limit records whose partition keys are above after, in the order of these keys.
-// keys returns the partition keys that follow its argument, in order, and none at the end; its limit
-// is how many records are still wanted. read decodes a row; ok is false for a record that does not
-// belong to the list. list leaves out rows that have expired.
+// list returns up to limit records whose partition keys follow the key after, in the order of these
+// keys. The function keys returns the partition keys that follow its argument, in order, and none at
+// the end; its limit is how many records are still wanted. The function read decodes a row; ok is
+// false for a record that does not belong to the list. list leaves out rows that have expired.
 func list[T any](
 	ctx context.Context, q *requests, after string, limit int, keys func(after string, limit int) ([]string, error), read func(row) (v T, ok bool, err error),
 ) ([]T, error) {
@@ -153,7 +153,7 @@ func list[T any](
 	return all[:max(limit, 0)], nil
 }
 
-// sessionKeys returns, in order, up to limit partition keys of sessions that are above after.
+// sessionKeys returns, in order, up to limit partition keys of sessions that follow the key after.
 func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int) ([]string, error) {
 	var keys []string
 	now := time.Now()
@@ -173,8 +173,9 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 	return keys[:min(len(keys), limit)], err
 }
 
-// queryTenant calls each for the rows of one key of the index "tenant" whose partition keys are above
-// after, in order. It ends when each returns false.
+// queryTenant reads the rows of a tenant from the index "tenant", in the order of their partition
+// keys. It begins behind the key after. It calls the function each for each row, until the function
+// returns false.
 func (q *requests) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
 	limit = min(limit, 1000)
 	in := &dynamodb.QueryInput{

@@ -35,7 +35,7 @@ func (s *Store) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Valu
 	return valueOf(k, r), err
 }
 
-// valueOf reads the row of a value, which may be nil.
+// valueOf returns the value in a row. The row may be nil.
 func valueOf(k storage.ValueKey, r row) storage.Value {
 	if !r.alive(time.Now()) {
 		return storage.Value{Key: k}

@@ -100,7 +100,7 @@ func Bytes(record any) (n int) {
 	return n
 }
 
-// result calls s.around for do, a call of the inner store that returns a value.
+// result passes do, a call of the inner store that returns a value, to s.around.
 func result[T any](ctx context.Context, s *Store, c Call, do func(context.Context) (T, error)) (T, error) {
 	var out T
 	var own error
@@ -124,7 +124,7 @@ func write[T any](ctx context.Context, s *Store, method string, in any, do func(
 	return result(ctx, s, Call{Method: method, Kind: Write, In: in}, do)
 }
 
-// change calls s.around for do, a write that returns only an error.
+// change passes do, a write that returns only an error, to s.around.
 func change(ctx context.Context, s *Store, method string, in any, do func(context.Context) error) error {
 	return s.around(ctx, &Call{Method: method, Kind: Write, In: in}, do)
 }

@@ -34,7 +34,7 @@ type Stored struct {
 	Polls                 float64 // the read units of waits
 }
 
-// Minus returns what was consumed between before and s.
+// Minus returns what was consumed since an earlier count.
 func (s Stored) Minus(before Stored) Stored {
 	return Stored{s.ReadUnits - before.ReadUnits, s.WriteUnits - before.WriteUnits, s.Polls - before.Polls}
 }

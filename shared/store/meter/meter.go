@@ -114,13 +114,13 @@ func (w *watched) Due(ctx context.Context) ([]storage.BoxID, error) {
 	return all, err
 }
 
-// Clients returns the connections of clients, whose posts it counts.
+// Clients returns c with a Post that counts the messages.
 func (m *Meter) Clients(c storage.Clients) storage.Clients {
 	return &clients{c, &posted{Poster: c, meter: m, away: true}}
 }
 
-// Runners returns the connections of runners, whose posts it counts. These messages stay
-// in the AWS region, so they do not count as traffic to the internet.
+// Runners returns p with a Post that counts the messages. They stay in the AWS region, so
+// they do not count as traffic to the internet.
 func (m *Meter) Runners(p storage.Poster) storage.Poster { return &posted{Poster: p, meter: m} }
 
 type clients struct {

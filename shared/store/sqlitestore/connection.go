@@ -195,7 +195,7 @@ func listOf[T any](ctx context.Context, d *database, query string, args []any, r
 	return list, nil
 }
 
-// rows calls each for every row of a query, until each returns false or fails.
+// rows calls the function each for every row of a query, until the function returns false or fails.
 func (d *database) rows(ctx context.Context, query string, args []any, each func(scan func(...any) error) (more bool, err error)) error {
 	uncut, err := d.reader.begin(ctx)
 	if err != nil {

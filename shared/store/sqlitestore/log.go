@@ -80,7 +80,7 @@ func (s *Store) Append(ctx context.Context, b storage.Batch) error {
 		break
 	}
 	s.waiters.wake(b.Session, b.Stream, n)
-	runtime.Gosched() // the waiting call runs first, on this processor: to wake another one takes longer
+	runtime.Gosched() // lets the waiting call run first, on this processor; to wake another processor takes longer
 	s.bound(ctx, b, len(data))
 	s.tidy(ctx)
 	return repeated
@@ -126,8 +126,8 @@ func (s *Store) Read(ctx context.Context, id storage.ID, stream storage.StreamID
 	return p.Page(), nil
 }
 
-// blob takes the value of a column from the driver, which makes a slice for each. A []byte would
-// be a copy of it.
+// blob takes the slice that the driver makes for the value of a column. For a []byte, database/sql
+// would copy the slice.
 type blob []byte
 
 // Scan implements sql.Scanner.

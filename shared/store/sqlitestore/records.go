@@ -27,8 +27,8 @@ const (
 )
 
 // load returns a session and a box if the cache has both and they belong to this version of the
-// file. Otherwise ok is false: the caller then reads them from the file, and passes since to
-// keep.
+// file. Otherwise ok is false: the caller then reads them from the file, and passes the result since
+// to the method keep.
 func (r *records) load(id storage.ID, box storage.BoxID, version int64) (x storage.Session, b storage.Box, since int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

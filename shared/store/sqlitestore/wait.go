@@ -233,7 +233,7 @@ func (w *waiters) wake(id storage.ID, stream storage.StreamID, n news) {
 	}
 }
 
-// wait returns the next news. It returns no news (woken is false) once until has passed.
+// wait returns the next news. If there is none at the time until, woken is false.
 // Its error is ctx's own, or Unavailable when the store is closed.
 func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Time) (n news, woken bool, err error) {
 	if err := ctx.Err(); err != nil {

@@ -44,8 +44,8 @@ const (
 	Month = 730 * time.Hour
 )
 
-// Silent returns the units of sessions that send nothing for a day. A client that listens
-// polls at intervals of every. If every is zero, the client does not listen.
+// Silent returns the units of sessions that send nothing for a day. The argument every is the
+// interval at which a client polls to listen; it is zero for a client that does not listen.
 func Silent(h meter.Habits, sessions int, poll Operation, every time.Duration) meter.Units {
 	u := meter.Units{StoredGBMonths: meter.GB(int64(h.Stored)) * Day.Hours() / Month.Hours()}
 	if every > 0 {
