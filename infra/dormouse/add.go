@@ -279,7 +279,8 @@ func (c *addCommand) mended(err error) error {
 	return fmt.Errorf("%s was not added: it did not start: %w", c.Name, err)
 }
 
-// project returns a proposal if a program did not find its dependencies, and "" for other errors.
+// project returns advice for the user if a program did not find its dependencies, and "" for other
+// errors.
 func (c *addCommand) project(words string) string {
 	if len(c.Command) == 0 {
 		return ""
@@ -547,9 +548,10 @@ func exists(path string) bool {
 // askTime is the longest time that a package registry may take to answer.
 const askTime = 30 * time.Second
 
-// pin sets the version in an entry that starts an npm or PyPI package without one, to the newest
-// version, and returns it. It asks the registry that npm or pip is configured for. If the registry
-// does not answer, the entry stays without a version; the first installation then decides.
+// pin is for an entry that starts an npm or PyPI package and names no version of it. It adds the
+// newest version to the entry, and returns that version. It asks the registry that npm or pip is
+// configured for. If the registry does not answer, the entry stays without a version; the first
+// installation then decides.
 func (t *terminal) pin(ctx context.Context, e *serversedit.Entry, folder string) (version string) {
 	p, ok := e.Package()
 	if !ok || p.Version != "" {

@@ -106,7 +106,7 @@ func (c *addCommand) readWord(behind bool) error {
 // unmake removes what this command has downloaded, because the server was not added.
 func (c *addCommand) unmake() {
 	for _, folder := range c.made {
-		_ = os.RemoveAll(folder) // an error is ignored: the rest does no harm
+		_ = os.RemoveAll(folder) // an error is ignored: what is left does no harm
 		_ = os.Remove(filepath.Dir(folder))
 	}
 }

@@ -92,8 +92,8 @@ func (p placed) open(ctx context.Context) (*client, error) {
 	}, nil
 }
 
-// use opens a client with place.open, calls do with it, and closes it. limit is the time limit for
-// all of that; 0 means none.
+// use opens a client with place.open, passes it to the function do, and closes it. limit is the time
+// limit for all of that; 0 means none.
 func use(ctx context.Context, place interface {
 	open(context.Context) (*client, error)
 }, limit time.Duration, do func(context.Context, *client) error,
@@ -161,7 +161,7 @@ func (c *client) call(ctx context.Context, method, path string, in, out any) err
 	return c.ask(ctx, method, api.Prefix+path, in, out)
 }
 
-// ask is call with a full path.
+// ask is like call, but takes a full path.
 func (c *client) ask(ctx context.Context, method, path string, in, out any) error {
 	body, err := c.send(ctx, method, path, in)
 	if err != nil {
@@ -183,7 +183,7 @@ func (c *client) stream(ctx context.Context, method, path string, in any) (io.Re
 	return c.send(ctx, method, api.Prefix+path, in)
 }
 
-// send is stream with a full path. It returns an error for any status but 200.
+// send is like stream, but takes a full path. It returns an error for any status but 200.
 func (c *client) send(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var text []byte
 	if in != nil {

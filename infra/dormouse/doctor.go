@@ -151,8 +151,8 @@ func printFindings(t *terminal, all []finding) error {
 	})
 }
 
-// served calls use for each server in the file that is not disabled, or only for the server that
-// the user named.
+// served calls the function use for each server in the file that is not disabled, or only for the
+// server that the user named.
 func (d *doctor) served(use func(serversfile.Server)) {
 	if d.file == nil {
 		return

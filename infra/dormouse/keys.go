@@ -35,7 +35,7 @@ type managed struct {
 	printing
 }
 
-// use calls do with a client for the endpoint or the store that has the keys.
+// use calls the function do with a client for the endpoint or the store that has the keys.
 func (m managed) use(do func(context.Context, *client) error) error {
 	return use(context.Background(), m.placed, time.Minute, do)
 }
@@ -47,8 +47,8 @@ type keyStore struct {
 	printing
 }
 
-// useStore opens the store, calls do with it, and closes it. It sets k.Data to the data folder
-// that it has found.
+// useStore opens the store, passes it to the function do, and closes it. It sets k.Data to the data
+// folder that it has found.
 func (k *keyStore) useStore(do func(context.Context, storage.Store) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

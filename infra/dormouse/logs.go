@@ -147,7 +147,7 @@ func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err err
 // in UTC.
 var noted = regexp.MustCompile(`(?m)^--- \d{4}-\d\d-\d\dT[\d:.]+Z`)
 
-// lastOf reads all outputs from next. It returns a function like next that has only their last
+// lastOf reads all outputs from next. It returns a function like next that returns only their last
 // lines.
 func lastOf(next func() (api.Output, error), lines int) func() (api.Output, error) {
 	var all []api.Output

@@ -225,8 +225,8 @@ func typed(called string) string {
 	return called
 }
 
-// telemetryOf reads from the environment where spans are sent. It returns nil if they are sent
-// nowhere.
+// telemetryOf reads the environment variables that say where spans are sent. It returns nil if they
+// are sent nowhere.
 func telemetryOf(environ []string) (*telemetry.Options, error) {
 	settings, err := otlp.FromEnviron(environ, "dormouse")
 	if settings == nil || err != nil {

@@ -73,7 +73,7 @@ func (k keyStore) sealing() ([]byte, error) {
 	return datafolder.Secret(k.Data)
 }
 
-// secretEnv is the environment variable that has the secret of functions, in hexadecimal.
+// secretEnv is the environment variable with the secret of a stack on AWS, in hexadecimal.
 const secretEnv = "DORMOUSE_SECRET" //nolint:gosec // the name of a variable
 
 // secretLine is a key or token of a principal in JSON output. Times are RFC 3339 in UTC.

@@ -23,7 +23,7 @@ func logLost(to *journal.Recorder, folder string) func(error) {
 }
 
 // bestEffortLog is a log whose Write never fails: an unwritable log must not stop the program.
-// While writes fail, it calls lost at most once a minute. It does so in a new goroutine, because
+// While writes fail, it calls the function lost once a minute at most, in a new goroutine, because
 // lost may need a lock that the caller of Write holds.
 type bestEffortLog struct {
 	to   io.Writer

@@ -20,7 +20,7 @@ import (
 // Bounds of a command whose output is the value of a variable or header ("exec:" in the servers
 // file).
 const (
-	commandWithin = 30 * time.Second // some commands ask the user for a password
+	commandWithin = 30 * time.Second // time limit of a command, which may ask the user for a password
 	maxValue      = 16 << 10         // bytes of the output
 	maxReason     = 300              // bytes of a command's last line on stderr that an error quotes
 	// headersFor is how long a header's value is used before its command runs again. A server in a
@@ -34,7 +34,7 @@ type commands struct {
 	folder  string // folder of the servers file, in which the commands run
 
 	mu   sync.Mutex
-	kept map[string]*keptValue // by command
+	kept map[string]*keptValue // values of headers, by command
 }
 
 // keptValue is a header's value that a command gave. mu is held while the command runs.
@@ -67,7 +67,7 @@ func (c *commands) filled(ctx context.Context, servers *serversfile.File, t flee
 	return t, nil
 }
 
-// header returns what a command prints. It runs the command again only after headersFor.
+// header returns what a command prints. It runs the command again only after the time headersFor.
 func (c *commands) header(ctx context.Context, command string) (string, error) {
 	c.mu.Lock()
 	k := c.kept[command]

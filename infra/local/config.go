@@ -81,8 +81,8 @@ type Config struct {
 	// something to install and has never started.
 	Prepare bool
 
-	// Watch reports whether a server is started anew when one of its source files is saved; nil
-	// for none.
+	// Watch reports whether a server is started anew when one of its source files is saved. If
+	// Watch is nil, no server is.
 	Watch func(server string) bool
 
 	// ExitWhenIdle makes Run return after this time without a request, if no connection is open,

@@ -277,8 +277,8 @@ func (in *inprocess) send(payload []byte) (done <-chan struct{}, err error) {
 	return end, nil
 }
 
-// retry calls do until it returns nil, at most handleTries times. The pause after a failure grows
-// by a second each time.
+// retry calls the function do until it returns nil, at most handleTries times. The pause after a
+// failure grows by a second each time.
 func (in *inprocess) retry(do func() error) {
 	for try := range handleTries {
 		if do() == nil {

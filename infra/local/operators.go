@@ -240,8 +240,8 @@ func Stored(store storage.Store, name, data string) http.Handler {
 	})
 }
 
-// past returns a function that opens the history in a data folder, and reads it with read. Without
-// a history file it reads an empty history.
+// past returns a function that opens the history in a data folder, and reads it with the function
+// read. Without a history file it reads an empty history.
 func past[Q, T any](data string, read func(*history.History, context.Context, Q) (T, error)) func(context.Context, Q) (T, error) {
 	return func(ctx context.Context, q Q) (T, error) {
 		h, path := history.New(keptCalls), filepath.Join(data, HistoryFile)

@@ -21,14 +21,14 @@ import (
 // lease, a durable value that its Run writes again and again.
 const (
 	leaseFor   = time.Minute      // a lease that was not written for so long belongs to nobody
-	leaseRenew = 20 * time.Second // a write to DynamoDB costs money, also while nobody calls
+	leaseRenew = 20 * time.Second // time between two writes of a lease; not shorter, because each write to DynamoDB costs money
 )
 
 // storeLease is the right of one Run to use a store.
 type storeLease struct {
 	store storage.Values
 	by    leaseHolder
-	saved storage.Value // as this Run wrote it last
+	saved storage.Value // the lease as this Run wrote it last
 }
 
 // leaseHolder says who has a lease.
@@ -49,8 +49,9 @@ func newStoreLease(store storage.Values, secret []byte, path string) *storeLease
 // errLeased is the error for a store that another Run uses.
 var errLeased = errors.New("is in use by another dormouse run")
 
-// take takes the lease. If the last holder may have crashed, take calls waits once and looks for
-// leaseFor whether the holder writes the lease again. It compares no clocks of two machines.
+// take takes the lease. If another Run has it, that Run may have crashed. So take calls the function
+// waits once, and fails only if the lease is written again within the time leaseFor. It compares no
+// clocks of two machines.
 //
 // Errors: errLeased, and those of the store.
 func (l *storeLease) take(ctx context.Context, waits func(where string)) error {
@@ -97,8 +98,8 @@ func (l *storeLease) write(ctx context.Context, held bool) error {
 	return err
 }
 
-// lost returns errLeased if another Run has the lease. If an earlier write has taken effect and its
-// answer was lost, lost takes over what the store has.
+// lost returns errLeased if another Run has the lease. Otherwise an earlier write of this Run has
+// taken effect without an answer. Then lost takes over what the store has.
 func (l *storeLease) lost(ctx context.Context) error {
 	v, err := l.store.LoadValue(ctx, l.saved.Key)
 	if err != nil {

@@ -88,8 +88,8 @@ func setAside(m *machine, what, path string, why error) {
 	trouble(m, fmt.Sprintf("%s could not be read, and begins anew: %v", what, why), "the old file is "+aside)
 }
 
-// startUpkeep begins to check the data folder in the background; see look. Call it after
-// everything else has started.
+// startUpkeep begins to check the data folder in the background. Call it after everything else has
+// started.
 func startUpkeep(ctx context.Context, m *machine) {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup

@@ -194,8 +194,8 @@ func as(key string, value json.RawMessage, want string, to any) error {
 	return nil
 }
 
-// members calls use for each member of an object, in order. For a repeated key, it calls use once,
-// with the last value.
+// members calls the function use for each member of an object, in order. For a repeated key, it calls
+// use once, with the last value.
 func members(dec *json.Decoder, use func(key string, value json.RawMessage) error) error {
 	var keys []string
 	values := map[string]json.RawMessage{}

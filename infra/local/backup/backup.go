@@ -48,7 +48,7 @@ const (
 // Summary counts what a backup contains, or what was restored.
 type Summary struct {
 	Files int   `json:"files"`
-	Bytes int64 `json:"bytes"` // of the files, uncompressed
+	Bytes int64 `json:"bytes"` // size of the files, uncompressed
 	// Unread are the files and folders that the backup lacks because they could not be read, each
 	// with the reason.
 	Unread []string `json:"unread,omitempty"`

@@ -99,7 +99,7 @@ type Ledger struct {
 	days    map[onDay]meter.Units
 	conns   map[string]open   // open connections, by id
 	who     map[string]string // the principal of each session
-	calls   map[string]*call  // by trace
+	calls   map[string]*call  // requests, by trace id
 	changed bool
 }
 

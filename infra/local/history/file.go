@@ -32,7 +32,7 @@ const (
 	whatRefused
 )
 
-// There is no row in counts with n = 0. The column at has seconds since 1970 in counts, and
+// There is no row in counts with n = 0. The column named at has seconds since 1970 in counts, and
 // milliseconds in the other tables.
 const schema = `
 CREATE TABLE IF NOT EXISTS calls (

@@ -61,9 +61,9 @@ type counts struct {
 	durations     [len(bounds) + 1]int64
 	took          time.Duration // duration of all calls together
 	failed, wakes int64
-	refused       int64 // number of refused calls, which no other field counts
-	installs      int64 // number of installs, and their duration together
-	installed     time.Duration
+	refused       int64         // number of refused calls, which no other field counts
+	installs      int64         // number of installs
+	installed     time.Duration // duration of all installs together
 }
 
 func (c counts) calls() (n int64) {

@@ -21,8 +21,8 @@ type Lines struct {
 	Options
 
 	mu      sync.Mutex
-	callers map[string]caller          // by session
-	starts  map[string]*start          // by server and process
+	callers map[string]caller          // the last caller of each session
+	starts  map[string]*start          // processes that are not ready yet, by server and process
 	open    map[storage.StreamID]Event // calls whose end another event will report, by the stream of their response
 	work    map[string]time.Time       // when a request to each server was last seen, by server; see Asleep
 	refused map[string]time.Time       // time of the last event of kind Refused, by caller and reason

@@ -33,8 +33,8 @@ type API struct {
 
 	mu    sync.Mutex
 	now   func() time.Time // returns the current time; tests replace it
-	runs  bool             // between Start and Stop
-	ended bool             // after Stop
+	runs  bool             // Start was called, and Stop was not
+	ended bool             // Stop was called
 	kept  map[string]*oneTime
 	timer *time.Timer    // nil while no schedule waits
 	work  sync.WaitGroup // events that are being handled

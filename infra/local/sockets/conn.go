@@ -332,7 +332,7 @@ func (c *wsConn) send(ctx context.Context, data []byte) error {
 	return c.put(data)
 }
 
-// enqueue is send, but fails instead of waiting for room.
+// enqueue is like send, but fails instead of waiting for room.
 func (c *wsConn) enqueue(data []byte) error {
 	if !c.tryRoom(c.size(data)) {
 		return c.noRoom()

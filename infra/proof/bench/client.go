@@ -47,7 +47,7 @@ func initialize(version string) any {
 	}
 }
 
-// callParams returns the params of tools/call. The tool slow may report progress.
+// callParams returns the params of tools/call. The tool "slow" may report progress.
 func callParams(tool string, arguments any) any {
 	params := map[string]any{"name": tool, "arguments": arguments}
 	if tool == "slow" {

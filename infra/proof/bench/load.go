@@ -24,7 +24,7 @@ func (l load) perSecond() float64 { return float64(len(l.took)) / l.lasted.Secon
 // perCall returns the CPU time of a call in milliseconds.
 func (l load) perCall() float64 { return ms(l.cpu) / float64(max(1, len(l.took))) }
 
-// press makes every client call, one call after another, until the time is over.
+// press lets every client make calls, one after another, until the time is over.
 func press(ctx context.Context, e *endpoint, clients []*httpClient, lasts time.Duration, call func(context.Context, *httpClient) error) (load, error) {
 	before, err := e.cpu()
 	if err != nil {

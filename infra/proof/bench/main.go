@@ -116,8 +116,8 @@ func peerNames() (names []string) {
 	return names
 }
 
-// choosePeers returns the compared programs that list names. If list is "", it returns those that
-// any of the parts needs.
+// choosePeers returns the compared programs that are named in list. If list is "", it returns those
+// that any of the parts needs.
 func choosePeers(list string, ps []part) ([]peer, error) {
 	all := peers()
 	if list == "" {

@@ -145,7 +145,8 @@ func atEvents(ctx context.Context, m *measurement, n int) error {
 	})
 }
 
-// seeded starts dormouse, opens a session, writes into dormouse's store with fill, and measures.
+// seeded starts dormouse, opens a session, lets the function fill write into dormouse's store, and
+// measures.
 func (m *measurement) seeded(ctx context.Context, fill func(storage.Store, *httpClient) error) error {
 	e, err := m.start(ctx, launch{})
 	if err != nil {
@@ -171,8 +172,8 @@ func (m *measurement) seeded(ctx context.Context, fill func(storage.Store, *http
 // perKey is how many connections each key holds. dormouse allows a key 1,024 at a time.
 const perKey = 1_000
 
-// held starts dormouse with API keys, opens n connections with hold, perKey for each key, and
-// measures while they are open.
+// held starts dormouse with API keys, opens n connections with the function hold, perKey for each
+// key, and measures while they are open.
 func (m *measurement) held(ctx context.Context, n int, hold func(ctx context.Context, e *endpoint, key string) (io.Closer, error)) error {
 	e, err := m.start(ctx, launch{
 		flags: []string{"--access", "keys"},

@@ -16,7 +16,7 @@ const tick = 10 * time.Millisecond
 // usage is the resources of a tree of processes at one moment.
 type usage struct {
 	CPU       time.Duration // user and system time, of living processes and of ended ones that were waited for
-	Processes int           // the reaper is not counted
+	Processes int           // number of processes, without the reaper
 	RSS, PSS  int64         // bytes; PSS divides memory that several processes map
 	Host      int64         // RSS without the hosted servers
 }
@@ -24,8 +24,8 @@ type usage struct {
 // member is one process below a reaper.
 type member struct {
 	pid, parent int
-	cpu         time.Duration // including the time of the children it has waited for
-	own         time.Duration // without that time
+	cpu         time.Duration // CPU time, including that of the children it has waited for
+	own         time.Duration // CPU time without that of its children
 	command     string
 }
 
@@ -59,8 +59,8 @@ func treePrograms(root int) (map[string]time.Duration, error) {
 	return programs, nil
 }
 
-// treeUsage is treeCPU with memory. It takes longer, because the kernel must read the
-// pages of each process.
+// treeUsage is like treeCPU, but also measures memory. It takes longer, because the kernel must read
+// the pages of each process.
 func treeUsage(root int) (usage, error) {
 	all, err := below(root)
 	if err != nil {

@@ -39,8 +39,8 @@ func (a alwaysOn) Cost(p meter.Prices, sessions float64, span time.Duration, out
 }
 
 // durableObject is a server written for Cloudflare's McpAgent, with one object for each
-// session. It cannot run a stdio server. Prices are in US dollars, of the paid plan, beyond
-// the included amounts.
+// session. It cannot run a stdio server. Prices are in US dollars: what the paid plan charges for
+// more than its included amounts.
 type durableObject struct {
 	Date, Source   string
 	Month          float64 // price of the plan

@@ -74,8 +74,8 @@ func Run(t testing.TB, dir, help string, limit time.Duration, name string, args 
 // installing is held during an installation: tests that run at once install the same folder once.
 var installing sync.Mutex
 
-// Installed returns the folder .tools/<name>-<digest of key>. The first call has install fill it.
-// Only when that is done does Installed mark the folder, so it repeats an interrupted installation.
+// Installed returns the folder .tools/<name>-<digest of key>. The first call fills it by the function
+// install, and then marks the folder as complete. So an interrupted installation is repeated.
 func Installed(t testing.TB, name string, key []byte, install func(dir string)) string {
 	t.Helper()
 	installing.Lock()
