@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,43 +43,43 @@ var serverProgram string
 
 func TestMain(m *testing.M) {
 	box.Role()
-	var err error
 	switch os.Args[0] {
 	case taskRole:
-		err = task(os.Args[1], os.Args[2], os.Args[3:])
+		task(os.Args[1], os.Args[2], os.Args[3:])
 	case keeperRole:
 		main()
 	case runnerRole:
-		if err = box.Hide(); err == nil {
-			_, _ = fmt.Fprintln(os.Stdout, "hidden") // the test reads it
-			_, _ = io.Copy(io.Discard, os.Stdin)     // until the test ends
-		}
+		need(box.Hide())
+		_, _ = fmt.Fprintln(os.Stdout, "hidden") // the test reads it
+		_, _ = io.Copy(io.Discard, os.Stdin)     // until the test ends
 	case initRole:
-		err = manyBoxes(os.Args[1:])
+		manyBoxes(os.Args[1:])
 	case parentRole:
 		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}
-		err = cmd.Run()
+		need(cmd.Run())
 	case networkRole:
-		err = network(os.Args[1], os.Args[2:])
+		network(os.Args[1], os.Args[2:])
 	case laterRole:
-		err = later(os.Args[1], os.Args[2:])
+		later(os.Args[1], os.Args[2:])
 	case intruderRole:
 		intrude(os.Args[1:])
 	default:
 		os.Exit(tests(m))
 	}
+	os.Exit(0)
+}
+
+// need ends this program if there is an error.
+func need(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	os.Exit(0)
 }
 
 // tests builds the server, and runs the tests.
 func tests(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "keeper-test")
-	if err != nil {
-		log.Fatal(err)
-	}
+	need(err)
 	defer func() { _ = os.RemoveAll(dir) }() // it is in a folder for temporary files
 	serverProgram = filepath.Join(dir, "server")
 	build := exec.CommandContext(context.Background(), "go", "build", "-o", serverProgram, "./testdata/server")
@@ -163,48 +164,31 @@ func (a as) command(role string, args ...string) *exec.Cmd {
 // task takes the rights from this process that a container does not have, and then executes role.
 // It may make no user namespace, make no system call that the default filter of container engines
 // refuses, and get no new privileges. A user who is not root has no capability.
-func task(uid, without string, role []string) error {
+func task(uid, without string, role []string) {
 	runtime.LockOSThread()
 	n, err := strconv.Atoi(uid)
-	if err != nil {
-		return err
-	}
+	need(err)
 	if os.Getuid() == 0 {
 		// CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW, SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP
 		docker := []int{0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31}
-		keep := map[int]bool{}
-		for _, c := range docker {
-			keep[c] = n == 0
-		}
 		for c := range 41 {
-			if !keep[c] {
-				if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
-					return fmt.Errorf("capability %d: %w", c, err)
-				}
+			if n != 0 || !slices.Contains(docker, c) {
+				need(unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0))
 			}
-		}
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return err
 		}
 		if n != 0 {
-			for _, call := range []func() error{func() error { return unix.Setgroups(nil) }, func() error { return unix.Setresgid(n, n, n) }, func() error { return unix.Setresuid(n, n, n) }} {
-				if err := call(); err != nil {
-					return err
-				}
-			}
+			need(unix.Setgroups(nil))
+			need(unix.Setresgid(n, n, n))
+			need(unix.Setresuid(n, n, n))
 		}
 	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	if err := filter(without); err != nil {
-		return fmt.Errorf("filter: %w", err)
-	}
+	need(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+	need(filter(without))
 	program := "/proc/self/exe"
 	if filepath.IsAbs(role[0]) {
 		program = role[0]
 	}
-	return unix.Exec(program, role, os.Environ())
+	need(unix.Exec(program, role, os.Environ()))
 }
 
 // filter refuses what the default profile of container engines refuses without CAP_SYS_ADMIN.

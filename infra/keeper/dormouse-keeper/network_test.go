@@ -67,29 +67,23 @@ func own(capabilities ...uintptr) *syscall.SysProcAttr {
 // network sets up the network and runs the command. At port 8080 of each address it sends back
 // what it gets, and in the end it prints which addresses were reached. At ports 80 and 443 a web
 // server answers with the host of the request.
-func network(folder string, command []string) error {
+func network(folder string, command []string) {
 	resolver := filepath.Join(folder, "resolv.conf")
+	for link, ip := range map[string]string{"lo": "127.0.0.1", "lo:1": "203.0.113.1", "lo:2": "192.168.1.1"} { // on loopback, all of their networks are local
+		address(link, ip)
+	}
 	err := errors.Join(
-		address("lo", "127.0.0.1"), address("lo:1", "203.0.113.1"), address("lo:2", "192.168.1.1"), // on loopback, all of their networks are local
 		os.WriteFile(resolver, []byte("nameserver "+beyond+"\n"), 0o644),
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(resolver, "/etc/resolv.conf", "", unix.MS_BIND, ""),
 	)
-	if err != nil {
-		return err
-	}
+	need(err)
 	questions, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(beyond+":53")))
-	if err != nil {
-		return err
-	}
+	need(err)
 	go resolve(questions)
 	plain, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 80})
-	if err != nil {
-		return err
-	}
+	need(err)
 	secure, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 443})
-	if err != nil {
-		return err
-	}
+	need(err)
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, "this is ", r.Host) // the box says what came
 	}))
@@ -98,9 +92,7 @@ func network(folder string, command []string) error {
 	web.Listener = secure
 	web.StartTLS()
 	doors, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 8080})
-	if err != nil {
-		return err
-	}
+	need(err)
 	var mu sync.Mutex
 	reached := map[string]bool{}
 	go func() {
@@ -118,9 +110,7 @@ func network(folder string, command []string) error {
 			}()
 		}
 	}()
-	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
-		return err
-	}
+	need(unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: command, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
 	if slices.Contains(command, "--control") {
 		cmd.ExtraFiles = []*os.File{os.NewFile(3, "control")}
@@ -129,27 +119,19 @@ func network(folder string, command []string) error {
 	mu.Lock()
 	defer mu.Unlock()
 	_, failed := fmt.Fprintf(os.Stdout, "reached %v\n", slices.Sorted(maps.Keys(reached)))
-	return errors.Join(err, failed)
+	need(errors.Join(err, failed))
 }
 
-func address(link, ip string) error {
+func address(link, ip string) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
+	need(err)
 	r, err := unix.NewIfreq(link)
-	if err != nil {
-		return err
-	}
+	need(err)
 	at := netip.MustParseAddr(ip).As4()
-	if err := r.SetInet4Addr(at[:]); err != nil {
-		return err
-	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFADDR, r); err != nil {
-		return err
-	}
+	need(r.SetInet4Addr(at[:]))
+	need(unix.IoctlIfreq(fd, unix.SIOCSIFADDR, r))
 	r.SetUint16(unix.IFF_UP)
-	return errors.Join(unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r), unix.Close(fd))
+	need(errors.Join(unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r), unix.Close(fd)))
 }
 
 func resolve(c *net.UDPConn) {

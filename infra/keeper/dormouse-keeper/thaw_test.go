@@ -235,28 +235,6 @@ func TestFilesAndProcessesAfterAThaw(t *testing.T) {
 	}
 }
 
-func TestAServerOfTheMachineGoesOn(t *testing.T) {
-	program, err := os.ReadFile(serverProgram)
-	must(t, err)
-	everywhere(t, func(t *testing.T, a as) {
-		dir := a.folder(t)
-		at := filepath.Join(dir, "server")
-		must(t, os.WriteFile(at, program, 0o755))
-		args := []string{"--system", "--stable", "server:1", "--folder", dir + ":" + dir + ":fixed", "--folder", "/usr:/usr:fixed", "--folder", "/bin:/bin:fixed", "--", at, "serve"}
-		s := controlled(t, a, args...).starts(t)
-		s.does(t, "count")
-		fit, image := s.fit, s.freezes(t)
-		s = controlled(t, a, args...)
-		if !maps.Equal(s.fit, fit) {
-			t.Errorf("%v, not %v", s.fit, fit)
-		}
-		s.goesOn(t, image)
-		if said := s.does(t, "count"); !strings.HasPrefix(said, "2 as ") {
-			t.Error(said)
-		}
-	})
-}
-
 // A freeze may come at any byte of a line to the server, and of its answer. Each byte that the
 // server has not read is in its memory or still in the pipe. So the line is answered once, whole.
 func TestALineIsAnsweredOnceWhereverAFreezeCutsIt(t *testing.T) {
@@ -304,16 +282,12 @@ func TestALineIsAnsweredOnceWhereverAFreezeCutsIt(t *testing.T) {
 // laterRole runs a command on a machine that is up for more seconds: SECONDS COMMAND….
 const laterRole = "later"
 
-func later(seconds string, command []string) error {
+func later(seconds string, command []string) {
 	runtime.LockOSThread() // its next child is there
-	if err := unix.Unshare(unix.CLONE_NEWTIME); err != nil {
-		return err
-	}
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/timens_offsets", unix.Gettid()), []byte("monotonic "+seconds+" 0\nboottime "+seconds+" 0\n"), 0); err != nil {
-		return err
-	}
+	need(unix.Unshare(unix.CLONE_NEWTIME))
+	need(os.WriteFile(fmt.Sprintf("/proc/%d/timens_offsets", unix.Gettid()), []byte("monotonic "+seconds+" 0\nboottime "+seconds+" 0\n"), 0))
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: command, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{os.NewFile(3, "control")}}
-	return cmd.Run()
+	need(cmd.Run())
 }
 
 // A machine that is up for a day longer, or since a moment, has other clocks. Programs notice
