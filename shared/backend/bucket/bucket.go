@@ -89,7 +89,7 @@ func New(c Config) *Bucket {
 	return &Bucket{c, awscall.Service{Name: awscall.S3, Region: c.Location.Region, Credentials: c.Credentials, Client: c.Client}}
 }
 
-// pointer is the contents of the object current.
+// pointer is the contents of the object with the name "current".
 type pointer struct {
 	Generation storage.Generation `json:"generation"`
 	Object     string             `json:"object"`
@@ -134,7 +134,7 @@ func (b *Bucket) Room(ctx context.Context, box storage.BoxID, owner string, gen 
 	}
 	at := time.Now().UnixMilli()
 	if _, before, ok := parts(p.Object); ok && p.Generation == gen {
-		at = max(at, before+1) // the clock of another function may be ahead
+		at = max(at, before+1) // the clock of another instance may be ahead
 	}
 	object = fmt.Sprintf("%016d-%013d-%s%s", gen, at, cmp.Or(sum, storage.NewNonce()), ending)
 	put, header, err = b.presign(ctx, http.MethodPut, folder(box, owner)+object, size)

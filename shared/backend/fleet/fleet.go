@@ -68,9 +68,9 @@ type Traits struct {
 	// StartTimeout is how long a task may take from Run until its runner has connected to the
 	// relay; 0 leaves that to the caller.
 	StartTimeout time.Duration
-	// Since is when the place began, if all its tasks end when it ends, as on one
-	// machine. A task that was started before Since and is not listed is therefore dead.
-	// Since is zero for other places.
+	// Since is when the program that runs the tasks was started, if the tasks end with it,
+	// as on one machine. A task that was started before Since and is not listed is therefore
+	// dead. Since is zero for other places.
 	Since time.Time
 }
 
@@ -116,8 +116,8 @@ type Fleet interface {
 	// lists tasks. Tasks fails with [ErrUnlisted] if no place of the fleet does.
 	Tasks(ctx context.Context) ([]Status, error)
 
-	// Traits returns what a place can do. The place is that of [Task].Place; a fleet with
-	// one place ignores it.
+	// Traits returns what a place can do. The argument has the form of [Task].Place; a fleet
+	// with one place ignores it.
 	Traits(place string) Traits
 }
 

@@ -37,8 +37,8 @@ const (
 	MaxAlarmPayload = 64 << 10
 )
 
-// Scheduler invokes the function for HTTP with [AlarmEvent] when an alarm is due: at least
-// once, and not before At. It keeps alarms even while no function runs. It is safe for
+// Scheduler invokes the Lambda function for HTTP with [AlarmEvent] when an alarm is due: at least
+// once, and not before At. It keeps alarms even while no instance runs. It is safe for
 // concurrent use.
 type Scheduler interface {
 	// Schedule keeps an alarm. It may be called again for the same [Alarm.ID]; that is no
@@ -57,13 +57,13 @@ func (a Alarm) ID() string {
 	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20]))
 }
 
-// alarmEvent is the event with which a scheduler invokes the function. No event of API
+// alarmEvent is the event with which a scheduler invokes the Lambda function. No event of API
 // Gateway has a member of this name at its top.
 type alarmEvent struct {
 	Alarm *Alarm `json:"dormouseAlarm"`
 }
 
-// AlarmEvent returns the payload with which to invoke the function for HTTP when an alarm
+// AlarmEvent returns the payload with which to invoke the Lambda function for HTTP when an alarm
 // is due: JSON of a few hundred bytes at most.
 func AlarmEvent(a Alarm) ([]byte, error) { return json.Marshal(alarmEvent{&a}) }
 
@@ -87,19 +87,19 @@ const maxAlarmTries = 3
 type schedule struct {
 	At      time.Time       `json:"at"`
 	Payload json.RawMessage `json:"payload,omitempty"`
-	Until   time.Time       `json:"until,omitzero"`  // end of the lease of the function that handles the alarm, or zero
+	Until   time.Time       `json:"until,omitzero"`  // end of the lease of the instance that handles the alarm, or zero
 	Tries   int             `json:"tries,omitempty"` // how often the handler was called
 }
 
 // OnAlarm sets the handler of this session's alarms. Call it in [Server], which runs for
-// an alarm as for a message. One function at a time handles an alarm. If the handler
-// fails, or its function dies, the handler is called again, three times at most. To send
+// an alarm as for a message. One instance at a time handles an alarm. If the handler
+// fails, or its instance dies, the handler is called again, three times at most. To send
 // the client something, use [Session.Notify].
 func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
 
 // WakeAt asks for a call of the handler of [Session.OnAlarm] at a time or soon after (on
-// AWS within a minute). The call comes even if no function runs then, or if the functions
-// were deployed anew. payload is kept as JSON and may be nil. WakeAt replaces an alarm
+// AWS within a minute). The call comes even if no instance runs then, or if the program
+// was deployed anew. payload is kept as JSON and may be nil. WakeAt replaces an alarm
 // with the same name. An alarm whose session has ended or expired is not handled.
 //
 // Errors: storage.Invalid (a name that is not 1 to 120 bytes long), storage.TooLarge (a
@@ -190,9 +190,9 @@ func (s Session) alarm(name string, a schedule) Alarm {
 }
 
 // ring handles an author's alarm that is due. It does nothing if the alarm does not exist any
-// more, or has another time. After an error the alarm must come again. If another function
-// handles the alarm, ring waits until the lease of that function ends, and looks once more:
-// the other function may be dead, and the scheduler may not send the alarm again.
+// more, or has another time. After an error the alarm must come again. If another instance
+// handles the alarm, ring waits until the lease of that instance ends, and looks once more:
+// the other instance may be dead, and the scheduler may not send the alarm again.
 func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	held, err := k.ringOnce(ctx, a)
 	if err == nil && !held.IsZero() {
@@ -206,8 +206,8 @@ func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	return err
 }
 
-// ringOnce is ring without the wait. held is the end of the lease of another function that
-// handles the alarm. It is zero if no other function does.
+// ringOnce is ring without the wait. held is the end of the lease of another instance that
+// handles the alarm. It is zero if no other instance does.
 func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err error) {
 	record, _, err := k.Store.Load(ctx, a.Session, "")
 	switch {
@@ -230,21 +230,21 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	now := time.Now()
 	switch {
 	case !due.At.Equal(a.At):
-		// Another alarm has replaced a. The function that set it may have died before the scheduler
+		// Another alarm has replaced a. The instance that set it may have died before the scheduler
 		// had it, so schedule it again.
 		return held, k.reschedule(ctx, s.alarm(a.Name, due))
 	case due.At.After(now.Add(early)):
 		return held, k.reschedule(ctx, a)
 	case due.Until.After(now):
 		return due.Until, nil
-	case due.Tries >= maxAlarmTries: // the function that made the last try has died
+	case due.Tries >= maxAlarmTries: // the instance that made the last try has died
 		k.Log.WarnContext(ctx, "alarm given up", "server", a.Server, "session_id", a.Session, "alarm", a.Name, "tries", due.Tries)
 		_, err := s.State(OfSession).save(ctx, v, nil)
 		return held, err
 	}
 	due.Until, due.Tries = now.Add(lease), due.Tries+1
 	if v.Rev, err = s.State(OfSession).save(ctx, v, due); err != nil {
-		return held, err // another function was first; after this error the scheduler sends the alarm again
+		return held, err // another instance was first; after this error the scheduler sends the alarm again
 	}
 	a.Payload = due.Payload
 	return held, k.handleAlarm(ctx, s, v, due, a)

@@ -30,10 +30,10 @@ type Config struct {
 	// nothing, and clients get the events later.
 	Clients storage.Clients
 	// Schedule keeps alarms. Without it authors have no alarms. A call that pauses then
-	// goes on when the sweep or a waiting function checks it.
+	// goes on when the sweep or a waiting instance checks it.
 	Schedule Scheduler
-	// Invoke starts an invocation of a function that calls [Backend.Handle] with this
-	// event. It does not wait for the invocation. If it is nil, the function that has a
+	// Invoke starts an invocation of a Lambda function that calls [Backend.Handle] with this
+	// event. It does not wait for the invocation. If it is nil, the instance that has a
 	// message or an answer executes the call itself.
 	Invoke func(ctx context.Context, event []byte) error
 	// Held knows which tools of servers were accepted. nil: a keeper that writes no log lines.
@@ -115,7 +115,7 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 
 // elsewhere reports whether the answer does not go into the HTTP response to the message:
 // because the message came over a WebSocket or for a stream of HTTP+SSE, or because the call
-// may become a task. If this function executed such a message, that response would be late.
+// may become a task. If this instance executed such a message, that response would be late.
 func elsewhere(d sessions.Delivery, first wire.Message) bool {
 	return d.Pushed() || d.Brief || d.Client.Transport == storage.Modern && !bridge.SaysModern(first.Params)
 }
@@ -159,7 +159,7 @@ func (k *Backend) Track(ctx context.Context, s storage.Session, stream storage.S
 	return &watch{k: k, s: s, box: box, stream: stream}, nil
 }
 
-// watch is the Tracker of a request that another function executes, or that is suspended.
+// watch is the Tracker of a request that another instance executes, or that is suspended.
 type watch struct {
 	k      *Backend
 	s      storage.Session
@@ -175,7 +175,7 @@ func (w *watch) Check(ctx context.Context) (sessions.Status, error) {
 	duty := sessions.Status{Accepted: true, Next: time.Now().Add(lookAfter)}
 	it, err := w.k.Store.Item(ctx, w.box, w.stream)
 	if errors.Is(err, storage.NotFound) {
-		return duty, nil // the request has ended, or a function is ending it
+		return duty, nil // the request has ended, or an instance is ending it
 	}
 	if err == nil {
 		err = w.k.resolve(ctx, it)
@@ -246,7 +246,7 @@ func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wir
 			found++ // endAll does not find a run that has no item yet
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
 		}
-		// A run that another function began within the last second may have no item yet
+		// A run that another instance began within the last second may have no item yet
 		// either. So wait until it has one, and try once more.
 		if err != nil || found >= len(ids) || !again || storage.Rest(ctx, traceAfter+traceAfter/4) != nil {
 			return err
@@ -254,7 +254,7 @@ func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wir
 	}
 }
 
-// interrupt stops the session's runs in this function for which match returns true, and returns them.
+// interrupt stops the session's runs in this instance for which match returns true, and returns them.
 func (k *Backend) interrupt(id storage.ID, match func(*run) bool) (stopped []*run) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -6,26 +6,27 @@
 //
 // # A message
 //
-// The function that has a message executes it ([Backend.Deliver]). It makes the server
+// An instance is a running program with this package: an invocation on Lambda, or the one process
+// on one machine. The instance that has a message executes it ([Backend.Deliver]). It makes the server
 // anew and connects it to a transport that carries this one request, always in the modern
 // era (2026-07-28). It writes the server's messages to the log; package bridge translates
 // them for clients of the legacy era. An answer within a second is one write, together
-// with all notifications before it. A longer request gets an item that says which function
-// executes it and until when: a lease, which the function renews while the request runs.
+// with all notifications before it. A longer request gets an item that says which instance
+// executes it and until when: a lease, which the instance renews while the request runs.
 // From then on the client may be told that the request was accepted. A request is executed
-// once: a function that finds an expired lease ends the request with an error.
+// once: an instance that finds an expired lease ends the request with an error.
 //
 // The answer to a message over a WebSocket, or for a stream of HTTP+SSE, does not go into
 // the message's own response. Such a message is stored first and an invocation of its own
-// executes it, so that no function waits for it.
+// executes it, so that no instance waits for it.
 //
 // # A call in rounds
 //
 // A handler that returns input requests ends its round. The client gets the questions, and
 // the call becomes a suspended item (see storage.Item). When the last question is
-// answered, an invocation executes the next round with the answers, in any function. A
+// answered, an invocation executes the next round with the answers, in any instance. A
 // handler that returns [Later] is called again at a time, by an alarm. Between rounds no
-// function runs, and everything may be deployed anew. The store says what an invocation
+// instance runs, and everything may be deployed anew. The store says what an invocation
 // has to do. So an invocation may come twice, late or never: clients that poll for the
 // call, and [Backend.Sweep], make up for it.
 //
@@ -40,8 +41,8 @@
 //
 // # Cancel
 //
-// A cancel at once ends a call that waits, and one that the same function executes. A call
-// that another function executes ends in the log at once, and its handler notices within
+// A cancel at once ends a call that waits, and one that the same instance executes. A call
+// that another instance executes ends in the log at once, and its handler notices within
 // two seconds. If that call began less than a second before, the cancel waits until the
 // call has an item in the store.
 package native

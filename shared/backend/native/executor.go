@@ -48,8 +48,8 @@ type Request struct {
 	Ask func(question []byte)
 	// Apart adds a message of the server to the standalone stream of the session.
 	Apart func(ctx context.Context, message []byte) error
-	// Note stores a requestState with which another function can go on with the request, if
-	// this one dies. The Executor of that function may repeat notifications that came after
+	// Note stores a requestState with which another instance can go on with the request, if
+	// this one dies. The Executor of that instance may repeat notifications that came after
 	// the Note.
 	Note func(state string)
 }
@@ -126,7 +126,7 @@ func (k *Backend) forward(ctx context.Context, a storage.Answer, name string) er
 	return server.Remote.Forward(ctx, in.remote("", nil), name, a.Raw)
 }
 
-// note keeps a requestState. The run writes it into its item, so that another function can go
+// note keeps a requestState. The run writes it into its item, so that another instance can go
 // on with the request.
 func (c *call) note(state string) {
 	if len(c.r.calls) != 1 || c.m.Method != wire.MethodToolsCall {

@@ -18,7 +18,7 @@ type items struct {
 }
 
 // invokeLater starts an invocation that executes a waiting item. If the invocation is
-// lost, a function that looks at the item later starts another.
+// lost, an instance that looks at the item later starts another.
 func (k items) invokeLater(ctx context.Context, it storage.Item) {
 	if err := k.invoke(ctx, it); err != nil {
 		k.Log.WarnContext(ctx, "call waits for an invocation", "session_id", it.Address.Session, "stream", it.ID, "error", err)
@@ -104,9 +104,9 @@ func (k items) whole(ctx context.Context, it storage.Item) (storage.Item, error)
 	return now, err
 }
 
-// end ends a request with an error, in place of the function that executes it. It takes the
-// item first, so that only one of the two functions writes the end. If this function dies
-// before the write, its lease on the item runs out, and another function ends the request.
+// end ends a request with an error, in place of the instance that executes it. It takes the
+// item first, so that only one of the two instances writes the end. If this instance dies
+// before the write, its lease on the item runs out, and another instance ends the request.
 func (k items) end(ctx context.Context, it storage.Item, why *wire.Error) error {
 	ends := it
 	ends.State, ends.Gen, ends.Questions, ends.Raw = storage.Taken, 0, nil, nil

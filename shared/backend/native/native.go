@@ -143,7 +143,7 @@ func extraOf(s storage.Session, header http.Header) *mcp.RequestExtra {
 	return &mcp.RequestExtra{TokenInfo: info, Header: header}
 }
 
-// invocation is the request for which a function was invoked.
+// invocation is the request for which a Lambda function was invoked.
 type invocation struct {
 	header http.Header
 	open   sync.WaitGroup // goroutines that the request has started
@@ -195,6 +195,6 @@ func headerOf(ctx context.Context) http.Header {
 type Hosted struct {
 	Make          Server
 	Remote        Executor      // sends requests to a server that is not in Go; nil if Make makes the server
-	ToolTimeout   time.Duration // how long a request may run, anew after each question or pause; 0: as long as the function may
+	ToolTimeout   time.Duration // how long a request may run, anew after each question or pause; 0: as long as the instance may
 	AnswerTimeout time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
 }

@@ -142,8 +142,8 @@ func (k notifier) all(ctx context.Context, sessions []storage.Session, raw []byt
 }
 
 // one appends a notification to the standalone stream of a session. It writes behind the last
-// event that it has read, and tries again if another function was first. Each batch has a
-// random Seq, so that the same notification from two functions does not count as a repeat.
+// event that it has read, and tries again if another instance was first. Each batch has a
+// random Seq, so that the same notification from two instances does not count as a repeat.
 func (k notifier) one(ctx context.Context, s storage.Session, raw []byte) error {
 	a, open, err := k.commonOf(ctx, s)
 	if err != nil || !open {

@@ -18,7 +18,7 @@ type outbox struct {
 	notes  []note         // in order; a note counts once all events added before it are in the log
 }
 
-// note is a request that another function can execute instead, if this function dies; see
+// note is a request that another instance can execute instead, if this instance dies; see
 // Request.Note.
 type note struct {
 	raw []byte
@@ -74,7 +74,7 @@ func (o *outbox) skipped(raw []byte) bool {
 
 func newOutbox() *outbox { return &outbox{news: make(chan struct{}, 1), less: make(chan struct{})} }
 
-// mostWaiting is how many writes the waiting events may fill before room blocks.
+// mostWaiting is how many writes the waiting events may fill before the method room blocks.
 const mostWaiting = 2
 
 // room blocks while too many events wait to be written, until one of the channels is closed.

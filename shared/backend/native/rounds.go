@@ -28,7 +28,7 @@ const (
 
 // Later is the result of a tool whose call has nothing to do until a time. Then an
 // invocation of its own calls the handler again, with the same arguments and with state as
-// RequestState. No function runs meanwhile. The client gets the handler's earlier progress
+// RequestState. No instance runs meanwhile. The client gets the handler's earlier progress
 // at once.
 //
 // If another call of the same batch asks its client, the handler may be called sooner. A
@@ -87,7 +87,7 @@ func (r *run) ask(a *asking) []byte {
 
 // suspend ends the run of a request that goes on later. It writes the item before the
 // questions, so that an answer finds the item. Without questions it writes the events first,
-// because another function may go on as soon as the item is there.
+// because another instance may go on as soon as the item is there.
 func (r *run) suspend() {
 	var questions []bridge.Asked
 	var raws, requests [][]byte
@@ -139,7 +139,7 @@ func (r *run) park(it storage.Item) bool {
 }
 
 // answered goes on with a suspended call if all its questions are answered. An invocation of
-// its own executes the call, so that the function with the last answer need not wait for
+// its own executes the call, so that the instance with the last answer need not wait for
 // it. If the client cannot do what the server asked, the call ends. The item may lack Raw.
 func (k *Backend) answered(ctx context.Context, it storage.Item) error {
 	ids := make([]string, len(it.Questions))
@@ -219,8 +219,8 @@ func (k *Backend) goOn(ctx context.Context, it storage.Item) error {
 // seconds.
 const early = time.Second
 
-// resume claims an item for this function, to execute raw. The run is nil if another
-// function has the item, or if there is nothing left to execute.
+// resume claims an item for this instance, to execute raw. The run is nil if another
+// instance has the item, or if there is nothing left to execute.
 func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run, error) {
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
@@ -236,7 +236,7 @@ func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run
 		if err != nil {
 			return nil, err
 		}
-		if it.State == storage.Taken { // a function noted a state, and died; see Request.Note
+		if it.State == storage.Taken { // an instance noted a state, and died; see Request.Note
 			if skip, err = k.logged(ctx, it, tail.Last); err != nil {
 				return nil, err
 			}

@@ -21,11 +21,11 @@ const (
 	// gatherFor is how long the events after traceAfter are gathered for one write.
 	gatherFor = 100 * time.Millisecond
 	// lease is how long a run owns its item, and renew how often it writes the item again. look is
-	// how often it reads the item: a client may have cancelled through another function.
+	// how often it reads the item: a client may have cancelled through another instance.
 	lease = 30 * time.Second
 	renew = 10 * time.Second
 	look  = 2 * time.Second
-	// spare is how long before its deadline a function gives up its runs.
+	// spare is how long before its deadline an instance gives up its runs.
 	spare = 5 * time.Second
 	// unwind is how long a handler may take to notice that it was stopped.
 	unwind = time.Second
@@ -54,7 +54,7 @@ type run struct {
 	base    storage.Index // index of the last event in the log
 	start   storage.Index // the value of base when the run began
 	claim   claim
-	lost    bool      // another function has ended the request, or may end it
+	lost    bool      // another instance has ended the request, or may end it
 	parked  bool      // the item is suspended
 	until   time.Time // when the run gives the request up; zero: never
 	asks    []*asking
@@ -64,7 +64,7 @@ type run struct {
 	over    chan struct{}   // closed: the run has ended
 
 	said  *outbox
-	shown *shown // events in the log, for a function that waits in this process
+	shown *shown // events in the log, for a request that waits in this process
 }
 
 // claim is the item in the store that says that this run executes the request.
@@ -232,14 +232,14 @@ func (r *run) tooLarge(raw []byte) []byte {
 }
 
 // mark writes the item of the claim, if the store does not have it. If the session has ended by
-// then, mark ends the request: the function that has ended the session may have found no item.
+// then, mark ends the request: the instance that has ended the session may have found no item.
 func (r *run) mark() error {
 	if r.claim.put || r.lost {
 		return nil
 	}
 	it := r.item()
 	// If the item is there already, an earlier try has put it: the stream's name is new, so no other
-	// function can have done so.
+	// instance can have done so.
 	if _, err := r.k.Store.PutItem(r.ctx, it); err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (r *run) item() storage.Item {
 }
 
 // stands finds out whether the claim is still valid: it reads the item, or renews the claim if
-// that is due. If another function has the item, the run is lost.
+// that is due. If another instance has the item, the run is lost.
 func (r *run) stands() error {
 	if !r.claim.put {
 		return nil
@@ -283,7 +283,7 @@ func (r *run) stands() error {
 	return err
 }
 
-// renew writes the item again. The run is lost if another function has ended the request.
+// renew writes the item again. The run is lost if another instance has ended the request.
 func (r *run) renew() error {
 	it := r.item()
 	swapped, err := r.k.Store.SwapItem(r.ctx, it, it)
@@ -294,7 +294,7 @@ func (r *run) renew() error {
 }
 
 // flush writes the waiting events. It writes the item before them: once a client has some
-// events of a request, another function must be able to end the request.
+// events of a request, another instance must be able to end the request.
 func (r *run) flush() {
 	if err := r.mark(); err != nil {
 		r.warn(err)
@@ -353,7 +353,7 @@ func (r *run) write(events [][]byte, final bool) {
 			return
 		}
 		if !r.until.IsZero() && time.Now().After(r.until.Add(spare/2)) {
-			r.lost = true // another function will find that the lease has expired, and end the request
+			r.lost = true // another instance will find that the lease has expired, and end the request
 			r.warn(err)
 			return
 		}
@@ -451,7 +451,7 @@ func failure(phase, detail string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: phase + ": " + detail, Data: map[string]any{"phase": phase}}
 }
 
-// lost makes the error of a request that another function ends in place of its run. If a run may have
+// lost makes the error of a request that another instance ends in place of its run. If a run may have
 // begun, the error says that it is not known whether the call was executed.
 func lost(it storage.Item, phase, why string) *wire.Error {
 	if it.State == storage.Waiting && it.Round == 0 {

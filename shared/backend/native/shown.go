@@ -8,11 +8,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// mostKept is how many bytes of events a run keeps for watchers in its function.
+// mostKept is how many bytes of events a run keeps for watchers in its process.
 const mostKept = 2 * mostBytes
 
 // shown keeps the events that a run has written to the log and that no watcher has read yet.
-// Mostly the function that waits for the answer also executes the request, and so need not
+// Mostly the instance that waits for the answer also executes the request, and so need not
 // read the store. Above a limit, shown drops the events, which the store has.
 type shown struct {
 	mu    sync.Mutex
@@ -44,8 +44,8 @@ func (s *shown) publish(b storage.Batch) {
 	s.grown = make(chan struct{})
 }
 
-// watch waits for events after an index, as sessions.InlineTracker says. over is closed when
-// no more events can come.
+// watch implements sessions.InlineTracker.Watch: it waits for events after an index. over is
+// closed when no more events can come.
 func (s *shown) watch(ctx context.Context, after storage.Index, until time.Time, over <-chan struct{}) (page storage.Page, ok bool, err error) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

@@ -49,7 +49,7 @@ func newSubscribers(store storage.Store, of storage.Session, uri string) subscri
 }
 
 // add adds a session whose record says that it has subscribed. It writes the value even
-// if the value lists the session already. Another function may have read the record
+// if the value lists the session already. Another instance may have read the record
 // before the subscription, and may be about to drop the entry.
 //
 // Errors: Busy (too many), Unavailable.

@@ -8,10 +8,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// grace is how long a function waits for another's invocation before it does the work itself.
+// grace is how long an instance waits for another one before it does the work itself.
 const grace = 10 * time.Second
 
-// Sweep does the due work for calls of native servers, in case no other function does it.
+// Sweep does the due work for calls of native servers, in case no other instance does it.
 // It goes on after a call that fails, and returns all errors joined. Several Sweeps may
 // run at the same time, and a Sweep may be repeated.
 func (k *Backend) Sweep(ctx context.Context) error {
@@ -33,7 +33,7 @@ func (k *Backend) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// resolve does what is due for one item: its function may have died while it executed the
+// resolve does what is due for one item: its instance may have died while it executed the
 // request, its invocation or alarm may be lost, or its client may not answer. The item may
 // lack Raw.
 func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
@@ -63,7 +63,7 @@ func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 	}
 }
 
-// noted reports whether the function of an item is gone and another can go on with the request.
+// noted reports whether the instance of an item is gone and another can go on with the request.
 // Only an [Executor] makes that possible; see Request.Note.
 func (k *Backend) noted(it storage.Item) bool {
 	return it.State == storage.Taken && it.Raw != nil && time.Now().After(it.NotAfter)

@@ -25,15 +25,15 @@ type account struct {
 	inside  bool            // the frame comes from a box of this program, and needs no log line
 	session storage.ID      // of the first ticket that was opened
 	traces  []string        // of all opened tickets
-	ended   []observe.Ended // calls whose end no function waits for
+	ended   []observe.Ended // calls whose end no instance waits for
 }
 
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
 // over adds the end of a call, if the batch p has it, to the account of the current frame. It
-// does so only for calls whose events are pushed, over a WebSocket or a stream of HTTP+SSE. A
-// function waits for the end of any other call, and tells the observer itself. show says
+// does so only for calls whose events are pushed, over a WebSocket or a stream of HTTP+SSE. An
+// instance waits for the end of any other call, and tells the observer itself. show says
 // whether the reason of a failed call may repeat what the server answered.
 func over(ctx context.Context, p sessions.Published, show bool) {
 	a, ok := ctx.Value(gathering{}).(*account)

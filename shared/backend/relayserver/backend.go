@@ -23,7 +23,7 @@ func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
 const (
 	// ackWithin is how long a box may take to end a request before the store must have an item of
-	// the request. ackWithinBrief is that time for a function that waits only for the item, which
+	// the request. ackWithinBrief is that time for an instance that waits only for the item, which
 	// shows that the request is accepted.
 	ackWithin      = time.Second
 	ackWithinBrief = 200 * time.Millisecond
@@ -200,10 +200,10 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 	})
 }
 
-// tracker follows one request to its end. Only the function that made the tracker uses it. The
+// tracker follows one request to its end. Only the instance that made the tracker uses it. The
 // request was posted to the generation bound, or it has an item in the inbox. A generation is one
 // life of a box (see storage.Box.Gen). If bound is 0 and inbox is false, only the memory of the
-// function has the request.
+// instance has the request.
 type tracker struct {
 	k        *Backend
 	d        sessions.Delivery
@@ -211,7 +211,7 @@ type tracker struct {
 	posted   time.Time          // the time of the last post
 	inside   bool               // a box of this program has the request
 	bound    storage.Generation // the request was posted to this generation; no other may get it until this one has ended cleanly
-	trying   bool               // the function has tried a PutItem; the item may appear late
+	trying   bool               // the instance has tried a PutItem; the item may appear late
 	inbox    bool               // an item of the request was put into the inbox
 	handed   bool               // the request was posted, or may be in the inbox
 	returned bool               // the box has put the request into the inbox, because it will soon be asleep
@@ -272,7 +272,7 @@ func (t *tracker) moved(ctx context.Context, seen storage.Box) error {
 }
 
 // enqueue puts the request into the inbox and then reads the record, in this order. Another
-// function may wake the box at the same time, or the runner may go to sleep. Each of them either
+// instance may wake the box at the same time, or the runner may go to sleep. Each of them either
 // sees the item or has changed the record before enqueue reads it.
 func (t *tracker) enqueue(ctx context.Context) error {
 	_, err := t.k.Store.PutItem(ctx, storage.Item{
@@ -314,7 +314,7 @@ func (t *tracker) look(ctx context.Context) error {
 		if err != nil {
 			t.k.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "session_id", t.d.Session, "error", err)
 		}
-	case storage.Asleep: // another function has given the start up and ended the request
+	case storage.Asleep: // another instance has given the start up and ended the request
 	}
 	return nil
 }
@@ -327,7 +327,7 @@ func (t *tracker) Check(ctx context.Context) (sessions.Status, error) {
 	return sessions.Status{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
 }
 
-// pause is the time until the next Check. It is short while only the memory of the function has
+// pause is the time until the next Check. It is short while only the memory of the instance has
 // the request, and long once the request was accepted.
 func (t *tracker) pause() time.Duration {
 	if t.returned {
@@ -487,8 +487,8 @@ func (t *tracker) after(ctx context.Context, b storage.Box) error {
 }
 
 // ended pushes the last event of a request to the client's connection, unless it was pushed
-// before. It does so only for an event of generation 0, which a function has written in place of
-// the box. That function may have died before it pushed the event. The relay function pushes the
+// before. It does so only for an event of generation 0, which an instance has written in place of
+// the box. That instance may have died before it pushed the event. The relay function pushes the
 // last events that runners send.
 func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
 	if tail.Gen != 0 {

@@ -30,8 +30,8 @@ const validity = 10 * time.Minute
 const maxAttempts = 2
 
 // maxUnanswered limits how often rouse writes a lease to wake a box and gets no answer from the store.
-// The store may have the lease in spite of that. It then expires like the lease of a
-// function that died.
+// The store may have the lease in spite of that. It then expires like the lease of an
+// instance that died.
 const maxUnanswered = 3
 
 // boxes is what Backend, Handler and Sweeper share: the life of box records, the requests in
@@ -115,7 +115,7 @@ func (x *boxes) start(ctx context.Context, b storage.Box, token string) (storage
 	}
 }
 
-// maxSkew is more than the usual difference between the clocks of two functions, or of one
+// maxSkew is more than the usual difference between the clocks of two instances, or of one
 // machine before and after its clock was set. A time that is further in the future was
 // written by a wrong clock and counts as old. Otherwise it would be valid for as long as
 // that clock was wrong.
@@ -185,7 +185,7 @@ func (x *boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error
 }
 
 // filled marks a box as full. The caller has just seen it awake. If the box has fallen asleep
-// since, the function that handled its bye may have called emptied before filled set the mark.
+// since, the instance that handled its bye may have called emptied before filled set the mark.
 // So filled removes the mark of a sleeping box.
 func (x *boxes) filled(ctx context.Context, id storage.BoxID) error {
 	if err := x.markFull(ctx, id, true); err != nil {
@@ -270,11 +270,11 @@ func (x *boxes) endItemWith(ctx context.Context, it storage.Item, why *wire.Erro
 	return x.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// takeItem takes an item for generation 0, which stands for a function: no runner can take it
+// takeItem takes an item for generation 0, which stands for an instance: no runner can take it
 // any more. taken is false if the item has changed since it was read, or has ended.
 func (x *boxes) takeItem(ctx context.Context, it storage.Item) (taken bool, err error) {
 	if it.State == storage.Taken && it.Gen == 0 {
-		return true, nil // a function has taken the item before, and may have died
+		return true, nil // an instance has taken the item before, and may have died
 	}
 	if it.State != storage.Waiting {
 		ends := it

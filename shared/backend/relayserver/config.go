@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Config is what the functions' end of the relay works with. Store, Poster, Fleet, Sealer and
+// Config is what the host's end of the relay works with. Store, Poster, Fleet, Sealer and
 // Launch are required; each of the others says what its zero value means.
 type Config struct {
 	Store  storage.Store
@@ -34,7 +34,7 @@ type Config struct {
 	Resolve func(ctx context.Context, box storage.Box) (map[string]string, error)
 	// Definition returns the name of the definition that a server has now, in the form of
 	// frame.Hello.Digest; "" if it is not configured any more. A runner that was started
-	// with another definition is asked to retire. If Definition is nil, no runner is.
+	// with another definition is asked to retire. If Definition is nil, no runner is asked.
 	Definition func(server string) string
 	// Code returns the digest of a server's present definition, [sessions.Server].Digest; "" if it is
 	// not configured any more. If Code is nil, [storage.Box].Code stays empty.
@@ -44,7 +44,7 @@ type Config struct {
 	// there are none.
 	Elsewhere func(storage.BoxID) bool
 	// Inside has the boxes of this program; nil: it has none. IsInside reports whether the
-	// next box of a server is to be one of them. Bill counts their messages; nil: nobody does.
+	// next box of a server is to be one of them. Bill counts their messages; nil: nobody counts.
 	Inside   *Inside
 	IsInside func(server string) bool
 	Bill     Bill
@@ -60,14 +60,14 @@ type Config struct {
 	// would wake one more is Busy. 0, or nil in place of the function, means any number.
 	BoxesOf func(ctx context.Context, tenant string) int
 	// WaitingCalls is about how many requests may wait for one box that is not up. One
-	// more is Busy. Each of them holds a function, and the functions that handle the
-	// box's frames need some left. 0 means any number.
+	// more is Busy. Each of them occupies an instance, and the
+	// box's frames need instances, too. 0 means any number.
 	WaitingCalls int
 	// Snapshots gives runners the URLs of snapshots. nil refuses every request for a URL.
 	Snapshots Snapshots
 	// Kept reports whether the sessions of a server leave a snapshot while their box
 	// sleeps; nil means no server's do. Forget removes the snapshots that generation gen of a
-	// box, or an older one, has saved for an owner. It is nil in a function that has no right
+	// box, or an older one, has saved for an owner. It is nil in a Lambda function that has no right
 	// to remove snapshots.
 	Kept   func(server string) bool
 	Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error

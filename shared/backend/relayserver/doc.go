@@ -1,7 +1,8 @@
 // Package relayserver is the end of the relay that runs in Lambda functions. Package
 // relay explains the protocol. Package runner is the other end.
 //
-// [Backend] runs in the functions that have a message for a box. It posts the message
+// An instance is a running program with this package: an invocation on Lambda, or the one process
+// on one machine. [Backend] runs in the instances that have a message for a box. It posts the message
 // or puts it into the inbox, and wakes the box. [Handler] is the relay function, which
 // handles each frame of a runner. [Sweeper] runs on a schedule and when a task stops.
 // It finds lost boxes and ends their requests. All three keep their state in the

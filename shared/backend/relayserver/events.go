@@ -139,7 +139,7 @@ func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPa
 		return false, err
 	}
 	for _, p := range parts {
-		// If the stream is in ack.Closed, another function has stored its end. That function
+		// If the stream is in ack.Closed, another instance has stored its end. That instance
 		// needs the item until it has pushed the end.
 		if p.Batch.Final && p.marked && !slices.Contains(ack.Closed, p.Batch.Stream) {
 			if err := x.Store.DeleteItem(ctx, box, p.Batch.Stream, 0); err != nil {
@@ -192,7 +192,7 @@ func refused(f frame.Events) frame.Ack {
 	return ack
 }
 
-// commonFirst returns the indexes of parts, that of the standalone stream first.
+// commonFirst returns the indexes of parts. The index of the standalone stream comes first.
 func commonFirst(parts []streamPart) []int {
 	order := make([]int, 0, len(parts))
 	for i, p := range parts {
@@ -206,7 +206,7 @@ func commonFirst(parts []streamPart) []int {
 }
 
 // appendStream writes to a request stream. The runner numbers its events from 1. The
-// only other writer is a function that ends the request with an error. A conflict
+// only other writer is an instance that ends the request with an error. A conflict
 // therefore means that the stream is closed.
 func (x *boxes) appendStream(ctx context.Context, p *sessions.Published) (closed bool, err error) {
 	if p.Batch.First < 1 {

@@ -54,8 +54,8 @@ func (r runner) hello(ctx context.Context, f frame.Hello) (frame.Frame, error) {
 }
 
 // outdated reports whether a runner was started with another definition of its server than
-// this function has. hello does not call it for the first hello of a runner: while a
-// deployment replaces functions, a newer function may have started the runner, and this older
+// this instance has. hello does not call it for the first hello of a runner: while a
+// deployment replaces the program, a newer instance may have started the runner, and this older
 // one would retire it at once.
 func (h *Handler) outdated(server, digest string) bool {
 	return h.Definition != nil && digest != "" && h.Definition(server) != digest

@@ -587,7 +587,7 @@ func (l *life) write(id storage.ID, of string, parts []insidePart, size int, ack
 }
 
 // written forgets the events of a batch that the store has, or has refused. It closes streams
-// that a function has ended meanwhile.
+// that an instance has ended meanwhile.
 func (l *life) written(o *outbox, parts []insidePart, size int, ack *frame.Ack) {
 	var closed []*request
 	l.mu.Lock()

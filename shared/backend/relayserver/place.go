@@ -77,7 +77,7 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b storage.Box) error {
 // missed finds out whether an awake box is lost, if its place neither lists tasks nor reports
 // their end. The box is lost if the place's Lifetime has passed since the last change of the
 // record. It is also lost if its connection was found closed twice, goneAfter apart, and the
-// runner has not connected again. The sweep calls missed, and so does each function that waits
+// runner has not connected again. The sweep calls missed, and so does each instance that waits
 // for a call of the box.
 //
 // If lost is true, missed has written the loss into the record. The caller must read the

@@ -62,8 +62,8 @@ func (c *Connections) Close(ctx context.Context, conn string) error {
 	return storage.Errorf(storage.Unavailable, "the gateway did not close a connection").Because(err)
 }
 
-// ask sends a request, and after a failure that may pass sends it a second time. status is 0
-// if there is no answer.
+// ask sends a request, and sends it a second time after a temporary failure. status is 0 if
+// there is no answer.
 func (c *Connections) ask(ctx context.Context, method, conn string, data []byte) (status int, err error) {
 	for try := 1; ; try++ {
 		status, err = c.send(ctx, method, conn, data)

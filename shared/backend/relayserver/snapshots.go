@@ -76,7 +76,7 @@ func (r runner) installed(ctx context.Context, f frame.Snapshot) error {
 func leftover(s storage.ID) storage.StreamID { return storage.StreamID("over-" + s) }
 
 // leave removes the snapshot of a session that has ended. It does so at once if the box is
-// asleep and this function has the right to. Otherwise it writes a leftover item, and the sweep
+// asleep and this instance has the right to. Otherwise it writes a leftover item, and the sweep
 // calls settleLeftover: a box that is awake may save once more.
 func (x *boxes) leave(ctx context.Context, s storage.Session, b storage.Box) error {
 	if x.Kept == nil || !x.Kept(s.Server) {

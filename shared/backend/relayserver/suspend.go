@@ -18,7 +18,7 @@ import (
 // Suspended calls wait for their client (see storage.Item). The runner's batch with the
 // questions says that the delivery is suspended. The relay function writes the item first and
 // then the events. When the last question is answered, the item becomes one that waits for a
-// box. The function that has the last answer, or the sweep, makes that change with one
+// box. The instance that has the last answer, or the sweep, makes that change with one
 // conditional write.
 //
 // A call has a number of rounds: each suspension begins another. A batch that would begin a
@@ -143,7 +143,7 @@ func (x *boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
 		return err
 	}
 	if b.State == storage.Awake {
-		// A nudge may be lost. The sweep, or a function that waits for the call, sends
+		// A nudge may be lost. The sweep, or an instance that waits for the call, sends
 		// another.
 		if err := x.post(ctx, b.Conn, frame.Nudge{}); err != nil && !errors.Is(err, storage.Closed) {
 			x.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "box", id, "error", err)
@@ -154,7 +154,7 @@ func (x *boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
 
 // settleSuspended is what the sweep does for a suspended call. It ends the call if its stream
 // has an end, its time is over, its session has ended, or the box was lost before the
-// questions were stored. It resumes the call if all questions are answered: the function that
+// questions were stored. It resumes the call if all questions are answered: the instance that
 // should have done so died.
 func (x *boxes) settleSuspended(ctx context.Context, b storage.Box, it storage.Item) (resumed bool, err error) {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
@@ -168,7 +168,7 @@ func (x *boxes) settleSuspended(ctx context.Context, b storage.Box, it storage.I
 		return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 	}
 	if now := time.Now(); it.Created.After(now.Add(maxSkew)) {
-		// A function with a wrong clock wrote the item. Count its time from now.
+		// An instance with a wrong clock wrote the item. Count its time from now.
 		return false, x.anew(ctx, it, now)
 	}
 	s, _, err := x.Store.Load(ctx, it.Address.Session, "")

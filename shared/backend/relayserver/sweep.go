@@ -12,9 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Sweeper finds lost boxes and requests that no function or runner ends, and repairs
+// Sweeper finds lost boxes and requests that no instance or runner ends, and repairs
 // both. Every step is idempotent. A step may race with other steps, with runners and
-// with waiting functions.
+// with waiting instances.
 type Sweeper struct{ *boxes }
 
 // NewSweeper returns a Sweeper. It makes no call, and does not check c.
@@ -191,7 +191,7 @@ func (x *boxes) restart(ctx context.Context, b storage.Box) error {
 	return except(storage.Conflict, err)
 }
 
-// doDue reads the record and the items of one box, and does what other functions have left undone. It
+// doDue reads the record and the items of one box, and does what other instances have left undone. It
 // repeats a start that took too long, ends or releases requests of a generation that is over,
 // and wakes the box for requests that wait. After an error it goes on with the other requests.
 func (x *boxes) doDue(ctx context.Context, id storage.BoxID) error {
@@ -249,7 +249,7 @@ func (x *boxes) doDue(ctx context.Context, id storage.BoxID) error {
 	return errors.Join(errs...)
 }
 
-// sweepEnded deletes the item of a request whose end is in the log. The function that should
+// sweepEnded deletes the item of a request whose end is in the log. The instance that should
 // have deleted the item died.
 func (x *boxes) sweepEnded(ctx context.Context, it storage.Item) error {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
@@ -260,7 +260,7 @@ func (x *boxes) sweepEnded(ctx context.Context, it storage.Item) error {
 }
 
 // endedItem deletes the item of a request whose end is in the log, unless the end is pushed to
-// a connection. In that case the runner sends the batch until it has an ack, and the function
+// a connection. In that case the runner sends the batch until it has an ack, and the instance
 // that sends the ack deletes the item. If the generation is lost before that, the item says that
 // it is not known whether the client has the end.
 func (x *boxes) endedItem(ctx context.Context, it storage.Item) error {

@@ -24,7 +24,7 @@ import (
 // These limit what a server may send.
 const (
 	maxMessage = storage.MaxBatchBytes // bytes of one message
-	maxRefusal = 64 << 10              // bytes that are read of an error
+	maxRefusal = 64 << 10              // bytes that are read of an error response
 	maxEventID = 4 << 10               // bytes of an event id, which must fit into a header
 	maxAhead   = 256 << 10             // bytes that a server may send on a stream while its client is asked a question
 )

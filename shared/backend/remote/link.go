@@ -127,7 +127,7 @@ func joined(ctx context.Context, x *exchange) (bool, error) {
 	return true, nil
 }
 
-// keep saves the link. If another function has saved a link with another session at the server,
+// keep saves the link. If another instance has saved a link with another session at the server,
 // keep puts that link into x, and ends the session that x had.
 func (x *exchange) keep(ctx context.Context) error {
 	if x.r.Once {

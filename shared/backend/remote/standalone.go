@@ -36,7 +36,7 @@ type standaloneStream struct {
 	others      bool          // guarded by Servers.mu; streamState.Others as it is now
 }
 
-// standaloneKey names a standalone stream: by the client's session, and by that at the server.
+// standaloneKey names a standalone stream: by the client's session here and the session at the server.
 type standaloneKey struct {
 	id      storage.ID
 	session string
@@ -351,7 +351,7 @@ func (e *standaloneStream) takers() []*subscriber {
 }
 
 // outside handles a message that no request takes. Only a legacy client can be asked while no
-// request is there.
+// request is at the server.
 func (e *standaloneStream) outside(ctx context.Context, m wire.Message) {
 	switch {
 	case !e.x.r.Legacy && m.Kind == wire.Request:

@@ -147,9 +147,9 @@ func text(err error, code storage.Code) string {
 	}
 }
 
-// passing reports whether an error may pass. A poll that meets such an error is told to come back
-// later. It does not get the status of the table, at which some clients would give up the whole
-// connection (P3 in the package comment).
+// passing reports whether an error may be temporary. A poll that meets such an error is told to come
+// back later. It does not get the status that table returns, at which some clients would give up the
+// whole connection (P3 in the package comment).
 func passing(err error) bool {
 	status := problemOf(err).status
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

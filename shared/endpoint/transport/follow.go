@@ -60,7 +60,7 @@ func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions
 	}
 }
 
-// trouble ends a stream after a failed read. If the error may pass, the client comes back
+// trouble ends a stream after a failed read. If the error may be temporary, the client comes back
 // with cursor, after a longer retry than usual. Otherwise it gets the error when it comes
 // back.
 func trouble(x *exchange, out *stream, cursor string, err error) {

@@ -90,7 +90,7 @@ func (o *Options) served(only []string) (servers []sessions.Server, names []stri
 }
 
 // rules returns the members of a group that a caller may use, each with the rules for its
-// tools that apply to the caller. It returns nil for a server.
+// tools that apply to the caller. It returns nil if the caller has called a single server.
 func (p party) rules() map[string][]string {
 	if p.group == nil {
 		return nil

@@ -55,9 +55,9 @@ type Options struct {
 	// an outcome: done, failed, or open if the call goes on after the request. A later
 	// event with the same stream then has the outcome.
 	Observer observe.Observer
-	// Outlive does work that goes on after a request. ctx ends with the program. With Outlive the
-	// Observer learns the end of an open call also if no later request does. nil: there is none, as
-	// on Lambda.
+	// Outlive does work that goes on after a request. ctx ends with the program. nil: nothing does
+	// such work, as on Lambda. The Observer then learns the end of an open call only from a later
+	// request.
 	Outlive func(work func(ctx context.Context))
 	// AnswerFirst sends an answer before the Observer gets its event. By default the HTTP
 	// server sends the answer only when ServeHTTP returns.

@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// outlive follows a call that goes on after its request to its end, and reports the end to the
-// Observer: the client has gone, the response has ended early, or the call has become a task. It
-// does so only if [Options].Outlive can do the work.
+// outlive reports the end of a call to the Observer, if the call goes on after its request: the
+// client has gone, the response has ended early, or the call has become a task. It does so only
+// if [Options].Outlive can do the work.
 func (x *exchange) outlive() {
 	c := &x.called
 	if x.opts.Outlive == nil || c.rest == nil || c.tool == "" || c.outcome != "" || x.err != nil {

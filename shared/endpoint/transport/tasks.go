@@ -124,8 +124,8 @@ func (m modern) get(name string, ref bridge.TaskRef) (json.RawMessage, error) {
 	return task.Detailed(answered, now, poll), nil
 }
 
-// look finds out the state of a task. It answers the questions that the client cannot
-// answer.
+// look finds out the state of a task. In place of the client it answers the server's questions
+// that the client cannot answer.
 func (m modern) look(name string, ref bridge.TaskRef) (*bridge.Task, *sessions.Recalled, map[string]bool, error) {
 	call, err := m.recall(ref)
 	if err == nil && !call.Ended() {

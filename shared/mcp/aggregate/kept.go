@@ -35,7 +35,7 @@ type Kept struct {
 }
 
 // index has the names of the tools, of the prompts, of the resources or of the resource templates of a
-// group, as callers with the same key see them.
+// group, as callers with the same [Group.key] see them.
 type index struct {
 	records map[string]bool   // the handshake records that the index depends on
 	whole   bool              // members without a list in a record were asked, even sleeping ones

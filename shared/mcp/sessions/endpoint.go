@@ -87,11 +87,11 @@ type Event struct {
 // Stream reads events for one response to a client. Its ids have the form in which the client gets
 // them and sends them back. One goroutine uses a Stream.
 type Stream interface {
-	// Next is [Call.Next].
+	// Next returns the next events, as [Call.Next] does.
 	Next(ctx context.Context, until time.Time) ([]Event, error)
 	// Cursor returns an event id that stands for the position after the last event that Next returned.
 	Cursor() string
-	// Done is [Call.Done].
+	// Done reports whether nothing more will come, as [Call.Done] does.
 	Done() bool
 	// Of returns the session of the stream, and the caller.
 	Of() (Caller, storage.ID)
@@ -106,10 +106,11 @@ type Resumable interface {
 	Stream
 	// Start returns an id for the position before the first event, with which the response begins.
 	Start() string
-	// Close is [Call.Close]. cursor is the id to send last, "" if the client has got it already.
+	// Close reports whether the response must end now, as [Call.Close] does. cursor is the id to
+	// send last, "" if the client has got it already.
 	Close() (cursor string, retry time.Duration, now bool)
 
-	// These are the methods of [Call].
+	// The other methods do what the methods of [Call] with these names do.
 
 	Client() string
 	Stream() storage.StreamID

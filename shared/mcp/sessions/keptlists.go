@@ -38,7 +38,7 @@ func (k keptList) holds(method string, same bool, box storage.Box) bool {
 	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || same || box.State == storage.Asleep && k.Gen > box.Worked)
 }
 
-// noteList writes a list that a box has sent to the handshake record, if it is a whole list of at most
+// noteList writes into the handshake record a list that a box has sent, if it is a whole list of at most
 // maxList bytes. noteList keeps a list for all principals only if the client has answered no
 // question of the process, because the list may depend on the answer. Cost: one read if the record
 // has the same list already, otherwise two reads and a write. A list for all principals costs one

@@ -135,7 +135,7 @@ func (l Limits) keyLife(params json.RawMessage) (time.Duration, error) {
 
 func badKey(text string) error { return keyError("idempotency_key_invalid", text) }
 
-// keyError returns the error that refuses a call for its key. kind is as in the draft SEP-3182.
+// keyError returns the error that refuses a call for its key. kind is a type of the draft SEP-3182.
 func keyError(kind, text string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInvalidParams, Message: "idempotency key: " + text, Data: map[string]string{"type": kind}}
 }

@@ -334,7 +334,8 @@ func (o Publisher) Ended(ctx context.Context, a storage.Address, tail storage.Ta
 	return o.appendOut(ctx, storage.Batch{Session: a.Session, Stream: storage.LegacySSE, Events: last, Expires: expires})
 }
 
-// recentOut is how many events of the stream of HTTP+SSE Ended searches for a copy of the end.
+// recentOut is how many events [Publisher.Ended] searches, in the stream of HTTP+SSE, for a copy of
+// the end.
 const recentOut = 1000
 
 // lastResponses returns the responses that the end of a request stream consists of. A box ends a

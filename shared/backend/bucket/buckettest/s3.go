@@ -1,6 +1,6 @@
 // Package buckettest is an S3 for tests: objects in memory behind HTTP, with the
 // features that package bucket relies on. It checks Signature Version 4 of headers and
-// URLs itself, so it accepts only requests that were signed exactly as they are.
+// URLs itself, so it refuses a request that was changed after it was signed.
 //
 // It has no lists, versions or multipart uploads.
 package buckettest

@@ -103,7 +103,7 @@ type Config struct {
 	// Arch is the processor architecture of the images, "arm64" or "amd64".
 	Arch string
 	// Shape returns how a task differs from the others; if Shape is nil, none differs. An error
-	// says why no task can be like that.
+	// says why ECS cannot run such a task.
 	Shape func(fleet.Task) (Shape, error) `json:"-"`
 }
 

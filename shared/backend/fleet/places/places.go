@@ -35,7 +35,7 @@ type Fleet struct {
 var _ fleet.Fleet = (*Fleet)(nil)
 
 // New returns a fleet. The place base can run every box, and gets every start that names
-// no place. wish holds for servers that do not say where their boxes should run. fleets has the
+// no place. wish is the x-dormouse.box.place of servers that do not set it. fleets has the
 // drivers of base and of all other places, by the place in the ids of their tasks.
 func New(base, wish string, fleets map[string]fleet.Fleet) *Fleet {
 	f := &Fleet{base: base, wish: wish, fleets: fleets}

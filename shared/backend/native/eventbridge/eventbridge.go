@@ -93,7 +93,7 @@ func (s *Scheduler) url(a native.Alarm, query url.Values) string {
 // tries limits the attempts at a request that failed and may succeed later.
 const tries = 4
 
-// ask sends a request, and repeats it after a failure that may pass. The client token in the
+// ask sends a request, and repeats it after a temporary failure. The client token in the
 // request tells AWS that the repeated request is the same one. fine is a status that counts as
 // success, besides 200.
 func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte, fine int) error {
