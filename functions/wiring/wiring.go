@@ -252,7 +252,7 @@ func (f *Function) Server(name string) (sessions.Server, bool) {
 	if known, ok := f.servers.Load(name); ok {
 		k, ok := known.(served)
 		k.Digest = k.record.Digest() // a file of the server's program may have changed since the last call
-		return k.Server, ok && k.is
+		return k.Server, ok && k.callable
 	}
 	s, ok := f.Servers.Server(name)
 	record := serversfile.NewRecord(s)
@@ -267,11 +267,11 @@ func (f *Function) Server(name string) (sessions.Server, bool) {
 	return made, ok && !s.Disabled
 }
 
-// served is a result of Function.Server. is reports whether clients can call the server.
+// served is a result of Function.Server.
 type served struct {
 	sessions.Server
-	record *serversfile.Record
-	is     bool
+	record   *serversfile.Record
+	callable bool // the servers file does not disable the server
 }
 
 // Event wraps a handler of events, so that the Observer gets each event with its cost. payer

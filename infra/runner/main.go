@@ -137,7 +137,7 @@ func run(log *slog.Logger) error {
 }
 
 // host runs a box until it sleeps, a newer runner runs it, or ctx ends. env has the settings of
-// the box, and own is the environment of this program without them. made is called with the box.
+// the box, and own is the environment of this program without them. host passes the box to made.
 // join connects the box to a host in this program; if it is nil, the box connects to the relay.
 func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *guard.Guard, made func(*prepared), join Join) error {
 	a, err := readAssignment(env)

@@ -88,8 +88,8 @@ type prepared struct {
 // sixty system calls, and a program may start many boxes.
 var supported = sync.OnceValue(sandbox.Probe)
 
-// prepare makes a box from its settings in env. own is the environment of this program without
-// these settings. The caller must call remove.
+// prepare makes a box from its settings in env. The argument own is the environment of this program
+// without these settings. The caller must call remove.
 func prepare(ctx context.Context, env, own environment, a assignment, log *slog.Logger, guarded *guard.Guard) (*prepared, error) {
 	server, err := serversfile.UnmarshalServer(env["DORMOUSE_SERVER"])
 	if err != nil {

@@ -311,8 +311,8 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 }
 
 // attend looks after a running box. When ctx ends, it sends SIGTERM to the server. It kills the
-// box if the box uses more memory than allowed, in MB; 0 means no limit. It also kills the box if
-// the process that has started the keeper, whose pid is parent, has ended.
+// box if it uses more than the allowed memory (in MB, 0 for no limit). It also kills the box if the
+// process that has started the keeper, whose pid is parent, has ended.
 func attend(ctx context.Context, b *box.Box, memory, parent int) {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()

@@ -374,8 +374,8 @@ func (g *Gate) refuse(why error) {
 	g.tell(r.Error())
 }
 
-// dial connects to the host whose name has a made-up address. If no name has this address, dial
-// connects to the address itself. place is the entry of [Hosts] that would allow the connection.
+// dial connects to an address. If it is the made-up address of a name, dial resolves the name, and
+// connects to the result. place is the entry of [Hosts] that would allow the connection.
 func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _ error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialed)
 	defer cancel()

@@ -156,8 +156,8 @@ func (f *flat) file(p string, h *tar.Header, r io.Reader) error {
 }
 
 // links writes the hard links of a layer as copies, because the EROFS writer does not support hard
-// links. own has the files of the layer that were written. If a newer layer hides the target of a
-// link, links reads the target from the layer's tar file again.
+// links. The map own has the files of the layer that were written. If a newer layer hides the target
+// of a link, links reads the target from the layer's tar file again.
 func (f *flat) links(file string, links []*tar.Header, own map[string]bool) error {
 	hidden := map[string][]*tar.Header{}
 	for _, h := range links {

@@ -32,7 +32,7 @@ type Either struct {
 	tokens Tokens
 }
 
-// NewEither returns an Either that authenticates keys by keys and tokens by tokens.
+// NewEither returns an Either that checks API keys with keys, and all other tokens with tokens.
 func NewEither(keys *Keys, tokens Tokens) *Either { return &Either{keys, tokens} }
 
 // Authenticate uses [Keys.Authenticate] for a key and Tokens.Verify for any other token.

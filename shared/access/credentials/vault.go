@@ -349,7 +349,7 @@ func unlessTaken(err error) error {
 	return err
 }
 
-// fill puts a secret into a row. until is when the secret ends, zero if it does not end
+// fill puts a secret into a row. The secret ends at the time until, which is zero if it does not end
 // by itself.
 func (v *Vault) fill(row *storage.UpstreamToken, h held, until time.Time) {
 	plain, err := json.Marshal(h)

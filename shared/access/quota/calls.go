@@ -201,9 +201,9 @@ func pause(ctx context.Context, tries int) error {
 	return nil
 }
 
-// edit replaces a row with the result of change. If ok is false, edit writes nothing. The written
-// row expires after life, or never if life is 0. If another writer was faster, edit reads the row
-// and calls change again.
+// edit replaces a row with the result of the function change. If ok is false, edit writes nothing.
+// The written row expires after life, or never if life is 0. If another writer was faster, edit reads
+// the row and calls change again.
 //
 // Errors: Conflict if other writers were faster maxTries times; Unavailable if ctx ends; any error
 // of change or of the store.

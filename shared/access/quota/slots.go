@@ -28,8 +28,8 @@ type slot struct {
 }
 
 // takeSlot records a call in flight, if fewer than most calls are recorded. Nothing reports the end
-// of a call. So if all slots are taken, takeSlot looks in the log for calls that have ended. Cost: a write for each
-// call, a read if others write too, and a read for each ended call that it finds.
+// of a call. So if all slots are taken, takeSlot looks in the log for calls that have ended. Cost: a
+// write for each call, a read if others write too, and a read for each ended call that it finds.
 //
 // Errors: Unavailable.
 func (l *Limiter) takeSlot(ctx context.Context, key storage.ValueKey, s slot, most int) (ok bool, err error) {

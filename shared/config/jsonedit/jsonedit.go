@@ -186,8 +186,8 @@ func (d *document) follow(path []string) (v hujson.Value, last place, found int,
 	return v, last, len(path), nil
 }
 
-// member finds a member of v by its name. path is the path of v. at is the member's index,
-// or -1 if there is none.
+// member finds a member of v by its name. path is the path of v. The result at is the member's
+// index, or -1 if there is none.
 func member(v hujson.Value, path []string, name string) (o *hujson.Object, at int, err error) {
 	where := "the file"
 	if len(path) > 0 {

@@ -189,8 +189,9 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	}
 }
 
-// againstMemory calls refuse for each setting that excludes memory "keep". With some settings,
-// others may change files while a process sleeps. With the rest, several users own the memory.
+// againstMemory calls the function refuse for each setting that excludes memory "keep". With some
+// settings, others may change files while a process sleeps. With the rest, several users own the
+// memory.
 func (b *Box) againstMemory(n node, refuse func(at int, why string)) {
 	for _, other := range []struct {
 		key string

@@ -35,12 +35,12 @@ func (r *serverReader) path(n node, field string) string {
 	return r.text(n, field)
 }
 
-// arg reads an argument, which may be a path; before is the argument before it. Where shells differ,
-// arg leaves ~ and $HOME as they are, because the program may read them. It also leaves them in a
-// script, which the program itself reads.
-func (r *serverReader) arg(n, before node, field string) string {
+// arg reads an argument, which may be a path; previous is the preceding argument. Where shells
+// differ, arg leaves ~ and $HOME as they are, because the program may read them. It also leaves them
+// in a script, which the program itself reads.
+func (r *serverReader) arg(n, previous node, field string) string {
 	n = scalar(n)
-	if flags, ok := strings.CutPrefix(before.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // the argument is a script, as after python -c and bash -lc
+	if flags, ok := strings.CutPrefix(previous.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // the argument is a script, as after python -c and bash -lc
 		return r.text(n, field)
 	}
 	n, ok := r.fromHome(n, field)

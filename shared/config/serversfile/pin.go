@@ -108,7 +108,7 @@ var fixedVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 var commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[@#][0-9a-f]{40}$`) })
 
 // versionOf splits the name of a package as a package runner takes it. fixed reports whether it names
-// one version. own reports whether it is a folder or a file.
+// one version. The result own reports whether it is a folder or a file.
 func versionOf(word string) (name string, fixed, own bool) {
 	if strings.HasPrefix(word, ".") || filepath.IsAbs(word) || strings.HasPrefix(word, "file:") {
 		return filepath.Base(word), false, true

@@ -32,8 +32,8 @@ type Executor interface {
 	// StopSession says that the client has ended a session. The box stops its process.
 	StopSession(s storage.ID)
 	// Halt stops the process of a session, or all processes if s is "", because an operator asked for
-	// it. by is the operator's name. Calls in flight may go on for the time within. The sessions do not
-	// end.
+	// it. The argument by is the operator's name. Calls in flight may go on for the time within. The
+	// sessions do not end.
 	Halt(s storage.ID, by string, within time.Duration)
 	// Questions returns the client-visible ids of the open questions, by session.
 	Questions() map[storage.ID][]string

@@ -236,7 +236,7 @@ type Pulled struct {
 	Rounds map[storage.StreamID]int `json:"rounds,omitempty"` // Deliver.Round of those IDs that were suspended before
 }
 
-// Ack answers [Events]. Unless Fenced is set, the relay has handled the batch.
+// Ack answers [Events]. Unless Fenced is set, the runner need not send the batch again.
 type Ack struct {
 	Session storage.ID         `json:"session,omitempty"`
 	Seq     int64              `json:"seq,omitempty"`

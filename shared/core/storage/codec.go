@@ -75,7 +75,7 @@ func NewPages(after Index, limit int) *Pages {
 }
 
 // Wants reports whether the page needs a batch of n events from index first. It does not if the batch
-// ends at the cursor or before, or the page is full. more is false if it needs no later batch either.
+// ends at the cursor or before, or the page is full. If it needs no later batch either, more is false.
 func (p *Pages) Wants(first Index, n int) (wanted, more bool) {
 	if first+Index(n)-1 <= p.after {
 		return false, true
@@ -93,7 +93,7 @@ func (p *Pages) full() bool { return len(p.page.Events) == p.limit || p.size >= 
 
 // Add adds a batch for which Wants was true: n events from index first, joined as by
 // [Batch.Lines]. final and retry are those of the last event. The page keeps slices of
-// lines. more is false if the page is full.
+// lines. If the page is full, more is false.
 func (p *Pages) Add(first Index, n int, final bool, retry time.Duration, lines []byte) (more bool) {
 	for i := range n {
 		var raw []byte

@@ -237,8 +237,8 @@ func (x *exchange) bill() (any, error) {
 }
 
 // summed groups shares by the fields whose names the argument by has. It adds up each group, and
-// leaves the other fields empty. The sums are in the order of the first share of each group. byDay says whether
-// shares have a day and a tool.
+// leaves the other fields empty. The sums are in the order of the first share of each group. byDay
+// says whether shares have a day and a tool.
 func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
 	sums, at := []Share{}, map[Share]int{}
 	for _, name := range by {

@@ -43,8 +43,8 @@ func (r *records) load(id storage.ID, box storage.BoxID, version int64) (x stora
 	return x, b, r.writes, ok
 }
 
-// keep caches a session and a box that the caller has read from the file. since is what load
-// returned before the read. If forget was called since then, keep does nothing: what was read
+// keep caches a session and a box that the caller has read from the file. The argument since is what
+// load returned before the read. If forget was called after that, keep does nothing: what was read
 // may be older than a write.
 func (r *records) keep(x storage.Session, b storage.Box, since int) {
 	r.mu.Lock()

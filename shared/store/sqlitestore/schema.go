@@ -118,8 +118,8 @@ CREATE TABLE upstream_tokens (
 CREATE INDEX upstream_tokens_expires ON upstream_tokens (expires);
 `
 
-// A row of states is a durable value. since is in milliseconds, and 0 except for
-// values of sessions. A trigger deletes those with the row of their session.
+// A row of states is a durable value. The column since is in milliseconds, and 0 except
+// for values of sessions. A trigger deletes those with the row of their session.
 const statesSchema = `
 CREATE TABLE states (
 	scope TEXT NOT NULL, owner TEXT NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, since INTEGER NOT NULL, name TEXT NOT NULL,

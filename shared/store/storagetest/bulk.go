@@ -56,7 +56,7 @@ func Bulk(t *testing.T, h Harness, spent func(storage.Store) Spent) {
 // line returns an event of a usual size that contains its index.
 func line(i storage.Index) string { return fmt.Sprintf(`{"jsonrpc":"2.0","i":%0100d}`, i) }
 
-// long writes total events to a stream, in batches of 250.
+// long writes the given total of events to a stream, in batches of 250.
 func long(t *testing.T, k *kit, stream storage.StreamID, total int) {
 	t.Helper()
 	const batch = 250
@@ -70,8 +70,8 @@ func long(t *testing.T, k *kit, stream storage.StreamID, total int) {
 	}
 }
 
-// replay reads a stream of [long] in pages of limit events, and checks that it has all total
-// events. It returns how many pages it has read.
+// replay reads a stream of [long] in pages of at most limit events, and checks that it has the given
+// total of events. It returns how many pages it has read.
 func replay(t *testing.T, s storage.Store, stream storage.StreamID, total, limit int) (pages int) {
 	t.Helper()
 	after := storage.Index(0)

@@ -232,7 +232,7 @@ func saveRace(t *testing.T, k *kit) {
 }
 
 // together runs several writers at once, half of them through another handle of the store. Writer i
-// calls update with n = 0, 1 and so on, as many times as each says.
+// calls update the given number of times, with n = 0, 1 and so on.
 func together(t *testing.T, k *kit, writers, each int, update func(s storage.Store, i, n int) error) {
 	t.Helper()
 	handles := []storage.Store{k.Store, k.other(t)}
