@@ -52,7 +52,7 @@ type Bill interface {
 	Posted(bytes int) // a message was handed to a box
 }
 
-// insideConn and then the box's id make the Conn in the record of a box in this program.
+// insideConn begins the Conn in the record of a box in this program. The id of the box follows.
 const insideConn = "inside:"
 
 // InsideConn returns what records and events have in place of a connection, if the box is in

@@ -129,7 +129,7 @@ type Handover interface {
 type Limits struct {
 	Life        time.Duration // how long a session lives after its last message; 7 days
 	InitTimeout time.Duration // how long a session lives until notifications/initialized comes; 60 s
-	StartTime   time.Duration // how much longer it lives if a server must be started for initialize; 300 s
+	StartTime   time.Duration // how much longer a session lives if a server must be started for its initialize; 300 s
 	EventAge    time.Duration // how long events and answers are kept; at most and by default storage.EventAge
 	AcceptBy    time.Duration // how long an instance waits until a box confirms that it has a request; 25 s
 	Hold        time.Duration // how long a response that waits for events is held open; 25 s

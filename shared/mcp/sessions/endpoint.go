@@ -185,7 +185,7 @@ func (e *server) Listen(ctx context.Context, id storage.ID, last string, _ func(
 }
 
 func (*server) Again(last string) string {
-	at, _ := storage.ParseEventID(last) // Listen has checked last; "" stands for the beginning of the standalone stream
+	at, _ := storage.ParseEventID(last) // cannot fail: Listen has checked this id; "" stands for the beginning of the standalone stream
 	at.Nonce = storage.NewNonce()
 	return at.String()
 }

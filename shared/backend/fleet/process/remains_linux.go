@@ -88,8 +88,8 @@ type proc struct {
 	start                uint64 // in clock ticks since boot
 }
 
-// remainsOf picks the processes of the runner from the table: those of its session, orphans that
-// it left (see stray), and the descendants of both. It leaves out zombies that another process
+// remainsOf picks the processes of the runner from the table: the processes of its session, orphans
+// that it left (see stray), and all descendants of these. It leaves out zombies that another process
 // has to reap. killed has the start of each process that was killed, by pid.
 func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) []proc {
 	first, ok := table[runner]
