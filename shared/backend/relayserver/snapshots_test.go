@@ -194,10 +194,11 @@ func TestSnapshotOfASessionThatEndsGoes(t *testing.T) {
 		awake   bool // the stop is lost, and its box saves once more before it falls asleep
 		ended   string
 	}{
-		"by the sweep":                      {ended: "2 objects, 1 items, due: true"},
-		"at once":                           {forgets: true, ended: nothingLeft},
-		"when the bucket is up again":       {forgets: true, down: down, ended: "2 objects, 1 items, due: true"},
-		"that its box saves behind the end": {awake: true, ended: "0 objects, 1 items, due: true"},
+		"by the sweep":                             {ended: "2 objects, 1 items, due: true"},
+		"at once":                                  {forgets: true, ended: nothingLeft},
+		"when the bucket is up again":              {forgets: true, down: down, ended: "2 objects, 1 items, due: true"},
+		"that its box saves behind the end":        {awake: true, ended: "0 objects, 1 items, due: true"},
+		"that it saves, for a host with the right": {awake: true, forgets: true, ended: "0 objects, 1 items, due: true"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			a := newAsylum(t)

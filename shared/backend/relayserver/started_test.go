@@ -58,18 +58,16 @@ func TestFingerprintOfAHostileBoxIsBounded(t *testing.T) {
 // had compared its session with.
 func TestRequestThatAnotherProgramGetsSaysSo(t *testing.T) {
 	for code, moved := range map[string]bool{"": false, "old": false, "new": true} {
-		t.Run(code, func(t *testing.T) {
-			a := newAsylum(t)
-			a.changes(func(b *storage.Box) { b.Code = code })
-			s := a.session()
-			s.Digest = "old"
-			commontest.OK(t, a.store.Save(t.Context(), s))
-			a.waits()
-			a.handle(a.from(frame.TypePull))
-			if d := a.posted(frame.TypeDeliver); len(d) != 1 || d[0].Moved != moved {
-				t.Errorf("code %q: %+v", code, d)
-			}
-		})
+		a := newAsylum(t)
+		a.changes(func(b *storage.Box) { b.Code = code })
+		s := a.session()
+		s.Digest = "old"
+		commontest.OK(t, a.store.Save(t.Context(), s))
+		a.waits()
+		a.handle(a.from(frame.TypePull))
+		if d := a.posted(frame.TypeDeliver); len(d) != 1 || d[0].Moved != moved {
+			t.Errorf("code %q: %+v", code, d)
+		}
 	}
 }
 

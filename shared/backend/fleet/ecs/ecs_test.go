@@ -257,13 +257,11 @@ func TestAnEnvironmentThatECSDoesNotTakeIsRefusedBeforeACall(t *testing.T) {
 		"long names":        func(t *fleet.Task) { t.Box = strings.Repeat("b", 200) },
 		"a token with dots": func(t *fleet.Task) { t.ClientToken = "a.b" },
 	} {
-		t.Run(name, func(t *testing.T) {
-			bad := taskFor("a")
-			change(&bad)
-			if _, err := x.Run(t.Context(), bad); !errors.Is(err, fleet.ErrInvalid) {
-				t.Errorf("%s: %v", name, err)
-			}
-		})
+		bad := taskFor("a")
+		change(&bad)
+		if _, err := x.Run(t.Context(), bad); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	if n := f.actions(); len(n) != 0 {
 		t.Errorf("calls: %v", n)
@@ -369,13 +367,11 @@ func TestAConfigWithWhichNothingCouldRunIsRefused(t *testing.T) {
 		"a machine unheard": func(c *Config) { c.Arch = "x86" },
 		"a size unheard":    func(c *Config) { c.Size.CPUs = 17 },
 	} {
-		t.Run(name, func(t *testing.T) {
-			c := config(newFake())
-			change(&c)
-			if _, err := New(c); !errors.Is(err, fleet.ErrInvalid) {
-				t.Errorf("%s: got %v", name, err)
-			}
-		})
+		c := config(newFake())
+		change(&c)
+		if _, err := New(c); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }
 

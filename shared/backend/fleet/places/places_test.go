@@ -64,12 +64,10 @@ func TestAStartGoesToTheFirstPlaceThatFits(t *testing.T) {
 		"long conversations":                {places.Auto, func(n *places.Needs) { n.Busy = 26 * time.Second }, "ecs"},
 		"short conversations":               {places.Auto, func(n *places.Needs) { n.Busy = 24 * time.Second }, "lambda"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			f, _, _ := two(c.wish)
-			n := small
-			c.change(&n)
-			commontest.EqualIn(t, name, c.want, f.Choose(n))
-		})
+		f, _, _ := two(c.wish)
+		n := small
+		c.change(&n)
+		commontest.EqualIn(t, name, c.want, f.Choose(n))
 	}
 	alone := places.New("process", places.Auto, map[string]fleet.Fleet{"process": &driver{}})
 	commontest.EqualIn(t, "a fleet with one place chose", "process", alone.Choose(small))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"slices"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -13,23 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/fleettest"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
-
-// ledger collects the reports of a pool, so that a test can wait for the one of a task.
-type ledger struct {
-	mu    sync.Mutex
-	chans map[string]chan fleet.Status
-}
-
-func (l *ledger) of(what, id string) chan fleet.Status {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c, ok := l.chans[what+id]
-	if !ok {
-		c = make(chan fleet.Status, 10)
-		l.chans[what+id] = c
-	}
-	return c
-}
 
 func TestPoolKeepsTheContract(t *testing.T) {
 	t.Run("itself", func(t *testing.T) { fleettest.Run(t, contract) })
@@ -71,11 +53,8 @@ func inThisProgram(t *testing.T) fleettest.Harness {
 
 func contractOf(t *testing.T, change func(*Config)) fleettest.Harness {
 	t.Helper()
-	l := &ledger{chans: map[string]chan fleet.Status{}}
 	h := newHarness(t, func(c *Config) {
 		c.MaxTasks = fleettest.Room
-		c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
-		c.Output = func(s fleet.Status, _ string) { l.of("line ", s.ID) <- s }
 		change(c)
 	})
 	role := func(name string) map[string]string {
@@ -83,8 +62,11 @@ func contractOf(t *testing.T, change func(*Config)) fleettest.Harness {
 	}
 	return fleettest.Harness{
 		Fleet: h.Pool, Waits: role("polite"), Exits3: role("exit3"),
-		Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
-		Ended: func(t *testing.T, id string) { receive(t, "the end of a task", l.of("end ", id)) },
+		Ready: func(*testing.T, string) {
+			for h.line() != "ready" { // of a task that has ended
+			}
+		},
+		Ended: func(t *testing.T, id string) { commontest.EqualIn(t, "the task that ended", id, h.end().ID) },
 	}
 }
 
