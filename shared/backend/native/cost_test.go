@@ -99,7 +99,7 @@ func nativePrices() []price {
 		{name: "the same, after 5 s", do: calling("steps", `{"n":1,"millis":5000}`)},
 		{name: "tools/call with a key, answered within a second", do: posting(keyedCall)},
 		{name: "a repeat with the key, after the answer", before: posting(keyedCall), do: posting(keyedCall)},
-		{name: "tools/call over a WebSocket, by an invocation of its own", before: socketing, do: func(w *world, _ legacy, s *spent) {
+		{name: "tools/call over a WebSocket, by an invocation of its own", before: func(w *world, _ legacy, s *spent) { s.conn = w.socket(`{}`) }, do: func(w *world, _ legacy, s *spent) {
 			s.conn.send(w.t, toolCall("1", "echo", `{}`, ""))
 			w.executed()
 		}},
@@ -119,13 +119,6 @@ func nativePrices() []price {
 		{name: "resources/subscribe", server: news, do: posting(subscribe)},
 		{name: "tools/call that tells one subscriber (Session.ResourceUpdated)", server: news, before: posting(subscribe), do: calling("touch", `{}`)},
 	}
-}
-
-func socketing(w *world, _ legacy, s *spent) {
-	k := w.socket()
-	k.send(w.t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
-	k.send(w.t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	s.conn = k
 }
 
 // executed executes the invocations that were requested, once.

@@ -171,10 +171,8 @@ func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
 	for name, c := range map[string]struct{ steps, millis int }{"sends much": {400, 5}, "is silent": {2, 90_000}} {
 		t.Run(name, timed(func(t *testing.T, w *world) {
 			w.posting = 200 * time.Millisecond
-			s := w.socket()
-			s.send(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
+			s := w.socket(`{}`)
 			s.send(t, toolCall("1", "steps", fmt.Sprintf(`{"n":%d,"millis":%d}`, c.steps, c.millis), `,"_meta":{"progressToken":"p"}`))
-			w.posts()
 			ctx, cancel := context.WithCancel(t.Context())
 			var swept sync.WaitGroup
 			swept.Go(func() {

@@ -302,20 +302,14 @@ func TestDeleteEndsACallThatHasNoItemYet(t *testing.T) {
 func TestAWebSocketClientIsToldWhatItsServerSaysOutsideOfRequests(t *testing.T) {
 	w := memory(t)
 	w.hosted.Make = news
-	s := &spent{}
-	socketing(w, legacy{}, s)
-	w.posts()
-	s.conn.send(t, toolCall("1", "say", "{}", ""))
+	w.socket(`{}`).send(t, toolCall("1", "say", "{}", ""))
 	w.work()
 	commontest.Contains(t, "the connection got", `"data":"hello"`, strings.Join(w.posts(), "\n"))
 }
 
 func TestWebSocketAndEventStreamAreExecutedApart(t *testing.T) {
 	w := memory(t)
-	s := w.socket()
-	s.send(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+everything+`,"clientInfo":{"name":"old","version":"1"}}}`)
-	s.send(t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	w.posts()
+	s := w.socket(everything)
 	s.send(t, toolCall("1", "ask", `{"text":"form"}`, ""))
 	commontest.EqualIn(t, "the function waited", 0, len(w.posts()))
 	w.work()

@@ -117,14 +117,10 @@ func (w *world) options() transport.Options {
 
 // Authenticate implements transport.Authenticator. Every client is ada, with the Props that
 // the world has for her.
-func (w *world) Authenticate(r *http.Request, _ string) (storage.Identity, error) {
+func (w *world) Authenticate(*http.Request, string) (storage.Identity, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	name := "ada"
-	if other := r.Header.Get("X-Name"); other != "" {
-		name = other
-	}
-	return storage.Identity{Tenant: "acme", Principal: name, Props: w.props}, nil
+	return storage.Identity{Tenant: "acme", Principal: "ada", Props: w.props}, nil
 }
 
 func (w *world) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
@@ -449,13 +445,17 @@ func ask(_ context.Context, r *mcp.CallToolRequest, in words) (*mcp.CallToolResu
 // socket is one connection of the WebSocket API.
 type socket struct{ w *world }
 
-func (w *world) socket() socket {
+// socket opens a connection with a session.
+func (w *world) socket(capabilities string) socket {
 	w.t.Helper()
 	k := socket{w}
 	r := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "http://localhost/?server=demo", nil)
 	if status, _, body := k.front().Connect(context.Background(), "conn", r); status != http.StatusOK {
 		w.t.Fatalf("got %d %s", status, body)
 	}
+	k.send(w.t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"old","version":"1"}}}`)
+	k.send(w.t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	w.posts()
 	return k
 }
 

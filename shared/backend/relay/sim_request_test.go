@@ -213,17 +213,18 @@ func (r *simRequest) resume() {
 
 // answerTo answers an event if the event is a question.
 func (c *simClient) answerTo(raw []byte) {
-	m, err := wire.Parse(raw)
-	if err != nil || m.Kind != wire.Request {
-		return
+	if m, err := wire.Parse(raw); err == nil && m.Kind == wire.Request {
+		c.w.answer(m, func(name string, answer []byte) { _ = c.tell(name, answer) })
 	}
+}
+
+// answer answers a question after some time, through say.
+func (w *world) answer(m wire.Message, say func(name string, answer []byte)) {
 	question, _ := wire.String(m.ID)
 	name := "answer " + simQuestion(m)
-	c.w.wg.Go(func() {
-		if nap(c.w.ctx, draw(c.w.random(name), 20*time.Second)) != nil {
-			return
+	w.wg.Go(func() {
+		if nap(w.ctx, draw(w.random(name), 20*time.Second)) == nil {
+			say(name, wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"answer":%q}`, question)))
 		}
-		answer := wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"answer":%q}`, question))
-		_ = c.tell(name, answer)
 	})
 }

@@ -170,13 +170,9 @@ func (s *simSocket) hears(data []byte) {
 }
 
 func (s *simSocket) answer(m wire.Message) {
-	question, _ := wire.String(m.ID)
-	name := simQuestion(m)
-	s.w.wg.Go(func() {
-		_ = nap(s.w.ctx, draw(s.w.random("answer "+name), 20*time.Second))
-		raw := wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"answer":%q}`, question))
+	s.w.answer(m, func(name string, answer []byte) {
 		for n := 1; s.w.ctx.Err() == nil; n++ {
-			_, _, err := s.message(fmt.Sprintf("%s.answer %s#%d", s.name, name, n), raw)
+			_, _, err := s.message(fmt.Sprintf("%s.%s#%d", s.name, name, n), answer)
 			if err == nil || errors.Is(err, storage.NotFound) || nap(s.w.ctx, 3*time.Second) != nil {
 				return
 			}
