@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -64,5 +65,58 @@ func TestAnswerOfARemoteServerInAnOddFormIsTakenOrEndsTheCall(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// toolsCall returns a call of a tool by a client of 2026-07-28 with these capabilities.
+func toolsCall(t *testing.T, url, tool, capabilities string) *http.Request {
+	t.Helper()
+	return post(t, url, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`","arguments":{},"_meta":{"`+wire.MetaProtocolVersion+
+		`":"2026-07-28","`+wire.MetaClientInfo+`":{"name":"c","version":"1"},"`+wire.MetaClientCapabilities+`":`+capabilities+`}}}`,
+		wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, wire.MethodToolsCall, wire.HeaderName, tool)
+}
+
+// asksModern calls a tool as a client of 2026-07-28 that can be asked for its roots, and
+// returns how many questions come back.
+func asksModern(t *testing.T, w *world) int {
+	t.Helper()
+	body, _ := sent(t, toolsCall(t, w.url, "count", `{"roots":{}}`))
+	if i := strings.LastIndex(body, "data: {"); i >= 0 {
+		body = body[i+len("data: "):]
+	}
+	var questions map[string]json.RawMessage
+	commontest.OKIn(t, body[:min(len(body), 300)], json.Unmarshal(wire.Lookup([]byte(body), "result", "inputRequests"), &questions))
+	return len(questions)
+}
+
+// A client gets at most 1,024 questions of a server that asks without end. Other messages
+// between the questions do not hold them up either.
+func TestClientIsAskedByAServerThatAsksWithoutEnd(t *testing.T) {
+	const line = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}`
+	for between, most := range map[string]int{"": 20_000, line: 1_000_000} { // then the server answers, and nobody was asked
+		t.Run("between "+between, func(t *testing.T) {
+			up := &faulty{Handler: streamable(), fault: func(rw http.ResponseWriter, r *http.Request) {
+				rw.Header().Set("Content-Type", wire.MediaSSE)
+				for i := range most {
+					raw := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"roots/list","params":{"_meta":{"x":%q}}}`, i, strings.Repeat("x", 4000))
+					if i > 0 && between != "" {
+						raw = []byte(between)
+					}
+					if _, err := rw.Write(wire.AppendSSE(nil, wire.SSE{Data: raw})); err != nil {
+						return
+					}
+					if between != "" {
+						rw.(http.Flusher).Flush()
+					}
+				}
+				body, _ := io.ReadAll(r.Body)
+				_, _ = rw.Write(wire.AppendSSE(nil, wire.SSE{Data: wire.ResultResponse(wire.Lookup(body, "id"), content("nobody was asked"))}))
+			}}
+			up.n.Store(1)
+			w := newWorld(t, storagetest.NewMemory(), up)
+			if got := asksModern(t, w); between == "" && got > 1024 || between != "" && got != 1 {
+				t.Errorf("the client got %d questions at once", got)
+			}
+		})
 	}
 }
