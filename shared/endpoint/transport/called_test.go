@@ -115,6 +115,21 @@ func TestEndOfACallThatOutlivesItsRequestIsTold(t *testing.T) {
 	}
 }
 
+// The answer may come while a request waits until its call is accepted.
+func TestEndOfACallThatIsOverWhenItIsAcceptedIsTold(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.backend.tool("look", func(r run) { r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
+		w.opts.Outlive = func(work func(context.Context)) { go work(t.Context()) }
+		w.openSocket("c1")
+		w.send("c1", callOf("look"))
+		synctest.Wait()
+		got := w.lastLine().Ended
+		if len(got) != 1 || got[0].Why != "x" {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
 func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("chat", func(r run) { <-time.After(time.Minute); r.end(`{}`) })

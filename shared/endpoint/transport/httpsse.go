@@ -136,6 +136,9 @@ func (x *exchange) handAside(endpoint sessions.Endpoint, msgs []wire.Message, ba
 		}
 	}
 	if err == nil && call != nil {
+		if !call.Boxed() { // no frame of a box reports the end
+			x.called.outlives(call)
+		}
 		var events []sessions.Event
 		events, err = call.Accepted(x.ctx())
 		x.saw(events)

@@ -37,6 +37,7 @@ func (x *exchange) tell(stack string) {
 	}
 	x.called.tell(x.ctx(), e, senderOf(x.r, x.caller, askedBy(x.r.URL.Path)), x.err)
 	x.opts.Observer.Tell(x.ctx(), x.opts.Meter, e)
+	x.opts.outlive(x.ctx(), &x.called, e)
 }
 
 func kindOf(id json.RawMessage) string {

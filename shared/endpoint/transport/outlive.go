@@ -11,32 +11,37 @@ import (
 )
 
 // outlive reports the end of a call to the Observer, if the call goes on after its request: the
-// client has gone, the response has ended early, or the call has become a task. It does so only
-// if [Options].Outlive can do the work.
-func (x *exchange) outlive() {
-	c := &x.called
-	if x.opts.Outlive == nil || c.rest == nil || c.tool == "" || c.outcome != "" || x.err != nil {
+// client has gone, the response has ended early, the call has become a task, or its answer goes to
+// another connection. It does so only if [Options].Outlive can do the work. e is the event of the
+// request.
+func (o *Options) outlive(ctx context.Context, c *called, e *observe.Event) {
+	if o.Outlive == nil || c.rest == nil || e.Outcome != observe.Open {
 		return
 	}
-	x.opts.Outlive(func(ctx context.Context) {
-		rest, cancel := context.WithCancel(context.WithoutCancel(x.ctx()))
+	end := observe.Ended{Stream: e.Stream}
+	of := storage.Account{Tenant: e.Tenant, Principal: e.Principal, Server: e.Server, Session: e.Session}
+	begun := time.Now().Add(-e.Took)
+	o.Outlive(func(life context.Context) {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
-		defer context.AfterFunc(ctx, cancel)()
-		last, err := c.rest(rest)
-		if ctx.Err() != nil {
+		defer context.AfterFunc(life, cancel)()
+		last, err := c.rest(ctx)
+		if life.Err() != nil {
 			return // the program ends, and the call goes on
 		}
-		end := observe.Ended{Stream: c.stream, Response: last}
-		if err != nil {
+		if end.Response = last; err != nil {
 			end.Why = reason(problemOf(err).rpc.Message)
-		} else if failed, why := sessions.FailureOf(last, x.opts.ShowErrors); failed {
+		} else if failed, why := sessions.FailureOf(last, o.ShowErrors); failed {
 			end.Why = reason(cmp.Or(why, "the tool reported an error"))
 		}
-		x.opts.Observer.Tell(rest, nil, &observe.Event{
-			Kind: observe.Other, Trace: storage.TraceOf(rest), Ended: []observe.Ended{end},
-			Account: storage.Account{Tenant: x.caller.Tenant, Principal: x.caller.Principal, Server: x.caller.Server.Name, Session: x.session, Took: time.Since(x.begun)},
-		})
+		of.Took = time.Since(begun)
+		o.Observer.Tell(ctx, nil, &observe.Event{Kind: observe.Other, Trace: storage.TraceOf(ctx), Ended: []observe.Ended{end}, Account: of})
 	})
+}
+
+// outlives notes that a call goes on after its request.
+func (c *called) outlives(call sessions.Response) {
+	c.rest = restOf(call, func(e sessions.Event) []byte { return e.Raw })
 }
 
 // restOf returns a function that reads a call to its end, and returns the last event.

@@ -122,7 +122,7 @@ func window(x *exchange) time.Duration {
 // event stream. Before an event stream begins, an error can still have its own status. If respond
 // returns no error, the request has been accepted.
 func respond(x *exchange, call sessions.Response, batch bool, end time.Time) error {
-	x.called.rest = restOf(call, func(e sessions.Event) []byte { return e.Raw })
+	x.called.outlives(call)
 	if !takesStreams(x) {
 		return wait(x, call, batch)
 	}

@@ -231,7 +231,6 @@ func (x *exchange) finish() {
 	fault := recover()
 	if fault == nil {
 		x.tell("")
-		x.outlive()
 		return
 	}
 	begun := x.status != 0

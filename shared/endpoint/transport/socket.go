@@ -357,6 +357,9 @@ func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire
 		return nil, err
 	}
 	x.called.begins(call)
+	if !call.Boxed() { // no frame of a box reports the end
+		x.called.outlives(call)
+	}
 	events, err := call.Accepted(ctx)
 	switch c := endpoint.Caller(); {
 	case err != nil:
@@ -476,6 +479,7 @@ func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 	}
 	x.called.tell(ctx, e, sender{storage.Identity{Tenant: x.tenant, Principal: x.principal, Credential: x.key}, storage.AddressOf(ctx), x.asked}, x.err)
 	x.opts.Observer.Tell(ctx, x.opts.Meter, e)
+	x.opts.outlive(ctx, &x.called, e)
 	return fault != nil
 }
 

@@ -289,6 +289,8 @@ func (l *listening) Stored() bool { return true }
 
 func (l *listening) Held() bool { return false }
 
+func (l *listening) Boxed() bool { return false }
+
 // Hold returns the longest Hold of the members' streams.
 func (l *listening) Hold() (hold time.Duration) {
 	for _, p := range l.parts {

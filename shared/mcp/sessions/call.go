@@ -53,6 +53,12 @@ func (c *Call) Done() bool { return c.done }
 // them. A request that needed no box has no log.
 func (c *Call) Stored() bool { return c.ready == nil && c.joined == nil }
 
+// Boxed reports whether a box executes the request.
+func (c *Call) Boxed() bool {
+	_, ok := c.tracker.(Handover)
+	return ok
+}
+
 // Keyed reports whether the client has given the call an idempotency key. Such a call goes on if
 // its client closes the response.
 func (c *Call) Keyed() bool { return c.once != nil }

@@ -116,6 +116,7 @@ type Resumable interface {
 	Stream() storage.StreamID
 	Stored() bool
 	Held() bool
+	Boxed() bool
 	Hold() time.Duration
 	Retry() time.Duration
 }
@@ -261,9 +262,17 @@ type clientStream struct {
 	from  storage.Index // the last event that the client says it has
 	begun bool          // Next has returned without an error
 	first storage.Index // index of the first event that Next returned, 0 for none
+	ahead []Event       // Accepted has read these, and Next has not returned them yet
 }
 
+// Done is [Call.Done].
+func (s *clientStream) Done() bool { return len(s.ahead) == 0 && s.Call.Done() }
+
 func (s *clientStream) Next(ctx context.Context, until time.Time) ([]Event, error) {
+	if ahead := s.ahead; len(ahead) > 0 {
+		s.ahead = nil
+		return ahead, nil
+	}
 	got, err := s.Call.Next(ctx, until)
 	if err != nil {
 		return nil, err
@@ -289,6 +298,7 @@ func (s *clientStream) Next(ctx context.Context, until time.Time) ([]Event, erro
 func (s *clientStream) Accepted(ctx context.Context) ([]Event, error) {
 	events, err := s.Next(ctx, time.Now())
 	if err != nil || s.Stored() {
+		s.ahead = events
 		return nil, err
 	}
 	if s.c.Transport == storage.SSE {
