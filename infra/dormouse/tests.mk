@@ -116,5 +116,5 @@ test-keeper: need-go $(STAMP) ## Vet, lint and test the keeper, which runs serve
 	@cd infra/keeper && export CGO_ENABLED=0 && go mod tidy -diff && go vet ./... && '$(LINT)' run --allow-serial-runners ./... && go test -count=1 -timeout 20m ./...
 
 .PHONY: bench-sealed
-bench-sealed: need-go need-node need-python ## Compare two reference servers with themselves sealed: start, call, memory, thaw
-	@cd infra/keeper && CGO_ENABLED=0 go test -run '^$$' -bench '^Benchmark(Sealed|Thaw)$$' -benchtime 10x ./dormouse-keeper
+bench-sealed: need-go need-node need-python ## Compare two reference servers with themselves sealed: start, call, memory, thaw; and a listed host with one outside of a box
+	@cd infra/keeper && CGO_ENABLED=0 go test -run '^$$' -bench '^Benchmark(Sealed|ListedHost|Thaw)$$' -benchtime 10x ./dormouse-keeper

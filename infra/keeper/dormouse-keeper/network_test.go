@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -66,7 +67,7 @@ func own(capabilities ...uintptr) *syscall.SysProcAttr {
 
 // network sets up the network and runs the command. At port 8080 of each address it sends back
 // what it gets, and in the end it prints which addresses were reached. At ports 80 and 443 a web
-// server answers with the host of the request.
+// server answers with the host of the request, or with as many bytes as the path says.
 func network(folder string, command []string) {
 	resolver := filepath.Join(folder, "resolv.conf")
 	for link, ip := range map[string]string{"lo": "127.0.0.1", "lo:1": "203.0.113.1", "lo:2": "192.168.1.1"} { // on loopback, all of their networks are local
@@ -85,6 +86,10 @@ func network(folder string, command []string) {
 	secure, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 443})
 	need(err)
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n, err := strconv.Atoi(r.URL.Path[1:]); err == nil {
+			_, _ = w.Write(make([]byte, n))
+			return
+		}
 		_, _ = fmt.Fprint(w, "this is ", r.Host) // the box says what came
 	}))
 	web.Config.ErrorLog = log.New(io.Discard, "", 0) // a reset is expected
@@ -301,6 +306,38 @@ func TestUsualClientsAreToldTheTruth(t *testing.T) {
 			if err != nil || t.Failed() {
 				t.Errorf("%v: %s", err, out)
 			}
+		})
+	}
+}
+
+// BenchmarkListedHost measures how long programs take to fetch from a host of their list, in a box
+// and outside of one.
+func BenchmarkListedHost(b *testing.B) {
+	a := as{1000, ""}
+	store := a.folder(b)
+	for name, client := range clients(b) {
+		b.Run(name, func(b *testing.B) {
+			deeds := map[string]string{"1kB-ms": "fetch:1000@api.test:80", "10MB-ms": "fetch:10485760@api.test:80"}
+			figures := map[string][]float64{}
+			for b.Loop() {
+				for unit, deed := range deeds {
+					for way, cmd := range map[string]*exec.Cmd{
+						"plain": a.networked(b, client[0], append(client[1:], deed)...), "sealed": a.listed(b, store, []string{"api.test"}, client, deed),
+					} {
+						out, err := cmd.CombinedOutput()
+						ms, wrong := strconv.ParseFloat(ran{out: string(out)}.says(deed), 64)
+						if err := errors.Join(err, wrong); err != nil {
+							b.Fatalf("%s: %v: %s", way, err, out)
+						}
+						figures[way+"-"+unit] = append(figures[way+"-"+unit], ms)
+					}
+				}
+			}
+			for unit, all := range figures {
+				slices.Sort(all)
+				b.ReportMetric(all[len(all)/2], unit)
+			}
+			b.ReportMetric(0, "ns/op")
 		})
 	}
 }

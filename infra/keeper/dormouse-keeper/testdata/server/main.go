@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,6 +75,8 @@ func do(verb, operand string) (string, error) {
 	case "get":
 		text, err := got(operand)
 		return string(text), err
+	case "fetch":
+		return fetched(operand)
 	case "send":
 		c, err := net.Dial("udp", operand)
 		if err != nil {
@@ -385,6 +388,23 @@ func got(url string) ([]byte, error) {
 	}
 	defer res.Body.Close()
 	return io.ReadAll(res.Body)
+}
+
+// fetched gets BYTES@HOST:PORT by HTTP some times, and returns the median of the milliseconds.
+func fetched(what string) (string, error) {
+	size, at, _ := strings.Cut(what, "@")
+	want, err := strconv.Atoi(size)
+	var took []time.Duration
+	for range 21 {
+		begun := time.Now()
+		text, err := got("http://" + at + "/" + size)
+		if err != nil || len(text) != want {
+			return "", fmt.Errorf("%d bytes: %w", len(text), err)
+		}
+		took = append(took, time.Since(begun))
+	}
+	slices.Sort(took)
+	return fmt.Sprint(float64(took[len(took)/2].Microseconds()) / 1000), err
 }
 
 // tree lists what is below a folder: path, mode, owner, size or target, and time.
