@@ -27,6 +27,29 @@ func extended(t *testing.T, change func(*transport.Group), test func(t *testing.
 	})
 }
 
+// A client of a group and its servers learn of the extensions that the other end declares.
+func TestGroupPassesExtensionsOn(t *testing.T) {
+	extended(t, nil, func(t *testing.T, w *world) {
+		want := `"io.modelcontextprotocol/skills":{"directoryRead":true},"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}`
+		a := w.do(request("POST", "/mcp", strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"extensions":{"com.example/hello":{"y":2}}}`, 1)))
+		commontest.EqualIn(t, "initialize", `{"com.example/hello":{"x":1},`+want+`}`, string(wire.Lookup([]byte(a.body), "result", "capabilities", "extensions")))
+		d := w.do(ask{path: "/mcp", method: "server/discover"}.request())
+		if got := string(wire.Lookup([]byte(d.body), "result", "capabilities", "extensions")); !strings.Contains(got, want) || !strings.Contains(got, `"com.example/hello":{"x":1}`) {
+			t.Errorf("discover: %s", got)
+		}
+		c := w.at("/mcp", a.header.Get(sessionIs))
+		var init string
+		w.backend.tool("tool2", func(r run) {
+			if s, _, err := r.w.store.Load(r.ctx, r.session, ""); err == nil {
+				init = string(s.Init)
+			}
+			r.end(`{"content":[]}`)
+		})
+		c.call("s2__tool2")
+		commontest.Contains(t, "the server was told", `"extensions":{"com.example/hello":{"y":2}}`, init)
+	})
+}
+
 // Servers without a box have no record: those in Go, and those that others host. They say themselves
 // what they can, each client of its own kind, and one that says nothing holds the others up only
 // for a moment.
