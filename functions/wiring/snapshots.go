@@ -21,8 +21,8 @@ type Forget func(ctx context.Context, box storage.BoxID, owner string, gen stora
 // "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", boxes get signed URLs. "" means that nothing is
 // saved.
 //
-// folder returns the Forget for a folder; if it is nil, KeepIn refuses a folder. The region and the
-// endpoint of b.Location are the defaults for a location in S3.
+// The function folder returns the Forget for a folder. If it is nil, KeepIn refuses a folder. The
+// region and the endpoint of b.Location are the defaults for a location in S3.
 func (p *Parts) KeepIn(where string, folder func(path string) Forget, b bucket.Config) error {
 	if where == "" {
 		return nil

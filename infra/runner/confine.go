@@ -119,7 +119,7 @@ func named(args []string) []string {
 }
 
 // runs returns the program of a process and, if the program is a script, the interpreter in its
-// first line. find returns the file for a command.
+// first line. The function find returns the file for a command.
 func (c *confiner) runs(placed provision.Launch, find func(string, provision.Launch) string) []string {
 	all := []string{find(placed.Command, placed)}
 	words := box.Shebang(all[0])

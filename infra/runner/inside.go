@@ -23,8 +23,8 @@ const abandonWithin = 2 * time.Second
 // Inside runs a box in this process, together with others, until the box sleeps, a newer runner
 // runs it, or ctx ends. When ctx ends, calls in flight get some time to end; when kill is closed,
 // they get none. env has the variables that the package comment lists, and those that servers may
-// get; Inside reads no others. budget and memory are shared by all boxes of this process. join is
-// called once, when the box is ready. When Inside returns, nothing of the box runs any more.
+// get; Inside reads no others. budget and memory are shared by all boxes of this process. Inside
+// calls join once, when the box is ready. When Inside returns, nothing of the box runs any more.
 //
 // A panic in the code of the box ends only that box. Its processes are killed, the host is not told
 // that it sleeps, and the error describes the panic. In that case the memory of the box, and its

@@ -142,7 +142,8 @@ func (b *bootstrap) hold(id string) (*held, error) {
 	return h, err
 }
 
-// finish ends the response. end must contain no secrets, because Lambda copies it into a report.
+// finish ends the response. The status must contain no secrets, because Lambda copies it into a
+// report.
 func (h *held) finish(end fleet.Status) error {
 	if err := json.NewEncoder(h.to).Encode(end); err != nil {
 		return err

@@ -70,9 +70,9 @@ func (c *control) hear() (o order, err error) {
 	return o, err
 }
 
-// serve runs a server as the runner orders, and returns the exit code for the keeper. fit returns
-// what the memory of the server depends on. attend is called in its own goroutine, with the box of
-// the running server.
+// serve runs a server as the runner orders, and returns the exit code for the keeper. The function
+// fit returns what the memory of the server depends on. serve calls attend in a goroutine of its
+// own, with the box of the running server.
 func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]string, error), attend func(*box.Box)) (int, error) {
 	b, err := c.begin(ctx, l, fit)
 	if err != nil {

@@ -91,9 +91,9 @@ func (g *Gate) Link() (*boot.CreateLinksAndRoutesArgs, error) {
 }
 
 // Open returns a Gate that lets the box connect to hosts. If hosts is nil, the box may connect to
-// everything but this machine and the addresses of [closed]. tell is called with a line for each
-// connection that is refused because of hosts, before the box notices the refusal: at most once a
-// second for each place, and 32 times a second in all.
+// everything but this machine and the addresses of [closed]. The function tell is called with a
+// line for each connection that is refused because of hosts, before the box notices the refusal:
+// at most once a second for each place, and 32 times a second in all.
 func Open(hosts Hosts, tell func(text string)) *Gate {
 	g := &Gate{
 		dials: dial, hosts: hosts, tell: tell, told: map[string]time.Time{},
@@ -409,7 +409,7 @@ func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _
 }
 
 // forbids returns an error if the box must not connect to an address, and nil otherwise. name is the
-// name that the box has used, "" for none. machine has the addresses of this machine.
+// name that the box has used, "" for none. The argument machine has the addresses of this machine.
 func (g *Gate) forbids(name string, to netip.AddrPort, machine []netip.Addr) error {
 	a := to.Addr()
 	place, leads := entry(a.String(), to.Port()), ""

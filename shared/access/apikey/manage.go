@@ -136,8 +136,8 @@ func Rotate(ctx context.Context, store storage.Keys, name string, grace time.Dur
 }
 
 // change edits a key, and tries again if the record was changed meanwhile. The use of a
-// key changes its record once an hour, so the loop soon ends. edit returns false if there
-// is nothing to change.
+// key changes its record once an hour, so the loop soon ends. The function edit returns
+// false if there is nothing to change.
 func change(ctx context.Context, store storage.Keys, name string, edit func(*storage.Key) bool) (storage.Key, error) {
 	for {
 		k, err := store.Keys().Get(ctx, KeyID(name))

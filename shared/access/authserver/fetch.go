@@ -105,8 +105,8 @@ func checkDocumentURL(id string) (*url.URL, error) {
 	return u, nil
 }
 
-// read returns what is remembered of a document, or is in the store. Otherwise it waits
-// for its turn and fetches the document.
+// read returns a document that is remembered or in the store. Otherwise it waits for
+// its turn and fetches the document.
 func (d *documents) read(ctx context.Context, id, host string) (kept, error) {
 	if k, ok := d.remembered(id); ok {
 		return k, nil

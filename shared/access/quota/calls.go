@@ -65,8 +65,8 @@ func (c *calls) short(n int) bool {
 	return c.tokens < n
 }
 
-// take takes tokens for n calls. If there are too few, it takes none, and after says when there may
-// be enough.
+// take takes tokens for n calls. If there are too few, it takes none, and returns the time after
+// which there may be enough.
 //
 // Errors: Unavailable.
 func (c *calls) take(ctx context.Context, store storage.Values, r Rate, n int) (after time.Duration, err error) {
@@ -107,7 +107,8 @@ func (c *calls) take(ctx context.Context, store storage.Values, r Rate, n int) (
 }
 
 // grant takes tokens for n calls or more from a copy of the row. It returns the copy and the number
-// of tokens that it took. If the row has too few tokens, after says when it may have enough.
+// of tokens that it took. If the row has too few tokens, grant returns the time after which it may
+// have enough.
 func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Duration) {
 	now := max(c.row.Now, c.now().UnixMicro())
 	full, every := max(now, c.row.Full), r.every().Microseconds()

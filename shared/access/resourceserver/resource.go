@@ -81,7 +81,7 @@ func (s Settings) Server(servers []string, resource string) (string, bool) {
 
 // Challenge returns the WWW-Authenticate header for a request that was refused with err,
 // "" for none (RFC 6750 §3, RFC 9728 §5.1). address is the address of the request, as for
-// Metadata. tried reports that the request had a token.
+// Metadata. The argument tried says that the request had a token.
 func (r resources) Challenge(address string, tried bool, err error) string {
 	problem, wanted := "", strings.Fields(*r.settings.Scope)
 	var scope *scopeError

@@ -106,10 +106,10 @@ func readTOML(text []byte, name string) (others, server map[string]any, err erro
 	return others, server, nil
 }
 
-// replaceTOML replaces the lines that belong to the connection in the table of s. started says that
-// the old entry starts a program. If so, replaceTOML also removes the content of the tables below
-// that of s. The caller checks that nothing else has changed: replaceTOML does not recognize values
-// that span several lines.
+// replaceTOML replaces the lines that belong to the connection in the table of s. The argument
+// started says that the old entry starts a program. If so, replaceTOML also removes the content of
+// the tables below that of s. The caller checks that nothing else has changed: replaceTOML does not
+// recognize values that span several lines.
 func replaceTOML(text []byte, s Server, started bool) []byte {
 	own := tableOf(s.Name)
 	reached := regexp.MustCompile(`^\s*(url|http_headers|command|args|env|cwd|env_vars|bearer_token_env_var)\s*=`)

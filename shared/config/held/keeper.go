@@ -40,8 +40,8 @@ const (
 	mostKnown = 1000
 )
 
-// NewKeeper returns a Keeper. lock and tells may be nil. tells gets an event when a list has tools
-// that are held back. The event has no texts of tools.
+// NewKeeper returns a Keeper. The arguments lock and tells may be nil. The observer tells gets an
+// event when a list has tools that are held back. The event has no texts of tools.
 func NewKeeper(store storage.Values, lock *Lock, log *slog.Logger, tells observe.Observer) *Keeper {
 	return &Keeper{store: store, lock: lock, log: log, tells: tells, known: map[storage.Pin]names{}}
 }
@@ -79,8 +79,8 @@ func (k *Keeper) load(ctx context.Context, pin storage.Pin) (r record, rev int64
 	return r, v.Rev, nil
 }
 
-// save writes a record if its stored revision is still rev. accepted says that the accepted tools have
-// changed.
+// save writes a record if its stored revision is still rev. The argument accepted says that the
+// accepted tools have changed.
 func (k *Keeper) save(ctx context.Context, pin storage.Pin, r record, rev int64, accepted bool) error {
 	before := r.Lock
 	writes := accepted && k.lock.writes()

@@ -122,9 +122,9 @@ func fingerprint(tools []tool) string {
 	return hex.EncodeToString(sum.Sum(nil)[:12])
 }
 
-// listed updates the record with a list that the server gave, or with a page of one. accepted
-// reports whether listed accepted its tools, because they belong to the server's first list. news
-// reports whether the record has changed.
+// listed updates the record with a list that the server gave, or with a page of one. The result
+// accepted reports whether listed has accepted the tools of the list, because they belong to the
+// server's first list. The result news reports whether the record has changed.
 func (r *record) listed(pin storage.Pin, list json.RawMessage, now time.Time) (accepted, news bool) {
 	tools := toolsOf(list)
 	more := wire.Lookup(list, "nextCursor") != nil

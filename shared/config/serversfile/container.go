@@ -19,7 +19,7 @@ type Container struct {
 	User       string // "" for that of the image
 	Entrypoint string // "" for that of the image, with its command if Args is empty
 	Args       []string
-	Env        map[string]string // added to that of the image
+	Env        map[string]string // added to the variables of the image
 	Cwd        string            // "" for that of the image
 
 	// Only [Server.Sealable] sets the fields below.

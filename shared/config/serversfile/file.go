@@ -193,7 +193,8 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// Parse reads the content of a servers file; file is only used to name places.
+// Parse reads the content of a servers file. The argument file is only for positions in
+// errors.
 //
 // Comments and commas after the last element are allowed, as in the files of editors. A mistake in one
 // server rejects only that server, see [File.Rejected]. If there is a mistake in the file as a whole,

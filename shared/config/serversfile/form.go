@@ -17,8 +17,8 @@ type Entry struct {
 }
 
 // JSON returns the content of a file that another client may have written, without comments
-// and without commas behind the last element. file is only used to name places. The error
-// has the place of a mistake and quotes nothing of the file.
+// and without commas behind the last element. The argument file is only for positions in
+// errors. The error has the place of a mistake and quotes nothing of the file.
 func JSON(data []byte, file string) ([]byte, error) {
 	s := newSource(file, data)
 	v, problem := s.json()
@@ -29,9 +29,10 @@ func JSON(data []byte, file string) ([]byte, error) {
 	return v.Pack(), nil
 }
 
-// Entries reads the servers of a servers file, in the order of the file; file is only used
-// to name places. Programs that change the file use it. [Parse] says what the file means.
-// Its errors are those of Parse for the file as a whole, and for a repeated name.
+// Entries reads the servers of a servers file, in the order of the file. The argument file
+// is only for positions in errors. Programs that change the file use it. [Parse] says what
+// the file means. Its errors are those of Parse for the file as a whole, and for a
+// repeated name.
 func Entries(data []byte, file string) (all []Entry, err error) {
 	r := &reader{source: newSource(file, data)}
 	root, problem := r.source.parse()

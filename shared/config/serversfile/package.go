@@ -8,7 +8,7 @@ import (
 
 // runner is a program that runs packages from a registry.
 type runner struct {
-	command []string // with the first arguments
+	command []string // the name of the program, and its first arguments
 	args    string   // how the arguments of the program begin, for a message
 }
 

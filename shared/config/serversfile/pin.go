@@ -28,8 +28,8 @@ func (s Server) Pin() *storage.Pin {
 	return &storage.Pin{Server: s.Name, Source: source}
 }
 
-// source names what a server runs, without its version and without secrets. changes reports whether
-// others may change what it runs without a change of the file.
+// source names what a server runs, without its version and without secrets. The result changes
+// reports whether others may change what it runs without a change of the file.
 func (s Server) source() (name string, changes bool) {
 	if s.Native != "" {
 		return "native " + s.Native, false
@@ -107,8 +107,8 @@ var fixedVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 // commit matches the name of a git commit.
 var commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[@#][0-9a-f]{40}$`) })
 
-// versionOf splits the name of a package as a package runner takes it. fixed reports whether it names
-// one version. The result own reports whether it is a folder or a file.
+// versionOf splits the name of a package as a package runner takes it. The result fixed reports
+// whether it names one version. The result own reports whether it is a folder or a file.
 func versionOf(word string) (name string, fixed, own bool) {
 	if strings.HasPrefix(word, ".") || filepath.IsAbs(word) || strings.HasPrefix(word, "file:") {
 		return filepath.Base(word), false, true

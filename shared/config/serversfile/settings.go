@@ -209,7 +209,8 @@ func (r *reader) object(in section) kind {
 // longest limits every duration in the file. A longer one is probably in the wrong unit.
 const longest = 24 * time.Hour
 
-// amount returns a [kind] that reads a number. set stores the number, or returns what it must be.
+// amount returns a [kind] that reads a number. The function set stores the number, or returns
+// what it must be.
 func (r *reader) amount(values string, set func(v float64) (want string)) kind {
 	return kind{values, func(m member, what string) {
 		if !r.want(m.value, number, what) {

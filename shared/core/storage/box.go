@@ -287,8 +287,8 @@ const MaxForward = 200
 const forwards = "r-"
 
 // ForwardID returns the id of a question from a server without a box, such as a remote one. The
-// client's answer is forwarded to that server, and the store does not keep it. name has at most
-// [MaxForward] bytes.
+// client's answer is forwarded to that server, and the store does not keep it. The name has at
+// most [MaxForward] bytes.
 func ForwardID(name string) string { return forwards + name }
 
 // Forwards returns the name in an id that [ForwardID] made. ok is false for other ids.

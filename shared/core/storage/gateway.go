@@ -72,7 +72,7 @@ type Work struct {
 	Principal string
 	Server    string
 	Session   ID
-	Stream    StreamID // will have the responses
+	Stream    StreamID // the stream that will have the responses
 	Tools     []string // name of the tool of each tools/call; a name may repeat
 }
 

@@ -236,7 +236,7 @@ func (a Address) Looks() bool { return a.List != "" || a.Init }
 type Batch struct {
 	Session ID
 	Stream  StreamID
-	First   Index // of Events[0]; the others follow
+	First   Index // the index of Events[0]; the other events follow
 	Gen     Generation
 	Seq     int64         // the runner's batch number in its generation; 0 for a batch of a function
 	Final   bool          // the last event is the last of the stream

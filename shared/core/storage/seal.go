@@ -63,8 +63,8 @@ func (s *Sealer) Open(sealed string) (plain []byte, ok bool) {
 	return plain, ok
 }
 
-// OpenFor opens what SealFor has sealed for the same owner. old says that the data was sealed with
-// one of the others that NewSealer got, so the caller should seal it anew.
+// OpenFor opens what SealFor has sealed for the same owner. The result old says that the data was
+// sealed with one of the others that NewSealer got, so the caller should seal it anew.
 func (s *Sealer) OpenFor(owner []byte, sealed string) (plain []byte, ok, old bool) {
 	box, err := base64.RawURLEncoding.DecodeString(sealed)
 	if err != nil {

@@ -116,7 +116,8 @@ func hearValue(raw []byte, behind bool, each func(m Message, raw []byte, err err
 	}
 }
 
-// parseOdd reads one message whose form may be odd. behind says that text stands before it.
+// parseOdd reads one message whose form may be odd. The argument behind says that text
+// stands before it.
 func parseOdd(raw []byte, behind bool) (Message, error) {
 	m, err := parse(raw)
 	if err == nil && !behind {
@@ -151,8 +152,8 @@ func (m Message) renewed() (Message, error) {
 	return Parse(m.Raw)
 }
 
-// straighten gives odd members the form that they must have. doubtful says that the
-// message does not name its version.
+// straighten gives odd members the form that they must have. The result doubtful says
+// that the message does not name its version.
 func (t *parts) straighten() (doubtful bool) {
 	null := func(token json.RawMessage) bool { return string(token) == "null" }
 	if null(t.params) {

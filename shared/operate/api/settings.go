@@ -46,11 +46,11 @@ func (x *exchange) settings() (any, error) {
 	return out, nil
 }
 
-// Start is one start of a server's process. The process became ready, or it failed, then or later.
+// Start says that a process of a server became ready, or that it failed, at its start or later.
 type Start struct {
 	Time      time.Time `json:"time"` // when it was ready or failed
 	Tenant    string    `json:"tenant"`
-	Principal string    `json:"principal,omitempty"` // whose message it was started for
+	Principal string    `json:"principal,omitempty"` // the principal whose message started the process
 	Client    string    `json:"client,omitempty"`
 	Session   string    `json:"session"`
 	MS        float64   `json:"duration_ms"`          // from the start of the program until it was ready

@@ -190,7 +190,7 @@ const ownTenant = "default"
 
 // Push is a servers file for all functions of a stack.
 type Push struct {
-	Name     string `json:"name"`               // of the file, for messages
+	Name     string `json:"name"`               // name of the file, for error messages
 	Text     string `json:"text,omitempty"`     // at most override.MaxFile bytes
 	Withdraw bool   `json:"withdraw,omitempty"` // instead of Text: functions use the file again that was deployed with them
 }

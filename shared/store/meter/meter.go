@@ -48,8 +48,8 @@ func New(o Options) *Meter {
 	return &Meter{options: o, started: o.Started}
 }
 
-// Store returns a store that counts the calls of s. spent returns what s has consumed so
-// far. If spent is nil, the Meter estimates that (see [Estimate]).
+// Store returns a store that counts the calls of s. The function spent returns what s
+// has consumed so far. If spent is nil, the Meter estimates that (see [Estimate]).
 func (m *Meter) Store(s storage.Store, spent func() Stored) storage.Store {
 	if spent == nil {
 		e := Estimate(s)

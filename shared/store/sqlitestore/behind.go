@@ -30,7 +30,7 @@ func (d *database) begin() {
 		for {
 			select {
 			case <-b.more:
-				_ = d.noted(b.sync()) // Writable returns the error
+				_ = d.noted(b.sync()) // d.Writable returns the error
 			case <-d.closed:
 				return
 			}

@@ -33,7 +33,7 @@ type looks struct {
 const maxLooks = 1000
 
 // due counts a batch of a session and reports whether it is time to check the limits.
-// share says which part of a full log the batch is.
+// The argument share says which part of a full log the batch is.
 func (l *looks) due(id storage.ID, share float64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,7 +18,8 @@ type Spent struct {
 }
 
 // Bulk tests a driver with 10,000 sessions and with long streams, which takes longer than [Store].
-// spent returns what a store has cost so far. It may be nil for a driver that does not count.
+// The function spent returns what a store has cost so far. It may be nil for a driver that does
+// not count.
 func Bulk(t *testing.T, h Harness, spent func(storage.Store) Spent) {
 	if spent == nil {
 		spent = func(storage.Store) Spent { return Spent{} }

@@ -69,7 +69,7 @@ func DynamoDB(t testing.TB) storage.Store {
 	return Table(t)(dynamostore.Options{})
 }
 
-// Table makes a new table. open opens a store on it, also in a bubble.
+// Table makes a new table. The function open opens a store on it, also in a bubble.
 func Table(t testing.TB) (open func(dynamostore.Options) *dynamostore.Store) {
 	t.Helper()
 	keys := dynamostore.Keys{ID: "local", Secret: "local"}

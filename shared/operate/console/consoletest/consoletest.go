@@ -18,9 +18,9 @@ type Reply struct {
 	Header     http.Header
 }
 
-// Do sends a request, by default as the page does; change may turn it into a request of
-// another page. It keeps cookies and follows no redirect. path is without the prefix that
-// browsers may see (see console.Under).
+// Do sends a request as the page does. The functions in change can turn it into a request
+// of another page. It keeps cookies and follows no redirect. path is without the prefix
+// that browsers may see (see console.Under).
 type Do func(method, path, body string, change ...func(*http.Request)) (Reply, string)
 
 func set(name, value string) func(*http.Request) {
