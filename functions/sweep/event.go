@@ -15,8 +15,8 @@ const taskStopped = "Dormouse Task Stopped"
 
 type event struct{ events.CloudWatchEvent }
 
-// task returns the task that the event is about. stops is false if the event comes from the
-// schedule. ours is false if the task is no box.
+// task returns the task that the event is about. The result stops is false if the event
+// comes from the schedule. The result ours is false if the task is no box.
 func (e event) task() (t fleet.Status, ours, stops bool, err error) {
 	switch e.DetailType {
 	case taskStopped:

@@ -55,7 +55,8 @@ func newConfiner(s serversfile.Server, work string, env map[string]string, on sa
 	return c, nil
 }
 
-// sandboxFor makes the sandbox of one process. placed is what the provisioner has prepared.
+// sandboxFor makes the sandbox of one process. The argument placed is what the provisioner
+// has prepared.
 func (c *confiner) sandboxFor(_ string, placed provision.Launch) (*sandbox.Sandbox, error) {
 	return sandbox.New(c.policy(placed, filepath.Join(c.temp, strconv.FormatInt(c.made.Add(1), 10))), c.on)
 }
@@ -64,8 +65,8 @@ func (c *confiner) sandboxFor(_ string, placed provision.Launch) (*sandbox.Sandb
 // server that has only limits, or no network, can still access the files of its user.
 func (c *confiner) enclosed() bool { return c.box.Profile != "" || c.box.ReadOnlyRootFS }
 
-// policy returns the sandbox policy for a process. placed is what the provisioner has prepared,
-// and temp is the Temp folder.
+// policy returns the sandbox policy for a process. The argument placed is what the provisioner
+// has prepared, and temp is the Temp folder.
 func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	b := c.box
 	p := sandbox.Policy{

@@ -357,8 +357,8 @@ func (g *Gate) full(to netip.Addr, port uint16) error {
 	return &refusal{entry(cmp.Or(g.addrs[to], to.String()), port), fmt.Sprintf(" was refused: %d connections are open", connections)}
 }
 
-// refuse reports a refusal with tell. It ignores other errors, and refusals over the limits that
-// [Open] names.
+// refuse passes a refusal to the function tell. It ignores other errors, and refusals over the
+// limits that [Open] names.
 func (g *Gate) refuse(why error) {
 	var r *refusal
 	if g.hosts == nil || !errors.As(why, &r) {
@@ -503,8 +503,8 @@ func machine() []netip.Addr {
 }
 
 // join copies data between the box and the other end until both have closed their connections, and
-// then closes both. begin reads the first bytes of the box, and returns the bytes to send to the
-// other end, or an error to close both connections.
+// then closes both. The function begin reads the first bytes of the box, and returns the bytes to
+// send to the other end, or an error to close both connections.
 func join(box *gonet.TCPConn, world *net.TCPConn, begin func(io.Reader) ([]byte, error)) {
 	var all sync.WaitGroup
 	all.Go(func() {

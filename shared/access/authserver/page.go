@@ -138,7 +138,8 @@ func (d pageData) body() string {
 	return fmt.Sprintf(consentFacts, name, server, d.abilities(), whose, from, esc(d.Host)) + warning + fmt.Sprintf(consentForm, esc(d.Request), choice)
 }
 
-// page writes a page. redirect is where its form may lead in the end, "" for nowhere.
+// page writes a page. The argument redirect is where its form may lead in the end, ""
+// for nowhere.
 //
 // A browser also applies the Content-Security-Policy of a page to all redirects that follow its
 // form. A provider may redirect within many hosts of its own, so any https address is allowed.

@@ -75,8 +75,9 @@ func originOf(text string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// discover returns the provider with its metadata, which it fetches once. go-oidc compares
-// the issuer. The keys of the provider are fetched later, without the request's context.
+// discover returns the provider with its metadata, which it fetches once. go-oidc checks
+// that the metadata names the issuer. The keys of the provider are fetched later, without
+// the request's context.
 func (p *provider) discover(ctx context.Context) (*oidc.Provider, providerMetadata, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -40,9 +40,9 @@ func readAccount(ctx context.Context, store storage.Values, tenant string) (stor
 	return v, row, err
 }
 
-// Set changes limits of a tenant. change is a JSON object in the form of [Limits]; its members
-// replace the limits of the servers file. A member null removes the limit; a member "file" gives the
-// limit of the file back. All instances follow within 30 seconds.
+// Set changes limits of a tenant. The argument change is a JSON object in the form of [Limits]; its
+// members replace the limits of the servers file. A member null removes the limit; a member "file"
+// gives the limit of the file back. All instances follow within 30 seconds.
 //
 // Errors: Invalid for what is no limit, TooLarge, Unavailable.
 func Set(ctx context.Context, store storage.Values, tenant string, change []byte) (Report, error) {

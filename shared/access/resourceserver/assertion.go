@@ -12,8 +12,9 @@ import (
 )
 
 // Assertions verifies the assertions of one company's identity provider: identity
-// assertion authorization grants (ID-JAG). With one, a client that the provider knows
-// gets a token without asking the user. Keys are fetched as for a [ResourceServer].
+// assertion authorization grants (ID-JAG). With such an assertion, a client that the
+// provider knows gets a token without asking the user. Keys are fetched as for a
+// [ResourceServer].
 type Assertions struct {
 	verifier verifier
 	settings Settings

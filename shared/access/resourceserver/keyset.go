@@ -73,8 +73,8 @@ func (s *keySet) find(ctx context.Context, algorithm, id string) ([]key, error) 
 }
 
 // look returns the known keys. If fetch is true, the caller has to fetch the keys and
-// close wait. Otherwise wait is closed at the end of another caller's attempt; it is nil
-// if there is none.
+// close the channel wait. Otherwise the channel is closed at the end of another caller's
+// attempt; it is nil if there is none.
 func (s *keySet) look(algorithm, id string) (found []key, wait chan struct{}, fetch bool) {
 	now := time.Now()
 	s.mu.Lock()

@@ -172,8 +172,9 @@ type place struct {
 
 func (p place) object() *hujson.Object { return p.in.Value.(*hujson.Object) }
 
-// follow follows a path from the root as far as it exists. found is how many names of the path
-// exist. v is the value of the last of these, and last is its member.
+// follow follows a path from the root as far as it exists. The result found is how many names
+// of the path exist. v is the value of the last of these names, and last is the member with
+// that name.
 func (d *document) follow(path []string) (v hujson.Value, last place, found int, err error) {
 	v = d.root
 	for i, name := range path {

@@ -37,10 +37,10 @@ func (s *Server) beside(folder string) {
 	}
 }
 
-// pathOf returns the path of a file that an argument names, relative to the folder of the servers file.
-// If the argument names no file, pathOf returns the argument. A word without a dot or a slash never
-// names a file. An argument also stays if the file is in the folder that cwd names, because the server
-// finds it there.
+// pathOf returns the path of the file that an argument names in the folder of the servers file. If
+// the argument names no file, pathOf returns the argument. A word without a dot or a slash never
+// names a file. pathOf also returns the argument if the file is in the folder that cwd names,
+// because the server finds it there.
 func (s *Server) pathOf(folder, arg string) string {
 	if !strings.ContainsAny(arg, "./") || filepath.IsAbs(arg) || strings.HasPrefix(arg, "-") {
 		return arg

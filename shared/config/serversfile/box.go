@@ -40,9 +40,9 @@ type Box struct {
 	// Offline is network "off": the server's processes have no network. The box still uses
 	// the network to install packages for them.
 	Offline bool `json:"offline,omitempty"`
-	// Hosts are the only hosts that the processes may call, such as "api.github.com", "*.slack.com:443"
-	// or "192.168.1.10:5432". It is nil if the file has no list of hosts. With Hosts, Sealed is set,
-	// too.
+	// Hosts are the only hosts that the processes may call, such as "api.github.com",
+	// "*.slack.com:443" or "192.168.1.10:5432". It is nil if the file has no list of hosts. If Hosts
+	// is set, so is Sealed.
 	Hosts []string `json:"hosts,omitempty"`
 
 	// HostPath is a folder with the server's program, absolute or [HostPathAuto]; "" for

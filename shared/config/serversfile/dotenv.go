@@ -146,7 +146,8 @@ func readVariables(data []byte) (text string, found []assignment, problems []env
 	return whole, found, problems
 }
 
-// unquote reads the quoted value at the beginning of s; behind is the text after it.
+// unquote reads the quoted value at the beginning of s. The result behind is the text
+// after it.
 func unquote(s string) (value, behind string, ok bool) {
 	quote := s[0]
 	var out strings.Builder

@@ -140,7 +140,7 @@ func (x *exchange) series() (any, error) {
 }
 
 // merged returns the series in longer steps: the greatest multiple of its own step that is not
-// longer than step seconds. With sum, a bucket has the counts of all servers and tenants.
+// longer than step seconds. If sum is set, a bucket has the counts of all servers and tenants.
 func (s Series) merged(step int64, sum bool) Series {
 	step = max(step-step%s.Step, s.Step)
 	if step == s.Step && !sum {

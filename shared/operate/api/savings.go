@@ -52,8 +52,9 @@ func (x *exchange) savings() (any, error) {
 	return map[string]any{"savings": out}, nil
 }
 
-// shorter returns the idle time below idle that would have saved most, and the zero Saving if
-// none would. calls are those of one server, tenant by tenant in the order of their begin.
+// shorter returns which shorter idle time would have saved most, and the zero Saving if none
+// would have saved anything. calls are those of one server, tenant by tenant in the order of
+// their begin.
 func shorter(calls []Busy, idle time.Duration) (best Saving) {
 	now, wakes := awake(calls, idle)
 	for _, other := range []time.Duration{30 * time.Second, time.Minute, 5 * time.Minute} {

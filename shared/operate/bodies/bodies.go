@@ -64,8 +64,8 @@ const message = "bodies"
 type Keeper struct {
 	Server func(name string) (serversfile.Server, bool)
 	// Hider returns a function that replaces the values of variables in a text, in all forms in
-	// which programs print them. marked are the names of variables whose values are replaced
-	// even if they are short.
+	// which programs print them. The argument marked has the names of variables whose values
+	// are replaced even if they are short.
 	Hider  func(values map[string]string, marked []string) func(text string) string
 	Secret []byte       // of the deployment; the Keeper makes the keys of tenants from it
 	Out    *slog.Logger // gets the lines, and nothing else. nil: nothing is kept

@@ -46,8 +46,8 @@ func (l *looks) due(id storage.ID, share float64) bool {
 	return left <= 0
 }
 
-// found restarts the count of a session after a check. share is the part of a full log that the check
-// has found.
+// found restarts the count of a session after a check. The argument share is the part of a full log
+// that the check has found.
 func (l *looks) found(id storage.ID, share float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,8 +19,8 @@ const (
 	applicationAt = 68 // application_id
 )
 
-// look returns an error if [Open] could not use the file at path. The file may be no
-// store, be of a newer version, or not be writable. The error wraps [os.ErrNotExist] if
+// look returns an error if [Open] could not use the file at path, because it is no
+// store, has a newer version, or is not writable. The error wraps [os.ErrNotExist] if
 // there is no file. look changes nothing, and may be used beside an open store.
 func look(path string) error {
 	if err := lost(path); err != nil {
