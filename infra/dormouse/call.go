@@ -313,7 +313,11 @@ func toolsOver(ctx context.Context, s *mcp.ClientSession, server string) (api.To
 func (t tool) values(pairs []string, jsonArgs string) (map[string]json.RawMessage, error) {
 	args := map[string]json.RawMessage{}
 	if jsonArgs != "" {
-		if err := json.Unmarshal([]byte(jsonArgs), &args); err != nil {
+		err := json.Unmarshal([]byte(jsonArgs), &args)
+		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return nil, t.wrong("--args is no JSON object: it is of the type %s", kind.Value)
+		}
+		if err != nil {
 			return nil, t.wrong("--args is no JSON object: %v", err)
 		}
 		if args == nil {

@@ -45,7 +45,7 @@ wrong    not served  –      –         –          –     command must be a
 		{"call counter add by=5", "5\n-- on stderr:\n"},
 		{"call counter add bye=5", "no argument bye: did you mean by?; add takes [by=integer]\n => 2"},
 		{"call counter add five", "\"five\" is no argument: want key=value; add takes [by=integer]\n => 2"},
-		{"call counter add --args 5", "--args is no JSON object"},
+		{"call counter add --args 5", "--args is no JSON object: it is of the type number; add takes"},
 		{"call counter ad", "counter has no tool ad: did you mean add?\n => 1"},
 		{"call wrong x", "wrong is not served: command must be a string, not a number (servers.json:1:119)\n => 1"},
 		{"call old x", "old is off: it is disabled in the servers file\n => 1"},
