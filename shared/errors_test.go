@@ -106,6 +106,7 @@ func TestEveryCodeHasItsRow(t *testing.T) {
 		{"shared/core/storage/errors.go", "Code"},
 		{"shared/operate/api/api.go", "codeNotHere"},
 		{"shared/core/wire/errors.go", "Code"},
+		{"shared/endpoint/transport/access.go", "codeForbidden"},
 		{"shared/box/errors.go", "Phase"},
 		{"shared/backend/relayserver/failure.go", "phase"},
 	} {
