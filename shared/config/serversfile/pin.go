@@ -46,9 +46,9 @@ func (s Server) source() (name string, changes bool) {
 		return "image " + image, digest == "" && (tag == "" || tag == "latest")
 	}
 	if packages, kind := s.packages(); len(packages) > 0 {
-		name, _, _ := versionOf(packages[0])
+		name, _, _ := versionOf(kind, packages[0])
 		for _, p := range packages {
-			_, fixed, own := versionOf(p)
+			_, fixed, own := versionOf(kind, p)
 			changes = changes || !fixed && !own
 		}
 		return kind + " " + name, changes
@@ -101,15 +101,21 @@ func optionsWithValue() []string {
 	}
 }
 
-// fixedVersion matches one version of a package, but no range and no tag.
-var fixedVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v?[0-9]+(\.[0-9]+)*[0-9A-Za-z.+_-]*$`) })
+// fixedVersions match one version of a package of each kind, but no range and no tag. To npm, 1 and
+// 1.2 are ranges.
+var fixedVersions = sync.OnceValue(func() map[string]*regexp.Regexp {
+	return map[string]*regexp.Regexp{
+		"npm":  regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]*)?$`),
+		"pypi": regexp.MustCompile(`^v?[0-9]+(\.[0-9]+)*[0-9A-Za-z.+_-]*$`),
+	}
+})
 
 // commit matches the name of a git commit.
 var commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[@#][0-9a-f]{40}$`) })
 
-// versionOf splits the name of a package as a package runner takes it. The result fixed reports
+// versionOf splits the name of a package of a kind, as a package runner takes it. The result fixed reports
 // whether it names one version. The result own reports whether it is a folder or a file.
-func versionOf(word string) (name string, fixed, own bool) {
+func versionOf(kind, word string) (name string, fixed, own bool) {
 	if strings.HasPrefix(word, ".") || filepath.IsAbs(word) || strings.HasPrefix(word, "file:") {
 		return filepath.Base(word), false, true
 	}
@@ -129,5 +135,5 @@ func versionOf(word string) (name string, fixed, own bool) {
 	}
 	version := strings.TrimPrefix(strings.TrimPrefix(rest[i:], "@"), "==")
 	name, _, _ = strings.Cut(rest[:i], "[")
-	return scope + name, fixedVersion().MatchString(version), false
+	return scope + name, fixedVersions()[kind].MatchString(version), false
 }
