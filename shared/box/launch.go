@@ -146,7 +146,7 @@ func LookPath(command, path, dir string) (string, error) {
 			file = filepath.Join(dir, file)
 		}
 		if err := executable(file); err != nil {
-			return "", fmt.Errorf("command %s: %w", command, err)
+			return "", fmt.Errorf("command %s: %w", file, err)
 		}
 		return filepath.Abs(file)
 	}
@@ -161,11 +161,11 @@ func LookPath(command, path, dir string) (string, error) {
 			return file, nil
 		}
 		if refused == nil && !errors.Is(err, fs.ErrNotExist) {
-			refused = err
+			refused = fmt.Errorf("command %s: %w", file, err)
 		}
 	}
 	if refused != nil {
-		return "", fmt.Errorf("command %s: %w", command, refused)
+		return "", refused
 	}
 	if strings.ContainsAny(command, " \t") {
 		return "", fmt.Errorf("command %q not found: it has a space in it, put arguments into args", command)
@@ -184,15 +184,19 @@ func missing(command string, folders int) error {
 	return fmt.Errorf("%s is not on the PATH of dormouse run (%d folders). Installed with npm or pip? Use npx or uvx, or the whole path", command, folders)
 }
 
+// executable returns why a file is not a program, in words that follow its name.
 func executable(file string) error {
 	info, err := os.Stat(file)
+	problem, ok := errors.AsType[*fs.PathError](err)
 	switch {
+	case ok:
+		return problem.Err
 	case err != nil:
 		return err
 	case info.IsDir():
-		return fmt.Errorf("%s is a directory", file)
+		return errors.New("it is a directory")
 	case info.Mode()&0o111 == 0:
-		return fmt.Errorf("%s: %w: it is not executable", file, fs.ErrPermission)
+		return fmt.Errorf("%w: it is not executable", fs.ErrPermission)
 	}
 	return nil
 }
