@@ -189,7 +189,7 @@ func (c *confiner) demand() []sandbox.Guard {
 }
 
 // toolchains returns folders outside of the system, in which the server's command and the
-// interpreters in its PATH are installed. Version managers install these in the user's home. A
+// interpreters in its PATH are installed, with the virtual environment of the command. Version managers install these in the user's home. A
 // server for which enclosed is true can access nothing else in that home.
 func (c *confiner) toolchains(placed provision.Launch) []string {
 	var found []string
@@ -198,8 +198,16 @@ func (c *confiner) toolchains(placed provision.Launch) []string {
 			found = append(found, c.install(real)...)
 		}
 	}
+	// The python of a virtual environment is a link, which leads away from its packages.
+	for _, at := range c.runs(placed, c.locate) {
+		if len(existing(filepath.Join(filepath.Dir(filepath.Dir(at)), venvFile))) > 0 {
+			found = append(found, c.install(at)...)
+		}
+	}
 	return found
 }
+
+const venvFile = "pyvenv.cfg" // without it, python does not know that it is in a virtual environment
 
 // certificates returns the files and folders that the server's variables name as the certificates
 // to trust.
@@ -229,7 +237,7 @@ func (c *confiner) install(program string) []string {
 		return nil
 	}
 	var all []string
-	for _, part := range []string{"bin", "lib", "lib64", "libexec", "include"} {
+	for _, part := range []string{"bin", "lib", "lib64", "libexec", "include", venvFile} {
 		all = append(all, existing(filepath.Join(prefix, part))...)
 	}
 	return all

@@ -166,6 +166,29 @@ func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T
 	commontest.Same(t, want, got)
 }
 
+func TestEnclosedServerSeesTheVirtualEnvironmentOfItsCommand(t *testing.T) {
+	venv := filepath.Join(t.TempDir(), "venv")
+	python, script := filepath.Join(venv, "bin", "python"), filepath.Join(venv, "bin", "server")
+	for _, dir := range []string{"bin", "lib"} {
+		commontest.OK(t, os.MkdirAll(filepath.Join(venv, dir), 0o700))
+	}
+	commontest.OK(t, os.WriteFile(filepath.Join(venv, "pyvenv.cfg"), nil, 0o600))
+	commontest.OK(t, os.Symlink("/bin/sh", python))
+	commontest.OK(t, os.WriteFile(script, []byte("#!"+python+"\n"), 0o700))
+	c := &confiner{box: serversfile.Box{Profile: "default"}, on: user, env: map[string]string{"HOME": "/home/me"}}
+	want := []string{filepath.Join(venv, "bin"), filepath.Join(venv, "lib"), filepath.Join(venv, "pyvenv.cfg")}
+	for _, command := range []string{python, script} {
+		placed := provision.Launch{Command: command}
+		for how, got := range map[string][]string{"policy": c.policy(placed, "/t").Read, "seal": c.ways(placed)} {
+			for _, path := range want {
+				if !slices.Contains(got, path) {
+					t.Errorf("the %s of %s lacks %s", how, command, path)
+				}
+			}
+		}
+	}
+}
+
 // made writes an executable file below a folder that only its owner can enter, or everybody.
 func made(t *testing.T, mode os.FileMode, text string) string {
 	t.Helper()
