@@ -98,8 +98,9 @@ func (l *storeLease) write(ctx context.Context, held bool) error {
 	return err
 }
 
-// lost returns errLeased if another Run has the lease. Otherwise an earlier write of this Run has
-// taken effect without an answer. Then lost takes over what the store has.
+// lost is called after the store refused a write of the lease because its revision is another one. It
+// returns errLeased if another Run has the lease. Otherwise an earlier write of this Run was stored
+// although its answer was lost, and lost takes over what the store has.
 func (l *storeLease) lost(ctx context.Context) error {
 	v, err := l.store.LoadValue(ctx, l.saved.Key)
 	if err != nil {

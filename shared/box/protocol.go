@@ -42,8 +42,8 @@ type protocol interface {
 	// notification translates a notification of the process for clients. It returns
 	// false for one that clients must not get.
 	notification(m wire.Message) (wire.Message, bool)
-	// tellSettings sends the process the log level and the subscriptions of its sessions, if they
-	// differ from level and subscriptions, the previous ones.
+	// tellSettings sends the process the log level and the subscriptions that its sessions want now.
+	// The arguments are those that it was sent before; what has not changed is not sent again.
 	tellSettings(level string, subscriptions []string)
 }
 

@@ -78,7 +78,7 @@ func row(t *terminal, y int) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// classOf returns the class of a cell: faint or red. Dormouse prints no other styles.
+// classOf returns the CSS class of a style: "d" for faint, "r" for red, and "" for plain text.
 func classOf(s uv.Style) string {
 	switch {
 	case s.Attrs&uv.AttrFaint != 0:

@@ -34,8 +34,8 @@ func (s Settings) Relevant(resource string, claims map[string]any) map[string]an
 	return s.rulesFor(resource).Relevant(claims)
 }
 
-// ToolRules returns the value of [storage.Identity].ToolRules for a server: its rules for tools that
-// fit a caller with these claims. A group has no rules for tools.
+// ToolRules returns what belongs in [storage.Identity].ToolRules: those of a server's rules for tools
+// that apply to a caller with these claims. It returns nil for a group, which has no such rules.
 func (s Settings) ToolRules(server string, claims map[string]any) []string {
 	if isGroup(server) {
 		return nil

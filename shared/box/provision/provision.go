@@ -32,8 +32,8 @@ type Config struct {
 	// Baked is a folder of installs in a container image; "" means none. It is only read, and
 	// takes precedence over everything else. See [Provisioner.Bake].
 	Baked string
-	// Kept stores the installs of npx and uvx for longer than Cache exists; nil stores nothing. A
-	// box with an empty Cache then unpacks an install instead of making it.
+	// Kept stores the installs of npx and uvx outside of Cache, so that they outlive it: a box whose
+	// Cache is empty unpacks a stored install instead of making it anew. nil: nothing is stored.
 	Kept Kept
 	// Confine makes the sandbox in which packages run their own code while they are installed. If
 	// it is nil, no such code is run.

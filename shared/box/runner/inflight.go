@@ -114,8 +114,8 @@ func (in *inflight) giveBack(f frame.Deliver) {
 	in.transfers.sendSmall(frame.Return{Sender: in.links.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: parts[1]})
 }
 
-// run executes a message. reported says that the runner has asked the host about the message, so the
-// store may have an item for it.
+// run executes a message. The argument reported is true if the runner has asked the host about the
+// message before; the store may then have a record of it.
 func (in *inflight) run(f frame.Deliver, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	in.deliveries.byID[f.ID] = d

@@ -80,8 +80,8 @@ type Frame struct {
 	In       int64  `json:"in,omitempty"` // on a halt or a drain: milliseconds
 	By       string `json:"by,omitempty"` // on a halt: the operator's name
 
-	// The fields of [frame.Status]. A payload without Lists is the result of a fresh process's
-	// initialize, and Detail is the protocol version that the runner asked for.
+	// The fields of [frame.Status]. If Lists is empty, Payload is the result of initialize of a fresh
+	// process, and Detail is then the protocol version that the runner asked for.
 	Process string `json:"process,omitempty"`
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`

@@ -1,12 +1,14 @@
-// Package wire holds the bytes and the rules of the Model Context Protocol. It reads
-// JSON-RPC messages without re-encoding them, and server-sent events. It has the protocol
-// versions, the names of methods and headers, and the error codes.
+// Package wire has what the Model Context Protocol defines for messages: the protocol versions,
+// the names of methods and headers, and the error codes. It parses JSON-RPC messages and
+// server-sent events.
 //
-// It hides JSON. A message goes through [Parse] once. From then on its parts are slices of
-// the received bytes. Ids keep their type and every digit (9007199254740993 survives), and
+// Other packages need not decode JSON. A message goes through [Parse] once. From then on its
+// parts are slices of the received bytes. Ids keep their type and every digit (9007199254740993 survives), and
 // unknown members survive. [Replace] exchanges one value and keeps all other bytes.
 //
 // The package does no I/O, reads no clock and keeps no state. Its users decide what a method means, who
-// may call it and which version a session speaks. Comments call the versions up to 2025-11-25, which
-// have initialize and sessions, the legacy era, and 2026-07-28, which has neither, the modern era.
+// may call it and which version a session speaks.
+//
+// Comments distinguish two eras. The versions up to 2025-11-25 are the legacy era: they have initialize
+// and sessions. Version 2026-07-28, which has neither, is the modern era.
 package wire

@@ -98,9 +98,10 @@ func postSSE(x *exchange) error {
 	var answers [][]byte
 	modern := anyModern(msgs, x.r.Header.Get(wire.HeaderProtocolVersion))
 	if modern {
-		// The modern era has no HTTP+SSE. The error for such a request goes to the stream, like
-		// all answers. Go's client asks for the modern era first, and takes a refused POST for a
-		// broken connection. After this answer it sends initialize.
+		// The modern era has no HTTP+SSE, so a modern request gets an error. The error goes to the
+		// stream, like all answers: the client of the Go SDK tries the modern era first, and would
+		// take a refused POST for a broken connection. After an error in the stream it sends
+		// initialize.
 		for _, m := range msgs {
 			if m.Kind == wire.Request {
 				requested, _ := modernVersion(m, x.r.Header.Get(wire.HeaderProtocolVersion))

@@ -110,8 +110,8 @@ func joinedOf(raw []byte) string {
 	return name
 }
 
-// joined returns the members with which the client has a session. of is the record of the client's
-// session with the group.
+// joined returns the members with which the client has a session. The argument of is the record of
+// the client's session with the group.
 func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 	for _, c := range g.Members {
 		if slices.Contains(of.Members, c.Server.Name) {

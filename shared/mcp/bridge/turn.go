@@ -182,8 +182,8 @@ func (t *Turn) withdraw(m wire.Message) {
 	t.open = slices.DeleteFunc(t.open, func(q question) bool { return ok && q.id == id })
 }
 
-// notification returns a notification for the client. It returns nil unless m is progress
-// of this request, a log message that the client wants, or an extension's.
+// notification returns what the client gets for the notification m of the server. That is nil unless m
+// is progress of this request, a log message that the client wants, or a notification of an extension.
 func (t *Turn) notification(m wire.Message) []byte {
 	switch m.Method {
 	case wire.NotifyProgress:

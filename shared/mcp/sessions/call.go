@@ -31,7 +31,7 @@ type Call struct {
 	pause   time.Duration // if not 0: close the response; the client comes back after this time
 	repeat  bool          // an earlier request with the same idempotency key has begun the call
 	pushed  bool          // events are also pushed to the client, over its WebSocket or HTTP+SSE stream
-	unsure  bool          // the last Check failed: perhaps it wrote the end of the request, and did not push it to the client
+	unsure  bool          // the last Check failed: the log may have the event that ends the request, and the client may not
 
 	once     *once     // the idempotency key of the call, nil for none
 	joined   *joined   // set if an earlier request with the same idempotency key has begun the call

@@ -47,7 +47,8 @@ type Said struct {
 	Said string `json:"said,omitempty"`
 }
 
-// ForClients asks how clients connect to a server: with an API key, or "" for none.
+// ForClients is a request for the ways in which clients can connect to a server. Key is the API key
+// that they are to use; "" means none.
 type ForClients struct {
 	Key string `json:"key,omitempty"`
 }

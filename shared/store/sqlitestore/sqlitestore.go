@@ -52,10 +52,10 @@ type Options struct {
 	// later. Keys, grants, tokens, values, claims and ends of sessions are on the disk when
 	// their method returns, and so is all that was written before.
 	Behind bool
-	// Alone is for the only program that executes calls of the file's sessions. The store then
-	// caches sessions and boxes until they are written through this Store, or until another program,
-	// such as a command, writes to the file. It sees such a write some milliseconds late. Wait finds
-	// what another program appends within a second.
+	// Alone says that no other program executes calls of the sessions in this file. The Store then
+	// caches sessions and boxes. It drops them when they are written through it, and some milliseconds
+	// after another program, such as a command, has written to the file. [Store.Wait] finds within a
+	// second what another program appended.
 	Alone bool
 	// Damaged is called once, with the first sign that the file is damaged or is no longer
 	// there. It must not call the store. It may be nil.
