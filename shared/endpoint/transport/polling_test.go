@@ -154,14 +154,25 @@ func TestAnAnswerCanBeSentBeforeItsLogLine(t *testing.T) {
 func TestLogLineOfARequestHasNothingOfItsBody(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.visit("quiet")
-		w.logged.Reset()
-		c.post(`{"jsonrpc":"2.0","id":"token-7","method":"tools/call","params":{"name":"look","arguments":{"for":"secret"}}}`)
-		line := w.logged.String()
-		for _, part := range []string{`"level":"INFO"`, `"http_method":"POST"`, `"status":200`, `"rpc_method":"tools/call"`, `"rpc_id":"string"`, `"session_id":"` + c.session + `"`} {
-			commontest.Contains(t, "the line", part, line)
-		}
-		if strings.Count(line, "\n") != 1 || strings.Contains(line, "token-7") || strings.Contains(line, `"secret"`) {
-			t.Errorf("logged %s", line)
+		for _, tt := range []struct{ body, down, want string }{ // down is a method of the store
+			{
+				`{"jsonrpc":"2.0","id":"token-7","method":"tools/call","params":{"name":"look","arguments":{"for":"secret"}}}`, "none",
+				`"level":"INFO" "http_method":"POST" "status":200 "rpc_method":"tools/call" "rpc_id":"string" "session_id":"` + c.session + `"`,
+			},
+			{`{"jsonrpc":"2.0","id":7}`, "none", `"level":"WARN" "status":400 "code":"invalid" "rpc_id":"number"`},
+			{callOf("look"), "", `"level":"ERROR" "status":503 "code":"unavailable" disk`},
+		} {
+			w.logged.Reset()
+			w.down(tt.down)
+			c.post(tt.body)
+			w.down()
+			line := w.logged.String()
+			for part := range strings.FieldsSeq(tt.want) {
+				commontest.Contains(t, tt.body, part, line)
+			}
+			if strings.Count(line, "\n") != 1 || strings.Contains(line, "token-7") || strings.Contains(line, `"secret"`) {
+				t.Errorf("%s: logged %s", tt.body, line)
+			}
 		}
 	})
 }
