@@ -86,7 +86,7 @@ func (c *callCommand) Run(t *terminal) error {
 		took := time.Since(asked)
 		end()
 		if err != nil {
-			return fmt.Errorf("%s %s: %w", c.Server, c.Tool, plainly(c.Server, err))
+			return c.failed(err)
 		}
 		err = c.show(t, result, func() error { return printResult(t.out, result) })
 		_, _ = fmt.Fprintln(t.err, waited(took, to.woke(ctx, before, begun), begun, asked))
@@ -95,6 +95,17 @@ func (c *callCommand) Run(t *terminal) error {
 		}
 		return err
 	})
+}
+
+// failed returns the error for a call without a result.
+func (c *callCommand) failed(err error) error {
+	switch err = plainly(c.Server, err); {
+	case errors.Is(err, context.Canceled) && c.Once != "":
+		err = errors.New("interrupted; the call goes on, and the same command waits for its result")
+	case errors.Is(err, context.Canceled):
+		err = errors.New("interrupted; the call may have been executed")
+	}
+	return fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
 }
 
 // callTool calls a tool and shows its progress. key is the idempotency key of the call, or "". If

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -178,4 +179,14 @@ func TestListThatNeverEndsIsGivenUp(t *testing.T) {
 	defer func() { _ = s.Close() }()
 	_, err = (&callCommand{Server: "one", Tool: "t"}).find(t.Context(), s)
 	commontest.OKIn(t, "a call of a tool that was read", err)
+}
+
+func TestAnInterruptedCallSaysWhatBecomesOfIt(t *testing.T) {
+	for key, want := range map[string]string{
+		"":  "one echo: interrupted; the call may have been executed",
+		"k": "one echo: interrupted; the call goes on, and the same command waits for its result",
+	} {
+		err := (&callCommand{Server: "one", Tool: "echo", Once: key}).failed(&url.Error{URL: "http://127.0.0.1/one/mcp", Err: context.Canceled})
+		commontest.Equal(t, want, err.Error())
+	}
 }
