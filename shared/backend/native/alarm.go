@@ -14,8 +14,8 @@ import (
 )
 
 // Alarm is the time at which an author's handler is called ([Session.WakeAt]), or at which a
-// paused call goes on. The store says what is to be done then. So an alarm that comes
-// twice, late or without need does no harm.
+// paused call goes on. An alarm that comes twice, late or without need does no harm, because
+// the store says what is due.
 type Alarm struct {
 	Session storage.ID `json:"session"`
 	Tenant  string     `json:"tenant"`
@@ -26,8 +26,8 @@ type Alarm struct {
 	Stream storage.StreamID `json:"stream,omitempty"`
 	Round  int              `json:"round,omitempty"`
 	At     time.Time        `json:"at"`
-	// Payload is the author's, JSON of at most [MaxAlarmPayload] bytes. The scheduler does
-	// not get it.
+	// Payload is the author's, JSON of at most [MaxAlarmPayload] bytes. A scheduler does not
+	// get the payload.
 	Payload json.RawMessage `json:"-"`
 }
 
@@ -41,17 +41,17 @@ const (
 // once, and not before At. It keeps alarms even while no instance runs. It is safe for
 // concurrent use.
 type Scheduler interface {
-	// Schedule keeps an alarm. It may be called again for the same [Alarm.ID]; that is no
-	// error. An alarm whose time has passed is due at once. Errors: Busy, Unavailable.
+	// Schedule keeps an alarm. Scheduling the same [Alarm.ID] again is no error. An alarm
+	// whose time has passed is due at once. Errors: Busy, Unavailable.
 	Schedule(ctx context.Context, a Alarm) error
-	// Cancel forgets the alarm with this ID, if there is one. The alarm may already be on
-	// its way. Errors: Busy, Unavailable.
+	// Cancel forgets the alarm with this ID, if there is one. A cancelled alarm may still
+	// come. Errors: Busy, Unavailable.
 	Cancel(ctx context.Context, a Alarm) error
 }
 
-// ID names an alarm to a scheduler: 32 characters, a to v and 0 to 9. The ID depends on
-// the time of the alarm. A scheduler may delete a schedule a little after it has executed
-// it, and that must not delete the next alarm with the same name.
+// ID names an alarm to a scheduler: 32 characters, a to v and 0 to 9. The ID depends on the
+// time of the alarm: a scheduler that deletes an executed schedule late must not delete the
+// next alarm with the same name.
 func (a Alarm) ID() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %q %d %d", a.Tenant, a.Server, a.Session, a.Stream, a.Name, a.Round, a.At.UnixMilli()))
 	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20]))
@@ -97,10 +97,10 @@ type schedule struct {
 // the client something, use [Session.Notify].
 func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
 
-// WakeAt asks for a call of the handler of [Session.OnAlarm] at a time or soon after (on
-// AWS within a minute). The call comes even if no instance runs then, or if the program
-// was deployed anew. payload is kept as JSON and may be nil. WakeAt replaces an alarm
-// with the same name. An alarm whose session has ended or expired is not handled.
+// WakeAt asks for a call of the handler of [Session.OnAlarm] at a time or soon after (on AWS
+// within a minute). The call comes even if no instance runs, or if the program was deployed
+// anew. payload is kept as JSON and may be nil. WakeAt replaces an alarm with the same name.
+// An alarm whose session has ended or expired is not handled.
 //
 // Errors: storage.Invalid (a name that is not 1 to 120 bytes long), storage.TooLarge (a
 // payload over 64 KiB), storage.Busy, storage.Unavailable. A payload that cannot be
@@ -207,7 +207,7 @@ func (k *Backend) ring(ctx context.Context, a Alarm) error {
 }
 
 // ringOnce is ring without the wait. held is the end of the lease of another instance that
-// handles the alarm. It is zero if no other instance does.
+// handles the alarm, or zero.
 func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err error) {
 	record, _, err := k.Store.Load(ctx, a.Session, "")
 	switch {
@@ -230,8 +230,8 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	now := time.Now()
 	switch {
 	case !due.At.Equal(a.At):
-		// Another alarm has replaced a. The instance that set it may have died before the scheduler
-		// had it, so schedule it again.
+		// Another alarm has replaced a. The instance that set the new alarm may have died before it
+		// scheduled that alarm.
 		return held, k.reschedule(ctx, s.alarm(a.Name, due))
 	case due.At.After(now.Add(early)):
 		return held, k.reschedule(ctx, a)
@@ -258,9 +258,9 @@ func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
 	return k.Schedule.Schedule(ctx, a)
 }
 
-// handleAlarm calls the author's handler for an alarm whose lease the caller has taken. If the
-// handler succeeds, or if this was the last try, handleAlarm deletes the alarm. Otherwise it
-// ends the lease, so that the alarm can be tried again.
+// handleAlarm calls the author's handler for an alarm whose lease the caller has taken.
+// handleAlarm deletes the alarm if the handler succeeds or if this was the last try. After any
+// other failure it ends the lease, so that the alarm can be tried again.
 func (k *Backend) handleAlarm(ctx context.Context, s Session, v storage.Value, due schedule, a Alarm) error {
 	handling, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -26,17 +26,17 @@ type Config struct {
 	Servers func(name string) (h Hosted, ok bool)
 	// Next is the Backend of all servers that are not native.
 	Next sessions.Backend
-	// Clients reaches the connections of WebSocket clients. Without it the Backend pushes
-	// nothing, and clients get the events later.
+	// Clients reaches the connections of WebSocket clients. If Clients is nil, the Backend
+	// pushes nothing.
 	Clients storage.Clients
-	// Schedule keeps alarms. Without it authors have no alarms. A call that pauses then
+	// Schedule keeps alarms. If Schedule is nil, authors have no alarms, and a paused call
 	// goes on when the sweep or a waiting instance checks it.
 	Schedule Scheduler
 	// Invoke starts an invocation of a Lambda function that calls [Backend.Handle] with this
-	// event. It does not wait for the invocation. If it is nil, the instance that has a
-	// message or an answer executes the call itself.
+	// event. Invoke does not wait for the invocation. If Invoke is nil, the instance that has
+	// a message or an answer executes the call itself.
 	Invoke func(ctx context.Context, event []byte) error
-	// Held knows which tools of servers were accepted. nil: a keeper that writes no log lines.
+	// Held knows which tools of servers were accepted. nil means one that writes no log lines.
 	Held *sessions.Held
 	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.
@@ -115,7 +115,7 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 
 // elsewhere reports whether the answer does not go into the HTTP response to the message:
 // because the message came over a WebSocket or for a stream of HTTP+SSE, or because the call
-// may become a task. If this instance executed such a message, that response would be late.
+// may become a task.
 func elsewhere(d sessions.Delivery, first wire.Message) bool {
 	return d.Pushed() || d.Brief || d.Client.Transport == storage.Modern && !bridge.SaysModern(first.Params)
 }
@@ -246,8 +246,8 @@ func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wir
 			found++ // endAll does not find a run that has no item yet
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
 		}
-		// A run that another instance began within the last second may have no item yet
-		// either. So wait until it has one, and try once more.
+		// A run that another instance began within the last second may have no item yet. Wait
+		// until it has one, and try once more.
 		if err != nil || found >= len(ids) || !again || storage.Rest(ctx, traceAfter+traceAfter/4) != nil {
 			return err
 		}

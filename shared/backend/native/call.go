@@ -147,8 +147,8 @@ func (c *call) fault(e *wire.Error) outcome {
 	return outcome{call: c, raw: raw}
 }
 
-// fit returns a result as the client gets it. go-sdk by default lets shared caches keep a
-// result ("public") for a ttlMs of 0. fit makes such a result "private".
+// fit returns a result as the client gets it. fit makes a result "private" that has go-sdk's
+// default, which is "public" with a ttlMs of 0.
 func (c *call) fit(result json.RawMessage) json.RawMessage {
 	if c.m.Method == wire.MethodToolsList {
 		result = bridge.Executions(result)
@@ -162,7 +162,7 @@ func (c *call) fit(result json.RawMessage) json.RawMessage {
 	return result
 }
 
-// A server may answer that it wants the same request again at once. These limit the retries.
+// These limit the retries of a request that a server wants again at once.
 const (
 	maxRetries = 10
 	firstRetry = 50 * time.Millisecond

@@ -16,19 +16,18 @@
 // From then on the client may be told that the request was accepted. A request is executed
 // once: an instance that finds an expired lease ends the request with an error.
 //
-// The answer to a message over a WebSocket, or for a stream of HTTP+SSE, does not go into
-// the message's own response. Such a message is stored first and an invocation of its own
-// executes it, so that no instance waits for it.
+// A message over a WebSocket, or for a stream of HTTP+SSE, has no answer in its own response.
+// The instance that gets the message stores it, and another invocation executes it.
 //
 // # A call in rounds
 //
 // A handler that returns input requests ends its round. The client gets the questions, and
-// the call becomes a suspended item (see storage.Item). When the last question is
-// answered, an invocation executes the next round with the answers, in any instance. A
-// handler that returns [Later] is called again at a time, by an alarm. Between rounds no
-// instance runs, and everything may be deployed anew. The store says what an invocation
-// has to do. So an invocation may come twice, late or never: clients that poll for the
-// call, and [Backend.Sweep], make up for it.
+// the call becomes a suspended item (see storage.Item). When the last question is answered,
+// an invocation executes the next round with the answers, in any instance. A handler that
+// returns [Later] is called again at a time, by an alarm. Between rounds no instance runs,
+// and everything may be deployed anew. The store says what an invocation has to do. An
+// invocation may therefore come twice or late. Clients that poll for the call, and
+// [Backend.Sweep], make up for an invocation that never comes.
 //
 // # What go-sdk gets wrong
 //

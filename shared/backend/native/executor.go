@@ -10,13 +10,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Executor is a server that runs elsewhere. This package treats it like a server in Go: it
-// sends each request in the modern era, stores what comes back, and goes on with a call when
-// the client has answered. An Executor is safe for concurrent use.
+// Executor is a server that runs elsewhere. This package sends it each request in the modern
+// era, as it does with a server in Go. An Executor is safe for concurrent use.
 type Executor interface {
 	// Send has the server answer one request. It returns when the request has its answer, or
-	// soon after ctx has ended. It also returns when the server asks its client; the result
-	// then has resultType input_required.
+	// soon after ctx has ended. If the server asks its client, Send returns a result with
+	// resultType input_required.
 	Send(ctx context.Context, r Request) (result json.RawMessage, fault *wire.Error)
 	// Tell passes on a notification of the client, which is Method with Params. If a legacy
 	// client's roots have changed, Tell waits a moment for what the server asks because of it.
@@ -40,11 +39,12 @@ type Request struct {
 	// Secrets are the keys and tokens that the caller has at third parties. It is nil if no caller is
 	// present, because the call goes on after an answer or a pause.
 	Secrets map[string]storage.Secret
-	// Say adds a notification of the server to the log of the request. It may be called
+	// Say adds a notification of the server to the log of the request. Say may be called
 	// until Send returns.
 	Say func(notification []byte)
 	// Ask adds a question of the server to the log of the request, as Say does, and has it
-	// written at once. Its id is one of [storage.ForwardID]. Only a legacy client can get it.
+	// written at once. The question's id is one of [storage.ForwardID]. Only a legacy client
+	// can get it.
 	Ask func(question []byte)
 	// Apart adds a message of the server to the standalone stream of the session.
 	Apart func(ctx context.Context, message []byte) error
@@ -79,8 +79,8 @@ func (in *environment) remote(method string, params json.RawMessage) Request {
 	}
 }
 
-// repeat does what say does, for a server that may send events again that are already in the
-// log. It drops such events. It waits while too many events have not been written yet.
+// repeat does what say does, but drops an event that the server has sent again and that is
+// already in the log. repeat waits while too many events are unwritten.
 func (r *run) repeat(raw []byte) {
 	if !r.said.skipped(raw) {
 		r.said.room(r.stopped, r.over)

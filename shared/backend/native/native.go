@@ -17,9 +17,9 @@ import (
 )
 
 // Server makes an author's server for one message of a session. It is called for each
-// message, often in a process that has just started, so it must be quick. It returns a
-// new server each time, made with [Session.Options]. Values that must last go into the
-// session's [State]. The client gets the error that it returns.
+// message, often in a process that has just started, so it must be quick. It returns a new
+// server each time, made with [Session.Options]. Values that must last go into the session's
+// [State]. The client gets the error of a Server.
 type Server func(ctx context.Context, s Session) (*mcp.Server, error)
 
 // Servers are an author's servers by their names in the servers file.
@@ -59,9 +59,9 @@ func (s Session) Tenant() string { return s.in.record.Tenant }
 // Principal returns the principal for whom the client acts.
 func (s Session) Principal() string { return s.in.record.Principal }
 
-// Props returns a JSON object with the facts that authentication gives about the
-// principal besides its name, or nil. The facts are those of this message. An alarm or an
-// answer has no caller: then Props returns the facts of the session's last message.
+// Props returns a JSON object with the facts that authentication gives about the principal
+// besides its name, or nil. For an alarm or an answer, which has no caller, Props returns the
+// facts of the session's last message.
 func (s Session) Props() json.RawMessage { return bytes.Clone(s.in.record.Props) }
 
 // Version returns the protocol version that the client speaks.
@@ -89,10 +89,9 @@ func (s Session) Capabilities() *mcp.ClientCapabilities {
 // Subscribed returns the resources to which a legacy client has subscribed.
 func (s Session) Subscribed() []string { return slices.Clone(s.in.record.Subscribed) }
 
-// Options returns the options with which to make the server; add your own to them. A
-// process computes each schema only once. The server declares no capability that it does
-// not have. Its results say that they are for their caller only, and not to be cached; see
-// SetCacheable.
+// Options returns the options with which to make the server; add your own to them. The server
+// declares no capability that it does not have. Its results say that they are for their
+// caller only, and not to be cached; see SetCacheable.
 func (s Session) Options() *mcp.ServerOptions {
 	return &mcp.ServerOptions{
 		SchemaCache:  s.in.k.schemas,
@@ -102,9 +101,9 @@ func (s Session) Options() *mcp.ServerOptions {
 	}
 }
 
-// AddTool is mcp.AddTool for a server that is made for one message. It leaves out a tool
-// that the message does not need. go-sdk reads the schema of a tool each time it is added.
-// So with AddTool the cost of a call does not grow with the number of tools.
+// AddTool is mcp.AddTool for a server that is made for one message. It leaves out a tool that
+// the message does not need. With AddTool the cost of a call does not grow with the number of
+// tools.
 func AddTool[In, Out any](s Session, server *mcp.Server, t *mcp.Tool, h mcp.ToolHandlerFor[In, Out]) {
 	if s.in.uses(t.Name) {
 		mcp.AddTool(server, t, h)
@@ -152,9 +151,8 @@ type invocation struct {
 type invocationKey struct{}
 
 // Handler wraps h and returns only when everything that a request started has finished.
-// Lambda freezes a function when its handler returns. So work that outlives the response
-// must end first: the client may have gone, or may have got its answer elsewhere. Tools
-// see the headers of the request except Authorization and Cookie.
+// Lambda freezes a function when its handler returns, so a request that outlives its response
+// must end first. Tools see the headers of the request except Authorization and Cookie.
 func Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := r.Header.Clone()

@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// laterPrefix begins the requestState of a call that pauses. That state stays in the store, so
-// no client can send it.
+// laterPrefix begins the requestState of a call that pauses. The state of a pause stays in the
+// store, so no client can send it.
 const laterPrefix = "dormouse-later:"
 
 // maxPauses is how often one call may pause. maxAsked is how many questions may be open at
@@ -26,10 +26,10 @@ const (
 	maxAsked  = 100
 )
 
-// Later is the result of a tool whose call has nothing to do until a time. Then an
-// invocation of its own calls the handler again, with the same arguments and with state as
-// RequestState. No instance runs meanwhile. The client gets the handler's earlier progress
-// at once.
+// Later is the result of a tool whose call has nothing to do until a time. At that time
+// another invocation calls the handler again, with the same arguments and with state as
+// RequestState. No instance runs meanwhile. The client gets the handler's earlier progress at
+// once.
 //
 // If another call of the same batch asks its client, the handler may be called sooner. A
 // call may pause 10,000 times, at most as long as its session lives. It can ask its client
@@ -138,9 +138,9 @@ func (r *run) park(it storage.Item) bool {
 	return r.parked
 }
 
-// answered goes on with a suspended call if all its questions are answered. An invocation of
-// its own executes the call, so that the instance with the last answer need not wait for
-// it. If the client cannot do what the server asked, the call ends. The item may lack Raw.
+// answered goes on with a suspended call if all its questions are answered. Another
+// invocation executes the call; the instance with the last answer does not wait for it. If
+// the client cannot do what the server asked, the call ends. The item may lack Raw.
 func (k *Backend) answered(ctx context.Context, it storage.Item) error {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {

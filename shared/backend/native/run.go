@@ -106,8 +106,8 @@ func (r *run) enter(ctx context.Context) {
 	r.k.running[r.address.Stream] = r
 }
 
-// take adds a call for each request among the messages. later says that the server got the requests
-// before, and asked its client or paused.
+// take adds a call for each request among the messages. The argument later says that the server got
+// the requests before, and asked its client or paused.
 func (r *run) take(msgs []wire.Message, later bool) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
@@ -231,8 +231,9 @@ func (r *run) tooLarge(raw []byte) []byte {
 	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is too large for the log"))
 }
 
-// mark writes the item of the claim, if the store does not have it. If the session has ended by
-// then, mark ends the request: the instance that has ended the session may have found no item.
+// mark writes the item of the claim, if the store does not have it. If the session has ended
+// meanwhile, mark ends the request, because the instance that ended the session may have found
+// no item.
 func (r *run) mark() error {
 	if r.claim.put || r.lost {
 		return nil
@@ -293,8 +294,8 @@ func (r *run) renew() error {
 	return err
 }
 
-// flush writes the waiting events. It writes the item before them: once a client has some
-// events of a request, another instance must be able to end the request.
+// flush writes the waiting events. flush writes the item first: once a client has some events
+// of a request, another instance must be able to end the request.
 func (r *run) flush() {
 	if err := r.mark(); err != nil {
 		r.warn(err)
@@ -303,9 +304,9 @@ func (r *run) flush() {
 	r.writeAll(r.said.drain(false), false)
 }
 
-// writeAll writes events, in as many writes as they need. With final, the last write ends the
-// stream. A write may take long, because it also sends each event to the client's connection.
-// So writeAll renews the claim between two writes.
+// writeAll writes events, in as many writes as they need. If final is true, the last write
+// ends the stream. writeAll renews the claim between two writes, because a write also sends
+// each event to the client's connection, which may take long.
 func (r *run) writeAll(events [][]byte, final bool) {
 	for len(events) > 0 && !r.lost {
 		n := r.fits(events)
@@ -376,8 +377,8 @@ func (r *run) finish() {
 	}
 }
 
-// wait closes the connections of the calls, which waits for their handlers. After the time
-// unwind it returns in any case.
+// wait closes the connections of the calls, which waits for their handlers. It waits no
+// longer than unwind.
 func (r *run) wait() {
 	closed := make(chan struct{})
 	go func() {

@@ -12,8 +12,8 @@ import (
 const mostKept = 2 * mostBytes
 
 // shown keeps the events that a run has written to the log and that no watcher has read yet.
-// Mostly the instance that waits for the answer also executes the request, and so need not
-// read the store. Above a limit, shown drops the events, which the store has.
+// The instance that executes a request mostly also waits for its answer, and need not read
+// the store. Above a limit, shown drops events.
 type shown struct {
 	mu    sync.Mutex
 	tail  []storage.Event

@@ -47,8 +47,8 @@ func stateOf(store storage.Values, s storage.Session, scope Scope) State {
 	return State{store: store, key: k}
 }
 
-// Expiring returns the same values with a lifetime. A value that is saved through it is
-// deleted when it has not been saved again for that time. Do not use it for values of a
+// Expiring returns the same values with a lifetime. A value that is saved through the result
+// is deleted when it has not been saved again for that time. Do not use it for values of a
 // session, which end with the session.
 func (s State) Expiring(after time.Duration) State {
 	s.life = after
@@ -118,9 +118,9 @@ func (s State) own(name string) storage.ValueKey {
 }
 
 // Update changes a value. change gets the value, or the zero value if there is none, and
-// returns the new one. It is called again whenever another writer was first, so that no
-// change is lost; it must have no other effects. If it returns an error, Update returns
-// that error and saves nothing.
+// returns the new one. Update calls change again whenever another writer was first, so change
+// must have no other effects. If change returns an error, Update returns that error and saves
+// nothing.
 //
 // Errors: those of [State.Load] and [State.Save] but storage.Conflict.
 func Update[T any](ctx context.Context, s State, name string, change func(old T) (T, error)) (value T, err error) {

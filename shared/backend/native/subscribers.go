@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// These limit the durable value about a resource. They say how many sessions of a tenant
-// may subscribe to it, and how long the value is kept after the last subscription.
+// These limit the durable value about a resource: how many sessions of a tenant may subscribe
+// to the resource, and how long the value is kept after the last subscription.
 const (
 	maxSubscribers = 2000
 	subscriberLife = 365 * 24 * time.Hour
@@ -48,9 +48,9 @@ func newSubscribers(store storage.Store, of storage.Session, uri string) subscri
 	return subscribers{store, of, uri, state, key}
 }
 
-// add adds a session whose record says that it has subscribed. It writes the value even
-// if the value lists the session already. Another instance may have read the record
-// before the subscription, and may be about to drop the entry.
+// add adds a session whose record says that it has subscribed. It writes the value even if
+// the value lists the session already, because another instance that read the record before
+// the subscription may be about to drop the entry.
 //
 // Errors: Busy (too many), Unavailable.
 func (k subscribers) add(ctx context.Context, id storage.ID) error {

@@ -64,7 +64,7 @@ func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 }
 
 // noted reports whether the instance of an item is gone and another can go on with the request.
-// Only an [Executor] makes that possible; see Request.Note.
+// Only a request of an [Executor] can go on; see Request.Note.
 func (k *Backend) noted(it storage.Item) bool {
 	return it.State == storage.Taken && it.Raw != nil && time.Now().After(it.NotAfter)
 }
