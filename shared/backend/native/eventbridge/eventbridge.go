@@ -2,8 +2,7 @@
 // Scheduler.
 //
 // Each alarm is a one-time schedule that deletes itself. The package sends the two requests
-// that it needs without AWS's client. The client would add more to the size and the start time
-// of a function than everything else that alarms need.
+// that it needs without AWS's client, which would make functions larger and slower to start.
 package eventbridge
 
 import (
