@@ -31,10 +31,10 @@ type account struct {
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
-// over adds the end of a call, if the batch p has it, to the account of the current frame. It
-// does so only for calls whose events are pushed, over a WebSocket or a stream of HTTP+SSE. An
-// instance waits for the end of any other call, and tells the observer itself. show says
-// whether the reason of a failed call may repeat what the server answered.
+// over adds the end of a call, if the batch p has it, to the account of the current frame.
+// over leaves out calls whose events are not pushed: an instance waits for their end and tells
+// the observer. The argument show says whether the reason of a failed call may repeat what the
+// server answered.
 func over(ctx context.Context, p sessions.Published, show bool) {
 	a, ok := ctx.Value(gathering{}).(*account)
 	if !ok || !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {
@@ -68,8 +68,8 @@ func proven(ctx context.Context) {
 	}
 }
 
-// opened records that the current frame has ticket t, which also proves its box. The frame is
-// charged to the session of a ticket, never to a session that a frame only names.
+// opened records that the current frame has ticket t, which also proves its box. A frame is
+// charged to the session of its ticket, never to one that it only names.
 func opened(ctx context.Context, t Ticket) {
 	if a, ok := ctx.Value(gathering{}).(*account); ok {
 		a.proven, a.session = true, cmp.Or(a.session, t.Session)
@@ -94,9 +94,9 @@ func proves(reply frame.Frame) bool {
 	}
 }
 
-// end tells the observer of a frame, if there is a Meter, and returns err. f is nil if the
-// frame could not be read. A frame that is not proven is charged to no tenant, whatever it
-// claims.
+// end tells the observer of a frame, if there is a Meter, and returns err. The argument f is
+// nil if the frame could not be read. A frame that is not proven is charged to no tenant,
+// whatever it claims.
 func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err error) error {
 	c := a.config
 	if c.Meter == nil {

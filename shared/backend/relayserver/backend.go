@@ -23,8 +23,8 @@ func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
 const (
 	// ackWithin is how long a box may take to end a request before the store must have an item of
-	// the request. ackWithinBrief is that time for an instance that waits only for the item, which
-	// shows that the request is accepted.
+	// the request. ackWithinBrief is the same for an instance that waits only until the request is
+	// accepted.
 	ackWithin      = time.Second
 	ackWithinBrief = 200 * time.Millisecond
 	// lookForBye is the time until the next Check of a request that its box has given back,
@@ -35,8 +35,8 @@ const (
 
 // Deliver implements sessions.Backend. It posts a request to an awake box. If the box is not
 // awake, Deliver puts the request into the inbox and wakes the box. A message without requests
-// never goes to the inbox. If d.Wakes is set, Deliver wakes the box and posts the message.
-// Otherwise it posts the message once if the box is awake, and drops it if not.
+// never goes to the inbox. Deliver wakes the box for it if d.Wakes is set. If d.Wakes is not
+// set and the box is not awake, Deliver drops the message.
 //
 // Errors: TooLarge for a message of more than frame.MaxMessage bytes, Busy when a quota
 // is used up, Unavailable.
@@ -110,8 +110,7 @@ func (k *Backend) deliverAwake(ctx context.Context, d sessions.Delivery, box sto
 	}
 }
 
-// announce tells the observer that a request may start a process, and for whom. The event
-// with the outcome of the request comes only after its end.
+// announce tells the observer that a request may start a process, and for whom.
 func (k *Backend) announce(ctx context.Context, d sessions.Delivery) {
 	k.Observer.Tell(ctx, nil, &observe.Event{
 		Kind: observe.Work, Client: wire.ClientName(d.Client.Init), Trace: d.Trace,
@@ -119,15 +118,15 @@ func (k *Backend) announce(ctx context.Context, d sessions.Delivery) {
 	})
 }
 
-// postOnce posts a frame that may be lost. It logs a failure and does not try again.
+// postOnce posts a frame that may be lost. It logs a failure.
 func (k *Backend) postOnce(ctx context.Context, conn string, of storage.ID, f frame.Frame) {
 	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, storage.Closed) {
 		k.Log.WarnContext(ctx, "post to a box failed", "type", frame.Kind(f), "session_id", of, "error", err)
 	}
 }
 
-// deliverFrame returns the deliver frame of d for the generation of b. inbox says that d was
-// claimed from the inbox.
+// deliverFrame returns the deliver frame of d for the generation of b. The argument inbox
+// says that d was claimed from the inbox.
 func (x *boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.Time, inbox bool) frame.Deliver {
 	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
@@ -147,8 +146,8 @@ func (x *boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.T
 	return f
 }
 
-// principalHash is what a box gets in place of the principal of a delivery. It is the same for all
-// deliveries of one principal to the box, and tells nothing else.
+// principalHash is what a box gets in place of the principal of a delivery. The hash is the same
+// for all deliveries of one principal to the box, and does not reveal the principal.
 func principalHash(d sessions.Delivery) string {
 	sum := sha256.Sum256([]byte(string(d.Box) + "\x00" + d.Client.Principal))
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
@@ -200,10 +199,8 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 	})
 }
 
-// tracker follows one request to its end. Only the instance that made the tracker uses it. The
-// request was posted to the generation bound, or it has an item in the inbox. A generation is one
-// life of a box (see storage.Box.Gen). If bound is 0 and inbox is false, only the memory of the
-// instance has the request.
+// tracker follows one request to its end. Only the instance that made the tracker uses it. If
+// bound is 0 and inbox is false, only the memory of the instance has the request.
 type tracker struct {
 	k        *Backend
 	d        sessions.Delivery
@@ -219,10 +216,9 @@ type tracker struct {
 	tries    int                // number of resends, for the back-off
 }
 
-// send gives the request to its box. box is the record just read. send posts the request if
-// the box is awake, and otherwise puts it into the inbox. After a try to put it there, send
-// uses the inbox even if the box is awake: the item may appear late. One runner could get the
-// request by a post, another could claim the item, and both would execute it.
+// send posts the request if the box is awake, and otherwise puts the request into the inbox.
+// The argument box is the record just read. After a failed try to write the item, send never
+// posts: the item may appear late, and two runners would execute the request.
 func (t *tracker) send(ctx context.Context, box storage.Box) error {
 	if !t.inbox && !t.trying {
 		box.ID = t.d.Box
@@ -252,7 +248,7 @@ func (t *tracker) send(ctx context.Context, box storage.Box) error {
 
 // moved handles a post that certainly did not arrive. seen is the record whose connection is
 // closed. If the box has another connection by now or sleeps, moved sends the request again at
-// once. If not, the runner is between two connections or dead, and the next Check tries again.
+// once. If not, the next Check tries again.
 func (t *tracker) moved(ctx context.Context, seen storage.Box) error {
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil {
@@ -271,9 +267,9 @@ func (t *tracker) moved(ctx context.Context, seen storage.Box) error {
 	return t.send(ctx, b)
 }
 
-// enqueue puts the request into the inbox and then reads the record, in this order. Another
-// instance may wake the box at the same time, or the runner may go to sleep. Each of them either
-// sees the item or has changed the record before enqueue reads it.
+// enqueue puts the request into the inbox and then reads the record, in this order. An instance
+// that wakes the box at the same time, or a runner that goes to sleep, either sees the item or
+// has changed the record before enqueue reads it.
 func (t *tracker) enqueue(ctx context.Context) error {
 	_, err := t.k.Store.PutItem(ctx, storage.Item{
 		Box: t.d.Box, ID: t.d.Stream, State: storage.Waiting, Address: t.d.Address, Raw: t.d.Raw,
@@ -327,8 +323,8 @@ func (t *tracker) Check(ctx context.Context) (sessions.Status, error) {
 	return sessions.Status{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
 }
 
-// pause is the time until the next Check. It is short while only the memory of the instance has
-// the request, and long once the request was accepted.
+// pause is the time until the next Check. The pause is short while only the memory of the
+// instance has the request, and long once the request was accepted.
 func (t *tracker) pause() time.Duration {
 	if t.returned {
 		return lookForBye
@@ -360,8 +356,8 @@ func (t *tracker) step(ctx context.Context) error {
 	case !errors.Is(err, storage.NotFound):
 		return err
 	}
-	// Read the record before the log. If the record says that a generation is over, the
-	// log then has everything that the generation wrote.
+	// Read the record before the log. The log of a generation that the record calls over is
+	// complete.
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil {
 		return err
@@ -383,9 +379,9 @@ func (t *tracker) step(ctx context.Context) error {
 func (t *tracker) Handed() bool { return t.handed }
 
 // GiveUp implements sessions.Handover. It first writes or takes the request's item for generation
-// 0. From then on no runner may execute the request: one that gets it late asks first (see ask). A
-// request that was in the inbox was certainly not executed. A posted request has an unknown
-// outcome: its runner may have executed it and be unable to report that.
+// 0. After this write no runner may execute the request: a runner that gets it late asks first
+// (see ask). A request that was in the inbox was not executed. The outcome of a posted request is
+// unknown.
 func (t *tracker) GiveUp(ctx context.Context) error {
 	it := storage.Item{Box: t.d.Box, ID: t.d.Stream, State: storage.Taken, Address: t.d.Address, Created: time.Now()}
 	put, err := t.k.Store.PutItem(ctx, it)
@@ -427,9 +423,8 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 			return t.k.endItem(ctx, it, expired)
 		}
 		if !t.posted.IsZero() && !t.trying {
-			// The box has put the request into the inbox, so the box lives. The request counts as
-			// accepted only if the tracker is used until its end, because Check must wake the box
-			// again.
+			// The box has put the request into the inbox. The request counts as accepted only if
+			// the tracker is used until its end, because Check must wake the box again.
 			t.bound, t.returned = 0, true
 			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != storage.WebSocket
 		}
@@ -457,8 +452,8 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 }
 
 // after handles a request that has no item any more, or whose generation is over. If the log
-// has no end of the request and the generation was lost, after ends it with an error. A
-// generation that said bye has not executed the request, so after sends it again.
+// has no end of the request and the generation was lost, after ends it with an error. If the
+// generation said bye, it has not executed the request, and after sends the request again.
 func (t *tracker) after(ctx context.Context, b storage.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
 	if err != nil {
@@ -487,9 +482,8 @@ func (t *tracker) after(ctx context.Context, b storage.Box) error {
 }
 
 // ended pushes the last event of a request to the client's connection, unless it was pushed
-// before. It does so only for an event of generation 0, which an instance has written in place of
-// the box. That instance may have died before it pushed the event. The relay function pushes the
-// last events that runners send.
+// before. It pushes only an event of generation 0, because the instance that wrote the event may
+// have died before it pushed it. The relay function pushes the last events that runners send.
 func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
 	if tail.Gen != 0 {
 		return nil

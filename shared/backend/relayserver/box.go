@@ -21,17 +21,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// validity is how long a deliver frame may be executed. It is shorter than the time for
-// which a runner remembers the ids of deliveries, so a runner recognizes a deliver frame
-// that comes twice.
+// validity is how long a deliver frame may be executed. It must be shorter than the time for
+// which a runner remembers the ids of deliveries.
 const validity = 10 * time.Minute
 
 // maxAttempts limits the attempts to start a box before its requests fail.
 const maxAttempts = 2
 
 // maxUnanswered limits how often rouse writes a lease to wake a box and gets no answer from the store.
-// The store may have the lease in spite of that. It then expires like the lease of an
-// instance that died.
+// If the store has the lease all the same, the lease expires.
 const maxUnanswered = 3
 
 // boxes is what Backend, Handler and Sweeper share: the life of box records, the requests in
@@ -50,9 +48,9 @@ func newBoxes(c Config) *boxes {
 	return &boxes{c, sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}}
 }
 
-// rouse starts a box that is asleep, and returns the record that it read or wrote last. Of
-// several callers at once only one starts the box, because a conditional write takes the lease to
-// wake it. The record gets tenant and server.
+// rouse starts a box that is asleep, and returns the record that it read or wrote last. Only one
+// of several callers starts the box, because a conditional write takes the lease. The record gets
+// tenant and server.
 func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server string) (storage.Box, error) {
 	owner := storage.NewNonce()
 	for unanswered := 0; ; {
@@ -73,8 +71,8 @@ func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server stri
 		if b.State != storage.Asleep && !mine {
 			return b, nil
 		}
-		// The answer to an earlier write of this lease was lost. Replace the lease by a
-		// new one: the old token was lost too, so no runner has been started with it.
+		// The answer to an earlier write of this lease was lost. Replace the lease: no runner
+		// has been started with its token.
 		b.Tenant, b.Server = tenant, server
 		b, token := x.lease(b, owner, mine)
 		if err := x.Store.SaveBox(ctx, b); err != nil {
@@ -93,9 +91,8 @@ func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server stri
 	}
 }
 
-// start runs a task for the lease just taken. If the start fails, it tries once more at
-// once. If that fails too, it gives the box up, and the waiting requests end with an
-// error.
+// start runs a task for the lease just taken, in up to maxAttempts attempts. After the last
+// failure it gives the box up, and the waiting requests end with an error.
 func (x *boxes) start(ctx context.Context, b storage.Box, token string) (storage.Box, error) {
 	for {
 		err := x.run(ctx, b, token)
@@ -184,9 +181,9 @@ func (x *boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error
 	}
 }
 
-// filled marks a box as full. The caller has just seen it awake. If the box has fallen asleep
-// since, the instance that handled its bye may have called emptied before filled set the mark.
-// So filled removes the mark of a sleeping box.
+// filled marks a box as full. The caller has just seen the box awake. filled removes the mark
+// if the box has fallen asleep since, because emptied may have been called before filled set
+// the mark.
 func (x *boxes) filled(ctx context.Context, id storage.BoxID) error {
 	if err := x.markFull(ctx, id, true); err != nil {
 		return err
@@ -198,9 +195,8 @@ func (x *boxes) filled(ctx context.Context, id storage.BoxID) error {
 	return err
 }
 
-// emptied removes the mark of a full box, which has no processes any more. Box 0 needs no such write:
-// [lose] and [bye] remove its mark. If emptied fails, new sessions avoid the box until it next falls
-// asleep.
+// emptied removes the mark of a full box, which has no processes any more. [lose] and [bye] remove
+// the mark of box 0. If emptied fails, new sessions avoid the box until it next falls asleep.
 func (x *boxes) emptied(ctx context.Context, id storage.BoxID) {
 	if _, n := id.First(); n == 0 {
 		return
@@ -229,10 +225,10 @@ func (x *boxes) each(ctx context.Context, id storage.BoxID, do func(storage.Item
 	return err
 }
 
-// overItem handles an item that was taken by a generation which is over, as the record b says. If the
-// generation ended with a bye and the log has no new event of the item, the request was not executed.
-// overItem then releases the item for another generation. Otherwise it ends the request with an error
-// unless it has ended. The caller must have read b before overItem reads the log.
+// overItem handles an item that was taken by a generation which is over, as the record b says.
+// overItem releases the item for another generation if the old one ended with a bye and the log has
+// no new event of the item: the request was not executed. In all other cases it ends the request with
+// an error, unless the request has ended. The caller must have read b before overItem reads the log.
 func (x *boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (released bool, err error) {
 	if b.Clean(it.Gen) {
 		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
@@ -288,9 +284,7 @@ func (x *boxes) takeItem(ctx context.Context, it storage.Item) (taken bool, err 
 	return err == nil, err
 }
 
-// end writes the error that ends a request, unless its stream has ended. The last batch of a
-// dead runner may be written at the same index of the log. If the batch comes first, end reads
-// the log again.
+// end writes the error that ends a request, unless its stream has ended.
 func (x *boxes) end(ctx context.Context, a storage.Address, why storage.Failure) error {
 	return x.out.Fail(ctx, a, failureError(a.Box, why), time.Now().Add(x.EventAge))
 }
@@ -308,9 +302,8 @@ func (x *boxes) post(ctx context.Context, conn string, f frame.Frame) error {
 	return nil
 }
 
-// mayBeAsked reports whether a client has declared any capability that lets a server ask
-// it: elicitation, sampling or roots. Other clients have no suspended calls, so their
-// items need not be read.
+// mayBeAsked reports whether a client has declared any capability that lets a server ask it:
+// elicitation, sampling or roots. Other clients have no suspended calls.
 func mayBeAsked(s storage.Session) bool {
 	return slices.ContainsFunc([]string{"elicitation", "sampling", "roots"}, func(what string) bool {
 		return wire.Lookup(s.Init, "capabilities", what) != nil

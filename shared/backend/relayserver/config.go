@@ -16,8 +16,8 @@ import (
 type Config struct {
 	Store  storage.Store
 	Poster storage.Poster // posts to the connections of runners
-	// Clients reaches the connections of WebSocket clients. Without it nothing is pushed,
-	// and clients get the events later.
+	// Clients reaches the connections of WebSocket clients. If Clients is nil, nothing is
+	// pushed.
 	Clients storage.Clients
 	Fleet   fleet.Fleet
 	// Place chooses the place in Fleet for the next attempt to start a box. b holds the
@@ -29,15 +29,16 @@ type Config struct {
 	// (any more).
 	Launch func(box storage.Box) (map[string]string, error)
 	// Resolve returns those environment variables that hold secrets from other services, for a
-	// runner that asks for its environment (frame.Hello.Invited). If it fails with Unavailable, the
-	// runner asks again. nil means that there are none.
+	// runner that asks for its environment (frame.Hello.Invited). If Resolve fails with
+	// Unavailable, the runner asks again. If Resolve is nil, there are none.
 	Resolve func(ctx context.Context, box storage.Box) (map[string]string, error)
 	// Definition returns the name of the definition that a server has now, in the form of
-	// frame.Hello.Digest; "" if it is not configured any more. A runner that was started
-	// with another definition is asked to retire. If Definition is nil, no runner is asked.
+	// frame.Hello.Digest; "" if the server is not configured any more. A runner that was
+	// started with another definition is asked to retire. If Definition is nil, no runner is
+	// asked.
 	Definition func(server string) string
-	// Code returns the digest of a server's present definition, [sessions.Server].Digest; "" if it is
-	// not configured any more. If Code is nil, [storage.Box].Code stays empty.
+	// Code returns the digest of a server's present definition, [sessions.Server].Digest; "" if the
+	// server is not configured any more. If Code is nil, [storage.Box].Code stays empty.
 	Code func(server string) string
 	// Elsewhere reports whether a box is only a name under which another part of the
 	// program keeps items and handles them. [Sweeper.Sweep] skips such boxes. nil means
@@ -59,16 +60,16 @@ type Config struct {
 	// BoxesOf returns about how many boxes of a tenant may run at a time. A request that
 	// would wake one more is Busy. 0, or nil in place of the function, means any number.
 	BoxesOf func(ctx context.Context, tenant string) int
-	// WaitingCalls is about how many requests may wait for one box that is not up. One
-	// more is Busy. Each of them occupies an instance, and the
-	// box's frames need instances, too. 0 means any number.
+	// WaitingCalls is about how many requests may wait for one box that is not up. One more
+	// is Busy. Each waiting request occupies an instance, and the box's frames need
+	// instances, too. 0 means any number.
 	WaitingCalls int
 	// Snapshots gives runners the URLs of snapshots. nil refuses every request for a URL.
 	Snapshots Snapshots
-	// Kept reports whether the sessions of a server leave a snapshot while their box
-	// sleeps; nil means no server's do. Forget removes the snapshots that generation gen of a
-	// box, or an older one, has saved for an owner. It is nil in a Lambda function that has no right
-	// to remove snapshots.
+	// Kept reports whether the sessions of a server leave a snapshot while their box sleeps; nil
+	// means no server's do. Forget removes the snapshots that generation gen of a box, or an older
+	// one, has saved for an owner. Forget is nil in a Lambda function that has no right to remove
+	// snapshots.
 	Kept   func(server string) bool
 	Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error
 	// StartTimeout is how long a box may take to start and connect, if [fleet.Traits] of its place do
@@ -81,7 +82,7 @@ type Config struct {
 	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
 	// where the operator is the only caller.
 	ShowErrors bool
-	// Held knows which tools of servers were accepted. nil: a keeper that writes no log lines.
+	// Held knows which tools of servers were accepted. nil means one that writes no log lines.
 	Held *sessions.Held
 	// Observer gets an event for each request that may start a process, and for each frame that
 	// Meter counts. If it is nil, Log gets a line for each.
@@ -89,19 +90,19 @@ type Config struct {
 	Meter    storage.Meter // nil: frames are not counted
 }
 
-// Snapshots stores the workspaces of boxes, by owner. An owner is a session's id, or a
-// name for several sessions that share a workspace. Every method fails with Unavailable if
-// the outcome is not known. A generation is one life of the box. If a later generation than gen
-// has saved a snapshot, Room and Commit fail with storage.Fenced, and Forget does nothing.
+// Snapshots stores the workspaces of boxes, by owner. An owner is a session's id, or a name for
+// several sessions that share a workspace. Every method fails with Unavailable if the outcome
+// is not known. If a later generation than gen has saved a snapshot, Room and Commit fail with
+// storage.Fenced, and Forget does nothing.
 type Snapshots interface {
 	// Newest returns a URL for a GET of the newest snapshot, the sum that Room got for it,
 	// and the time it was saved. It returns NotFound if there is none.
 	Newest(ctx context.Context, box storage.BoxID, owner string) (get, sum string, saved time.Time, err error)
-	// Room returns the name of a new object of size bytes, and a URL for the PUT that
-	// uploads it. header must be sent with that PUT. sum is the SHA-256 of the bytes in
-	// hexadecimal, or "". It returns TooLarge if size is over the limit.
+	// Room returns the name of a new object of size bytes, and a URL for the PUT that uploads
+	// it. header must be sent with that PUT. sum is the SHA-256 of the bytes in hexadecimal,
+	// or "". Room returns TooLarge if size is over the limit.
 	Room(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, size int64, sum string) (object, put string, header map[string]string, err error)
-	// Commit makes an object the newest snapshot. It may be called twice, and late. It
+	// Commit makes an object the newest snapshot. Commit may be called twice, and late. It
 	// returns Invalid if Room never named the object.
 	Commit(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, object string) error
 	// Forget removes the snapshots that generation gen or an older one has saved.

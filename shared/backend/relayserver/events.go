@@ -13,11 +13,10 @@ import (
 
 // This file handles events frames.
 //
-// Events are only bytes here. Nothing checks that they are JSON-RPC: an honest runner has
-// parsed the events that it sends. A hostile runner can write only to sessions of its own box,
-// whose clients get the messages of that server in any case. So that it cannot break the
-// framing of SSE, the store refuses events with a line feed. Code that needs to know what an
-// event is parses it, and treats an event that it cannot parse as one that is no response.
+// Nothing checks that events are JSON-RPC. A hostile runner can write only to sessions of its
+// own box, whose clients get the messages of that server in any case. The store refuses events
+// with a line feed, which would break the framing of SSE. Code that parses an event treats one
+// that it cannot parse as no response.
 
 // streamPart is the part of an events frame that belongs to one stream.
 type streamPart struct {
@@ -71,7 +70,7 @@ func (r runner) parts(ctx context.Context, f frame.Events) ([]streamPart, error)
 }
 
 // cut takes the events of an item from the front of a payload. If it.Asks is set, again is the
-// request that follows the events. rest is the payload of the later items.
+// request that follows the events.
 func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byte, ok bool) {
 	lens := it.Lens
 	if it.Asks != nil {
@@ -102,8 +101,7 @@ func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byt
 func (r runner) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
 	parts, err := r.parts(ctx, f)
 	if errors.Is(err, storage.Invalid) {
-		// The same batch would be refused again. Close its streams, so that the box does not
-		// stay awake for them.
+		// Close the streams of the batch, so that the box does not stay awake for them.
 		r.h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session_id", f.Session, "error", err)
 		return refused(f), nil
 	}
@@ -139,8 +137,8 @@ func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPa
 		return false, err
 	}
 	for _, p := range parts {
-		// If the stream is in ack.Closed, another instance has stored its end. That instance
-		// needs the item until it has pushed the end.
+		// If the stream is in ack.Closed, another instance has stored the end of the stream,
+		// and needs the item until it has pushed that end.
 		if p.Batch.Final && p.marked && !slices.Contains(ack.Closed, p.Batch.Stream) {
 			if err := x.Store.DeleteItem(ctx, box, p.Batch.Stream, 0); err != nil {
 				return false, err
@@ -151,7 +149,7 @@ func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPa
 }
 
 // storePart writes one stream's events and records the outcome in the ack. It returns the
-// events with their indexes in the log. ok is false if they must not be pushed.
+// events with their indexes in the log. ok is false if the events must not be pushed.
 func (x *boxes) storePart(ctx context.Context, say streamPart, ack *frame.Ack) (stored sessions.Published, ok bool, err error) {
 	p := say.Published
 	if p.Batch.Stream != storage.Standalone {
@@ -205,9 +203,8 @@ func commonFirst(parts []streamPart) []int {
 	return order
 }
 
-// appendStream writes to a request stream. The runner numbers its events from 1. The
-// only other writer is an instance that ends the request with an error. A conflict
-// therefore means that the stream is closed.
+// appendStream writes to a request stream. A conflict means that the stream is closed,
+// because the only other writer is an instance that ends the request with an error.
 func (x *boxes) appendStream(ctx context.Context, p *sessions.Published) (closed bool, err error) {
 	if p.Batch.First < 1 {
 		return false, storage.Errorf(storage.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
@@ -219,11 +216,11 @@ func (x *boxes) appendStream(ctx context.Context, p *sessions.Published) (closed
 	return false, err
 }
 
-// appendStandalone writes to the standalone stream and sets the first index of the batch. A
-// runner that is new to a session does not know the next index, and sends First 0.
-// appendStandalone then writes behind the last event, which fences a runner of an older
-// generation. It returns write, or refuse if a newer generation has written. It returns
-// ignore if a later batch of the same runner is in the log already.
+// appendStandalone writes to the standalone stream and sets the first index of the batch. For
+// First 0, from a runner that is new to the session, appendStandalone writes behind the last
+// event, which fences a runner of an older generation. It returns write, or refuse if a newer
+// generation has written. It returns ignore if a later batch of the same runner is in the log
+// already.
 func (x *boxes) appendStandalone(ctx context.Context, p *sessions.Published) (v decision, err error) {
 	b := &p.Batch
 	if b.First > 0 {

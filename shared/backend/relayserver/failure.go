@@ -64,8 +64,8 @@ func sessionEnded() storage.Failure {
 // box now.
 func begun(it storage.Item) bool { return it.State == storage.Suspended || it.Round > 0 }
 
-// errorOf returns the error that ends the request of an item. If the call has begun, the error does not
-// have the advice of the failure. It says instead that the outcome is not known.
+// errorOf returns the error that ends the request of an item. If the call has begun, the error says
+// that the outcome is not known, in place of the failure's advice.
 func errorOf(it storage.Item, f storage.Failure) *wire.Error {
 	if !begun(it) {
 		f.Unsent = f.Unsent || it.State == storage.Waiting
@@ -102,8 +102,8 @@ const (
 	phaseToolCall    = "tool_call"
 )
 
-// failureError returns the error that a client gets for a failure. In phase runtime the box
-// ended during the request, so its outcome is not known.
+// failureError returns the error that a client gets for a failure. In phase runtime the
+// outcome of the request is not known.
 func failureError(box storage.BoxID, f storage.Failure) *wire.Error {
 	data := map[string]any{"phase": f.Phase, "box": box}
 	switch {

@@ -9,8 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Halt describes what an operator stops. The sessions stay; the next message of a
-// session starts another process.
+// Halt describes what an operator stops. The sessions stay.
 type Halt struct {
 	Session storage.ID    // "": all processes of the box
 	By      string        // who stops it, in words for clients
@@ -53,8 +52,8 @@ func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h Halt) (up bool, 
 	return false, storage.Errorf(storage.Unavailable, "the box has no connection at the moment, so it could not be told to stop; try again")
 }
 
-// haltStart is Halt for a box that is starting. If it gives the start up, the runner finds
-// that its generation is over when it says hello.
+// haltStart is Halt for a box that is starting. A runner whose start was given up learns at
+// its hello that its generation is over.
 func (k *Backend) haltStart(ctx context.Context, b storage.Box, h Halt) error {
 	why := advised(storage.Failure{Phase: phaseUnavailable, At: time.Now()}, "the server was stopped by "+h.By+" while it started", "the request was not executed")
 	if h.Session == "" {

@@ -31,7 +31,7 @@ const partLife = 15 * time.Minute
 // which is the route response of API Gateway, or nil for none.
 //
 // Errors: Invalid for a frame that no honest runner sends. Unavailable if the frame was
-// handled only in part or not at all; the runner then sends it again.
+// handled only in part or not at all; the runner sends the frame again.
 func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
 	a := &account{config: &h.Config, begun: time.Now(), conn: conn, size: len(data)}
 	f, err := fromRunner(data)
@@ -51,9 +51,8 @@ func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, 
 	return reply, a.end(ctx, f, reply, err)
 }
 
-// maxName is the longest name in bytes that a frame may have for a box, a session, a
-// runner or a task. Real names are shorter. The names get into keys, records and log
-// lines.
+// maxName is the longest name in bytes that a frame may have for a box, a session, a runner
+// or a task. The names get into keys, records and log lines.
 const maxName = 200
 
 func fromRunner(data []byte) (frame.Frame, error) {
@@ -124,7 +123,7 @@ func (r runner) frame(ctx context.Context, f frame.Frame) ([]byte, error) {
 	case frame.Part:
 		reply, err = r.part(ctx, f)
 	default:
-		// A newer runner may send a type that this version does not know. That is no error.
+		// A newer runner may send a type that this version does not know.
 	}
 	if err != nil || reply == nil {
 		return nil, err
@@ -160,9 +159,9 @@ func (r runner) part(ctx context.Context, f frame.Part) (frame.Frame, error) {
 	return frame.PartOK{Frame: f.Frame, N: f.N}, err
 }
 
-// placeOf splits the name of a long frame, "NUMBER.NONCE". place is the number, under which the store
-// has the pieces. nonce has a newline behind it. The store has it in front of each piece, because older
-// pieces of another frame may still be there.
+// placeOf splits the name of a long frame, "NUMBER.NONCE". The store has the pieces under the number,
+// place. It has nonce, with a newline, in front of each piece, because older pieces of another frame
+// may still be there.
 func placeOf(name string) (place, nonce string, ok bool) {
 	place, nonce, ok = strings.Cut(name, ".")
 	n, err := strconv.Atoi(place)
@@ -239,9 +238,9 @@ func (r runner) change(ctx context.Context, rule func(storage.Box) (storage.Box,
 	}
 }
 
-// pull sends a runner the deliveries that wait in the inbox. It claims each item before it
-// sends it, so no other generation can have it. It reads the log after the claim, because
-// a repeated put may have brought back an item whose request ended long ago.
+// pull sends a runner the deliveries that wait in the inbox. It claims each item first, so
+// that no other generation gets the item. It reads the log after the claim, because a
+// repeated put may have brought back the item of a request that ended long ago.
 func (r runner) pull(ctx context.Context, f frame.Pull) (frame.Frame, error) {
 	b, err := r.h.Store.Box(ctx, f.Box)
 	if err != nil {
@@ -344,10 +343,11 @@ func (r runner) mark(ctx context.Context, tickets []string) error {
 	return nil
 }
 
-// open reads a ticket and checks that the frame's sender may use it. The ticket must be of the
-// same box, and its generation must not be above the one that the frame claims. It may be
-// below, because standalone events may come with an older ticket. In that case the claimed generation
-// must not be above the record's: a write with a higher one would fence all later generations.
+// open reads a ticket and checks that the frame's sender may use it. The ticket must be of the same
+// box, and its generation must not be above the one that the frame claims. A lower generation is
+// allowed, because standalone events may come with an older ticket. With a lower one, the claimed
+// generation must not be above the record's: a write with a higher generation would fence all later
+// ones.
 func (r runner) open(ctx context.Context, sealed string) (Ticket, error) {
 	t, err := r.h.Sealer.Open(sealed)
 	if err != nil {
@@ -370,8 +370,8 @@ func (r runner) open(ctx context.Context, sealed string) (Ticket, error) {
 }
 
 // status handles a report about a process. A report with a payload is the handshake of a fresh
-// process, or its lists; a ticket proves it. A report without a payload has no ticket. It goes
-// to the log, if it comes over the connection that the box record has.
+// process, or its lists; a ticket proves it. A report without a payload has no ticket, and
+// goes to the log if it comes over the connection that the box record has.
 func (r runner) status(ctx context.Context, f frame.Status) error {
 	if len(f.Payload) == 0 {
 		b, err := r.h.Store.Box(ctx, f.Box)

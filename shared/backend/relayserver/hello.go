@@ -12,8 +12,7 @@ import (
 
 // hello answers a hello. A runner with f.Invited gets the environment with which other runners
 // are started, and the secrets in it. If the server is not configured any more, hello answers
-// such a runner with Fenced and leaves the record as it is. It asks for secrets last, because
-// that costs a request to another service.
+// such a runner with Fenced and leaves the record as it is.
 func (r runner) hello(ctx context.Context, f frame.Hello) (frame.Frame, error) {
 	first := false
 	var launch map[string]string
@@ -61,10 +60,10 @@ func (h *Handler) outdated(server, digest string) bool {
 	return h.Definition != nil && digest != "" && h.Definition(server) != digest
 }
 
-// answers posts again the clients' answers to the questions that a runner has open. An answer
-// that was posted while the runner was between two connections was lost. answers skips
-// sessions of other boxes. Each session and each question may cost a read, so it takes at most
-// storage.MaxBatchEvents of both together.
+// answers posts again the clients' answers to the questions that a runner has open. Answers
+// that were posted while the runner was between two connections were lost. answers skips
+// sessions of other boxes. It takes at most storage.MaxBatchEvents sessions and questions
+// together, because each may cost a read.
 func (r runner) answers(ctx context.Context, f frame.Hello) error {
 	room := storage.MaxBatchEvents
 	for id, questions := range f.Questions {

@@ -20,10 +20,9 @@ import (
 )
 
 // Inside has the boxes that run in this program, and end with it. A call hands such a box a
-// message, and the box writes its events into the log by a call. There is no connection,
-// ticket, hello or inbox between them. The record of the box is like that of any other box: it
-// says that the box is awake, and in which generation. If the program dies, the next sweep
-// finds the record and ends the requests that the box had.
+// message, and the box writes its events into the log by a call. The record of the box is like
+// that of any other box. If the program dies, the next sweep finds the record and ends the
+// requests that the box had.
 //
 // An Inside is safe for concurrent use. A program has one for its life.
 type Inside struct {
@@ -35,9 +34,9 @@ type Inside struct {
 	lost  map[string]*life        // by life.name: boxes that ended with requests in flight, until settle has ended these
 }
 
-// NewInside returns an Inside without boxes. work returns the context for something that no
-// caller waits for, such as a write of events; name says what it is. If work is nil, such
-// contexts never end.
+// NewInside returns an Inside without boxes. The function work returns the context for
+// something that no caller waits for; name says for what. If work is nil, the contexts never
+// end.
 func NewInside(work func(name string) context.Context) *Inside {
 	return &Inside{context: work, lives: map[storage.BoxID]*life{}, lost: map[string]*life{}}
 }
@@ -65,8 +64,8 @@ type startFailed struct{ why storage.Failure }
 func (f *startFailed) Error() string { return f.why.Detail }
 
 // insideBox returns the record of a box that runs in this program, and first wakes the box if
-// it is asleep and its server is to run here. ok is false for any other box. b is the record
-// that the caller read last.
+// it is asleep and its server is to run here. ok is false for any other box. The argument b
+// is the record that the caller read last.
 //
 // Errors: *startFailed, after which the box is asleep; Unavailable; the error of ctx.
 func (x *boxes) insideBox(ctx context.Context, b storage.Box, tenant, server string) (now storage.Box, ok bool, err error) {
@@ -95,8 +94,8 @@ func (x *boxes) insideBox(ctx context.Context, b storage.Box, tenant, server str
 	}
 }
 
-// now returns the present record of the box of b, if it runs in this program. Otherwise it
-// returns b.
+// now returns the present record of the box of b if the box runs in this program, and b if
+// not.
 func (x *boxes) now(b storage.Box) storage.Box {
 	if x.Inside != nil {
 		if l := x.Inside.find(b.ID); l != nil && isOver(l.saved) && l.failed == nil {
@@ -106,8 +105,8 @@ func (x *boxes) now(b storage.Box) storage.Box {
 	return b
 }
 
-// life returns the life of a box, nil if there is none. If there is none and wakes is set, it makes
-// one. first is then true, and the caller must call begin for it.
+// life returns the life of a box, nil if there is none. If wakes is set, it makes one that is
+// missing. If first is true, life has made one, and the caller must call begin.
 func (in *Inside) life(b storage.Box, wakes bool) (l *life, first bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -181,8 +180,8 @@ func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, serve
 	}
 }
 
-// deliverInside hands a request to its box, if that runs in this program or starts in it now. gen is
-// the generation that has the request. ok is false for any other box.
+// deliverInside hands a request to its box, if the box runs in this program or starts in it now. gen
+// is the generation that has the request. ok is false for any other box.
 func (x *boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage.Box) (gen storage.Generation, ok bool, err error) {
 	for {
 		now, ok, err := x.insideBox(ctx, b, d.Client.Tenant, d.Server)
@@ -319,8 +318,8 @@ func (in *Inside) settle(ctx context.Context, x *boxes, t fleet.Status) error {
 	return errors.Join(errs...)
 }
 
-// keepsTrace reports whether a request is in flight in a box. If so, keepsTrace writes the
-// request's item, unless the store has it.
+// keepsTrace reports whether a request is in flight in a box. It writes the item of such a
+// request, unless the store has the item.
 func (in *Inside) keepsTrace(ctx context.Context, id storage.BoxID, gen storage.Generation, stream storage.StreamID) (bool, error) {
 	l := in.find(id)
 	if l == nil || l.gen != gen {
@@ -351,7 +350,7 @@ func isOver(c <-chan struct{}) bool {
 	}
 }
 
-// address reads a ticket that this program has made. ok is false if it cannot be read.
+// address reads a ticket that this program has made.
 func (l *life) address(ticket string) (a storage.Address, ok bool) {
 	if sealed, ok := strings.CutPrefix(ticket, sealedTicket); ok {
 		t, err := l.in.host.Load().Sealer.Open(sealed)
@@ -360,8 +359,8 @@ func (l *life) address(ticket string) (a storage.Address, ok bool) {
 	return a, json.Unmarshal([]byte(ticket), &a) == nil
 }
 
-// A delivery that came as a frame has a sealed ticket, with sealedTicket in front of it. Other
-// tickets of boxes in this program are the JSON of an address.
+// sealedTicket begins the ticket of a delivery that came as a frame. Other tickets of boxes in
+// this program are the JSON of an address.
 const sealedTicket = "sealed "
 
 // ticketOf returns a ticket of a box in this program. No other program sees it.

@@ -73,7 +73,8 @@ type request struct {
 	ended   bool // the box has sent the last event, or has suspended the request
 }
 
-// claimed is a delivery that was taken from the inbox. round is how often it was suspended before.
+// claimed is a delivery that was taken from the inbox. round is how often the delivery was
+// suspended before.
 type claimed struct {
 	round int
 	at    time.Time
@@ -120,7 +121,7 @@ func (l *life) began(err error) {
 	close(l.saved)
 }
 
-// awaits waits until the box takes messages. left is true if the life has ended instead.
+// awaits waits until the box takes messages. left is true if the life has ended.
 func (l *life) awaits(ctx context.Context) (left bool, err error) {
 	select {
 	case <-l.saved:
@@ -194,7 +195,7 @@ func (l *life) opens() {
 	}
 }
 
-// deliver gives the box a delivery. It returns false if the box takes none any more.
+// deliver gives the box a delivery. It returns false if the box takes no more deliveries.
 func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
 	l.mu.Lock()
 	if l.leaving || l.refuses() || isOver(l.over) {
@@ -256,8 +257,8 @@ func (l *life) take(f frame.Deliver) error {
 	return nil
 }
 
-// pullSoon starts a goroutine that delivers what waits in the inbox. If such a goroutine runs,
-// pullSoon makes it read the inbox once more.
+// pullSoon starts a goroutine that delivers what waits in the inbox. A goroutine that runs
+// already reads the inbox once more.
 func (l *life) pullSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -387,8 +388,8 @@ func (l *life) outbox(id storage.ID) *outbox {
 }
 
 // Event implements frame.Link. If e ends the only request in flight of its session, e is in the
-// log when Event returns. If several are in flight, each end is written by a goroutine of its
-// own, so that several writes share an fsync of the store. Other events wait in the outbox
+// log when Event returns. If several requests are in flight, a goroutine of its own writes each
+// end, so that several writes share an fsync of the store. Other events wait in the outbox
 // while earlier ones are being written.
 func (l *life) Event(e frame.Event) {
 	l.mu.Lock()
@@ -554,11 +555,11 @@ func (l *life) parts(o *outbox) (parts []insidePart, size int) {
 	return parts, size
 }
 
-// ackSize has the size of an ack. The bill counts one for each batch, as with a relay.
+// ackSize has the size of an ack. The bill counts one ack for each batch, as with a relay.
 var ackSize [80]byte
 
-// write writes one batch of a session, as Handler.events does. If done is false, it must be
-// called again.
+// write writes one batch of a session, as Handler.events does. If done is false, the caller
+// must call write again.
 func (l *life) write(id storage.ID, of string, parts []insidePart, size int, ack *frame.Ack) (done bool) {
 	h := l.in.host.Load()
 	a := &account{config: &h.Config, begun: time.Now(), conn: l.record.Conn, size: size, proven: true, session: id, inside: true}
@@ -671,7 +672,7 @@ func (l *life) report(s frame.StatusReport) {
 }
 
 // kept reports whether a report has only a handshake that the store has got within the last
-// day. On one machine this read costs less than the write that it saves.
+// day.
 func (r runner) kept(ctx context.Context, a storage.Address, f frame.Status) bool {
 	if f.Lists != "" || f.Era != "" {
 		return false
@@ -784,12 +785,12 @@ func (l *life) Run(ctx context.Context) error {
 	}
 }
 
-// claimedFor is how long a life remembers what it has claimed from the inbox. It is longer than
-// validity, so a delivery that comes twice is recognized.
+// claimedFor is how long a life remembers what it has claimed from the inbox. It must be longer
+// than validity.
 const claimedFor = 15 * time.Minute
 
-// mayLeave puts the box to sleep if it has nothing to do. It returns 0 if the box is asleep,
-// and otherwise the time after which to call it again.
+// mayLeave puts the box to sleep if it has nothing to do. It returns the time after which to
+// call mayLeave again, or 0 if the box is asleep.
 func (l *life) mayLeave() (again time.Duration) {
 	l.mu.Lock()
 	before := l.delivered

@@ -10,17 +10,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// A deliver frame is late if its runner or the network stood still. The instance that sent the
-// frame may have told the client meanwhile that the box does not answer. So the runner asks
-// before it executes the message. The answer is yes if the request has an item in state Taken
-// of this generation. ask writes the item if there is none. An instance that ends
-// a request takes the item first, for generation 0. A deliver frame that is not late is
-// executed at once.
+// A deliver frame is late if its runner or the network stood still. The runner asks before it
+// executes the message of a late frame, because the instance that sent the frame may have told
+// the client that the box does not answer. The answer is yes if the request has an item in
+// state Taken of this generation. ask writes the item if there is none. An instance that ends
+// a request takes the item first, for generation 0.
 
 // returned handles a message that its runner gives back without having executed it: it puts the
 // message into the inbox. If the request has an item by now, that item stays. returned reads the log
-// after the write. If the request has ended in the meantime, returned deletes the item, because no
-// instance waits for it.
+// after the write, and deletes the item of a request that has ended.
 func (r runner) returned(ctx context.Context, f frame.Return) error {
 	t, err := r.open(ctx, f.Ticket)
 	if err != nil {
@@ -48,8 +46,8 @@ func (r runner) returned(ctx context.Context, f frame.Return) error {
 }
 
 // ask decides whether a runner may execute a late deliver frame. It writes the request's item first,
-// and reads the record and the log after that. If an instance ends the request at the same time, it
-// takes that item, or ask sees the end in the log. A runner may ask again.
+// and reads the record and the log after that. An instance that ends the request at the same time
+// has taken the item, or ask sees the end in the log. A runner may ask again.
 func (r runner) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	t, err := r.open(ctx, f.Ticket)
 	if err != nil {

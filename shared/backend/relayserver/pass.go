@@ -16,7 +16,7 @@ import (
 // pass, says which runner a connection belongs to.
 const passLife = 7 * 24 * time.Hour
 
-// Pass returns a pass for the runners of a box. It is valid for 7 days.
+// Pass returns a pass for the runners of a box. The pass is valid for 7 days.
 func (s *Sealer) Pass(box storage.BoxID) string {
 	return s.passes.Seal([]byte(strconv.FormatInt(time.Now().Add(passLife).Unix(), 10) + " " + string(box)))
 }

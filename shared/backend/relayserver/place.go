@@ -53,7 +53,8 @@ const (
 	// written some time after the start of the task.
 	lifetimeSlack = 90 * time.Second
 	// goneAfter is the least time between two checks that find a connection closed before its
-	// box counts as lost. In that time a living runner tries several times to connect again.
+	// box counts as lost. A living runner tries several times to connect again within
+	// goneAfter.
 	goneAfter = 20 * time.Second
 )
 
@@ -77,8 +78,7 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b storage.Box) error {
 // missed finds out whether an awake box is lost, if its place neither lists tasks nor reports
 // their end. The box is lost if the place's Lifetime has passed since the last change of the
 // record. It is also lost if its connection was found closed twice, goneAfter apart, and the
-// runner has not connected again. The sweep calls missed, and so does each instance that waits
-// for a call of the box.
+// runner has not connected again.
 //
 // If lost is true, missed has written the loss into the record. The caller must read the
 // record again and handle the requests of the lost generation.

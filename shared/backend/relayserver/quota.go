@@ -10,7 +10,8 @@ import (
 )
 
 // admit returns Busy if a request needs a box that its tenant may not start now, or if too
-// many requests wait for the box already. It runs before anything of the request is stored.
+// many requests wait for the box already. The caller must not have stored anything of the
+// request.
 func (x *boxes) admit(ctx context.Context, d sessions.Delivery, box storage.Box) error {
 	if box.State == storage.Awake {
 		return nil
@@ -39,13 +40,12 @@ func (x *boxes) admit(ctx context.Context, d sessions.Delivery, box storage.Box)
 	return storage.Errorf(storage.Busy, "%d requests already wait for the box of server %q, which is still starting, and no more may wait: try again in some seconds", waiting, d.Server)
 }
 
-// allow returns Busy if the other boxes of a tenant use up its quota of running boxes. It runs
-// before anything of the request is stored, and not at the moment of the start: an accepted
-// request is executed whatever the quota. So callers at the same moment may start a few boxes
-// too many.
+// allow returns Busy if the other boxes of a tenant use up its quota of running boxes. Its
+// caller has stored nothing of the request: an accepted request is executed whatever the
+// quota. Several callers at a time may start a few boxes too many.
 //
-// Without a quota allow reads nothing. With one it calls Store.Due. If Due names too many
-// boxes, allow reads the record of each, because Due also names sleeping boxes with items.
+// If Store.Due names too many boxes, allow reads the record of each, because Due also names
+// sleeping boxes with items.
 func (x *boxes) allow(ctx context.Context, id storage.BoxID, tenant string) error {
 	if x.BoxesOf == nil {
 		return nil

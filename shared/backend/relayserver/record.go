@@ -9,8 +9,8 @@ import (
 )
 
 // This file has the transitions of a box record. Each function takes the record that was read
-// and returns the record to write. The store writes it only if no other writer came in
-// between. After a conflict the caller reads the record and decides again.
+// and returns the record to write. After a conflict the caller reads the record and decides
+// again.
 //
 //	          wake                hello (token)
 //	asleep ─────────▶ starting ───────────────▶ awake ──┐ hello (link+1),
@@ -30,9 +30,9 @@ func wake(b storage.Box, owner, tokenHash string, now time.Time) storage.Box {
 	return b
 }
 
-// retry takes the lease again after a start that failed or took too long. It takes a new
-// generation, so that a late runner of the old attempt is fenced. The old generation has
-// executed nothing, but it ended without a bye, so it counts as lost.
+// retry takes the lease again after a start that failed or took too long. The new generation
+// fences a late runner of the old attempt. The old generation counts as lost, because it
+// ended without a bye, although it has executed nothing.
 func retry(b storage.Box, owner, tokenHash string, now time.Time) storage.Box {
 	attempt := b.Attempt + 1
 	b = wake(lose(b, b.Failure, now), owner, tokenHash, now)
@@ -71,8 +71,7 @@ func hello(b storage.Box, f frame.Hello, conn string, now time.Time) (storage.Bo
 		}
 	case b.State == storage.Awake && same && f.Gen <= b.Gen && f.Link > b.Link:
 		// This is a reconnect or a renewal. f.Gen is below b.Gen if the runner sent hello
-		// after a bye and the welcome was lost. It is the same runner, and it executes
-		// nothing before a welcome.
+		// after a bye and the welcome was lost. The runner executes nothing before a welcome.
 	case b.State == storage.Awake && same && f.Gen <= b.Gen:
 		return b, known // a ping, or a hello that a later one has overtaken
 	case b.State == storage.Asleep && same && b.Gen == f.Gen && f.Link > b.Link:
@@ -103,7 +102,6 @@ func tokenFits(b storage.Box, token string) bool {
 }
 
 // bye decides about a runner's bye. A bye counts only for the connection whose number (Link) it has.
-// If a hello with a higher Link came first, the bye changes nothing.
 func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, decision) {
 	same := b.Runner != "" && b.Runner == f.Runner && b.Gen == f.Gen
 	switch {

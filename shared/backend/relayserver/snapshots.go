@@ -10,8 +10,8 @@ import (
 )
 
 // snapshot answers a runner's request about the snapshots of its box. The request must have the
-// runner's random id, which the box record has. So a runner that was replaced gets no URL and
-// changes nothing.
+// random id of the runner in the box record. A runner that was replaced therefore gets no URL
+// and changes nothing.
 func (r runner) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, error) {
 	reply := frame.Kept{N: f.N}
 	if r.h.Snapshots == nil || f.Owner == "" || f.Box == "" {
@@ -55,7 +55,7 @@ func (r runner) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, er
 }
 
 // installed writes into the record of a box that a snapshot has the installed packages of its
-// server. Config.Place uses that when it chooses the place for the next start.
+// server. Config.Place uses the mark for the next start.
 func (r runner) installed(ctx context.Context, f frame.Snapshot) error {
 	if r.h.Definition == nil {
 		return nil
@@ -75,9 +75,9 @@ func (r runner) installed(ctx context.Context, f frame.Snapshot) error {
 // be removed. No stream has such an id.
 func leftover(s storage.ID) storage.StreamID { return storage.StreamID("over-" + s) }
 
-// leave removes the snapshot of a session that has ended. It does so at once if the box is
-// asleep and this instance has the right to. Otherwise it writes a leftover item, and the sweep
-// calls settleLeftover: a box that is awake may save once more.
+// leave removes the snapshot of a session that has ended, or writes a leftover item for
+// settleLeftover. It removes no snapshot of a box that is awake, because the box may save once
+// more.
 func (x *boxes) leave(ctx context.Context, s storage.Session, b storage.Box) error {
 	if x.Kept == nil || !x.Kept(s.Server) {
 		return nil

@@ -21,8 +21,8 @@ import (
 // box. The instance that has the last answer, or the sweep, makes that change with one
 // conditional write.
 //
-// A call has a number of rounds: each suspension begins another. A batch that would begin a
-// round again changes nothing. A round is executed once, because its item is claimed once.
+// Each suspension begins another round. A batch that would begin a round again changes
+// nothing. A round is executed once, because its item is claimed once.
 
 // suspension returns the item in state Suspended that an events frame asks for. raw is the
 // request that the server will get again; suspension copies it. It returns Invalid if the frame
@@ -143,7 +143,7 @@ func (x *boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
 		return err
 	}
 	if b.State == storage.Awake {
-		// A nudge may be lost. The sweep, or an instance that waits for the call, sends
+		// If the nudge is lost, the sweep or an instance that waits for the call sends
 		// another.
 		if err := x.post(ctx, b.Conn, frame.Nudge{}); err != nil && !errors.Is(err, storage.Closed) {
 			x.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "box", id, "error", err)
@@ -154,8 +154,7 @@ func (x *boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
 
 // settleSuspended is what the sweep does for a suspended call. It ends the call if its stream
 // has an end, its time is over, its session has ended, or the box was lost before the
-// questions were stored. It resumes the call if all questions are answered: the instance that
-// should have done so died.
+// questions were stored. It resumes the call if all questions are answered.
 func (x *boxes) settleSuspended(ctx context.Context, b storage.Box, it storage.Item) (resumed bool, err error) {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil {
@@ -168,7 +167,7 @@ func (x *boxes) settleSuspended(ctx context.Context, b storage.Box, it storage.I
 		return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 	}
 	if now := time.Now(); it.Created.After(now.Add(maxSkew)) {
-		// An instance with a wrong clock wrote the item. Count its time from now.
+		// An instance with a wrong clock wrote the item.
 		return false, x.anew(ctx, it, now)
 	}
 	s, _, err := x.Store.Load(ctx, it.Address.Session, "")

@@ -21,14 +21,12 @@ type Sweeper struct{ *boxes }
 func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
 
 // orphanAge is how old the last change of a box's record must be before Sweep stops a task that
-// the record does not name. A runner that said bye, was fenced or lost its connection ends by
-// itself much sooner.
+// the record does not name. A runner that said bye or was fenced ends by itself much sooner.
 const orphanAge = 10 * time.Minute
 
-// Sweep compares the record of every box that is up or has items with the fleet's list
-// of tasks. A box whose task is gone is lost. A task that no record names is stopped. The
-// schedule calls Sweep, and a machine calls it when it starts. After an error Sweep goes on
-// with the other boxes. It returns all errors joined.
+// Sweep compares the record of every box that is up or has items with the fleet's list of
+// tasks. A box whose task is gone is lost. A task that no record names is stopped. After an
+// error Sweep goes on with the other boxes. It returns all errors joined.
 func (w *Sweeper) Sweep(ctx context.Context) error {
 	due, err := w.Store.Due(ctx)
 	if err != nil {
@@ -105,7 +103,8 @@ func runs(b storage.Box, t fleet.Status) bool {
 }
 
 // stopOrphans stops tasks that no box record names: late starts that were given up before, and
-// runners that did not end. boxes has records that were read before the list of tasks.
+// runners that did not end. The argument boxes has records that were read before the list of
+// tasks.
 func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[storage.BoxID]storage.Box, tasks []fleet.Status) error {
 	var errs []error
 	for _, t := range tasks {
@@ -141,9 +140,9 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	return errors.Join(settled, err, w.doDue(ctx, b.ID))
 }
 
-// stopFailure is the failure that clients get when a task has ended. starting says that the
-// task ended before its first hello; otherwise it ended while it had requests. t is the zero
-// Status if the fleet has no record of the task any more.
+// stopFailure is the failure that clients get when a task has ended. The argument starting
+// says that the task ended before its first hello. t is the zero Status if the fleet has no
+// record of the task any more.
 func stopFailure(t fleet.Status, starting bool) storage.Failure {
 	f := storage.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
 	switch {
@@ -249,8 +248,7 @@ func (x *boxes) doDue(ctx context.Context, id storage.BoxID) error {
 	return errors.Join(errs...)
 }
 
-// sweepEnded deletes the item of a request whose end is in the log. The instance that should
-// have deleted the item died.
+// sweepEnded deletes the item of a request whose end is in the log.
 func (x *boxes) sweepEnded(ctx context.Context, it storage.Item) error {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil || !tail.Final {
@@ -259,10 +257,10 @@ func (x *boxes) sweepEnded(ctx context.Context, it storage.Item) error {
 	return x.endedItem(ctx, it)
 }
 
-// endedItem deletes the item of a request whose end is in the log, unless the end is pushed to
-// a connection. In that case the runner sends the batch until it has an ack, and the instance
-// that sends the ack deletes the item. If the generation is lost before that, the item says that
-// it is not known whether the client has the end.
+// endedItem deletes the item of a request whose end is in the log, unless the end is pushed to a
+// connection. The item of a pushed end stays until an instance has acked the runner's batch. If
+// the generation is lost first, the item says that it is not known whether the client has the
+// end.
 func (x *boxes) endedItem(ctx context.Context, it storage.Item) error {
 	if it.Address.Pushed() {
 		return nil

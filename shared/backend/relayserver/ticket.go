@@ -40,7 +40,7 @@ func NewSealer(secret []byte, others ...[]byte) (*Sealer, error) {
 	return &Sealer{sealer, passes}, nil
 }
 
-// Seal returns a ticket for an address and a generation. It is valid for 7 days.
+// Seal returns a ticket for an address and a generation. The ticket is valid for 7 days.
 func (s *Sealer) Seal(a storage.Address, gen storage.Generation) string {
 	plain, err := json.Marshal(Ticket{Address: a, Gen: gen, Expires: time.Now().Add(ticketLife).Unix()})
 	if err != nil { // an Address holds only strings and valid raw ids, so this cannot fail
