@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// maxMembers limits how many sessions share a process. Without a limit, sessions whose clients have
-// gone without ending them would share it for ever.
+// maxMembers limits how many sessions share a process, because some clients never end their
+// sessions.
 const maxMembers = 1024
 
 // audience is the sessions that share a process. [Box].mu guards it.
@@ -65,9 +65,8 @@ func (a *audience) subscriptions() []string {
 	return all
 }
 
-// everything is the capabilities of a client that supports all features. The box declares them to a
-// process of several sessions. If the process then asks a client for what that client does not
-// support, the box answers with an error.
+// everything is the capabilities that the box declares to a process of several sessions: those of
+// a client that supports all features.
 const everything = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
 // initParams returns the params of initialize for the process. For a process of several sessions
@@ -94,11 +93,11 @@ func (a *audience) event(st *stream, raw []byte, final bool) {
 	}
 }
 
-// direct returns the session whose client gets m, a request of the process. owner is the newest
-// call in flight, and m goes to its session. If owner is nil, m goes to the newest session whose
-// client can answer. direct refuses m if no such client can answer. It also refuses m if mixed is
-// true, which means that calls of several principals are in flight: one user's client must not get
-// the question of another user.
+// direct returns the session whose client gets m, a request of the process: the session of owner,
+// the newest call in flight. If owner is nil, direct chooses the newest session whose client can
+// answer. It refuses m if no such client can answer, or if mixed is true. The argument mixed is
+// true if calls of several principals are in flight: one user's client must not get the question
+// of another user.
 func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
 	switch {
 	case mixed:
@@ -126,7 +125,8 @@ func (a *audience) tellAll(raw []byte) {
 }
 
 // common adapts m, a session's request to change a setting such as the log level, because the
-// setting holds for all sessions of the process. pass is false if the process must not get m.
+// setting holds for all sessions of the process. common returns false if the process must not get
+// m.
 func (a *audience) common(s *session, m *wire.Message) (pass bool) {
 	switch m.Method {
 	case wire.MethodSetLevel:

@@ -18,8 +18,8 @@ import (
 )
 
 // Box hosts one server for one tenant, with a process for each session or for several, as
-// [Server].Scope says. It is safe for concurrent use. Its methods wait neither for processes nor
-// for the [Sink], apart from Close.
+// [Server].Scope says. It is safe for concurrent use. No method but Close waits for processes or
+// for the [Sink].
 type Box struct {
 	server  Server
 	sink    Sink
@@ -35,8 +35,7 @@ type Box struct {
 	leaves  func()             // undoes [guard.Memory.Join]
 
 	// mu guards everything below, and all sessions, groups and processes. A goroutine that holds
-	// mu only changes tables and copies messages. It must not make a system call that may block,
-	// call the sink or parse a message.
+	// mu must not make a system call that may block, call the sink or parse a message.
 	mu     sync.Mutex
 	era    wire.Era  // which protocol versions the server speaks, "" if that is not known
 	used   time.Time // when a client or one of its calls was last active
@@ -50,8 +49,7 @@ type Box struct {
 	closed   bool
 }
 
-// New makes a box without a process. The first message that needs a process starts one. log may be
-// nil.
+// New makes a box without a process. log may be nil.
 func New(s Server, k Sink, log *slog.Logger) *Box {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -69,13 +67,12 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	return b
 }
 
-// Deliver executes the messages in d.Raw and returns at once. Failures also reach the client as
-// events. Each request ends in an event of the stream d.ID, and the last of these events has Final
-// set. If an earlier delivery of the session has the same ID, and its requests are still in flight,
-// the box drops d.
+// Deliver executes the messages in d.Raw and returns at once. Each request, failed or not, ends in
+// an event of the stream d.ID, and the last of these events has Final set. The box drops d if
+// requests of an earlier delivery with the same ID are still in flight in the session.
 //
-// Deliver passes a response to the process that has asked the question. If that process sleeps
-// with its memory, the response wakes it. A response to a question that is not open is dropped.
+// Deliver passes a response to the process that has asked the question, and wakes that process if
+// it sleeps with its memory. Deliver drops a response to a question that is not open.
 func (b *Box) Deliver(d Delivery) {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	b.mu.Lock()
@@ -112,8 +109,8 @@ func (b *Box) Deliver(d Delivery) {
 	b.execute(g, st, msgs, d.Again)
 }
 
-// execute gives the messages to the current process of g. It starts a process if there is none and
-// one of the messages needs it.
+// execute gives the messages to the current process of g. If g has none and one of the messages
+// needs a process, execute starts one.
 func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 	msgs = slices.DeleteFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Response && answered(g.live, st.session, m) })
 	p := g.current
@@ -179,7 +176,7 @@ func requestsOf(msgs []wire.Message) []wire.Message {
 	return found
 }
 
-// invalid returns the error response to a delivery that cannot be parsed. It has the id of the
+// invalid returns the error response to a delivery that cannot be parsed, with the id of the
 // request if that could be read.
 func invalid(msgs []wire.Message, err error) []byte {
 	var id json.RawMessage
@@ -193,9 +190,9 @@ func invalid(msgs []wire.Message, err error) []byte {
 	return wire.ErrorResponse(id, e)
 }
 
-// Answer passes raw, a client's response, to the process that asked. question is the id under which
-// the box sent the request of the process to the client. The box drops an answer to a question that
-// is not open.
+// Answer passes raw, a client's response, to the process that asked. The argument question is the
+// id under which the box sent the request of the process to the client. The box drops an answer to
+// a question that is not open.
 func (b *Box) Answer(session storage.ID, question string, raw []byte) {
 	m, err := wire.Parse(raw)
 	b.mu.Lock()
@@ -332,8 +329,8 @@ func (b *Box) shut(within time.Duration) <-chan struct{} {
 
 // # For sessions and processes; the caller holds mu
 
-// session finds or makes a session and adds it to its group. fresh is true if it was not a member of
-// the group before.
+// session finds or makes a session and adds it to its group. fresh is true if the session was not
+// a member of the group before.
 func (b *Box) session(id, principal string) (s *session, g *group, fresh bool) {
 	if s = b.sessions[id]; s == nil {
 		s = &session{box: b, id: id, principal: principal}

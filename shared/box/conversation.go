@@ -18,7 +18,7 @@ import (
 )
 
 // Limits of what one process may have open, so that neither clients nor the server can fill the
-// memory of the box. Normally there is a handful of each.
+// memory of the box.
 const (
 	maxRequests  = 1024 // requests of the client in flight
 	maxQuestions = 1024 // questions of the server without an answer
@@ -27,11 +27,11 @@ const (
 
 // processSide receives what a conversation sends to the process.
 type processSide interface {
-	// send writes a line to the process. number is the number of the request in it, 0
-	// for other messages. It returns false if too many bytes already wait for the
-	// process to read.
+	// send writes a line to the process. The argument number is that of the request in the line, 0
+	// for other messages. send returns false if too many bytes already wait for the process to
+	// read.
 	send(number int64, line []byte) bool
-	// withdraw makes the process stop working on a request. It sends line, a
+	// withdraw makes the process stop working on a request. withdraw sends line, a
 	// notifications/cancelled, unless the request is cancelled in another way, as a task is.
 	withdraw(r *request, line []byte)
 }
@@ -42,9 +42,9 @@ type clientSide interface {
 	// marks the last event of the stream.
 	event(to *stream, raw []byte, final bool)
 	// direct returns the session whose client gets a request of the process, or the error with
-	// which the request is refused. It is called only if several sessions share the process. owner
-	// is the call to which the request may belong, nil for none. mixed says that calls of several
-	// principals are in flight.
+	// which the request is refused. It is called only if several sessions share the process. The
+	// argument owner is the call to which the request may belong, nil for none; mixed is true if
+	// calls of several principals are in flight.
 	direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
 }
 
@@ -65,14 +65,12 @@ type clockSide interface {
 // and the stream of each request. It does no I/O, reads no clock, starts no goroutine and takes no
 // lock. Its caller must hold [Box].mu.
 //
-// The process never sees the ids of clients. Every request gets a number, which is its
-// id and its progress token in the process. So the box cannot confuse equal ids of two
-// clients, or of a cancelled request and a new one. The numbers are random, so a client
-// cannot name the request of another one.
+// The process never sees the ids of clients. Every request gets a number, which is its id and its
+// progress token in the process, because two clients may use equal ids. The numbers are random, so
+// a client cannot name the request of another one.
 //
 // The conversation does not change a byte slice after it has passed it on. It composes every
-// message anew from the parts that [wire.Parse] has found. So top-level members that are not part
-// of JSON-RPC never reach the other side.
+// message anew from the parts that [wire.Parse] has found, without other top-level members.
 type conversation struct {
 	pipe    processSide
 	clients clientSide
@@ -102,8 +100,8 @@ func newConversation(draw func() int64, shared bool, to clientSide) *conversatio
 
 // numbers returns a function that draws random request numbers, from 1. If several sessions share
 // a process, a number has 53 bits, so that one client cannot guess the number of another one's
-// request; JavaScript cannot represent larger integers. Otherwise it has 31 bits, because some
-// servers keep an id in 32 bits.
+// request; JavaScript cannot represent larger integers. For a process of one session, a number has
+// 31 bits, because some servers keep an id in 32 bits.
 func numbers(scope Scope) func() int64 {
 	bits := 31
 	if scope.wide() {
@@ -131,8 +129,7 @@ func (c *conversation) knows(n int64) bool {
 	return c.requests[n] != nil || c.renamed[n] != nil || c.kept[n]
 }
 
-// own draws a number for a request of the box itself. The number is never used again. There are
-// few such requests.
+// own draws a number for a request of the box itself. The number is never used again.
 func (c *conversation) own() int64 {
 	n := c.number()
 	c.kept[n] = true
@@ -140,13 +137,13 @@ func (c *conversation) own() int64 {
 }
 
 // idle reports whether no request of a client is in flight. A request stays in flight while its
-// client is asked a question. A question that belongs to no request does not count: if its client
-// has gone, nobody answers it, and the box could never sleep.
+// client is asked a question. A question that belongs to no request does not count, because a
+// client that has gone never answers.
 func (c *conversation) idle() bool { return len(c.requests) == 0 }
 
 // # From the client
 
-// add registers a request of a client. It returns an error if the request is refused.
+// add registers a request of a client, or returns the error with which the request is refused.
 func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 	key := clientID{st.session, idKey(m.ID)}
 	token := wire.Lookup(m.Params, "_meta", wire.MetaProgressToken)
@@ -166,7 +163,7 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 	return r, nil
 }
 
-// pass sends a registered request to the process, or holds it until the process is ready. It
+// pass sends a registered request to the process, or holds it until the process is ready. pass
 // returns false if the queue of the process is full.
 func (c *conversation) pass(r *request, m wire.Message) bool {
 	m.ID = strconv.AppendInt(nil, r.number, 10)
@@ -185,7 +182,7 @@ func (c *conversation) known(r *request) {
 }
 
 // cancel ends the request that a client's notifications/cancelled names, and cancels it in the
-// process. It returns nil if the session has no such request in this conversation.
+// process. cancel returns nil if the session has no such request in this conversation.
 func (c *conversation) cancel(s *session, m wire.Message) *request {
 	m = c.notice(m)
 	r := c.byID[clientID{s, idKey(wire.Lookup(m.Params, "requestId"))}]
@@ -217,9 +214,9 @@ func (c *conversation) renumber(r *request) int64 {
 	return r.sent
 }
 
-// answer passes m, a client's response, to the process that asked the question. visible is the id
-// of the question as the client knows it. answer returns false if the session was not asked this
-// question, or m is no response.
+// answer passes m, a client's response, to the process that asked the question. The argument
+// visible is the id of the question as the client knows it. answer returns false if the session
+// was not asked this question, or m is no response.
 func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 	q := c.questions[visible]
 	if q == nil || m.Kind != wire.Response || q.session != nil && q.session != s {
@@ -258,8 +255,8 @@ func (c *conversation) notice(m wire.Message) wire.Message {
 
 // # From the process
 
-// response passes a response of the process to the waiting client. It returns false if
-// the request was cancelled or never existed.
+// response passes a response of the process to the waiting client. response returns false if the
+// request was cancelled or never existed.
 func (c *conversation) response(m wire.Message) bool {
 	r := c.request(m.ID)
 	if r == nil {
@@ -336,9 +333,10 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 	return nil
 }
 
-// notification passes a notification of the process to the stream that it belongs to. It returns
-// false if the request or question that it names has ended, or if it may belong to any principal.
-// subscribed means that the process sent it because of a subscription, so it belongs to no call.
+// notification passes a notification of the process to the stream that it belongs to. notification
+// returns false if the request or question that m names has ended, or if m may belong to any
+// principal. The argument subscribed is true if the process sent m because of a subscription, so
+// that m belongs to no call.
 func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 	switch m.Method {
 	case wire.NotifyProgress:

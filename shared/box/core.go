@@ -81,13 +81,12 @@ func (b *Box) interrupted(why string) *fault {
 	return f
 }
 
-// saveTime limits how long the box takes to save a workspace. The next process of the session
-// waits for the save, and so does the box before it sleeps.
+// saveTime limits how long the box takes to save a workspace, because the next process of the
+// session waits for the save.
 const saveTime = 2 * time.Minute
 
 // backOff delays starts after failures: not after the first one, then by 2 and by 4 seconds, and
-// from then on by 8. Otherwise every retry of a client would start a process of a server that
-// cannot start.
+// from then on by 8.
 type backOff struct {
 	failed int
 	next   time.Time

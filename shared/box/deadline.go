@@ -24,7 +24,7 @@ func (d *deadlines) limit(r *request) {
 	}
 }
 
-// count starts or restarts the timer of a request. The timer runs for the time left.
+// count starts or restarts the timer of a request, for the time left.
 func (d *deadlines) count(r *request, left time.Duration) {
 	r.due = time.Now().Add(left)
 	r.timer = d.box.server.Guard.After(left, func() {
@@ -47,8 +47,9 @@ func (d *deadlines) count(r *request, left time.Duration) {
 // print a response to stdout, perhaps shortened, before they send it.
 const repair = time.Second
 
-// soon calls giveUp at once if wait is false. Otherwise it waits for [repair], and then calls
-// giveUp only if open returns true. open reports whether the request is still open.
+// soon calls giveUp at once if wait is false. If wait is true, soon waits for [repair], and then
+// calls giveUp only if open returns true. The function open reports whether the request is still
+// open.
 func (d *deadlines) soon(wait bool, open func() bool, giveUp func()) {
 	if !wait {
 		giveUp()
@@ -164,8 +165,7 @@ func (d *deadlines) stop() {
 }
 
 // drain lets the process end its open calls, and stops it after timeout even if calls are open
-// then. If drain is called several times, the earliest end counts. For example, an operator halts
-// a process, and then the box is shut down.
+// then. If drain is called several times, the earliest end counts.
 func (d *deadlines) drain(why *fault, timeout time.Duration) {
 	until := time.Now().Add(timeout)
 	if d.grace != nil {

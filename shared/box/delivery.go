@@ -8,11 +8,11 @@ import (
 )
 
 // The types of what a box receives and sends. The ID of a Delivery names the request stream that
-// it opens. Init, Level and Subscribed are kept for the process that this delivery or a later one
-// starts. If Init is nil, the box uses the params of a delivered initialize, or else those of a
-// client without capabilities. The box owns the Raw of a Delivery, and the Sink owns the Raw of an
-// Output. A process that was started with other Secrets than those of the last delivery is
-// replaced.
+// the Delivery opens. Init, Level and Subscribed are kept for the process that this delivery or a
+// later one starts. If Init is nil, the box uses the params of a delivered initialize, or else
+// those of a client without capabilities. The box owns the Raw of a Delivery, and the Sink owns
+// the Raw of an Output. A process that was started with other Secrets than those of the last
+// delivery is replaced.
 type (
 	Delivery   = frame.Delivery
 	Output     = frame.Event
@@ -35,8 +35,7 @@ type dropped struct {
 type Sink interface {
 	Output(Output)
 	// Handshake receives the result of initialize from a process that was just started, and the
-	// protocol version that the box asked for. The box goes on using result, so the method must
-	// not change it.
+	// protocol version that the box asked for. The method must not change result.
 	Handshake(sessionID, ticket, requestedVersion string, result json.RawMessage)
 	// Lists receives a fingerprint of the lists of a fresh process, if [Server].Lists is set.
 	Lists(sessionID, ticket string, l Lists)

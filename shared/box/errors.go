@@ -10,8 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Phase is the step of a hosted server's life at which something went wrong. The data of JSON-RPC
-// errors, a [ProcessStatus] and logs have the same phases, and no others than those below.
+// Phase is the step of a hosted server's life at which something went wrong.
 type Phase string
 
 // The phases that a box reports, in the order in which a process goes through them. The program
@@ -41,9 +40,9 @@ type Failure struct {
 	// [Server].ShowOutput is set.
 	Stderr string `json:"stderr,omitempty"`
 	Stdout string `json:"stdout,omitempty"`
-	// OutOfMemory says that the process seems to have run out of memory. Either it printed so, or
-	// it died of a SIGKILL while the kernel was killing processes for lack of memory, and the box
-	// had not sent that signal.
+	// OutOfMemory says that the process seems to have run out of memory. The process printed so,
+	// or it died of a SIGKILL while the kernel was killing processes for lack of memory, and the
+	// box had not sent that signal.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// NoiseLines counts the lines of stdout that were no messages.
 	NoiseLines int64 `json:"noise_lines,omitempty"`
@@ -96,9 +95,9 @@ func (f *fault) response(id json.RawMessage) []byte {
 	return f.coded(wire.CodeInternal, id)
 }
 
-// unanswered returns the error response to a request whose process or session ends. Nobody knows
-// whether the request was executed if it was sent to a process: now, in an earlier try, or before
-// its client answered questions (stream.round).
+// unanswered returns the error response to a request whose process or session ends. The code is
+// [wire.CodeOutcomeUnknown] if the request was sent to a process: now, in an earlier try, or
+// before its client answered questions (stream.round).
 func (f *fault) unanswered(r *request) []byte {
 	own := *f
 	if r.passed != nil || r.stream.round > 0 || r.retries > 0 {

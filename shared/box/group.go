@@ -10,7 +10,7 @@ import (
 
 // group is the sessions that share a process, with that process and earlier ones that are being
 // stopped. [Box].mu guards it. The box forgets the group and its members when their last process
-// has ended. The next delivery of a session makes a new group.
+// has ended.
 type group struct {
 	audience
 	current *process   // the process that gets new messages, nil for none
@@ -27,8 +27,8 @@ func newGroup(c *Box, id string, forget func()) *group {
 
 // # Its sessions
 
-// join makes s the newest member of the group, and its speaker. If there are then too many members,
-// the oldest one without requests in flight departs.
+// join makes s the newest member of the group, and its speaker. If the group then has too many
+// members, the oldest one without requests in flight departs.
 func (g *group) join(s *session) {
 	s.departed, g.speaker = false, s
 	known := slices.Contains(g.members, s)
@@ -40,8 +40,8 @@ func (g *group) join(s *session) {
 	}
 }
 
-// anew records that the process starts for a session whose previous process has ended. The client
-// gets a log message about it, if it has asked for log messages, by a log level or in the request.
+// anew records that the process starts for a session whose previous process has ended. A client
+// that has asked for log messages, by a log level or in the request, gets one that says so.
 func (g *group) anew(st *stream, msgs []wire.Message) {
 	g.untold, g.isAnew = nil, true
 	for _, m := range requestsOf(msgs) {
@@ -91,7 +91,7 @@ func (g *group) depart(s *session, f *fault) {
 }
 
 // tellSettings sends a ready process the settings that changed because a session joined or left.
-// level and subscriptions are the previous settings.
+// The arguments are the previous settings.
 func (g *group) tellSettings(level string, subscriptions []string) {
 	p := g.current
 	if p == nil || !p.greeted {
@@ -118,9 +118,9 @@ func (g *group) tidy() {
 
 // # Its processes
 
-// start makes a process. The process is started when the earlier processes of the group have ended.
-// ending is another process that must have ended too, because the limit of processes is reached. It
-// may be nil.
+// start makes a process. The process is started when the earlier processes of the group have
+// ended. The argument ending, if not nil, is another process that must have ended too, because the
+// limit of processes is reached.
 func (g *group) start(ending *process) *process {
 	h := g.next()
 	g.begin(h, ending)
@@ -134,8 +134,8 @@ func (g *group) next() *handshake {
 	return newHandshake(newProcess(g), isStateless, how)
 }
 
-// begin starts the process of a handshake, once the earlier processes of the group have ended.
-// ending is another process that must have ended too; it may be nil.
+// begin starts the process of a handshake, once the earlier processes of the group have ended. The
+// argument ending, if not nil, is another process that must have ended too.
 func (g *group) begin(h *handshake, ending *process) {
 	r := &processRun{p: h.p, hello: h}
 	if ending != nil {

@@ -167,7 +167,7 @@ func (h *handshake) probed(how probe) {
 // replace starts another process, which gets the other protocol, because h.p refused the protocol
 // of h with the error f. It returns the handshake with the new process, which takes over the
 // conversation. If the other protocol was tried before, or no process may take over, h.p fails and
-// replace returns nil. why is a text for the log of h.p.
+// replace returns nil. The argument why is a text for the log of h.p.
 func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	p := h.p
 	switch {
@@ -189,8 +189,8 @@ func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	return successor
 }
 
-// done ends the handshake. version is the protocol version that the box asked for. The process
-// gets the settings of its sessions, and then the waiting messages.
+// done ends the handshake. The argument version is the protocol version that the box asked for.
+// The process gets the settings of its sessions, and then the waiting messages.
 func (h *handshake) done(version string) {
 	p := h.p
 	h.startup.Stop()
@@ -220,8 +220,7 @@ func (p *process) tellHandshake(version string) {
 	}
 }
 
-// answerInitialize answers the initialize requests of clients. These requests have waited for the
-// process.
+// answerInitialize answers the initialize requests of clients, which have waited for the process.
 func (p *process) answerInitialize() {
 	for _, r := range p.conv.inOrder() {
 		if r.method == wire.MethodInitialize {

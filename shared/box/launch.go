@@ -83,7 +83,7 @@ func (s Server) staged(l provision.Launch) Server {
 type launch struct {
 	proc.Command
 	// keep is the workspace to save after the end of the process, "" for none. staged is a file
-	// that lists what the provisioner has put into it.
+	// that lists what the provisioner has put into the workspace.
 	keep, staged string
 
 	unrun []string // packages whose install scripts were not run
@@ -91,7 +91,6 @@ type launch struct {
 
 // lacks looks for the first argument that seems to be a script. If that file does not exist, lacks
 // returns a text that says so, to explain why a server ended at once. It returns "" otherwise.
-// Only the server knows whether an argument is a file.
 func (l launch) lacks() string {
 	for _, arg := range l.Args[1:] {
 		if !slices.Contains([]string{".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".jar"}, filepath.Ext(arg)) || strings.HasPrefix(arg, "-") {

@@ -20,8 +20,8 @@ type listener struct {
 	note   string // a line for the process's log, which is written when the box is unlocked
 }
 
-// listen reads lines until the process closes its stdout. It waits while too much output waits for
-// the sink.
+// listen reads lines until the process closes its stdout. listen waits while too much output waits
+// for the sink.
 func (l *listener) listen() {
 	p := l.p
 	from := io.MultiReader(bytes.NewReader(p.nap.said), p.child.Stdout())
@@ -96,8 +96,8 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 	}
 }
 
-// locked handles a part of a line with the box locked. kept says that output.keep has stored the
-// part.
+// locked handles a part of a line with the box locked. The argument kept is true if output.keep
+// has stored the part.
 func (l *listener) locked(m wire.Message, raw []byte, err error, kept bool) {
 	p := l.p
 	p.box.mu.Lock()
@@ -197,8 +197,9 @@ func (l *listener) unnamed(m wire.Message, raw []byte) {
 }
 
 // garbled handles a part of a line that is no message. The part may be a broken response, whose
-// request would otherwise wait until its deadline. If the part is JSON, garbled ends that request at
-// once. Otherwise garbled first gives the process the time [repair] to send the right response.
+// request would otherwise wait until its deadline. If the part is JSON, garbled ends that request
+// at once. If it is not JSON, garbled first gives the process the time [repair] to send the right
+// response.
 func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool) {
 	why := err.Error()
 	var wrong *wire.Error
@@ -243,8 +244,8 @@ func answers(raw json.RawMessage) bool {
 }
 
 // unreadable ends the request with this id, because its response cannot be read. If wait is true,
-// it first gives the process the time [repair] to send the right response. It returns false if
-// there is no such request.
+// unreadable first gives the process the time [repair] to send the right response. It returns
+// false if no request has this id.
 func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait bool) bool {
 	p := l.p
 	const text = "answered %s with something that is no JSON-RPC response: %s"

@@ -95,7 +95,7 @@ func (o *output) quote(line []byte) string {
 func (o *output) tails() (stderr, stdout string) { return o.stderr.Last(o.hide), o.stdout.Last(o.hide) }
 
 // besides returns what a process did instead of sending its first response, as a text to append to
-// "it runs". words is the line of output that is quoted, "" for none.
+// "it runs". The argument words is the line of output that is quoted, "" for none.
 func (o *output) besides(words string) string {
 	switch {
 	case words != "":
@@ -111,9 +111,9 @@ func (o *output) besides(words string) string {
 	}
 }
 
-// starved reports whether a process that ended by itself seems to have run out of memory. killed
-// says that the kernel has killed a process, perhaps another one, for lack of memory since this
-// one started. Only output later than since counts.
+// starved reports whether a process that ended by itself seems to have run out of memory. The
+// argument killed is true if the kernel has killed a process, perhaps another one, for lack of
+// memory since this one started. Only output later than since counts.
 func (o *output) starved(e proc.Exit, killed bool, since written) bool {
 	if e.Code != nil && *e.Code == 0 {
 		return false

@@ -68,8 +68,8 @@ func (r *processRun) awaitStart() bool {
 	}
 }
 
-// prepare lets the provisioner prepare the start, and finds the program to execute. It gives up
-// when the process is stopped, or after the startup timeout.
+// prepare lets the provisioner prepare the start, and finds the program to execute. prepare gives
+// up when the process is stopped, or after the startup timeout.
 func (r *processRun) prepare() (launch, error) {
 	p := r.p
 	s := p.box.server
@@ -212,8 +212,9 @@ func (r *processRun) withSecrets(s Server, placed provision.Launch) (Server, err
 	return s, nil
 }
 
-// mark adds the variable [proc.MarkEnv] to the environment of s, with a value that no other process
-// has. The children of the process inherit it. clear kills every process with that value.
+// mark adds the variable [proc.MarkEnv] to the environment of s, with a value that no other
+// process has. The children of the process inherit it. The function clear kills every process with
+// that value.
 func (r *processRun) mark(s *Server) (clear func()) {
 	p := r.p
 	if s.Mark == "" {

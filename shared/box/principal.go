@@ -26,7 +26,7 @@ type processSecrets struct {
 	folder  string // folder of the files with secrets, "" if the server reads none
 }
 
-// secretsFolder is a folder in the workspace. It has one file for each secret.
+// secretsFolder is a folder in the workspace, with one file for each secret.
 const secretsFolder = ".dormouse-principal"
 
 // stale reports whether the process must be replaced because a secret has changed. If the process

@@ -17,9 +17,8 @@ const (
 )
 
 // process is one run of the server: an OS process and the conversation with it. [Box].mu guards
-// its fields, except those with a lock of their own. Its goroutines are those of its [processRun]:
-// one runs the process, and the others move its input and output. All have ended when over is
-// closed.
+// its fields, except those with a lock of their own. Its goroutines are those of its [processRun];
+// all of them have ended when over is closed.
 type process struct {
 	box     *Box
 	group   *group // the sessions that the process serves
@@ -92,8 +91,9 @@ func (p *process) isCurrent() bool { return p.group.current == p }
 
 // # For its deadlines
 
-// excuse completes f, the error of a request without a response. If the process got the request and
-// then wrote lines to stdout that were no messages, f quotes one and says what is wrong.
+// excuse completes f, the error of a request without a response. If the process got the request
+// and then wrote lines to stdout that were no messages, f quotes one of the lines and says what is
+// wrong.
 func (p *process) excuse(r *request, f *fault) {
 	now := p.output.wrote
 	if now.lines == r.before.lines {
@@ -121,8 +121,8 @@ func (p *process) fail(f *fault) {
 	p.endRequests(p.failed)
 }
 
-// stop begins to end the process. The process may still answer requests. Those that it does not
-// answer end with f when it has exited.
+// stop begins to end the process. When the process has exited, the requests that it has not
+// answered end with f.
 func (p *process) stop(f *fault) {
 	if p.failed == nil && f != nil {
 		own := *f // a copy, because fill adds facts about this process
@@ -228,9 +228,9 @@ func (p *process) queueFull() *fault {
 	return p.fill(f)
 }
 
-// send queues a line for the process, or holds it until the process is ready. number is the number
-// of the request in the line, 0 for other messages. send returns false if there is no room for the
-// line.
+// send queues a line for the process, or holds it until the process is ready. The argument number
+// is that of the request in the line, 0 for other messages. send returns false if there is no room
+// for the line.
 func (p *process) send(number int64, line []byte) bool {
 	r := p.conv.requests[number]
 	if !p.greeted || r != nil && r.passed == nil && p.clock.holds() {
@@ -253,8 +253,8 @@ func (p *process) send(number int64, line []byte) bool {
 	return ok
 }
 
-// withdraw makes the process stop working on a request. It sends line, unless the protocol has
-// another way to cancel the request.
+// withdraw makes the process stop working on a request. withdraw sends line, unless the protocol
+// has another way to cancel the request.
 func (p *process) withdraw(r *request, line []byte) {
 	if !p.proto.withdraw(r) {
 		p.send(0, line)
@@ -278,7 +278,8 @@ func (o *ownRequest) fail(f *fault) {
 	}
 }
 
-// ask sends the process a request of the box itself. answer handles the response; it may be nil.
+// ask sends the process a request of the box itself. The function answer, if not nil, handles the
+// response.
 func (p *process) ask(method string, params json.RawMessage, answer func(wire.Message)) {
 	n := p.conv.own()
 	p.own[n] = &ownRequest{method: method, take: answer}
@@ -316,7 +317,7 @@ type heldAnswer struct {
 	m  wire.Message
 }
 
-// add holds a message. It returns false if there is no room for it.
+// add holds a message, or returns false if there is no room.
 func (h *heldLines) add(l heldLine) bool {
 	if h.bytes+len(l.line) > maxQueue {
 		return false

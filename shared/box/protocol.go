@@ -25,8 +25,8 @@ type protocol interface {
 	begin()
 	// initialized returns the result that a session's client gets for its initialize.
 	initialized(s *session) json.RawMessage
-	// params returns the params that every request of the box itself has in this protocol. The
-	// params of the method itself are not among them.
+	// params returns the params that every request of the box itself has in this protocol, without
+	// those of the method itself.
 	params(method string) json.RawMessage
 	// outgoing translates a client's line for the process. It returns nil if the process
 	// must get nothing. r is the request in the line, nil for other messages.

@@ -48,9 +48,9 @@ func (f *refusals) close() {
 	}
 }
 
-// hear returns in said the lines that were reported since the last call, and in fresh those of them
-// that the sink should get. If no line has come and wait is true, hear waits for the next line.
-// over says that no more lines will come.
+// hear returns in said the lines that were reported since the last call, and in fresh those of
+// them that the sink should get. If no line has come and wait is true, hear waits for the next
+// line. over is true if no more lines will come.
 func (f *refusals) hear(wait bool, hide func(string) string) (said, fresh []string, over bool) {
 	conn, err := f.from.SyscallConn()
 	if err != nil {

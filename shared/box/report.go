@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// report passes the state of the process to the sink, and logs it. f is the error that ended it,
-// nil for none.
+// report passes the state of the process to the sink, and logs it. f is the error that ended the
+// process, nil for none.
 func (p *process) report(state ProcessState, f *fault) {
 	st := p.status(state, f)
 	log := p.logOf(st)

@@ -228,8 +228,8 @@ func (r *processRun) speak() {
 	}
 }
 
-// leave terminates a process that has exited or closed its stdin or stdout. Its open requests end
-// later, because it may still answer them.
+// leave terminates a process that has exited or closed its stdin or stdout. The open requests end
+// later, because the process may still answer them.
 func (r *processRun) leave() {
 	p := r.p
 	if !isClosed(p.nap.drowsy) {

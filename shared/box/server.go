@@ -25,7 +25,6 @@ const (
 )
 
 // WorkspaceVariable stands for the path of the process's workspace, in Args and in values of Env.
-// The box replaces it, because the path is not known before the workspace is made.
 const WorkspaceVariable = "${workspaceFolder}"
 
 // Server configures the server of a box. The caller must not change its maps and slices after the
@@ -68,16 +67,15 @@ type Server struct {
 	// begins with the workspace that was saved last for any session of its principal.
 	Kept Scope
 
-	// Scope says which sessions share a process; "" means ScopeSession. The first delivery of one
-	// of these sessions starts the process. If one session ends, the process goes on for the
-	// others. All of them get the messages that the process sends outside of calls. A client may
-	// see what others do in the process, as far as the server shows it.
+	// Scope says which sessions share a process; "" means ScopeSession. If one session ends, the
+	// process goes on for the others. All sessions get the messages that the process sends outside
+	// of calls. A client may see what others do in the process, as far as the server shows it.
 	Scope Scope
 
-	// Sandbox makes the sandbox of one process. name is the name of the process. placed is what
-	// the Provisioner has prepared; without a Provisioner only its Cwd is set. If the error is a
-	// [*sandbox.Error], requests end with the phase session_create. If Sandbox is nil, the server
-	// has the rights of the runner.
+	// Sandbox makes the sandbox of one process. The argument name is that of the process; placed
+	// is what the Provisioner has prepared; without a Provisioner only its Cwd is set. If the
+	// error is a [*sandbox.Error], requests end with the phase session_create. If Sandbox is nil,
+	// the server has the rights of the runner.
 	Sandbox func(name string, placed provision.Launch) (*sandbox.Sandbox, error)
 
 	// Mark, if not "", is a text that no other box on the machine uses, such as the path of a
@@ -98,11 +96,11 @@ type Server struct {
 	// the limit the box stops the process that has been idle longest. If all processes are busy,
 	// the box refuses requests that need a new one.
 	MaxProcesses int
-	// Stderr, if not nil, opens a writer for the stderr of a process. name is the name of the
-	// process. One goroutine at a time writes whole lines, in which secrets are replaced by
-	// [redact.Hidden]. Lines of stdout that were no messages begin with "stdout: ". Lines about
-	// the process itself begin with "---". The box ignores errors of the writer, and closes it. If
-	// Stderr is nil, the box logs the end of the output when the process fails.
+	// Stderr, if not nil, opens a writer for the stderr of the process with this name. One
+	// goroutine at a time writes whole lines, in which secrets are replaced by [redact.Hidden].
+	// Lines of stdout that were no messages begin with "stdout: ". Lines about the process itself
+	// begin with "---". The box ignores errors of the writer, and closes it. If Stderr is nil, the
+	// box logs the end of the output when the process fails.
 	Stderr func(name string) io.WriteCloser
 
 	// Refusals says that the program is a keeper (see package memory) that reports on
@@ -124,8 +122,8 @@ type Server struct {
 	ShowOutput bool
 
 	// Era is the protocol version or versions that the server was found to speak before, "" if
-	// that is not known. With it the box need not try server/discover. If it is wrong, the box
-	// finds that out.
+	// that is not known. If Era is set, the box need not try server/discover. The box finds out if
+	// Era is wrong.
 	Era wire.Era
 
 	// StartupTimeout limits the time from the start of a process, including its preparation, until

@@ -15,8 +15,8 @@ import (
 // reading from the processes of the session.
 const maxUntold = 4 << 20
 
-// session is the state of one client session. [Box].mu guards it. The box forgets it when it has
-// no process and no output waits for the sink.
+// session is the state of one client session. [Box].mu guards it. The box forgets a session that
+// has no process and no output that waits for the sink.
 type session struct {
 	box       *Box
 	id        string

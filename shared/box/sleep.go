@@ -98,7 +98,7 @@ func (n *nap) bury(p *process) {
 }
 
 // dismiss ends a process that the box told to end. If its memory can be saved, dismiss starts the
-// freeze. Otherwise it terminates the process.
+// freeze. If not, dismiss terminates the process.
 func (p *process) dismiss() {
 	switch n := &p.nap; {
 	case p.child == nil || n.asked && !n.over:
@@ -205,9 +205,9 @@ type frozenQuestion struct {
 	OfCall  bool            `json:"of_call,omitempty"`
 }
 
-// frozen returns the state of the conversation with a process that was just frozen. input is what
-// the process had not read of its stdin. Requests that were still in the queue are left out,
-// because the next process gets them anew.
+// frozen returns the state of the conversation with a process that was just frozen. The argument
+// input is what the process had not read of its stdin. Requests that were still in the queue are
+// left out, because the next process gets them anew.
 func (p *process) frozen(input []byte) *frozen {
 	begun, lines := p.queue.Take()
 	f := &frozen{
@@ -266,9 +266,8 @@ func (c *conversation) frozenQuestions() []frozenQuestion {
 }
 
 // passOn makes another process, the heir, take over the conversation of a process that sleeps. It
-// does nothing if no request is open and nothing was sent to the process while it fell asleep. The
-// heir waits until it is needed, unless a message needs it already. Questions outside of calls are
-// restored from the image later.
+// does nothing if no request is open and nothing was sent to the process while it fell asleep.
+// Questions outside of calls are restored from the image later.
 func (r *processRun) passOn() {
 	p := r.p
 	p.box.mu.Lock()
@@ -327,8 +326,8 @@ func (p *process) inherit(sleeper *process) {
 // # To wake
 
 // begin starts the OS process. If the program is a keeper and a fitting image of the memory is
-// found, the keeper thaws it, and begin returns the state of the conversation. Otherwise it
-// returns nil for the state.
+// found, the keeper thaws it, and begin returns the state of the conversation. If there is no
+// fitting image, the state is nil.
 func (r *processRun) begin(l launch) (child, *frozen, error) {
 	p := r.p
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{l.Command.Path}, l.Command.Args...), "\x00")))

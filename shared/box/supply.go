@@ -7,8 +7,8 @@ import (
 
 // supply gives the group the secrets of a new delivery. If the current process must be replaced
 // for them and is idle, supply stops it; the delivery then starts another one. A process with
-// calls goes on with its old secrets. If one of these has expired or was missing, the process
-// takes no more calls and ends after the open ones. [Box].mu is held.
+// calls goes on with its old secrets. If an old secret has expired or was missing, the process
+// takes no more calls and ends after the open ones. The caller must hold [Box].mu.
 func (g *group) supply(secrets map[string]Secret) {
 	b := g.box
 	for _, s := range secrets {

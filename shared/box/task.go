@@ -13,8 +13,7 @@ import (
 // lives in the memory of the process, and a client that polls for it would keep the process awake.
 // Some tools can only be called as a task (execution.taskSupport "required"). For a call of such a
 // tool the box makes a task and asks for its result at once. The process answers tasks/result when
-// the task has ended, and may ask questions meanwhile. To the client it is a call like any other,
-// with its progress, its questions and its deadline. The box turns a cancellation into
+// the task has ended, and may ask questions meanwhile. The box turns a cancellation into
 // tasks/cancel.
 //
 // The box learns which tools need a task from the lists of tools that pass through it. If a call
@@ -28,8 +27,9 @@ type legacyTasks struct {
 	all    bool            // needed is complete
 }
 
-// unconfirmedCall is a call that ended in an error, and the box does not know its tool yet. Before
-// the client gets the error, the box lists the tools to find out whether the tool needs a task.
+// unconfirmedCall is a call that ended in an error and whose tool the box does not know yet.
+// Before the client gets the error, the box lists the tools to find out whether the tool needs a
+// task.
 type unconfirmedCall struct {
 	r     *request
 	end   wire.Message // the error, or the result that says isError
@@ -86,8 +86,8 @@ func (t *legacyTasks) askTools(d unconfirmedCall, cursor json.RawMessage) {
 	t.p.ask(wire.MethodToolsList, params, func(m wire.Message) { t.toolsTold(d, m) })
 }
 
-// toolsTold handles a page of the tools that askTools has asked for. It then calls the tool again
-// as a task, asks for the next page, or sends the client the error.
+// toolsTold handles a page of the tools that askTools has asked for. toolsTold calls the tool
+// again as a task, asks for the next page, or sends the client the error.
 func (t *legacyTasks) toolsTold(d unconfirmedCall, m wire.Message) {
 	t.learn(m.Result)
 	cursor, err := d.pages.Next(m.Result)
@@ -111,8 +111,8 @@ func (t *legacyTasks) learn(list json.RawMessage) {
 	}
 }
 
-// listed returns the response to a request of a client. In a list of tools it hides that some need
-// a task.
+// listed returns the response to a request of a client. In a list of tools, listed hides that some
+// need a task.
 func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
 	if r.method == wire.MethodToolsList && m.Error == nil {
 		t.learn(m.Result)
