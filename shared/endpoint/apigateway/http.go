@@ -22,17 +22,14 @@ import (
 // HTTP returns the Lambda function behind a REST API with response streaming (integration response
 // transfer mode STREAM), which serves h.
 //
-// The path of the request is the part after the stage, or after the base path of a custom
-// domain. The header [transport.HeaderPrefix] has the stage or the base path. The context of
-// the request is the invocation's, and ends early when the client stops reading. The
-// response begins at the first Flush, when h has written more than 32 KiB, or when h returns,
-// whichever comes first. Until then HTTP buffers what h writes. A response without a body
-// says so in Content-Length.
+// The path of the request is the part after the stage, or after the base path of a custom domain.
+// The header [transport.HeaderPrefix] has the stage or the base path. The context of the request
+// is the invocation's, and ends early when the client stops reading. The response begins at the
+// first Flush, when h has written more than 32 KiB, or when h returns, whichever comes first.
 //
-// HTTP answers a panic of h with 500, or aborts a response that has begun. HTTP does not
-// log the panic; [transport.HTTP] does. HTTP answers an event that is not an HTTP request with
-// 400, and logs what sends such events, because h does not see it. The returned error is
-// always nil.
+// HTTP answers a panic of h with 500, or aborts a response that has begun. HTTP does not log the
+// panic; [transport.HTTP] does. HTTP itself logs an event that is not an HTTP request, and
+// answers it with 400. The returned error is always nil.
 func HTTP(h http.Handler, log *slog.Logger) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	return func(ctx context.Context, event events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 		ctx, cancel := context.WithCancel(storage.WithTrace(ctx, event.RequestContext.RequestID))
@@ -48,8 +45,7 @@ func HTTP(h http.Handler, log *slog.Logger) func(context.Context, events.APIGate
 	}
 }
 
-// request makes the HTTP request of an event. It adds the parts that EventToRequest leaves
-// out.
+// request makes the HTTP request of an event.
 func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Request, error) {
 	if event.HTTPMethod == "" {
 		return nil, errors.New("event is not one of a REST API: " + origin(event.RequestContext))
@@ -165,7 +161,7 @@ func (w *response) serve(h http.Handler, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// finish completes the response. A response that has not begun stays in the buffer.
+// finish completes the response.
 func (w *response) finish(fault any) {
 	switch {
 	case w.piped && fault != nil:

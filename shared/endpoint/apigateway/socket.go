@@ -19,8 +19,8 @@ const (
 	routeDisconnect = "$disconnect"
 )
 
-// SocketEvent is the event that invokes the function behind a WebSocket API. It is an
-// event of the API, or the function's own request to push to a session ([PushEvent]).
+// SocketEvent is the event that invokes the function behind a WebSocket API: an event of the API,
+// or the function's own request to push to a session ([PushEvent]).
 type SocketEvent struct {
 	events.APIGatewayWebsocketProxyRequest
 	Push *pushEvent `json:"dormousePush"`
@@ -37,8 +37,8 @@ func PushEvent(id storage.ID) ([]byte, error) {
 	return json.Marshal(map[string]pushEvent{"dormousePush": {id}})
 }
 
-// Socket returns the function behind a WebSocket API, which passes each event to k. It
-// returns an error only if a push fails. Lambda then repeats the invocation.
+// Socket returns the function behind a WebSocket API, which passes each event to k. The function
+// returns an error only if a push fails, so that Lambda repeats the invocation.
 func Socket(k *transport.Socket) func(context.Context, SocketEvent) (events.APIGatewayProxyResponse, error) {
 	return func(ctx context.Context, e SocketEvent) (events.APIGatewayProxyResponse, error) {
 		conn := e.RequestContext.ConnectionID

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// CatalogPath is the path of the AI catalog, which has the card of each server. It and the
-// cards are drafts of July 2026 (SEP-2127, and AI Catalog 1.0).
+// CatalogPath is the path of the AI catalog, which has the card of each server. The catalog and
+// the cards follow drafts of July 2026 (SEP-2127, and AI Catalog 1.0).
 const CatalogPath = "/.well-known/ai-catalog.json"
 
 const (
@@ -57,7 +57,7 @@ func cardOf(path string) (name string, ok bool) {
 }
 
 // Cards returns the catalog of the servers in the slice may. If r asks for the card of one of
-// them, Cards returns that card. It reads records, and wakes no server.
+// them, Cards returns that card. Cards wakes no server.
 func (g Registry) Cards(r *http.Request, base string, may []sessions.Caller) (any, error) {
 	base = strings.TrimSuffix(cmp.Or(g.PublicURL, base), "/")
 	if r.URL.Path == CatalogPath {

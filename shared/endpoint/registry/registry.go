@@ -1,14 +1,13 @@
-// Package registry publishes the servers of an endpoint in the form of the MCP registry's
-// API, version v0.1 (modelcontextprotocol/registry, docs/reference/api/openapi.yaml of
-// 2025-12-01). So clients of that registry and other Dormouses find them:
+// Package registry publishes the servers of an endpoint in the form of the MCP registry's API,
+// version v0.1 (modelcontextprotocol/registry, docs/reference/api/openapi.yaml of 2025-12-01), so
+// that clients of that registry and other Dormouses find them:
 //
 //	GET Prefix + servers                          cursor, limit, search, version, updated_since
 //	GET Prefix + servers/{name}/versions
 //	GET Prefix + servers/{name}/versions/{version}  or latest
 //
 // What the package says of a server comes from the server's last answer to initialize. The package
-// wakes no box. It hides the form of a server.json, and how names are made of the endpoint's address.
-// It does not know how callers are authenticated.
+// wakes no box.
 package registry
 
 import (
@@ -155,7 +154,7 @@ func (g Registry) list(ctx context.Context, base string, may []sessions.Caller, 
 	return page, nil
 }
 
-// describe returns what is known of servers. It reads one record for each, all at once.
+// describe returns what is known of servers. It reads their records concurrently.
 func (g Registry) describe(ctx context.Context, base string, servers []sessions.Caller) ([]response, error) {
 	all, failed := make([]response, len(servers)), make([]error, len(servers))
 	var reads sync.WaitGroup

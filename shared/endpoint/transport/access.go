@@ -36,9 +36,9 @@ func (o *Options) caller(who storage.Identity, server sessions.Server, over stor
 	return c
 }
 
-// permit checks that the caller may call every tool that the messages call. If its token
-// lacks scopes, the error has them in its data, for clients that see no HTTP status. permit
-// is called before anything is written and before a box wakes.
+// permit checks that the caller may call every tool that the messages call. If the caller's token
+// lacks scopes, the data of the error has them, for clients that see no HTTP status. Call permit
+// before anything is written and before a box wakes.
 func (o *Options) permit(c sessions.Caller, address string, msgs []wire.Message) error {
 	if (o.SignIn == nil || !c.Scoped) && c.Server.Tools.IsZero() {
 		return nil
@@ -73,7 +73,7 @@ func (o *Options) permit(c sessions.Caller, address string, msgs []wire.Message)
 }
 
 // notOffered refuses a call of a tool that x-dormouse.tools leaves out. The refusal has the
-// status 200, so that the model gets it. Clients show an HTTP error to their users only.
+// status 200: clients show an HTTP error to their users, and not to the model.
 func notOffered(server, tool string) error {
 	return refusal(http.StatusOK, storage.Invalid, wire.CodeInvalidParams,
 		fmt.Sprintf("server %q offers no tool %q here: x-dormouse.tools in the servers file leaves it out", server, wire.Clip(tool)))
@@ -90,9 +90,8 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 }
 
 // refused returns an answer to each request in msgs, if a limit refuses them, the caller lacks a
-// right, or err is the answer to the only request. It is for HTTP+SSE and WebSocket, where an HTTP
-// status would end the session of some clients. For any other error it returns nil: such an error
-// refuses the messages as a whole.
+// right, or err is the answer to the only request. For any other error, refused returns nil. It is
+// for HTTP+SSE and WebSocket, where an HTTP status would end the session of some clients.
 func (c *called) refused(msgs []wire.Message, batch bool, err error) (answers [][]byte) {
 	var p *problem
 	rpc := answerOf(err)

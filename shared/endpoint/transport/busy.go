@@ -9,10 +9,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// busy returns the answer to a request that a limit or a lack of capacity refuses. It is sent as a
-// response like any other, without the status 429. Python's client ends its whole session at a 429,
-// and no client that we know reads Retry-After. A call of a tool gets a result that is an error,
-// because that is what a model reads.
+// busy returns the answer to a request that a limit or a lack of capacity refuses. The answer is
+// sent without the status 429: Python's client ends its whole session at a 429, and no client that
+// we know reads Retry-After. A call of a tool gets a result that is an error, because models read
+// results.
 func busy(m wire.Message, err error, modern bool) []byte {
 	p := problemOf(err)
 	limit := limitOf(err)
@@ -62,7 +62,7 @@ func limitOf(err error) limit {
 }
 
 // flood reports whether err refuses a caller that sends ten times as many requests as a limit
-// allows. Such a caller gets a status that ends the sessions of some clients, and the endpoint
+// allows. The endpoint answers a flood with 429, which ends the sessions of some clients, or
 // closes its WebSocket.
 func flood(err error) bool {
 	var l *storage.Limited

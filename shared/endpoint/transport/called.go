@@ -121,8 +121,8 @@ func (c *called) answered(answer *wire.Error) {
 	c.outcome, c.why = observe.Failed, answer.Message
 }
 
-// tell adds to an event what is known of the client and the call. err is the error of the
-// request, and from says who sent it.
+// tell adds to an event what is known of the client and the call. The argument err is the error
+// of the request, and the argument from is its sender.
 func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err error) {
 	e.Client, e.Parent, e.Protocol, e.Refusal = c.client, c.parent, wire.Clip(c.version), refusalOf(err)
 	if c.tool != "" || c.said.Stream != "" && c.said.Response != nil {

@@ -12,10 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// admit checks Host and Origin before anything else, and sets the CORS headers of every
-// answer. Without the check, a web page could make its own domain name resolve to its
-// reader's machine, and so reach an endpoint there. That is DNS rebinding (MCP 2025-11-25,
-// basic/transports, "Security Warning").
+// admit checks Host and Origin before anything else, and sets the CORS headers of every answer.
+// The check prevents DNS rebinding (MCP 2025-11-25, basic/transports, "Security Warning"): a web
+// page makes its own domain name resolve to its reader's machine, to reach an endpoint there.
 func (x *exchange) admit() error {
 	h := x.w.Header()
 	h.Add("Vary", "Origin")
@@ -59,9 +58,9 @@ func (x *exchange) preflight() {
 }
 
 // allowedHeaders returns the headers that a page may send: the headers in names, and those that the
-// page asks for. A page asks for headers that repeat arguments of a tool, and only the server knows
-// their names. It also asks for headers that its libraries add to every request. allowedHeaders
-// leaves out headers that only a browser sets.
+// page asks for. Pages ask for headers that repeat arguments of a tool, whose names only the server
+// knows, and for headers that their libraries add. allowedHeaders leaves out headers that only a
+// browser sets.
 func allowedHeaders(h http.Header, names ...string) string {
 	const most, longest = 64, 128
 	for _, name := range strings.Split(strings.Join(h.Values("Access-Control-Request-Headers"), ","), ",") {

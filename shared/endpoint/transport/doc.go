@@ -3,8 +3,8 @@
 // other packages. It has the one table from our errors to HTTP statuses and JSON-RPC
 // codes.
 //
-// A transport speaks to a [sessions.Endpoint]: one server, or several at one address (package
-// aggregate). It does not know which. An HTTP request goes down through these files:
+// A transport speaks to a [sessions.Endpoint], without knowing whether it is one server or
+// several at one address (package aggregate). An HTTP request goes down through these files:
 //
 //	http.go           the handler; options.go has its Options
 //	serve.go          who calls what: the checks that all requests share, and the paths
@@ -48,7 +48,7 @@
 // An event with a message has the name "message", and a priming event has none. Some clients
 // drop a message without a name, and some fail at an event of another name.
 //
-// Clients of 2025-11-25 poll (SEP-1699). Clients of older versions fail at an event that has
-// no message, or at a retry. The endpoint holds their responses until the answer. If one of
-// them is cut off before its first event, it has no id to come back with.
+// Clients of 2025-11-25 poll (SEP-1699). Clients of older versions fail at an event that has no
+// message, or at a retry. The endpoint holds their responses until the answer. A client of an
+// older version that is cut off before its first event has no id to come back with.
 package transport

@@ -19,8 +19,8 @@ const (
 	methodsRead    = "GET, HEAD, OPTIONS"
 )
 
-// table returns the HTTP status and the JSON-RPC code for a [storage.Code]. No other function maps
-// them. It treats an unknown code as Internal.
+// table returns the HTTP status and the JSON-RPC code for a [storage.Code]. An unknown code counts
+// as Internal.
 func table(code storage.Code) (status int, rpc wire.Code) {
 	switch code {
 	case storage.Invalid:
@@ -82,7 +82,7 @@ func notAllowed(allow, message string) *problem {
 	return p
 }
 
-// problemOf returns the answer to an error. All texts in it are meant for clients.
+// problemOf returns the answer to an error. All texts of the answer are meant for clients.
 func problemOf(err error) *problem {
 	var p *problem
 	if errors.As(err, &p) {
@@ -147,9 +147,9 @@ func text(err error, code storage.Code) string {
 	}
 }
 
-// passing reports whether an error may be temporary. A poll that meets such an error is told to come
-// back later. It does not get the status that table returns, at which some clients would give up the
-// whole connection (P3 in the package comment).
+// passing reports whether an error may be temporary. A poll with such an error is told to come back
+// later, because some clients give up the whole connection at the status that table returns (P3 in
+// the package comment).
 func passing(err error) bool {
 	status := problemOf(err).status
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

@@ -13,8 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// exchange is one HTTP request and its answer: what every transport needs. The methods here
-// write answers. Those that read and check the request are in serve.go and validate.go.
+// exchange is one HTTP request and its answer: what every transport needs.
 type exchange struct {
 	opts  *Options
 	w     http.ResponseWriter
@@ -108,8 +107,7 @@ func (x *exchange) empty(status int) {
 	x.w.WriteHeader(status)
 }
 
-// commit begins an event stream. From then on no status can report an error. The stream
-// can only let the client come back.
+// commit begins an event stream. After it, no status can report an error.
 func (x *exchange) commit() *stream {
 	h := x.w.Header()
 	h.Set("Content-Type", wire.MediaSSE)

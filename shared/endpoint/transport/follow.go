@@ -18,9 +18,9 @@ func hold(x *exchange, call sessions.Resumable) time.Duration {
 }
 
 // follow sends events, and then the events that come later. It returns when the stream has ended,
-// the client has gone, or it is later than deadline. In a silence it sends comments, so that no
-// proxy closes the connection. While this program itself executes the request (call.Held), the
-// response may last longer than deadline.
+// the client has gone, or deadline has passed. In a silence it sends comments, so that no proxy
+// closes the connection. While this program itself executes the request (call.Held), the response
+// may last longer than deadline.
 func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions.Event, deadline time.Time) {
 	for {
 		end := deadline
@@ -61,7 +61,7 @@ func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions
 }
 
 // trouble ends a stream after a failed read. If the error may be temporary, the client comes back
-// with cursor, after a longer retry than usual. Otherwise it gets the error when it comes
+// with cursor, after a longer retry than usual. The client gets any other error when it comes
 // back.
 func trouble(x *exchange, out *stream, cursor string, err error) {
 	x.err = err

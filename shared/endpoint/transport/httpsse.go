@@ -121,9 +121,9 @@ func postSSE(x *exchange) error {
 	return nil
 }
 
-// handAside hands messages over and waits until they are accepted. The server that gets them answers
-// on the client's event stream. answers has the answers to requests that were refused here, which no
-// server gets.
+// handAside hands messages over and waits until they are accepted. The result answers has only the
+// answers to requests that were refused here. The server answers the others on the client's event
+// stream.
 func (x *exchange) handAside(endpoint sessions.Endpoint, msgs []wire.Message, batch bool) (answers [][]byte, err error) {
 	var call sessions.Response
 	switch {

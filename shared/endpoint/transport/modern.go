@@ -11,10 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// modern is a request of the modern era (MCP 2026-07-28) at the server that it is for. The
-// request has all that is needed to serve it, and its own response answers it. Package bridge
-// and Host.Send translate it; modern adds the HTTP part. It ignores a session id and a
-// Last-Event-ID, and sends none.
+// modern is a request of the modern era (MCP 2026-07-28) at the server that it is for. Package
+// bridge and Host.Send translate the request; modern adds the HTTP part. A session id and a
+// Last-Event-ID are ignored, and never sent.
 type modern struct {
 	x   *exchange
 	ctx context.Context

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// call serves a request for the server. The client may have sent it for the first time, or again with
-// answers to questions of the server; then it has a State.
+// call serves a request for the server. A request that the client sends again, with answers to
+// questions of the server, has a State.
 func (m modern) call() error {
 	if m.req.State == "" {
 		return m.forward()
@@ -65,8 +65,8 @@ func (m modern) forward() error {
 	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{}))
 }
 
-// check checks a call of a tool by what the list of tools says about it. brief means that
-// this request waits only until the call is accepted, not for its end; see [sessions.Client].
+// check checks a call of a tool by what the list of tools says about it. If brief is true, this
+// request waits until the call is accepted, and not for its end; see [sessions.Client].
 func (m modern) check(notes json.RawMessage) (brief bool, err error) {
 	if err := bridge.CheckParams(bridge.NotedParams(notes), m.req, m.x.r.Header.Values); err != nil {
 		return false, err
@@ -79,8 +79,8 @@ func (m modern) check(notes json.RawMessage) (brief bool, err error) {
 }
 
 // list lists the tools of a group's server for a caller that has never had the list. It stores what
-// the list says about calls of the tools. If the server does not answer soon, or refuses, nothing is
-// known of the tools, and calls of them are not checked.
+// the list says about calls of the tools. If the server refuses, or does not answer within
+// KeepAlive, calls of its tools are not checked.
 func (m modern) list(ctx context.Context) (notes json.RawMessage, err error) {
 	ctx, cancel := context.WithDeadline(ctx, m.x.begun.Add(m.x.opts.KeepAlive))
 	defer cancel()
@@ -168,7 +168,8 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 
 // answer sends the outcome of a call. A client that closes the response cancels the call, unless the
 // call has an idempotency key. If the store fails, a client that brought a requestState can send its
-// request again, and the call goes on. server is the server's serverInfo, nil if it is not known.
+// request again, and the call goes on. The argument server is the server's serverInfo, nil if it is
+// not known.
 func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge.Turn) error {
 	m.x.called.stream, m.x.called.again = call.Stream(), m.req.State != ""
 	out := newReply(m)
@@ -253,8 +254,7 @@ func (m modern) learn(call *sessions.Call, e storage.Event, step bridge.Step) er
 	return m.x.opts.Host.Learn(m.ctx, m.to.Caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
 }
 
-// take handles one event. It either answers the server or sends something to the client. done means
-// that the client has got the answer to its request.
+// take handles one event. If done is true, the client has got the answer to its request.
 func (m modern) take(out *reply, step bridge.Step) (done bool, err error) {
 	switch {
 	case step.Answer != nil:

@@ -22,10 +22,10 @@ func (m modern) discover(endpoint sessions.Endpoint, kind string) error {
 	return nil
 }
 
-// greeting finds the answer of an endpoint to initialize. If the handshake record of a server
-// has none, the server starts. If the client goes, or is answered before the start ends, the
-// start goes on, and the next client finds the record. refused is the server's error if the
-// server refused initialize.
+// greeting finds the answer of an endpoint to initialize. If the handshake record of a server has
+// none, the server starts. The start goes on if the client goes or is answered before it ends;
+// the next client finds the record. The result refused is the server's error response to
+// initialize.
 func (m modern) greeting(endpoint sessions.Endpoint, kind string, out *reply) (greeting []byte, refused *bridge.Response, err error) {
 	result, call, err := endpoint.Greeting(m.ctx, kind, m.client())
 	if err != nil || call == nil {

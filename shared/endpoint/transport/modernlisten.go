@@ -111,8 +111,7 @@ func (m modern) listen(endpoint sessions.Endpoint, kind string) error {
 }
 
 // hear listens at one server, which has answered initialize with m.to.Greeting. It holds the
-// response until its time is over and then ends it. A client that wants to hear more listens
-// again.
+// response until its time is over and then ends it.
 func (m modern) hear(out *reply) error {
 	l, err := bridge.NewListener(m.req, m.to.Greeting)
 	if err == nil && m.servesTasks() {
@@ -196,8 +195,7 @@ func numbered(e storage.Event, stream storage.StreamID) (i int, ok bool) {
 	return i, err == nil && i >= 0
 }
 
-// unsubscribe cancels a subscription, even if the client has gone. If that fails, the server may go
-// on to report the changes.
+// unsubscribe cancels a subscription, even if the client has gone.
 func (m modern) unsubscribe(out *reply, uris []string) {
 	ctx, cancel := m.x.detached()
 	defer cancel()

@@ -13,8 +13,8 @@ import (
 )
 
 // reply is the response to one modern request. If the answer comes within KeepAlive, and no
-// message comes before it, the response is plain JSON with a status. Otherwise it is an event
-// stream, because a client could take a longer silence for a failure.
+// message comes before it, the response is plain JSON with a status. Any other response is an
+// event stream, because a client could take a longer silence for a failure.
 type reply struct {
 	x     *exchange
 	ctx   context.Context

@@ -112,10 +112,10 @@ type Authenticator interface {
 	// says. It also refuses an identity without a tenant or a principal.
 	Authenticate(r *http.Request, server string) (storage.Identity, error)
 	// Members returns the identities of a client that sent a request to the address of a group. There is
-	// one for each of the servers that the client may use. group is the address, such as "/mcp". It is
-	// "" for a request that only lists servers. Each credential then counts for the servers that it was
-	// issued for. Members looks up a credential only once. Errors are those of Authenticate; Forbidden
-	// if the client may use none of the servers.
+	// one for each of the servers that the client may use. The argument group is the address, such as
+	// "/mcp". For a request that only lists servers, group is "", and each credential counts for the
+	// servers that it was issued for. Members looks up a credential only once. Errors are those of
+	// Authenticate; Forbidden if the client may use none of the servers.
 	Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error)
 	// Confirm returns nil if a credential that was authenticated earlier is still valid
 	// for a server. Errors are those of Authenticate.
@@ -138,9 +138,8 @@ type Tickets interface {
 }
 
 // SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package resourceserver
-// has an implementation. An address is the path of a server as a client calls it. It keeps
-// a slash at the end of the path, and the query that the client has added, because clients
-// compare the resource with it.
+// has an implementation. An address is the path of a server as a client calls it, with the client's
+// trailing slash and query, because clients compare the resource with it.
 type SignIn interface {
 	// Metadata returns the protected resource metadata of a server or a group (RFC 9728 §2).
 	// server is its name for people.
@@ -172,7 +171,7 @@ type Sealer interface {
 //	/sse, /message   HTTP+SSE; for a group /g/<group>/sse and /message below it
 //	/ticket          a ticket for one WebSocket connection; for a group /g/<group>/ticket
 //
-// It is served over every transport. A caller sees the servers that it may use.
+// A caller sees only the servers that it may use.
 type Group struct {
 	Servers []string // names of the members; nil: all servers
 	Plain   bool     // a tool, prompt or resource gets no prefix if no other member has one of the same name

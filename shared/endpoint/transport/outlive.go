@@ -12,8 +12,8 @@ import (
 
 // outlive reports the end of a call to the Observer, if the call goes on after its request: the
 // client has gone, the response has ended early, the call has become a task, or its answer goes to
-// another connection. It does so only if [Options].Outlive can do the work. e is the event of the
-// request.
+// another connection. Without [Options].Outlive it does nothing. The argument e is the event of
+// the request.
 func (o *Options) outlive(ctx context.Context, c *called, e *observe.Event) {
 	if o.Outlive == nil || c.rest == nil || e.Outcome != observe.Open {
 		return

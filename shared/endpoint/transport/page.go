@@ -14,7 +14,7 @@ import (
 )
 
 // A person who opens an address in a browser gets a page: what is there, how each client
-// connects, where to sign in, and the console. It has the status and the reason that a
+// connects, where to sign in, and the console. The page has the status and the reason that a
 // client gets. No client of MCP asks for text/html.
 
 // consolePath is the path of the console, which the same endpoint has on one machine and on AWS.
@@ -55,8 +55,8 @@ func (p *pageText) links(x *exchange, names []string) {
 	p.say(`</ul>`)
 }
 
-// page answers with a page. why says why the request was refused. It is "" if the request was not
-// refused; then x.caller must be set, except for the path /.
+// page answers with a page. The argument why is the reason for a refusal. If it is "", x.caller
+// must be set, except for the path /.
 func page(x *exchange, status int, why string) {
 	title, of, url := subjectOf(x)
 	var p pageText

@@ -27,8 +27,8 @@ func postStreamable(x *exchange) error {
 	}
 	endpoint := x.at(storage.HTTP)
 	if initialize {
-		// The client does not know the session's id yet, so it could not come back for the
-		// answer. So the response is held as long as possible.
+		// The response is held as long as possible: without the session's id, the client could not come
+		// back for the answer.
 		id, call, err := endpoint.Initialize(x.ctx(), "", msgs[0])
 		if err != nil {
 			return err
@@ -119,8 +119,8 @@ func window(x *exchange) time.Duration {
 }
 
 // respond answers with plain JSON if only responses come within the window, and otherwise with an
-// event stream. Before an event stream begins, an error can still have its own status. If respond
-// returns no error, the request has been accepted.
+// event stream. If respond returns an error, it has sent nothing. If it returns nil, the request
+// has been accepted.
 func respond(x *exchange, call sessions.Response, batch bool, end time.Time) error {
 	x.called.outlives(call)
 	if !takesStreams(x) {
@@ -178,9 +178,9 @@ func unanswered(cause error) error {
 	return storage.Errorf(storage.Unknown, "the answer could not be read; the request may have been executed").Because(cause)
 }
 
-// gather returns the events that come within the window. For a single request these are
-// the first ones. For a batch it goes on as long as all events are responses. It returns
-// an error only if no event came before it; the next read returns a later error again.
+// gather returns the events that come within the window. For a single request these are the first
+// events; for a batch, all until one is not a response. gather returns an error only if no event
+// came before the error. The next read returns a later error again.
 func gather(x *exchange, call sessions.Response, batch bool, window time.Time) (events []sessions.Event, err error) {
 	for {
 		more, err := call.Next(x.ctx(), window)

@@ -214,8 +214,8 @@ func (x *exchange) refuseBusy(err error) bool {
 const maxRefused = 16 << 10
 
 // nameRefused finds out which request is refused before its body is read, so that the error response
-// has its id (JSON-RPC 2.0, §5): some clients hide an error without one. For a caller that is not
-// known, it reads no body that is long, compressed or of unknown length.
+// has its id (JSON-RPC 2.0, §5): some clients hide an error without one. nameRefused reads no body
+// that is long, compressed or of unknown length, because the caller may be unknown.
 func nameRefused(x *exchange) {
 	if x.read || x.r.Method != http.MethodPost || x.r.ContentLength <= 0 || x.r.ContentLength > maxRefused || x.r.Header.Get("Content-Encoding") != "" {
 		return

@@ -46,10 +46,9 @@ func (x *exchange) isDiscovery() bool {
 	return x.opts.SignIn != nil && strings.Contains(x.r.URL.Path, wellKnown) && ServesHost(x.opts.AllowedHosts, x.r.Host)
 }
 
-// discovery serves the metadata of each server below [resourceMetadata]. The host as a
-// whole has none: a token for the host would be good for every server. Nor does discovery
-// serve metadata of an authorization server. A client that found such metadata here would
-// refuse it, because the issuer in it is not this host.
+// discovery serves the metadata of each server below [resourceMetadata]. The host as a whole has
+// none: a token for the host would be good for every server. discovery serves no metadata of an
+// authorization server: clients would refuse it, because the issuer in it is not this host.
 func (x *exchange) discovery() error {
 	h := x.w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")

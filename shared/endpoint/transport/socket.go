@@ -323,9 +323,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	return sessions.Fit(answer), nil
 }
 
-// hand gives messages to the server that they are for. Whichever invocation writes an answer to the
-// log also pushes it. So hand returns only an answer that is in no log, and the notice that tells the
-// client the stream of its request.
+// hand gives messages to the server that they are for. It returns only an answer that is in no log,
+// or the notice that tells the client the stream of its request. The invocation that writes any other
+// answer to the log pushes it.
 func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire.Message, batch bool) ([]byte, error) {
 	initialize := slices.ContainsFunc(msgs, isInitialize)
 	var call sessions.Response
@@ -507,9 +507,8 @@ func (x *turn) redeem(ctx context.Context, r *http.Request, server string) (stor
 	return x.opts.Tickets.Redeem(ctx, r.URL.Query().Get(queryTicket), server)
 }
 
-// confirmed returns err, the result of confirming the credential of a connection. If err
-// says that the client may not use the connection any more, confirmed closes it. The
-// client gets the reason when it connects again.
+// confirmed returns err, the result of confirming the credential of a connection. If err says
+// that the client may not use the connection any more, confirmed closes it.
 func (x *turn) confirmed(ctx context.Context, err error) error {
 	if code := storage.CodeOf(err); code == storage.Unauthenticated || code == storage.Forbidden {
 		x.recall.forget(x.conn)

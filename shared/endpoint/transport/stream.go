@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// stream writes server-sent events. Its methods add to what flush sends: the slices of ahead,
-// and then buf.
+// stream writes server-sent events. Its methods add to ahead and buf, which flush sends in this
+// order.
 type stream struct {
 	w     http.ResponseWriter
 	ahead [][]byte // what flush sends before buf
@@ -25,8 +25,7 @@ type stream struct {
 // not copied into the buffer.
 const keptBuffer = 64 << 10
 
-// prime adds the event that opens every stream. It has a cursor and nothing else (P1 in the package
-// comment).
+// prime adds the event that opens a stream, if the client polls (P1 in the package comment).
 func (s *stream) prime(id string) {
 	if s.polls {
 		s.place(id)
@@ -51,9 +50,8 @@ func (s *stream) away(last wire.SSE) {
 	}
 }
 
-// place adds an event with a cursor and nothing else to the end of a response that gave an older
-// client no id. Most of these clients can read it, and without it none could come back for its
-// answer.
+// place adds an event with a cursor and nothing else. An older client that has got no other id
+// needs one to come back for its answer, and most of these clients can read such an event.
 func (s *stream) place(id string) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id, HasData: true})
 }
@@ -83,7 +81,8 @@ func (s *stream) events(events []sessions.Event) {
 	}
 }
 
-// gap adds a message about lost events. It has no id, so the event before it stays the cursor.
+// gap adds a message about lost events. The message has no id, so the id of the event before it
+// stays the cursor.
 func (s *stream) gap() {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", Data: wire.NewNotification(wire.NotifyMessage,
 		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))})

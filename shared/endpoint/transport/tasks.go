@@ -24,9 +24,8 @@ import (
 // sessions.TaskMode decides which calls become tasks. After it the tool's own
 // execution.taskSupport decides, if the client has listed the tools or calls at a group.
 
-// soon is how long a call runs before it becomes a task, if its tool supports tasks or its
-// server has [sessions.TasksAlways]. Within that time the client gets the result itself, or the
-// questions that the call asks.
+// soon is how long a call runs before it becomes a task, if its tool supports tasks or its server
+// has [sessions.TasksAlways].
 const soon = 250 * time.Millisecond
 
 // after returns how long the call may take before it becomes a task. ok is false if it
@@ -154,8 +153,8 @@ func (m modern) recall(ref bridge.TaskRef) (*sessions.Recalled, error) {
 	return call, err
 }
 
-// answered returns which questions of a task have an answer by now. First it answers those
-// that the client cannot answer.
+// answered returns which questions of a task have an answer by now. It also answers those that
+// the client cannot answer.
 func (m modern) answered(task *bridge.Task, call *sessions.Recalled) (answered map[string]bool, err error) {
 	if task.Ended() {
 		return nil, nil

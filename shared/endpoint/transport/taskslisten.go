@@ -11,8 +11,8 @@ import (
 )
 
 // listening is the response to one subscriptions/listen. It passes on the messages that the process
-// sends outside of requests, and the progress of tasks. These messages and each task have a stream
-// of their own in the log. listening reads these streams side by side.
+// sends outside of requests, and the progress of tasks. It reads several streams of the log
+// concurrently: one with these messages, and one for each task.
 type listening struct {
 	m     modern
 	out   *reply
@@ -67,7 +67,7 @@ func (m modern) watch(l *bridge.Listener) ([]*watched, error) {
 }
 
 // to listens until the response must end, the client has gone, or nothing more can come. The argument
-// common has the messages outside of requests. It is not read if the client wants only tasks.
+// common has the messages outside of requests; if the client wants only tasks, common is not read.
 func (h listening) to(common *sessions.Call) error {
 	ctx, cancel := context.WithCancel(h.m.ctx)
 	hear := make(chan heard)

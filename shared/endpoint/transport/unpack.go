@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// unpacking unpacks a gzip body. A gzip stream may have any number of empty members and
-// empty blocks, which cost time and yield nothing. So unpacking gives up a body once it has
-// read more packed bytes than it has yielded, plus idlePacked.
+// unpacking unpacks a gzip body. A gzip stream may have any number of empty members and empty
+// blocks, which cost time and yield nothing. unpacking therefore refuses a body once it has read
+// idlePacked bytes more than it has yielded.
 type unpacking struct {
 	*gzip.Reader
 	packed io.Reader

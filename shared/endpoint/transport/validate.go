@@ -42,9 +42,9 @@ import (
 //	messages at once, ids of requests       413 -32600  sessions.Manager
 //	no such session                         404 -32001
 
-// accept checks that the client of a POST takes JSON. MCP wants it to take event streams, too. A
-// client that takes only JSON is served all the same: its response is held until the answer. A
-// request without Accept is refused.
+// accept checks that the client of a POST takes JSON. MCP wants the client to take event streams,
+// too. For a client that takes only JSON, the response is held until the answer. A request
+// without Accept is refused.
 func (x *exchange) accept() error {
 	if !accepts(x.r.Header.Values("Accept"), wire.MediaJSON) {
 		return notAcceptable(wire.MediaJSON, wire.MediaSSE)
@@ -57,9 +57,8 @@ func takesStreams(x *exchange) bool { return accepts(x.r.Header.Values("Accept")
 
 // streams checks that a GET comes from a client that follows an event stream. A page of another site
 // can make its reader's browser send a GET without an Origin, as for an image, and each such response
-// would be held open. Browsers say in headers what a GET is for, and which site it comes from. A
-// program may leave out Accept, except in a GET of /<server>/mcp without a session: that may be a
-// mere probe, and would open a session of HTTP+SSE.
+// would be held open. A program may leave out Accept, except in a GET of /<server>/mcp without a
+// session: that may be a mere probe, and would open a session of HTTP+SSE.
 func (x *exchange) streams() error {
 	h := x.r.Header
 	site, dest := h.Get("Sec-Fetch-Site"), h.Get("Sec-Fetch-Dest")
@@ -194,8 +193,8 @@ func checkMessages(x *exchange, msgs []wire.Message, batch bool) (initialize boo
 	return false, nil
 }
 
-// checkNoSession refuses an initialize with the id of a session of the caller. Some clients
-// keep the id of a session that is gone, so such an id does not count.
+// checkNoSession refuses an initialize with the id of a session of the caller. The id of a
+// session that is gone does not count, because some clients keep it.
 func checkNoSession(x *exchange) error {
 	id := x.r.Header.Get(wire.HeaderSessionID)
 	if id == "" {
