@@ -143,9 +143,9 @@ func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision
 // DrainTime is how long calls in flight may take to end when the runner is told to stop.
 const DrainTime = 5 * time.Second
 
-// live runs the link to the host until the box sleeps, a newer runner runs the box, or ctx ends. At
-// the end of ctx it stops the processes while the link still works, so that the ends of open requests
-// reach the host. The function made returns the box, or nil if there is none yet.
+// live runs the link to the host until the box sleeps, a newer runner runs the box, or ctx ends.
+// When ctx ends, live stops the processes while the link still works, so that the responses to
+// open requests reach the host. The function made returns the box, or nil if there is none yet.
 func live(ctx context.Context, link frame.Link, guarded *guard.Guard, made func() *prepared) error {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})

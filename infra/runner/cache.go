@@ -17,7 +17,7 @@ const (
 )
 
 // dataFolder returns the folder of this machine's data, which is the parent of the folder for
-// logs. It returns "" if logs is "".
+// logs. The folder is "" if logs is "".
 func dataFolder(logs string) string {
 	if logs == "" {
 		return ""

@@ -19,7 +19,7 @@ import (
 )
 
 // confiner makes the sandboxes of a server whose configuration asks for one. Any other server runs
-// with the rights of the runner, as it would under other MCP clients.
+// with the rights of the runner.
 type confiner struct {
 	box  serversfile.Box
 	on   sandbox.Support
@@ -28,8 +28,8 @@ type confiner struct {
 	made atomic.Int64      // how many sandboxes were made
 }
 
-// surroundings returns PATH, HOME and the network variables of a server. They name files that the
-// server must be able to read.
+// surroundings returns PATH, HOME and the network variables of a server. The server must be able
+// to read the files that they name.
 func surroundings(s serversfile.Server, environ map[string]string) map[string]string {
 	env := provision.Network(environ, s.Env, s.Unset)
 	env["HOME"], env["PATH"] = environ["HOME"], cmp.Or(s.Env["PATH"], environ["PATH"])
@@ -41,7 +41,7 @@ func surroundings(s serversfile.Server, environ map[string]string) map[string]st
 	return env
 }
 
-// newConfiner makes a confiner. It fails if the system lacks a [sandbox.Guard] without which the
+// newConfiner makes a confiner, or fails if the system lacks a [sandbox.Guard] without which the
 // server must not run.
 func newConfiner(s serversfile.Server, work string, env map[string]string, on sandbox.Support) (*confiner, error) {
 	c := &confiner{box: s.Box, on: on, temp: filepath.Join(work, "tmp"), env: env}
@@ -76,7 +76,7 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	if b.Guest {
 		p.Read = named(placed.Args)
 		// A guest is confined because other people may call it, and not because its configuration
-		// asks for that. So it keeps the runner's user if another user could not start it.
+		// asks for that. Such a server keeps the runner's user if another user could not start it.
 		p.KeepUser = !open(append(c.runs(placed, c.find), placed.Reads...)...)
 	}
 	if b.HostPathWritable && b.HostPath != "" {
@@ -168,9 +168,8 @@ func (c *confiner) sockets() sandbox.Sockets {
 }
 
 // demand returns the guards without which the server must not run: those that confine it. A
-// profile also demands its limits of memory and CPUs. It does not demand its limit of processes,
-// which most systems cannot enforce unless the runner is root; if that limit is missing, the box
-// only logs it.
+// profile also demands its limits of memory and CPUs. A profile does not demand its limit of
+// processes, which most systems cannot enforce unless the runner is root.
 func (c *confiner) demand() []sandbox.Guard {
 	var all []sandbox.Guard
 	if c.box.Offline {
@@ -189,8 +188,9 @@ func (c *confiner) demand() []sandbox.Guard {
 }
 
 // toolchains returns folders outside of the system, in which the server's command and the
-// interpreters in its PATH are installed, with the virtual environment of the command. Version managers install these in the user's home. A
-// server for which enclosed is true can access nothing else in that home.
+// interpreters in its PATH are installed, with the virtual environment of the command. Version
+// managers install these in the user's home; an enclosed server can access nothing else in that
+// home.
 func (c *confiner) toolchains(placed provision.Launch) []string {
 	var found []string
 	for _, name := range append(c.runs(placed, c.find), "node", "python3", "python") {
@@ -224,7 +224,7 @@ func (c *confiner) certificates() []string {
 }
 
 // install returns the folders that a program needs: the bin, lib and similar folders of its
-// installation, or the whole folder of a version manager. It never returns a whole home.
+// installation, or the whole folder of a version manager. install never returns a whole home.
 func (c *confiner) install(program string) []string {
 	dir, in := filepath.Dir(program), filepath.Base(filepath.Dir(program))
 	prefix := filepath.Dir(dir)

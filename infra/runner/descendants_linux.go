@@ -74,8 +74,8 @@ func descendants(pid int) ([]int, error) {
 		if err != nil {
 			continue // the process has ended
 		}
-		// The process name in parentheses may contain anything. After it come the state and the
-		// parent.
+		// The process name in parentheses may contain anything. After the name come the state and
+		// the parent.
 		at := strings.LastIndexByte(string(text), ')')
 		fields := strings.Fields(string(text[at+1:]))
 		child, err1 := strconv.Atoi(filepath.Base(filepath.Dir(path)))

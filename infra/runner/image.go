@@ -18,7 +18,7 @@ import (
 // runs with the image's user, environment and working folder.
 
 // trust makes the runner accept certificates of the authorities in a file, if its image has none.
-// It does not affect servers. It does nothing if file is "".
+// Servers do not get these authorities. If file is "", trust does nothing.
 func trust(file string) error {
 	if file == "" {
 		return nil
@@ -35,8 +35,8 @@ func trust(file string) error {
 	return nil
 }
 
-// readImage decodes the description of the server's own container image. It returns nil if text is
-// "", which means that the server has none.
+// readImage decodes the description of the server's own container image. The result is nil if text
+// is "": the server has no image of its own.
 func readImage(text string) (*frame.Image, error) {
 	if text == "" {
 		return nil, nil

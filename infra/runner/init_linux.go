@@ -9,9 +9,9 @@ import (
 )
 
 // supervise runs a program while this process is the first process of a container: it passes
-// signals on to the program and reaps all orphans. It returns the program's exit code, or 128 plus
-// the number of the signal that killed it. The runner itself cannot do this: if it reaped every
-// process, it would lose the exit codes of its servers.
+// signals on to the program and reaps all orphans. supervise returns the program's exit code, or
+// 128 plus the number of the signal that killed it. The runner itself must not reap every process,
+// because it would lose the exit codes of its servers.
 func supervise(path string, args, env []string) (code int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)

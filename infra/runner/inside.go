@@ -22,13 +22,14 @@ const abandonWithin = 2 * time.Second
 
 // Inside runs a box in this process, together with others, until the box sleeps, a newer runner
 // runs it, or ctx ends. When ctx ends, calls in flight get some time to end; when kill is closed,
-// they get none. env has the variables that the package comment lists, and those that servers may
-// get; Inside reads no others. budget and memory are shared by all boxes of this process. Inside
-// calls join once, when the box is ready. When Inside returns, nothing of the box runs any more.
+// they get none. The map env has the variables that the package comment lists, and those that
+// servers may get; Inside reads no others. All boxes of this process share budget and memory.
+// Inside calls join once, when the box is ready. When Inside returns, nothing of the box runs any
+// more.
 //
-// A panic in the code of the box ends only that box. Its processes are killed, the host is not told
-// that it sleeps, and the error describes the panic. In that case the memory of the box, and its
-// locks on installs, are not released.
+// A panic in the code of the box ends only that box. Its processes are killed, the host is not
+// told that it sleeps, and the error describes the panic. After a panic the memory of the box, and
+// its locks on installs, are not released.
 func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, budget *guard.Budget, memory *guard.Memory, join Join, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

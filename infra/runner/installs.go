@@ -44,8 +44,8 @@ type keptInstalls struct {
 
 var _ provision.Kept = (*keptInstalls)(nil)
 
-// Unpack implements provision.Kept. It also deletes a damaged install, so that a new one can be
-// stored.
+// Unpack implements provision.Kept. Unpack also deletes a damaged install, so that a new one can
+// be stored.
 func (k *keptInstalls) Unpack(ctx context.Context, name, folder string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, unpackTime)
 	defer cancel()
@@ -64,8 +64,8 @@ func (k *keptInstalls) Unpack(ctx context.Context, name, folder string) (bool, e
 	return err == nil, err
 }
 
-// Pack implements provision.Kept. It uploads the install in the background; the box stays awake
-// until the upload has ended.
+// Pack implements provision.Kept. Pack uploads the install in the background, while the box stays
+// awake.
 func (k *keptInstalls) Pack(ctx context.Context, name, folder string) (err error) {
 	file, err := os.CreateTemp(k.temp, "install-*")
 	if err != nil {
@@ -112,9 +112,9 @@ func installLimits() snapshot.Limits {
 }
 
 // installsOf returns the store for the installs of a box, nil if none are stored. If where is "",
-// the host stores them, as it stores workspaces. On one machine (local) that is not needed,
-// because all boxes share the machine's install cache. Otherwise where is "folder:" and the
-// absolute path of a folder.
+// the host stores them, as it stores workspaces. On one machine (local) the host stores none,
+// because all boxes share the machine's install cache. Any other value of where is "folder:" and
+// the absolute path of a folder.
 func (k keeping) installsOf(where string, local bool, box string, gen int64, temp string, log *slog.Logger) (*keptInstalls, error) {
 	own := &keptInstalls{gen: gen, temp: temp, log: log}
 	path, folder := strings.CutPrefix(where, "folder:")

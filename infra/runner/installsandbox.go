@@ -48,8 +48,7 @@ func installSandboxes(s serversfile.Server, work string, env map[string]string, 
 			p.Demand = append(p.Demand, sandbox.GuardFiles, sandbox.GuardNeighbours, sandbox.GuardSockets)
 		}
 		if (!s.Box.Confined() || s.Box.Guest) && !open(append(p.Read, w.Folder)...) {
-			// The server runs as the runner's user, too. Another user might not be able to start
-			// the interpreter.
+			// Another user than the runner's might not be able to start the interpreter.
 			p.KeepUser = true
 		}
 		in, err := sandbox.New(p, on)

@@ -25,15 +25,15 @@ const runtimeAPI = "AWS_LAMBDA_RUNTIME_API"
 // bootstrap is the runtime of the Lambda function for boxes. Each invocation runs one box.
 // bootstrap begins the response to an invocation before it starts any server, and ends the
 // response after all servers have ended. In between Lambda accepts no other response and hands out
-// no other invocation. So a server cannot answer in the place of bootstrap.
+// no other invocation, so that a server cannot answer in the place of bootstrap.
 type bootstrap struct {
 	api    string
 	client *http.Client
 	log    *slog.Logger
 }
 
-// serveInvocations handles invocations until the process is told to stop. Before it starts
-// anything, it removes the function's credentials from the environment.
+// serveInvocations handles invocations until the process is told to stop. Before serveInvocations
+// starts anything, it removes the function's credentials from the environment.
 func serveInvocations(log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -62,8 +62,8 @@ func serveInvocations(log *slog.Logger) error {
 	return nil
 }
 
-// serve takes one invocation and responds to it. Its error is one of the Runtime API; a failure of
-// the box is part of the response.
+// serve takes one invocation and responds to it. The error is one of the Runtime API; the response
+// reports a failure of the box.
 func (b *bootstrap) serve(ctx context.Context, base environment) error {
 	id, deadline, event, err := b.next(ctx)
 	if err != nil {
@@ -85,7 +85,7 @@ func (b *bootstrap) serve(ctx context.Context, base environment) error {
 	return nil
 }
 
-// next blocks until the Runtime API returns an invocation. event is its payload.
+// next blocks until the Runtime API returns an invocation. The result event is the payload.
 func (b *bootstrap) next(ctx context.Context) (id string, deadline time.Time, event []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.api+"/2018-06-01/runtime/invocation/next", http.NoBody)
 	if err != nil {
@@ -116,8 +116,7 @@ type held struct {
 	done chan error
 }
 
-// hold begins the response to an invocation. It sends the header and a first byte: a space before
-// the JSON.
+// hold begins the response to an invocation: it sends the header and a space before the JSON.
 func (b *bootstrap) hold(id string) (*held, error) {
 	from, to := io.Pipe()
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://"+b.api+"/2018-06-01/runtime/invocation/"+id+"/response", from)

@@ -114,8 +114,8 @@ func note(path, process, session string) error {
 		lines = slices.Concat(head, rest[bytes.IndexByte(rest, '\n')+1:])
 	}
 	lines = append(lines, oneLine(session)+"\n"...)
-	// Another runner of the box may write at the same time, so a line may be lost. Then dormouse
-	// logs does not find the logs by that session.
+	// Another runner of the box may write at the same time. If a line is lost, the command
+	// "dormouse logs" does not find the logs by that session.
 	temp := path + ".new"
 	if err := os.WriteFile(temp, lines, 0o600); err != nil {
 		return err
@@ -220,7 +220,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close closes the file. The file remains.
+// Close closes the file, which remains.
 func (l *logFile) Close() error {
 	if l.f == nil {
 		return nil

@@ -75,9 +75,9 @@ const (
 	exitFenced = 3
 )
 
-// heapLimit is the heap size in bytes from which on Go collects garbage more often.
-// If a server floods the runner, or does not read, the runner uses up to 64 MiB. Without
-// a limit the heap would grow to twice that before the next collection.
+// heapLimit is the heap size in bytes from which on Go collects garbage more often. If a server
+// floods the runner, or does not read, the runner uses up to 64 MiB. Without a limit the heap
+// would grow to twice that before the next collection.
 const heapLimit = 128 << 20
 
 // Main runs the program, and ends the process, even on success. The caller must have called
@@ -136,9 +136,10 @@ func run(log *slog.Logger) error {
 	return host(ctx, env, ownEnvironment(), log, nil, func(*prepared) {}, nil)
 }
 
-// host runs a box until it sleeps, a newer runner runs it, or ctx ends. env has the settings of
-// the box, and own is the environment of this program without them. host passes the box to made.
-// join connects the box to a host in this program; if it is nil, the box connects to the relay.
+// host runs a box until it sleeps, a newer runner runs it, or ctx ends. The argument env has the
+// settings of the box, and own is the environment of this program without them. host passes the
+// box to made. The function join connects the box to a host in this program; if join is nil, the
+// box connects to the relay.
 func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *guard.Guard, made func(*prepared), join Join) error {
 	a, err := readAssignment(env)
 	if err != nil {

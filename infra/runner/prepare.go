@@ -24,8 +24,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// environment has the settings of a box. In a Lambda function they come from the host, so they are
-// never in the environment of a process.
+// environment has the settings of a box. In a Lambda function the settings come from the host, and
+// are never in the environment of a process.
 type environment map[string]string
 
 func ownEnvironment() environment {
@@ -138,8 +138,7 @@ func (p *prepared) connect(link frame.Link) {
 	}
 }
 
-// remove kills what still runs of the box, deletes its files, and releases its installs. Otherwise
-// a program that runs several boxes would hold the installs for ever.
+// remove kills what still runs of the box, deletes its files, and releases its installs.
 func (p *prepared) remove() {
 	p.clear()
 	p.box.provisioner.Close()

@@ -25,8 +25,8 @@ import (
 const Keeper = "dormouse-keeper"
 
 // Needs returns the program that must be installed on this machine to start a server: the server's
-// own program, the one that its package needs, or [Keeper]. path is the machine's PATH, and folder
-// is the folder of the servers file.
+// own program, the one that its package needs, or [Keeper]. The argument path is the machine's
+// PATH, and folder is that of the servers file.
 func Needs(s serversfile.Server, path, folder string) string {
 	program := provision.Needs(s.Command, s.Args)
 	if _, ok, err := s.Sealable(); !ok || err != nil {
@@ -43,7 +43,7 @@ func Needs(s serversfile.Server, path, folder string) string {
 }
 
 // Find returns the path of the program that Needs returns, looked up as a box of the server does.
-// Its error is written for the user.
+// The error is written for the user.
 func Find(s serversfile.Server, path, folder string) (string, error) {
 	program := Needs(s, path, folder)
 	path = cmp.Or(s.Env["PATH"], path)
@@ -53,10 +53,10 @@ func Find(s serversfile.Server, path, folder string) (string, error) {
 	return box.LookPath(program, path, cmp.Or(s.Cwd, folder))
 }
 
-// sealed returns the server as it must be started on this machine. The keeper runs a sealed server
-// in a virtual kernel. It also replaces a container engine, such as docker, that the machine lacks.
-// In both cases the keeper becomes the command of a server in a container. For a server without a
-// container that must be sealed, keeper is the path of the keeper, for [inSeal].
+// sealed returns the server as it must be started on this machine. The keeper, which runs a server
+// in a virtual kernel, becomes the command of a server in a container, if the server must be
+// sealed or the machine lacks the container engine, such as docker. For a server without a
+// container that must be sealed, the result keeper is the path of the keeper, for [inSeal].
 func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string, _ error) {
 	c, ok, err := s.Sealable()
 	if !s.Box.Sealed && (!ok || at.image != nil) {
@@ -172,15 +172,15 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 		args = append(args, c.Image)
 	}
 	s.Command, s.Args, s.Env = keeper, append(args, c.Args...), env
-	// The keeper enforces these limits. It could not work in a sandbox that enforces them.
+	// The keeper enforces these limits, and could not work in a sandbox that enforces them.
 	b.Offline, b.ReadOnlyRootFS, b.Guest = false, false, false
 	b.MemoryMB, b.CPUs, b.Pids, b.Profile = 0, 0, 0, ""
 	return s, nil
 }
 
 // inSeal prepares processes of a sealed server without a container image, which the keeper starts.
-// They can read the programs of this machine, what was installed for them, and what their
-// arguments name. They can write to their workspace.
+// These processes can read the programs of this machine, what was installed for them, and what
+// their arguments name. They can write to their workspace.
 type inSeal struct {
 	*provision.Provisioner
 	*confiner

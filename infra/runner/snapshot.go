@@ -33,8 +33,8 @@ type keeping struct {
 	age    time.Duration    // snapshots in folder that were unused for this long are removed
 }
 
-// newKeeping parses DORMOUSE_SNAPSHOTS and DORMOUSE_SNAPSHOT_AGE. store is "folder:" and an
-// absolute path, "host" if the host stores the workspaces, or "". age is a duration, or "".
+// newKeeping parses DORMOUSE_SNAPSHOTS and DORMOUSE_SNAPSHOT_AGE. The argument store is "folder:"
+// and an absolute path, "host" if the host stores the workspaces, or ""; age is a duration, or "".
 func newKeeping(store, age string) (keeping, error) {
 	k := keeping{age: snapshotAge}
 	switch store {
@@ -60,8 +60,8 @@ func newKeeping(store, age string) (keeping, error) {
 	return k, nil
 }
 
-// keeper returns the Keeper of a server's workspaces, nil if they are not stored. temp is a folder
-// outside of the workspaces.
+// keeper returns the Keeper of a server's workspaces, nil if they are not stored. The argument
+// temp is a folder outside of the workspaces.
 func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp string, log *slog.Logger) box.Keeper {
 	if s.Kept() == serversfile.SnapshotOff {
 		return nil
@@ -111,8 +111,8 @@ func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// asked implements [snapshot.Host] by requests to the host over link. connect sets link before any
-// process is started.
+// asked implements [snapshot.Host] by requests to the host over link, which connect sets before
+// any process is started.
 type asked struct{ link frame.Link }
 
 var _ snapshot.Host = (*asked)(nil)
@@ -129,8 +129,8 @@ func (a *asked) ask(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	return answer, err
 }
 
-// Newest implements snapshot.Host. It ignores the generation, because the host knows that of the
-// box.
+// Newest implements snapshot.Host. Newest ignores the generation, because the host knows the
+// generation of the box.
 func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get, sum string, saved time.Time, err error) {
 	answer, err := a.ask(ctx, frame.Snapshot{Op: frame.Get, Owner: owner})
 	return answer.URL, answer.Sum, time.UnixMilli(answer.Saved), err

@@ -9,8 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// starts measures how long processes take from their start to the end of their handshake. Only the
-// runner can measure this part of the start of a box.
+// starts measures how long processes take from their start to the end of their handshake.
 type starts struct {
 	server  string
 	metrics string // namespace of the metrics, "" for no metrics
@@ -24,7 +23,7 @@ func newStarts(server string, metrics string, log *slog.Logger) *starts {
 	return &starts{server: server, metrics: metrics, log: log, since: map[string]time.Time{}}
 }
 
-// seen records a state of a process. When the process is ready, seen logs how long the start took.
+// seen records a state of a process, and logs how long the start took when the process is ready.
 func (s *starts) seen(p box.ProcessStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,9 +32,9 @@ type notice struct {
 }
 
 // statusFile is a file with the states of a box's processes. It contains no secrets, and only the
-// user of the runner can read it. The runner removes it at its end. If the runner is killed, the
-// file stays, but the task in its name does not run any more. A box inside of this program has no
-// file: [Processes] returns its states. A nil statusFile shows nothing.
+// user of the runner can read it. The runner removes the file at its end. The file of a killed
+// runner stays, but the task in its name does not run any more. A box inside of this program has
+// no file: [Processes] returns its states. A nil statusFile shows nothing.
 type statusFile struct {
 	path string // path of the file; "" for a box inside of this program
 	task string // the id of the box's task, if path is ""
@@ -46,8 +46,8 @@ type statusFile struct {
 	failed bool           // writing the file has failed, and the failure was logged
 }
 
-// newStatusFile makes the status file of a task, in the log folder of the server. It is named
-// after the task's id, without everything up to the last slash.
+// newStatusFile makes the status file of a task, in the log folder of the server. The file is
+// named after the task's id, without everything up to the last slash.
 func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	return &statusFile{
 		path: filepath.Join(folder, oneLine(filepath.Base(task))+statusEnding), log: log,
@@ -66,7 +66,7 @@ func showInside(task string, log *slog.Logger) *statusFile {
 }
 
 // Processes returns the states of the processes of a box inside of this program, in the format of
-// a status file. ok is false if there is no such box.
+// a status file. The result ok is false if this program has no box of the task.
 func Processes(task string) (text []byte, ok bool) {
 	v, ok := inside.Load(task)
 	if !ok {

@@ -9,8 +9,8 @@ import (
 )
 
 // CloseCode is the code with which a WebSocket connection was closed (RFC 6455, section 7.4). The
-// relay has codes of its own, in the range for private use. If a runner does not know such a code,
-// its number still says whether the runner should connect again:
+// relay has codes of its own, in the range for private use. The number of an unknown code says
+// whether the runner should connect again:
 //
 //	4000–4499  do not come back
 //	4500–4999  come back
@@ -69,8 +69,8 @@ const (
 	fencedOff                           // do not connect again: a newer runner runs the box
 )
 
-// reconnectionOf says what to do after an error of a Conn or a Dialer. An error that is neither a
-// ClosedError nor a RefusedError counts as a fault of the network.
+// reconnectionOf says what to do after an error of a Conn or a Dialer. Any error but a ClosedError
+// or a RefusedError counts as a fault of the network.
 func reconnectionOf(err error) reconnection {
 	if closed, ok := errors.AsType[*ClosedError](err); ok {
 		return closed.Code.reconnection()

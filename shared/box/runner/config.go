@@ -26,10 +26,10 @@ type (
 )
 
 // Conn is a connection to the relay that carries text messages of up to [frame.MaxFrame] bytes.
-// One goroutine calls Send, and one calls Receive. Any goroutine may call Close, which makes both
-// return. The caller owns the slice that Receive returns. After an error of Send or Receive the
-// connection cannot be used again. A Send that takes longer than 30 seconds fails. If the peer
-// closed the connection with a code, the error wraps a [ClosedError].
+// One goroutine calls Send, and one calls Receive. Any goroutine may call Close, which makes Send
+// and Receive return. The caller owns the slice that Receive returns. After an error of Send or
+// Receive the connection cannot be used again. A Send that takes longer than 30 seconds fails. If
+// the peer closed the connection with a code, the error wraps a [ClosedError].
 type Conn interface {
 	Send(message []byte) error
 	Receive() ([]byte, error)
@@ -54,14 +54,14 @@ type Config struct {
 	Dial     Dialer // nil means DialWebSocket
 
 	// Begin makes the Executor of a runner that was started before its box was known (see
-	// [frame.Hello.Invited]); Executor is nil then. launch is the box's environment variables from
-	// the first [frame.Welcome], and may hold secrets. Begin is called once, on the goroutine that
-	// calls the Executor. If it fails, Run returns its error.
+	// [frame.Hello.Invited]); Config.Executor must be nil. The argument launch is the box's
+	// environment variables from the first [frame.Welcome], and may hold secrets. Begin is called
+	// once, on the goroutine that calls the Executor. If Begin fails, Run returns its error.
 	Begin func(launch map[string]string) (Started, error)
 	// Deadline is when the machine of the box stops this program; zero means never. Longest is how
 	// long a message may take. At drainSlack plus Longest before Deadline the runner begins to
-	// drain: it executes no new message, and sends [frame.Bye] when the others have ended. After
-	// half of the time until Deadline, the box sleeps as soon as it has nothing to do.
+	// drain: it executes no new message, and sends [frame.Bye] when the open requests have ended.
+	// After half of the time until Deadline, the box sleeps as soon as it has nothing to do.
 	Deadline time.Time
 	Longest  time.Duration
 
@@ -72,8 +72,8 @@ type Config struct {
 	Digest string
 	Retire func()
 	// Yield ends the process that has been idle longest, if it has been idle for
-	// [frame.YieldAfter], because the host needs memory. It is called on the goroutine that calls
-	// the Executor. If Yield is nil, no process is ended.
+	// [frame.YieldAfter], because the host needs memory. Yield is called on the goroutine that
+	// calls the Executor. If Yield is nil, no process is ended.
 	Yield func()
 	// Baked says that the container image already contains the server's installed packages. The
 	// host stores this with Digest.
@@ -86,7 +86,7 @@ type Config struct {
 	Flush      time.Duration // how long requests in flight may take to end after Run's ctx is done; 5 s
 
 	// Rand draws the pauses before the runner connects again, and the moments at which it renews a
-	// connection. Only Run uses it. nil means a random seed; a simulation sets a seed of its own.
+	// connection. Only Run uses Rand; nil means a random seed.
 	Rand *rand.Rand
 	Log  *slog.Logger // nil for none
 

@@ -28,7 +28,7 @@ const (
 // longer than 30 seconds ends the connection. ctx limits the time of the opening handshake. If the
 // host answers with a status other than 101, the error wraps a [RefusedError].
 //
-// url begins with ws:// or wss://. On one machine it may also have the form ws+unix:SOCKET:PATH.
+// The url begins with ws:// or wss://, or on one machine has the form ws+unix:SOCKET:PATH.
 func DialWebSocket(ctx context.Context, url string, header http.Header) (Conn, error) {
 	where, ok := strings.CutPrefix(url, "ws+unix:")
 	if !ok {
@@ -42,7 +42,7 @@ func DialWebSocket(ctx context.Context, url string, header http.Header) (Conn, e
 	return DialWith(ctx, "ws://local"+path, header, &http.Client{Transport: transport})
 }
 
-// DialWith is [DialWebSocket] with an HTTP client of the caller. url must begin with ws:// or
+// DialWith is [DialWebSocket] with an HTTP client of the caller. The url must begin with ws:// or
 // wss://.
 func DialWith(ctx context.Context, url string, header http.Header, client *http.Client) (Conn, error) {
 	w := &webSocket{}
@@ -61,8 +61,8 @@ func DialWith(ctx context.Context, url string, header http.Header, client *http.
 	return w, nil
 }
 
-// retryAfter reads the Retry-After header. It returns 0 if the header has a date instead of
-// seconds.
+// retryAfter reads the Retry-After header. retryAfter returns 0 if the header has a date instead
+// of seconds.
 func retryAfter(h http.Header) time.Duration {
 	seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 16)
 	if err != nil {
@@ -72,7 +72,7 @@ func retryAfter(h http.Header) time.Duration {
 }
 
 // webSocket calls its library with contexts that never end, because any other context costs a
-// goroutine for each message. Instead, hangUp ends a call that blocks.
+// goroutine for each message.
 type webSocket struct {
 	conn  *websocket.Conn
 	under net.Conn    // the TCP or unix connection of conn
@@ -81,7 +81,7 @@ type webSocket struct {
 
 func (w *webSocket) hangUp() { _ = w.under.Close() }
 
-// Send writes one text message. The message may be cut into frames at any byte, because only the
+// Send writes one text message, perhaps in several frames, which may be cut at any byte: only the
 // whole message must be UTF-8.
 func (w *webSocket) Send(message []byte) error {
 	w.stuck.Reset(sendWithin)
@@ -125,8 +125,7 @@ func (w *webSocket) Receive() ([]byte, error) {
 	return message, nil
 }
 
-// Close does the closing handshake and closes the connection. It waits for the peer at most
-// closeGrace.
+// Close does the closing handshake and closes the connection, after at most closeGrace.
 func (w *webSocket) Close(reason string) error {
 	defer w.hangUp()
 	defer time.AfterFunc(closeGrace, w.hangUp).Stop()

@@ -32,8 +32,7 @@ type inflight struct {
 	outboxes   *outboxes
 	farewell   *farewell
 
-	// In each of these states the runner executes no new message. The sender of a message finds out
-	// that this runner has ended, and starts the next runner, which executes the message.
+	// In each of these states the runner executes no new message: the next runner executes it.
 	closing  bool // Run's own ctx is done
 	refusing bool // the host has asked the runner to retire; see sleep.retire
 	draining bool // the runner's time is almost over
@@ -59,8 +58,8 @@ func (in *inflight) refuses() bool { return in.closing || in.refusing || in.drai
 
 // deliver executes a message if it was sent to this generation, the runner has sent no [frame.Bye]
 // since the last [frame.Welcome], and the message was not executed before. A late message is
-// executed only if the host allows it; see askFirst. A message from the inbox is executed however
-// old it is: the host has claimed it for this generation, so nobody else ends its request.
+// executed only if the host allows it; see askFirst. deliver executes a message from the inbox
+// however old it is, because the host has claimed that message for this generation.
 func (in *inflight) deliver(f frame.Deliver) {
 	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
 		if f.Round == d.round {
@@ -93,8 +92,8 @@ func (in *inflight) deliver(f frame.Deliver) {
 }
 
 // deliveredAgain handles a message that was executed before. The host repeats a message if it has
-// seen no progress. If the request has not ended, [frame.Taken] tells the host that it goes on. If
-// it has ended, the outbox repeats the end until the host has it.
+// seen no progress. If the request of the message has not ended, [frame.Taken] tells the host so.
+// If it has ended, the outbox repeats the response until the host has it.
 func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	switch {
 	case f.Inbox:
@@ -104,8 +103,8 @@ func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	}
 }
 
-// giveBack tells the host that this runner will not execute a request. It returns no message from
-// the inbox: after the [frame.Bye] the host releases those for the next runner.
+// giveBack tells the host that this runner will not execute a request. giveBack ignores messages
+// from the inbox: after the [frame.Bye] the host releases them for the next runner.
 func (in *inflight) giveBack(f frame.Deliver) {
 	parts, ok := frame.Split(f.Payload, f.Lens)
 	if !in.links.linked() || !ok || len(parts) != 2 || f.AckWithin == 0 || f.Inbox || f.Gen != in.links.gen || in.late[f.ID] != nil {
@@ -150,8 +149,8 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	}
 }
 
-// wait keeps a message that must not be executed before the next [frame.Welcome]. If the runner has
-// sent [frame.Bye], wait takes the bye back.
+// wait keeps a message that must not be executed before the next [frame.Welcome]. If the runner
+// has sent [frame.Bye], wait also takes the bye back.
 func (in *inflight) wait(f frame.Deliver) {
 	if len(in.waits) < maxWaits {
 		in.waits = append(in.waits, f)
@@ -243,7 +242,7 @@ func (in *inflight) pulled(f frame.Pulled) {
 	in.closePull()
 }
 
-// seen records that a message came. It may be the last one for which a pull waits.
+// seen records that a message came, which may be the last one for which a pull waits.
 func (in *inflight) seen(f frame.Deliver) {
 	if round, ok := in.pull.missing[f.ID]; ok && round <= f.Round {
 		delete(in.pull.missing, f.ID)
@@ -258,9 +257,9 @@ func (in *inflight) closePull() {
 	}
 }
 
-// resumeInflight continues after a [frame.Welcome]. Of the messages that had to wait for it, it
-// executes those that were sent to the present generation (see [Config].Gen). It drops the others,
-// because their senders see in the store that the older generation has ended.
+// resumeInflight continues after a [frame.Welcome]. Of the messages that had to wait, it executes
+// those that were sent to the present generation (see [Config].Gen). The senders of the others see
+// in the store that the older generation has ended.
 func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits
 	in.waits = nil
@@ -336,7 +335,8 @@ func (in *inflight) may(f frame.May) {
 	}
 }
 
-// forgetAsked forgets a late message. It reports whether the runner was asking the host about it.
+// forgetAsked forgets a late message. forgetAsked reports whether the runner was asking the host
+// about it.
 func (in *inflight) forgetAsked(id storage.StreamID) bool {
 	a := in.late[id]
 	if a != nil {

@@ -29,8 +29,8 @@ type life struct {
 	done         chan struct{} // closed when the loop ends
 }
 
-// newLife makes the state of a Run. id is the id of the runner. post makes the loop call a
-// function; it returns false once done is closed.
+// newLife makes the state of a Run by the runner with this id. The function post makes the loop
+// call a function; post returns false once done is closed.
 func newLife(ctx context.Context, c Config, id string, done chan struct{}, post func(func()) bool) *life {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // own goes on after the end of ctx, for up to Config.Flush
 	l := &life{cfg: &c, loop: &loop{guard: c.Guard, post: post}, done: done}
@@ -113,7 +113,7 @@ func (l *life) frame(lk *link, f frame.Frame) {
 		l.farewell.byeTaken(f)
 	case frame.Answer, frame.Stop, frame.Halt:
 		// A runner that was started before its box was known has no process before its first
-		// [frame.Welcome]. So such a frame is about a process of an earlier runner.
+		// [frame.Welcome]: the frame is about a process of an earlier runner.
 		if !l.links.invited {
 			l.toExecutor(f)
 		}
@@ -162,8 +162,8 @@ func (l *life) keepHouse() {
 	l.loop.set(&l.housekeeping, houseKeeping, l.keepHouse)
 }
 
-// resume continues after a [frame.Welcome]. moved says that the connection is new, fresh that the
-// generation is new.
+// resume continues after a [frame.Welcome]. The argument moved is true if the connection is new,
+// and fresh if the generation is new.
 func (l *life) resume(moved, fresh bool) {
 	if moved {
 		l.outboxes.loose = false

@@ -52,10 +52,9 @@ const (
 	rejoining              // a hello was sent after a bye; its answer says whether the bye counts
 )
 
-// links keeps one connection to the host. It sends [frame.Hello], also as a ping, renews the
-// connection before the gateway's time limit, and connects again after the connection was lost.
-// During a renewal there are two connections. The runner reads both, and sends on the one on which
-// the last [frame.Welcome] came.
+// links keeps one connection to the host. It renews the connection before the gateway's time
+// limit, and connects again after the connection was lost. During a renewal there are two
+// connections. The runner reads both, and sends on the one on which the last [frame.Welcome] came.
 type links struct {
 	cfg       *Config
 	loop      *loop
@@ -106,8 +105,8 @@ type link struct {
 	foreign bool // a frame of an unknown protocol version has come
 }
 
-// outgoing is a message to send. If keep is set, and the connection ends before the message is
-// written, the message is sent over the next connection.
+// outgoing is a message to send. If keep is set, a message that a lost connection has not written
+// is sent over the next one.
 type outgoing struct {
 	data []byte
 	keep bool
@@ -117,8 +116,8 @@ func (ls *links) sender() frame.Sender {
 	return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen, Runner: ls.runner}
 }
 
-// ofBox returns what the method sender returns, but without the runner's id. It is for frames with
-// tickets: the host trusts a ticket instead of the id.
+// ofBox returns what the method sender returns, but without the runner's id. Frames with tickets
+// use ofBox: the host trusts a ticket instead of the id.
 func (ls *links) ofBox() frame.Sender { return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen} }
 
 func (ls *links) fence() {
@@ -268,18 +267,17 @@ func (lk *link) send(o outgoing) {
 	lk.pump()
 }
 
-// sendFirst puts a message before all others that wait. Small frames that keep the connection
-// alive must not wait behind megabytes. The order of frames does not matter to the host.
+// sendFirst puts a message before all others that wait. It is for small frames that keep the
+// connection alive. The order of frames does not matter to the host.
 func (lk *link) sendFirst(data []byte) {
 	lk.queue = slices.Insert(lk.queue, 0, outgoing{data: data})
 	lk.pump()
 }
 
-// busy reports whether messages wait to be written. A repeated message would only wait behind
-// them.
+// busy reports whether messages wait to be written.
 func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
 
-// againIfFree calls do after the time ackAfter. If the connection is busy at that moment, it waits
+// againIfFree calls do after the time ackAfter. While the connection is busy, againIfFree waits
 // for another ackAfter, because a repeated message would only wait behind others.
 func (ls *links) againIfFree(a *alarm, do func()) {
 	ls.loop.set(a, ackAfter, func() {
@@ -307,17 +305,16 @@ func (ls *links) sendKept(data []byte) {
 	ls.kept = append(ls.kept, data)
 }
 
-// hello sends a [frame.Hello] with a new number. It is called on a new connection, and to take a
-// [frame.Bye] back.
+// hello sends a [frame.Hello] with a new number, on a new connection or to take a [frame.Bye]
+// back.
 func (ls *links) hello(lk *link) {
 	ls.no++
 	lk.no, lk.tries = ls.no, 0
 	ls.sayHello(lk)
 }
 
-// sayHello sends a [frame.Hello] with the current number of the connection. If the answer for that
-// number has come already, the hello is a ping. The hello contains the ids of the open questions, if
-// the Executor returns them within askFor.
+// sayHello sends a [frame.Hello] with the current number of the connection. The hello contains the
+// ids of the open questions, if the Executor returns them within askFor.
 func (ls *links) sayHello(lk *link) {
 	if !ls.welcomed {
 		ls.writeHello(lk, nil)
@@ -428,8 +425,8 @@ func (ls *links) renewIn(after time.Duration) {
 	ls.loop.set(&ls.renewal, after, ls.renew)
 }
 
-// fenced handles a [frame.Fenced]. If it answers the newest [frame.Hello], Run ends. If it answers
-// an older hello, it may be out of date, so the runner sends another hello.
+// fenced handles a [frame.Fenced]. If the frame answers the newest [frame.Hello], Run ends. The
+// answer to an older hello may be out of date, so the runner sends another hello.
 func (ls *links) fenced(f frame.Fenced) {
 	if f.Link >= ls.no {
 		ls.fence()
@@ -450,8 +447,8 @@ func (ls *links) ask() {
 	}
 }
 
-// renew opens a new connection, even if there is one. After a [frame.Bye] it first waits for the
-// answer to the bye.
+// renew opens a new connection, even if there is one. After a [frame.Bye], renew first waits for
+// the answer to the bye.
 func (ls *links) renew() {
 	if ls.live != nil && ls.stage != up {
 		ls.loop.set(&ls.redial, lastBackOff, ls.renew)
@@ -461,8 +458,7 @@ func (ls *links) renew() {
 }
 
 // drain renews the connection within a time that the host has given. It draws a random moment in
-// the first three quarters of that time, so that not all runners connect at once. If a renewal is
-// due earlier, nothing changes.
+// the first three quarters of that time, so that not all runners connect at once.
 func (ls *links) drain(within time.Duration) {
 	if ls.linked() {
 		ls.renewIn(min(ls.drawn(within*3/4), time.Until(ls.renewBy)))
@@ -486,8 +482,7 @@ func (ls *links) cut(lk *link, err error) {
 		ls.loop.set(&ls.giveUp, reconnectFor, ls.abandon)
 		ls.loop.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
 		if ls.stage == parting {
-			// The runner does not repeat the bye. The answer to the hello on the next connection
-			// says whether the host got the bye.
+			// The answer to the hello on the next connection says whether the host got the bye.
 			ls.stage = rejoining
 		}
 		ls.retry(after, err)
@@ -524,8 +519,7 @@ func (ls *links) retry(after reconnection, err error) {
 }
 
 // unwelcome reports whether the host has refused this runner for good: after is stayAway, or the
-// host has refused the runner maxRounds times within roundsWithin. The caller ignores the result
-// while the runner has a connection.
+// host has refused the runner maxRounds times within roundsWithin.
 func (ls *links) unwelcome(after reconnection) bool {
 	if after != reconnectSeldom {
 		return after == stayAway

@@ -10,8 +10,7 @@ import (
 // ackAfter is the time after which a frame without an answer is sent again.
 const ackAfter = 5 * time.Second
 
-// loop is the goroutine of Run. Only this goroutine uses a [life]. Goroutines that read, write,
-// dial, wait or call the Executor send it functions to call.
+// loop is the goroutine of Run. Only this goroutine uses a [life].
 type loop struct {
 	guard *guard.Guard
 	post  func(do func()) bool // makes the loop call do; returns false if the loop has ended
@@ -35,8 +34,8 @@ func (lo *loop) finish(err error) {
 	}
 }
 
-// executing queues calls for the goroutine that calls the Executor. An Executor that blocks in
-// [Runner.Event] therefore does not block the loop.
+// executing queues calls for the goroutine that calls the Executor, because an Executor that
+// blocks in [Runner.Event] must not block the loop.
 type executing struct {
 	loop     *loop
 	executor Executor            // only the goroutine of execute uses it
@@ -71,8 +70,8 @@ func (x *executing) execute() {
 	}
 }
 
-// alarm is a timer of the loop. Once it is set again or stopped, the earlier function is not
-// called any more.
+// alarm is a timer of the loop. Once the alarm is set again or stopped, the loop does not call the
+// earlier function any more.
 type alarm struct {
 	timer *time.Timer
 	set   int

@@ -18,8 +18,7 @@ const (
 )
 
 // outboxes holds the events of all sessions until the host has them. For each session one batch is
-// sent at a time, and is repeated with the same bytes until its [frame.Ack] comes. Events that
-// come meanwhile wait for the next batch.
+// sent at a time, and is repeated with the same bytes until its [frame.Ack] comes.
 type outboxes struct {
 	cfg        *Config
 	executing  *executing
@@ -68,7 +67,8 @@ func (ob *outboxes) outbox(id storage.ID) *outbox {
 	return o
 }
 
-// event takes an event of a process. It closes room when the session's outbox has room for more.
+// event takes an event of a process. The channel room is closed when the session's outbox has room
+// for more.
 func (ob *outboxes) event(e Event, room chan struct{}) {
 	o := ob.outbox(e.Session)
 	ob.gather(o, e)
@@ -80,7 +80,7 @@ func (ob *outboxes) event(e Event, room chan struct{}) {
 	ob.flush(o)
 }
 
-// hold adds to the bytes of events that the host does not have. bytes may be negative.
+// hold adds to the bytes of events that the host does not have. The argument may be negative.
 func (ob *outboxes) hold(o *outbox, bytes int) {
 	o.size += bytes
 	ob.cfg.Guard.Budget().Hold(bytes)
@@ -151,13 +151,13 @@ func (ob *outboxes) flush(o *outbox) {
 }
 
 // batch takes as many events as fit into one [frame.Events]: standalone events first, then the
-// streams in the order of their first event. It does not set the Payload of the frame.
+// streams in the order of their first event. The caller sets the Payload of the frame.
 func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch) {
 	o.seq++
 	b = &batch{seq: o.seq, gen: ob.links.gen}
 	f = frame.Events{Sender: ob.links.ofBox(), Seq: o.seq, Session: o.session}
-	// take moves events from pending into events, until the batch is full. If it has moved the last
-	// one, it also adds tail.
+	// take moves events from pending into events, until the batch is full. If take has moved the
+	// last event, it also adds tail.
 	take := func(pending [][]byte, tail []byte) (rest [][]byte, lens []int) {
 		for i, raw := range pending {
 			size := len(raw)
@@ -193,7 +193,8 @@ func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch)
 		}
 		if !over && !d.traced {
 			// Before the client sees progress, the store must have an item that says that this box
-			// ends the request. A [frame.Taken] may have been lost, so ask for the item here.
+			// ends the request. A [frame.Taken] may have been lost, so this frame asks for the
+			// item.
 			f.Tickets = append(f.Tickets, d.ticket)
 			d.reported = true
 			b.traces = append(b.traces, d)
@@ -290,8 +291,8 @@ func (o *outbox) makeRoom() {
 	o.rooms = nil
 }
 
-// loosenAll makes Event stop blocking, although the outboxes then grow. After a long time without
-// a connection, the progress of the processes is worth the memory.
+// loosenAll makes Event stop blocking, although the outboxes grow: after a long time without a
+// connection, the progress of the processes is worth the memory.
 func (ob *outboxes) loosenAll() {
 	ob.loose = true
 	for _, o := range ob.boxes {
@@ -300,9 +301,8 @@ func (ob *outboxes) loosenAll() {
 }
 
 // resumeOutboxes continues after a [frame.Welcome]. Over a new connection it repeats the batches
-// without an ack. It then sends the events that have come meanwhile. If the generation is new
-// (fresh), the host must give the next index of each standalone stream again, which also makes
-// writes of the previous generation fail.
+// without an ack. If the generation is new (fresh), the host must give the next index of each
+// standalone stream again, which also makes writes of the previous generation fail.
 func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {
 		o := ob.boxes[id]
@@ -325,7 +325,7 @@ func (ob *outboxes) drop() {
 	}
 }
 
-// unsent returns how many events the host does not have. An unacked batch counts as one.
+// unsent counts the events that the host does not have. A batch without an ack counts as one.
 func (ob *outboxes) unsent() int {
 	n := 0
 	for _, o := range ob.boxes {

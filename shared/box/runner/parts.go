@@ -18,8 +18,8 @@ const window = 8
 const wholes = 3
 
 // transfer is a long frame that is sent in parts. Each part is repeated until its [frame.PartOK]
-// comes; then [frame.Whole] is sent. A transfer goes on over several connections, because the host
-// keeps the parts.
+// comes. When all parts have theirs, [frame.Whole] is sent. A transfer goes on over several
+// connections, because the host keeps the parts.
 type transfer struct {
 	place      int         // 0 to frame.MaxTransfers-1; no two active transfers have the same place
 	name       string      // its place and a nonce; "" while it waits for a place
@@ -47,7 +47,7 @@ type transfers struct {
 	waiting []*transfer          // the transfers that wait for a place
 }
 
-// transfer prepares a long frame, which is the concatenation of data. The caller calls
+// transfer prepares a long frame, which is the concatenation of data. The caller must call
 // dropTransfer when the answer to the frame comes.
 func (ts *transfers) transfer(data ...[]byte) *transfer {
 	t := &transfer{pieces: frame.Pieces(data...)}
@@ -71,8 +71,7 @@ func (ts *transfers) admit(t *transfer) {
 	ts.byName[t.name] = t
 }
 
-// transferKept sends a long frame that gets no answer. When the host has all parts, the runner
-// sends [frame.Whole] once.
+// transferKept sends a long frame that gets no answer.
 func (ts *transfers) transferKept(data []byte) {
 	t := ts.transfer(data)
 	t.unanswered = true
@@ -107,7 +106,7 @@ func (ts *transfers) watchParts(t *transfer) {
 	}
 }
 
-// fillWindow sends the next parts. If the host has all parts, it sends [frame.Whole].
+// fillWindow sends the next parts, or [frame.Whole] if the host has all parts.
 func (ts *transfers) fillWindow(t *transfer) {
 	if t.missing == 0 {
 		ts.join(t)
@@ -129,7 +128,7 @@ func (ts *transfers) fillWindow(t *transfer) {
 	}
 }
 
-// part encodes one part. Each part names its sender, because the host stores each part on its own.
+// part encodes one part.
 func (ts *transfers) part(t *transfer, n int) []byte {
 	return frame.Encode(frame.Part{Sender: ts.links.sender(), Frame: t.name, N: int64(n), Of: len(t.pieces), Payload: t.pieces[n]})
 }
@@ -158,8 +157,8 @@ func (ts *transfers) partTaken(f frame.PartOK) {
 	ts.watchParts(t)
 }
 
-// dropTransfer forgets a long frame, and begins the next frame that waits for a place. t may be
-// nil.
+// dropTransfer forgets a long frame, and begins the next frame that waits for a place. A nil
+// transfer is ignored.
 func (ts *transfers) dropTransfer(t *transfer) {
 	if t == nil {
 		return

@@ -47,7 +47,7 @@ type Runner struct {
 	done chan struct{}    // closed when Run returns
 }
 
-// New returns a Runner. It does nothing before [Runner.Run].
+// New returns a Runner, which does nothing before [Runner.Run].
 func New(c Config) *Runner {
 	return &Runner{cfg: c.withDefaults(), id: string(storage.NewID()), in: make(chan func(*life)), done: make(chan struct{})}
 }
@@ -91,10 +91,10 @@ func (r *Runner) Run(ctx context.Context) error {
 }
 
 // Event takes an event of a process, and returns when the outbox of its session has room for more.
-// It blocks while more than 32 MiB of events of that session wait for the host, so that the
-// process is slowed down. It stops blocking when there has been no connection for a minute, or
-// when Run has returned. After Run an event is dropped; before Run, Event blocks. To keep the
-// order of a session's events, call it from one goroutine at a time.
+// Event blocks while more than 32 MiB of events of that session wait for the host, so that the
+// process is slowed down. It does not block when there has been no connection for a minute. Before
+// Run, Event blocks; after Run, it drops the event. To keep the order of a session's events, call
+// Event from one goroutine at a time.
 func (r *Runner) Event(e Event) {
 	room := make(chan struct{})
 	if !r.post(func(l *life) { l.outboxes.event(e, room) }) {
@@ -112,7 +112,7 @@ func (r *Runner) Status(s StatusReport) {
 	r.post(func(l *life) { l.outboxes.status(s) })
 }
 
-// post makes the loop call do. It returns false if the loop has ended.
+// post makes the loop call do, or returns false if the loop has ended.
 func (r *Runner) post(do func(*life)) bool {
 	select {
 	case r.in <- do:
@@ -122,13 +122,13 @@ func (r *Runner) post(do func(*life)) bool {
 	}
 }
 
-// Snapshot asks the host about the snapshots of an owner. It repeats the request until the host
-// answers or ctx is done; the box does not sleep meanwhile. Snapshot sets the Sender and N of the
-// request. A URL in the answer is valid for some minutes.
+// Snapshot asks the host about the snapshots of an owner. Snapshot repeats the request until the
+// host answers or ctx is done; the box does not sleep meanwhile. Snapshot sets the Sender and N of
+// the request. A URL in the answer is valid for some minutes.
 //
 // The error is NotFound if there is no snapshot, and [ErrFenced] if a newer runner runs the box or
-// has saved. It is TooLarge if the snapshot is over the limit, and Invalid if the host keeps no
-// snapshots. It is Unavailable if ctx or [Runner.Run] has ended.
+// has saved. The error is TooLarge if the snapshot is over the limit, Invalid if the host keeps no
+// snapshots, and Unavailable if ctx or [Runner.Run] has ended.
 func (r *Runner) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	a := &query{frame: f, answer: make(chan frame.Kept, 1)}
 	posted := r.post(func(l *life) { l.queries.query(a) })

@@ -41,7 +41,7 @@ type sleep struct {
 	flush    alarm
 }
 
-// watchIdle asks the Executor whether the box may sleep. It asks again as long as the runner is in
+// watchIdle asks the Executor whether the box may sleep, again and again while the runner is in
 // phase up.
 func (sl *sleep) watchIdle() {
 	if sl.links.stage != up || sl.watching {
@@ -88,8 +88,8 @@ func (sl *sleep) idleSince(since time.Time, ok bool) {
 	})
 }
 
-// hasty reports whether all processes were halted and no message was executed since. The box then
-// sleeps as soon as it has nothing to do.
+// hasty reports whether all processes were halted and no message was executed since. If so, the
+// box sleeps as soon as it has nothing to do.
 func (sl *sleep) hasty() bool { return sl.halted == sl.inflight.delivered+1 }
 
 func (sl *sleep) hurry() {
@@ -118,8 +118,8 @@ func (sl *sleep) askNow() {
 	}
 }
 
-// quiet reports whether nothing is open between this runner and the host. An open pull does not
-// count if the runner executes no new messages.
+// quiet reports whether nothing is open between this runner and the host. An open pull counts only
+// if the runner executes new messages.
 func (sl *sleep) quiet() bool {
 	return sl.links.linked() && sl.links.next == nil && !sl.links.dialing && !sl.links.live.greeting() && !sl.links.live.busy() &&
 		len(sl.deliveries.owed) == 0 && (len(sl.inflight.late) == 0 || sl.inflight.refuses()) && sl.outboxes.unsent() == 0 && len(sl.transfers.byName) == 0 && len(sl.transfers.waiting) == 0 && len(sl.queries.asking) == 0 && (!sl.inflight.pull.open || sl.inflight.refuses()) && len(sl.executing.waiting) == 0
@@ -140,7 +140,7 @@ type farewell struct {
 	linger alarm
 }
 
-// bye begins to put the box to sleep. idle is for how long the box had no work.
+// bye begins to put the box to sleep, after a time idle without work.
 func (fw *farewell) bye(idle time.Duration) {
 	fw.links.stage, fw.byes, fw.idle = parting, 0, idle
 	fw.sayBye()
@@ -175,8 +175,8 @@ func (fw *farewell) byeTaken(f frame.ByeOK) {
 	})
 }
 
-// takeBack sends a [frame.Hello] after a [frame.Bye], on the same connection but with a new number.
-// The answer says whether the host had already got the bye.
+// takeBack sends a [frame.Hello] after a [frame.Bye], on the same connection but with a new
+// number.
 func (fw *farewell) takeBack() {
 	if fw.links.stage != parting && fw.links.stage != lingering {
 		return
@@ -190,12 +190,12 @@ func (fw *farewell) takeBack() {
 }
 
 // drainSlack is the time that is left before Deadline after a message that takes the time Longest.
-// In it the result and the bye must reach the host.
+// In that time the response and the bye must reach the host.
 const drainSlack = 20 * time.Second
 
 // expectDeadline sets the timers for the end of the runner's time. If that time is too short for a
-// message that takes Longest, the runner drains after half of it: it does some work, although a
-// message may be cut off.
+// message that takes Longest, the runner drains after half of the time, although a message may be
+// cut off.
 func (sl *sleep) expectDeadline() {
 	if sl.cfg.Deadline.IsZero() {
 		return

@@ -29,8 +29,8 @@ func (qs *queries) query(q *query) {
 	qs.sayQuery(q)
 }
 
-// sayQuery sends a request, and repeats it until the answer comes. Without a connection it does
-// nothing, and resumeQueries calls it after the next [frame.Welcome].
+// sayQuery sends a request, and repeats it until the answer comes. Without a connection sayQuery
+// does nothing; resumeQueries calls it after the next [frame.Welcome].
 func (qs *queries) sayQuery(q *query) {
 	if !qs.links.linked() {
 		return
