@@ -1,17 +1,15 @@
-// Package apikey authenticates callers by API keys ([Keys]), or by one-time tickets for
-// clients that cannot send headers ([Tickets]). On one machine it can also admit all
-// callers ([Open]). It hides the form of a key, that the store keeps only its hash, and
-// how long an instance remembers a lookup. Package resourceserver verifies the tokens of an
-// identity provider; [Either] takes them beside keys. Package sessions decides to which
-// principal a session belongs.
+// Package apikey authenticates callers by API keys ([Keys]), or by one-time tickets for clients
+// that cannot send headers ([Tickets]). On one machine it can also admit all callers ([Open]).
+// Package resourceserver verifies the tokens of an identity provider; [Either] takes them beside
+// keys. Package sessions decides to which principal a session belongs.
 //
 // A key acts as a principal of a tenant, for some servers or all. The principal's sessions
 // survive the key: a key that replaces it has the same principal and uses the same sessions.
 //
 // # How fast a revocation takes effect
 //
-// An instance remembers for [Remembered] that a key was good. It never remembers a bad key.
-// So 30 seconds after a revocation every request, poll, connect and message over a connection is
+// An instance remembers for [Remembered] that a key was good, and never that a key was bad. Thus
+// 30 seconds after a revocation every request, poll, connect and message over a connection is
 // refused everywhere. Open responses end as they would have:
 //
 //   - a response that is being held, after 25 seconds;
@@ -43,8 +41,8 @@ const touchEvery = time.Hour
 // maxRemembered bounds how many keys an instance remembers.
 const maxRemembered = 1000
 
-// Authenticator finds out who calls, and whether the caller may use a server. [Keys]
-// documents what the methods promise.
+// Authenticator finds out who calls, and whether the caller may use a server. [Keys] documents
+// its methods.
 type Authenticator interface {
 	Authenticate(r *http.Request, server string) (storage.Identity, error)
 	Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error)
@@ -83,8 +81,8 @@ func (a *Keys) Authenticate(r *http.Request, server string) (storage.Identity, e
 	return a.Verify(r.Context(), key, server)
 }
 
-// Members returns the identity of the caller at each of the servers that its key is for. The address
-// of the group does not matter. Errors are as for Authenticate, and the cost is that of one call.
+// Members returns the identity of the caller at each of the servers that its key is for. Errors are
+// as for Authenticate, and the cost is that of one call.
 func (a *Keys) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
 	return EachServer(a, r, servers)
 }
@@ -145,8 +143,7 @@ func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
 	return err
 }
 
-// ConfirmMembers returns the servers of a group for which [Keys.Confirm] accepts a credential. The
-// address of the group does not matter.
+// ConfirmMembers returns the servers of a group for which [Keys.Confirm] accepts a credential.
 //
 // Errors: those of Confirm; Forbidden if the credential may be used for none of them.
 func (a *Keys) ConfirmMembers(ctx context.Context, credential, _ string, servers []string) ([]string, error) {
@@ -175,8 +172,8 @@ func Each(servers []string, admit func(server string) error) (still []string, er
 	return still, refused
 }
 
-// notGood returns an error for a bad key. It is marked for the operator, because a caller cannot
-// make another key.
+// notGood returns an error for a bad key. The error is marked for the operator, because a caller
+// cannot make another key.
 func notGood() error {
 	return storage.Errorf(storage.Unauthenticated, "this API key is unknown, revoked or expired; send a valid key, or ask for a new one").ForOperator()
 }

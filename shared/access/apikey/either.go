@@ -25,8 +25,7 @@ type Tokens interface {
 	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
 }
 
-// Either takes API keys and tokens. It tells them apart by their beginning: a key begins
-// with dm_, and no token does.
+// Either takes API keys and tokens. A key begins with dm_, and no token does.
 type Either struct {
 	keys   *Keys
 	tokens Tokens

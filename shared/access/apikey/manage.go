@@ -52,7 +52,7 @@ func (g Grant) check() error {
 }
 
 // Create makes a key and stores its record. The store keeps only the key's hash, so the caller
-// must keep key: it cannot be read again.
+// must keep the key itself.
 //
 // Errors: Invalid (the grant); Unavailable: the record may be stored, but the key is lost.
 func Create(ctx context.Context, store storage.Keys, g Grant) (key string, record storage.Key, err error) {
@@ -84,7 +84,8 @@ func Create(ctx context.Context, store storage.Keys, g Grant) (key string, recor
 const keptRevoked = 30 * 24 * time.Hour
 
 // Revoke ends a key, by its id or by the whole key, and returns its record. A key that was
-// revoked before stays as it is. The package documentation says how fast it takes effect.
+// revoked before stays as it is. The package documentation says how fast a revocation takes
+// effect.
 //
 // Errors: NotFound; Unavailable: perhaps the key is still good, so call Revoke again.
 func Revoke(ctx context.Context, store storage.Keys, name string) (storage.Key, error) {
@@ -135,9 +136,8 @@ func Rotate(ctx context.Context, store storage.Keys, name string, grace time.Dur
 	return key, record, old, err
 }
 
-// change edits a key, and tries again if the record was changed meanwhile. The use of a
-// key changes its record once an hour, so the loop soon ends. The function edit returns
-// false if there is nothing to change.
+// change edits a key, and tries again if the record was changed meanwhile. The function edit
+// returns false if there is nothing to change.
 func change(ctx context.Context, store storage.Keys, name string, edit func(*storage.Key) bool) (storage.Key, error) {
 	for {
 		k, err := store.Keys().Get(ctx, KeyID(name))

@@ -40,7 +40,7 @@ type purpose struct {
 
 func toCall(server string) purpose { return purpose{ToCall, server} }
 
-// allow returns nil if a key is good for the purpose. Otherwise it returns Forbidden with the reason.
+// allow returns nil if a key is good for the purpose. The error is Forbidden, with the reason.
 func (p purpose) allow(k storage.Key) error {
 	if err := p.lacks(k); err != nil {
 		return err.ForOperator()

@@ -13,16 +13,15 @@ const ticketLife = time.Minute
 
 // Tickets authenticates clients that cannot send headers, such as a web page that opens a
 // WebSocket. An authenticated caller is issued a ticket, and redeems it when it connects. A
-// ticket stands in a URL, which others may see afterwards (histories, logs on the way). So
-// it is good for one connection, to one server, for a minute. Tickets is safe for
-// concurrent use.
+// ticket is good for one connection, to one server, for a minute, because others may see the URL
+// that has it (histories, logs on the way). Tickets is safe for concurrent use.
 type Tickets struct{ store storage.Keys }
 
 // NewTickets returns Tickets that are kept in a store.
 func NewTickets(store storage.Keys) *Tickets { return &Tickets{store} }
 
-// Issue makes a ticket for an authenticated caller. life is how long it can be redeemed.
-// Cost: one write.
+// Issue makes a ticket for an authenticated caller. The result life is how long the ticket can be
+// redeemed. Cost: one write.
 //
 // Errors: Unavailable.
 func (t *Tickets) Issue(ctx context.Context, who storage.Identity, server string) (ticket string, life time.Duration, err error) {

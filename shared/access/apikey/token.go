@@ -35,8 +35,7 @@ func newKey() (key, id string) {
 	return keyPrefix + id + "_" + random(secretChars), id
 }
 
-// parseKey returns the id of a string that has the form of a key. For any other string, ok is false,
-// so its caller need not read the store.
+// parseKey returns the id of a string that has the form of a key. For any other string, ok is false.
 func parseKey(key string) (id string, ok bool) {
 	rest, ok := strings.CutPrefix(key, keyPrefix)
 	id, secret, cut := strings.Cut(rest, "_")

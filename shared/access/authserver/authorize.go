@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 )
 
-// request is a checked authorization request. It is sealed into the consent page, and into the
-// cookie of the sign-in that follows (see flow).
+// request is a checked authorization request. A request is sealed into the consent page, and into
+// the cookie of the sign-in (see flow).
 type request struct {
 	Client    string   `json:"i"`
 	Redirect  string   `json:"u"`

@@ -108,9 +108,8 @@ const (
 	maxName      = 40 // bytes of a name that are kept
 )
 
-// registeredID seals a registration into an id, so nothing is stored for a client. It
-// seals short hashes of the redirect URIs, because many clients keep ids in 255
-// characters.
+// registeredID seals a registration into an id, so nothing is stored for a client. The id has
+// short hashes of the redirect URIs, because many clients keep ids in 255 characters.
 func (b *clients) registeredID(r registration) string {
 	plain := binary.BigEndian.AppendUint32(nil, uint32(r.at.Unix())) //nolint:gosec // until 2106
 	plain = append(plain, r.method, byte(len(r.hashes)))
@@ -164,7 +163,7 @@ func (b *clients) registered(id string) (client, error) {
 	}}, nil
 }
 
-// clientSecret returns the secret of a registered client. It is computed, not stored.
+// clientSecret returns the secret of a registered client. The secret is computed, not stored.
 func clientSecret(key []byte, id string) string {
 	mac := hmac.New(sha256.New, append([]byte("dormouse client secret v1\x00"), key...))
 	mac.Write([]byte(id))

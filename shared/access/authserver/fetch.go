@@ -40,8 +40,7 @@ const (
 )
 
 // documents reads client ID metadata documents: JSON about a client at the URL that is its id. It
-// remembers each document for a while. It also stores the documents of clients for which users have
-// signed in.
+// remembers each document for a while, and stores those of clients for which users have signed in.
 type documents struct {
 	store storage.Values
 	web   *http.Client
@@ -105,8 +104,8 @@ func checkDocumentURL(id string) (*url.URL, error) {
 	return u, nil
 }
 
-// read returns a document that is remembered or in the store. Otherwise it waits for
-// its turn and fetches the document.
+// read returns a document that is remembered or in the store. For any other document it waits for
+// its turn and fetches it.
 func (d *documents) read(ctx context.Context, id, host string) (kept, error) {
 	if k, ok := d.remembered(id); ok {
 		return k, nil
@@ -216,8 +215,7 @@ func (d *documents) end(host string) {
 	d.ended = make(chan struct{})
 }
 
-// fetch gets a document. Its errors are shown to users, so they say nothing of what the
-// host has answered.
+// fetch gets a document. Users see the errors, so no error tells what the host has answered.
 func (d *documents) fetch(ctx context.Context, id string) (document, time.Duration, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, id, nil)
 	if err != nil {

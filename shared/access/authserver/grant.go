@@ -27,9 +27,9 @@ const (
 
 const refreshPrefix = "dr_"
 
-// A refresh token is dr_<handle>_<secret>. The handle has 128 random bits and is stored
-// nowhere; its hash is the grant's ID. So a sender that knows the handle has had a token
-// of the grant.
+// A refresh token is dr_<handle>_<secret>. The handle has 128 random bits and is stored nowhere;
+// its hash is the grant's ID. A sender that knows the handle therefore has had a token of the
+// grant.
 func refreshToken(handle, secret string) string { return refreshPrefix + handle + "_" + secret }
 
 // handleOf returns the handle of a refresh token. A text of any other form costs no read
@@ -53,9 +53,8 @@ func idText(raw []byte) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw))
 }
 
-// successor returns the refresh token that follows another one. The salt is stored and
-// the token is not, so neither a copy of the store nor an old token is enough to compute
-// it.
+// successor returns the refresh token that follows another one. The salt is stored and the token
+// is not, so neither a copy of the store nor an old token is enough to compute the successor.
 func successor(salt []byte, handle, token string) string {
 	mac := hmac.New(sha256.New, salt)
 	mac.Write([]byte(token))
@@ -77,8 +76,8 @@ type grants struct {
 	rows Store
 }
 
-// issue returns the tokens of a grant: a new access token, and the given refresh token.
-// rules become the ToolRules of the access token.
+// issue returns the tokens of a grant: a new access token, and the given refresh token. The
+// argument rules becomes the ToolRules of the access token.
 func (b *grants) issue(g storage.Grant, rules, scopes []string, refresh string) tokens {
 	now := time.Now()
 	t := resourceserver.Token{
@@ -111,8 +110,8 @@ func withClient(props []byte, client string, scopes []string) []byte {
 }
 
 // begin stores a new grant, and returns it and its first refresh token. The grant expires with its
-// code, until keep prolongs it. So it does not stay if the program dies before it has sent the
-// tokens. If the grant exists already, begin returns Conflict.
+// code unless keep prolongs it, in case the program dies before it has sent the tokens. If the
+// grant exists already, begin returns Conflict.
 func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (refresh string, begun storage.Grant, err error) {
 	refresh, now := refreshToken(handle, random(32)), time.Now()
 	g.ID, g.Current, g.Salt = grantID(handle), sum(refresh), randomBytes(32)
@@ -125,8 +124,8 @@ func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (ref
 // keepTries bounds the attempts of keep to save a grant.
 const keepTries = 3
 
-// keep extends a grant to its full lifetime after its tokens were sent. If it fails, the
-// client has to sign in again when its access token has expired.
+// keep extends a grant to its full lifetime after its tokens were sent. If keep fails, the client
+// has to sign in again when its access token has expired.
 func (b *grants) keep(ctx context.Context, g storage.Grant) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWithin)
 	defer cancel()
@@ -188,8 +187,8 @@ func (b *grants) rotate(ctx context.Context, handle, token string, allow func(st
 	}
 }
 
-// Revoke ends a grant by its ID: at once for refresh tokens, and within 30 seconds for
-// access tokens. A grant that was revoked before stays so.
+// Revoke ends a grant by its ID: at once for refresh tokens, and within 30 seconds for access
+// tokens.
 //
 // Errors: NotFound; Unavailable: its tokens may still be good, so call Revoke again.
 func Revoke(ctx context.Context, store Store, id string) (storage.Grant, error) {

@@ -24,8 +24,8 @@ type Login interface {
 	// URL returns where to send a browser so that its user signs in and comes back to
 	// the address of the redirect, with the state.
 	URL(ctx context.Context, a Attempt, redirect string) (string, error)
-	// User returns the user who came back. query is the query of the request to the redirect. Errors:
-	// Unauthenticated; Unavailable.
+	// User returns the user who came back. The argument query is the query of the request to the
+	// redirect. Errors: Unauthenticated; Unavailable.
 	User(ctx context.Context, a Attempt, redirect string, query url.Values) (User, error)
 }
 
@@ -65,8 +65,8 @@ func flowCookie(state string) string { return cookieFlow + idText(sum(state))[:8
 // maxFlows bounds how many sign-ins a browser keeps cookies for.
 const maxFlows = 3
 
-// begins sends the browser to the sign-in. The cookie of the flow is set here, after the
-// user has agreed, and not before.
+// begins sends the browser to the sign-in. Call begins only after the user has agreed: it sets
+// the cookie of the flow.
 func (b *Server) begins(w http.ResponseWriter, r *http.Request, req request, back string) error {
 	f := flow{Attempt{random(16), random(16), random(32)}, req, back, time.Now().Add(flowWithin).Unix()}
 	to, err := b.login.URL(r.Context(), f.Attempt, b.redirect())
@@ -254,8 +254,8 @@ func (a anyName) serve(w http.ResponseWriter, r *http.Request) error {
 		return bad("access_denied", "this sign-in takes any name, and is for the user of this machine only; the operator must name an identity provider")
 	}
 	if r.Method == http.MethodGet {
-		// The page's form leads to the callback, which redirects to the client. So the
-		// policy of the page must allow the client's address.
+		// The page's form leads to the callback, which redirects to the client. The policy of the page
+		// must therefore allow the client's address.
 		state := r.URL.Query().Get("state")
 		var f flow
 		a.b.open(forFlow, a.b.cookies.Get(r, flowCookie(state)), &f)

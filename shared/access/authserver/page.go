@@ -58,7 +58,7 @@ const (
 	// consentUse says what every token allows.
 	consentUse = `<dd>See its tools, prompts and resources, and call every tool that you may call</dd>
 `
-	// consentScope says what an optional scope adds. It takes the name of the scope, the
+	// consentScope says what an optional scope adds. Its verbs are for the name of the scope, the
 	// server, and tools or beginnings of their names.
 	consentScope = `<dd>Call these tools of %[2]s, too: %[3]s (<code>%[1]s</code>)</dd>
 `
@@ -97,8 +97,7 @@ func (b *Server) additions(req request) (all []addition) {
 // body returns the contents of a page. It escapes every text that comes from a client or from the
 // settings.
 //
-// html/template would link every method of every type into the program, because it calls methods by
-// name.
+// body does not use html/template, which would link every method of every type into the program.
 func (d pageData) body() string {
 	esc := webpage.Escape
 	switch {
@@ -138,7 +137,7 @@ func (d pageData) body() string {
 	return fmt.Sprintf(consentFacts, name, server, d.abilities(), whose, from, esc(d.Host)) + warning + fmt.Sprintf(consentForm, esc(d.Request), choice)
 }
 
-// page writes a page. The argument redirect is where its form may lead in the end, ""
+// page writes a page. The argument redirect is where the form of the page may lead in the end, ""
 // for nowhere.
 //
 // A browser also applies the Content-Security-Policy of a page to all redirects that follow its

@@ -75,9 +75,8 @@ func originOf(text string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// discover returns the provider with its metadata, which it fetches once. go-oidc checks
-// that the metadata names the issuer. The keys of the provider are fetched later, without
-// the request's context.
+// discover returns the provider with its metadata, which it fetches once. go-oidc checks that the
+// metadata names the issuer.
 func (p *provider) discover(ctx context.Context) (*oidc.Provider, providerMetadata, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +124,8 @@ func notSignedIn(why string) *storage.Error {
 	return storage.Errorf(storage.Unauthenticated, "the identity provider has not signed you in: %s", why)
 }
 
-// checkAnswer checks the provider's answer, which is in the query of the browser's request. issuer
-// is "" for a provider that has none.
+// checkAnswer checks the provider's answer, which is in the query of the browser's request. The
+// argument issuer is "" for a provider that has none.
 func checkAnswer(q url.Values, issuer string, sendsIss bool) error {
 	iss := q.Get("iss")
 	switch {
@@ -140,8 +139,8 @@ func checkAnswer(q url.Values, issuer string, sendsIss bool) error {
 	return nil
 }
 
-// User implements [Login]. It takes the claims of the ID token. If the settings need more, it adds
-// claims of the provider's user endpoint.
+// User implements [Login]. The claims are those of the ID token and, if the settings need more, of
+// the provider's user endpoint.
 func (p *provider) User(ctx context.Context, a Attempt, redirect string, q url.Values) (User, error) {
 	found, extra, err := p.discover(ctx)
 	if err != nil {

@@ -88,8 +88,7 @@ func printable(uri string) string {
 	return cmp.Or(uri, "an empty one")
 }
 
-// isHost reports whether a host has only the characters of names and addresses. A name
-// has letters, digits, dots and hyphens.
+// isHost reports whether a host has only the characters of names and addresses.
 func isHost(u *url.URL) bool {
 	name := u.Hostname()
 	if port := u.Port(); port == "0" || strings.HasSuffix(u.Host, ":") || len(port) > 5 {

@@ -12,17 +12,15 @@
 //
 // # Why the server is ours
 //
-// We looked for a library first. zitadel/oidc v3.51 (28 modules, 10.8 MB) and ory/fosite
-// v0.49 (465 modules, 16.6 MB) build and are well kept. Neither registers clients (RFC
-// 7591) or reads client ID metadata documents. Neither knows resource indicators in the
-// code flow (RFC 8707) or sends iss in its answers (RFC 9207). Both store each request
-// and each code before a user has signed in. They leave rotation and reuse of refresh
-// tokens to the store that their caller writes. zitadel/oidc needs signing keys and issues ID tokens;
-// ory/fosite refuses a client on localhost whose port is not registered.
-// What remains for them is reading a dozen form fields. We did not read go-oauth2 v4.5
-// (50 modules). luikyv/go-oidc, osin and hydra cannot be had as modules. For the other
-// side, signing in at a provider, coreos/go-oidc and golang.org/x/oauth2 do all that is
-// needed.
+// We looked for a library first. zitadel/oidc v3.51 (28 modules, 10.8 MB) and ory/fosite v0.49 (465
+// modules, 16.6 MB) build and are well kept. Neither registers clients (RFC 7591), reads client ID
+// metadata documents, knows resource indicators in the code flow (RFC 8707), or sends iss in its
+// answers (RFC 9207). Both store each request and each code before a user has signed in. They leave
+// rotation and reuse of refresh tokens to the store that their caller writes. zitadel/oidc needs
+// signing keys and issues ID tokens; ory/fosite refuses a client on localhost whose port is not
+// registered. We did not read go-oauth2 v4.5 (50 modules). luikyv/go-oidc, osin and hydra cannot be
+// had as modules. For the other side, signing in at a provider, coreos/go-oidc and
+// golang.org/x/oauth2 do all that is needed.
 package authserver
 
 import (
@@ -84,9 +82,7 @@ type Config struct {
 	Log       *slog.Logger // gets a line for each request; nil for none
 }
 
-// Server is an http.Handler for the paths of [Server.Serves]. Between requests it remembers
-// only documents of clients, which another instance can fetch. It is safe for concurrent
-// use.
+// Server is an http.Handler for the paths of [Server.Serves]. It is safe for concurrent use.
 type Server struct {
 	seals
 	targets
@@ -102,8 +98,8 @@ type Server struct {
 	log       *slog.Logger
 }
 
-// targets are the servers and groups that clients may ask for, and the rules for them.
-// The name of a group here is its address; settings.Groups has the groups.
+// targets are the servers and groups that clients may ask for, and the rules for them. The name
+// of a group is its address; settings.Groups has the groups.
 type targets struct {
 	settings resourceserver.Settings
 	servers  []string

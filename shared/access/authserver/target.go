@@ -31,8 +31,8 @@ func (b *targets) has(name string) bool {
 	return group || slices.Contains(b.servers, name)
 }
 
-// isOrigin reports whether a resource is the public URL without a path, which some clients
-// send. It names no server, and counts as no resource.
+// isOrigin reports whether a resource is the public URL without a path, which some clients send.
+// Such a request counts as one without a resource.
 func (b *targets) isOrigin(resource string) bool {
 	origin, _, _ := strings.Cut(resource, "?")
 	return strings.EqualFold(strings.TrimSuffix(origin, "/"), b.settings.PublicURL)

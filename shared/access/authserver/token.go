@@ -61,8 +61,8 @@ func badGrant() *refusal {
 }
 
 // redeem exchanges a code for tokens. A wrong request changes nothing. A code that comes a second
-// time ends the grant that was made from it. After it has sent the tokens, the caller must call
-// keep for the grant.
+// time ends the grant that was made from it. The caller must call keep for the grant after it has
+// sent the tokens.
 func (b *Server) redeem(r *http.Request, f url.Values) (tokens, storage.Grant, error) {
 	who, c, err := b.openCode(r, f)
 	if err != nil {
@@ -201,8 +201,8 @@ func (b *Server) revoke(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// end revokes a grant for the client that has it. A client without a secret need not
-// name itself: it has shown that it has a token.
+// end revokes a grant for the client that has it. A client without a secret need not name itself,
+// because it has a token of the grant.
 func (b *Server) end(r *http.Request, id string, c credentials) error {
 	g, err := b.store.Grants().Get(r.Context(), id)
 	if errors.Is(err, storage.NotFound) {

@@ -10,8 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Asked says for whom, and for what, a user was asked to connect a third party. It is sealed
-// into the URL of the page, so the URL reveals nothing. It does not prove who opens the URL.
+// Asked says for whom, and for what, a user was asked to connect a third party. An Asked is
+// sealed into the URL of the page, so that the URL reveals nothing. It does not prove who opens
+// the URL.
 type Asked struct {
 	ID        string     `json:"i"` // elicitationId
 	Tenant    string     `json:"t"`

@@ -5,9 +5,9 @@
 // principal has at the third party NAME.
 //
 // A [Vault] reads them for a call, and renews those that end. It keeps nothing between calls. If
-// several calls need a new token at once, one asks the third party. The others wait for the row to
-// change. [Pages] are the pages where users connect a third party. They run in the Lambda function
-// for sign-ins; the functions that serve calls do not link them.
+// several calls need a new token at once, one asks the third party, and the others wait for the
+// row to change. [Pages] are the pages where users connect a third party. The functions that
+// serve calls do not link them.
 //
 // What is stored is sealed with AES-GCM for its tenant, principal and provider, so a row
 // that is copied to another principal does not open.

@@ -37,12 +37,11 @@ const (
 	// ends.
 	unsaidLife = 5 * time.Minute
 	// signedInFor is how long the store keeps a principal's own token that is not used.
-	// Unused grants are kept as long.
 	signedInFor = 30 * 24 * time.Hour
 )
 
-// Exchanges reports whether one of the providers takes the user's own token of the
-// identity provider. If so, that token has to be kept when the user signs in.
+// Exchanges reports whether one of the providers takes the user's own token of the identity
+// provider. Such a token has to be kept when the user signs in.
 func (v *Vault) Exchanges(providers []string) bool {
 	return slices.ContainsFunc(providers, func(name string) bool { return v.providers[name].Exchange != nil })
 }
@@ -59,8 +58,8 @@ func (v *Vault) KeepSignIn(ctx context.Context, tenant, principal, access, refre
 	return v.put(ctx, place{tenant, principal, SignedIn}, token{access, refresh, until})
 }
 
-// exchanged returns a token that the identity provider gives in exchange for the
-// principal's own token. A principal whose own token is missing has to sign in.
+// exchanged returns a token that the identity provider gives in exchange for the principal's own
+// token.
 func (v *Vault) exchanged(ctx context.Context, at place, p Provider) (*storage.Secret, Missing, error) {
 	if !v.signsIn {
 		return nil, Missing{Provider: at.provider, why: "it is given in exchange for the sign-in of a user, and nobody signs in here; ask who runs this endpoint to run it with --access oauth"}, nil

@@ -20,7 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
-// SignIn finds out who the user of a browser is. The authorization server is one.
+// SignIn finds out who the user of a browser is. Package authserver implements it.
 type SignIn interface {
 	// Visitor returns the user who has signed in with this browser a moment ago, for a
 	// server.
@@ -47,10 +47,9 @@ type PagesConfig struct {
 	Log       *slog.Logger // gets a line for each request; nil for none
 }
 
-// Pages is an http.Handler for the paths of [Paths], where users connect third parties.
-// Before a page takes or asks for anything, it makes sure that the user of the browser is
-// the principal that was asked. It keeps nothing between requests. It is safe for
-// concurrent use.
+// Pages is an http.Handler for the paths of [Paths], where users connect third parties. Before a
+// page takes or asks for anything, it makes sure that the user of the browser is the principal
+// that was asked. Pages is safe for concurrent use.
 type Pages struct {
 	PagesConfig
 	sealer  *storage.Sealer // seals what is in cookies
@@ -176,7 +175,7 @@ func (p *Pages) read(q url.Values) (pageRequest, error) {
 	return v, nil
 }
 
-// isAsked checks that the user is the one who was asked. Otherwise the author of a link
+// isAsked checks that the user is the one who was asked. Without this check, the author of a link
 // could have another user's access connected to the author's own sessions.
 func (v pageRequest) isAsked() error {
 	if a := v.asked; a != nil && (a.Tenant != v.who.Tenant || a.Principal != v.who.Principal) {

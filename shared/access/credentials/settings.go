@@ -43,9 +43,9 @@ func ReadSecrets(text string) (secrets map[string]string, err error) {
 	return secrets, nil
 }
 
-// ReadProviders reads the section x-dormouse.connect, nil for none. secrets has client
-// secrets by the names of third parties; they replace those of the section. The error names
-// the wrong setting, without its value.
+// ReadProviders reads the section x-dormouse.connect, nil for none. The argument secrets has
+// client secrets by the names of third parties, which replace those of the section. The error
+// names the wrong setting, without its value.
 func ReadProviders(section []byte, secrets map[string]string) (map[string]Provider, error) {
 	if section == nil {
 		return nil, nil

@@ -24,8 +24,8 @@ type Config struct {
 	// sealed anew.
 	Secret []byte
 	Others [][]byte
-	// PublicURL is where browsers reach this endpoint; "" if that is not known. Messages
-	// then have no URL.
+	// PublicURL is where browsers reach this endpoint; "" if that is not known. Without it, messages
+	// have no URL.
 	PublicURL string
 	// SignsIn says that users sign in at this endpoint, so that there are tokens of theirs
 	// to exchange.
@@ -77,8 +77,8 @@ const (
 	Early = time.Minute
 	// askWithin bounds one request to a third party.
 	askWithin = 10 * time.Second
-	// busyFor is how long callers wait while one of them asks the third party. Then
-	// another caller asks.
+	// busyFor is how long callers wait while one of them asks the third party, before another caller
+	// asks.
 	busyFor = 15 * time.Second
 	// againAfter is how long no caller asks a third party that did not answer.
 	againAfter = 5 * time.Second
@@ -92,8 +92,8 @@ const MaxSecret = 16 << 10
 type held struct {
 	Value   string `json:"v,omitempty"`
 	Refresh string `json:"r,omitempty"`
-	// Refused, if not "", says why the third party gives no secret until the row's Until. Value
-	// is then "".
+	// Refused, if not "", says why the third party gives no secret until the row's Until. If Refused
+	// is set, Value is "".
 	Refused string `json:"n,omitempty"`
 }
 
@@ -153,8 +153,8 @@ func (v *Vault) Secrets(ctx context.Context, w storage.Needs) (map[string]storag
 	return has, err
 }
 
-// get returns the secret that a principal has at a provider. If there is no valid one, it
-// returns nil, and what is missing.
+// get returns the secret that a principal has at a provider. Without a valid secret it returns
+// nil, and what is missing.
 func (v *Vault) get(ctx context.Context, at place) (*storage.Secret, Missing, error) {
 	p := v.providers[at.provider]
 	if p.Exchange != nil {
@@ -167,8 +167,8 @@ func (v *Vault) get(ctx context.Context, at place) (*storage.Secret, Missing, er
 // connect it anew, Forbidden if that does not help, Unavailable.
 type asking func(ctx context.Context) (token, error)
 
-// renewal returns a function that asks for a new token without the user, or nil if there
-// is no way to ask. If there is no row, row is zero and h is nil.
+// renewal returns a function that asks for a new token without the user, or nil if there is no
+// way to ask. Without a row, the argument row is zero and h is nil.
 type renewal func(ctx context.Context, row storage.UpstreamToken, h *held) (asking, error)
 
 // refreshing returns the renewal that uses refresh tokens.
@@ -186,7 +186,7 @@ func (v *Vault) refreshing(p Provider) renewal {
 }
 
 // good returns the secret of a row, after it has renewed one that ends soon. It returns nil if
-// there is no valid secret. The Missing has the revision of the row in either case.
+// there is no valid secret. The Missing always has the revision of the row.
 func (v *Vault) good(ctx context.Context, at place, renew renewal) (*storage.Secret, Missing, error) {
 	for begun := time.Now(); ; {
 		row, h, err := v.read(ctx, at)
@@ -435,8 +435,8 @@ func Remove(ctx context.Context, store storage.UpstreamTokens, tenant, principal
 	}
 }
 
-// askID returns the elicitation id for an Asked. It is the same for all calls of a session that
-// lack the same token.
+// askID returns the elicitation id for an Asked. All calls of a session that lack the same token
+// have the same id.
 func (v *Vault) askID(a Asked, rev int64) string {
 	m := hmac.New(sha256.New, v.mark)
 	_, _ = fmt.Fprintf(m, "%q %q %q %q %q %d", a.Tenant, a.Principal, a.Server, a.Provider, a.Session, rev)

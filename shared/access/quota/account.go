@@ -33,15 +33,15 @@ type accountRow struct {
 	Writer string          `json:"writer,omitempty"`
 }
 
-// used is what a tenant has used in a month. Earlier releases counted for each server, by
-// its name. The sum of all servers has the name "".
+// used is what a tenant has used in a month. The sum of all servers has the name ""; earlier
+// releases also counted for each server, by its name.
 type used struct {
 	Month string           `json:"month,omitempty"` // YYYY-MM, UTC
 	Nanos map[string]int64 `json:"nanos,omitempty"` // nanodollars
 }
 
-// in returns what was used in the month of a time. If u has a later month, another instance
-// has begun it already.
+// in returns what was used in the month of a time. A later month in u means that another instance
+// has begun that month already.
 func (u used) in(t time.Time) (month string, nanos int64) {
 	if month = t.UTC().Format("2006-01"); u.Month < month {
 		return month, 0
@@ -120,7 +120,7 @@ func (l *Limiter) take(a *account, rev int64, row accountRow) {
 	}
 }
 
-// flush adds what is pending to the row. After an error it stays pending.
+// flush adds what is pending to the row. After an error, all stays pending.
 func (l *Limiter) flush(ctx context.Context, a *account) error {
 	for tries := range maxTries {
 		row, now := a.row, time.Now()
@@ -166,8 +166,8 @@ func (l *Limiter) saveAccount(ctx context.Context, a *account, row accountRow) e
 	return err
 }
 
-// Meter returns a meter that also charges tenants for what inner counts. Its Spent writes
-// the account when that is due, with a time limit of two seconds.
+// Meter returns a meter that also charges tenants for what inner counts. The method Spent of the
+// meter writes the account when a write is due, with a time limit of two seconds.
 func (l *Limiter) Meter(inner storage.Meter) storage.Meter { return charging{inner, l} }
 
 type charging struct {

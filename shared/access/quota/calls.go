@@ -121,7 +121,7 @@ func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Durati
 }
 
 // giveBack returns the tokens of n calls that did not begin. They stay in memory if this instance
-// keeps tokens there now. Otherwise they go back to the row, and an error of the store loses them.
+// keeps tokens there now. If not, they go back to the row, and an error of the store loses them.
 func (c *calls) giveBack(ctx context.Context, store storage.Values, r Rate, n int) {
 	if r.most() > 1 && time.Now().Before(c.until) {
 		c.tokens += n
@@ -138,7 +138,7 @@ func (c *calls) giveBack(ctx context.Context, store storage.Values, r Rate, n in
 	}
 }
 
-// alone takes tokens while the store is down. It uses a bucket in memory that fills at half the rate.
+// alone takes tokens while the store is down. The bucket is in memory, and fills at half the rate.
 func (c *calls) alone(r Rate, n int) (after time.Duration) {
 	now, every := time.Now(), 2*r.every()
 	full := later(c.backup, now).Add(time.Duration(n) * every)

@@ -13,23 +13,21 @@
 //
 // # Rates
 //
-// A rate is a bucket of tokens. An instance takes several tokens at a time from the row
-// and spends them from memory within a second. So most calls of a busy caller write
-// nothing. What an instance may hold is taken from the burst, so that all instances
-// together never exceed the limit in any window. Slow limits are taken one call at a
-// time. An instance that has refused a call asks the store again only when the refusal is
-// over.
+// A rate is a bucket of tokens. An instance takes several tokens at a time from the row and
+// spends them from memory within a second, so that most calls of a busy caller write nothing.
+// What an instance may hold is taken from the burst, so that all instances together never exceed
+// the limit in any window. Slow limits are taken one call at a time. An instance that has refused
+// a call asks the store again only when the refusal is over.
 //
-// A row carries the latest time that any of its writers has seen. An instance whose clock
-// is behind that time uses that time instead. A clock that is ahead therefore refills a
-// bucket at most once too early.
+// A row has the latest time that any of its writers has seen, and an instance whose clock is
+// behind uses that time. A clock that is ahead therefore refills a bucket at most once too early.
 //
 // # Money
 //
-// The cost of an invocation is what the bill says ([meter.Prices]). An instance adds it
-// to the account after a cent or a minute, whichever comes first. Above 90 percent of the
-// cap, it does so with every invocation. So the cap may be exceeded by a cent for each
-// instance, and by the cost of the boxes that run at that time.
+// The cost of an invocation is what the bill says ([meter.Prices]). An instance adds it to the
+// account after a cent or a minute, whichever comes first. Above 90 percent of the cap, it adds
+// the cost after every invocation. The cap may be exceeded by a cent for each instance, and by
+// the cost of the boxes that run at that time.
 //
 // # Trouble with the store
 //

@@ -91,8 +91,7 @@ func (l *Limiter) callsOf(w storage.Work) *calls {
 	return c
 }
 
-// makeRoom forgets callers that were silent for a minute, if many are known. The tokens
-// that they held have expired by then.
+// makeRoom forgets callers that were silent for a minute, if many are known.
 func (l *Limiter) makeRoom() {
 	silent := time.Now().Add(-flushEvery)
 	if len(l.calls) >= maxKnown {
@@ -253,7 +252,7 @@ func refuse(kind, scope string, after time.Duration, format string, args ...any)
 }
 
 // Flooding returns Busy for a caller that was refused, and goes on to send ten times as many
-// requests as its rate allows. It reads memory only, so it costs next to nothing.
+// requests as its rate allows. It reads memory only.
 func (l *Limiter) Flooding(tenant, principal string) error {
 	l.mu.Lock()
 	until := l.floods[callerOf(tenant, principal)]

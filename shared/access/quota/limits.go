@@ -88,8 +88,8 @@ func limitNames() (names []string) {
 	return names
 }
 
-// known returns the members of o that are limits. If an operator has set o in an earlier
-// release, o may have other members.
+// known returns the members of o that are limits. Limits that an operator set in an earlier
+// release may have other members.
 func (o object) known() object {
 	of := object{}
 	for _, name := range limitNames() {

@@ -19,8 +19,7 @@ type Report struct {
 	USD    float64         `json:"usd"`           // used in Month; use of the last minute may be missing, up to a cent for each instance
 }
 
-// Show reads the account of a tenant. A tenant without one has used nothing. Errors:
-// Unavailable.
+// Show reads the account of a tenant. Errors: Unavailable.
 func Show(ctx context.Context, store storage.Values, tenant string) (Report, error) {
 	_, row, err := readAccount(ctx, store, tenant)
 	return row.report(tenant), err
@@ -85,8 +84,7 @@ func nothing(word string) error {
 	return storage.Errorf(storage.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", clip(word))
 }
 
-// listKey is the key of the names of the tenants with limits of their own, a JSON array. The
-// store cannot list accounts.
+// listKey is the key of the names of the tenants with limits of their own, a JSON array.
 func listKey() storage.ValueKey {
 	return storage.ValueKey{Scope: storage.ValueOfServer, Name: "quota.tenants"}
 }
@@ -98,8 +96,8 @@ func Limited(ctx context.Context, store storage.Values) ([]string, error) {
 	return tenants, err
 }
 
-// list puts a tenant into the list of those with limits, or takes it out. If the list has no room,
-// it stays as it is.
+// list puts a tenant into the list of those with limits, or takes it out. A full list stays as it
+// is.
 func list(ctx context.Context, store storage.Values, tenant string, has bool) error {
 	err := edit(ctx, store, listKey(), 0, func(tenants []string) ([]string, bool, error) {
 		i, listed := slices.BinarySearch(tenants, tenant)

@@ -111,12 +111,11 @@ func (r Rate) every() time.Duration {
 	return max(1, (r.Per/time.Duration(r.N)+time.Microsecond-1)/time.Microsecond) * time.Microsecond
 }
 
-// hold is how long an instance may keep tokens in memory. It is a second, or a tenth of
-// the time in which the burst refills if that is shorter.
+// hold is how long an instance may keep tokens in memory.
 func (r Rate) hold() time.Duration { return min(time.Second, time.Duration(r.Burst)*r.every()/10) }
 
 // most is how many tokens an instance may take at a time: half of those that the bucket gets
-// during the time that hold returns. It is 1 for slow rates, and their tokens are not held.
+// during the time that hold returns. For slow rates, whose tokens are not held, most is 1.
 func (r Rate) most() int { return max(1, int(r.hold()/r.every()/2)) }
 
 // depth is the time in which the bucket of the stored row fills when it is empty. The room of

@@ -28,7 +28,7 @@ type slot struct {
 }
 
 // takeSlot records a call in flight, if fewer than most calls are recorded. Nothing reports the end
-// of a call. So if all slots are taken, takeSlot looks in the log for calls that have ended. Cost: a
+// of a call, so takeSlot looks in the log for calls that have ended if all slots are taken. Cost: a
 // write for each call, a read if others write too, and a read for each ended call that it finds.
 //
 // Errors: Unavailable.
@@ -64,15 +64,15 @@ func (l *Limiter) trySlot(ctx context.Context, key storage.ValueKey, s slot, mos
 	return ok && err == nil, err
 }
 
-// freeSlot forgets a call that has not begun. If it cannot, the slot is free after slotFree.
+// freeSlot forgets a call that has not begun. If the write fails, the slot is free after
+// slotFree.
 func (l *Limiter) freeSlot(ctx context.Context, key storage.ValueKey, stream storage.StreamID) {
 	_ = edit(ctx, l.store, key, slotIdle, func(slots []slot) ([]slot, bool, error) {
 		return slices.DeleteFunc(slots, func(s slot) bool { return s.Stream == stream }), true, nil
 	})
 }
 
-// running returns the slots whose calls are in flight. If the store knows nothing of a call, the
-// call has just begun, or its program has died.
+// running returns the slots whose calls are in flight.
 func (l *Limiter) running(ctx context.Context, slots []slot) (left []slot, err error) {
 	for _, s := range slots {
 		age := time.Since(time.UnixMilli(s.Begun))

@@ -20,9 +20,8 @@ type Assertions struct {
 	settings Settings
 }
 
-// NewAssertions makes an Assertions for one of the settings' enterprise issuers. s is a
-// result of [Settings.Complete]. NewAssertions makes no request. client and log may be
-// nil.
+// NewAssertions makes an Assertions for one of the settings' enterprise issuers. The argument s
+// is a result of [Settings.Complete]; client and log may be nil. NewAssertions makes no request.
 func NewAssertions(s Settings, e Enterprise, client *http.Client, log *slog.Logger) *Assertions {
 	switch u, err := url.Parse(e.Issuer); {
 	case e.Name != "":

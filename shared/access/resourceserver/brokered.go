@@ -73,9 +73,8 @@ func (s Settings) checkClients() error {
 	return nil
 }
 
-// CheckBroker checks the settings that only package authserver uses. [Settings.Complete] does
-// not check them, because it does not know whether there is an authorization server. The error names the
-// wrong setting and its possible values.
+// CheckBroker checks the settings that only package authserver uses. [Settings.Complete] does not
+// check them. The error names the wrong setting and its possible values.
 func (s Settings) CheckBroker() error {
 	if err := s.checkRoot(); err != nil {
 		return err

@@ -12,10 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// A group of servers at one address is a resource of its own. A token for it is good at that address
-// only. It gives access to the servers of the group that its user may use. A parameter for the name
-// of a server also takes the address of a group, such as "/mcp" or "/g/dev/mcp". No server has such a
-// name.
+// A group of servers at one address is a resource of its own. A token for a group is good at its
+// address only, for the servers of the group that the user may use. A parameter for the name of a
+// server also takes the address of a group, such as "/mcp" or "/g/dev/mcp".
 
 func isGroup(name string) bool { return strings.HasPrefix(name, "/") }
 
@@ -64,8 +63,8 @@ func (s *ResourceServer) VerifyGroup(ctx context.Context, token, group string, s
 	return s.settings.each(who, g.claims, servers)
 }
 
-// ConfirmMembers returns the servers of a group that a caller may still use. The caller's
-// token for the group was valid earlier. Costs and errors are as for Confirm.
+// ConfirmMembers returns the servers of a group that a caller may still use. Costs and errors are
+// as for Confirm.
 func (s *ResourceServer) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
 	g, err := s.confirmed(ctx, text)
 	if err != nil || s.introspec == nil {
@@ -141,8 +140,7 @@ func (s *Issued) VerifyGroup(ctx context.Context, token, group string, servers [
 	return s.settings.each(who, claims, servers)
 }
 
-// exchanged returns the identities of a token that the caller got in exchange for an API key. They
-// are the identities of the key.
+// exchanged returns the identities of a token that the caller got in exchange for an API key.
 func (s *Issued) exchanged(ctx context.Context, t Token, servers []string) (map[string]storage.Identity, error) {
 	still, err := s.ConfirmMembers(ctx, t.Key, "", servers)
 	if err != nil {

@@ -19,8 +19,7 @@ const AccessLife = time.Hour
 // tokenPrefix begins the access tokens that package authserver issues.
 const tokenPrefix = "da_"
 
-// Token is the contents of an access token that package authserver has issued. It is sealed into
-// the token, so no store is read to verify it.
+// Token is the contents of an access token that package authserver has issued.
 type Token struct {
 	Grant     string   `json:"g,omitempty"` // ID of the grant; "" for a token that an API key was exchanged for
 	Key       string   `json:"k,omitempty"` // ID of the API key that the token was exchanged for; "" for none
@@ -75,9 +74,9 @@ type IssuedConfig struct {
 	Keys    KeyCheck        // confirms keys that tokens were exchanged for
 }
 
-// Issued verifies the tokens of this endpoint's own authorization server (package
-// authserver). It opens a token without the store. It reads the list of revoked grants at
-// most every 30 seconds. It is safe for concurrent use.
+// Issued verifies the tokens of this endpoint's own authorization server (package authserver). It
+// reads nothing from the store but the list of revoked grants, at most every 30 seconds. It is
+// safe for concurrent use.
 type Issued struct {
 	resources
 	sealer *storage.Sealer
@@ -130,8 +129,8 @@ func credentialOf(t Token) string {
 	return fmt.Sprint(issuedCredential, t.Grant, ":", t.Tenant, ":", t.Expires-int64(AccessLife.Seconds()))
 }
 
-// Confirm checks whether the grant of a token that was valid earlier is still good. text
-// is the Credential of the caller's identity. Errors are as for Verify.
+// Confirm checks whether the grant of a token that was valid earlier is still good. The argument
+// text is the Credential of the caller's identity. Errors are as for Verify.
 func (s *Issued) Confirm(ctx context.Context, text, server string) error {
 	rest, ok := strings.CutPrefix(text, issuedCredential)
 	if !ok {
@@ -173,8 +172,8 @@ func (s *Issued) list(ctx context.Context) (Revoked, error) {
 	return s.revoked, nil
 }
 
-// Revoked are the grants that were revoked within the life of an access token. There is
-// one such record in a store.
+// Revoked are the grants that were revoked within the life of an access token. A store has one
+// Revoked.
 type Revoked struct {
 	Grants map[string]int64 `json:"g,omitempty"` // when each was revoked, in Unix seconds
 	// Tenants are tenants with too many revocations to list. All their tokens that were

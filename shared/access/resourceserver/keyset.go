@@ -25,8 +25,8 @@ const (
 	maxDocument = 256 << 10        // bytes of the metadata, and of the key set
 )
 
-// keySet holds the keys of one issuer. It fetches them when they are needed: a process
-// that may be frozen between requests cannot renew them in the background.
+// keySet holds the keys of one issuer. It fetches the keys when they are needed: a process that
+// may be frozen between requests cannot renew them in the background.
 type keySet struct {
 	issuer string
 	pinned string // URL of the keys from the settings, "" for none
@@ -72,9 +72,9 @@ func (s *keySet) find(ctx context.Context, algorithm, id string) ([]key, error) 
 	return nil, badToken("the issuer has no key with the name that it gives")
 }
 
-// look returns the known keys. If fetch is true, the caller has to fetch the keys and
-// close the channel wait. Otherwise the channel is closed at the end of another caller's
-// attempt; it is nil if there is none.
+// look returns the known keys. If fetch is true, the caller has to fetch the keys and close the
+// channel wait. If fetch is false, another caller closes wait at the end of its attempt; wait is
+// nil if there is no attempt.
 func (s *keySet) look(algorithm, id string) (found []key, wait chan struct{}, fetch bool) {
 	now := time.Now()
 	s.mu.Lock()
@@ -105,8 +105,8 @@ func (s *keySet) matching(algorithm, id string) (found []key) {
 	return found
 }
 
-// fetch makes the attempt that look has begun. It goes on after its caller has gone,
-// because other callers wait for it.
+// fetch makes the attempt that look has begun. The attempt goes on after its caller has gone,
+// because other callers wait for its end.
 func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchWithin)
 	defer cancel()
@@ -127,8 +127,8 @@ func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	}
 }
 
-// get fetches the keys. If it does not know their URL, it finds the URL first. After an
-// error the URL counts as unknown again.
+// get fetches the keys. Without their URL, it finds the URL first. It returns no URL after an
+// error.
 func (s *keySet) get(ctx context.Context, uri string) ([]key, string, error) {
 	if uri == "" {
 		uri = s.pinned

@@ -18,9 +18,9 @@
 //
 // # How fast a change takes effect
 //
-// A token that its issuer has revoked stays valid until it expires; with introspection,
-// for 30 seconds at most. A key that the issuer has withdrawn is used for at most 15
-// minutes. If the issuer's keys cannot be fetched, it is used for at most a day.
+// A token that its issuer has revoked stays valid until it expires; with introspection, for 30
+// seconds at most. A key that the issuer has withdrawn is used for at most 15 minutes. While the
+// issuer's keys cannot be fetched, the known ones are used for at most a day.
 package resourceserver
 
 import (
@@ -136,8 +136,8 @@ func (s *ResourceServer) identity(g grant, token string) (storage.Identity, erro
 	return who, nil
 }
 
-// Confirm checks whether a caller whose token was valid earlier may still use a server.
-// text is the Credential of the caller's identity. Costs and errors are as for Verify.
+// Confirm checks whether a caller whose token was valid earlier may still use a server. The
+// argument text is the Credential of the caller's identity. Costs and errors are as for Verify.
 func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error {
 	g, err := s.confirmed(ctx, text)
 	if err != nil || s.introspec == nil {
@@ -146,8 +146,8 @@ func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error
 	return s.admit(g, server)
 }
 
-// confirmed returns the grant of a credential that is still valid. The grant is empty
-// without introspection.
+// confirmed returns the grant of a credential that is still valid. Without introspection, the
+// grant is empty.
 func (s *ResourceServer) confirmed(ctx context.Context, text string) (grant, error) {
 	rest, ok := strings.CutPrefix(text, credential)
 	if !ok {

@@ -79,9 +79,9 @@ func (s Settings) Server(servers []string, resource string) (string, bool) {
 	return "", false
 }
 
-// Challenge returns the WWW-Authenticate header for a request that was refused with err,
-// "" for none (RFC 6750 §3, RFC 9728 §5.1). address is the address of the request, as for
-// Metadata. The argument tried says that the request had a token.
+// Challenge returns the WWW-Authenticate header for a request that was refused with err, "" for
+// none (RFC 6750 §3, RFC 9728 §5.1). The argument address is the address of the request, as for
+// Metadata, and tried says that the request had a token.
 func (r resources) Challenge(address string, tried bool, err error) string {
 	problem, wanted := "", strings.Fields(*r.settings.Scope)
 	var scope *scopeError
@@ -107,9 +107,9 @@ func (r resources) Challenge(address string, tried bool, err error) string {
 	return header
 }
 
-// Metadata returns the protected resource metadata (RFC 9728 §2) of a server at an
-// address. The address is the path that a client calls, such as "/SERVER/mcp" or "/mcp",
-// with the client's additions. Clients compare it with the URL that they call.
+// Metadata returns the protected resource metadata (RFC 9728 §2) of a server at an address. The
+// address is the path that a client calls, such as "/SERVER/mcp" or "/mcp", with the client's
+// additions: clients compare the resource with the URL that they call.
 func (r resources) Metadata(server, address string) []byte {
 	document := struct {
 		Resource string   `json:"resource"`

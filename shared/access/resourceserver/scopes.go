@@ -70,7 +70,7 @@ func (s Settings) kept(has, wanted []string) (all []string) {
 }
 
 // among reports whether a tool has one of these names. A name that ends in "*" stands for all
-// that begin so.
+// names with this beginning.
 func among(patterns []string, tool string) bool {
 	tool = storage.FoldTool(tool)
 	return slices.ContainsFunc(patterns, func(p string) bool {
@@ -81,8 +81,8 @@ func among(patterns []string, tool string) bool {
 }
 
 // Known returns the scopes that every token needs, followed by the scopes in wanted that a server or
-// a group has, sorted. It drops others without an error, because clients ask for scopes that they
-// know from elsewhere.
+// a group has, sorted. Known drops all other scopes without an error, because clients ask for scopes
+// that they know from elsewhere.
 func (s Settings) Known(server string, wanted []string) []string {
 	known := strings.Fields(*s.Scope)
 	has := map[string]bool{}

@@ -24,9 +24,8 @@ import (
 type Settings struct {
 	Brokered
 
-	// PublicURL is the URL at which clients reach the endpoint: https://HOST, or http on
-	// loopback. It has a path if clients write one before the paths of servers. The resource
-	// of a server is this URL and the server's path.
+	// PublicURL is the URL at which clients reach the endpoint: https://HOST, or http on loopback.
+	// The resource of a server is this URL and the server's path.
 	PublicURL string `json:"-"`
 	// Groups are the addresses at which several servers are served, with the servers at each:
 	// "/mcp", "/g/dev/mcp".
@@ -61,10 +60,9 @@ type Settings struct {
 	// Claims are the claims that native servers (written in Go, part of this program) get.
 	Claims []string `json:"claims,omitempty"`
 
-	// Allow maps names of servers to the rules for their use; "*" stands for all servers
-	// that have no entry. A server with neither admits no caller. If Allow is nil, every
-	// caller with a token for a server may use it. Package serversfile leaves out the rules of
-	// servers that it rejects.
+	// Allow maps names of servers to the rules for their use; "*" stands for all servers that have
+	// no entry. A server with neither admits no caller. If Allow is nil, every caller with a token
+	// for a server may use it.
 	Allow policy.Rules `json:"allow,omitempty"`
 	// Scopes maps names of servers to optional scopes, and each scope to the tools that
 	// need it. A tool may be a pattern that ends in "*". A caller whose token lacks the
@@ -223,7 +221,6 @@ func (s Settings) checkAlgorithms() error {
 }
 
 // given lists claims whose value may pass from one person to another, such as an address.
-// The new owner must not get the sessions of the old one.
 func given() []string {
 	return []string{"email", "name", "nickname", "phone_number", "preferred_username", "upn", "unique_name"}
 }
