@@ -56,9 +56,9 @@ func (m *machine) leftToEngines() string {
 }
 
 // LeftToEngines returns a sentence that names the servers that only a container engine, such as
-// docker, can run. dormouse-keeper cannot run them, because it does not know an option in their
-// "docker run" command. The sentence names that option too. It is "" if there are no such servers.
-// path is the machine's PATH; folder is that of the servers file.
+// docker, can run. The sentence also names the option of "docker run" that dormouse-keeper does not
+// know. The result is "" if there are no such servers. The argument path is the machine's PATH;
+// folder has the servers file.
 func LeftToEngines(servers *serversfile.File, path, folder string) string {
 	var left []string
 	for _, name := range servers.Names() {
@@ -154,7 +154,6 @@ func (l *listeners) whoMayCall() string {
 const openWarning = `warning: everybody who reaches this machine may call every server, web pages included (--access open on an address that is not loopback). Use --access keys, or name a loopback address with --listen.`
 
 // LogFile is the name of the file in [LogFolder] with the log lines of dormouse run, as JSON.
-// Older lines are in files beside it.
 const LogFile = "dormouse.jsonl"
 
 // The bounds of LogFile: its size in MiB, and how many older files are kept.

@@ -33,7 +33,7 @@ type bestEffortLog struct {
 	said time.Time
 }
 
-// Write implements io.Writer. It always succeeds.
+// Write implements io.Writer.
 func (l *bestEffortLog) Write(p []byte) (int, error) {
 	_, err := l.to.Write(p)
 	if err == nil {

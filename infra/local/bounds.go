@@ -67,9 +67,9 @@ type connection struct {
 	release func()
 }
 
-// rooms returns the limits on the memory of a caller's WebSockets. Every byte counts in the
-// caller's share and in the total of all callers. counted is a *connection. For any other value, or
-// before admit has counted the connection, rooms returns no limits.
+// rooms returns the limits on the memory of a caller's WebSockets. The argument counted is a
+// *connection. For any other value, or before admit has counted the connection, rooms returns no
+// limits.
 func rooms(counted any, all bodies) sockets.Rooms {
 	c, ok := counted.(*connection)
 	if !ok || c.share == nil {
@@ -183,8 +183,8 @@ func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Req
 }
 
 // ofStrangers limits the bodies of requests to the sign-in pages, which guard has wrapped before.
-// Nobody knows yet who sends these forms, so they have no caller whose share could bound them. They
-// share maxForms and have less time, so that strangers cannot take the memory of callers.
+// These forms share maxForms and have less time: nobody knows yet who sends them, and strangers
+// must not take the memory of callers.
 func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body, ok := r.Body.(*guardedBody); ok {
@@ -209,7 +209,7 @@ type guardedBody struct {
 	taken, over bool  // whether the body has its memory; whether it was read to its end
 }
 
-// Read implements io.Reader. The first Read waits for memory.
+// Read implements io.Reader.
 func (b *guardedBody) Read(p []byte) (int, error) {
 	if !b.taken {
 		if err := b.take(); err != nil {
@@ -236,7 +236,7 @@ func (b *guardedBody) Unpacked(bytes int) {
 	}
 }
 
-// take reserves memory in each of b.room. It waits for that for roomWithin at most.
+// take reserves memory in each of b.room. It waits roomWithin at most.
 func (b *guardedBody) take() error {
 	ctx, cancel := context.WithTimeout(b.ctx, roomWithin)
 	defer cancel()

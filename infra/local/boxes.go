@@ -67,8 +67,7 @@ func (m *machine) startFleet(context.Context) error {
 }
 
 // isInside reports whether the boxes of a server run in this program. They do if the server has no
-// sandbox and no limits, and only the user of this machine can call. All other boxes are
-// processes.
+// sandbox and no limits, and only the user of this machine can call.
 func (m *machine) isInside(server string) bool {
 	s, ok := m.servers.Load().Server(server)
 	return ok && !m.cfg.Apart && !m.file.others && !s.Box.Confined()
@@ -152,8 +151,7 @@ func (in *inprocess) makeRoom() {
 // yieldWithin is how long boxes have to make room for a process.
 const yieldWithin = 10 * time.Second
 
-// neighbour is a box that is a process, which [guard.Memory] may ask to end idle processes. Only
-// the box knows which of its processes are idle.
+// neighbour is a box that is a process, which [guard.Memory] may ask to end idle processes.
 type neighbour struct {
 	m     *machine
 	box   storage.BoxID

@@ -57,7 +57,7 @@ func (c *commands) filled(ctx context.Context, servers *serversfile.File, t flee
 	}
 	t.Env = maps.Clone(t.Env)
 	for _, name := range slices.Sorted(maps.Keys(s.Commands)) {
-		// Other callers may wait for the box too. So the command goes on if this caller goes away.
+		// The command goes on if this caller goes away, because others may wait for the box.
 		value, err := c.run(context.WithoutCancel(ctx), s.Commands[name])
 		if err != nil {
 			return t, fleet.Refusal{Why: fmt.Sprintf("env %q: %v", name, err)}

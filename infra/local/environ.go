@@ -45,8 +45,8 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 			env[cacheEnv] = path
 		}
 	}
-	// A runner passes each message between goroutines. With GOMAXPROCS=1 that wakes no other
-	// thread.
+	// With GOMAXPROCS=1, a runner wakes no other thread when it passes a message between
+	// goroutines.
 	env["GOMAXPROCS"] = "1"
 	env["DORMOUSE_LOGS"] = logs
 	if show {
@@ -68,8 +68,8 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 }
 
 // withHome returns env with a HOME that this user can write to. If HOME in env is not such a
-// folder, withHome creates the folder fallback and uses it. Services of systemd and users in
-// containers often have no home, and npm does not start without one.
+// folder, withHome creates the folder fallback and uses it. npm does not start without a home, and
+// services of systemd and users in containers often have none.
 func withHome(env map[string]string, fallback string) (map[string]string, error) {
 	if home := env["HOME"]; home != "" && unix.Access(home, unix.W_OK) == nil {
 		return env, nil

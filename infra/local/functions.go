@@ -38,8 +38,7 @@ type Functions interface {
 	// Records returns the store without a meter, so that nobody is billed for what Run reads for
 	// itself.
 	Records() storage.Store
-	// Operators returns the options of the API for operators. This package itself also calls some
-	// of the functions in them, such as Halt.
+	// Operators returns the options of the API for operators.
 	Operators() api.Options
 	Close(context.Context) error
 }

@@ -16,8 +16,8 @@ import (
 // sandbox could call a server without one, and that server would do what the sandbox forbids.
 //
 // The gate is shut if the machine has, or once had, a server in a sandbox with network access.
-// (Its processes may still run after the file has changed.) It is open nevertheless while the
-// servers file lets boxes call (x-dormouse.access.boxes).
+// (Processes of a server that was removed from the file may still run.) It is open nevertheless
+// while the servers file lets boxes call (x-dormouse.access.boxes).
 type gate struct {
 	met  atomic.Bool           // the machine has, or had, a server in a sandbox with network access
 	open atomic.Bool           // the servers file lets boxes call
@@ -41,8 +41,8 @@ func (g *gate) take(servers *serversfile.File) {
 // a program in a box.
 type inBoxKey struct{}
 
-// note implements http.Server.ConnContext. Finding out who the client is can take ten
-// milliseconds. So the first request that needs to know finds it out, once for a connection.
+// note implements http.Server.ConnContext. The first request that needs to know the client finds it
+// out, once for a connection, because that can take ten milliseconds.
 func (g *gate) note(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, inBoxKey{}, sync.OnceValue(func() bool { return peer.StartedHere(c, g.own) }))
 }

@@ -92,7 +92,7 @@ func (l *listeners) socketsAddress() string {
 }
 
 // address returns the URL at which clients reach an endpoint: 0 for HTTP, 1 for WebSocket. For HTTP
-// it is the public URL, if there is one. Otherwise it has the listening address. For an endpoint
+// it is the public URL, if there is one. Any other URL has the listening address. For an endpoint
 // that listens on all addresses, address chooses one that other machines can reach.
 func (l *listeners) address(endpoint int) string {
 	if l.PublicURL != "" && endpoint == 0 {

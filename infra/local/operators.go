@@ -149,8 +149,8 @@ func vitalsOf(ctx context.Context, m *machine) (api.Vitals, error) {
 	return v, nil
 }
 
-// processesOf returns the servers' processes in a box. If the box is in this program, it asks the
-// box. Otherwise it reads the file that the box's runner keeps beside the logs.
+// processesOf returns the servers' processes in a box. For a box that is a process, it reads the
+// file that the box's runner keeps beside the logs.
 func processesOf(folder string, b api.Box) ([]api.Process, error) {
 	var err error
 	text, ok := runner.Processes(b.Task)
@@ -196,8 +196,8 @@ func membersOf(t fleet.Status, processes []api.Process) []api.Member {
 	return inSessions(leaders)
 }
 
-// memoryOf returns the memory in bytes of a process and of the processes in its group. all are the
-// processes of its box.
+// memoryOf returns the memory in bytes of a process and of the processes in its group. The argument
+// all has the processes of its box.
 func memoryOf(all []api.Member, pid int) (bytes int64) {
 	for _, m := range all {
 		if m.PID == pid || m.Group == pid {
@@ -207,7 +207,8 @@ func memoryOf(all []api.Member, pid int) (bytes int64) {
 	return bytes
 }
 
-// billOf returns a bill for the API. It begins at since; a zero since stands for the whole bill.
+// billOf returns a bill for the API: the whole bill if since is zero, otherwise from the day of
+// since on.
 func billOf(b bill.Bill, since time.Time) api.Bill {
 	shares := b.Shares
 	if !since.IsZero() {
@@ -216,9 +217,8 @@ func billOf(b bill.Bill, since time.Time) api.Bill {
 	return api.Bill{Since: b.Since.UTC(), Until: b.Until.UTC(), Shares: append([]api.Share{}, shares...)} // an empty list must be [] in JSON, not null
 }
 
-// Stored returns the API for operators of a data folder that no Run uses. name is the name of
-// store. The API permits every operation to all its callers. The caller of Stored closes the
-// store.
+// Stored returns the API for operators of a data folder that no Run uses. The API permits every
+// operation to all its callers. The caller of Stored closes the store.
 func Stored(store storage.Store, name, data string) http.Handler {
 	return api.New(api.Options{
 		Info: api.Info{Place: api.PlaceStore}, Store: store, Pushed: strings.HasPrefix(name, dynamodb),

@@ -59,8 +59,8 @@ func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Outpu
 	}
 }
 
-// keptLog is the saved output of one process. path is its file. When that file is full, the runner
-// renames it to path + ".old" and begins a new one.
+// keptLog is the saved output of one process. When the file at path is full, the runner renames it
+// to path + ".old" and begins a new one.
 type keptLog struct {
 	server, path string
 	process      string   // id of the process's session; if several sessions share the process, a name for all of them
@@ -69,9 +69,9 @@ type keptLog struct {
 	size         int64
 }
 
-// keptLogs returns the logs of the server called wanted. If there is none, it returns the logs of the
-// sessions whose ids begin with wanted. If wanted is "", it returns all logs. They are in the order in
-// which their processes were started.
+// keptLogs returns the logs of the server called wanted. If there is none, it returns the logs of
+// the sessions whose ids begin with wanted. If wanted is "", it returns all logs. The logs are in
+// the order in which their processes were started.
 func keptLogs(folder, wanted string) ([]keptLog, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*", "*.log"))
 	if err != nil {
@@ -104,8 +104,8 @@ func (k keptLog) is(session string) bool {
 }
 
 // more returns the whole lines that were written since the last call, and counts their bytes in
-// read. On the first call for a log, and after the runner has begun a new file, that includes the
-// .old file. If first is set, more also returns an unfinished last line.
+// read. On the first call for a log, and after the runner has begun a new file, the lines of
+// the.old file are included. If first is set, more also returns an unfinished last line.
 func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	seen, known := read[k.path]
 	if known && k.size == seen {

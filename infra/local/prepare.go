@@ -45,8 +45,8 @@ func (p *preparing) has(server string) bool {
 	return one != nil && one.first
 }
 
-// begin returns the preparation of a server. mine reports whether the caller must do the work,
-// because nobody has begun yet.
+// begin returns the preparation of a server. The result mine is true if nobody has begun the
+// preparation yet; the caller must then do it.
 func (p *preparing) begin(server string, first bool) (one *preparation, mine bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,8 +207,7 @@ type preparer struct {
 // installed.
 const prepareWithin = 15 * time.Minute
 
-// all opens a session, asks for all lists of the server, and closes the session. It returns what
-// the server has said.
+// all opens a session, asks for all lists of the server, and closes the session.
 func (p *preparer) all(ctx context.Context) (said api.Prepared, err error) {
 	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
 	defer cancel()

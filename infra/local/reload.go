@@ -114,9 +114,9 @@ func (r *reloader) reload() (serversfile.Changes, error) {
 // lookAtFile is the time between two looks at the servers file.
 const lookAtFile = time.Second
 
-// halt ends the processes of servers, once their calls have ended. by is the reason, as clients
-// read it. A server that is added later under one of these names gets new processes, even if its
-// definition is the same.
+// halt ends the processes of servers, once their calls have ended. The argument by is the reason,
+// as clients read it. A server that is added later under one of these names gets new processes,
+// even if its definition is the same.
 func (r *reloader) halt(servers []string, by string) {
 	if len(servers) == 0 {
 		return
@@ -167,7 +167,7 @@ func brief(err error) string {
 }
 
 // retire makes all runners connect again. The relay then tells the runners of a changed server to
-// end. retire repeats that for half a minute, because some runners may only be starting.
+// end. retire repeats the order for half a minute, because some runners may only be starting.
 func (r *reloader) retire() {
 	for _, wait := range []time.Duration{0, 2 * time.Second, 8 * time.Second, 20 * time.Second} {
 		select {
@@ -184,7 +184,8 @@ func (r *reloader) retire() {
 }
 
 // current replaces the server's definition in a task by the one in servers. The task may come from
-// a function that has read an older file. idle is the idle time of servers that set none.
+// a function that has read an older file. The argument idle is the idle time of servers that set
+// none.
 func current(servers *serversfile.File, idle time.Duration, t fleet.Task) fleet.Task {
 	s, ok := servers.Server(t.Server)
 	if !ok || s.Disabled || t.Env[serverEnv] == "" {

@@ -193,9 +193,8 @@ const stopUnstored = 3 * time.Second
 // lastSend is how long stop waits until the last spans are sent.
 const lastSend = 3 * time.Second
 
-// stop ends all parts. It refuses new messages first. Then it ends the boxes, whose last messages
-// the functions still handle. Then it ends the functions. Calls in flight may take
-// [runner.DrainTime] to end.
+// stop ends all parts. The boxes end before the functions, which handle the boxes' last messages.
+// Calls in flight may take [runner.DrainTime] to end.
 func (m *machine) stop(ctx context.Context) {
 	m.stopping.Store(true)
 	within := stopTime

@@ -33,8 +33,7 @@ func newServersFile(m *machine) *serversFile {
 }
 
 // HasGuests reports whether [Run] confines servers that name no sandbox profile, if the system
-// supports it. Run does that if Guests is set, or if others than the user of this machine can
-// call.
+// supports it.
 func (c Config) HasGuests() bool {
 	return (c.Guests || !listenersOf(c).private()) && c.Functions == nil
 }

@@ -12,10 +12,8 @@ const (
 // socketsOnly is the answer to other requests than WebSockets at the address of the clients' API.
 const socketsOnly = "this address has WebSockets only, at /" + socketStage + "?server=NAME; dormouse list shows the addresses of servers over HTTP"
 
-// openSockets creates the two WebSocket APIs. The one for runners is served on a unix socket; a
-// runner authenticates with a token that this process has encrypted. The API for clients answers
-// requests for other paths with the text in elsewhere. If elsewhere is "", it answers them as API
-// Gateway does.
+// openSockets creates the two WebSocket APIs. The argument elsewhere is the answer of the API for
+// clients to requests for other paths; "" stands for that of API Gateway.
 func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Limits, elsewhere string) {
 	open := func(name, stage, elsewhere string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{

@@ -65,8 +65,8 @@ func watchedOf(m *machine) (names []string) {
 }
 
 // saved is called after a source file of a server was saved. It ends the server's processes once
-// their calls have ended, and starts a process from the new files. It tells the server's clients
-// to read its lists again. If that start fails, the terminal shows the error.
+// their calls have ended, and starts a process from the new files. It tells the server's clients to
+// read its lists again.
 func (r *reloader) saved(ctx context.Context, in *inprocess, server string) {
 	r.m.recorder.Record(journal.Event{Kind: journal.ServerSaved, Name: server})
 	r.halt([]string{server}, "the save of a file of the server")

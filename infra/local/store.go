@@ -49,10 +49,9 @@ func SQLite(store, data string) (path string, ok bool, err error) {
 	return path, ok, nil
 }
 
-// LookAtStore returns an error if Run could not use the store of this name. For example, its file
-// is damaged, is not writable, or belongs to a newer version. It reads the whole file and changes
-// nothing. made is false if the file does not exist yet. For a store on DynamoDB, LookAtStore
-// checks nothing.
+// LookAtStore returns an error if Run could not use the store of this name. It reads the whole file
+// and changes nothing. The result made is false if the file does not exist yet. For a store on
+// DynamoDB, LookAtStore checks nothing.
 func LookAtStore(ctx context.Context, name string) (made bool, err error) {
 	path, ok := strings.CutPrefix(name, sqlite)
 	if !ok {
@@ -65,8 +64,8 @@ func LookAtStore(ctx context.Context, name string) (made bool, err error) {
 	return true, err
 }
 
-// OpenStore opens a store by its name. For a DynamoDB table it reads the credentials and the
-// region with getenv. options are for an SQLite file; limits replaces their Age.
+// OpenStore opens a store by its name. For a DynamoDB table it reads the credentials and the region
+// with getenv. The options are for an SQLite file; limits.EventAge replaces their Age.
 func OpenStore(name string, getenv func(string) string, limits sessions.Limits, options sqlitestore.Options) (storage.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
 		options.Age = limits.EventAge

@@ -33,8 +33,7 @@ func recordsOf(ctx context.Context, m *machine, tenants ...string) recorded {
 	return r
 }
 
-// recordsOfAll returns a recorded for all tenants of a machine. To find the tenants, it reads the
-// keys and some sessions.
+// recordsOfAll returns a recorded for all tenants of a machine.
 func recordsOfAll(ctx context.Context, m *machine) recorded {
 	r := recordsOf(ctx, m)
 	var err error
@@ -155,9 +154,8 @@ func (t *toolNames) keep(key [2]string, list nameList) {
 	t.of[key] = list
 }
 
-// namesOf returns the names of the tools in all recorded lists of a tenant's server. For a native
-// server it asks the server itself, which is part of this program. It returns nil if there is no
-// list.
+// namesOf returns the names of the tools in all recorded lists of a tenant's server. It returns nil
+// if there is no list.
 func namesOf(m *machine, tenant, server string) map[string]bool {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()

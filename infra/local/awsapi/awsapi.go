@@ -20,7 +20,7 @@ func NewID() string {
 	return base64.URLEncoding.EncodeToString(b)
 }
 
-// SourceIP returns the address that a request came from. For a unix socket that is 127.0.0.1.
+// SourceIP returns the address that a request came from, or 127.0.0.1 for a unix socket.
 func SourceIP(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -53,7 +53,7 @@ type Summary struct {
 	// with the reason.
 	Unread []string `json:"unread,omitempty"`
 	// Disowned is how many restored files and folders belong to this user now, and belonged to
-	// another before. Only root may give files to others.
+	// another before.
 	Disowned int `json:"disowned,omitempty"`
 }
 
@@ -97,8 +97,8 @@ type archive struct {
 	out *tar.Writer
 }
 
-// database adds a copy of the database at path. It puts the copy into the temporary file part
-// first.
+// database adds a copy of the database at path. The argument part is the path of a temporary file
+// for the copy.
 func (a *archive) database(name, path, part string) error {
 	if err := sqlitestore.Copy(a.ctx, path, part); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -124,9 +124,8 @@ func (a *archive) database(name, path, part string) error {
 }
 
 // folder adds the content of a folder. During the backup, a server may replace a file or folder by
-// a link to a file that the server itself may not read. So folder opens everything through root, and
-// uses what it has opened only if that still has its name and is not a link. Otherwise folder treats
-// the entry as deleted.
+// a link to a file that the server itself may not read. So folder opens everything through root,
+// and uses what it has opened only if that still has its name and is not a link.
 func (a *archive) folder(root *os.Root, under string) error {
 	list, err := root.Open(".")
 	if err != nil {
@@ -201,9 +200,9 @@ func isStill(root *os.Root, base string, opened fs.FileInfo) bool {
 	return err == nil && os.SameFile(now, opened)
 }
 
-// lacks records that a file or folder could not be read. It returns nil, so that the backup goes
-// on. It does not record one that was removed meanwhile. Nothing could be restored without the
-// secret, so for that file, and for the data folder itself, lacks returns err.
+// lacks records that a file or folder could not be read, unless it was removed meanwhile. The
+// result is nil, so that the backup goes on. For the secret, and for the data folder itself, the
+// result is err, because nothing could be restored without them.
 func (a *archive) lacks(name string, err error) error {
 	var link *fs.PathError
 	switch {
@@ -281,8 +280,8 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // Read restores a backup into a data folder that no dormouse run may use. It checks the backup
-// before it changes anything. kept is the folder that now has the previous files, or "" if nothing
-// was changed.
+// before it changes anything. The result kept is the folder that now has the previous files, or ""
+// if nothing was changed.
 func Read(ctx context.Context, folder string, r io.Reader) (s Summary, kept string, err error) {
 	f, err := datafolder.Open(folder) // locks the folder for this program
 	if err != nil {

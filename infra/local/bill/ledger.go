@@ -56,8 +56,8 @@ func (o owner) share(day string, u meter.Units) api.Share {
 // Bill is what AWS would have billed for all work in a data folder.
 //
 // An event of a function names the owner of its work, and has what API Gateway and the store would
-// have billed for it. The ledger itself counts the time of connections and boxes. The bill leaves out
-// the cold starts of functions. A share has units of use, and no prices.
+// have billed for it. The bill leaves out the cold starts of functions. A share has units of use,
+// and no prices.
 type Bill struct {
 	Since  time.Time   `json:"since"`
 	Until  time.Time   `json:"until"`
@@ -109,8 +109,7 @@ type onDay struct {
 	owner
 }
 
-// call is a request. Only the event at its end names the tool. Events about messages of its box may
-// come before that.
+// call is a request. Only the event at its end names the tool.
 type call struct {
 	known bool // the event at its end has come
 	tool  string
@@ -129,9 +128,9 @@ type open struct {
 	since time.Time
 }
 
-// Open opens the ledger of a data folder, with the counts of earlier runs. size returns the size
-// that a server's box would have on AWS. running lists the tasks of boxes; those that do not run
-// are ignored.
+// Open opens the ledger of a data folder, with the counts of earlier runs. The function size
+// returns the size that a server's box would have on AWS. The function running lists the tasks of
+// boxes; those that do not run are ignored.
 func Open(folder string, size func(server string) meter.BoxSize, running func(context.Context) ([]fleet.Status, error), log *slog.Logger) (*Ledger, error) {
 	l := &Ledger{
 		path: filepath.Join(folder, File), size: size, running: running, log: log,
@@ -182,9 +181,9 @@ func (l *Ledger) giveDay(day onDay, u meter.Units) {
 	l.days[day] = l.days[day].Plus(u)
 }
 
-// toolOf returns the tool to which the use in an event counts. held reports that the tool is still
-// unknown, because only the event at the end of the call names it. toolOf then keeps the use in
-// call.early until that event comes.
+// toolOf returns the tool to which the use in an event counts. The result held is true while the
+// tool is unknown, because only the event at the end of the call names it. toolOf keeps such a use
+// in call.early.
 func (l *Ledger) toolOf(e *observe.Event, o owner) (tool string, held bool) {
 	if len(e.Traces) == 1 { // an event about a box's messages, which belong to one request
 		c := l.call(e.Traces[0])
@@ -211,10 +210,10 @@ func (l *Ledger) release(c *call) {
 	clear(c.early)
 }
 
-// maxCalls limits how many calls the ledger remembers. At the limit it forgets all of them.
+// maxCalls limits how many calls the ledger remembers. At the limit the ledger forgets all of them.
 const maxCalls = 1000
 
-// call returns the call with a trace id. If there is none, it creates one.
+// call returns the call with a trace id, and creates a missing one.
 func (l *Ledger) call(trace string) *call {
 	c := l.calls[trace]
 	if c == nil {

@@ -92,8 +92,8 @@ func (f *Folder) File(name string) string { return filepath.Join(f.Path, name) }
 // Socket returns the path of the unix socket with this name.
 func (f *Folder) Socket(name string) string { return filepath.Join(f.sockets, name+".sock") }
 
-// Key returns the key that callers of the control socket must show. It proves that a caller can
-// read the folder, which programs in a sandbox cannot.
+// Key returns the key that callers of the control socket must show. The key proves that a caller
+// can read the folder, which programs in a sandbox cannot.
 func (f *Folder) Key() string { return keyOf(f.Secret) }
 
 func keyOf(secret []byte) string {

@@ -20,8 +20,7 @@ type bottom struct {
 	started  bool // the first block was printed
 }
 
-// install says what is being installed for a process of a server, and since when. The screen has a
-// line for each.
+// install says what is being installed for a process of a server, and since when.
 type install struct {
 	server, process string
 	what            string
@@ -46,7 +45,8 @@ func (b *bottom) note(e journal.Event) {
 	}
 }
 
-// next returns how long the lines stay valid without an event. An install shows its seconds.
+// next returns how long the lines stay valid without an event. The line of an install shows
+// seconds.
 func (b *bottom) next() time.Duration {
 	if len(b.installs) > 0 {
 		return time.Second

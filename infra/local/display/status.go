@@ -20,8 +20,7 @@ type seen struct {
 // maxSessions limits how many sessions the status line distinguishes.
 const maxSessions = 100_000
 
-// status returns the status line. cost returns what AWS would have billed; if it is nil, the line
-// leaves that out.
+// status returns the status line. If cost is nil, the line leaves out what AWS would have billed.
 func (s *seen) status(now time.Time, cost func() float64) string {
 	parts := []string{"nothing runs"}
 	if n := len(s.awake); n > 0 {

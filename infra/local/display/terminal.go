@@ -1,7 +1,7 @@
 // Package display shows people what happens on this machine, with a line for each thing that
 // somebody did or must do. It writes in one of three forms ([Form]): for a screen whose last lines
 // it may rewrite, for one where it may only add lines, or one line for each event, for the log of
-// another program. It reads no input.
+// another program.
 package display
 
 import (

@@ -146,8 +146,8 @@ func (f *file) add(ctx context.Context, calls []api.Call, starts []start, all ma
 	return tx.Commit()
 }
 
-// addCounts adds the counts of a minute to the rows of the period that the minute is in. step is
-// the length of the period in seconds: 60 or 3600.
+// addCounts adds the counts of a minute to the rows of the period that the minute is in. The
+// argument step is the length of the period in seconds: 60 or 3600.
 func addCounts(ctx context.Context, tx *sql.Tx, step int64, m minute, c counts) error {
 	for what, n := range append(c.durations[:], c.failed, c.wakes, c.refused) {
 		if n == 0 {
@@ -256,9 +256,9 @@ func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error)
 	return page, err
 }
 
-// each first saves the history, so that the file has everything. Then it runs a query, and calls the
-// function use for every row. If saving fails, as on a full disk, each reads what the file has;
-// [History.Keep] reports the error. Before Open there are no rows.
+// each first saves the history, so that the file has everything. Then it runs a query, and calls
+// the function use for every row. If saving fails, as on a full disk, each reads what the file has;
+// [History.Keep] reports the error.
 func (h *History) each(ctx context.Context, query string, args []any, use func(scan func(...any) error) error) error {
 	_ = h.save()
 	h.mu.Lock()

@@ -23,8 +23,8 @@ const (
 	unknown   = "(unknown)"
 )
 
-// Metrics writes the counts since the start of the program, in the text format of Prometheus. may
-// reports whether the reader may see a server of a tenant.
+// Metrics writes the counts since the start of the program, in the text format of Prometheus. The
+// function may reports whether the reader may see a server of a tenant.
 func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) error {
 	h.mu.Lock()
 	totals, turned := maps.Clone(h.totals), maps.Clone(h.turned)

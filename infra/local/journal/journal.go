@@ -121,7 +121,7 @@ type Recorder struct {
 }
 
 // NewRecorder returns a recorder that calls each printer with each event, in the order of the
-// events. A printer must not block. It must not call the recorder, directly or indirectly.
+// events. A printer must not block, nor call the recorder, directly or indirectly.
 func NewRecorder(printers ...func(Event)) *Recorder {
 	return &Recorder{running: map[int]bool{}, printers: printers}
 }
@@ -168,8 +168,7 @@ func JSONPrinter(w io.Writer) func(Event) {
 			return
 		}
 		e.Time = e.Time.UTC()
-		// Encoding an Event never fails. If the output cannot be written to, there is no better
-		// place to report that.
+		// There is no better place to report that the output cannot be written.
 		_ = enc.Encode(struct {
 			Event
 			DurationMS float64 `json:"duration_ms,omitempty"`

@@ -84,8 +84,8 @@ type boxLine struct {
 	Refused  string    `json:"refused"`  // what the sandbox refused to the process; such a line says nothing about the process's state
 }
 
-// Box takes a log line of a box's runner. tenant and server are those of the box. They may be ""
-// if the line itself names the server and the session.
+// Box takes a log line of a box's runner. tenant and server are those of the box. Both may be "" if
+// the line itself names the server and the session.
 func (l *Lines) Box(tenant, server, line string) {
 	if l.Trace != nil && strings.Contains(line, `"msg":"deliver"`) {
 		var s boxLine
@@ -256,8 +256,8 @@ func (l *Lines) knows(s *observe.Event) {
 	l.callers[id] = caller{cmp.Or(s.Tenant, known.tenant), s.Principal, cmp.Or(plain(s.Client), known.client)}
 }
 
-// process takes a new state of a server's process; see box.ProcessState. tools is the result of
-// [Options].Tools if the process is ready.
+// process takes a new state of a server's process; see box.ProcessState. The argument tools is the
+// result of [Options].Tools if the process is ready.
 func (l *Lines) process(s *boxLine, tools string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -47,8 +47,7 @@ func (p *Pipes) Close() error {
 // Addr implements [net.Listener].
 func (p *Pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// Dial connects to whoever accepts on p. It ignores the address. Its type is that of
-// http.Transport.DialContext.
+// Dial connects to whoever accepts on p. It ignores the address.
 func (p *Pipes) Dial(context.Context, string, string) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {

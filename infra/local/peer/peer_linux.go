@@ -21,8 +21,8 @@ import (
 // started here. A program of any other user than this process's does not.
 //
 // If the other end is on this machine and no process that holds it can be found, StartedHere
-// returns true. Otherwise a program could avoid it: it could send a request and close its end, or
-// pass its end on from process to process while StartedHere looks.
+// returns true. Otherwise a program could avoid detection: it could send a request and close its
+// end, or pass its end on from process to process while StartedHere looks.
 func StartedHere(c net.Conn, own func(uid uint32) bool) bool {
 	there, here := address(c.RemoteAddr()), address(c.LocalAddr())
 	if !ofThisMachine(there.Addr()) {
@@ -95,8 +95,8 @@ func binds(a netip.Addr) bool {
 }
 
 // find returns the socket with these two addresses. It asks the kernel by netlink, which takes 0.1
-// ms. If that fails, it reads /proc: some kernels and services lack this netlink, and its error
-// then is the same as for a socket that does not exist.
+// ms. After any error it reads /proc: where this netlink is missing, the error is the same as for a
+// socket that does not exist.
 func find(local, remote netip.AddrPort) (socket, error) {
 	if s, err := ask(local, remote); err == nil {
 		return s, nil
@@ -162,8 +162,7 @@ func ask(local, remote netip.AddrPort) (socket, error) {
 	return socket{native.Uint32(body[diagUID:]), uint64(native.Uint32(body[diagInode:]))}, nil
 }
 
-// look finds a socket in the tables of /proc. It takes 10 ms, because the kernel walks its whole
-// hash table of sockets.
+// look finds a socket in the tables of /proc. It takes 10 ms.
 func look(local, remote netip.AddrPort) (socket, error) {
 	for _, table := range []struct {
 		path string
@@ -260,9 +259,9 @@ func processes() (pids []int) {
 	return pids
 }
 
-// descends reports whether a process descends from this one. If the parent of a process ends, this
-// process becomes its parent, because it is a subreaper. If a parent ends while descends looks, it
-// tries again. It returns true if it never sees the whole chain of parents.
+// descends reports whether a process descends from this one. This process is a subreaper: it
+// becomes the parent of a process whose parent ends. If a parent ends while descends looks,
+// descends tries again. The result is true if it never sees the whole chain of parents.
 func descends(pid int) bool {
 	self := os.Getpid()
 	if pid == self {
@@ -285,8 +284,8 @@ func parent(pid int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The program's name in parentheses may contain anything. The state and the parent's id follow
-	// it.
+	// The state and the parent's id follow the program's name in parentheses, which may contain
+	// anything.
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(f) < 2 {
 		return 0, unix.EBADMSG

@@ -1,7 +1,6 @@
 // Package sockets serves WebSocket APIs on this machine. It has the connections of clients and
-// runners, and passes each message to the [Routes] of its API. The routes are handlers in this
-// process, or functions that get events of API Gateway (package apigw). This package knows nothing
-// about MCP.
+// runners, and passes each message to the [Routes] of its API. This package knows nothing about
+// MCP.
 package sockets
 
 import (
@@ -34,8 +33,8 @@ type Conn struct {
 	ConnectedAt time.Time
 }
 
-// Reply accepts or refuses a connection. A Status from 200 to 299 accepts it; Protocol is then the
-// WebSocket subprotocol. Any other Status refuses it; Body is then the response, in JSON.
+// Reply accepts or refuses a connection. A Status from 200 to 299 accepts it, with Protocol as the
+// WebSocket subprotocol. Any other Status refuses it, with Body as the response, in JSON.
 type Reply struct {
 	Status   int
 	Protocol string
@@ -75,8 +74,8 @@ type Routes interface {
 	// Message handles one text message. If reply is not empty, it is sent on the same connection.
 	// Message may keep and change data.
 	Message(ctx context.Context, c Conn, data []byte) (reply []byte)
-	// Disconnect is called after the connection has ended. code and reason are those of the close
-	// frame.
+	// Disconnect is called after the connection has ended. The arguments code and reason are those
+	// of the close frame.
 	Disconnect(ctx context.Context, c Conn, code int, reason string)
 }
 
@@ -209,8 +208,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		In: cmp.Or[Room](reply.Rooms.In, unbounded{}), Out: cmp.Or[Room](reply.Rooms.Out, unbounded{}),
 		Turns: cmp.Or[Room](reply.Rooms.Turns, unbounded{}),
 	}
-	// start comes before the upgrade. Once a client is connected, it may tell its id to others,
-	// which may post to it at once.
+	// start comes before the upgrade: a connected client may tell its id to others, which may post
+	// to it at once.
 	c.start()
 	below := &hijacked{ResponseWriter: w}
 	// Connect has checked the Origin header, so the library need not.
@@ -242,8 +241,8 @@ func (h *hijacked) Hijack() (conn net.Conn, rw *bufio.ReadWriter, err error) {
 }
 
 // admit counts a handler in a.work, or returns the status to refuse it with. A connection that
-// Connect refuses does not count for Limits.NewPerSecond. Otherwise strangers could prevent all
-// new connections.
+// Connect refuses does not count for Limits.NewPerSecond, so that strangers cannot prevent all new
+// connections.
 func (a *API) admit(now time.Time) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -44,8 +44,8 @@ func (t *Telemetry) spansOf(e journal.Event) []otlp.Span {
 	return r.spans
 }
 
-// start adds a span for the start of a server's process, and its phases. nth makes the spans' ids
-// unique in the request.
+// start adds a span for the start of a server's process, and its phases. The argument nth makes the
+// spans' ids unique in the request.
 func (r *tree) start(root otlp.SpanID, s started, nth string) {
 	ran := s.ready.Time.Add(-s.ready.Duration)
 	wake := r.add(root, "wake "+nth, "wake", s.woken, s.ready.Time)

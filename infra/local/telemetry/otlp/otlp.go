@@ -1,6 +1,5 @@
-// Package otlp sends spans to an OpenTelemetry collector, by OTLP over HTTP as JSON. It supports
-// only the kinds of telemetry that Dormouse has. The official exporter would add twenty modules,
-// including gRPC, to a program that also runs in each box.
+// Package otlp sends spans to an OpenTelemetry collector, by OTLP over HTTP as JSON. The official
+// exporter would add twenty modules, including gRPC, to a program that also runs in each box.
 package otlp
 
 import (

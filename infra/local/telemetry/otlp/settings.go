@@ -26,8 +26,8 @@ type Sampler struct {
 	Parent bool    // for a client's trace, the sampled flag in its traceparent decides
 }
 
-// Sampled reports whether spans are sent for a trace. flags are those in the client's traceparent,
-// or "" without one.
+// Sampled reports whether spans are sent for a trace. The argument flags has those in the client's
+// traceparent, or "" without one.
 func (s Sampler) Sampled(trace TraceID, flags string) bool {
 	if s.Parent && flags != "" {
 		bits, _ := strconv.ParseUint(flags, 16, 8)
@@ -36,9 +36,9 @@ func (s Sampler) Sampled(trace TraceID, flags string) bool {
 	return s.Ratio >= 1 || float64(trace.low()>>1) < s.Ratio*(1<<63)
 }
 
-// FromEnviron reads the environment variables of the OpenTelemetry specification. environ is as
-// os.Environ. It returns nil if they name no endpoint, or switch telemetry off. Its errors name
-// the variable, but never the value of a header.
+// FromEnviron reads the environment variables of the OpenTelemetry specification. The argument
+// environ is as [os.Environ]. The result is nil if the variables name no endpoint, or switch
+// telemetry off. Errors name the variable, but never the value of a header.
 func FromEnviron(environ []string, service string) (*Settings, error) {
 	v := variables{}
 	for _, pair := range environ {
