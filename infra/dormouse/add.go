@@ -48,8 +48,7 @@ type addCommand struct {
 	made   []string       // folders that this command has created
 }
 
-// privateSetting is the setting that --private writes. It is also in the error of a remote server
-// that has a private address.
+// privateSetting is the setting that --private writes.
 const privateSetting = "x-dormouse.remote.private"
 
 // officialRegistry is the default of --registry. The names of servers there have the form
@@ -203,8 +202,8 @@ func lackOf(file *serversfile.File, name string) (names []string) {
 // gives the variable that the last one lacked.
 const mostAsked = 4
 
-// fills is for the error of a failed start. If its text names a missing environment variable, fills
-// asks the user for the value and saves it. It reports whether it has saved a value.
+// fills asks the user for the environment variable that the error of a failed start names, and
+// saves the value. It reports whether it has saved one.
 func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
 	name := lacks(err.Error())
 	if name == "" || c.remote != "" || c.has(name) {
@@ -383,8 +382,8 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// put adds the server to the text of the servers file; the caller saves it. version is that of the
-// server's package or bundle, or "".
+// put adds the server to the text of the servers file; the caller saves it. The result version is
+// that of the server's package or bundle, or "".
 func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version string, err error) {
 	if c.Name != "" {
 		if err := c.isNew(f); err != nil {
@@ -442,8 +441,8 @@ func (c *addCommand) keep(f *edited, e *serversedit.Entry) error {
 	return nil
 }
 
-// ofCommand returns the entry for a command, a URL or --json. version is the version to which the
-// package was pinned, or "".
+// ofCommand returns the entry for a command, a URL or --json. The result version is the one to
+// which the package was pinned, or "".
 func (c *addCommand) ofCommand(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
 	if entry, err = c.entry(); err != nil {
 		return entry, "", err
@@ -548,10 +547,9 @@ func exists(path string) bool {
 // askTime is the longest time that a package registry may take to answer.
 const askTime = 30 * time.Second
 
-// pin is for an entry that starts an npm or PyPI package and names no version of it. It adds the
-// newest version to the entry, and returns that version. It asks the registry that npm or pip is
-// configured for. If the registry does not answer, the entry stays without a version; the first
-// installation then decides.
+// pin adds the newest version of its npm or PyPI package to an entry that names none, and returns
+// that version. It asks the registry that npm or pip is configured for. If the registry does not
+// answer, the entry stays without a version.
 func (t *terminal) pin(ctx context.Context, e *serversedit.Entry, folder string) (version string) {
 	p, ok := e.Package()
 	if !ok || p.Version != "" {

@@ -26,8 +26,8 @@ import (
 const discoverWithin = 30 * time.Second
 
 // connects finds out where the users of a remote server sign in (MCP 2025-11-25, "Authorization").
-// It registers this endpoint there unless --client-id is set. It writes the result to
-// x-dormouse.connect. It adds a header to e that sends each user's token.
+// It registers this endpoint there unless --client-id is set, writes the result to
+// x-dormouse.connect, and adds a header to e that sends each user's token.
 func (c *addCommand) connects(ctx context.Context, f *edited, e *serversedit.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, discoverWithin)
 	defer cancel()

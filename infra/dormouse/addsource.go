@@ -69,8 +69,8 @@ func (c *addCommand) resolve() error {
 	return nil
 }
 
-// readWord handles a command that is one word, which may stand for a server. behind reports that
-// the word came after "--". An unknown word there is a program.
+// readWord handles a command that is one word, which may stand for a server. If behind is true, the
+// word came after "--", and an unknown word is a program.
 func (c *addCommand) readWord(behind bool) error {
 	if len(c.Command) != 1 || c.Entry != "" {
 		return nil
@@ -131,7 +131,7 @@ func fetched(kind, servers, data string) string {
 }
 
 // sweep removes folders that an add has downloaded, if the servers file named them before this
-// command and does not any more. data is the data folder.
+// command and does not any more. The argument data is the data folder.
 func (e *edited) sweep(data string) (removed []string) {
 	for _, kind := range []string{bundles, repositories} {
 		home := fetched(kind, e.path, data)
@@ -177,8 +177,8 @@ func (c *addCommand) ofFolder(_ context.Context, t *terminal, f *edited) (entry 
 // buildTime is the longest time for downloading something, and for each command that builds it.
 const buildTime = 10 * time.Minute
 
-// ofRepository clones a git repository at one commit and builds it, if needed. It returns the
-// entry for its server. version is the commit.
+// ofRepository clones a git repository at one commit and builds it, if needed. The result version
+// is the commit.
 func (c *addCommand) ofRepository(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
 	git, err := exec.LookPath("git")
 	if err != nil {

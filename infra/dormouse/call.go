@@ -108,8 +108,8 @@ func (c *callCommand) failed(err error) error {
 	return fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
 }
 
-// callTool calls a tool and shows its progress. key is the idempotency key of the call, or "". If
-// another call with this key is running, callTool waits for its result.
+// callTool calls a tool and shows its progress. The argument key is the idempotency key of the
+// call, or "". If another call with this key is running, callTool waits for its result.
 func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool, key string, args any, shows *waits) (*mcp.CallToolResult, error) {
 	c.progress.Store(&progress{shows, tool})
 	defer c.progress.Store(nil)
@@ -153,8 +153,8 @@ func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
 }
 
 // waited says how long a call took, and separately how long the user waited for a sleeping server.
-// ready is when the server was ready, or zero if it was not asleep. begun is when the command
-// began, and asked when it sent the call.
+// The server was ready at the time ready, which is zero if it was not asleep. The command began at
+// begun, and sent the call at asked.
 func waited(call time.Duration, ready, begun, asked time.Time) string {
 	if ready.IsZero() {
 		return took(float64(call.Milliseconds()))
@@ -495,7 +495,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // trusting returns a RoundTripper for an address. If certificate (DER) is not nil, it accepts that
-// certificate in addition to those that the system trusts. It is the endpoint's certificate, which
+// certificate in addition to those that the system trusts. The certificate is the endpoint's, which
 // dormouse run has told over its control socket.
 func trusting(address string, certificate []byte) http.RoundTripper {
 	own, ok := http.DefaultTransport.(*http.Transport)

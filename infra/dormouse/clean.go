@@ -15,8 +15,8 @@ import (
 	"golang.org/x/term"
 )
 
-// cleaned is a Writer to a terminal. Most of the output comes from others: callers, servers, files
-// to import. So Write removes characters that could control the terminal.
+// cleaned is a Writer to a terminal. Write removes characters that could control the terminal,
+// because most of the output comes from others, such as callers and servers.
 type cleaned struct {
 	to     *os.File
 	colors bool // escape sequences that set colors (SGR) may pass

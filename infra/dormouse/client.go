@@ -266,10 +266,9 @@ func (c *client) server(ctx context.Context, name string) (api.Server, error) {
 	return serverOf(all, name)
 }
 
-// mistyped returns an error if there is no server of this name. It is called after a search for
-// the server's data, with the number of records found. The name cannot be checked before, because
-// a removed server may have left data. If the client only reads a store, mistyped returns nil: a
-// store does not know which servers there are.
+// mistyped returns an error if there is no server of this name. A name for which a search has found
+// records is accepted, because a removed server may have left data. If the client only reads a
+// store, mistyped returns nil: a store does not know which servers there are.
 func (c *client) mistyped(ctx context.Context, server string, found int) error {
 	if server == "" || found > 0 || !c.up {
 		return nil
@@ -282,8 +281,8 @@ func serverOf(all []api.Server, name string) (api.Server, error) {
 	return choose("server", name, all, func(s api.Server) string { return s.Name })
 }
 
-// sessions lists the sessions that a query such as server=NAME selects, in order of id. It lists
-// all if whole is set, and otherwise the first onAScreen; more then reports that there are others.
+// sessions lists the sessions that a query such as server=NAME selects, in order of id. Unless
+// whole is set, it lists only the first onAScreen, and the result more is true if there are others.
 func (c *client) sessions(ctx context.Context, query url.Values, whole bool) (list []api.Session, more bool, err error) {
 	list = []api.Session{}
 	query.Set("limit", strconv.Itoa(onAScreen))

@@ -237,8 +237,8 @@ func namesIn(file *serversfile.File) []string {
 	return names
 }
 
-// choose returns the element of all that has the given name. If there is none, the error says so;
-// what is the kind of element, for the text of the error.
+// choose returns the element of all that has the given name. The argument what is the kind of
+// element, for the text of the error.
 func choose[T any](what, name string, all []T, nameOf func(T) string) (one T, err error) {
 	var names []string
 	for _, x := range all {
@@ -250,8 +250,8 @@ func choose[T any](what, name string, all []T, nameOf func(T) string) (one T, er
 	return one, unknown(what, name, names)
 }
 
-// unknown returns the error for a name that does not exist. what is the kind of thing, such as
-// "server". names are the existing names; the error proposes similar ones.
+// unknown returns the error for a name that does not exist. The argument what is the kind of thing,
+// such as "server". The error proposes similar ones of the existing names.
 func unknown(what, name string, names []string) error {
 	return fmt.Errorf("no %s %s: %s", what, name, serversfile.Instead(name, names))
 }

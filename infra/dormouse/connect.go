@@ -80,7 +80,7 @@ func (c *connectCommand) Run(t *terminal) error {
 	return c.paste(t, client, servers)
 }
 
-// servers returns the servers to connect. access says who may call them, as a value of
+// servers returns the servers to connect. The result access says who may call them, as a value of
 // [local.Config].Access, or "" if unknown.
 func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, access string, err error) {
 	base, names := address(c.URL), c.Server
@@ -261,8 +261,8 @@ func (c *connectCommand) remove(t *terminal, of clientfile.Client) error {
 	})
 }
 
-// change changes the client's file, saves a copy of the old one, and prints the difference. same
-// is the end of the message if nothing has changed.
+// change changes the client's file, saves a copy of the old one, and prints the difference. The
+// argument same is the end of the message if nothing has changed.
 func (c *connectCommand) change(t *terminal, client clientfile.Client, same string, edit func(before []byte) (after []byte, names []string, err error)) error {
 	path := c.File
 	if path == "" {

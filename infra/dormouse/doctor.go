@@ -120,8 +120,8 @@ func (d *doctor) all(ctx context.Context) (all []finding) {
 	return all
 }
 
-// elsewhere reports whether only the endpoint at --url is checked. That is so if no dormouse run
-// is up here and there is no servers file.
+// elsewhere reports whether only the endpoint at --url is checked, because no dormouse run is up
+// here and there is no servers file.
 func (d *doctor) elsewhere() bool {
 	if !d.remote() || d.machine != nil {
 		return false
@@ -227,8 +227,7 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 	return all
 }
 
-// probed checks whether dormouse-keeper works on this system. That program runs a server in a
-// kernel of its own.
+// probed checks whether dormouse-keeper works on this system.
 func probed(ctx context.Context, keeper string) finding {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -290,8 +289,8 @@ func (d *doctor) serversFile() []finding {
 }
 
 // network reports which environment variables for proxies and certificates are set. It leaves out
-// their values, which may contain passwords. It reports a certificate file that cannot be read,
-// because every program that uses it would fail to connect.
+// their values, which may contain passwords. It also reports a certificate file that cannot be
+// read.
 func (d *doctor) network() finding {
 	const check = "network"
 	var set []string
@@ -399,8 +398,8 @@ func (d *doctor) existing() (string, error) {
 	return "", err
 }
 
-// store checks the store. If dormouse run is up, store asks it. Otherwise store reads the file
-// without opening it as a store, because that could change it.
+// store checks the store. It reads a file without opening it as a store, because that could change
+// the file.
 func (d *doctor) store(ctx context.Context) finding {
 	const check = "store"
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -517,8 +516,8 @@ func (d *doctor) sandbox(on sandbox.Support, guests []string) finding {
 // wrongBy is the smallest difference between two clocks at which tokens and tickets may be refused.
 const wrongBy = time.Minute
 
-// clock checks the local time. It must be after the build of this program, and near the time there,
-// which is that of the endpoint at --url, or zero if unknown.
+// clock checks the local time. The argument there is the time of the endpoint at --url, or zero if
+// unknown.
 func (d *doctor) clock(there time.Time) finding {
 	const check = "clock"
 	now, todo := d.t.now().UTC(), "set the clock: keys, tokens and tickets have times"

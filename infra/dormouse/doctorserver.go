@@ -27,7 +27,7 @@ import (
 )
 
 // proxy sends a request to the endpoint of --url as a client does, which also checks a reverse
-// proxy in front of it. at is the time at the endpoint, or zero if unknown.
+// proxy in front of it. The result at is the time at the endpoint, or zero if unknown.
 func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	const check = "proxy"
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -111,8 +111,9 @@ func (d *doctor) server(ctx context.Context) []finding {
 	return append([]finding{good("path", "%s", path)}, d.start(ctx, newStarts(d.Server))...)
 }
 
-// start serves the servers file in a temporary data folder, and calls the server there. seen
-// records the events of its start; it is nil for a server that starts no process.
+// start serves the servers file in a temporary data folder, and calls the server there. The
+// argument seen records the events of the server's start; it is nil for a server that starts no
+// process.
 func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 	data, err := os.MkdirTemp("", "dormouse-doctor-")
 	if err != nil {
@@ -163,9 +164,9 @@ func lastLines(ctx context.Context, data, server string) (lines []string) {
 	return lines[max(0, len(lines)-shown):]
 }
 
-// greet opens a session with the server, lists its tools, and ends the session. seen has the
-// events of the server's start if this program hosts the server. It is nil for other endpoints,
-// and for a server that starts no process.
+// greet opens a session with the server, lists its tools, and ends the session. The argument seen
+// has the events of the server's start. It is nil if this program does not host the server, and for
+// a server that starts no process.
 func (d *doctor) greet(ctx context.Context, at target, seen *starts) (all []finding) {
 	err := use(ctx, at, 0, func(ctx context.Context, to *client) error {
 		begun := time.Now()
@@ -252,8 +253,8 @@ func (s *starts) take(e journal.Event) {
 	}
 }
 
-// findings returns the steps of the start: install, start and handshake. known is false if no
-// process was started, as for a server in Go.
+// findings returns the steps of the start: install, start and handshake. The result known is false
+// if no process was started, as for a server in Go.
 func (s *starts) findings() (all []finding, known bool) {
 	if s == nil {
 		return nil, false

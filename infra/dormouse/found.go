@@ -103,9 +103,9 @@ func (d dataFlag) folder(ctx context.Context) (string, error) {
 	return cmp.Or(data, d.Data), err
 }
 
-// elsewhere returns the data folder of the only dormouse run that is up. It is for a command that
-// names no data folder, in a working directory without one; otherwise it returns "". If several
-// are up, the error lists them.
+// elsewhere returns the data folder of the only dormouse run that is up. If the command names a
+// data folder, or the working directory has one, the result is "". If several are up, the error
+// lists them.
 func (t target) elsewhere(ctx context.Context) (data string, err error) {
 	if t.Data != "" || os.Getenv(dataEnv) != "" || exists(defaultData) {
 		return "", nil

@@ -219,7 +219,7 @@ func (c *importCommand) sources(t *terminal) ([]serversedit.Source, error) {
 	return all, nil
 }
 
-// sourceOf reads a client's configuration file. dollar reports that $NAME is a variable in it.
+// sourceOf reads a client's configuration file. If dollar is true, $NAME is a variable in the file.
 func sourceOf(path string, dollar bool) (serversedit.Source, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -286,8 +286,8 @@ func (m *serviceManager) line(c *installServiceCommand, data string) string {
 // percent escapes "%", which begins specifiers in unit files.
 func percent(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
-// inUnit quotes a word for a systemd unit file. command reports that the word is on a command
-// line, where systemd also expands variables.
+// inUnit quotes a word for a systemd unit file. If command is true, the word is on a command line,
+// where systemd also expands variables.
 func inUnit(word string, command bool) string {
 	word = percent(word)
 	if command {

@@ -28,8 +28,7 @@ type keysCommand struct {
 	Revoke revokeKeyCommand `cmd:"" help:"Revoke a key. Every endpoint refuses it within 30 seconds; open responses go on to their end."`
 }
 
-// managed has the flags of commands that manage API keys. The keys are in a dormouse run, a stack
-// or a store.
+// managed has the flags of commands that manage API keys.
 type managed struct {
 	placed
 	printing

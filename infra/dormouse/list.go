@@ -71,8 +71,8 @@ func (c *listCommand) Run(t *terminal) error {
 // notRunning is the state of a server if no dormouse run is up.
 const notRunning = "not running"
 
-// stored lists the servers in the file if no dormouse run is up. notes says which of them only a
-// container engine can run.
+// stored lists the servers in the file if no dormouse run is up. The result notes says which of
+// them only a container engine can run.
 func (c *listCommand) stored(ctx context.Context) (all []api.Server, notes []string, err error) {
 	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv)
 	if err != nil {
@@ -193,8 +193,8 @@ type toolsCommand struct {
 	printing
 }
 
-// Run prints the tools of a server. It takes them from the handshake record, which keeps the
-// server's last answers. If there is no record, it asks the server, which may have to start.
+// Run prints the tools of a server. If there is no handshake record, it asks the server, which may
+// have to start.
 func (c *toolsCommand) Run(t *terminal) error {
 	err := use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
 		list, err := to.tools(ctx, c.Server)

@@ -99,9 +99,9 @@ func (c *logsCommand) query() (url.Values, error) {
 	return query, nil
 }
 
-// print prints output until there is no more. said reports whether there was any. If the user has
-// named a server or a session, it prints a title before the output of each process. Otherwise each
-// line begins with the name of its server.
+// print prints output until there is no more. The result said is true if there was any. If the user
+// has named a server or a session, it prints a title before the output of each process. Otherwise
+// each line begins with the name of its server.
 func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err error) {
 	last, out, zone := "", colored(t.out), t.now().Location()
 	next := func() (o api.Output, err error) { return o, from.Decode(&o) }

@@ -16,8 +16,8 @@ import (
 )
 
 // hangups returns a channel that receives the SIGHUP signals by which users and service managers
-// ask for a reload. The system also sends SIGHUP when this program's terminal is closed. Then
-// hangups calls the function end.
+// ask for a reload. When a SIGHUP means that this program's terminal was closed, hangups calls the
+// function end.
 func hangups(end func()) chan os.Signal {
 	signals, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
@@ -189,7 +189,7 @@ func check(cfg local.Config) checked {
 }
 
 // readServers reads a servers file as dormouse run does. mistakes are those of the whole file and
-// of single servers. c is nil if dormouse run would not start.
+// of single servers. The result c is nil if dormouse run would not start.
 func readServers(cfg local.Config) (c *serversfile.File, warnings []serversfile.Warning, mistakes []error) {
 	read := local.Check(cfg)
 	switch joined, ok := read.Wrong.(interface{ Unwrap() []error }); {

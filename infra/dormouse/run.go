@@ -61,8 +61,8 @@ func (a *listenAddress) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// config returns the configuration for local.Run with these flags. servers is the path of the
-// servers file.
+// config returns the configuration for local.Run with these flags. The argument servers is the path
+// of the servers file.
 func (s served) config(p Program, servers string) local.Config {
 	return local.Config{
 		Servers: servers, EnvFiles: s.EnvFile, Listen: cmp.Or(string(s.Listen), "127.0.0.1:8787"), Sockets: string(s.Sockets), PublicURL: s.PublicURL, Access: s.Access,

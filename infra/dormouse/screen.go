@@ -15,8 +15,8 @@ type screen struct {
 	keys *keyboard // nil if stdin is no terminal, or belongs to another program
 }
 
-// open opens the display on stderr. reload is called when the user presses r, and quit when the
-// user presses q.
+// open opens the display on stderr. The user calls the function reload with the key r, and quit
+// with q.
 func (c says) open(t *terminal, reload, quit func()) screen {
 	o := c.display(t.err, os.Getenv)
 	var s screen
@@ -40,8 +40,7 @@ func (s screen) Close() {
 }
 
 // display returns the options for writing to out. On a terminal, the lines at the bottom are
-// rewritten, unless TERM is dumb. They are not rewritten in CI, whose logs may be written through
-// a terminal.
+// rewritten, except in CI and if TERM is dumb.
 func (c says) display(out io.Writer, getenv func(string) string) display.Options {
 	o := display.Options{Out: out, Verbose: c.Verbose, Version: builtAs().Version, Stamps: getenv("JOURNAL_STREAM") == ""}
 	out = raw(out) // the display itself removes control characters of others

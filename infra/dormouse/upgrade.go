@@ -274,7 +274,7 @@ func (p Program) try(ctx context.Context, what trying) (one, two tried, err erro
 }
 
 // isNewer reports whether version a is newer than version b. It compares the numbers up to the
-// first word. If they are equal, a version with a word, such as 2.0.0-rc.1, is older.
+// first word. If the numbers are equal, a version with a word, such as 2.0.0-rc.1, is older.
 func isNewer(a, b string) bool {
 	numbers := func(version string) (all []int, word bool) {
 		version, _, _ = strings.Cut(strings.TrimPrefix(version, "v"), "+")

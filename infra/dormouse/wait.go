@@ -91,7 +91,7 @@ func (w *waits) phase(name, text string) {
 	}
 }
 
-// over ends the wait for one server. text is its result.
+// over ends the wait for one server. The argument text is the outcome.
 func (w *waits) over(name, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

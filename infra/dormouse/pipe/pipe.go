@@ -2,8 +2,9 @@
 // support only stdio. It passes all messages on unchanged, whatever their method and protocol
 // version.
 //
-// It cannot use the client transport of the MCP Go SDK. That one sends the protocol version and opens
-// the standalone stream only for the SDK's own client, and drops JSON members that it does not know.
+// The client transport of the MCP Go SDK does not suffice: it sends the protocol version and opens
+// the standalone stream only for the SDK's own client, and drops JSON members that it does not
+// know.
 //
 // # What the pipe does by itself
 //
@@ -135,7 +136,8 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // read passes the client's lines on until the client closes its end. Then it cancels the calls of
-// subscriptions/listen, which would never end. After the time lingers it calls stop for the others.
+// subscriptions/listen, which would never end. After the time lingers it calls stop, which ends the
+// other calls.
 func (p *pipe) read(lines chan<- []byte, stop func()) {
 	defer close(lines)
 	in := bufio.NewReader(p.In)
@@ -374,8 +376,8 @@ func (p *pipe) known() (session string, params json.RawMessage) {
 	return p.session, p.params
 }
 
-// do sends an HTTP request for the call. last is the Last-Event-ID. written is called when the
-// request was written.
+// do sends an HTTP request for the call. The argument last is the Last-Event-ID. The function
+// written is called when the request was written.
 func (p *pipe) do(c *call, method string, params json.RawMessage, session, last string, written func()) (*http.Response, *wire.Error) {
 	var body io.Reader
 	if method == http.MethodPost {
@@ -460,8 +462,8 @@ func (p *pipe) refusal(c *call, resp *http.Response) (*wire.Error, wire.Code) {
 	return e, fault.Code
 }
 
-// renew opens a new session, unless another call has done so. expired is the id of the session that
-// the endpoint no longer knows. renew reports whether there is a new session now.
+// renew opens a new session, unless another call has done so. The argument expired is the id of the
+// session that the endpoint no longer knows. The result is true if there is a new session now.
 func (p *pipe) renew(expired string) bool {
 	p.renewing.Lock()
 	defer p.renewing.Unlock()

@@ -72,9 +72,8 @@ func (s *signIn) close() {
 	}
 }
 
-// token returns an access token, or "" if there is none. It also returns "" if the token has
-// expired and cannot be refreshed. The endpoint then refuses the request, and the user signs in
-// again.
+// token returns an access token. It returns "" if there is none, or if it has expired and cannot be
+// refreshed.
 func (s *signIn) token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,9 +93,9 @@ func (s *signIn) wanted(resp *http.Response) bool {
 		resp.StatusCode == http.StatusForbidden && strings.Contains(strings.Join(resp.Header.Values("WWW-Authenticate"), " "), "insufficient_scope")
 }
 
-// authorize gets another access token after a refused request. It prefers one that another request
-// or another pipe has got meanwhile. After the first refusal it tries the refresh token. Otherwise
-// the user must sign in. It closes the response.
+// authorize gets another access token after a refused request. It prefers a token that another
+// request or another pipe has got meanwhile. If first is set, it tries the refresh token before the
+// user must sign in. It closes the response.
 func (s *signIn) authorize(ctx context.Context, resp *http.Response, first bool) error {
 	defer func() { _ = resp.Body.Close() }()
 	used := strings.TrimPrefix(resp.Request.Header.Get("Authorization"), "Bearer ")
