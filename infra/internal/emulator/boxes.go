@@ -137,8 +137,7 @@ func (b *invokedBoxes) ended(event, answer []byte, failed error) {
 	b.site.Recorder.Record(e)
 }
 
-// clean kills the processes that a runner has left running, and removes its folder. On Lambda
-// both end with the virtual machine.
+// clean kills the processes that a runner has left running, and removes its folder.
 func (b *invokedBoxes) clean(folder string) {
 	if err := errors.Join(proc.EndMarked(folder), os.RemoveAll(folder)); err != nil {
 		b.site.Logger.Warn("an environment of a box was not removed", "folder", folder, "error", err)

@@ -141,8 +141,8 @@ func (e *emulated) open(ctx context.Context) error {
 	return nil
 }
 
-// start opens the parts that invoke the functions. file is the servers file of the functions; see
-// accept.
+// start opens the parts that invoke the functions. The argument file is the servers file of the
+// functions; see accept.
 func (e *emulated) start(file string) (err error) {
 	e.pool, err = lambda.NewPool(lambda.PoolConfig{
 		SleepAfter: e.SleepAfter, StopGrace: functionStopGrace, Recorder: e.site.Recorder, Logger: e.site.Logger,
@@ -241,7 +241,7 @@ func (e *emulated) Serve(servers *serversfile.File) error {
 }
 
 // environment returns the environment variables of all functions, as template.yaml sets them on
-// AWS. servers is the path of their servers file.
+// AWS. The argument servers is the path of their servers file.
 func (e *emulated) environment(servers string) []string {
 	s := e.site
 	env := inherited(s.Environ)
@@ -264,8 +264,8 @@ func (e *emulated) environment(servers string) []string {
 		"DORMOUSE_SOCKET_CONNECTIONS="+e.local+"/connections/"+socketStage,
 		"DORMOUSE_SCHEDULES="+scheduleSettings(),
 		e.tells(),
-		// Programs of releases up to 0.1.0-alpha.2 read the following variables instead of
-		// DORMOUSE_EMULATOR. Tests of upgrades run such programs.
+		// Programs of releases up to 0.1.0-alpha.2, which tests of upgrades run, read the following
+		// variables instead of DORMOUSE_EMULATOR.
 		"DORMOUSE_LOCAL="+e.local,
 		"DORMOUSE_LOCAL_ONLY="+onOff(s.OnLoopback),
 		"DORMOUSE_LOCAL_SINCE="+s.Boxes.Traits("").Since.Format(time.RFC3339Nano),

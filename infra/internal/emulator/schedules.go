@@ -99,7 +99,7 @@ func (s *schedules) create(w http.ResponseWriter, r *http.Request, name string) 
 }
 
 // check returns the time of a schedule, and why it is refused: AWS would refuse it too, or this
-// imitation does not have what it asks for. why is "" for a good schedule.
+// imitation does not have what it asks for. The result why is "" for a good schedule.
 func (s *schedule) check() (at time.Time, why string) {
 	at, err := time.Parse("at(2006-01-02T15:04:05)", s.ScheduleExpression)
 	switch {

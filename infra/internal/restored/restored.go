@@ -8,15 +8,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Jump is what [Advance] adds to the generation of a box. Each wake of a box adds 1 to its
-// generation. No box wakes so often between a backup and the day when the backup is restored.
+// Jump is what [Advance] adds to the generation of a box. Each wake of a box adds 1; no box wakes
+// so often between a backup and its restore.
 const Jump storage.Generation = 1_000_000
 
-// Advance adds [Jump] to the generation of each box that has run and has a session. It returns
-// how many boxes it has changed. Workspaces are not part of the backup, so those that were saved
-// after the backup have higher generations than the restored boxes. Nobody can save a workspace
-// over one with a higher generation, so without Advance these boxes could not save any more.
-// Nothing else may use the store yet. After an error Advance may be called again.
+// Advance adds [Jump] to the generation of each box that has run and has a session. Workspaces are
+// not part of the backup: those that were saved after it have higher generations than the restored
+// boxes, and without Advance these boxes could not save over them. Nothing else may use the store
+// yet. After an error Advance may be called again.
 func Advance(ctx context.Context, store storage.Store) (boxes int, err error) {
 	const page = 1000
 	seen := map[storage.BoxID]bool{}

@@ -2,7 +2,6 @@
 // removes servers, enables and disables them, and imports servers from the configuration of other
 // MCP clients. It keeps the comments and the order of the file.
 //
-// Values that may be secrets go to .env ([Env]); the servers file only refers to them. The package
-// edits texts in memory and writes no files. It reads files only in two places: those that a client
-// names as envFile ([Read]), and those that its callers want ([ReadFile]).
+// Values that may be secrets go to.env ([Env]); the servers file only refers to them. The package
+// edits texts in memory and writes no files.
 package serversedit

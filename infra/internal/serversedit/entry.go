@@ -53,8 +53,9 @@ func (v Variables) MarshalJSON() ([]byte, error) {
 func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
 
 // ParseEntry parses an entry of mcpServers with the keys that any client uses, or the argument of
-// `code --add-mcp`. name is "" if the entry has none. Where a string is required, it also accepts
-// numbers and booleans. It leaves out headers that are null. An error quotes no value.
+// `code --add-mcp`. The result name is "" if the entry has none. Where a string is required,
+// ParseEntry also accepts numbers and booleans. It leaves out headers that are null. An error
+// quotes no value.
 func ParseEntry(text []byte) (e Entry, name string, err error) {
 	plain := map[string]struct {
 		to   any
@@ -143,7 +144,7 @@ func (e *Entry) Hide(name string) {
 	}
 }
 
-// variables parses an object of strings. what names the object in errors.
+// variables parses an object of strings. The argument what names the object in errors.
 func variables(to *Variables, what string, value json.RawMessage) error {
 	if string(value) == "null" {
 		return nil
@@ -185,8 +186,8 @@ func scalar(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// as decodes the value of a key into to. Its error says that the key must be want, for example
-// "a string". Unlike the error of encoding/json, it does not quote the value.
+// as decodes the value of a key into to. The error says that the key must be want, for example "a
+// string", and does not quote the value.
 func as(key string, value json.RawMessage, want string, to any) error {
 	if json.Unmarshal(value, to) != nil {
 		return fmt.Errorf("%s must be %s", key, want)

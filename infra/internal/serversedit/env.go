@@ -17,8 +17,8 @@ type Env struct {
 	added   []string
 }
 
-// NewEnv parses a .env file. outside returns variables that have precedence over the file, usually
-// those of this process. It may be nil.
+// NewEnv parses a.env file. The function outside, if not nil, returns variables that have
+// precedence over the file, usually those of this process.
 func NewEnv(text []byte, outside serversfile.Getenv) *Env {
 	if outside == nil {
 		outside = func(string) (string, bool) { return "", false }
@@ -41,9 +41,9 @@ func (e *Env) Lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// Keep stores a value in the file, and returns the variable that has it. The variable has the given
-// name. If a variable of that name has another value, the server's name is put in front. An error
-// names the variable, but does not quote the value.
+// Keep stores a value in the file, and returns the variable that has it. If a variable of the given
+// name has another value, the server's name is put in front. An error names the variable, but does
+// not quote the value.
 func (e *Env) Keep(server, name, value string) (variable string, err error) {
 	if !utf8.ValidString(value) || strings.Contains(value, "\x00") {
 		return "", fmt.Errorf("the value of %s is not UTF-8, or holds a NUL", name)

@@ -18,8 +18,8 @@ type File struct {
 	names []string // names of its servers
 }
 
-// Parse parses a servers file. name is its path. An empty text stands for a file without servers.
-// The error is that of [serversfile.Entries].
+// Parse parses a servers file. The argument name is its path. An empty text stands for a file
+// without servers. The error is that of [serversfile.Entries].
 func Parse(text []byte, name string) (*File, error) {
 	f := &File{name: name, text: text}
 	if len(text) == 0 {
@@ -61,7 +61,8 @@ func (f *File) SetVariable(server, name, value string) error {
 	})
 }
 
-// SetOurs sets a member of the file's x-dormouse. path leads to the member, and value is JSON.
+// SetOurs sets a member of the file's x-dormouse. The argument path leads to the member, and value
+// is JSON.
 func (f *File) SetOurs(value []byte, path ...string) error {
 	return f.change(func() ([]byte, error) {
 		return jsonedit.Set(f.text, value, append([]string{"x-dormouse"}, path...)...)

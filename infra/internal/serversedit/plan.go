@@ -114,7 +114,7 @@ type importer struct {
 	o   Options
 }
 
-// one imports one server. taken has the names that this import has used so far.
+// one imports one server. The argument taken has the names that this import has used so far.
 func (im importer) one(s Theirs, taken map[string]bool) (Item, error) {
 	item := Item{Name: ValidName(s.Name), Does: Add}
 	for n := 2; taken[item.Name]; n++ {

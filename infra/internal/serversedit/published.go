@@ -12,9 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// published is an object in a server.json, the format of the official MCP registry. Its schema has
-// renamed some keys over time. So the methods take several keys, and use the first one that
-// exists.
+// published is an object in a server.json, the format of the official MCP registry. The methods use
+// the first of several keys that exists, because the schema has renamed some over time.
 type published map[string]any
 
 func (p published) word(keys ...string) string {
@@ -82,9 +81,9 @@ type BundleError struct {
 func (e BundleError) Error() string { return "it is a bundle: dormouse add " + e.URL }
 
 // Published returns the entry for the server that a server.json describes: for its first package
-// that can be hosted, or else for its first remote server. name is the last part of the server's
-// name. If the only such package is a bundle, the error is a [BundleError]. Values that users must
-// set become variables. An optional value is left out unless getenv has it.
+// that can be hosted, or else for its first remote server. The result name is the last part of the
+// server's name. If the only such package is a bundle, the error is a [BundleError]. Values that
+// users must set become variables. An optional value is left out unless getenv has it.
 func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, err error) {
 	server := readPublished(text)
 	if server == nil {
@@ -133,8 +132,8 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 	return name, e, errors.New("it has neither a package nor a remote server")
 }
 
-// foreign reports whether a package is in another registry than the one that npx or uvx use.
-// Theirs may have a different package of the same name.
+// foreign reports whether a package is in another registry than the one that npx or uvx use. That
+// registry may have a different package of the same name.
 func (p published) foreign(kind string) bool {
 	usual := map[string]string{"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}[kind]
 	base := strings.TrimSuffix(p.word("registryBaseUrl", "registry_base_url"), "/")
@@ -216,9 +215,9 @@ func words(all []published, getenv serversfile.Getenv) (args []string) {
 	return args
 }
 
-// given returns the value of an input in a server.json: the value in the file, with its
-// {variables} replaced; or a reference to the environment variable; or the default. ok is false if
-// it has none and needs none.
+// given returns the value of an input in a server.json: the value in the file, with its {variables}
+// replaced; or a reference to the environment variable; or the default. The result ok is false if
+// the input has no value and needs none.
 func (p published) given(variable string, getenv serversfile.Getenv) (value string, ok bool) {
 	if value, ok := p["value"].(string); ok {
 		inside := p.variables()

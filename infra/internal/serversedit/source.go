@@ -39,10 +39,10 @@ type Input struct {
 }
 
 // Read parses a client's file. It knows the forms of Claude and Cursor (mcpServers), VS Code
-// (servers), Zed (context_servers) and Codex (TOML). It also accepts a server.json of the
-// registry, a map of servers by name, and a single server with its name. A relative path is only
-// used in messages. dollar reports that $NAME is a variable, as in files of Gemini. Errors have
-// the place of the mistake, and quote no value.
+// (servers), Zed (context_servers) and Codex (TOML). It also accepts a server.json of the registry,
+// a map of servers by name, and a single server with its name. A relative path is only used in
+// messages. If dollar is true, $NAME is a variable, as in files of Gemini. Errors have the place of
+// the mistake, and quote no value.
 func Read(text []byte, path string, dollar bool) (Source, error) {
 	text, err := asJSON(text, path)
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 )
 
 // Unwrap removes a program that only starts the server: the Windows shell (cmd /c), or mcp-remote,
-// which connects to a remote server. Dormouse can do the latter itself: direct reports that
-// mcp-remote was removed. Options of mcp-remote without an equivalent are added to e.Ignored.
+// which connects to a remote server. The result direct is true if mcp-remote was removed, because
+// Dormouse itself connects to remote servers. Options of mcp-remote without an equivalent are added
+// to e.Ignored.
 func (e *Entry) Unwrap() (direct bool) {
 	if name := strings.ToLower(e.Command); name == "cmd" || name == "cmd.exe" {
 		args := e.Args

@@ -247,9 +247,9 @@ func (o Option) between() string {
 	return ""
 }
 
-// Entry returns the entry for the server, whose files are in dir. values has the values of the
-// options by key. They may contain references such as ${VAR}. An argument or a variable that is only
-// a reference to an option without a value is left out.
+// Entry returns the entry for the server, whose files are in dir. The argument values has the
+// values of the options by key, which may contain references such as ${VAR}. An argument or a
+// variable that is only a reference to an option without a value is left out.
 func (b *Bundle) Entry(dir string, values map[string][]string) (e serversedit.Entry, err error) {
 	m := b.manifest
 	file := filepath.Join(dir, filepath.FromSlash(m.Server.Entry))

@@ -213,8 +213,8 @@ func ofGo(dir string) (p Project, err error) {
 	return p, nil
 }
 
-// Compiled makes the server of a Go module start from a program that is built once. path is where
-// the program is put.
+// Compiled makes the server of a Go module start from a program that is built once. The argument
+// path is where the program is put.
 func (p *Project) Compiled(path string) {
 	if p.Entry.Command == "go" {
 		p.Build = append(p.Build, []string{"go", "build", "-o", path, p.Entry.Args[1]})

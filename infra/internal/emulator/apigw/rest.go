@@ -1,6 +1,5 @@
-// Package apigw imitates API Gateway in front of functions: a REST API, and the
-// routes of a WebSocket API. It makes events of requests, invokes functions with
-// them, and makes responses of the functions' answers.
+// Package apigw imitates API Gateway in front of functions: a REST API, and the routes of a
+// WebSocket API.
 package apigw
 
 import (

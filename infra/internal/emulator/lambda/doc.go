@@ -1,6 +1,6 @@
 // Package lambda imitates the parts of AWS Lambda that Dormouse needs, on one machine, for tests.
 // It runs function binaries behind a Runtime API, starts them on demand, stops idle ones, and
-// serves Invoke. A function gets the same requests as on AWS.
+// serves Invoke.
 package lambda
 
 import (

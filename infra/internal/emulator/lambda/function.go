@@ -248,7 +248,7 @@ func (f *function) complete(inv *invocation) {
 	}
 }
 
-// doze stops i if it has been idle for SleepAfter. Otherwise it sets i.sleeper to call it again.
+// doze stops i if it has been idle for SleepAfter. Otherwise it sets i.sleeper to call doze again.
 func (f *function) doze(i *instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -322,8 +322,8 @@ func (f *function) buried(i *instance) {
 	if i.sleeper != nil {
 		i.sleeper.Stop()
 	} else if i.state != stopping && !i.old {
-		// The process has never asked for an invocation, and another one would fail in the
-		// same way. So an invocation fails if there is no coming process for it.
+		// The process has never asked for an invocation, and another process would fail in the same
+		// way. An invocation without a coming process fails.
 		excess := f.waits(i.tenant) - f.coming(i.tenant)
 		f.waiting = slices.DeleteFunc(f.waiting, func(inv *invocation) bool {
 			if inv.tenant != i.tenant || excess <= 0 {

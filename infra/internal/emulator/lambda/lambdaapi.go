@@ -27,7 +27,7 @@ type APIConfig struct {
 	RetryWait time.Duration
 	Tries     int           // how often the API tries an event whose function fails
 	EventAge  time.Duration // how long the API keeps trying an event
-	// Ended is called after each invocation, unless Ended is nil. failed is nil if the
+	// Ended is called after each invocation, unless Ended is nil. The argument failed is nil if the
 	// function did not fail.
 	Ended  func(payload, answer []byte, failed error)
 	Logger *slog.Logger
@@ -93,8 +93,8 @@ type event struct {
 	payload          []byte
 }
 
-// call invokes a function and reads its answer to the end. failed says why the function failed,
-// and err why it was not invoked.
+// call invokes a function and reads its answer to the end. The result failed says why the function
+// failed, and err why it was not invoked.
 func (a *API) call(e event) (failed, err error) {
 	inv, err := a.cfg.Pool.InvokeFor(a.ctx, e.function, e.tenant, e.payload)
 	if err != nil {
