@@ -25,12 +25,12 @@ const (
 	ownBytes         = 2000 // bytes of these that Dormouse uses besides secrets, subnets and names; TestTheStackIsCreatedUpdatedAndDeleted measures it
 )
 
-// quotaCommand asks AWS to allow 1,000 concurrent invocations. Newer accounts may have fewer.
+// quotaCommand asks AWS to allow 1,000 concurrent invocations.
 const quotaCommand = "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384 --desired-value 1000"
 
-// doctor checks what would fail in a deployment, and returns the parameters that the deployment
-// is to set. If something would fail, it returns an error, or with p.force prints a warning. It
-// needs only rights to read, and changes nothing. s is the stack, or nil if there is none.
+// doctor checks what would fail in a deployment, and returns the parameters that the deployment is
+// to set. If something would fail, it returns an error, or with p.force prints a warning. It needs
+// only rights to read, and changes nothing. The argument s is the stack, or nil if there is none.
 func (p *program) doctor(ctx context.Context, s *stack) (map[string]string, error) {
 	d := &diagnosis{program: p, stack: s, params: maps.Clone(p.config.params)}
 	maps.Copy(d.params, p.given)
@@ -224,7 +224,7 @@ func (d *diagnosis) roles(ctx context.Context) error {
 	return nil
 }
 
-// servers checks that the functions can use servers.json. They do not have the environment
+// servers checks that the functions can use servers.json. The functions do not have the environment
 // variables of the user. Boxes may read only secrets whose names begin with the name of the stack.
 // servers does not check secrets that are named by ARN.
 func (d *diagnosis) servers(ctx context.Context) error {

@@ -59,8 +59,8 @@ func (p *program) down(ctx context.Context) error {
 	return p.lasting(ctx, s)
 }
 
-// silence keeps the functions from starting boxes, by a limit of 0 invocations. Boxes are tasks
-// of ECS. AWS does not delete a cluster that has tasks, nor a network in which tasks run.
+// silence keeps the functions from starting boxes, by a limit of 0 invocations. AWS does not delete
+// a cluster that has tasks, such as boxes, nor a network in which tasks run.
 func (p *program) silence(ctx context.Context) error {
 	for _, function := range []string{"-http", "-socket", "-sweep"} {
 		if _, err := p.aws(ctx, "lambda", "put-function-concurrency", "--function-name", p.config.stack+function, "--reserved-concurrent-executions", "0"); err != nil {

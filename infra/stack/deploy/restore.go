@@ -20,8 +20,8 @@ const (
 
 // restore creates a new table with the content that the stack's table had at a time. It adds the
 // settings that AWS does not restore, and prints the command that makes the functions use the new
-// table. Until then they use the old one. at is a time in the form of RFC 3339, or "" for the newest
-// second that AWS can restore, some five minutes ago.
+// table. The argument at is a time in the form of RFC 3339, or "" for the newest second that AWS
+// can restore, some five minutes ago.
 func (p *program) restore(ctx context.Context, at string) error {
 	s, err := p.existing(ctx)
 	if err != nil {

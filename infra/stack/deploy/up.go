@@ -108,8 +108,8 @@ func (p *program) protect(ctx context.Context, s *stack) error {
 	return err
 }
 
-// plain runs sam deploy with these parameters of the template. sam shows the change. If
-// samconfig.toml says so and p.yes is not set, sam asks the user to confirm the change.
+// plain runs sam deploy with these parameters of the template. If samconfig.toml says so and p.yes
+// is not set, sam asks the user to confirm the change.
 func (p *program) plain(ctx context.Context, params map[string]string) error {
 	args := []string{"deploy", "--config-env", p.config.section}
 	if p.yes {
