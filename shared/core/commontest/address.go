@@ -11,10 +11,9 @@ import (
 // ports counts the ports that FreeAddress has tried, two for each address.
 var ports atomic.Int32
 
-// FreeAddress returns a loopback address, HOST:PORT. Its port and the next higher port are free. They
-// are below the range from which Linux takes the port of a program that listens on port 0, so they
-// stay free until the program under test listens. Tests that run at the same time usually get
-// different addresses, also in different processes.
+// FreeAddress returns a loopback address, HOST:PORT. Its port and the next higher port are free. Both
+// are below the range from which Linux takes the port of a program that listens on port 0. Tests that
+// run at the same time usually get different addresses.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	for range 1_000 {

@@ -109,8 +109,8 @@ func SameIn(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// Contains reports an error if text does not contain part. The message begins with the given name of
-// the text, unless the name is "". The test goes on.
+// Contains reports an error if text does not contain part. The argument what, if not "", names the text
+// in the message. The test goes on.
 func Contains(t testing.TB, what, part, text string) {
 	t.Helper()
 	if strings.Contains(text, part) {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// patience is how long [Eventually] waits. Only a failing test waits that long.
+// patience is how long [Eventually] waits.
 const patience = 30 * time.Second
 
-// Alive reports whether a process runs. A zombie counts as ended. Alive needs /proc of Linux, and
-// returns false without it.
+// Alive reports whether a process runs. A zombie counts as ended. Without /proc of Linux, Alive returns
+// false.
 func Alive(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -22,8 +22,8 @@ func Alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }
 
-// Eventually calls ok until it returns true. If that takes more than 30 seconds, Eventually fails the
-// test; the message ends with the given name of the condition.
+// Eventually calls ok until it returns true, and fails the test after 30 seconds. The argument what
+// names the condition in the message.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {

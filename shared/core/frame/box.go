@@ -12,22 +12,21 @@ import (
 )
 
 // This file has the two interfaces between a box, which runs the processes of a server, and the code
-// that connects the box with sessions. That code is the runner's end of the relay, or is in the same
-// program.
+// that connects the box with sessions.
 
 // Executor is a box. One goroutine calls all methods, one after the other, in the order in which the
 // frames came. No method may wait for the end of [Link.Run].
 type Executor interface {
-	// Deliver executes a message. It is called at most once for each ID and Round. If the message has
-	// requests, the box must send an Event with Final or with Asks for it. After an Event with Asks the
-	// box forgets the delivery.
+	// Deliver executes a message. It is called at most once for each ID and Round. For a message with
+	// requests, the box must send an Event with Final or with Asks. After an Event with Asks the box
+	// forgets the delivery.
 	Deliver(d Delivery)
-	// Answer passes on the client's response to a question. It may be called twice for one
+	// Answer passes on the client's response to a question. Answer may be called twice for one
 	// response, and for a question that is not open any more.
 	Answer(s storage.ID, question string, raw []byte)
 	// CloseStream says that something else than the box has ended a request stream, such as the
-	// client's cancel. The box cancels the calls of the stream; events that they still send are
-	// dropped. The box may have ended the stream as well.
+	// client's cancel. The box cancels the calls of the stream. CloseStream may also be called
+	// for a stream that the box has ended.
 	CloseStream(s storage.ID, stream storage.StreamID)
 	// StopSession says that the client has ended a session. The box stops its process.
 	StopSession(s storage.ID)
@@ -73,18 +72,19 @@ type Event struct {
 }
 
 // Suspension ends the work on a delivery until the client has answered questions of the server. The box
-// forgets the delivery; the store keeps it. The questions are events of its stream, and the last of
-// them carries the Suspension. [storage.QuestionID] makes their ids, with the delivery's Round + 1.
+// forgets the delivery; the store keeps it. The questions are events of the delivery's stream, and the
+// last question carries the Suspension. [storage.QuestionID] makes the ids of the questions, with the
+// delivery's Round + 1.
 type Suspension struct {
 	Questions []storage.Question
 	Raw       []byte        // the request, or a batch, that the server gets again with the answers
 	Within    time.Duration // how long the client may take to answer
 }
 
-// StatusReport tells something about a process. With a Handshake it has the result of a fresh process's
-// initialize, which becomes part of the handshake record. Detail is then the requested protocol
-// version, and Ticket is one of the session's. Without a Handshake it is a log line, in which each
-// text is cut to 500 bytes.
+// StatusReport tells something about a process. If Handshake is set and Lists is not, Handshake is the
+// result of a fresh process's initialize, for the handshake record, and Detail is the protocol version
+// that the runner asked for. Every report with a Handshake has a Ticket of the session. A report
+// without a Handshake is a log line, in which each text is cut to 500 bytes.
 type StatusReport struct {
 	Session   storage.ID
 	Ticket    string
@@ -92,11 +92,11 @@ type StatusReport struct {
 	Phase     string
 	Detail    string
 	Handshake json.RawMessage
-	// Era is set with a Handshake if it was not known which era the server speaks.
-	// A later runner of the box finds it in [EnvEra].
+	// Era is set with a Handshake if it was not known which era the server speaks. A later
+	// runner of the box finds the era in [EnvEra].
 	Era wire.Era
-	// Lists and Own say that Handshake is not a handshake but a fingerprint of the lists of a fresh
-	// process. See [Status].
+	// If Lists is set, Handshake is a fingerprint of the lists of a fresh process. [Status] explains
+	// Lists and Own.
 	Lists string
 	Own   bool
 }
@@ -111,8 +111,8 @@ const (
 // YieldAfter is how long a box that was asked to make room stays awake without work.
 const YieldAfter = 10 * time.Second
 
-// RefuseFor is for how long a box takes no new message when its server has got another definition. Most
-// calls end within that time. Then the box ends, and the next message starts one with the new
+// RefuseFor is for how long a box takes no new message when its server has got another definition. If
+// all calls end within that time, the box ends, and the next message starts one with the new
 // definition. If a call takes longer, the box takes messages again.
 const RefuseFor = 5 * time.Second
 
@@ -147,9 +147,9 @@ type Joining struct {
 }
 
 // Fit returns what the relay can carry in place of e. It replaces bytes that are not UTF-8. If e is too
-// large, or may not suspend its delivery, Fit returns error responses. It drops an event that is too
-// large and that no request waits for. round is how often the delivery was suspended before. If Fit has
-// changed e, it returns the reason.
+// large, or may not suspend its delivery, Fit returns error responses, or nothing if no request waits
+// for e. The argument round is how often the delivery was suspended before. If Fit has replaced or
+// dropped e, why is the reason.
 func Fit(e Event, round int) (fit []Event, why string) {
 	if !utf8.Valid(e.Raw) {
 		e.Raw, why = bytes.ToValidUTF8(e.Raw, []byte("\uFFFD")), "bytes are not UTF-8"

@@ -56,8 +56,8 @@ func payloadOf(f Frame) []byte {
 	}
 }
 
-// Decode reads a frame. The payload aliases data. An error is storage.Invalid. For a frame of another
-// version its cause is a [VersionError]. The next frame may be readable all the same.
+// Decode reads a frame. The payload of the frame aliases data. Errors: storage.Invalid, for a frame of
+// another version with a [VersionError] as the cause.
 func Decode(data []byte) (Frame, error) {
 	head, payload, _ := bytes.Cut(data, []byte{'\n'})
 	if crowded(head) {
@@ -74,8 +74,7 @@ func Decode(data []byte) (Frame, error) {
 	return f, nil
 }
 
-// crowded reports whether decoding a header might take far more memory than its bytes. It counts the
-// values by the commas, brackets and braces.
+// crowded reports whether decoding a header might take far more memory than its bytes.
 func crowded(head []byte) bool {
 	if len(head) <= maxValues {
 		return false
@@ -197,9 +196,9 @@ func read[F any](head []byte) (f F, err error) {
 	return f, err
 }
 
-// unmarshal is json.Unmarshal for headers that a hostile runner may have written. The
-// fast decoder has no limit of depth, so a header of millions of brackets would overflow
-// the stack. encoding/json has such a limit, so it decodes headers with many brackets.
+// unmarshal is json.Unmarshal for headers that a hostile runner may have written. The fast
+// decoder does not limit the depth, and millions of brackets would overflow the stack. So
+// encoding/json, which limits the depth, decodes headers with many brackets.
 func unmarshal(head []byte, v any) error {
 	if bytes.Count(head, []byte{'['})+bytes.Count(head, []byte{'{'}) > 1000 {
 		return stdjson.Unmarshal(head, v)

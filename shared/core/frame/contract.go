@@ -28,24 +28,23 @@ type Image struct {
 	Env        []string `json:"env,omitempty"` // NAME=VALUE
 }
 
-// ExitUnreachable is the exit status of a runner that could not connect to the relay. The clients that
-// wait for its start then get an error that says so.
+// ExitUnreachable is the exit status of a runner that could not connect to the relay.
 const ExitUnreachable = 4
 
 // PassHeader is the HTTP header in which a runner shows its pass when it connects. The pass is a sealed
 // text that names the box and expires, so the relay refuses strangers without a read of the store.
 const PassHeader = "Dormouse-Pass"
 
-// LateAfter decides whether a runner executes a [Deliver] at once. It does so if its own clock and
-// Deliver.Sent differ by at most LateAfter. Otherwise it first sends an [Ask].
+// LateAfter is how much a runner's clock and Deliver.Sent may differ for the runner to execute a
+// [Deliver] at once. If they differ by more, the runner first sends an [Ask].
 const LateAfter = time.Second
 
 // MaxQuestions is how many questions a server may ask a client at once, during one call.
 const MaxQuestions = 100
 
-// MaxTransfers is how many frames a runner may send in parts at the same time. The name of such a frame
-// begins with a number below MaxTransfers, by which the parts are stored. So a hostile runner cannot
-// fill the store with more frames than this.
+// MaxTransfers is how many frames a runner may send in parts at the same time. The name of each frame
+// begins with a number below MaxTransfers, and the store keeps the parts under this number. So a
+// hostile runner cannot fill the store.
 const MaxTransfers = 64
 
 // maxDetail is how many bytes of a text that the other end sent go to the log.

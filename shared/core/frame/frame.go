@@ -25,7 +25,7 @@ const (
 )
 
 // Limits of a frame's header: its bytes, and the JSON values in it. Decoding may take a hundred bytes
-// of memory for each value. The MCP message is not in the header but in the payload.
+// of memory for each value.
 const (
 	maxHeader = 4 << 20
 	maxValues = 200_000
@@ -87,9 +87,9 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("version %d is spoken, and this side speaks version %d", e.V, Version)
 }
 
-// Cut splits an encoded frame that is longer than MaxFrame into [Part] frames. The argument name becomes
-// their field Frame. Cut returns a shorter frame alone and unchanged. box is the sender's box; only
-// runners set it.
+// Cut splits an encoded frame that is longer than MaxFrame into [Part] frames. The argument name
+// becomes their field Frame. Cut returns a shorter frame alone and unchanged. The argument box is the
+// sender's; only runners set it.
 func Cut(encoded []byte, box storage.BoxID, name string) [][]byte {
 	if len(encoded) <= MaxFrame {
 		return [][]byte{encoded}
@@ -134,10 +134,9 @@ func Pieces(frame ...[]byte) (pieces [][]byte) {
 	return pieces
 }
 
-// DrainFrame returns the frame that asks a runner to open a new connection within a time. A program
-// sends it when it is about to be replaced. The runner chooses a random moment, so that not all runners
-// connect at once. The caller posts the frame to Conn of a [storage.Box]. The runner's only answer is
-// the [Hello] on its next connection.
+// DrainFrame returns the frame that asks a runner to open a new connection within a time, because this
+// program is about to be replaced. The runner chooses a random moment, so that not all runners connect
+// at once. The caller posts the frame to Conn of a [storage.Box].
 func DrainFrame(within time.Duration) []byte {
 	return Encode(Drain{In: within.Milliseconds()})
 }
@@ -175,9 +174,9 @@ const (
 // Open returns how many frames have some of their parts but not all, and the bytes of these parts.
 func (a *Assembler) Open() (frames, size int) { return len(a.frames), a.size }
 
-// Add takes a part. When the part was the last missing one of its frame, Add returns the
-// whole frame and true. It copies the payload. It returns Invalid for an inconsistent
-// part, or if there are too many incomplete frames or bytes in them.
+// Add takes a part, and copies its payload. If the part completes its frame, Add returns the
+// whole frame and true. Errors: Invalid for an inconsistent part, or if there are too many
+// incomplete frames or bytes in them.
 func (a *Assembler) Add(f Part) (whole []byte, done bool, err error) {
 	if f.Of < 1 || f.Of > MaxJoined/1024 || f.N < 0 || f.N >= int64(f.Of) {
 		return nil, false, storage.Errorf(storage.Invalid, "part %d of %d of a relay frame", f.N, f.Of)

@@ -39,7 +39,7 @@ type Hello struct {
 	// Questions are the client-visible ids of open questions, by session. The runner gets the
 	// answers that came while it had no connection.
 	Questions map[storage.ID][]string `json:"questions,omitempty"`
-	// Invited asks for [Welcome.Launch]. The runner is the runtime of a Lambda function, and was
+	// Invited asks for [Welcome.Launch]. A runner in a Lambda function sets it, because it was
 	// started without the environment of a box.
 	Invited bool `json:"invited,omitempty"`
 }
@@ -51,7 +51,7 @@ type Pull struct {
 }
 
 // Taken says that the runner executes the deliveries with these tickets (see [Deliver]). The relay
-// function notes that in the store, so that a lost box does not leave their requests without an end.
+// function notes the deliveries in the store, so that their requests get an end if the box is lost.
 type Taken struct {
 	Sender
 	Tickets []string `json:"tickets,omitempty"`
@@ -99,8 +99,8 @@ type EventItem struct {
 }
 
 // Asks suspends a delivery: the client gets questions, and no process works on the delivery until the
-// client has answered. The server then gets the request again, with the answers. That request is in the
-// payload, after the events of the EventItem.
+// client has answered. The payload has the request, after the events of the EventItem. The server gets
+// the request again, with the answers.
 type Asks struct {
 	Round     int                `json:"round"` // one more than the Round of the delivery
 	Questions []storage.Question `json:"questions"`
@@ -216,8 +216,8 @@ type Deliver struct {
 	Looks      bool               `json:"looks,omitempty"`     // the message is an initialize or asks for a list
 	Lens       []int              `json:"lens,omitempty"`
 	Trace      string             `json:"trace,omitempty"` // names the client's request in all logs
-	// Secrets are the keys and tokens that the principal has at third parties, by provider. Their ends
-	// are the only times in a frame. Package credentials bounds them: JSON has no years above 9999.
+	// Secrets are the keys and tokens that the principal has at third parties, by provider. Package
+	// credentials bounds the times at which they end, because JSON has no years above 9999.
 	Secrets map[string]storage.Secret `json:"secrets,omitempty"`
 	Payload []byte                    `json:"-"`
 }
@@ -271,7 +271,8 @@ type Halt struct {
 }
 
 // Yield asks the box to end the process that has been idle longest, if it has been idle for
-// [YieldAfter]. The box then sleeps as soon as it has been without work for that time.
+// [YieldAfter]. After a Yield, the box sleeps as soon as it has been without work for
+// YieldAfter.
 type Yield struct{}
 
 // Drain asks the runner to open a new connection within a time.

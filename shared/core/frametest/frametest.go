@@ -11,9 +11,9 @@ import (
 )
 
 // Frame can be any frame that a runner or a function can write, even a hostile one. It has the fields
-// of all types, so that tests can combine any fields with any type. Package frame has one struct for
-// each type, and explains the fields. Frame repeats their JSON tags, so that a test fails if the wire
-// format changes. A comment such as "on a hello" names the type of the frames that have the field.
+// of all types, which package frame explains. Frame repeats their JSON tags, so that a test fails if
+// the wire format changes. A comment such as "on a hello" names the type of the frames that have the
+// field.
 type Frame struct {
 	V       int                `json:"v"`
 	Type    frame.Type         `json:"t"`
@@ -80,8 +80,8 @@ type Frame struct {
 	In       int64  `json:"in,omitempty"` // on a halt or a drain: milliseconds
 	By       string `json:"by,omitempty"` // on a halt: the operator's name
 
-	// The fields of [frame.Status]. If Lists is empty, Payload is the result of initialize of a fresh
-	// process, and Detail is then the protocol version that the runner asked for.
+	// The fields of [frame.Status]. If Payload is set and Lists is not, Payload is the result of
+	// initialize of a fresh process, and Detail is the protocol version that the runner asked for.
 	Process string `json:"process,omitempty"`
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`
@@ -126,7 +126,7 @@ func EncodeWithMore(f Frame) []byte {
 	return bytes.Replace(Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
 }
 
-// Decode reads a frame that [frame.Decode] accepts. It returns the errors of [frame.Decode] for others.
+// Decode reads a frame. Errors: as [frame.Decode].
 func Decode(data []byte) (Frame, error) {
 	if _, err := frame.Decode(data); err != nil {
 		return Frame{}, err

@@ -30,9 +30,9 @@ const (
 )
 
 // Event is one request, frame or other event that was handled, or a message that was sent to a server
-// ([Work]). Fields that do not belong to its Kind may be empty. Said, Ended and Why may contain
-// secrets: they repeat what a client or a server has said. The other fields have none. The first
-// Observer that gets an Event writes the bodies in Said and Ended for auditors, and removes them.
+// ([Work]). Fields that do not belong to its Kind may be empty. Only Said, Ended and Why may contain
+// secrets: they repeat what a client or a server has said. The first Observer that gets an Event writes
+// the bodies in Said and Ended for auditors, and removes them.
 type Event struct {
 	Kind            string
 	Level           slog.Level
@@ -211,8 +211,8 @@ func (e *Event) attrs() []slog.Attr {
 	return all
 }
 
-// caller returns the attribute that says where a request came from. It is a group, because bills and
-// metrics read attributes by name. They must not read its members, which a refused caller may choose.
+// caller returns the attribute that says where a request came from. The attribute is a group, because
+// bills and metrics, which read attributes by name, must not read what a refused caller has chosen.
 func (e *Event) caller() slog.Attr {
 	c, names := e.Caller, []slog.Attr{}
 	if e.Principal == "" && e.Kind != API {

@@ -23,9 +23,9 @@ import (
 // The record of box 0 also says which boxes are full ([Box.Full]). A runner that starts the last
 // process it may run reports that its box is full. The bit is cleared when that box falls asleep. A new
 // session goes into one of the boxes in use that are not full, by rendezvous hashing of its ID
-// ([Box.Choose]). If all boxes in use are full, it goes into the next box. So the number of boxes in
-// use grows when they are full and shrinks when they sleep. It never exceeds the number that the caller
-// allows. When all of these are full, a new session goes into any of them.
+// ([Box.Choose]). If all boxes in use are full, it goes into the next box. The number of boxes in use
+// never exceeds the number that the caller allows. When all of the allowed boxes are full, a new
+// session goes into any of them.
 //
 // Sessions with computed IDs are in box 0: those of modern clients, and those that a group
 // has with its members. So are the sessions of servers whose sessions share a process or a
@@ -104,8 +104,7 @@ type Box struct {
 	Server string
 	State  BoxState
 	// Gen goes up by one when a function takes the lease to wake the box, or takes it over from
-	// another function. It also goes up when a runner that has said bye, because it ends,
-	// connects again after all.
+	// another function. It also goes up when a runner connects again after its bye.
 	Gen Generation
 	// Lost is the highest generation whose runner ended without a bye, its announcement of the end.
 	Lost Generation
@@ -214,8 +213,8 @@ type Failure struct {
 // stays true.
 func (b Box) Over(g Generation) bool { return b.Gen > g || b.Gen == g && b.State == Asleep }
 
-// Clean reports whether the runner of generation g ended with a bye. A request that was sent to such a
-// generation and has no event in the log was not executed.
+// Clean reports whether the runner of generation g ended with a bye. If so, a request that was sent to
+// generation g and has no event in the log was not executed.
 func (b Box) Clean(g Generation) bool { return b.Over(g) && g > b.Lost }
 
 // ItemState is how far an [Item] has come.

@@ -75,7 +75,8 @@ func NewPages(after Index, limit int) *Pages {
 }
 
 // Wants reports whether the page needs a batch of n events from index first. It does not if the batch
-// ends at the cursor or before, or the page is full. If it needs no later batch either, more is false.
+// ends at the cursor or before, or the page is full. If the page needs no later batch either, more is
+// false.
 func (p *Pages) Wants(first Index, n int) (wanted, more bool) {
 	if first+Index(n)-1 <= p.after {
 		return false, true

@@ -113,8 +113,8 @@ type (
 )
 
 // Lazily returns a context in which Save of a session, and SaveHandshake, need not wait for the disk. A
-// power cut may then lose their writes, until a later write is on the disk. The caller must be able to
-// do without these writes.
+// power cut may lose these writes until a later write is on the disk, so the caller must be able to do
+// without them.
 func Lazily(ctx context.Context) context.Context { return context.WithValue(ctx, lazyKey{}, true) }
 
 // IsLazy reports whether ctx is one of [Lazily].
@@ -140,8 +140,8 @@ func WithTrace(ctx context.Context, trace string) context.Context {
 
 // WithParent returns a context whose trace also has the trace id and the flags of the client's
 // traceparent: REQUEST.TRACEID-FLAGS. The traceparent must be "" or well formed (W3C Trace Context,
-// version 00). Log lines with this trace can become spans in the client's own tracing. WithParent
-// returns ctx itself if traceparent is "", or if ctx has no trace or one that already names a parent.
+// version 00). WithParent returns ctx itself if traceparent is "", or if ctx has no trace or one that
+// already names a parent.
 func WithParent(ctx context.Context, traceparent string) context.Context {
 	trace := TraceOf(ctx)
 	if trace == "" || traceparent == "" || strings.Contains(trace, ".") {

@@ -35,8 +35,8 @@ const (
 	EventAge = 24 * time.Hour
 	// HandshakeLife is how long a [Handshake] is kept after its last write.
 	HandshakeLife = 30 * 24 * time.Hour
-	// ConnectTimeout is how long a gateway may wait for the answer to a client's $connect.
-	// It must refuse a connection whose $connect takes longer. So if a post to a
-	// connection fails some seconds after that, the connection is gone for good.
+	// ConnectTimeout is how long a gateway may wait for the answer to a client's $connect. The
+	// gateway must refuse a connection whose $connect takes longer. If a post to a connection
+	// fails some seconds after ConnectTimeout, the connection is gone for good.
 	ConnectTimeout = 8 * time.Second
 )

@@ -19,9 +19,8 @@ const (
 	Ended   State = "ended"   // the session accepts nothing more; see Quit
 )
 
-// Quit is why a session ended. The session keeps it for operators until its row expires.
-// Clients get NotFound, and learn only that there is no such session. A Quit is an error,
-// so it can be the cause of that NotFound.
+// Quit is why a session ended. The session keeps it for operators until its row expires. Clients
+// get only NotFound. A Quit is an error, so that it can be the cause of the NotFound.
 type Quit string
 
 // The reasons for the end of a session.
@@ -48,14 +47,13 @@ const (
 	HTTP      Transport = "http" // Streamable HTTP (MCP 2025-03-26 and later)
 	SSE       Transport = "sse"  // HTTP+SSE (MCP 2024-11-05)
 	WebSocket Transport = "ws"
-	// Modern is the transport of the sessions that stand for stateless clients (MCP
-	// 2026-07-28). There is one for each tenant, principal and server.
+	// Modern is the transport of the sessions that stand for stateless clients (MCP 2026-07-28).
+	// There is one session for each tenant, principal and server.
 	Modern Transport = "modern"
 )
 
-// Session is the record of one client session. It has everything that an instance needs
-// to serve the session's next message. It is one struct of many fields, because a driver
-// writes and compares it as one row.
+// Session is the record of one client session. It has everything that an instance needs to serve
+// the session's next message. A driver writes and compares it as one row.
 type Session struct {
 	ID         ID
 	Rev        int64 // set by the store; Save fails unless it is the stored one
@@ -118,19 +116,19 @@ func (s *Session) Owes() bool {
 	return slices.ContainsFunc(s.Pushed, func(c Cursor) bool { return !c.Settled() })
 }
 
-// Cursor says how far a stream was pushed to the client of a WebSocket session. A stream gets one
-// when its request's connection was found closed. The events after Index are then owed: the session's
-// next connection must get them.
+// Cursor says how far a stream was pushed to the client of a WebSocket session. A stream gets a Cursor
+// when the connection of its request was found closed. Unless Live is set, the events after Index are
+// owed: the session's next connection must get them.
 //
-// While Live is set, no event is owed: the function that appends an event also posts it to the
-// connection, and Index may be lower than what was posted.
+// While Live is set, the function that appends an event also posts it to the connection, and
+// Index may be lower than what was posted.
 type Cursor struct {
 	Stream StreamID
 	Index  Index // the last event that was pushed
 	Final  bool  // the event at Index is the last of its stream
 	Live   bool  `json:",omitempty"`
 	// Since is when a function found, while Live, that the batch after Index was perhaps not posted. It
-	// is zero if there is no such doubt.
+	// is zero if no batch is in doubt.
 	Since time.Time `json:",omitzero"`
 }
 

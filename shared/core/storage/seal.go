@@ -18,10 +18,10 @@ type Sealer struct {
 // minSecret is the least length of a secret, in bytes.
 const minSecret = 32
 
-// NewSealer makes a Sealer for one purpose from a secret of at least 32 bytes. Data sealed
-// for one purpose opens for no other, so all purposes may share the secret. The Sealer also
-// opens data that was sealed with the others, so that a secret can be replaced while such
-// data is in use. Errors: Invalid for a shorter secret.
+// NewSealer makes a Sealer for one purpose from a secret of at least 32 bytes. Data sealed for
+// one purpose opens for no other, so all purposes may share the secret. The argument others has
+// earlier secrets: the Sealer still opens data that was sealed with them. Errors: Invalid for a
+// shorter secret.
 func NewSealer(purpose string, secret []byte, others ...[]byte) (*Sealer, error) {
 	s := &Sealer{}
 	for _, secret := range append([][]byte{secret}, others...) {
@@ -64,7 +64,7 @@ func (s *Sealer) Open(sealed string) (plain []byte, ok bool) {
 }
 
 // OpenFor opens what SealFor has sealed for the same owner. The result old says that the data was
-// sealed with one of the others that NewSealer got, so the caller should seal it anew.
+// sealed with an earlier secret, so the caller should seal it anew.
 func (s *Sealer) OpenFor(owner []byte, sealed string) (plain []byte, ok, old bool) {
 	box, err := base64.RawURLEncoding.DecodeString(sealed)
 	if err != nil {

@@ -44,8 +44,8 @@ type Store interface {
 }
 
 // Writable is an optional interface of a Store that knows when a write would fail, for example because
-// the disk is full. Callers then refuse requests before they execute them, because the answers would be
-// lost.
+// the disk is full. While writes would fail, callers refuse requests before they execute them, because
+// the answers would be lost.
 type Writable interface {
 	// Writable returns nil, or why a write would fail as far as is known. It makes no
 	// store operation, except a test write at intervals while writes are failing. Errors:

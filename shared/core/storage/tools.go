@@ -12,7 +12,7 @@ import (
 // A "*" does not count for the length, and a whole name decides before any pattern. Of two entries of
 // the same length, the one in Deny decides. A tool that no entry fits is allowed, so the zero value
 // allows all tools. The filter must also allow the name that FoldTool returns for the tool, unless
-// Allow has exactly the tool's own name. A filter may also replace the descriptions of tools.
+// Allow has exactly the tool's own name.
 type ToolFilter struct {
 	Allow []string `json:"a,omitempty"`
 	Deny  []string `json:"d,omitempty"`

@@ -11,10 +11,9 @@ import (
 // servers parse by recursion, and deep nesting would crash some of them.
 const maxDepth = 1000
 
-// check reports, as an *Error with CodeParse, why raw is not one JSON value in UTF-8 (RFC
-// 8259). All other functions of this package rely on it. It does the work of json.Valid,
-// with a limit on depth, and is several times as fast on long strings. For a large result,
-// this pass is nearly the whole cost of a message.
+// check reports, as an *Error with CodeParse, why raw is not one JSON value in UTF-8 (RFC 8259).
+// All other functions of this package rely on check. It does the work of json.Valid, with a
+// limit on depth, and is several times as fast on long strings.
 func check(raw []byte) error {
 	if !utf8.Valid(raw) {
 		return &Error{Code: CodeParse, Message: "message is not valid UTF-8"}

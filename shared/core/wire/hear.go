@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Hear reads a line that a server wrote to its stdout, and calls the function each for every part of the
-// line, in order. raw is the part. If the part is a message, m is that message. Otherwise err says why it
-// is none, and m has only the id, if that can be read.
+// Hear reads a line that a server wrote to its stdout, and calls the function each for every part of
+// the line, in order. The argument raw is the part, and m the message in it. If the part is no message,
+// err says why, and m has only the id, if the id can be read.
 //
 // Hear takes a message whose form is odd if it can mean only one thing, and returns it in
 // the right form. Around a message may stand text, a byte order mark, NUL bytes and colour

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Readers of JSON compare keys in different ways. encoding/json ignores case. Others end a
-// key at a NUL. If a key comes twice, some readers take the first value, some the last,
-// some both. Some keys decide to which call a message belongs or what it does. This
-// package refuses a message in which two readers could read such a key in two ways.
+// Some keys decide to which call a message belongs or what the message does. This package
+// refuses a message in which two readers of JSON could find different values for one of these
+// keys. encoding/json ignores the case of keys. Other readers end a key at a NUL. If a key comes
+// twice, some readers take the first value, some the last, some both.
 
 // fold appends a form of the key that is the same for all keys which some reader takes for equal. Each
 // letter becomes the first of its group in Unicode's simple folding. The Turkish letters ı and İ become

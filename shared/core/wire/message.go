@@ -269,8 +269,8 @@ func SameID(a, b json.RawMessage) bool {
 		return false
 	}
 	y, ok := String(b)
-	// Different lone surrogates decode to the same replacement character. If a string
-	// has one, only equal bytes are equal.
+	// Different lone surrogates decode to the same replacement character. A string with this
+	// character equals only the same bytes.
 	return ok && x == y && !strings.ContainsRune(x, utf8.RuneError)
 }
 

@@ -26,9 +26,9 @@ type SSE struct {
 	// Data is the payload without the line break at its end.
 	Data []byte
 	// HasData makes AppendSSE write a data line even if Data is empty. Browsers and the
-	// TypeScript client drop an event without a data line, and its id with it. So a
-	// cursor event sets HasData. Events with Data need not set it. The reader sets it
-	// whenever there was a data line.
+	// TypeScript client drop an event without a data line, and its id with it. So an event that
+	// has only a cursor must set HasData. The reader sets HasData whenever there was a data
+	// line.
 	HasData bool
 }
 
@@ -120,8 +120,8 @@ type SSEReader struct {
 	afterCR  bool   // the last line ended with CR, so an LF next belongs to it
 }
 
-// lineRoom is how many bytes longer a line may be than the data in it. That is for the
-// field name, colon, blank and byte order mark. Ids, names and comments may use the rest.
+// lineRoom is how many bytes longer a line may be than the data in it. A data line needs the
+// room for the field name, colon, blank and byte order mark.
 const lineRoom = 256
 
 // keepLine is a length in bytes. After a longer line the reader frees its buffer.
