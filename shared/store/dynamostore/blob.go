@@ -33,9 +33,8 @@ func checkInline(what string, sizes ...int) error {
 // spill sets the data of a row that is about to be written. The data goes into the row,
 // or into parts if it is longer than maxInline. The parts expire at the time keep.
 //
-// The name of the parts comes from the row's key and the bytes. So a repeat changes
-// nothing, and another writer of the same row has other parts. Readers see the parts
-// of the writer whose row was written.
+// The name of the parts comes from the row's key and the bytes. So a repeat changes nothing, and
+// another writer of the same row has other parts.
 func (q *requests) spill(ctx context.Context, r row, data []byte, keep time.Time) error {
 	if len(data) <= maxInline {
 		if data != nil {

@@ -18,11 +18,10 @@ const openFactor = 16
 // writing it.
 const looks = 4
 
-// bound checks the limits of a stream after a batch was written to it, and drops batches
-// that exceed them. For most batches it does nothing and costs nothing. It checks the
-// number of events when the indexes of the batch pass a multiple of a quarter of the
-// limit. It checks the bytes at random times, because there is no running total. If a
-// check fails with an error, the next one does the work.
+// bound checks the limits of a stream after a batch was written to it, and drops batches that
+// exceed them. It checks the number of events when the indexes of the batch pass a multiple of a
+// quarter of the limit. It checks the bytes at random times, because there is no running total.
+// If a check fails with an error, the next check does the work.
 func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
 	events, bytes := s.options.Events, s.options.Bytes
 	if b.Stream != storage.Standalone && !b.Final {
@@ -40,9 +39,8 @@ func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
 	}
 }
 
-// tooMuch returns the batches of a stream to drop, without their data. It counts from
-// the batch just written backwards, and drops every batch beyond the limits. It stops
-// at the first batch that was dropped earlier.
+// tooMuch returns the batches of a stream to drop, without their data. It counts backwards from
+// the batch b, which was just written, to the first batch that was dropped earlier.
 func (s *Store) tooMuch(ctx context.Context, b storage.Batch, events int, bytes int64) (drop []row, err error) {
 	sp := span{
 		pk: sessionKey(b.Session), from: eventKey(b.Stream, 0), to: eventKey(b.Stream, b.First), backwards: true,

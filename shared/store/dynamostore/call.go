@@ -35,8 +35,8 @@ func ask[In, Out any](ctx context.Context, q *requests, as string, call func(con
 	return out, err
 }
 
-// retryer repeats every attempt that may succeed the next time, with full jitter,
-// until there is no time for another attempt. The call then returns the last error.
+// retryer repeats every attempt that may succeed the next time, with full jitter, until there is
+// no time for another attempt.
 type retryer struct{ until time.Time }
 
 func (retryer) IsErrorRetryable(err error) bool {
@@ -126,8 +126,8 @@ func (q *requests) get(ctx context.Context, pk, sk string) (row, error) {
 // replaced one if it wrote, or else the one that refused the write. It returns nil if
 // there is none.
 //
-// Each put has a nonce. If the stored row has the nonce of a put that it refuses, an earlier
-// attempt of the put wrote the row and its answer was lost. Then put reports success.
+// Each put has a nonce. If the row that refuses a put has the put's nonce, an earlier attempt
+// wrote the row and the answer was lost, so put reports success.
 func (q *requests) put(ctx context.Context, r row, condition string, values row) (old row, written bool, err error) {
 	nonce := storage.NewNonce()
 	r["o"] = str(nonce)
@@ -199,9 +199,9 @@ func (q *requests) replace(ctx context.Context, r row, rev int64, t texts) (old 
 	return nil, t.Changed()
 }
 
-// update changes a row by a SET expression if its condition holds. It returns the
-// changed row, or else the row that refused the update. It returns nil if there is
-// none. Each update has a nonce, like each put.
+// update changes a row by a SET expression if its condition holds. It returns the changed row,
+// or else the row that refused the update, or nil if there is no row. Each update has a nonce,
+// like each put.
 func (q *requests) update(ctx context.Context, k row, expression, condition string, values row) (now row, changed bool, err error) {
 	nonce := storage.NewNonce()
 	values[":o"] = str(nonce)
@@ -273,9 +273,9 @@ func (q *requests) query(ctx context.Context, sp span, each func(row) (more bool
 	return q.queryAll(ctx, cmp.Or(sp.as, "Query"), in, sp.next, each)
 }
 
-// queryAll sends a query, and repeats it from the end of each answer until there are no more rows.
-// It calls the function each for every row, until the function returns false or an error. If the
-// query has a limit, next returns the limit of each request after the first. Requests are counted
+// queryAll sends a query, and repeats it from the end of each answer until there are no more rows. It
+// calls the function each for every row, until the function returns false or an error. If the query has
+// a limit, the function next returns the limit of each request after the first. Requests are counted
 // under the given name.
 func (q *requests) queryAll(ctx context.Context, as string, in *dynamodb.QueryInput, next func() int, each func(row) (more bool, err error)) error {
 	in.TableName, in.ReturnConsumedCapacity = &q.table, types.ReturnConsumedCapacityTotal

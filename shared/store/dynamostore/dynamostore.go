@@ -1,10 +1,9 @@
 // Package dynamostore implements storage.Store on one DynamoDB table, which any
 // number of functions read and write at the same time.
 //
-// The package hides the layout of the table, values longer than an item may be, and
-// retries. It hides conditional writes, and how it tells their lost answers from
-// refusals. It also hides what everything costs ([Store.Usage]). It depends on none of
-// its callers, reads no environment, creates no credentials and does not log.
+// The package hides the layout of the table, values longer than an item may be, retries, and
+// conditional writes whose answers are lost. It counts what its requests cost ([Store.Usage]).
+// It reads no environment, creates no credentials and does not log.
 //
 // # Layout
 //
@@ -71,19 +70,17 @@ type Options struct {
 	// have 16 times as much. Readers see dropped events as a [storage.Page.Gap]. The keys
 	// of dropped batches stay taken, so that a fenced writer still meets a conflict there.
 	//
-	// The store checks a stream only at intervals, so a stream may exceed a limit for a
-	// while. It does not limit the streams of a session together. Deleting an event costs as
-	// much as writing it, or as storing it for two months. So many short streams keep their
-	// events until Age, when DynamoDB deletes them for free. Defaults: 1,000 events and 8
-	// MiB.
+	// The store checks a stream only at intervals, so a stream may exceed a limit for a while.
+	// It does not limit the streams of a session together: deleting an event costs as much as
+	// writing it, and DynamoDB deletes it for free after Age. Defaults: 1,000 events and 8 MiB.
 	Events int
 	Bytes  int64
 	// Age is the longest time for which the store keeps an event. Default:
 	// [storage.EventAge].
 	Age time.Duration
-	// Life is the longest time from a session's last Save to its expiry. The last batch of
-	// a standalone stream holds the next index, so the store keeps it that much longer, but
-	// readers do not see it. Default: 7 days.
+	// Life is the longest time from a session's last Save to its expiry. The store keeps batches
+	// of a standalone stream for Life after they have expired, because the last batch holds the
+	// next index. Readers do not see expired batches. Default: 7 days.
 	Life time.Duration
 	// Patience is how long the store repeats one request to DynamoDB, including one
 	// without an answer, before it returns Unavailable. One attempt may take a third

@@ -96,8 +96,8 @@ func tailSpan(id storage.ID, stream storage.StreamID) span {
 }
 
 // Tail returns the last batch of a stream; see [storage.Log]. For the standalone stream, Tail
-// answers as long as the session lives, even when its events have expired. So the stream
-// never uses an index twice.
+// answers as long as the session lives, even when the stream's events have expired, so that the
+// stream never uses an index twice.
 func (s *Store) Tail(ctx context.Context, id storage.ID, stream storage.StreamID) (storage.Tail, error) {
 	var t storage.Tail
 	if len(stream) > maxKey { // the client chose the id; DynamoDB refuses a longer key
@@ -134,11 +134,11 @@ func (s *Store) Newest(ctx context.Context, id storage.ID) (storage.StreamID, er
 	return stream, err
 }
 
-// prolong keeps two things from being deleted while a session lives. They are its durable
-// values, and the last batch of its standalone stream, which holds the next index. Their
-// first lifetime covers the first day of the session. After that, prolong moves their
-// deletion whenever the expiry of the session has moved by an hour or more. It adds Life,
-// twice the time needed, so that a later call can make up for a failed one.
+// prolong postpones the deletion of a session's durable values, and of the last batch of its
+// standalone stream, which holds the next index. prolong does nothing before the session is as
+// old as Age. Later it acts on each Save that moves the session's expiry by an hour or more. It
+// adds Life to the expiry, twice the time needed, so that a later call can make up for a failed
+// one.
 func (s *Store) prolong(ctx context.Context, x storage.Session, old row) {
 	if time.Since(x.Created) < s.options.Age || x.Expires.IsZero() || x.Expires.Sub(old.expires()) < time.Hour {
 		return

@@ -43,8 +43,8 @@ func valueOf(k storage.ValueKey, r row) storage.Value {
 	return storage.Value{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}
 }
 
-// SaveValue writes a durable value; see [storage.Values]. To delete a value, it writes a
-// value that has already expired. Its nonce stays in the row, so SaveValue recognizes a
+// SaveValue writes a durable value; see [storage.Values]. To delete a value, it writes a value
+// that has already expired. The nonce of the write stays in the row, so SaveValue recognizes a
 // repeat whose first answer was lost.
 func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, error) {
 	if err := v.Check(); err != nil {

@@ -1,6 +1,5 @@
-// Package intercept wraps a [storage.Store] with one function, which runs around every call
-// of the store. A wrapper that counts calls, measures them or makes them fail is then one
-// function, instead of a method for each method of the store.
+// Package intercept wraps a [storage.Store] with one function, which runs around every call of
+// the store.
 package intercept
 
 import (
@@ -40,8 +39,9 @@ type Loaded struct {
 }
 
 // Func runs around one call of a store. Func makes the call through do, at most once; the store
-// gets the context that Func passes to do. The method returns the error of Func. It returns the
-// result of the store only if that error is nil, or is or wraps the error of do.
+// gets the context that Func passes to do. The method of the store returns the error of Func. It
+// returns the result of the inner store only if that error is nil, or is or wraps the error of
+// do.
 type Func func(ctx context.Context, c *Call, do func(context.Context) error) error
 
 // Store is a [storage.Store] with a function around every method but Close. It is safe for

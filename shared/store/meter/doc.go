@@ -8,7 +8,7 @@
 // Money: [Units] are the counts. [Prices] has the price of each, with a date, and
 // [Prices.Bill] makes the bill. [Habits] are for bills of what has not happened yet.
 //
-// The package calls no AWS API, reads no environment, and writes nothing: its callers write
-// the log lines. A bill leaves out free tiers, discounts and taxes. It leaves out costs that
-// do not depend on messages (keys, alarms, a domain), and workspaces in S3 and schedules.
+// The package calls no AWS API, reads no environment, and writes nothing. A bill leaves out free
+// tiers, discounts, taxes, workspaces in S3, schedules, and costs that do not depend on messages
+// (keys, alarms, a domain).
 package meter

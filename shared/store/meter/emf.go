@@ -99,8 +99,8 @@ func aws(head emf) slog.Attr {
 
 func headOf(all ...directive) emf { return emf{Timestamp: time.Now().UnixMilli(), Metrics: all} }
 
-// Started returns the attributes of a runner's line that says how long a server took to
-// start. The time is a metric of the namespace space. If space is "", it is no metric.
+// Started returns the attributes of a runner's line that says how long a server took to start.
+// The time is a metric of the namespace space, unless space is "".
 func Started(server string, span time.Duration, space string) []any {
 	all := []any{dimensionServer, server}
 	for _, a := range attributes([]value{took(metricServer, span)}, value{}, space) {

@@ -27,8 +27,7 @@ func Usual() Habits {
 	}
 }
 
-// Polls returns how many requests the store on DynamoDB makes at most while it waits. It polls
-// every 5 ms at first, then after a tenth of the time waited, and at last every second.
+// Polls returns how many requests the store on DynamoDB makes at most while it waits.
 func Polls(wait time.Duration) (n int) {
 	for waited := time.Duration(0); waited <= wait; n++ {
 		waited += min(max(waited/10, 5*time.Millisecond), time.Second)

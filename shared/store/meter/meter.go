@@ -9,10 +9,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Meter counts what the invocations of one function process use. At its end, an invocation
-// takes everything that was counted since the previous end. If a process has one
-// invocation at a time, as on Lambda, that is its own use. If it has several, only the sum
-// is right. Meter implements storage.Meter and is safe for concurrent use.
+// Meter counts what the invocations of one function process use. At its end, an invocation takes
+// everything that was counted since an invocation last ended. If a process has several
+// invocations at a time, only their sum is right. Meter implements storage.Meter and is safe for
+// concurrent use.
 type Meter struct {
 	options Options
 	started time.Time
@@ -73,7 +73,8 @@ type watched struct {
 // Unwrap returns the inner store, which may have optional interfaces, such as [storage.Writable].
 func (w *watched) Unwrap() storage.Store { return w.Store }
 
-// Box remembers a box that is starting. SaveBox needs the time at which it was woken.
+// Box remembers a box that is starting, because SaveBox needs the time at which that box was
+// woken.
 func (w *watched) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
 	b, err := w.Store.Box(ctx, id)
 	if err == nil && b.State == storage.Starting {
@@ -174,9 +175,9 @@ func (m *Meter) count(what func(*tally)) {
 	what(&m.now)
 }
 
-// take ends an invocation. It returns what was counted since the previous end. start is
-// how long the process had lived when this invocation began. It is 0 unless the invocation
-// is the first.
+// take ends an invocation. It returns what was counted since the previous end. The result start
+// is how long the process had lived when its first invocation began. For other invocations start
+// is 0.
 func (m *Meter) take(took time.Duration) (t tally, stored Stored, start time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

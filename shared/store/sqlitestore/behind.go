@@ -10,8 +10,8 @@ import (
 )
 
 // behind brings the write-ahead log to the disk after writes have returned, for
-// [Options].Behind. After a power cut, SQLite uses the log up to its first incomplete
-// transaction. So one fsync covers all that was written before it.
+// [Options].Behind. One fsync covers all that was written before it. After a power cut, SQLite
+// uses the log up to the first incomplete transaction.
 type behind struct {
 	mu   sync.Mutex
 	path string
@@ -38,7 +38,7 @@ func (d *database) begin() {
 	})
 }
 
-// follow has the goroutine sync what was written. It does not wait for that.
+// follow has the goroutine sync what was written. It does not wait for the sync.
 func (b *behind) follow() {
 	select {
 	case b.more <- struct{}{}:

@@ -14,10 +14,10 @@ import (
 // its session.
 const openFactor = 16
 
-// A check of the limits of a session reads one row for each of its batches. So the store makes
-// the next check only when what was appended since the last one could have filled the log, and
-// is at least lookLeast of a full log. It makes the first check of a session in this process
-// after a random part of a full log, up to lookFirst.
+// A check of the limits of a session reads one row for each batch. So the store makes the next
+// check only when what was appended since the last check could have filled the log, and is at
+// least lookLeast of a full log. It makes the first check of a session in this process after a
+// random part of a full log, up to lookFirst.
 const (
 	lookLeast = 1. / 4
 	lookFirst = 1. / 64
@@ -94,9 +94,9 @@ const weighLog = `
 SELECT coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
 WHERE session = ? AND expires > ?`
 
-// weigh returns how full a session's log is (see share), and whether it may be over its limits. It
-// is not over if all batches together are within the limits. Nor is it over if the batches
-// belong to requests that began just now, and cannot exceed the limits by much.
+// weigh returns how full a session's log is (see share), and whether it may be over its limits. It is
+// not over if all batches together are within the limits. A log of at most openFactor times the limits
+// is not over either if all of it was written within Settle, and none of it to the standalone stream.
 func (s *Store) weigh(ctx context.Context, id storage.ID) (share float64, over bool, err error) {
 	var events int
 	var size, oldest int64
@@ -128,9 +128,9 @@ func (s *Store) logOf(ctx context.Context, id storage.ID) ([]logBatch, error) {
 	})
 }
 
-// tooMuch returns the batches to drop from a session's log, which it takes sorted by
-// stream and first index. If the session exceeds its limits, it drops batches down to
-// seven eighths of them. So the next batch does not exceed them at once.
+// tooMuch returns the batches to drop from a session's log, which it takes sorted by stream and
+// first index. If the session exceeds its limits, tooMuch drops batches down to seven eighths of
+// them, so that the next batch does not exceed them at once.
 func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 	var (
 		drop   []logBatch

@@ -60,10 +60,8 @@ func (q *queue) withdraw(w *write) (waited bool) {
 
 // commit writes to the disk, or returns why it could not.
 //
-// Writes queue up while another write has the connection. The next caller to get the
-// connection writes the whole queue in one transaction, with one fsync, and then releases
-// all callers. So a write waits at most for the transaction in progress, and more
-// concurrent writes share each fsync.
+// Writes queue up while another write has the connection. The next caller to get the connection
+// writes the whole queue in one transaction, with one fsync, and then releases all callers.
 func (d *database) commit(ctx context.Context, w *write) error {
 	if err := ctx.Err(); err != nil {
 		return failed(err)

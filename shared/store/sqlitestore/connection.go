@@ -83,7 +83,7 @@ func (c *connection) close() error {
 	return c.db.Close()
 }
 
-// begin waits for the connection. The caller returns it with end.
+// begin waits for the connection. The caller returns the connection with the method end.
 //
 // Statements run without the caller's context, because they end soon. With a context,
 // database/sql and the driver would each start a goroutine to watch it, and would close
@@ -105,8 +105,8 @@ func (c *connection) begin(ctx context.Context) (uncut context.Context, err erro
 
 func (c *connection) end() { <-c.turn }
 
-// statement returns the prepared statement of a query. This package has a fixed number of
-// queries.
+// statement returns the prepared statement of a query. Statements stay prepared, because this
+// package has a fixed number of queries.
 func (c *connection) statement(uncut context.Context, query string) (*sql.Stmt, error) {
 	if st, ok := c.statements[query]; ok {
 		return st, nil

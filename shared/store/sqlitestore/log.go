@@ -16,11 +16,10 @@ import (
 // overwrites a row of the standalone stream: that stream lives as long as its session, so its
 // indexes stay taken.
 //
-// Indexes before an existing batch stay taken as well, even if their rows were dropped. A
-// writer that was fenced long ago must meet a conflict. For a batch with such an index
-// the statement makes the column first NULL, so SQLite ignores the row. INSERT ... SELECT
-// ... WHERE would do the same through a temporary table, which adds a tenth to the cost
-// of a write.
+// Indexes before an existing batch stay taken as well, even if their rows were dropped, because
+// a writer that was fenced long ago must meet a conflict. For a batch with a taken index the
+// statement makes the column first NULL, so SQLite ignores the row. INSERT ... SELECT ... WHERE
+// would cost a tenth more, because it uses a temporary table.
 const (
 	appendBatch = `
 INSERT OR IGNORE INTO events (session, stream, first, n, gen, seq, final, bytes, written, expires, purge, hash, data, retry)
@@ -145,8 +144,8 @@ SELECT first + n - 1, gen, seq, final FROM events
 WHERE session = ?1 AND stream = ?2 AND (stream = '' OR expires > ?3) ORDER BY first DESC LIMIT 1`
 
 // Tail returns the last batch of a stream; see [storage.Log]. For the standalone stream, Tail
-// answers as long as the session lives, even when its events have expired. So the stream
-// never uses an index twice.
+// answers as long as the session lives, even when the stream's events have expired, so that the
+// stream never uses an index twice.
 func (s *Store) Tail(ctx context.Context, id storage.ID, stream storage.StreamID) (storage.Tail, error) {
 	var t storage.Tail
 	_, err := s.row(ctx, readTail, []any{id, stream, now()}, []any{&t.Last, &t.Gen, &t.Seq, &t.Final})

@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// records caches sessions and boxes as they are in the file, for [Options].Alone. Every message
-// reads the records of its session and its box, which seldom change. A write through this
-// Store removes its record from the cache before it returns. The zero value is ready.
+// records caches sessions and boxes as they are in the file, for [Options].Alone. A write
+// through this Store removes the written record from the cache before it returns. The zero value
+// is ready.
 type records struct {
 	mu       sync.Mutex
 	version  int64 // the file's data version to which the records belong; see database.foreign
@@ -26,9 +26,8 @@ const (
 	maxRecord  = 4 << 10
 )
 
-// load returns a session and a box if the cache has both and they belong to this version of the
-// file. Otherwise ok is false: the caller then reads them from the file, and passes the result since
-// to the method keep.
+// load returns a session and a box if the cache has both and they belong to this version of the file.
+// If ok is false, the caller reads both from the file, and passes the result since to the method keep.
 func (r *records) load(id storage.ID, box storage.BoxID, version int64) (x storage.Session, b storage.Box, since int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,8 +43,8 @@ func (r *records) load(id storage.ID, box storage.BoxID, version int64) (x stora
 }
 
 // keep caches a session and a box that the caller has read from the file. The argument since is what
-// load returned before the read. If forget was called after that, keep does nothing: what was read
-// may be older than a write.
+// load returned before the read. If forget was called after load, keep does nothing: what the caller
+// has read may be older than a write.
 func (r *records) keep(x storage.Session, b storage.Box, since int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,8 +69,8 @@ func (r *records) forget(id storage.ID, box storage.BoxID) {
 // notKept is a value of since for which keep does nothing.
 const notKept = -1
 
-// kept is records.load with the file's present data version. ok is also false if that is not
-// known.
+// kept is records.load with the file's present data version. If the data version is not known,
+// ok is false.
 func (s *Store) kept(ctx context.Context, id storage.ID, box storage.BoxID) (x storage.Session, b storage.Box, since int, ok bool) {
 	if !s.options.Alone || ctx.Err() != nil || s.damage.known() != nil {
 		return x, b, notKept, false

@@ -19,13 +19,12 @@ const (
 // Version is the version of the files that this program writes.
 const Version = schemaVersion
 
-// schema creates the current tables. Times are Unix microseconds. Records that are read
-// whole are JSON. Bytes that a client or a server wrote are a blob of their own, in the
-// last column. So SQLite reads the other columns without them.
+// schema creates the current tables. Times are Unix microseconds. Records that are read whole
+// are JSON. Bytes that a client or a server wrote are a blob of their own, in the last column,
+// so that SQLite reads the other columns without them.
 //
-// Tables with such blobs have row ids. WITHOUT ROWID would put the blobs into the tree
-// that is searched. Finding the tail of a stream with events of 20 KB would then take
-// nine times as long.
+// Tables with such blobs have row ids. WITHOUT ROWID would put the blobs into the tree that is
+// searched: the search for the tail of a stream with events of 20 KB takes nine times as long.
 const schema = `
 CREATE TABLE sessions (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL,
@@ -79,9 +78,8 @@ const purgesSchema = `
 CREATE TABLE purges (hour INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (hour, session)) WITHOUT ROWID;
 ` + purgeTriggers
 
-// SQLite applies the conflict policy of the firing statement to a trigger. For the update
-// of an upsert that is ABORT. It would override OR IGNORE in the trigger, but not an ON
-// CONFLICT clause.
+// The triggers have ON CONFLICT clauses and not OR IGNORE, which the conflict policy of the
+// firing statement overrides. For the update of an upsert this policy is ABORT.
 const purgeTriggers = `
 CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
 	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
@@ -118,8 +116,8 @@ CREATE TABLE upstream_tokens (
 CREATE INDEX upstream_tokens_expires ON upstream_tokens (expires);
 `
 
-// A row of states is a durable value. The column since is in milliseconds, and 0 except
-// for values of sessions. A trigger deletes those with the row of their session.
+// A row of states is a durable value. The column since is in milliseconds, and 0 except for
+// values of sessions. A trigger deletes the values of a session with the session's row.
 const statesSchema = `
 CREATE TABLE states (
 	scope TEXT NOT NULL, owner TEXT NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, since INTEGER NOT NULL, name TEXT NOT NULL,
@@ -148,8 +146,8 @@ var steps = map[int]string{
 	schemaVersion: "",
 }
 
-// migrate brings the file to the current schema. It repeats on busy errors. The change of
-// a new file to WAL mode fails at once while another process does the same, whatever the
+// migrate brings the file to the current schema. It repeats on busy errors, because the change
+// of a new file to WAL mode fails at once while another process makes that change, whatever the
 // busy timeout.
 func (d *database) migrate(ctx context.Context) error {
 	deadline := time.Now().Add(busyTimeout)

@@ -1,10 +1,8 @@
-// Package sqlitestore implements storage.Store for one machine. The store is a SQLite
-// file that many processes read and write at the same time. The file outlives all of
-// them.
+// Package sqlitestore implements storage.Store for one machine. The store is a SQLite file that
+// many processes read and write at the same time.
 //
-// The package hides SQL, the schema, the layout of the log, and how a process learns
-// that another process has written (see [Store.Wait]). It depends on none of its
-// callers, and it does not log.
+// The package hides SQL, the schema, the layout of the log, and how a process learns that
+// another process has written (see [Store.Wait]). The package does not log.
 //
 // A write is on the disk when its method returns: it survives the death of any
 // process, and of the machine. Writes that arrive while another write is on its way to
@@ -48,14 +46,14 @@ type Options struct {
 	Age time.Duration
 	// Behind lets a write of the log, or of the record of a session or a box, return when the
 	// operating system has it; its fsync follows at once. The death of any process loses
-	// nothing. A power cut may lose the newest of these writes, and then all that came
-	// later. Keys, grants, tokens, values, claims and ends of sessions are on the disk when
+	// nothing. A power cut may lose the newest of these writes, with all writes after the first
+	// lost one. Keys, grants, tokens, values, claims and ends of sessions are on the disk when
 	// their method returns, and so is all that was written before.
 	Behind bool
-	// Alone says that no other program executes calls of the sessions in this file. The Store then
-	// caches sessions and boxes. It drops them when they are written through it, and some milliseconds
-	// after another program, such as a command, has written to the file. [Store.Wait] finds within a
-	// second what another program appended.
+	// Alone says that no other program executes calls of the sessions in this file. If Alone is set,
+	// the Store caches sessions and boxes. The Store drops a session or box that it writes, and all of
+	// them some milliseconds after another program, such as a command, has written to the file.
+	// [Store.Wait] finds within a second what another program appended.
 	Alone bool
 	// Damaged is called once, with the first sign that the file is damaged or is no longer
 	// there. It must not call the store. It may be nil.

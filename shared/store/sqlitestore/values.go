@@ -38,8 +38,8 @@ func (s *Store) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Valu
 }
 
 const (
-	// A trigger deletes the values of a session with its row. A value that is created
-	// later would stay for ever, so the statement inserts it only if the row exists.
+	// A trigger deletes the values of a session with its row. A value that is created after this
+	// would stay for ever, so the statement inserts a value only if the session's row exists.
 	createState = `
 INSERT INTO states (scope, owner, tenant, server, since, name, rev, expires, data)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE ?1 <> 'session' OR EXISTS (SELECT 1 FROM sessions WHERE id = ?2)

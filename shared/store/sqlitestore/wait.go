@@ -70,9 +70,9 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 	}
 }
 
-// lately returns what foreign returns, but waits at most patience for the connection that writes:
-// on a slow disk a write may have the connection for seconds. In that case lately returns the
-// version seen, and known is false.
+// lately returns what foreign returns, but waits at most patience for the connection that writes: on a
+// slow disk a write may have the connection for seconds. If patience is not enough, lately returns its
+// argument seen, and known is false.
 func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bool, err error) {
 	soon, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -83,8 +83,7 @@ func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bo
 	return version, err == nil, err
 }
 
-// patience is how long a Wait waits for the connection that writes. On a slow disk a Wait may end
-// that much later, and return that much later what another process has written.
+// patience is how long a Wait waits for the connection that writes.
 const patience = 20 * time.Millisecond
 
 // infant is the age of a stream at which Wait polls for the first time. Other
@@ -205,8 +204,8 @@ func (w *waiters) place(stream streamKey) *atomic.Int64 {
 	return &w.touched[maphash.Comparable(seed, stream)%uint64(len(w.touched))]
 }
 
-// untouched reports whether a stream is younger than infant and this Store has not
-// written to it. In that case there is nothing to read yet. Call enter first, so that a later
+// untouched reports whether a stream is younger than infant and this Store has not written to
+// it. If so, the stream has nothing to read yet. Call enter before untouched, so that a later
 // write wakes the waiter.
 func (w *waiters) untouched(stream streamKey) bool {
 	begun := stream.stream.Time()
@@ -233,8 +232,8 @@ func (w *waiters) wake(id storage.ID, stream storage.StreamID, n news) {
 	}
 }
 
-// wait returns the next news. If there is none at the time until, woken is false.
-// Its error is ctx's own, or Unavailable when the store is closed.
+// wait returns the next news. If there is none at the time until, woken is false. Errors: ctx's
+// own, or Unavailable when the store is closed.
 func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Time) (n news, woken bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return news{}, false, err

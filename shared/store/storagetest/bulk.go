@@ -11,7 +11,6 @@ import (
 )
 
 // Spent is what the calls of a store have cost so far. Units are those of the driver's database.
-// Tests compare differences.
 type Spent struct {
 	Requests int64
 	Units    float64
@@ -127,9 +126,8 @@ func abandoned(t *testing.T, k *kit) {
 	}
 }
 
-// Idle returns a session as a real client leaves it. It has the initialize parameters of a
-// coding agent, and leases of two GET requests that have ended. Tests of drivers measure the
-// size of its row.
+// Idle returns a session as a real client leaves it. Tests of drivers measure the size of the
+// session's row.
 func Idle() storage.Session {
 	return storage.Session{
 		ID: storage.NewID(), Server: "everything", Digest: "sha256:5f0c9d1be2a7463c8e1d0fb95a6c7e24", Tenant: "acme-corporation",

@@ -20,8 +20,7 @@ type Counts struct {
 	Calls  map[string]int // all calls, by intercept.Call.Method
 }
 
-// Counting is a store that counts its calls. With it, tests check how many calls an operation
-// needs. It is safe for concurrent use.
+// Counting is a store that counts its calls. It is safe for concurrent use.
 type Counting struct {
 	*intercept.Store
 

@@ -2,6 +2,6 @@
 // also has stores for other tests: one that counts its calls ([Counting]), one that fails
 // ([Faulty]), and one in memory ([Memory]).
 //
-// The contract is in the comments of storage.Store, and the suite tests nothing else. The package
-// of each driver has tests of the driver's own features. Only tests import this package.
+// The contract is in the comments of storage.Store, and the suite tests nothing else. Only tests import
+// this package.
 package storagetest

@@ -54,9 +54,9 @@ func NewFaulty(inner storage.Store, seed uint64, all Faults) *Faulty {
 	return f
 }
 
-// Set sets the chances of faults for the calls of one method, which has a name of [Methods].
-// With "" it sets them for all methods for which Set is not called by name. It panics if
-// there is no such method.
+// Set sets the chances of faults for the calls of one method, which has a name of [Methods]. The
+// name "" stands for all methods for which Set is not called by name. Set panics if there is no
+// method of that name.
 func (f *Faulty) Set(method string, faults Faults) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

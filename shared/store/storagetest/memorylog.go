@@ -95,8 +95,7 @@ func (m *Memory) Wait(ctx context.Context, id storage.ID, stream storage.StreamI
 }
 
 // Batches returns everything in the log as it was written, including expired batches. Streams
-// are in order of session and stream, and their batches in order of the first index. Batches
-// is not part of storage.Store.
+// are in order of session and stream, and their batches in order of the first index.
 func (m *Memory) Batches() []storage.Batch {
 	m.lock()
 	defer m.mu.Unlock()

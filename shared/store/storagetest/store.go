@@ -19,15 +19,15 @@ type Harness struct {
 	// Open makes an empty store. The suite closes it. Open registers any other cleanup
 	// with t.Cleanup.
 	Open func(t *testing.T) storage.Store
-	// Reopen opens another handle on the data of a store that Open made, as another
-	// process would. When it is closed, the first handle must still work. It is nil for a
-	// driver that keeps its data in the handle.
+	// Reopen opens another handle on the data of a store that Open made, as another process
+	// would. When the other handle is closed, the first handle must still work. Reopen is nil
+	// for a driver that keeps its data in the handle.
 	Reopen func(t *testing.T, s storage.Store) storage.Store
-	// Bounded opens an empty store that drops old events when a stream, or a session, has
-	// more than 8, as soon as it can. Up to 16 may be left. Bounded is nil for a driver that
+	// Bounded opens an empty store that drops old events when a stream, or a session, has more
+	// than 8, as soon as it can. Up to 16 events may be left. Bounded is nil for a driver that
 	// does not limit events.
 	Bounded func(t *testing.T) storage.Store
-	// Fill stores many new sessions as Create would, in fewer round trips. It is nil for a
+	// Fill stores many new sessions as Create would, in fewer round trips. Fill is nil for a
 	// driver that has nothing faster than Create.
 	Fill func(t *testing.T, s storage.Store, list []storage.Session)
 	// Polls means that Wait does not notice changes of items: it returns only for an event

@@ -177,8 +177,8 @@ func stress(t *testing.T, k *kit, writer storage.Store, pairs int) {
 	}
 }
 
-// itemWakes checks that a change of an item ends a Wait. The test cannot see when Wait has
-// begun to wait. So it tries several times, and each time changes the item a little later. It
+// itemWakes checks that a change of an item ends a Wait. The test cannot see when Wait has begun
+// to wait, so it tries several times, and each time changes the item a little later. The test
 // passes if one Wait returns well before its deadline.
 func itemWakes(t *testing.T, k *kit) {
 	writer := k.Store

@@ -7,9 +7,9 @@ import (
 	"net/http"
 )
 
-// outside runs work outside of all bubbles of package synctest. A goroutine of a bubble that waits for
-// it keeps the bubble's clock from moving. So does a goroutine that waits for a channel of another
-// bubble or of none. So all channels here are made before any bubble is.
+// outside runs work outside of all bubbles of package synctest. All channels here are made before any
+// bubble: a goroutine that waits for a channel from outside of its bubble keeps the bubble's clock from
+// moving.
 type outside struct{ idle chan worker }
 
 type worker struct {

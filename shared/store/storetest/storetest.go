@@ -1,6 +1,6 @@
 // Package storetest runs tests on each driver of [storage.Store]: SQLite, and DynamoDB. The tests may
-// run in virtual time, in a bubble of package synctest. Requests to DynamoDB are then sent from outside
-// of the bubble.
+// run in virtual time, in a bubble of package synctest. Requests to DynamoDB are sent from outside of
+// the bubble.
 package storetest
 
 import (
@@ -35,7 +35,7 @@ func Main(m *testing.M, getenv func(string) string) {
 }
 
 // Each runs a test on each driver. It is for tests with concurrent callers, and for tests of a whole
-// request. Both drivers keep one contract, so [One] is enough for other tests.
+// request. [One] is enough for other tests.
 func Each(t *testing.T, test func(t *testing.T, open Open)) {
 	t.Helper()
 	t.Run("SQLite", func(t *testing.T) { test(t, SQLite) })

@@ -2,9 +2,6 @@
 // Local. The first test that asks starts DynamoDB Local, and the end of the test run
 // stops it. The package downloads DynamoDB Local once, into .tools of the module,
 // because its licence does not allow this repository to contain it.
-//
-// The package creates no table and knows no storage.Store: the tests use the endpoint
-// as they like.
 package dynamotest
 
 import (
