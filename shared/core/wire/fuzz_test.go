@@ -40,6 +40,7 @@ func FuzzParse(f *testing.F) {
 		`{"jsonrpc":"2.0","id":1,"result":{"_meta":{},"_Meta":{},"a":1,"A":2}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":["progressToken"],"x":{"_meta":{"a":1,"a":1}}}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"m","params":[{"id":1,"id":2}]}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","params": [ ] }`, `{"jsonrpc":"2.0","id":1,"method":"m","params":null}`,
 		`{"jsonrpc":"2.0","id":{},"method":"m"}`,
 		`{"jsonrpc":"2.0","id":false,"error":{}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"m","params":false}`,
@@ -229,10 +230,14 @@ func reference(raw []byte) (m wire.Message, refused wire.Code) {
 	number, text := new(json.Number), new(string)
 	goodID := string(m.ID) != "null" && (json.Unmarshal(m.ID, text) == nil || json.Unmarshal(m.ID, number) == nil)
 	token, isCall := fields["method"]
+	var array []any
+	if absent := json.Unmarshal(m.Params, &array) == nil && len(array) == 0; isCall && absent { // null, or []
+		m.Params = nil
+	}
 	switch {
 	case isCall:
 		ok = json.Unmarshal(token, &method) == nil && string(token) != "null" && m.Result == nil && m.Error == nil &&
-			(m.ID == nil || goodID && !strings.HasPrefix(method, "notifications/")) && (m.Params == nil || m.Params[0] == '{' || m.Params[0] == '[')
+			(m.ID == nil || goodID && !strings.HasPrefix(method, "notifications/")) && (m.Params == nil || m.Params[0] == '{')
 		if m.Kind, m.Method = wire.Request, method; m.ID == nil {
 			m.Kind = wire.Notification
 		}

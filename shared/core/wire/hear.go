@@ -18,7 +18,7 @@ import (
 // codes. A line may have several messages, alone or in a batch. These members are odd:
 //
 //   - "error": null beside a result, and "result": null beside an error
-//   - "params": null, and "method": null in a response
+//   - "params": null or [], and "method": null in a response
 //   - "id": null in a notification
 //   - "jsonrpc" is missing, or is the number 2
 //

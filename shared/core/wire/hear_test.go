@@ -57,6 +57,7 @@ func TestHearTakesWhatCanMeanOneThingOnly(t *testing.T) {
 		"version as a number":       {`{"jsonrpc":2.0,"id":5,"result":{"a":"é"}}`, []string{answer}},
 		"version 2":                 {`{"jsonrpc":2,"id":5,"result":{"a":"é"}}`, []string{answer}},
 		"a note with params null":   {`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":null}`, []string{note}},
+		"a note with params []":     {`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":[]}`, []string{note}},
 		"a note with id null":       {`{"jsonrpc":"2.0","id":null,"method":"notifications/tools/list_changed"}`, []string{note}},
 		"a note without a version":  {`{"method":"notifications/tools/list_changed"}`, []string{note}},
 		"a note behind text":        {"x" + note, []string{"<x>", note}},

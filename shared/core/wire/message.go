@@ -213,16 +213,16 @@ func (t *parts) message() (Message, error) {
 // call reads a request or a notification.
 func (t *parts) call() (Message, error) {
 	method, ok := String(t.method)
-	if len(t.params) > 0 && t.params[0] == 'n' {
-		t.params = nil // some encoders write null for an absent member
+	if len(t.params) > 0 && (t.params[0] == 'n' || isEmptyArray(t.params)) {
+		t.params = nil // some encoders write null, or PHP's empty array, for an absent member
 	}
 	switch {
 	case !ok:
 		return Message{}, invalid(`member "method" must be a string, this is %s`, typeOf(t.method))
 	case t.result != nil || t.fault != nil:
 		return Message{}, invalid("a message with a method must not have a result or an error")
-	case t.params != nil && t.params[0] != '{' && t.params[0] != '[':
-		return Message{}, invalid(`member "params" must be an object or an array, this is %s`, typeOf(t.params))
+	case t.params != nil && t.params[0] != '{':
+		return Message{}, invalid(`member "params" must be an object, this is %s`, typeOf(t.params))
 	case t.id == nil:
 		return Message{Kind: Notification, Method: method, Params: t.params}, nil
 	case usableID(t.id) == nil:
@@ -231,6 +231,10 @@ func (t *parts) call() (Message, error) {
 		return Message{}, invalid("%s is a notification: send it without an id", method)
 	}
 	return Message{Kind: Request, ID: t.id, Method: method, Params: t.params}, nil
+}
+
+func isEmptyArray(value json.RawMessage) bool {
+	return value[0] == '[' && len(bytes.TrimSpace(value[1:len(value)-1])) == 0
 }
 
 // Line encodes the message anew, on one line, from its fields other than Raw. It leaves

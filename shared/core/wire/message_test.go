@@ -41,6 +41,7 @@ func TestParseRefusesWhatIsNotAMessage(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"m","result":{}}`,
 		`{"jsonrpc":"2.0","id":1,"error":"no"}`,
 		`{"jsonrpc":"2.0","id":1,"method":"m","params":"x"}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","params":[1]}`,
 		`{"jsonrpc":"2.0","id":1,"method":"m","params":null,"params":null}`,
 		`{"jsonrpc":"2.0","id":1,"method":"notifications/cancelled","params":{"requestId":2}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"m","id":2}`,
@@ -103,6 +104,7 @@ func TestLineIsWrittenFromTheParts(t *testing.T) {
 		{`{"jsonrpc":"2.0","method":"m","x":1}`, `{"jsonrpc":"2.0","method":"m"}`},
 		{`{"jsonrpc":"2.0","method":"m","params": null }`, `{"jsonrpc":"2.0","method":"m"}`},
 		{`{"jsonrpc":"2.0","id":1,"method":"m","params":null}`, `{"jsonrpc":"2.0","id":1,"method":"m"}`},
+		{`{"jsonrpc":"2.0","id":1,"method":"m","params":[ ]}`, `{"jsonrpc":"2.0","id":1,"method":"m"}`},
 		{`{"result": null,"jsonrpc":"2.0","id":"a","i_d":2,"params":{}}`, `{"jsonrpc":"2.0","id":"a","result":null}`},
 		{`{"error":{"code":1.0},"jsonrpc":"2.0","id":null}`, `{"jsonrpc":"2.0","id":null,"error":{"code":1.0}}`},
 	} {
@@ -135,7 +137,7 @@ func TestParseGivesTheIDOfARefusedMessage(t *testing.T) {
 
 func TestParseBoundsNesting(t *testing.T) {
 	message := func(levels int) string {
-		return `{"jsonrpc":"2.0","method":"m","params":` + strings.Repeat("[", levels-1) + strings.Repeat("]", levels-1) + `}`
+		return `{"jsonrpc":"2.0","method":"m","params":{"a":` + strings.Repeat("[", levels-2) + strings.Repeat("]", levels-2) + `}}`
 	}
 	if _, err := wire.Parse([]byte(message(1000))); err != nil {
 		t.Errorf("1000 levels: %v", err)
