@@ -31,7 +31,7 @@ func (m missing) Error() string { return string(m) }
 
 const codeNotHere = "not_here"
 
-// maxBody bounds the body of a request, in bytes. maxPlain bounds one with a servers file.
+// maxBody bounds the body of a request, in bytes, and maxPlain a body with a servers file.
 const (
 	maxBody  = 64 << 10
 	maxPlain = override.MaxFile * 3 / 2
@@ -73,8 +73,8 @@ type Options struct {
 	Caller func(r *http.Request, right apikey.Right) (Caller, error)
 	// Servers returns the servers file as it is served now.
 	Servers func() *serversfile.File
-	// Missing returns an error if the program of a server is not on this machine. It is nil if that
-	// is unknown.
+	// Missing returns an error if the program of a server is not on this machine. The function
+	// Missing is nil if that is unknown.
 	Missing func(s serversfile.Server) error
 	// Notes returns remarks about the servers file: what is wrong with it besides the servers
 	// that it rejects, and which of its settings need a container engine.
@@ -83,8 +83,8 @@ type Options struct {
 	Edits
 	// Vitals returns the state of the machine. It is nil unless Info.Place is [PlaceMachine].
 	Vitals func(context.Context) (Vitals, error)
-	// Status returns what runs on a machine. LastCall, Principal and Client of processes
-	// are filled in by the API. nil: the store says which boxes are up.
+	// Status returns what runs on a machine. The API fills in LastCall, Principal and Client of
+	// processes. nil: the store says which boxes are up.
 	Status func(ctx context.Context) (Status, error)
 	// Output passes the kept output of processes to emit, oldest process first. With
 	// Follow it returns when ctx ends.
@@ -92,8 +92,7 @@ type Options struct {
 	// NativeTools returns the tools of a native server, as it lists them for a caller of
 	// a tenant. nil: such servers are not in this program.
 	NativeTools func(ctx context.Context, tenant, server string) ([]json.RawMessage, error)
-	// Held keeps which versions of tools operators have accepted. Tools that changed since are
-	// held back from clients. nil: no tool is held back.
+	// Held keeps which versions of tools operators have accepted. nil: no tool is held back.
 	Held *held.Keeper
 	// Reload reads the servers file again, and returns what has changed.
 	Reload func() Reloaded
@@ -115,8 +114,8 @@ type Options struct {
 	// until there is one. If seen is 0, it returns at once, without servers. The error is that of
 	// ctx.
 	Changes func(ctx context.Context, seen uint64, may func(tenant, server string) bool) (servers []string, newest uint64, err error)
-	// Entry returns a link to the console that works once. Only the user of the machine may
-	// ask for it.
+	// Entry returns a link to the console that works once. Only the user of the machine may ask for
+	// the link.
 	Entry func(context.Context) (Entry, error)
 
 	Observer observe.Observer // gets each request
@@ -147,20 +146,19 @@ type Acts struct {
 // [Options].
 type History struct {
 	// Calls returns single calls, and Series returns counts of calls over time. Metrics writes
-	// counts since the start of the program, in the text format of Prometheus. It leaves out
-	// the servers for which may returns false.
+	// counts since the start of the program, in the text format of Prometheus, without the servers
+	// for which the function may returns false.
 	Calls   func(context.Context, CallQuery) (Calls, error)
 	Series  func(context.Context, SeriesQuery) (Series, error)
 	Metrics func(w io.Writer, may func(tenant, server string) bool) error
-	// Bodies returns the arguments and results of calls that are kept for the role of the
-	// query. The newest call comes first.
+	// Bodies returns the arguments and results of calls that are kept for the role of the query.
 	Bodies func(context.Context, bodies.Query) ([]bodies.Body, error)
 	// People returns the principals who called. The newest caller comes first.
 	People func(context.Context, PeopleQuery) ([]Person, error)
 	// Starts returns the newest starts of a server, the newest first.
 	Starts func(context.Context, StartQuery) ([]Start, error)
-	// Busy returns the times in which calls were executed. The times of one tenant and server
-	// follow each other, sorted by their begin.
+	// Busy returns the times in which calls were executed. The times of one tenant and server are
+	// together, sorted by their begin.
 	Busy func(context.Context, PeopleQuery) ([]Busy, error)
 }
 
@@ -183,8 +181,7 @@ func New(o Options) http.Handler {
 	return h.mux
 }
 
-// route is one method and path. The table of routes alone decides which right a route needs,
-// and which routes a machine or a stack lacks.
+// route is one method and path.
 type route struct {
 	method, path string
 	right        apikey.Right
@@ -243,7 +240,7 @@ type exchange struct {
 	response
 }
 
-// response is the answer to a request. Its head is sent at most once.
+// response is the answer to a request.
 type response struct {
 	w     http.ResponseWriter
 	begun bool
@@ -325,8 +322,7 @@ func (a *response) noLines() {
 	}
 }
 
-// fail answers with an error. If the head was sent already, it adds nothing, so the response
-// ends early.
+// fail answers with an error. If the head was sent already, fail adds nothing.
 func (x *exchange) fail(err error) {
 	if x.begun {
 		return

@@ -8,7 +8,7 @@ import (
 const noBodies missing = "arguments and results of calls are read at the endpoint of dormouse run, or at the console of a stack"
 
 // bodies answers with a line for each call whose bodies are kept for the caller's role, the
-// newest first. A role does not read what is kept for another role.
+// newest first.
 func (x *exchange) bodies() (any, error) {
 	if x.caller.Role != storage.RoleAuditor && x.caller.Role != storage.RoleOperator {
 		return nil, storage.Errorf(storage.Forbidden, "arguments and results of calls are kept for keys of another role: dormouse keys create NAME --role auditor")

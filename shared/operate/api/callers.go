@@ -34,7 +34,7 @@ func Holders(keys *apikey.Keys, users Users) func(*http.Request, apikey.Right) (
 	}
 }
 
-// Owner returns a function for Options.Caller that accepts the user of a machine. This caller sends
+// Owner returns a function for Options.Caller that accepts the user of a machine. The user sends
 // the secret of the data folder, and may do everything.
 func Owner(secret string) func(*http.Request, apikey.Right) (Caller, error) {
 	want := []byte("Bearer " + secret)
@@ -46,7 +46,8 @@ func Owner(secret string) func(*http.Request, apikey.Right) (Caller, error) {
 	}
 }
 
-// Machine returns a caller who may do everything. principal is a name for them in words.
+// Machine returns a caller who may do everything. The argument principal is a name for them in
+// words.
 func Machine(principal string) Caller {
 	return Caller{Principal: principal, Servers: []string{storage.EveryServer}, Role: storage.RoleOperator}
 }

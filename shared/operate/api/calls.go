@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Call is one call of a tool that has ended, or a request that was refused. Such a request
-// has no Tool, and may have no Principal and no Tenant. Requests of one caller that are
-// refused for one reason are recorded once a minute.
+// Call is one call of a tool that has ended, or a request that was refused. A refused request has
+// no Tool, and may have no Principal and no Tenant. Requests of one caller that are refused for
+// one reason are recorded once a minute.
 type Call struct {
 	Time      time.Time `json:"time"` // of its end
 	Tenant    string    `json:"tenant"`
@@ -44,7 +44,7 @@ type Sender struct {
 type Calls struct {
 	Calls []Call `json:"calls"`
 	Next  string `json:"next,omitempty"`
-	// Search is the cost of finding the calls. It is nil unless they are found in logs.
+	// Search is the cost of finding the calls. Search is nil unless they are found in logs.
 	Search *Search `json:"search,omitempty"`
 }
 
@@ -203,8 +203,8 @@ const noChanges missing = "changes are told by dormouse run only; ask again afte
 // betweenChanges is the shortest time between two lines of changes.
 const betweenChanges = time.Second
 
-// changesFor limits the time of a response of changes. The caller then sends a new request,
-// which is refused if the caller's key was revoked meanwhile.
+// changesFor limits the time of a response of changes. A caller whose key was revoked meanwhile
+// can send no further request.
 const changesFor = 5 * time.Minute
 
 // changes answers with a line for each change, until the caller disconnects. The first line

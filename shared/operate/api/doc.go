@@ -1,13 +1,11 @@
 // Package api serves the JSON API of operators: what the commands of dormouse show and
 // do, over HTTP. docs/http-api.md describes paths, shapes and errors.
 //
-// The same handler runs in three places. Callers of the control socket of `dormouse run`
-// know the secret of its data folder. Callers of the endpoint have an API key of role
-// viewer, auditor or operator. The third place is inside a command that reads a store
-// while nothing is up. A place may lack something, such as the processes of a stack on
-// AWS. That is a nil field of [Options], and its routes answer not_here.
+// The same handler runs in three places. Callers of the control socket of `dormouse run` know the
+// secret of its data folder. Callers of the endpoint have an API key of role viewer, auditor or
+// operator. The third place is inside a command that reads a store while nothing is up. What a
+// place lacks, such as the processes of a stack on AWS, is a nil field of [Options], and its
+// routes answer not_here.
 //
-// The package hides how routes are matched, and which of the caller's tenant and servers
-// a record belongs to. A caller never sees another tenant's records, nor those of servers
-// that its key is not for.
+// A caller never sees another tenant's records, nor those of servers that its key is not for.
 package api

@@ -11,7 +11,7 @@ import (
 )
 
 // Edits change the servers file of a machine, as the commands of dormouse do. The fields are
-// functions of [Options]. Errors are in words for the user; none quotes a value.
+// functions of [Options]. Errors are in words for the user. No error quotes a value.
 type Edits struct {
 	// Add adds a server, starts it once, and returns what dormouse add prints. A server that
 	// does not start is not added.
@@ -87,8 +87,8 @@ const (
 // usesMachine reports whether the caller is the user of the machine.
 func (c Caller) usesMachine() bool { return c.Tenant == "" && c.seesAll() && c.reads() }
 
-// edit reads the body of a request that changes the servers file, and passes it to do. The
-// file has commands that the machine executes, so no API key gives the right to change it.
+// edit reads the body of a request that changes the servers file, and passes it to do. No API key
+// gives the right to change the servers file, because it has commands that the machine executes.
 func edit[T any](x *exchange, do func(order T) (string, error)) (any, error) {
 	if !x.caller.usesMachine() {
 		return nil, storage.Errorf(storage.Forbidden, "only the user of the machine changes its servers file: dormouse open makes a link that signs in")
@@ -173,8 +173,8 @@ func (o Options) inForce(r quota.Report) (Quota, error) {
 }
 
 // setQuota changes limits of a tenant. In the request, null removes a limit, and "file" restores
-// that of the servers file. Only the owner of the machine or stack changes limits: otherwise a
-// tenant could lift its own.
+// that of the servers file. Only the owner of the machine or stack changes limits, so that no
+// tenant lifts its own.
 func (x *exchange) setQuota() (any, error) {
 	if !x.caller.owns() {
 		return nil, storage.Errorf(storage.Forbidden, "limits are set by the operator of the place: with a key for all servers of the tenant %s", ownTenant)

@@ -45,8 +45,8 @@ func (x *exchange) held() (any, error) {
 	return x.h.Held.State(x.r.Context(), *pin)
 }
 
-// accept accepts tools that are held back. All tenants have the same accepted tools, so the caller
-// must be the owner of the machine or stack.
+// accept accepts tools that are held back. The caller must be the owner of the machine or stack,
+// because all tenants have the same accepted tools.
 func (x *exchange) accept() (any, error) {
 	s, pin, err := x.pinned()
 	if err != nil {

@@ -118,8 +118,8 @@ func (x *exchange) addSessionsOf(p *Process) error {
 	return nil
 }
 
-// withoutOutput returns the part of a reason that Dormouse wrote. It ends before the
-// first colon: what a program printed follows one.
+// withoutOutput returns the part of a reason that Dormouse wrote. Output of a program can only
+// follow the first colon.
 func withoutOutput(why string) string {
 	own, _, _ := strings.Cut(why, ": ")
 	return own
@@ -175,9 +175,8 @@ func (x *exchange) logs() (any, error) {
 	return nil, err
 }
 
-// mayRead reports whether the caller may read the output of a process. A caller of one
-// tenant may do so if all known sessions of the process are of this tenant. If all
-// sessions have expired, the caller may not.
+// mayRead reports whether the caller may read the output of a process. A caller of one tenant may
+// do so if a session of the process is known, and all known ones are of this tenant.
 func (x *exchange) mayRead(o Output) (bool, error) {
 	if !apikey.May(x.caller.Servers, o.Server) {
 		return false, nil
@@ -237,8 +236,8 @@ func (x *exchange) bill() (any, error) {
 }
 
 // summed groups shares by the fields whose names the argument by has. It adds up each group, and
-// leaves the other fields empty. The sums are in the order of the first share of each group. byDay
-// says whether shares have a day and a tool.
+// leaves the other fields empty. The sums are in the order of the first share of each group. The
+// argument byDay is true if shares have a day and a tool.
 func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
 	sums, at := []Share{}, map[Share]int{}
 	for _, name := range by {

@@ -53,8 +53,8 @@ func (x *exchange) savings() (any, error) {
 }
 
 // shorter returns which shorter idle time would have saved most, and the zero Saving if none
-// would have saved anything. calls are those of one server, tenant by tenant in the order of
-// their begin.
+// would have saved anything. The argument calls has the calls of one server, tenant by tenant in
+// the order of their begin.
 func shorter(calls []Busy, idle time.Duration) (best Saving) {
 	now, wakes := awake(calls, idle)
 	for _, other := range []time.Duration{30 * time.Second, time.Minute, 5 * time.Minute} {

@@ -28,7 +28,7 @@ const (
 const mostLooked = 200
 
 // mostCounted is how many sessions the list of servers counts, so that a machine with many
-// sessions answers at once. If there are more, each count is a lower bound.
+// sessions answers at once. With more sessions, each count is a lower bound.
 const mostCounted = 1000
 
 func (x *exchange) servers() (any, error) {
@@ -109,8 +109,8 @@ func (x *exchange) addStart(l *Server, s serversfile.Server, tenants []string) e
 	return nil
 }
 
-// reload reads the servers file at once, and forgets stored answers of servers. The response names
-// servers, so the caller must see all of them.
+// reload reads the servers file at once, and forgets stored answers of servers. The caller must
+// see all servers, because the response names them.
 func (x *exchange) reload() (any, error) {
 	if !x.caller.seesAll() {
 		return nil, storage.Errorf(storage.Forbidden, "reload is about all servers, and this key is for some of them")
@@ -137,9 +137,8 @@ func (x *exchange) prepare() (any, error) {
 	return x.h.Prepare(x.r.Context(), s.Name)
 }
 
-// push puts a servers file into the store, from which functions take it. It decides what
-// runs for all tenants, so the caller must be the owner of the machine
-// or stack.
+// push puts a servers file into the store, from which functions take it. The caller must be the
+// owner of the machine or stack, because the file decides what runs for all tenants.
 func (x *exchange) push() (any, error) {
 	if !x.caller.owns() {
 		return nil, storage.Errorf(storage.Forbidden, "the servers file is that of all tenants; it takes an operator's key for all servers of the tenant %s", ownTenant)
@@ -192,8 +191,8 @@ func summary(file *serversfile.File, status Status) []Server {
 
 // StateOf returns the state of a served server, how many of its boxes are up, and how many
 // processes run in them. If no process is ready, it also returns why the last one failed. A ready
-// process counts for more than one that is starting, and a starting one for more than a failed one.
-// A box that sleeps does not count, although its runner may stay for a moment.
+// process counts for more than a starting one, and a starting process for more than a failed one. A
+// sleeping box does not count, although its runner may stay for a moment.
 func StateOf(server string, status Status) (state string, boxes, running int, why string) {
 	starting := false
 	for _, b := range status.Boxes {
@@ -304,8 +303,8 @@ func (x *exchange) withKeys(tenants map[string]bool) ([]string, error) {
 	return slices.Sorted(maps.Keys(tenants)), err
 }
 
-// Tenants returns the tenants that may have records, in order: that of callers without a
-// key, those of keys, and those of the first sessions. sessions bounds how many sessions
+// Tenants returns the tenants that may have records, in order: that of callers without a key,
+// those of keys, and those of the first sessions. The argument sessions bounds how many sessions
 // it reads, rounded up to whole pages.
 func Tenants(ctx context.Context, store storage.Store, sessions int) ([]string, error) {
 	seen := map[string]bool{}
@@ -363,8 +362,8 @@ func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server)
 }
 
 // recorded returns a list of tools that the store keeps for a tenant's server, and when the server
-// gave it. tools is nil if there is none. The store may have several lists, for clients with
-// different capabilities. recorded chooses that for the fewest. The caller owns tools.
+// gave it. tools is nil if there is none. Of several lists, recorded chooses the one for clients
+// with the fewest capabilities. The caller owns tools.
 func recorded(ctx context.Context, store storage.Handshakes, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
 	parts, err := store.ListHandshakes(ctx, storage.RecordFor(tenant, s.RecordDigest()), wire.MethodToolsList+" ")
 	if err != nil {

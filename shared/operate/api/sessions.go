@@ -43,8 +43,8 @@ func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, 
 	}
 }
 
-// lastMessage returns the time of the newest request of a session. The time in the session
-// record may be older, because the record is written less often, to save writes.
+// lastMessage returns the time of the newest request of a session. The time in the session record
+// may be older.
 func lastMessage(x *exchange, s storage.Session) (time.Time, error) {
 	newest, err := x.h.Store.Newest(x.r.Context(), s.ID)
 	if err != nil {
@@ -137,7 +137,7 @@ func (x *exchange) endSession() (any, error) {
 	return sessionOf(after, after.Used), nil
 }
 
-// giveSession hands a session over. It stops the session's process, which may have secrets
+// giveSession hands a session over. The session's process is stopped, because it may have secrets
 // of the earlier principal.
 func (x *exchange) giveSession() (any, error) {
 	var to Give

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Settings is how the servers file defines a server. It has the names of variables, but not
+// Settings is how the servers file defines a server. Settings has the names of variables, but not
 // their values.
 type Settings struct {
 	Name      string   `json:"name"`

@@ -69,8 +69,7 @@ type Server struct {
 	// MoreSessions reports that the machine has so many sessions that not all were counted.
 	MoreSessions bool       `json:"more_sessions,omitempty"`
 	LastMessage  *time.Time `json:"last_message,omitempty"`
-	// Calls and FailedCalls are of the last 24 hours. They are absent where calls are not
-	// kept.
+	// Calls and FailedCalls are of the last 24 hours. Both are absent where calls are not kept.
 	Calls       *int64 `json:"calls_24h,omitempty"`
 	FailedCalls *int64 `json:"failed_24h,omitempty"`
 }
@@ -108,12 +107,12 @@ type Sessions struct {
 // Status says which boxes and processes are up.
 type Status struct {
 	Boxes []Box `json:"boxes"`
-	// Processes are the processes of servers, as their boxes report them, newest first. They
-	// include processes that are not started yet, and those that failed or were stopped while their
-	// box is still up. They are null on a stack, which does not know them.
+	// Processes are the processes of servers, as their boxes report them, newest first. They include
+	// processes that are not started yet, and those that failed or were stopped while their box is
+	// still up. On a stack, Processes is null.
 	Processes []Process `json:"processes"`
-	// Failed says by server why its last start failed, if none has succeeded since. It is
-	// known on a machine, and to callers that see all tenants.
+	// Failed says by server why its last start failed, if none has succeeded since. Failed is nil if
+	// that is unknown, as on a stack, and for callers that do not see all tenants.
 	Failed   map[string]string `json:"-"`
 	Gateways []Gateway         `json:"gateways,omitempty"` // the WebSocket APIs of one machine; only for callers that see all tenants
 }
@@ -200,8 +199,8 @@ type Pushed struct {
 	Version int64 `json:"version"`
 }
 
-// Reload asks to read the servers file at once. It also asks to forget what the servers in Forget
-// have answered to initialize and to lists; nil stands for all servers.
+// Reload asks to read the servers file at once. What the servers in Forget have answered to
+// initialize and to lists is forgotten; nil stands for all servers.
 type Reload struct {
 	Forget []string `json:"forget"`
 }

@@ -4,8 +4,6 @@
 // the setting x-dormouse.audit, the Keeper hides the server's secrets in the bodies. It encrypts
 // the rest with a key of the tenant, and writes a line to a log that has nothing else. A [Reader]
 // decrypts such lines.
-//
-// The package hides the form of a line, how secrets are found, and what is too large.
 package bodies
 
 import (
@@ -27,8 +25,8 @@ import (
 )
 
 const (
-	// MaxBody limits the bytes that are kept of the arguments, and of the result, of a call. Of
-	// longer ones only the beginning is kept, as text.
+	// MaxBody limits the bytes that are kept of the arguments, and of the result, of a call. Only
+	// the beginning of longer ones is kept, as text.
 	MaxBody = 64 << 10
 	// maxRead is the length in bytes above which nothing is kept of arguments or of a result.
 	maxRead = 256 << 10
@@ -36,9 +34,9 @@ const (
 	MaxAge = 30 * 24 * time.Hour
 )
 
-// Body is the arguments and the result of a call, or one of both. A call has several lines if
-// its result came after the response to its request, or was read several times. A [Reader]
-// joins the lines.
+// Body is the arguments and the result of a call, or one of both. A call may have several lines,
+// which a [Reader] joins: its result may come after the response to its request, or be read
+// several times.
 type Body struct {
 	Time      time.Time        `json:"time"`
 	Role      storage.Role     `json:"role"` // keys with this role may read the body

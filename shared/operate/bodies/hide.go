@@ -19,8 +19,8 @@ const hidden = "***"
 // maxDepth limits how deep a text within a text, in JSON or base64, is decoded.
 const maxDepth = 8
 
-// hider hides secrets in the texts of a JSON value. It also finds secrets that are written with
-// escapes, are in JSON inside of a text, or are in base64.
+// hider hides secrets in the texts of a JSON value. It finds secrets that are written with
+// escapes, in JSON inside of a text, or in base64, too.
 type hider struct {
 	hide  func(string) string // replaces secrets in a text
 	names []string            // of members of JSON objects, whose values are hidden
@@ -30,7 +30,7 @@ type hider struct {
 }
 
 // body returns what is kept of raw. The argument name says whether raw is the arguments or the
-// result of a call. body adds to left what is not kept, and why.
+// result of a call. The text that is added to left says what is not kept, and why.
 func (h hider) body(name string, raw json.RawMessage, left *string) json.RawMessage {
 	say := func(format string, args ...any) {
 		if *left != "" {
@@ -151,9 +151,8 @@ func (h *hider) plain(text string) string {
 	return out
 }
 
-// text hides secrets in a text. It also decodes the text as JSON, as a text with escapes and as
-// base64. A secret in decoded JSON is hidden there. A text that has a secret in another decoded
-// form is hidden whole.
+// text hides secrets in a text. A text that is JSON keeps all but the secret. A text that has a
+// secret in base64 or in escapes is hidden whole.
 func (h *hider) text(text string) string {
 	if h.depth < maxDepth {
 		inner := *h

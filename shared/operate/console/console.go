@@ -7,10 +7,8 @@
 // the page never sees the key. Requests that change something need the Origin of the page and a
 // header that pages of other origins cannot send.
 //
-// A console keeps nothing in memory: the links that sign in are in the store. So any process
-// with the same secret and store may answer any request.
-//
-// The package knows neither how a machine works nor what an API answers.
+// A console keeps nothing in memory: any process with the same secret and store may answer any
+// request.
 package console
 
 import (
@@ -40,8 +38,8 @@ const EntryPath = Path + "entry"
 // Header is a header that each request of the page to the API has.
 const Header = "X-Dormouse-Console"
 
-// home is a second path of the page. API Gateway may cut the slash at the end of [Path], so if it
-// adds a prefix, the page is at this path.
+// home is a second path of the page. If API Gateway adds a prefix, the page is at this path,
+// because API Gateway may cut the slash at the end of [Path].
 const home = Path + "home"
 
 // Options are what a console works with. All fields but MCP are needed.
@@ -98,8 +96,8 @@ func Serves(path string) bool {
 // enterPath is the path of a link that signs in, up to the ticket.
 const enterPath = Path + "enter?ticket="
 
-// Entry returns a link that signs in the user of the machine once. base is the URL of the
-// endpoint. Errors: Unavailable.
+// Entry returns a link that signs in the user of the machine once. The argument base is the URL
+// of the endpoint. Errors: Unavailable.
 func (c *Console) Entry(ctx context.Context, base string) (api.Entry, error) {
 	return c.link(ctx, strings.TrimSuffix(base, "/"), visitor{})
 }
@@ -112,9 +110,8 @@ func (c *Console) link(ctx context.Context, base string, v visitor) (api.Entry, 
 // prefixed is the key of the prefix in the context of a request.
 type prefixed struct{}
 
-// Under returns the context of requests whose path lacks a prefix that the visitor's
-// browser sees, such as "/v1", the stage of an API. Without Under, a context has no
-// prefix.
+// Under returns the context of requests whose path lacks a prefix that the visitor's browser
+// sees, such as "/v1", the stage of an API.
 func Under(ctx context.Context, prefix string) context.Context {
 	return context.WithValue(ctx, prefixed{}, prefix)
 }
@@ -150,8 +147,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fromThePage lets only requests of our own page through. Pages of other origins cannot
-// send the header, because the console answers no CORS preflight.
+// fromThePage lets only requests of our own page through. Pages of other origins cannot send the
+// header of the page, because the console answers no CORS preflight.
 func (c *Console) fromThePage(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Values("Origin")
@@ -173,7 +170,7 @@ func sameHost(origin, host string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
 }
 
-// enter serves the links that sign in. [Console.Entry] and entry make them.
+// enter serves the links that sign in.
 func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	v, err := c.door.redeem(r.Context(), r.URL.Query().Get("ticket"))
@@ -192,8 +189,7 @@ func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 const maxSignIn = 4 << 10
 
 // signIn sets the cookie for the holder of an API key of role viewer, auditor or operator, or of the
-// token of a person who has signed in at the provider. It answers with what the API says of
-// the holder.
+// token of a person who has signed in at the provider.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	var shown struct {
 		Key string `json:"key"`
@@ -214,8 +210,7 @@ func (v visitor) introduces(r *http.Request) *http.Request {
 }
 
 // entry gives the holder of an API key a link that signs in with the rights of this key. Web
-// pages get no link. Otherwise the console's page could make links, and keep its rights longer
-// than its cookie.
+// pages get no link: the console's page could keep its rights longer than its cookie.
 func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {

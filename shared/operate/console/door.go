@@ -20,8 +20,8 @@ type visitor struct {
 
 func (v visitor) owner() bool { return v.Key == "" }
 
-// shows returns r with the visitor's key in the header Authorization. It removes the cookie,
-// which only the console may see. It changes r.
+// shows puts the visitor's key into the header Authorization of r, removes the cookie, which only
+// the console may see, and returns r.
 func (v visitor) shows(r *http.Request) *http.Request {
 	r.Header.Del("Cookie")
 	r.Header.Del("Authorization")
@@ -38,8 +38,8 @@ const cookieLife = 12 * time.Hour
 // was encrypted with the door's secret.
 type door struct {
 	seal *storage.Sealer
-	// cookie is the name of the cookie. Each machine has another one, because a browser sends
-	// a cookie to all ports of a host.
+	// cookie is the name of the cookie. Each machine has another name, because a browser sends a
+	// cookie to all ports of a host.
 	cookie  string
 	tickets *apikey.Tickets
 }
@@ -53,12 +53,11 @@ func newDoor(secret []byte, tickets *apikey.Tickets) *door {
 	return &door{seal: seal, cookie: "dormouse-console-" + hex.EncodeToString(sum[:4]), tickets: tickets}
 }
 
-// entryTo is the name for which entry tickets to the console are issued. Other tickets are
-// issued for servers. No server has this name.
+// entryTo is the name for which entry tickets to the console are issued. No server has this name.
 const entryTo = Path
 
-// asTicket binds an encrypted visitor to an entry ticket. Cookies are encrypted without it. So
-// whoever reads the store cannot use a ticket's visitor as a cookie.
+// asTicket binds an encrypted visitor to an entry ticket. Cookies are encrypted without asTicket,
+// so that nobody who reads the store can use a ticket's visitor as a cookie.
 var asTicket = []byte("entry ticket") //nolint:gochecknoglobals // a constant
 
 // waiting is what the store keeps with an entry ticket.

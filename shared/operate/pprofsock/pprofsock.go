@@ -1,7 +1,6 @@
-// Package pprofsock takes CPU and heap profiles of running programs of Dormouse on this
-// machine. Functions and runners start and stop without notice, so each one serves its
-// profiles while it runs. Programs built for AWS (-tags aws) do not contain the package's
-// server. Other programs serve profiles only if they are given a folder.
+// Package pprofsock takes CPU and heap profiles of running programs of Dormouse on this machine.
+// Programs built for AWS (-tags aws) do not contain the package's server. Other programs serve
+// profiles only if they are given a folder.
 package pprofsock
 
 import (
@@ -22,7 +21,6 @@ const longest = 10 * time.Minute
 
 // Take asks the program behind a socket of [Serve] for a profile and writes it to w in pprof's
 // format. It takes a CPU profile of length cpu, at most 10 minutes, or a heap profile if cpu is 0.
-// If the program ends meanwhile, the profile is cut off.
 func Take(ctx context.Context, socket string, cpu time.Duration, w io.Writer) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
@@ -38,7 +36,7 @@ func Take(ctx context.Context, socket string, cpu time.Duration, w io.Writer) er
 	return err
 }
 
-// asked returns the length of the profile that Take asks for. Take sends it in one line.
+// asked returns the length of the profile that Take asks for.
 func asked(conn net.Conn) (time.Duration, error) {
 	line, err := bufio.NewReader(io.LimitReader(conn, 64)).ReadString('\n')
 	if err != nil {

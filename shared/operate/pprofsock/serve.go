@@ -14,7 +14,7 @@ import (
 
 // Serve listens on NAME-PID.sock in a folder, for [Take], until the program ends. With an empty
 // folder it does nothing. Anyone who can reach the folder can profile the program, so its owner
-// must restrict access. A killed program leaves its socket behind.
+// must restrict access.
 func Serve(folder, name string) error {
 	if folder == "" {
 		return nil

@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Take gives [Slack] to all threads of this program by executing the program again in
-// the same process. args and env should be the program's own. In the new execution Take
-// finds the slack set and returns. Take also returns if it cannot set the slack or
-// execute the program, which only costs processor time. Call it before anything else.
+// Take gives [Slack] to all threads of this program by executing the program again in the same
+// process. The arguments should be the program's own. Take returns in the new execution, and if
+// it cannot set the slack or execute the program. Call it before anything else.
 func Take(args, env []string) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

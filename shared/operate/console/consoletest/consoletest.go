@@ -18,8 +18,8 @@ type Reply struct {
 	Header     http.Header
 }
 
-// Do sends a request as the page does. The functions in change can turn it into a request
-// of another page. It keeps cookies and follows no redirect. path is without the prefix
+// Do sends a request as the page does. The functions in change can turn it into a request of
+// another page. Do keeps cookies and follows no redirect. The argument path is without the prefix
 // that browsers may see (see console.Under).
 type Do func(method, path, body string, change ...func(*http.Request)) (Reply, string)
 
@@ -42,8 +42,8 @@ func Link(t *testing.T, do Do, key string) string {
 	return e.URL
 }
 
-// LinkWorksOnce checks that the holder of a key gets a link that becomes a cookie of the
-// page, once. page is the path of the page as browsers see it.
+// LinkWorksOnce checks that the holder of a key gets a link that becomes a cookie of the page,
+// once. The argument page is the path of the page as browsers see it.
 func LinkWorksOnce(t *testing.T, do Do, key, page string) {
 	t.Helper()
 	for bad, want := range map[string]int{"": http.StatusUnauthorized, "Bearer another": http.StatusUnauthorized} {
@@ -83,9 +83,8 @@ func LinkWorksOnce(t *testing.T, do Do, key, page string) {
 	}
 }
 
-// PagesOfOthersAreRefused checks that the console's own page can act for a visitor, and that
-// no other page can. A browser that knows SameSite sends the cookie for no other page. The
-// console does not rely on that.
+// PagesOfOthersAreRefused checks that the console's own page can act for a visitor, and that no
+// other page can. The console does not rely on SameSite.
 func PagesOfOthersAreRefused(t *testing.T, do Do) {
 	t.Helper()
 	for name, change := range map[string]func(*http.Request){
