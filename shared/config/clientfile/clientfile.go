@@ -1,7 +1,6 @@
-// Package clientfile connects MCP clients to hosted servers. For each client it knows the
-// text to paste or the deep link to open, and the path of the client's file. It also
-// knows how to put servers into that file without other changes. It is pure: callers read
-// and write the files.
+// Package clientfile connects MCP clients to hosted servers. For each client it knows the text to
+// paste or the deep link to open, and the path of the client's file. It puts servers into the
+// text of that file without other changes. Callers read and write the files.
 package clientfile
 
 import (
@@ -20,8 +19,7 @@ type Client struct {
 	Name  string // as in `dormouse connect NAME`
 	Title string
 	// File is the path of the file that [Client.Merge] changes. Imports are the paths of all files in
-	// which the client may have servers; see [Machine.Path]. They are "" and nil for a client without
-	// such files.
+	// which the client may have servers; see [Machine.Path].
 	File    string
 	Imports []string
 
@@ -225,9 +223,8 @@ func withConfig(to, name string, entry members) string {
 // component escapes a part of a URL like JavaScript's encodeURIComponent.
 func component(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
-// throughRemote returns an entry for a client that can only start programs: mcp-remote
-// passes the messages on. The header is in a variable, because some clients split
-// arguments at spaces.
+// throughRemote returns an entry for a client that can only start programs: mcp-remote passes the
+// messages on. A variable has the header, because some clients split arguments at spaces.
 func throughRemote(s Server) members {
 	args := []string{"-y", "mcp-remote", s.URL}
 	if u, err := url.Parse(s.URL); err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {
@@ -244,8 +241,7 @@ func loopback(host string) bool {
 	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
 }
 
-// connector says where to enter a public URL in Claude Desktop. Claude Desktop cannot
-// reach a URL on this machine.
+// connector says where to enter a public URL in Claude Desktop.
 func connector(s Server) []Paste {
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Scheme != "https" || loopback(u.Hostname()) {

@@ -15,10 +15,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
-// Merge puts servers into the text of the client's file, which may be empty. If an entry
-// already reaches its server by URL, Merge changes only the address and the key. It
-// replaces any other entry with the same name. All other bytes stay. The error says what
-// prevents the change, and quotes no value.
+// Merge puts servers into the text of the client's file, which may be empty. If an entry already
+// reaches its server by URL, Merge changes only the address and the key. It replaces any other
+// entry with the same name. All other bytes stay. The error quotes no value.
 func (c Client) Merge(text []byte, servers []Server) ([]byte, error) {
 	put := map[format]func([]byte, Server) ([]byte, error){jsonFile: c.putJSON, tomlFile: putTOML, yamlFile: putYAML}[c.format]
 	for _, s := range servers {
@@ -106,9 +105,9 @@ func readTOML(text []byte, name string) (others, server map[string]any, err erro
 	return others, server, nil
 }
 
-// replaceTOML replaces the lines that belong to the connection in the table of s. The argument
-// started says that the old entry starts a program. If so, replaceTOML also removes the content of
-// the tables below that of s. The caller checks that nothing else has changed: replaceTOML does not
+// replaceTOML replaces the lines that belong to the connection in the table of s. If started is
+// true, the old entry starts a program, and replaceTOML also removes the content of the tables
+// below that of s. The caller must check that nothing else has changed: replaceTOML does not
 // recognize values that span several lines.
 func replaceTOML(text []byte, s Server, started bool) []byte {
 	own := tableOf(s.Name)
@@ -145,7 +144,8 @@ func tableOf(name string) *regexp.Regexp {
 	return regexp.MustCompile(`^\s*\[\s*mcp_servers\s*\.\s*("` + name + `"|'` + name + `'|` + name + `)\s*(\.[^\]]*)?\]`)
 }
 
-// yamlBlock returns a server as an extension for goose's file. step is one indentation.
+// yamlBlock returns a server as an extension for goose's file. The argument step is one
+// indentation.
 func yamlBlock(indent, step string, s Server) string {
 	lines := []string{
 		string(jsonedit.Encode(s.Name)) + ":", step + "enabled: true", step + "type: streamable_http", step + "name: " + string(jsonedit.Encode(s.Name)),

@@ -13,10 +13,9 @@ import (
 )
 
 // Remove removes from the text of the client's file the entries that [Client.Merge] puts there for
-// an endpoint. These have the URL base/mcp, or the name NAME and the URL base/NAME/mcp. wanted are
-// the names of entries to remove, nil for all. An entry with another URL stays, whatever its name.
-// Remove returns the names of the entries that it removed. The error says what prevents the change,
-// and quotes no value.
+// an endpoint. An entry is removed if it has the URL base/mcp, or the name NAME and the URL
+// base/NAME/mcp. The argument wanted has the names of entries to remove, nil for all. Remove
+// returns the names of the entries that it removed. The error quotes no value.
 func (c Client) Remove(text []byte, base string, wanted []string) (out []byte, removed []string, err error) {
 	ours := func(name string, urls ...string) bool {
 		base := strings.TrimSuffix(base, "/")
@@ -76,8 +75,8 @@ func (c Client) removeJSON(text []byte, ours func(string, ...string) bool) (out 
 	return text, removed, nil
 }
 
-// removeTOML takes out the tables of servers, with those below them. It checks that nothing
-// else has changed.
+// removeTOML takes out the tables of servers, with those below them. removeTOML checks that
+// nothing else has changed.
 func removeTOML(text []byte, ours func(string, ...string) bool) (out []byte, removed []string, err error) {
 	for {
 		name, before, err := nextTOML(text, ours)
@@ -135,8 +134,8 @@ func nextTOML(text []byte, ours func(string, ...string) bool) (name string, othe
 	return "", nil, nil
 }
 
-// removeYAML takes out the extensions in the form in which putYAML writes them. It leaves
-// alone what it cannot read.
+// removeYAML takes out the extensions in the form in which putYAML writes them. All that it
+// cannot read stays.
 func removeYAML(text []byte, ours func(string, ...string) bool) (out []byte, removed []string) {
 	lines := strings.SplitAfter(string(text), "\n")
 	_, all, err := extensions(lines)

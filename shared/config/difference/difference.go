@@ -6,8 +6,8 @@ const mostCells = 1 << 21
 
 // Of calls the function say for all pieces of a and b, in their order. The argument op is "" for a
 // piece that both have, "-" for a piece of a alone, and "+" for a piece of b alone. Of finds the
-// longest common subsequence if what lies between the common ends has at most 1,447 pieces on each
-// side. A longer middle counts as replaced.
+// longest common subsequence if at most 1,447 pieces on each side lie between the common ends. A
+// longer middle counts as replaced.
 func Of(a, b []string, say func(op, piece string)) {
 	first, last := 0, 0 // common pieces at both ends
 	for first < min(len(a), len(b)) && a[first] == b[first] {

@@ -41,7 +41,7 @@ const (
 )
 
 // NewKeeper returns a Keeper. The arguments lock and tells may be nil. The observer tells gets an
-// event when a list has tools that are held back. The event has no texts of tools.
+// event when a list has tools that are held back.
 func NewKeeper(store storage.Values, lock *Lock, log *slog.Logger, tells observe.Observer) *Keeper {
 	return &Keeper{store: store, lock: lock, log: log, tells: tells, known: map[storage.Pin]names{}}
 }
@@ -50,7 +50,7 @@ func key(server string) storage.ValueKey {
 	return storage.ValueKey{Server: server, Scope: storage.ValueOfServer, Name: "accepted tools"}
 }
 
-// load reads the record of a server. It has no tools if nothing is accepted yet.
+// load reads the record of a server. A record without tools means that nothing is accepted yet.
 func (k *Keeper) load(ctx context.Context, pin storage.Pin) (r record, rev int64, err error) {
 	v, err := k.store.LoadValue(ctx, key(pin.Server))
 	if err != nil {
@@ -117,8 +117,9 @@ func (k *Keeper) put(ctx context.Context, pin storage.Pin, r record, rev int64) 
 // attempts is how often a Keeper tries to change a record that others change at the same time.
 const attempts = 20
 
-// Show returns a list of tools as clients may see it. It accepts the first list of a server. Of later
-// lists it records which tools are held back. Cost: one read, and one write if the record changes.
+// Show returns a list of tools as clients may see it. It accepts the first list of a server, and
+// records which tools of later lists are held back. Cost: one read, and one write if the record
+// changes.
 //
 // Errors: TooLarge if the first list is too long to be kept; Unavailable; Internal.
 func (k *Keeper) Show(ctx context.Context, pin storage.Pin, list json.RawMessage) (json.RawMessage, error) {
@@ -271,8 +272,8 @@ func (r record) state(pin storage.Pin) Server {
 	return s
 }
 
-// Accept accepts tools that are held back. versions maps the name of each tool to the Hash of the
-// version that the operator has seen. From then on clients see these tools. Accept returns them.
+// Accept accepts tools that are held back. The argument versions maps the name of each tool to
+// the Hash of the version that the operator has seen. Accept returns the accepted tools.
 //
 // Errors: NotFound (no such tool is held back), Conflict (the server has listed another version in the
 // meantime), Unavailable, Internal.

@@ -40,9 +40,9 @@ type locked struct {
 
 const lockVersion = 1
 
-// LockOf returns the lock of a servers file: servers.lock.json beside servers.json. The lock file need
-// not exist. If writer is set, a Keeper also writes newly accepted tools to the lock file, if it can.
-// The store has these tools in any case.
+// LockOf returns the lock of a servers file: servers.lock.json beside servers.json. The lock file
+// need not exist. If writer is set, a Keeper also writes newly accepted tools to the lock file, if it
+// can.
 func LockOf(servers string, writer bool) *Lock {
 	return &Lock{path: strings.TrimSuffix(servers, filepath.Ext(servers)) + ".lock.json", writer: writer}
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Limits of the record of a server. A held tool is one that clients do not get until an operator
-// accepts it.
+// Limits of the record of a server.
 const (
 	firstPages = time.Minute        // pages of the first list that come within this time after its first page are accepted
 	remembered = 7 * 24 * time.Hour // a held tool that the server no longer lists is forgotten after this time
@@ -150,7 +149,7 @@ func (r *record) listed(pin storage.Pin, list json.RawMessage, now time.Time) (a
 	return accepted, r.hold(tools, now) || accepted
 }
 
-// toolsOf returns the tools of a list. Of several with one name it returns the first.
+// toolsOf returns the tools of a list. Of several tools with one name it returns the first.
 func toolsOf(list json.RawMessage) (tools []tool) {
 	seen := map[string]bool{}
 	for raw := range wire.Elements(wire.Lookup(list, "tools")) {

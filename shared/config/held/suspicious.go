@@ -11,8 +11,8 @@ import (
 // span is a part of a text, in bytes.
 type span struct{ from, to int }
 
-// instructions match texts that speak to a model in place of its user, in lower case. They are
-// hints for people: they do not find every such text.
+// instructions match texts that speak to a model in place of its user, in lower case. The
+// expressions are hints for people, and do not find every such text.
 var instructions = sync.OnceValue(func() []*regexp.Regexp {
 	var all []*regexp.Regexp
 	for _, expression := range []string{
@@ -33,15 +33,15 @@ var instructions = sync.OnceValue(func() []*regexp.Regexp {
 	return all
 })
 
-// mostScanned is how much of a text is searched for instructions, in bytes. What comes after
-// it is suspicious in any case.
+// mostScanned is how much of a text is searched for instructions, in bytes. The rest of a longer
+// text is suspicious in any case.
 const mostScanned = 32 << 10
 
 // suspicious returns the parts of a text that look like an instruction to a model, that hide
 // characters, or that mix alphabets within a word.
 func suspicious(text string) (spans []span) {
-	// plain is what a model may read, in lower case. It has no invisible characters. Letters
-	// replace the fullwidth characters and the tag characters of Unicode that stand for them.
+	// plain is what a model may read, in lower case. It has letters in place of fullwidth characters
+	// and of tag characters of Unicode, and no invisible characters.
 	var plain strings.Builder
 	var at []span // for each byte of plain, the part of text that it comes from
 	before := rune(0)
@@ -124,8 +124,8 @@ func Hidden(r rune) bool {
 	}
 }
 
-// Visible returns a text in which hidden characters are written out, as in ⟨U+200B⟩. So the text cannot
-// control a terminal that prints it.
+// Visible returns a text in which hidden characters are written out, as in ⟨U+200B⟩. The result
+// cannot control a terminal that prints it.
 func Visible(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return Hidden(r) || r == '\r' }) {
 		return text

@@ -70,8 +70,8 @@ func oneLine(text string) string {
 	return strings.NewReplacer("\n", "⏎", "\t", " ").Replace(Visible(text))
 }
 
-// cut replaces the middle of a long text by …. It keeps the given numbers of characters at the start
-// and at the end.
+// cut replaces the middle of a long text by …. The numbers of characters that stay are start and
+// end.
 func cut(text string, start, end int) string {
 	n := utf8.RuneCountInString(text)
 	if n <= start+end+1 {

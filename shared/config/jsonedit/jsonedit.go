@@ -1,10 +1,9 @@
-// Package jsonedit changes single members of a JSON file with comments, as people and editors keep it.
-// It replaces only the bytes of the change: elsewhere comments, order, line ends and the spelling of
-// numbers stay. It does no I/O: callers read and write the file.
+// Package jsonedit changes single members of a JSON file with comments, as people and editors keep
+// it. It replaces only the bytes of the change: elsewhere comments, order, line ends and the spelling
+// of numbers stay. Callers read and write the file.
 //
-// The package accepts the additions of editors to JSON: comments, and a comma after the
-// last element. It adds such a comma only if the file has one already. A path is the list
-// of names that lead from the outermost object to a member.
+// The package accepts the additions of editors to JSON: comments, and a comma after the last
+// element. A path is the list of names that lead from the outermost object to a member.
 package jsonedit
 
 import (
@@ -92,9 +91,9 @@ func Get(text []byte, path ...string) (value []byte, ok bool, err error) {
 	return v.Pack(), true, nil
 }
 
-// Set returns text with the member set to value, which is JSON. It makes missing objects
-// on the path. A new member comes last in its object. If a part of the path is no object,
-// or comes twice, the error names that part.
+// Set returns text with the member set to value, which is JSON. Set makes missing objects on the
+// path. A new member comes last in its object. If a part of the path is no object, or comes
+// twice, the error names that part.
 func Set(text, value []byte, path ...string) ([]byte, error) {
 	d, err := open(text)
 	if err != nil {
@@ -172,9 +171,9 @@ type place struct {
 
 func (p place) object() *hujson.Object { return p.in.Value.(*hujson.Object) }
 
-// follow follows a path from the root as far as it exists. The result found is how many names
-// of the path exist. v is the value of the last of these names, and last is the member with
-// that name.
+// follow follows a path from the root as far as it exists. The result found is how many names of
+// the path exist. The results v and last are the value and the member of the last name that
+// exists.
 func (d *document) follow(path []string) (v hujson.Value, last place, found int, err error) {
 	v = d.root
 	for i, name := range path {
@@ -187,8 +186,8 @@ func (d *document) follow(path []string) (v hujson.Value, last place, found int,
 	return v, last, len(path), nil
 }
 
-// member finds a member of v by its name. path is the path of v. The result at is the member's
-// index, or -1 if there is none.
+// member finds a member of v by its name. The argument path is the path of v. The result at is
+// the member's index, or -1 if there is none.
 func member(v hujson.Value, path []string, name string) (o *hujson.Object, at int, err error) {
 	where := "the file"
 	if len(path) > 0 {

@@ -1,6 +1,4 @@
-// Package policy decides by the claims of callers who may use a server, and which of its
-// tools. It knows the form of the rules in the servers file, and the form of claims. It
-// knows no token, no server and no session.
+// Package policy decides by the claims of callers who may use a server, and which of its tools.
 package policy
 
 import (
@@ -34,8 +32,8 @@ type Rule struct {
 	Everyone bool `json:"everyone,omitempty"`
 	// Groups are values of the claim "groups".
 	Groups []string `json:"groups,omitempty"`
-	// Emails are addresses, or "*@DOMAIN". An address counts only if the issuer says that
-	// it is verified (email_verified). Case does not matter.
+	// Emails are addresses, or "*@DOMAIN". An address counts only if the issuer says that it is
+	// verified (email_verified). The case of letters does not matter.
 	Emails []string `json:"emails,omitempty"`
 	// Claims maps names of claims to admitted values. A claim is a text or a list of
 	// texts.
@@ -209,8 +207,8 @@ func (r Rule) relevant(claims, kept map[string]any) {
 	}
 }
 
-// Claims returns the names of the claims that the rules read, sorted. It leaves out
-// email_verified, which is read beside email.
+// Claims returns the names of the claims that the rules read, sorted. email_verified, which is
+// read beside email, is not among them.
 func (r Rules) Claims() []string {
 	names := map[string]bool{}
 	for _, rule := range r {

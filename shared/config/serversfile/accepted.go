@@ -28,8 +28,8 @@ type accepted struct {
 const acceptedVersion = 1
 
 // Marshal returns c in the form that [LoadAccepted] reads: the servers with their variables
-// expanded, the rejected and the removed ones, and the sections of the file. It holds secrets in
-// the clear.
+// expanded, the rejected and the removed ones, and the sections of the file. The text holds
+// secrets in the clear.
 func (c *File) Marshal() []byte {
 	a := accepted{
 		Version: acceptedVersion, Rejected: c.rejected, Access: c.access, Boxes: c.boxes, Connect: c.connect, Removed: c.removed,

@@ -11,9 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// whoMayCall reads x-dormouse.access. Package resourceserver reads most of the section later. This
-// package checks the rules in allow, because it knows the position of each rule in the file. It also
-// reads the key boxes, which is not about tokens, and removes it from the section.
+// whoMayCall reads x-dormouse.access. Package resourceserver reads the section later, without the
+// key boxes. This package checks the rules in allow, so that mistakes in them have positions.
 func (r *reader) whoMayCall(m member, c *File) {
 	if !r.want(m.value, object, "x-dormouse.access") {
 		return

@@ -8,7 +8,7 @@ import (
 
 // beside makes relative paths of a server refer to the folder of the servers file, on the machine
 // where the server runs. A server without a workspace works in that folder, unless its cwd names
-// another one. beside changes nothing if the server has a host path: its files are there.
+// another one. beside changes nothing for a server with a host path, which has the files.
 func (s *Server) beside(folder string) {
 	if folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
 		return

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Scope says which sessions share a process of a server. These sessions work in one
-// workspace, and their clients may see what the others do in the process, as far as the
-// server shows it. Every one of them gets the messages that the process sends outside of
-// calls. The protocol version is that of the first session.
+// Scope says which sessions share a process of a server. These sessions work in one workspace,
+// and their clients may see what the others do in the process, as far as the server shows it.
+// Every such session gets the messages that the process sends outside of calls. The protocol
+// version is that of the first session.
 type Scope string
 
 // Values of Scope.
@@ -26,8 +26,8 @@ const (
 // and its arguments.
 const HostPathAuto = "auto"
 
-// Box is the section x-dormouse.box of a server: the surroundings of its processes. It
-// holds no secrets: the values of its env are in Server.Env.
+// Box is the section x-dormouse.box of a server: the surroundings of its processes. A Box holds
+// no secrets: the values of its env are in Server.Env.
 type Box struct {
 	// Image is the container image of the box. On one machine only a server that is started
 	// by "docker run" or sealed has one.
@@ -89,8 +89,8 @@ type Box struct {
 	Secrets []string `json:"secrets,omitempty"`
 }
 
-// Confined reports whether the file asks for any part of a sandbox. If so, the server
-// must not run without a sandbox.
+// Confined reports whether the file asks for any part of a sandbox. A confined server must not
+// run without a sandbox.
 func (b Box) Confined() bool {
 	return b.Profile != "" || b.Guest || b.Offline || b.CPUs > 0 || b.MemoryMB > 0 || b.Pids > 0 || b.ReadOnlyRootFS
 }
@@ -103,11 +103,10 @@ type profile struct {
 	locked []string
 }
 
-// noProfile is the value of profile with which [Box.Guest] stays false. It may stand in the box of a
-// server, or once for all servers of a file.
+// noProfile is the value of profile with which [Box.Guest] stays false.
 const noProfile = "none"
 
-// profiles returns the named profiles. docs/servers-file.md lists their names.
+// profiles returns the named profiles.
 func profiles() map[string]profile {
 	return map[string]profile{
 		"default": {
@@ -136,8 +135,7 @@ func profiles() map[string]profile {
 
 // box reads x-dormouse.box, after all other keys of the server, because it may name variables that
 // they set. It reads the profile first, wherever it stands in the section, because other keys
-// change its values. A key that the profile locks may only have the profile's value. The argument
-// timed says that the file has tool_timeout_sec.
+// change its values. The argument timed says that the file has tool_timeout_sec.
 func (r *serverReader) box(m member, settings []setting, timed bool) {
 	if !r.want(m.value, object, r.what+": box") {
 		return
@@ -189,9 +187,7 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	}
 }
 
-// againstMemory calls the function refuse for each setting that excludes memory "keep". With some
-// settings, others may change files while a process sleeps. With the rest, several users own the
-// memory.
+// againstMemory calls the function refuse for each setting that excludes memory "keep".
 func (b *Box) againstMemory(n node, refuse func(at int, why string)) {
 	for _, other := range []struct {
 		key string

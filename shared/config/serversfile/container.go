@@ -12,8 +12,7 @@ import (
 )
 
 // Container is a server that the file starts by "docker run". On one machine a container engine runs
-// it, or dormouse-keeper; see [Server.Sealable]. On AWS there is no engine, and the box is the
-// container.
+// it, or dormouse-keeper; see [Server.Sealable]. On AWS the box is the container.
 type Container struct {
 	Image      string
 	User       string // "" for that of the image

@@ -15,8 +15,8 @@ import (
 
 // RecordDigest is the key of a server's handshake record: its stored answers to initialize and to
 // lists. On the machine where the server runs, the key also depends on the size and the time of the
-// program files that the configuration names. So an edited or upgraded program begins a new record.
-// [Server.Digest] stays the same, and with it the box and its installed packages.
+// program files that the configuration names. An edited or upgraded program begins a new record,
+// but keeps its [Server.Digest], its box and its installed packages.
 func (s Server) RecordDigest() string { return NewRecord(s).Digest() }
 
 // lookAgain is for how long Record.Digest returns its last result without a look at the files. A group
@@ -80,7 +80,7 @@ func (r *Record) Digest() string {
 	return now.digest
 }
 
-// look sets files to the program files that exist. It sets r.command only if command exists.
+// look sets files to the program files that exist. r.command is set only if command exists.
 func (r *recorded) look(s Server, command string) {
 	r.files = r.files[:0]
 	for _, path := range s.programs(command) {
@@ -164,8 +164,8 @@ func isSettings(path string) bool {
 	return slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(path))
 }
 
-// mostBelow is the largest number of entries of a host path that programsBelow visits. programsBelow is
-// called for each message, so it must be quick.
+// mostBelow is the largest number of entries of a host path that programsBelow visits. programsBelow
+// must be quick, because it is called for each message.
 const mostBelow = 1000
 
 // programsBelow returns the source files below a folder, and the file in which git notes

@@ -37,9 +37,9 @@ func ParseEnv(data []byte) map[string]string {
 	return all
 }
 
-// SetEnv sets a variable in the content of a file of variables. line is NAME=VALUE. It replaces the
-// last line that sets NAME, or is added at the end. SetEnv removes other lines that set NAME, a byte
-// order mark, and carriage returns at ends of lines.
+// SetEnv sets a variable in the content of a file of variables. The argument line, of the form
+// NAME=VALUE, replaces the last line that sets NAME, or is added at the end. SetEnv removes other
+// lines that set NAME, a byte order mark, and carriage returns at ends of lines.
 func SetEnv(data []byte, line string) []byte {
 	name, _, _ := strings.Cut(line, "=")
 	text, found, _ := readVariables(data)

@@ -80,8 +80,8 @@ func (v variables) expand(s string) expansion {
 	return e
 }
 
-// value returns the value for `${inside}`; ok is false if inside is no variable. It
-// records missing variables in e.
+// value returns the value for `${inside}`; ok is false if inside is no variable. value records
+// missing variables in e.
 func (v variables) value(inside string, e *expansion) (value string, ok bool) {
 	switch inside {
 	case workspaceName:

@@ -1,11 +1,9 @@
-// Package serversfile reads the servers file, which names the hosted MCP servers and says how
-// to start each. The file has the `mcpServers` form of desktop clients, with additions of
-// dormouse under the one key `x-dormouse`. So other clients can still use the same file.
+// Package serversfile reads the servers file, which names the hosted MCP servers and says how to
+// start each. The file has the `mcpServers` form of desktop clients, with additions of dormouse
+// under the one key `x-dormouse`. Other clients can still use the same file.
 //
-// The package hides the file's syntax, the expansion of `${VAR}`, and the facts that make
-// two configurations equal (Server.Digest). Every complaint names its place as
-// file:line:column. The package starts nothing, resolves no commands on the PATH and never
-// prints the value of an environment variable.
+// Every complaint names its place as file:line:column. The package starts nothing, resolves no
+// commands on the PATH and never prints the value of an environment variable.
 package serversfile
 
 import (
@@ -40,27 +38,27 @@ type File struct {
 	file     *reader // the reader that parsed the file, for line numbers in errors; nil if the File comes from LoadAccepted
 }
 
-// Files returns the paths of all files that [LoadHere] has read, or would have read if they were there.
-// They are the servers file and the files of variables. If one of them changes, the File may be out of
-// date. The caller must not modify the slice.
+// Files returns the paths of all files that [LoadHere] has read, or would have read if they were
+// there. If one of these files changes, the File may be out of date. The caller must not modify the
+// slice.
 func (c *File) Files() []string { return c.files }
 
 // Access returns the section x-dormouse.access of the file as JSON, without comments. Variables in it
 // are replaced by their values, if they are set. The section says which tokens package resourceserver
-// accepts. It is nil if the file has none. The caller must not modify it.
+// accepts. Access returns nil if the file has no such section. The caller must not modify the result.
 func (c *File) Access() []byte { return c.access }
 
 // BoxesMayCall reports whether programs in boxes may call the endpoints of their own machine
-// (x-dormouse.access.boxes). If not, the machine refuses them as soon as a sandbox confines a
-// server of the file.
+// (x-dormouse.access.boxes). If false, the machine refuses such programs as soon as a sandbox
+// confines a server of the file.
 func (c *File) BoxesMayCall() bool { return c.boxes }
 
-// Connect returns the section x-dormouse.connect of the file in the same form as Access. It
-// describes the third parties of `${principal:NAME}`; package credentials reads it.
+// Connect returns the section x-dormouse.connect of the file in the same form as Access. Package
+// credentials reads the section, which describes the third parties of `${principal:NAME}`.
 func (c *File) Connect() []byte { return c.connect }
 
-// Limits returns the section x-dormouse.limits as JSON, without comments, and nil if there
-// is none. Package quota reads it. The caller must not modify it.
+// Limits returns the section x-dormouse.limits as JSON, without comments, and nil if there is
+// none. Package quota reads the section. The caller must not modify the result.
 func (c *File) Limits() []byte { return c.limits }
 
 // Server returns the server of that name, also a disabled one: the caller checks Server.Disabled
@@ -129,9 +127,9 @@ func Load(path string, getenv Getenv) (*File, []Warning, error) {
 //
 // A file in .vscode or .cursor counts as a file of the folder above.
 //
-// LoadHere looks up a variable first by getenv, and then in envFiles, in order. At last
-// it reads the file .env in that folder, if there is one. A wrong line in these files is
-// a warning. If LoadHere cannot read one of envFiles, it returns an error.
+// LoadHere looks up a variable first by getenv, and then in envFiles, in order. Last comes the
+// file .env in that folder, if there is one. A wrong line in these files is a warning. If
+// LoadHere cannot read one of envFiles, it returns an error.
 func LoadHere(path string, getenv Getenv, envFiles ...string) (*File, []Warning, error) {
 	return loadHere(path, getenv, false, envFiles)
 }

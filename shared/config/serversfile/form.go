@@ -29,10 +29,9 @@ func JSON(data []byte, file string) ([]byte, error) {
 	return v.Pack(), nil
 }
 
-// Entries reads the servers of a servers file, in the order of the file. The argument file
-// is only for positions in errors. Programs that change the file use it. [Parse] says what
-// the file means. Its errors are those of Parse for the file as a whole, and for a
-// repeated name.
+// Entries reads the servers of a servers file, in the order of the file. The argument file is
+// only for positions in errors. Programs that change the file use Entries, and [Parse] says what
+// the file means. Errors are those of Parse for the file as a whole, and for a repeated name.
 func Entries(data []byte, file string) (all []Entry, err error) {
 	r := &reader{source: newSource(file, data)}
 	root, problem := r.source.parse()
@@ -64,7 +63,8 @@ func (r *reader) entries(root node) ([]member, bool) {
 	return m.value.members, r.want(m.value, object, "mcpServers")
 }
 
-// otherForm complains about a file that has no mcpServers. It may be that of another client.
+// otherForm complains about a file that has no mcpServers. The file may be that of another
+// client.
 func (r *reader) otherForm(root node) {
 	for _, m := range root.members {
 		if suggest.Of(m.name, []string{"mcpServers"}, 2) != "" {
@@ -114,9 +114,9 @@ func IsTOML(data []byte, file string) bool {
 }
 
 // unknown handles an unknown key of n. The argument what is the name for n in complaints. If a
-// similar known key is missing from n, the author probably meant that key. unknown then complains,
-// and returns that key. Below x-dormouse any unknown key is a mistake: it may be a restriction that
-// only a later release has. Other unknown keys are those of other clients, and have no effect.
+// similar known key is missing from n, unknown complains, and returns that key. Below x-dormouse
+// any unknown key is a mistake: it may be a restriction that only a later release has. Other
+// unknown keys are those of other clients, and have no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
 	near := suggest.Of(m.name, known, 1+len(m.name)/6)
 	_, there := n.get(near)

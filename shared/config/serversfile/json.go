@@ -40,8 +40,8 @@ func (s source) json() (hujson.Value, *remark) {
 	return v, nil
 }
 
-// tooDeep returns the offset at which brackets nest too deeply for a recursive parser,
-// -1 if they do not. It may count brackets in strings.
+// tooDeep returns the offset at which brackets nest too deeply for a recursive parser, -1 if they
+// do not.
 func (s source) tooDeep() int {
 	depth := 0
 	for at, c := range s.data {

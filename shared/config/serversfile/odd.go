@@ -8,8 +8,8 @@ import (
 
 // The functions of this file accept values in an odd form that can mean only one thing.
 
-// scalar returns a number, true or false as the text that stands in the file. A process gets
-// nothing but text. Any other value stays.
+// scalar returns a number, true or false as the text that stands in the file. Any other value
+// stays.
 func scalar(n node) node {
 	if n.shape == boolean {
 		n.text = strconv.FormatBool(n.on)
@@ -20,8 +20,8 @@ func scalar(n node) node {
 	return n
 }
 
-// path reads the path of a program, a file or a folder. ~ and $HOME at its beginning are the
-// home folder, as for every shell. Anywhere else shells differ, so path refuses them, unless
+// path reads the path of a program, a file or a folder. ~ and $HOME at its beginning are the home
+// folder, as for every shell. Anywhere else, where shells differ, path refuses ~ and $HOME unless
 // the path exists.
 func (r *serverReader) path(n node, field string) string {
 	n, ok := r.fromHome(n, field)
@@ -36,8 +36,8 @@ func (r *serverReader) path(n node, field string) string {
 }
 
 // arg reads an argument, which may be a path; previous is the preceding argument. Where shells
-// differ, arg leaves ~ and $HOME as they are, because the program may read them. It also leaves them
-// in a script, which the program itself reads.
+// differ, arg leaves ~ and $HOME as they are, because the program may read them. It also leaves ~
+// and $HOME in a script, which the program itself reads.
 func (r *serverReader) arg(n, previous node, field string) string {
 	n = scalar(n)
 	if flags, ok := strings.CutPrefix(previous.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // the argument is a script, as after python -c and bash -lc

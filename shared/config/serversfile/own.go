@@ -35,8 +35,8 @@ func (s Server) Folder() string {
 const mostOwn = 5000
 
 // Sources returns the files of code below the server's folder, and the program files that its
-// configuration names. Data is left out, because the server itself changes it, and so are
-// hidden folders, dependencies and the output of builds. The order is stable.
+// configuration names. Sources leaves out data, which the server itself changes, hidden folders,
+// dependencies and the output of builds. The order is stable.
 func (s Server) Sources() []string {
 	folder := s.Folder()
 	if folder == "" {

@@ -36,10 +36,10 @@ func (s Server) runner() (of runner, args []string) {
 	return runner{}, nil
 }
 
-// lacksPackage reports whether the command is a package runner without a package. args is how the
-// runner's arguments should begin. A runner without a package waits for a line to execute, so the start
-// would end only after its time limit. An argument that is no option counts as a package, although it
-// may be the value of an option.
+// lacksPackage reports whether the command is a package runner without a package. The result args is
+// how the runner's arguments should begin. A runner without a package waits for a line to execute, so
+// the start would end only after its time limit. An argument that is no option counts as a package,
+// although it may be the value of an option.
 func (s Server) lacksPackage() (command, args string, lacks bool) {
 	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {
 		return "", "", false // a program in a folder of the server, not npx or uvx

@@ -92,8 +92,8 @@ func (s Server) packages() (all []string, kind string) {
 	return append(slices.Clone(all), with...), kind
 }
 
-// optionsWithValue returns those options of package runners that take the next argument as their value.
-// In a command line such options come before the package.
+// optionsWithValue returns those options of package runners that take the next argument as their
+// value.
 func optionsWithValue() []string {
 	return []string{
 		"-p", "--package", "-c", "--call", "--from", "--spec", "--with", "-w", "--python", "--index", "--index-url", "--extra-index-url",

@@ -12,9 +12,8 @@ const (
 	principalFileKind = "principal_file" // ${principal_file:NAME} is the path of a file with it
 )
 
-// Principal returns the names in `${principal:NAME}` and `${principal_file:NAME}` of the
-// server's environment and headers, in order, each once. A process gets their values for the
-// principal that it works for.
+// Principal returns the names in `${principal:NAME}` and `${principal_file:NAME}` of the server's
+// environment and headers, in order, each once.
 func (s Server) Principal() []string {
 	names := map[string]bool{}
 	for _, value := range slices.Concat(slices.Collect(maps.Values(s.Env)), slices.Collect(maps.Values(s.Remote.Headers))) {

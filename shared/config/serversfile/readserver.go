@@ -31,7 +31,7 @@ func (r *serverReader) readServer() Server {
 	defaults(ofBox)
 	ours, _ := entry.get("x-dormouse") // an empty node if there is none
 	remote := slices.ContainsFunc(urlKeys(), func(key string) bool { return has(entry, key) })
-	// Look at this first: a disabled server may lack settings that it would need to run.
+	// Read disabled first: a disabled server may lack settings that it would need to run.
 	s.Disabled = r.disabled(entry, ours.value)
 	if slices.Contains(r.read(entry, section{name: r.what, label: r.what + ": ", settings: r.entryKeys(remote, settings)}), "command") {
 		r.excused = true
@@ -50,8 +50,8 @@ func (r *serverReader) readServer() Server {
 		r.refuse(ours.value, true, "native", "box", "idle_seconds", "startup_timeout_sec")
 		s.Record = false
 	case remote:
-		// Dormouse starts nothing, so there is no box. It asks the server for its lists each time,
-		// so they are not stored.
+		// Dormouse starts nothing, so there is no box. The server's lists are not stored, because
+		// Dormouse asks for them each time.
 		for _, key := range []string{"command", "args", "env", "cwd"} {
 			if m, _ := entry.get(key); key == "command" || len(m.value.members)+len(m.value.items) > 0 {
 				r.refuse(entry, false, "the url", key)
@@ -111,7 +111,8 @@ func has(n node, key string) bool {
 }
 
 // refuse complains about each of the given keys that n has. These keys make sense only for a server
-// that is started, or, if box is true, for a server in a box. The setting beside excludes them.
+// that is started, or, if box is true, for a server in a box. The argument beside is the setting
+// that excludes them.
 func (r *serverReader) refuse(n node, box bool, beside string, keys ...string) {
 	of := "that is started"
 	if box {
@@ -309,8 +310,8 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 	return e.text
 }
 
-// lacks complains about a missing value. v is the variable whose value is missing, or nil. For a
-// disabled server lacks only warns.
+// lacks complains about a missing value. The argument v is the variable whose value is missing,
+// or nil. For a disabled server lacks only warns.
 func (r *serverReader) lacks(at int, field, what, todo string, v *Variable) {
 	if r.server.Disabled {
 		r.warn(at, "%s: %s; the server is disabled, so it is left empty", field, what)
@@ -320,11 +321,10 @@ func (r *serverReader) lacks(at int, field, what, todo string, v *Variable) {
 	r.problems[len(r.problems)-1].lacks = v
 }
 
-// checkProgram refuses a command that can never be started. The usual mistake is a whole
-// command line in the place of a command. No shell splits it, so the box would look for a
-// program with spaces in its name. A path with spaces is right if it exists. If it does
-// not exist here, it may still exist in the box. So checkProgram refuses it only if it is
-// plainly a command line, and otherwise only warns.
+// checkProgram refuses a command that can never be started. The usual mistake is a whole command
+// line in the place of a command. A path with spaces is right if it exists, and it may exist only
+// in the box. Therefore checkProgram refuses what is plainly a command line, and only warns of
+// other missing files.
 func (r *serverReader) checkProgram() {
 	n, command := r.program, r.server.Command
 	words := strings.Fields(command)
@@ -353,7 +353,7 @@ func (r *serverReader) checkProgram() {
 		r.warn(n.at, "%s: command holds spaces and there is no such file here: if these are arguments, move them into args", r.what)
 		return
 	}
-	// The message shows only the first word, as the file has it. The rest, and values of
+	// The message shows only the first word, as the file has it. The rest of the line, and values of
 	// variables, may be secret.
 	r.fail(n.at, `%s: command and arguments stand in one string: split it into "command": %q and "args": ["…", "…"]`,
 		r.what, strings.Fields(n.text)[0])

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Rejection is a server of the file that cannot be hosted. It does not keep the other servers
-// from being hosted.
+// Rejection is a server of the file that cannot be hosted. The other servers are hosted all the
+// same.
 type Rejection struct {
 	Name   string   // as in the file, even if it is no valid name
 	Errors []*Error // its mistakes, in the order of the file; at least one
@@ -35,8 +35,8 @@ func (r Rejection) Place() string {
 	return place.String()
 }
 
-// Lacks returns the variables without which the server cannot be hosted, each once. It returns none
-// if the server also has other mistakes.
+// Lacks returns the variables without which the server cannot be hosted, each once. Lacks returns
+// none if the server also has other mistakes.
 func (r Rejection) Lacks() (all []Variable) {
 	for _, e := range r.Errors {
 		if e.Lacks == nil {

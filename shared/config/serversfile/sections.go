@@ -6,8 +6,8 @@ import (
 )
 
 // Mistake returns a mistake in a section that another package reads: x-dormouse.SECTION of a
-// server, or of the file if server is "". Its place is that of key in the section, or of the
-// section if there is no such key.
+// server, or of the file if server is "". The position is that of key in the section, or of the
+// section if it does not have the key.
 func (c *File) Mistake(server, section, key, reason string) *Error {
 	holder, who := c.file.root, ""
 	if server != "" {

@@ -42,16 +42,15 @@ type Server struct {
 	// Unset has the names, in order, of variables that are null in the file: the process does
 	// not get them from the machine either.
 	Unset []string `json:"unset,omitempty"`
-	// Commands maps variables to the shell commands whose output is their value. These variables
-	// are not in Env. Only a machine that reads the file by [LoadHere] has some.
+	// Commands maps variables to the shell commands whose output is their value. None of these
+	// variables is in Env. Only a machine that reads the file by [LoadHere] has some.
 	Commands map[string]string `json:"commands,omitempty"`
 	Cwd      string            `json:"cwd,omitempty"` // the working folder; "" for the workspace, or for the runner's folder if there is none
 
 	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server behaves.
-	// That is Native, Remote, Command, Args, Env, Commands, Unset and Cwd, and some settings of the
-	// box: Image, HostPath, the network, Sealed, and InstallScripts. The order of keys, the name,
-	// and timeouts do not change it, so stored answers of the server stay valid when those change.
-	// It contains the values of Env only as hashes.
+	// These are Native, Remote, Command, Args, Env, Commands, Unset and Cwd, and some settings of
+	// the box: Image, HostPath, the network, Sealed, and InstallScripts. The order of keys, the
+	// name, and timeouts do not change Digest. It contains the values of Env only as hashes.
 	Digest string `json:"-"`
 
 	Idle           time.Duration `json:"idle_ns"`                     // idle_seconds, 0 if the file says nothing
@@ -85,8 +84,8 @@ type Server struct {
 // marshaled is a Server whose JSON has all fields that have a name, including secrets.
 type marshaled Server
 
-// Marshal returns the server as one line of JSON for [UnmarshalServer], to be put into
-// an environment variable. It holds the values of Env in the clear. It has at most
+// Marshal returns the server as one line of JSON for [UnmarshalServer], to be put into an
+// environment variable. The line holds the values of Env in the clear. It has at most
 // [MaxMarshal] bytes for every server of a [File].
 func (s Server) Marshal() string { return string(encode(marshaled(s))) }
 
@@ -99,9 +98,9 @@ func (m marshaled) server() Server {
 	return s
 }
 
-// UnmarshalServer reads the output of Server.Marshal and computes the digest anew. It
-// ignores unknown fields, so an older reader understands a newer writer. The error never
-// repeats the text, which holds secrets.
+// UnmarshalServer reads the output of Server.Marshal and computes the digest anew.
+// UnmarshalServer ignores unknown fields, so that an older reader understands a newer writer. The
+// error never repeats the text, which holds secrets.
 func UnmarshalServer(text string) (Server, error) {
 	if len(text) > MaxMarshal {
 		return Server{}, fmt.Errorf("server definition of %d bytes is over the limit of %d", len(text), MaxMarshal)
@@ -185,9 +184,9 @@ func hashed(values map[string]string) [][2]string {
 	return list
 }
 
-// Definition returns a digest of everything that a running process and its box were
-// started with: Digest, and all settings of the box. Timeouts and records do not change
-// it, so a process goes on when only those change.
+// Definition returns a digest of everything that a running process and its box were started with:
+// Digest, and all settings of the box. A process goes on when only timeouts and records change,
+// which are not in the digest.
 func (s Server) Definition() string {
 	sum := sha256.Sum256(encode([]any{s.Digest, s.Box}))
 	return hex.EncodeToString(sum[:8])

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// setting is a key below x-dormouse. The tables in this Go file list all settings. The reader uses
-// them, and the page docs/servers-file.md shows them.
+// setting is a key below x-dormouse. The tables in this Go file list all settings, for the reader
+// and for the page docs/servers-file.md.
 type setting struct {
 	key  string
 	kind kind
@@ -206,7 +206,7 @@ func (r *reader) object(in section) kind {
 	}, in.settings}
 }
 
-// longest limits every duration in the file. A longer one is probably in the wrong unit.
+// longest limits every duration in the file. A longer duration is probably in the wrong unit.
 const longest = 24 * time.Hour
 
 // amount returns a [kind] that reads a number. The function set stores the number, or returns
@@ -222,8 +222,8 @@ func (r *reader) amount(values string, set func(v float64) (want string)) kind {
 	}, nil}
 }
 
-// seconds returns a [kind] that reads seconds, with fractions. zero permits 0, which means "no
-// limit".
+// seconds returns a [kind] that reads seconds, with fractions. The argument zero permits 0, which
+// means "no limit".
 func (r *reader) seconds(to *time.Duration, zero bool) kind {
 	return r.amount(fmt.Sprintf("seconds, at most %.0f", longest.Seconds()), func(v float64) string {
 		d := time.Duration(math.Min(v, 2*longest.Seconds()) * float64(time.Second))

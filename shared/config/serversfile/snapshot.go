@@ -19,16 +19,14 @@ const (
 	SnapshotShared Snapshot = "shared"
 )
 
-// WorkspaceVariable stands for the path of a process's workspace, in args and env. The
-// path is not known before the process is started.
+// WorkspaceVariable stands for the path of a process's workspace, in args and env.
 const WorkspaceVariable = "${" + workspaceName + "}"
 
 const workspaceName = "workspaceFolder"
 
-// Workspace reports whether each process works in a folder of its own: a copy of the host
-// path, or else an empty folder. It does so if any setting in the file needs such a
-// folder. Other servers work in the folder of the servers file, or on AWS in the runner's
-// working folder.
+// Workspace reports whether each process works in a folder of its own: a copy of the host path,
+// or else an empty folder. Other servers work in the folder of the servers file, or on AWS in the
+// runner's working folder.
 func (s Server) Workspace() bool {
 	names := func(text string) bool {
 		return strings.Contains(text, WorkspaceVariable) || strings.Contains(text, "${"+principalFileKind+":")
@@ -56,8 +54,8 @@ func (s Server) Kept() Snapshot {
 	}
 }
 
-// Spreads reports whether the sessions of one tenant may be in several boxes. They may if neither a
-// process nor its saved workspace belongs to several sessions.
+// Spreads reports whether the sessions of one tenant may be in several boxes. It returns true if
+// neither a process nor its saved workspace belongs to several sessions.
 func (s Server) Spreads() bool {
 	alone := s.Box.Scope == "" || s.Box.Scope == ScopeSession
 	return alone && !s.InPlace() && (s.Kept() == SnapshotOff || s.Kept() == SnapshotSession)
