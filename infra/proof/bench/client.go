@@ -56,7 +56,7 @@ func callParams(tool string, arguments any) any {
 	return params
 }
 
-// answer is any message of a server. mine reports whether it answers a request.
+// answer is any message of a server.
 type answer struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`

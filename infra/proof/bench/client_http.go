@@ -17,8 +17,7 @@ import (
 // maxAnswer limits how much a client reads of one message.
 const maxAnswer = 32 << 20
 
-// within is the longest time for one operation of a client. After it the operation has
-// failed.
+// within is the longest time for one operation of a client.
 const within = 30 * time.Second
 
 // httpClient is an MCP client over Streamable HTTP, with one session or without. It checks

@@ -17,8 +17,8 @@ import (
 // installLimit bounds one installation.
 const installLimit = 5 * time.Minute
 
-// prepare builds the echo server and installs the programs that each [peer] needs. missing has
-// those that it cannot install, with the reasons. The benchmark goes on without them and says so.
+// prepare builds the echo server and installs the programs that each [peer] needs. The result
+// missing has those that prepare cannot install, with the reasons.
 func (p place) prepare(ctx context.Context, needs []string) (missing map[string]string, err error) {
 	if err := os.MkdirAll(p.tools, 0o755); err != nil {
 		return nil, err

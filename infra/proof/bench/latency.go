@@ -74,8 +74,8 @@ func warm(ctx context.Context, e *endpoint, lasts time.Duration) error {
 }
 
 // flat makes calls one at a time until they get no faster: until two windows in a row are not 3 %
-// faster than the best before them. Programs in JavaScript need thousands of calls. calls is how
-// many calls flat made.
+// faster than the best before them. Programs in JavaScript need thousands of calls. The result
+// calls is how many calls flat made.
 func flat(ctx context.Context, e *endpoint, window time.Duration) (calls int, err error) {
 	if err := warm(ctx, e, window); err != nil {
 		return 0, err

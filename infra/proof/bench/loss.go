@@ -122,9 +122,9 @@ func (m *measurement) cuts(ctx context.Context, e *endpoint, how cutCase) error 
 	return nil
 }
 
-// cutCallOf calls the tool "slow" in a new session, drops the connection, and comes back
-// for the answer. got reports whether the client got the answer, and took is how long
-// that took after it came back. err is an error from before the cut.
+// cutCallOf calls the tool "slow" in a new session, drops the connection, and comes back for the
+// answer. If the client got the answer, got is true, and took is the time from the return of the
+// client to the answer. The error is one from before the cut.
 func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Duration, got bool, err error) {
 	defer c.drop()
 	if _, err := timed(ctx, c.open); err != nil {

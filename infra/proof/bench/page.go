@@ -53,7 +53,7 @@ func (r results) fill(page string) (filled string, err error) {
 	}), err
 }
 
-// grid returns a table with a row for each label. at returns the text of a cell.
+// grid returns a table with a row for each label. The function at returns the text of a cell.
 func grid(head string, columns, labels []string, at func(row, column int) string) string {
 	var b strings.Builder
 	b.WriteString("| " + strings.TrimLeft(head+" | ", " ") + strings.Join(columns, " | ") + " |\n" + strings.Repeat("|---", len(columns)+1) + "|\n")
@@ -104,7 +104,7 @@ func (r results) calls() string {
 }
 
 // over returns the median ratio of a metric of two peers in the part latency, or "" if there is
-// none. base is the denominator.
+// none. The argument base is the denominator.
 func (r results) over(peer, base, metric string) string {
 	s := r.Samples.ratio("latency", peer, base, metric)
 	if s.N == 0 {

@@ -103,8 +103,8 @@ func (r *running) stop() {
 	r.kill()
 }
 
-// each signals all processes below the reaper. It repeats that until there are none,
-// because some processes may start while others end.
+// each signals all processes below the reaper, up to ten times until there are none: some processes
+// may start while others end.
 func (r *running) each(s syscall.Signal) {
 	for range 10 {
 		all, err := below(r.pid())

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reap runs a command as the parent of all processes that it leaves behind, and returns
-// when all have ended. Otherwise the CPU time of orphans would be lost: supergateway does
-// not wait for the servers that it has stopped. reap passes SIGTERM on to all processes
-// below it.
+// reap runs a command as the parent of all processes that it leaves behind, and returns when all
+// have ended. Without reap, the CPU time of orphans would be lost: supergateway does not wait for
+// the servers that it has stopped. reap passes SIGTERM on to all processes below it.
 func reap(command []string) error {
 	if len(command) == 0 {
 		return errors.New("reap: no command")

@@ -177,8 +177,8 @@ const perKey = 1_000
 func (m *measurement) held(ctx context.Context, n int, hold func(ctx context.Context, e *endpoint, key string) (io.Closer, error)) error {
 	e, err := m.start(ctx, launch{
 		flags: []string{"--access", "keys"},
-		// Without this, dormouse searches /proc for the program of each client on this machine. For
-		// other clients it has no such work.
+		// Without this, dormouse searches /proc for the program of each client, but only of clients
+		// on this machine.
 		file: map[string]any{"access": map[string]any{"boxes": true}},
 	})
 	if err != nil {

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// sample is one measured value: a metric of one peer in one round of a part. A peer is one way to
-// host an MCP server. The package comment lists the parts. A round measures all peers of a part once.
+// sample is one measured value: a metric of one peer in one round of a part.
 type sample struct {
 	Part   string  `json:"part"`
 	Round  int     `json:"round"`

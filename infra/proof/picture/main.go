@@ -163,8 +163,8 @@ func (r *reel) terminal(rows int) *terminal {
 	return t
 }
 
-// writes shows output. lasts is how long that takes in the picture; 0 means the real time since the
-// last output, cut to the constant longest.
+// writes shows output. The argument lasts is how long the output takes in the picture; 0 means the
+// real time since the last output, cut to the constant longest.
 func (t *terminal) writes(output string, lasts time.Duration) {
 	t.reel.mu.Lock()
 	defer t.reel.mu.Unlock()
@@ -190,7 +190,8 @@ func (t *terminal) types(line string) {
 	t.writes("\r\n", 3*typing)
 }
 
-// shows starts a command in the terminal. done is closed when it has written everything.
+// shows starts a command in the terminal. The channel done is closed when the command has written
+// everything.
 func (t *terminal) shows(cmd *exec.Cmd) (done chan struct{}, err error) {
 	size := &pty.Winsize{Rows: uint16(t.screen.Height()), Cols: columns} //nolint:gosec // a few rows
 	tty, err := pty.StartWithSize(cmd, size)

@@ -197,9 +197,9 @@ func (p *pkg) longs() (rows []row) {
 	return rows
 }
 
-// references counts the pairs of files of which the first uses a name that the second
-// declares, fields and methods among them. back is how many of these pairs refer to an
-// earlier file, if the files are put into a good order; see pointBack.
+// references counts the pairs of files of which the first uses a name that the second declares,
+// fields and methods among them. The result back is how many of these pairs refer to an earlier
+// file, if the files are put into a good order; see pointBack.
 func (p *pkg) references() (all, back int) {
 	number := map[string]int{}
 	for i, f := range p.files {

@@ -369,8 +369,8 @@ func names[T any](items iter.Seq2[T, error], name func(T) string) ([]string, err
 	return all, nil
 }
 
-// wantAll checks that got has all wanted names. as converts a name to the form that the
-// names in got have.
+// wantAll checks that got has all wanted names. The function as converts a name to the form that
+// the names in got have.
 func wantAll(got []string, what string, as func(string) string, wanted ...string) error {
 	for _, name := range wanted {
 		name = as(name)

@@ -42,8 +42,8 @@ func Root(t testing.TB) string {
 	}
 }
 
-// Tool returns the path of a program that must be on the machine. help says how to install
-// it.
+// Tool returns the path of a program that must be on the machine. The argument help says how to
+// install it.
 func Tool(t testing.TB, name, help string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -104,8 +104,8 @@ func Installed(t testing.TB, name string, key []byte, install func(dir string)) 
 	return dir
 }
 
-// NodeModules installs the packages that from/package-lock.json pins and returns the
-// folder with node_modules. key holds everything else that the installation depends on.
+// NodeModules installs the packages that from/package-lock.json pins and returns the folder with
+// node_modules. The argument key has everything else that the installation depends on.
 func NodeModules(t testing.TB, name, from string, key []byte) string {
 	t.Helper()
 	npm := Tool(t, "npm", NodeHelp)
@@ -228,7 +228,8 @@ func (p Program) Host(t testing.TB, servers, settings map[string]any, flags ...s
 	return hosted
 }
 
-// OnlyFile returns the only file that matches a pattern. help says what to do if there is none.
+// OnlyFile returns the only file that matches a pattern. The argument help says what to do if there
+// is none.
 func OnlyFile(t testing.TB, pattern, help string) string {
 	t.Helper()
 	found, err := filepath.Glob(pattern)

@@ -24,10 +24,9 @@ type User struct {
 	web     *http.Client
 }
 
-// New makes a User with a browser that has no cookies. answers says what the user enters
-// into fields, and which of several buttons they press, by the name of the field or
-// button. Other fields keep what the page has put in, and otherwise the first button is
-// pressed.
+// New makes a User with a browser that has no cookies. The argument answers says what the user
+// enters into fields, and which of several buttons they press, by the name of the field or button.
+// Other fields keep what the page has put in, and otherwise the first button is pressed.
 func New(answers map[string]string) *User {
 	jar, err := cookiejar.New(nil)
 	if err != nil {
