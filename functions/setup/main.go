@@ -1,6 +1,5 @@
 // Command setup is the Lambda function that CloudFormation calls during a deployment. It creates
-// what a template cannot create, and has a handler for each kind of custom resource. Only
-// CloudFormation may call it.
+// what a template cannot create. Only CloudFormation may call it.
 package main
 
 import (

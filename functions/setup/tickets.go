@@ -23,8 +23,8 @@ const (
 )
 
 // ticketSecrets are the secrets that seal tickets, each in hexadecimal with at least 32 bytes. A
-// ticket is the right of a box to write the events of one delivery.
-// They are kept as JSON in a parameter of Systems Manager.
+// ticket is the right of a box to write the events of one delivery. The secrets are kept as JSON in
+// a parameter of Systems Manager.
 type ticketSecrets struct {
 	Current  string `json:"current"`
 	Pending  string `json:"pending,omitempty"`
@@ -34,8 +34,9 @@ type ticketSecrets struct {
 // tickets is the handler of Custom::Tickets. It keeps the secrets in a parameter, which
 // CloudFormation cannot create because it is encrypted, and returns those that the functions need
 // now. The first deployment creates a secret. If the stack has functions already, it takes their
-// secrets: then an upgrade from a release without the parameter invalidates no ticket. Deleting the
-// stack leaves the parameter, because it leaves the table, whose data is encrypted with the secret.
+// secrets, so that an upgrade from a release without the parameter invalidates no ticket. Deleting
+// the stack leaves the parameter, because it leaves the table, whose data is encrypted with the
+// secret.
 func tickets(ctx context.Context, e event) (made, error) {
 	var want, before struct{ Name, Function, Other string }
 	if err := json.Unmarshal(e.ResourceProperties, &want); err != nil {
@@ -163,7 +164,7 @@ func servedTickets(ctx context.Context, function, kind string) (got ticketSecret
 }
 
 // ask sends a request to Systems Manager. While AWS denies access, ask tries again. If AWS will
-// never accept the request, refused says why.
+// never accept the request, the result refused says why.
 func ask(ctx context.Context, operation string, q, answer any) (refused string, err error) {
 	again(ctx, func() (denied bool) {
 		refused, err = boot.Ask(ctx, "ssm", operation, q, answer)

@@ -12,9 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// ReadAccess reads the settings for access tokens in the servers file. publicURL is the endpoint's
-// URL for clients. secret replaces the client secret in the file, unless it is "". [New] checks
-// the settings.
+// ReadAccess reads the settings for access tokens in the servers file. The argument publicURL is
+// the endpoint's URL for clients. The argument secret, if not "", replaces the client secret in the
+// file. [New] checks the settings.
 func ReadAccess(servers *serversfile.File, publicURL, secret string) (*resourceserver.Settings, error) {
 	var s resourceserver.Settings
 	if section := servers.Access(); section != nil { // without this section, a cold start need not decode anything
@@ -57,8 +57,8 @@ func ReadBroker(servers *serversfile.File, publicURL, secret string, onLoopback 
 	return s, nil
 }
 
-// takeTokens makes f.Auth accept access tokens as well as API keys. others are further secrets:
-// tokens that were sealed with them stay valid. The error names the wrong setting.
+// takeTokens makes f.Auth accept access tokens as well as API keys. Tokens that were sealed with
+// the secrets in others stay valid. The error names the wrong setting.
 func (f *Function) takeTokens(others [][]byte) error {
 	keys := apikey.NewKeys(f.Store)
 	if f.AuthServer {

@@ -8,8 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// needs returns what the next start of a box requires of the place where it runs. For a server
-// that is no longer in the servers file it returns little; that start fails anyway.
+// needs returns what the next start of a box requires of the place where it runs.
 func (f *Function) needs(b storage.Box) places.Needs {
 	s, _ := f.Servers.Server(b.Server)
 	_, container, _ := s.Container() // an error is ignored, because the start of the box reports it

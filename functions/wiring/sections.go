@@ -134,8 +134,8 @@ func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
 	return nil
 }
 
-// mistake is a mistake in a section of the servers file. key is the member that has it, or "" if no
-// single member has it.
+// mistake is a mistake in a section of the servers file. The field key names the member that has
+// it, or is "" if no single member has it.
 type mistake struct{ key, why string }
 
 // mistakes returns the mistakes in a section, which is nil if the file lacks it. It calls read

@@ -11,9 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Forget removes what an owner has saved in a box, up to a generation. Each wake of the box has the
-// next generation. An owner is a session or the principal that shares a workspace. remembers reports
-// that the server's processes save their memory ("memory": "keep"), which is then also removed.
+// Forget removes what an owner has saved in a box, up to a generation. An owner is a session or the
+// principal that shares a workspace. If remembers is true, the server's processes save their memory
+// ("memory": "keep"), which is also removed.
 type Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error
 
 // KeepIn parses the location where boxes save workspaces. "folder:PATH" is on this machine: boxes

@@ -274,8 +274,9 @@ type served struct {
 	callable bool // the servers file does not disable the server
 }
 
-// Event wraps a handler of events, so that the Observer gets each event with its cost. payer
-// returns the Tenant, Server and Session that pay for the event. If payer is nil, nobody pays.
+// Event wraps a handler of events, so that the Observer gets each event with its cost. The function
+// payer returns the Tenant, Server and Session that pay for the event. If payer is nil, nobody
+// pays.
 func Event[E any](f *Function, payer func(E) storage.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()

@@ -19,7 +19,7 @@ import (
 // sets no alarms.
 const Env = "DORMOUSE_SCHEDULES"
 
-// Open returns the Alarms that the environment describes. It connects to nothing yet.
+// Open returns the Alarms that the environment describes.
 func Open() (endpoints.Alarms, error) {
 	c, err := read()
 	if c == nil {

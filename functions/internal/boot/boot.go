@@ -1,6 +1,5 @@
-// Package boot has the code that the main packages of all functions share. It reads the
-// environment once, opens the services that the environment names, and calls the handlers for
-// invocations. Package wiring builds the handlers.
+// Package boot has the code that the main packages of all functions share. It reads the environment
+// once, opens the services that the environment names, and calls the handlers for invocations.
 package boot
 
 import (
@@ -48,8 +47,7 @@ const (
 	EnvCallLogs = "DORMOUSE_CALL_LOGS"
 
 	// EnvClientSecret is the client secret of this endpoint at the identity provider. The oauth
-	// function signs users in with it. The functions that accept the provider's tokens use it to
-	// ask the provider about them.
+	// function signs users in with it; other functions ask the provider about its tokens.
 	EnvClientSecret = "DORMOUSE_CLIENT_SECRET" //nolint:gosec // the name of a variable
 
 	// EnvLocal is a [wiring.Local] in JSON. The emulator sets it.

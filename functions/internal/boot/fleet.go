@@ -93,8 +93,8 @@ func shapeOf(servers *serversfile.File, server string) (ecs.Shape, error) {
 	}, err
 }
 
-// signer returns a function that signs URLs of the runner's object in S3. object is
-// "BUCKET/FOLDER/SHA256". If it is "", the function returns an error, so no box can start.
+// signer returns a function that signs URLs of the runner's object in S3. The argument object is
+// "BUCKET/FOLDER/SHA256". If it is "", the function returns an error.
 func signer(object string) (func(context.Context) (string, error), error) {
 	if object == "" {
 		return func(context.Context) (string, error) {

@@ -26,12 +26,12 @@ const (
 )
 
 // Resolver returns the function for Resolve in a relayserver.Config. That function returns
-// environment variables for the runner of a box. Their values are the secrets that the servers file
-// names in the env of the box's server. The function makes one request for each ten parameters of
-// Systems Manager, and one for each secret of Secrets Manager. If AWS refuses a request, the only
-// variable is serversfile.SecretFailure, with the reason.
+// environment variables for the runner of a box, with the secrets that the servers file names in
+// the env of the box's server. The function makes one request for each ten parameters of Systems
+// Manager, and one for each secret of Secrets Manager. If AWS refuses a request, the only variable
+// is serversfile.SecretFailure, with the reason.
 //
-// Under the emulator there are no secrets, and the function returns nothing.
+// Under the emulator, the function returns nothing.
 //
 // The code of an error is Unavailable.
 func Resolver(f *wiring.Function) func(context.Context, storage.Box) (map[string]string, error) {
@@ -92,7 +92,7 @@ func failure(why string) map[string]string {
 }
 
 // readParameters adds the values of at most maxNames parameters to values. If Systems Manager does
-// not give one of them, refused says why.
+// not give one of them, the result refused says why.
 func readParameters(ctx context.Context, names []string, values map[string]string) (refused string, err error) {
 	var answer struct {
 		Parameters        []struct{ Name, ARN, Selector, Value string }
@@ -157,8 +157,8 @@ func member(secret, key string) (value string, ok bool) {
 }
 
 // Ask sends a request to an AWS service that speaks JSON, and decodes the response into answer. If
-// the service will never accept this request, refused says why. The response may contain secrets,
-// so errors do not quote it. The code of an error is Unavailable.
+// the service will never accept this request, the result refused says why. The response may contain
+// secrets, so errors do not quote it. The code of an error is Unavailable.
 func Ask(ctx context.Context, service, operation string, q, answer any) (refused string, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {

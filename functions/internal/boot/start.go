@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
-// Serve handles invocations until the process is stopped. build makes the handler for one version
-// of the servers file. Serve calls build at the start. After an operator has pushed another
-// version, Serve calls build again in the first invocation that is at least 30 s (the constant
-// renewed) after it last looked for one.
+// Serve handles invocations until the process is stopped. The function build makes the handler for
+// one version of the servers file. Serve calls build at the start. Serve looks for a version that
+// an operator has pushed in the first invocation after 30 s (the constant renewed), and calls build
+// for that version.
 func Serve[E, R any](build func(*wiring.Function) (func(context.Context, E) (R, error), error)) {
 	o, err := open()
 	if err != nil {

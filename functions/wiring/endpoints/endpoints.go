@@ -50,10 +50,10 @@ type HTTP struct {
 	Host *sessions.Manager
 }
 
-// NewHTTP returns an HTTP. servers are the native servers that the program contains; if the
-// servers file names another one, the error names it. NewHTTP calls the functions options and place,
-// unless they are nil. The first one can change the options of the endpoint. The second one can
-// extend the API for operators by data of this machine that is not in the store.
+// NewHTTP returns an HTTP. The argument servers has the native servers of the program; if the
+// servers file names another one, the error names it. The function options, if not nil, can change
+// the options of the endpoint. The function place, if not nil, can extend the API for operators by
+// data of this machine that is not in the store.
 func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*transport.Options), place func(*api.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
@@ -89,9 +89,9 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	}, nil
 }
 
-// optionsOf returns the options of an endpoint with the backend b. clients are the connections of
-// WebSocket clients; nil if there are none. If the argument change is not nil, optionsOf calls it to
-// change the options.
+// optionsOf returns the options of an endpoint with the backend b. The argument clients has the
+// connections of WebSocket clients; it is nil if there are none. If the argument change is not nil,
+// optionsOf calls it to change the options.
 func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, change func(*transport.Options)) transport.Options {
 	o := transport.Options{
 		Servers: f.Server, Unserved: f.Servers.Reason, Removed: f.Servers.Removed,
@@ -121,7 +121,7 @@ func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, c
 
 // Operators returns the options of the API for operators in a function. Its callers need an API key
 // with the role viewer, auditor or operator, or have signed in to the console. The API shows only
-// what is in the store. b is used to end calls of sessions.
+// what is in the store. The backend b ends calls of sessions.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	relay := relayserver.NewBackend(f.Relay)
 	return api.Options{

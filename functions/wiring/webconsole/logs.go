@@ -37,9 +37,9 @@ const (
 	maxAnswer    = 8 << 20
 )
 
-// Calls returns the newest calls whose outcome was sent in the response to their request. It does
-// not return older calls. The code of an error is Unavailable. It is Invalid if a name cannot be in
-// a query, or if q.Since is longer ago than searchMost.
+// Calls returns the newest calls whose outcome was sent in the response to their request. The code
+// of an error is Unavailable, or Invalid if a name cannot be in a query, or if q.Since is longer
+// ago than searchMost.
 func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
 	defer cancel()
@@ -147,7 +147,7 @@ func queryOf(q api.CallQuery) (string, error) {
 }
 
 // filter returns the filter line of a query, with the conditions in where and one for each field.
-// fields alternates names and values; a field with value "" is left out.
+// The arguments fields alternate names and values; a field with value "" is left out.
 func filter(where []string, fields ...string) (string, error) {
 	for pair := range slices.Chunk(fields, 2) {
 		if pair[1] == "" {

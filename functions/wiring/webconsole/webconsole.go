@@ -20,10 +20,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
-// Handler returns the console of a Function. schedule cancels alarms of native servers; it is nil
-// if there are none. dashboard is a URL that the page links to, for data that the store does not
-// have. logs searches for calls; it is nil if there are no logs. The page calls servers at their
-// own endpoints, so this function needs no right to start boxes.
+// Handler returns the console of a Function. The argument schedule cancels alarms of native
+// servers, and logs searches for calls; either may be nil. The page links to the URL dashboard, for
+// data that the store does not have. The page calls servers at their own endpoints, so this
+// function needs no right to start boxes.
 func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, logs *Logs) http.Handler {
 	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{Schedule: schedule}))
 	own.Info.URL, own.Info.Dashboard = f.PublicURL, dashboard
