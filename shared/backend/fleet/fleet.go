@@ -1,12 +1,10 @@
 // Package fleet defines how to run boxes in some place, such as this machine or ECS: start
 // one, stop one, list the live ones. A driver knows one place (package process: this machine)
 // and nothing of sessions, generations or the relay. Its callers decide when to wake which
-// box. The terms belong to no particular cloud, so a driver for another place needs no change
-// in a caller.
+// box.
 //
-// A box that is silent may be slow, cut off or busy. The fleet that started the box knows
-// whether any process of it still runs, if its place lists tasks. Otherwise the fleet's
-// [Traits] bound the life of a task.
+// If a place lists tasks, the fleet knows whether any process of a silent box still runs. In
+// other places the fleet's [Traits] bound the life of a task.
 package fleet
 
 import (
@@ -30,8 +28,8 @@ const Remembered = 15 * time.Minute
 const MaxClientToken = 64
 
 var (
-	// ErrCapacity means that the fleet already runs as many tasks as it may. It has
-	// started nothing. Try again when a task has stopped.
+	// ErrCapacity means that the fleet already runs as many tasks as it may. Run has started
+	// nothing.
 	ErrCapacity = errors.New("fleet: no room for another task")
 	// ErrInvalid means that the task as given can never be started.
 	ErrInvalid = errors.New("fleet: the task cannot be run as given")
@@ -55,12 +53,13 @@ type Traits struct {
 	// Lifetime is the longest life of a task; 0 for no limit. A task is certainly dead
 	// once this time has passed since its start.
 	Lifetime time.Duration
-	// Lists reports whether Tasks lists the tasks and Stop ends them. Otherwise Tasks fails
-	// with [ErrUnlisted], Stop does nothing, and Run may start two tasks for one token, at
-	// once or later. A task then ends by itself.
+	// Lists reports whether Tasks lists the tasks and Stop ends them. If Lists is false,
+	// Tasks fails with [ErrUnlisted], Stop does nothing, a task ends by itself, and Run may
+	// start two tasks for one token, at once or later.
 	Lists bool
 	// Invites reports whether a task starts with only those variables that its runner needs to
-	// connect to the relay. The relay sends it the others when it has connected.
+	// connect to the relay. The relay sends the runner the others when the runner has
+	// connected.
 	Invites bool
 	// Idle is how long a box with nothing to do should stay awake where its server does not
 	// say; 0 leaves that to the caller.
@@ -68,9 +67,9 @@ type Traits struct {
 	// StartTimeout is how long a task may take from Run until its runner has connected to the
 	// relay; 0 leaves that to the caller.
 	StartTimeout time.Duration
-	// Since is when the program that runs the tasks was started, if the tasks end with it,
-	// as on one machine. A task that was started before Since and is not listed is therefore
-	// dead. Since is zero for other places.
+	// Since is when the program that runs the tasks was started, if the tasks end with it, as
+	// on one machine. A task that was started before Since and is not listed is dead. Since
+	// is zero for other places.
 	Since time.Time
 }
 
@@ -98,11 +97,11 @@ func Same(a, b string) bool {
 // Fleet starts and stops boxes. It is safe for concurrent use. Test its errors with
 // errors.Is against the Err values of this package.
 type Fleet interface {
-	// Run starts a task and returns its id. It does not wait for the box to connect. It is
-	// idempotent by t.ClientToken: all calls with one token return one id and start one
-	// task. That also holds for concurrent calls, and for [Remembered] after the task has
-	// stopped. If t differs in other fields, a repeated Run ignores that. A place that does
-	// not list its tasks returns one id for one token, and may start several tasks.
+	// Run starts a task and returns its id. Run does not wait for the box to connect. Run is
+	// idempotent by t.ClientToken: all calls with one token return one id and start one task,
+	// even concurrent calls, and calls until [Remembered] after the task has stopped. A
+	// repeated Run ignores the other fields of t. A place that does not list its tasks may
+	// start several tasks for one token.
 	Run(ctx context.Context, t Task) (id string, err error)
 
 	// Stop asks a task to end and returns when the request is accepted. The task may run
@@ -125,8 +124,8 @@ type Fleet interface {
 type Task struct {
 	// ClientToken makes Run idempotent. 1 to [MaxClientToken] bytes, required.
 	ClientToken string `json:"clientToken"`
-	// Box is the box of the task, and Server the configured server in it. Both are for
-	// people and logs: a fleet does not act on them.
+	// Box is the box of the task, and Server the configured server in it. A fleet does not
+	// act on them.
 	Box    string `json:"box"`
 	Server string `json:"server"`
 	// Place is where to run the task, for a fleet with several places. A fleet with one
@@ -157,9 +156,9 @@ type State string
 const (
 	// Pending: accepted, not yet running.
 	Pending State = "pending"
-	// Running: the runner has been started. It may not have sent hello yet.
+	// Running: the runner has been started.
 	Running State = "running"
-	// Stopped: nothing of the task runs any more. This state is final.
+	// Stopped: nothing of the task runs any more.
 	Stopped State = "stopped"
 )
 
@@ -178,8 +177,8 @@ type Status struct {
 	// task was gone; zero before that.
 	Started time.Time `json:"started,omitzero"`
 	Stopped time.Time `json:"stopped,omitzero"`
-	// ExitCode is the runner's exit status; -1 if a signal or the fleet ended it, 0
-	// before it stopped. Signal is the name of that signal ("SIGKILL"), or "".
+	// ExitCode is the runner's exit status; -1 if a signal or the fleet ended it, 0 before it
+	// stopped. Signal is the name of the signal ("SIGKILL"), or "".
 	ExitCode int    `json:"exitCode"`
 	Signal   string `json:"signal,omitempty"`
 	// Reason says in words why the task stopped: the reason given to Stop, or what the fleet
