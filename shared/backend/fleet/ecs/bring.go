@@ -11,14 +11,14 @@ import (
 )
 
 // No image needs to have the runner program. A first container of the task puts the program
-// into a volume, and ends. Then the container with the image starts, with the program from the
-// volume as its entry point. It keeps the user, environment and working folder of the image.
+// into a volume, and ends. The container with the image starts after it, with the program from
+// the volume as its entry point. The user, environment and working folder are those of the
+// image.
 
 const (
 	// fetcher is the name of the first container.
 	fetcher = "fetch"
-	// fetcherImage is alpine:3.22 for both architectures, 4 MB. Its wget checks
-	// certificates. The public gallery of ECR limits no pulls from AWS.
+	// fetcherImage is alpine:3.22 for both architectures, 4 MB. Its wget checks certificates.
 	fetcherImage = "public.ecr.aws/docker/library/alpine@sha256:14358309a308569c32bdc37e2e0e9694be33a9d99e68afb0f5ff33cc1f695dce"
 	// fetchTime is the number of seconds after which ECS gives up a first container.
 	fetchTime = 60
@@ -46,8 +46,8 @@ chmod 0755 runner
 cp /etc/ssl/certs/ca-certificates.crt roots.pem
 mkdir -m 1777 cache`
 
-// bringing returns the first container. It changes the container runner, which has the image, so
-// that it waits for the first one and starts the program in the volume.
+// bringing returns the first container. It changes runner, the container with the image, to wait
+// for the first container and to start the program in the volume.
 func (f *Fleet) bringing(runner *contents) contents {
 	mounts := []mount{{volume, brought}}
 	first := contents{
@@ -64,9 +64,9 @@ func (f *Fleet) bringing(runner *contents) contents {
 	return first
 }
 
-// pin names the image of the container by its digest. It also tells the runner what the image
-// starts, because ECS does not. The task definition keeps both. So no later start with this
-// definition waits for the registry, and all of them have the same image even if its tag moves.
+// pin names the image of the container by its digest. pin also tells the runner what the image
+// starts, because ECS does not. No later start with this definition waits for the registry, and
+// all have the same image even if its tag moves.
 func (f *Fleet) pin(ctx context.Context, c *contents) error {
 	name, config, err := f.cfg.Inspect(ctx, c.Image)
 	if err != nil {

@@ -21,8 +21,7 @@ import (
 // container is the name of the container with the image of the box.
 const container = "runner"
 
-// stopTimeout is the number of seconds between SIGTERM and SIGKILL. In that time the
-// runner stops its processes and sends bye. Fargate allows 120.
+// stopTimeout is the number of seconds between SIGTERM and SIGKILL. Fargate allows 120.
 const stopTimeout = 30
 
 // Size is a task's share of a machine. The zero value is the smallest size.
@@ -75,10 +74,9 @@ func fargate() []sizes {
 
 func architectures() map[string]string { return map[string]string{"arm64": "ARM64", "amd64": "X86_64"} }
 
-// definition returns the task definition for a task. The name of its family has a digest
-// of its contents: equal definitions share a name, and a changed one gets another. So a
-// fleet need not know which definitions exist. The definition holds nothing that belongs
-// to a single task.
+// definition returns the task definition for a task. The name of its family has a digest of
+// its contents: equal definitions share a name, and a changed one gets another. The
+// definition must hold nothing that belongs to a single task.
 func (f *Fleet) definition(t fleet.Task) (definition, error) {
 	var shape Shape
 	if f.cfg.Shape != nil {
@@ -106,8 +104,7 @@ func (f *Fleet) definition(t fleet.Task) (definition, error) {
 		// The image that "make image" builds sets these, but Config.Image may be another image.
 		runner.Environment = append(runner.Environment, variable{"LANG", "C.UTF-8"}, variable{"UV_PYTHON_DOWNLOADS", "never"})
 	}
-	// The runner does not need these capabilities. It needs the others to start servers as
-	// other users.
+	// The runner does not need these capabilities.
 	runner.Linux.Capabilities.Drop = []string{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"}
 	def := definition{
 		Compatible: []string{"FARGATE"}, NetworkMode: "awsvpc", CPU: strconv.Itoa(units), Memory: strconv.Itoa(size.MemoryMB),
@@ -160,10 +157,10 @@ func (f *Fleet) logs() *logging {
 	}}
 }
 
-// register creates the task definition, or one more revision of it. Equal revisions are
-// harmless: ECS uses the last one. To find out first whether the definition exists, the
-// functions would need the right to read every task definition of the account. In a definition
-// for one server, register replaces the name of the server's image by one with its present digest.
+// register creates the task definition, or one more revision of it. Equal revisions are harmless.
+// register does not look for the definition first, because the functions would need the right to
+// read every task definition of the account. In a definition for one server, register replaces the
+// name of the server's image by one with its present digest.
 func (f *Fleet) register(ctx context.Context, def definition) error {
 	if def.own {
 		if err := f.pin(ctx, &def.Containers[0]); err != nil {

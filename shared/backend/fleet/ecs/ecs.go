@@ -1,6 +1,6 @@
 // Package ecs is the fleet on AWS: a task is one Fargate task of an ECS cluster. It hides
-// task definitions, the sizes that Fargate sells, and how it recognizes its own tasks in
-// a cluster. It also hides which answers of ECS mean "no room", "never" and "not now".
+// task definitions, the sizes that Fargate sells, and how it recognizes its own tasks in a
+// cluster.
 //
 // The stack's template makes the cluster, network, roles and log group. The package keeps no
 // state between calls, and does not decide when a box is started.
@@ -8,10 +8,9 @@
 // # Names
 //
 // The id of a task is "ecs/" and its client token. The fleet knows the id before the task
-// exists, so it can pass the id in the environment of the runner (taskEnv). ECS keeps the token
-// as the task's startedBy. The task group names box and server. Lists and events contain token
-// and group, so the fleet need not remember them. The fleet ignores other tasks in the cluster,
-// which have no such group.
+// exists, and passes it in the environment of the runner (taskEnv). ECS keeps the token as the
+// task's startedBy. The task group names box and server. The fleet ignores tasks in the cluster
+// without such a group.
 //
 // # Secrets
 //
@@ -39,7 +38,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// Place is the name of ECS as a place where boxes can run. The ids of this fleet's tasks begin with it.
+// Place is the name of ECS as a place where boxes can run. The ids of this fleet's tasks begin with
+// Place.
 const Place = "ecs"
 
 // taskEnv is the environment variable that tells a runner its task id.
@@ -50,8 +50,7 @@ const (
 	maxOverrides = 8192
 	maxGroup     = 255
 	maxReason    = 255
-	// callTimeout limits a method of the fleet with all its calls and retries. A message that
-	// starts a box waits no longer than that for ECS.
+	// callTimeout limits a method of the fleet with all its calls and retries.
 	callTimeout = 20 * time.Second
 	attempts    = 4
 	maxBackoff  = 2 * time.Second
@@ -75,15 +74,15 @@ type Config struct {
 	// PublicIP gives each task a public address. In subnets without a NAT gateway a task
 	// can reach the image and the relay only with it.
 	PublicIP bool
-	// Spot runs tasks on spare capacity. It is cheaper, but AWS may end a task with two
-	// minutes' notice, which is a SIGTERM to the runner. Without spare capacity Run
-	// fails with fleet.ErrCapacity: it never falls back to the full price.
+	// Spot runs tasks on spare capacity. AWS may end such a task with two minutes' notice,
+	// which is a SIGTERM to the runner. Without spare capacity Run fails with
+	// fleet.ErrCapacity: it never falls back to the full price.
 	Spot bool
-	// ExecutionRole is the ARN of the role that pulls the image and writes the log. The
-	// box itself has no role, and so no credential.
+	// ExecutionRole is the ARN of the role that pulls the image and writes the log. The box
+	// itself has no role.
 	ExecutionRole string
-	// Family is the prefix of the names of task definitions, 1 to 200 letters,
-	// digits, "-" and "_". It keeps two deployments of one account apart.
+	// Family is the prefix of the names of task definitions, 1 to 200 letters, digits, "-"
+	// and "_". Two deployments of one account must have different ones.
 	Family string
 	// LogGroup gets the output of runners; "" for no log.
 	LogGroup string
@@ -119,8 +118,7 @@ type Shape struct {
 	Secrets map[string]string
 }
 
-// Fleet runs boxes as Fargate tasks. It is safe for concurrent use and keeps no state,
-// so two Fleets of one Config are interchangeable.
+// Fleet runs boxes as Fargate tasks. It is safe for concurrent use and keeps no state.
 type Fleet struct {
 	cfg Config
 	api requests
@@ -197,8 +195,8 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	return taskID(t.ClientToken), nil
 }
 
-// run starts one task. If the token already names a task, run succeeds and starts nothing,
-// even if the first request differed.
+// run starts one task. If the token already names a task, run starts nothing, even if the
+// first request differed.
 func (f *Fleet) run(ctx context.Context, in runTask) error {
 	var out taken
 	err := f.api.ask(ctx, "RunTask", in, &out)
@@ -287,8 +285,7 @@ func (f *Fleet) overridesOf(t fleet.Task, url string) (overrides, error) {
 }
 
 // isName reports whether s has at least one and at most limit characters, which are ASCII
-// letters, digits or in marks. A regular expression would take half a millisecond of every
-// cold start.
+// letters, digits or in marks.
 func isName(s string, limit int, marks string) bool {
 	return s != "" && len(s) <= limit && !strings.ContainsFunc(s, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(marks, c)

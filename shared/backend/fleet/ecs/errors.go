@@ -44,8 +44,7 @@ func classify(what string, err error) error {
 }
 
 // crowded reports whether a quota or a rate is used up. ECS reports both as throttling, even
-// the quota of Fargate vCPUs. In both cases ECS has started nothing, and a start may succeed a
-// minute later.
+// the quota of Fargate vCPUs. ECS has started nothing in both cases.
 func crowded(err error) bool {
 	p, ok := errors.AsType[*problem](err)
 	return ok && !errors.Is(err, context.DeadlineExceeded) &&

@@ -45,7 +45,7 @@ func (r requests) ask(ctx context.Context, action string, in, out any) error {
 	}
 }
 
-// send sends a request once. again says whether the same request may succeed later.
+// send sends a request once. again is true if the same request may succeed later.
 func (r requests) send(ctx context.Context, action string, body []byte, out any) (again bool, err error) {
 	a, err := r.Do(ctx, awscall.Request{
 		Method: http.MethodPost, URL: r.Endpoint + "/", Body: body,

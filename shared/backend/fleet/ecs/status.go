@@ -20,8 +20,8 @@ const EventDetailType = "ECS Task State Change"
 // page is the number of tasks that ECS lists and describes in one call.
 const page = 100
 
-// Stop implements [fleet.Fleet]. It cuts reason at 255 characters. ECS may list a task
-// only some seconds after its start; until then Stop does not find it and stops nothing.
+// Stop implements [fleet.Fleet]. It cuts reason at 255 characters. Stop finds a task only
+// when ECS lists it, some seconds after its start, and until then stops nothing.
 //
 // Errors: fleet.ErrCapacity if the rate of calls is too high, fleet.ErrUnavailable.
 func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
@@ -182,8 +182,8 @@ func (t task) status() (s fleet.Status, ours bool) {
 	return s, true
 }
 
-// state returns the state of a task. ECS has more states than the fleet. In DEPROVISIONING, the
-// runner may have ended already, while ECS removes the network interface for some seconds.
+// state returns the state of a task. In DEPROVISIONING the runner may have ended already, while
+// ECS removes the network interface for some seconds.
 func (t task) state() fleet.State {
 	switch t.LastStatus {
 	case "STOPPED", "DELETED":
@@ -213,8 +213,8 @@ func exit(code *int32) (int, string) {
 	return int(*code), ""
 }
 
-// signals maps the signals that end a process to their names. They have the same numbers
-// on every Linux architecture of Fargate.
+// signals maps the signals that end a process to their names. The numbers are the same on
+// every Linux architecture of Fargate.
 func signals() map[int32]string {
 	return map[int32]string{
 		1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
