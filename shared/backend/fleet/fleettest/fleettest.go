@@ -1,6 +1,5 @@
 // Package fleettest tests what every [fleet.Fleet] promises. The tests of a driver call [Run]
-// with a function that makes a [Harness]. What only one driver has, such as processes or task
-// definitions, is tested beside that driver.
+// with a function that makes a [Harness].
 package fleettest
 
 import (
@@ -22,20 +21,19 @@ const Room = 2
 type Harness struct {
 	Fleet fleet.Fleet
 	// Waits and Exits3 are values for [fleet.Task].Env. With Waits, a runner runs until it is
-	// stopped, and then exits with code 0. With Exits3, it exits by itself, with code 3.
+	// stopped, and exits with code 0. With Exits3, a runner exits by itself, with code 3.
 	Waits, Exits3 map[string]string
 	// Ready returns when the runner of a waiting task can take a signal.
 	Ready func(t *testing.T, id string)
 	// Kill ends the runner of a task with SIGKILL, without a call of the fleet. It is nil for
 	// a fleet that runs its runners inside the test program.
 	Kill func(t *testing.T, id string)
-	// Ended returns when no process of a task runs any more. It is called for tasks that were
-	// stopped or killed, and for those that exit by themselves.
+	// Ended returns when no process of a task runs any more.
 	Ended func(t *testing.T, id string)
 }
 
-// Run tests the fleets that the function open makes, one for each test. They must end with their test. If a
-// fleet does not list its tasks ([fleet.Traits].Lists), Run tests only what such a fleet
+// Run tests the fleets that the function open makes, one for each test. The fleets must end with their
+// test. If a fleet does not list its tasks ([fleet.Traits].Lists), Run tests only what such a fleet
 // promises, and needs only the field Fleet of the harness.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	if !open(t).Fleet.Traits("").Lists {
@@ -92,7 +90,7 @@ func (r rig) tasks() []fleet.Status {
 	return list
 }
 
-// only returns the only task of the fleet. It fails if there is none, or more than one.
+// only returns the only task of the fleet.
 func (r rig) only() fleet.Status {
 	r.t.Helper()
 	list := r.tasks()
