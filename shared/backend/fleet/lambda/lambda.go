@@ -6,16 +6,15 @@
 //
 // # What Lambda promises
 //
-// Lambda neither lists nor stops invocations, and ends each after 15 minutes. Nothing reports
-// the end of an invocation. A destination of the function could, but the role of the boxes would
-// need one more right for it. An event may come twice, or up to a minute late. The host accepts one
+// Lambda neither lists nor stops invocations, and ends each after 15 minutes. Nothing reports the
+// end of an invocation. An event may come twice, or up to a minute late. The host accepts one
 // runner with the one-time token of an event, and fences any other.
 //
 // # Tenants
 //
-// Each invocation names a tenant, which is a hash of the box. Lambda never gives an
-// execution environment of one tenant to another. So the environment, with its /tmp and
-// what an earlier runner left there, belongs to one box.
+// Each invocation names a tenant, which is a hash of the box. Lambda never gives an execution
+// environment of one tenant to another. An environment, with its /tmp and what an earlier
+// runner left there, therefore belongs to one box.
 //
 // # Secrets
 //
@@ -44,7 +43,7 @@ import (
 )
 
 // Place is the name of Lambda as a place where boxes can run. The ids of the fleet's tasks begin
-// with it.
+// with Place.
 const Place = "lambda"
 
 const (
@@ -57,8 +56,8 @@ const (
 	// and less to wake.
 	idle        = 4 * time.Second
 	callTimeout = 10 * time.Second
-	// Lambda makes a function inactive that nobody has invoked for weeks. It refuses the next
-	// invocation, and then takes some seconds to make the function active again.
+	// Lambda makes a function inactive that nobody has invoked for weeks. Lambda refuses the
+	// next invocation, and takes some seconds to make the function active again.
 	readyWithin = 30 * time.Second // leaves the box time for its hello within startTimeout
 	readyPause  = time.Second
 	maxAnswer   = 64 << 10
@@ -142,9 +141,8 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	return nil, fleet.ErrUnlisted
 }
 
-// Run implements [fleet.Fleet]. The id is made of t.ClientToken. Run makes one call, and
-// Lambda answers before the task begins. While Lambda makes the function ready, Run calls
-// again each second, for half a minute at most.
+// Run implements [fleet.Fleet]. Lambda answers before the task begins. While Lambda makes the
+// function ready, Run calls again each second, for half a minute at most.
 //
 // Errors: fleet.ErrInvalid also if Lambda refuses the request; fleet.ErrCapacity if Lambda
 // throttles; fleet.ErrUnavailable otherwise.
@@ -194,8 +192,8 @@ func tenant(box string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// invoke sends an event to a function. notReady says that Lambda has refused the event because
-// the function is not active yet.
+// invoke sends an event to a function. If notReady is true, Lambda has refused the event
+// because the function is not active yet.
 func (f *Fleet) invoke(ctx context.Context, function, tenant string, event []byte) (notReady bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
