@@ -1,6 +1,5 @@
 // Package places makes one fleet for all places where boxes can run, such as ECS and Lambda, and
-// chooses the place for each start. Each place has a driver, which is a [fleet.Fleet] of its own. The
-// package knows what the places lack, and nothing of servers, sessions or the relay.
+// chooses the place for each start. Each place has a driver, which is a [fleet.Fleet] of its own.
 package places
 
 import (
@@ -14,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// Lambda is the place where boxes run as Lambda functions. A server whose x-dormouse.box.place names it
-// has its boxes there if Lambda can run them, and otherwise in the base place.
+// Lambda is the place where boxes run as Lambda functions. The boxes of a server whose
+// x-dormouse.box.place is "lambda" run there if Lambda can run them, and otherwise in the base place.
 const Lambda = "lambda"
 
 // The other values of x-dormouse.box.place, with which a server says where its boxes should run.
@@ -34,9 +33,9 @@ type Fleet struct {
 
 var _ fleet.Fleet = (*Fleet)(nil)
 
-// New returns a fleet. The place base can run every box, and gets every start that names
-// no place. wish is the x-dormouse.box.place of servers that do not set it. fleets has the
-// drivers of base and of all other places, by the place in the ids of their tasks.
+// New returns a fleet. The place base can run every box, and gets every start that names no
+// place. wish is the default of x-dormouse.box.place. fleets has the drivers of base and of
+// all other places, by the place in the ids of their tasks.
 func New(base, wish string, fleets map[string]fleet.Fleet) *Fleet {
 	f := &Fleet{base: base, wish: wish, fleets: fleets}
 	for name := range fleets {
@@ -105,8 +104,8 @@ func (f *Fleet) Traits(place string) fleet.Traits {
 	return fleet.Traits{Lifetime: goneLife}
 }
 
-// goneLife bounds the life of tasks in a place that the fleet does not have any more. No
-// release had a place with a limit that was longer.
+// goneLife bounds the life of tasks in a place that the fleet does not have any more. It must
+// be at least the longest limit of a place in any release.
 const goneLife = 8 * time.Hour
 
 // Needs says what the start of a box needs.
@@ -134,8 +133,8 @@ const (
 	lambdaBusy = 25 * time.Second
 )
 
-// Choose returns the place for a start. That is Lambda if the fleet has it, Lambda can run the box, and
-// the wish permits it. Otherwise it is base. A second attempt goes to base, which can run every box.
+// Choose returns the place for a start. Choose returns Lambda for a first attempt if the fleet has
+// Lambda, Lambda can run the box, and the wish permits it. In all other cases Choose returns base.
 func (f *Fleet) Choose(n Needs) string {
 	wish := cmp.Or(n.Wish, f.wish)
 	wanted := wish == Lambda || wish == Auto && !n.Installs && n.Busy <= lambdaBusy
