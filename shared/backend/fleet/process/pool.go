@@ -1,19 +1,18 @@
-// Package process is the fleet of one machine: a task is a runner program started as a
-// local process, or a runner inside of this program. It hides how the process is started,
-// watched and ended, so that nothing of a box outlives its runner.
+// Package process is the fleet of one machine: a task is a runner program started as a local
+// process, or a runner inside of this program. Nothing of a box outlives its runner.
 //
 // The package does not decide when a box is started, does not talk to the runner, and
 // does not limit the resources of a box.
 //
 // # What ends with a runner
 //
-// A runner is the leader of a session of its own. When it has ended in any way, the pool
-// kills the processes it left behind before it reports the task as stopped. On Linux
-// these are all processes of that session, in any process group, and their descendants.
-// If the program called [BecomeSubreaper], they include orphans with a session of their
-// own (processes that a server started "detached"). On other systems they are the
-// runner's process group. On Linux the kernel also kills a runner when the program that
-// holds the pool dies.
+// A runner is the leader of a session of its own. When a runner has ended in any way, the
+// pool kills the processes that the runner left behind before it reports the task as stopped.
+// On Linux it kills all processes of that session, in any process group, and their
+// descendants. After [BecomeSubreaper] it also kills orphans with a session of their own
+// (processes that a server started "detached"). On other systems it kills the runner's
+// process group. On Linux the kernel also kills a runner when the program that holds the pool
+// dies.
 //
 // The pool cannot tell which task an orphan came from. A daemon in its own session,
 // whose parents have all ended, counts as left behind as soon as any task stops. A
@@ -56,8 +55,8 @@ const (
 
 // Config says how a Pool runs its runners. Only the field Command is required.
 type Config struct {
-	// Command is the path of the runner program; it is not looked up in PATH. If it is the
-	// path of this program, runners start even after the file was removed or replaced.
+	// Command is the path of the runner program; it is not looked up in PATH. If Command is
+	// the path of this program, runners start even after the file was removed or replaced.
 	// Args are the arguments of the runner program.
 	Command string
 	Args    []string
@@ -69,26 +68,25 @@ type Config struct {
 	// MaxTasks is the number of tasks that may run at the same time; 0 means 16, and less than
 	// 0 any number.
 	MaxTasks int
-	// Inside runs a task of the place Inside in this program, with the environment env. It
+	// Inside runs a task of the place Inside in this program, with the environment env. Inside
 	// calls line for each line of the log, without the line end. When nothing of the task runs
-	// any more, it returns the exit code that a runner would have. The end of ctx asks the task
-	// to end, as SIGTERM asks a runner. If kill is closed, the task must end at once. If Inside
-	// is nil, each task is a process.
+	// any more, Inside returns the exit code that a runner would have. The end of ctx asks the
+	// task to end, as SIGTERM asks a runner. If kill is closed, the task must end at once. If
+	// Inside is nil, each task is a process.
 	Inside func(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int)
 	// Started reports whether this program has started the process with a pid for a task of
-	// the place Inside. The process may have ended. nil: it has started none.
+	// the place Inside. The process may have ended. If Started is nil, it has started none.
 	Started func(pid int) bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
 	Grace time.Duration
-	// Prepare, if not nil, changes a task before it is started, or refuses it. It may be called
-	// by several goroutines at once, and must not change the map Env of its argument.
+	// Prepare, if not nil, changes a task before it is started, or refuses it. Several
+	// goroutines may call Prepare at once. Prepare must not change the map Env of its argument.
 	Prepare func(context.Context, fleet.Task) (fleet.Task, error)
 	// OnStart is called once for each task, when its runner has been started and before
-	// OnStop. The pool is locked during the call, so OnStart must not call it.
+	// OnStop. OnStart must not call the pool, which is locked.
 	OnStart func(fleet.Status)
-	// OnStop is called once for each task, after nothing of it runs any more and before
-	// Close returns. The pool holds no lock then: OnStop may call every method of the
-	// pool but Close.
+	// OnStop is called once for each task, after nothing of it runs any more and before Close
+	// returns. OnStop may call every method of the pool but Close.
 	OnStop func(fleet.Status)
 	// Output gets the stdout and stderr of a runner, line by line without the line end,
 	// cut at 64 KiB. The lines of one task come one after another.
@@ -122,8 +120,8 @@ type task struct {
 	status fleet.Status
 	cmd    *exec.Cmd // nil for a task that runs in this program
 	inside *inside   // nil for a task that is a process
-	// exited is set before the runner's pid can be reused. From then on the pool sends
-	// no signal to that pid.
+	// exited is set before the runner's pid can be reused. If exited is true, the pool sends
+	// no signal to the pid.
 	exited bool
 	killer *time.Timer
 }
@@ -242,7 +240,7 @@ func (p *Pool) register(ft fleet.Task, id string, pid int) *task {
 }
 
 // CanStart returns an error if the runner's program is not on this machine, or must not be
-// executed. It starts nothing, so a start may fail all the same.
+// executed. A start may fail all the same.
 func (p *Pool) CanStart() error {
 	_, err := exec.LookPath(p.program())
 	return err
@@ -394,9 +392,9 @@ func (p *Pool) Traits(string) fleet.Traits {
 	return fleet.Traits{Lists: true, Since: p.since}
 }
 
-// Close stops all tasks and returns when nothing of them runs any more. When ctx ends
-// first, Close kills the rest and returns an error that wraps the error of ctx. After Close
-// has begun, Run fails, and Stop and Tasks still answer. Close may be called again.
+// Close stops all tasks and returns when nothing of them runs any more. If ctx ends first,
+// Close kills the rest and returns an error that wraps the error of ctx. After Close has
+// begun, Run fails, and Stop and Tasks still answer. Close may be called again.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	first := !p.closed

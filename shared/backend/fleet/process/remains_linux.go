@@ -18,11 +18,10 @@ import (
 const clearTime = 5 * time.Second
 
 // BecomeSubreaper makes this program the parent of the orphans among its descendants. A
-// [Pool] in it then finds and reaps every process of a box whose runner was killed. The
-// setting holds for the whole program, until its end. Call BecomeSubreaper once, from
-// main, before the first task. From then on the pool takes a program in a session of its
-// own for such an orphan, unless a Pool started it. On systems without subreapers it does
-// nothing.
+// [Pool] needs this to find and reap every process of a box whose runner was killed. The
+// setting holds for the whole program, until its end. Call BecomeSubreaper once, from main,
+// before the first task. Every program in a session of its own that no Pool started counts as
+// an orphan. On systems without subreapers it does nothing.
 func BecomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the parent of orphaned processes: %w", err)
@@ -37,7 +36,8 @@ func runnerAttr() *syscall.SysProcAttr {
 func signalName(s syscall.Signal) string { return unix.SignalName(s) }
 
 // reap waits for the end of the runner, kills the processes that it left behind, and then takes
-// its exit status. Until then the kernel gives no other process its pid or its session id.
+// its exit status. Before reap takes the status, the kernel gives no other process the runner's
+// pid or session id.
 func (p *Pool) reap(t *task) error {
 	pid := t.status.PID
 	for {
@@ -124,9 +124,9 @@ func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) 
 // stray reports whether a child of this program in another session is an adopted orphan, and
 // not one that this program has started. A runner of any pool has the task variable in its
 // environment, and before its exec this program's own environment. A session leader that has
-// ended shows neither. It may be the runner of another task that will be reaped soon, so stray
-// returns false until it has been a zombie for long. A process that was killed as a stray
-// stays one until it is reaped.
+// ended shows neither. stray returns false for a leader until it has been a zombie for long,
+// because it may be the runner of another task. A process that was killed as a stray stays one
+// until it is reaped.
 func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 	if start, was := killed[d.pid]; was && start == d.start {
 		return true
@@ -174,8 +174,7 @@ func (p *Pool) isOldZombie(d proc) bool {
 	return time.Since(old.seen) > 2*clearTime
 }
 
-// isSubreaper reports whether this program adopts orphans. If it does not, it has started
-// all its children itself.
+// isSubreaper reports whether this program adopts orphans.
 func isSubreaper() bool {
 	var is int32
 	// This does not use unix.Prctl: a pointer may become a number only in the call
@@ -206,8 +205,8 @@ func readProcesses() (map[int]proc, error) {
 	return table, nil
 }
 
-// parseStat reads a line of /proc/<pid>/stat. The name in it may hold blanks and
-// brackets, so the fields are counted from the last closing one.
+// parseStat reads a line of /proc/<pid>/stat. parseStat counts the fields from the last
+// closing bracket, because the name may hold blanks and brackets.
 func parseStat(pid int, stat []byte) (proc, bool) {
 	const state, parent, session, start = 0, 1, 3, 19
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
