@@ -1,6 +1,6 @@
-// Package pooltest has an HTTP API of a [process.Pool], and its client. In tests, an emulator of
-// AWS runs each Lambda function as a program. These programs start boxes in the emulator's pool.
-// Programs that are built for AWS (-tags aws) do not contain this package.
+// Package pooltest has an HTTP API of a [process.Pool], and its client. In tests, the programs
+// that an emulator of AWS runs as Lambda functions start boxes in the emulator's pool. Programs
+// that are built for AWS (-tags aws) do not contain this package.
 package pooltest
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 )
 
-// An answer is the body of every response. Programs of earlier releases read it too, when
-// make test-upgrade runs them with this emulator.
+// An answer is the body of every response. Programs of earlier releases read it too, in make
+// test-upgrade.
 type answer struct {
 	ID      string         `json:"id,omitempty"`    // of the task that was started
 	Tasks   []fleet.Status `json:"tasks,omitempty"` // the result of [fleet.Fleet].Tasks
@@ -82,9 +82,8 @@ type Client struct {
 
 var _ fleet.Fleet = (*Client)(nil)
 
-// NewClient returns a client of the pool whose [Handler] is served at base, a URL without
-// a slash at its end. NewClient does not connect, and the client needs no closing. since must be
-// the pool's [fleet.Traits].Since.
+// NewClient returns a client of the pool whose [Handler] is served at base, a URL without a
+// slash at its end. NewClient does not connect. since must be the pool's [fleet.Traits].Since.
 func NewClient(base string, since time.Time) *Client {
 	return &Client{base: base, since: since, http: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 }
