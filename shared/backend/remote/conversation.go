@@ -95,7 +95,7 @@ func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 
 func (t *conversation) close() { t.stop() }
 
-// do sends one HTTP request. The response has a status below 300, and ends when ctx ends.
+// do sends one HTTP request. The response has a status below 300. It ends when ctx ends.
 func (x *exchange) do(ctx context.Context, method string, to *url.URL, body []byte, header http.Header) (resp *http.Response, err error) {
 	for try := 1; ; try++ {
 		r, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
@@ -249,7 +249,7 @@ type flow struct {
 	kept  atomic.Bool  // the client is being asked, and nobody reads events meanwhile
 }
 
-// limited reads a stream. It fails if more than maxAhead bytes come in while the client is
+// limited reads a stream. Read fails if more than maxAhead bytes come in while the client is
 // asked.
 type limited struct {
 	*flow

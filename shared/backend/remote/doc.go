@@ -5,11 +5,10 @@
 //
 // # What is kept
 //
-// One durable value of the client's session holds the server's version, its session id
-// and its answer to initialize (type link). A process caches the values, so a call reads
-// nothing in a process that has seen the session. If a server does not know its session
-// any more (404), the package opens a new one and sends the request again. The server has
-// refused the request, so it did not run.
+// One durable value of the client's session holds the server's version, its session id and
+// its answer to initialize (type link). A process caches the values, so a call reads nothing
+// in a process that has seen the session. If a server does not know its session any more
+// (404), the package opens a new one and sends the request again.
 //
 // # Versions
 //
@@ -22,26 +21,24 @@
 //
 // A legacy server asks on the stream of its answer. If its events have ids, the call is
 // suspended and the stream is closed. When the client has answered, the package posts the
-// answers and resumes the stream with Last-Event-ID. Without ids this process keeps the
-// stream open until the answers come. Another process cannot go on with such a call, and
-// says so.
+// answers and resumes the stream with Last-Event-ID. If the events have no ids, this process
+// keeps the stream open until the answers come, and no other process can go on with the call.
 //
 // A legacy server may also ask on the standalone stream of its session (type
 // standaloneStream). That stream is open while a request of the session is at the server. A
-// legacy client gets such a question with an id that contains the server's own id. So any
-// process can give the server the answer, and the call need not be suspended. No stream is
-// open between requests.
+// legacy client gets a question from there with an id that contains the server's own id, so
+// any process can give the server the answer, and the call need not be suspended.
 //
 // # Outcomes
 //
-// A request whose connection could not be made did not run. A request whose answer was
-// lost is resumed with Last-Event-ID. Without an id it ends with CodeOutcomeUnknown. A
-// request that only reads is sent again instead, once.
+// A request whose connection could not be made did not run. A request whose answer was lost
+// is resumed with Last-Event-ID. If no event of it had an id, the request ends with
+// CodeOutcomeUnknown, or is sent again, once, if it only reads.
 //
 // # Addresses
 //
 // The package connects to public addresses only, unless the servers file permits private
-// ones. It checks the address of each connection after names are resolved, so neither a
-// name nor a redirect leads to a private address. It follows redirects to the same origin
-// only, because headers hold secrets.
+// ones. It checks the address of each connection after names are resolved, so that neither a
+// name nor a redirect leads to a private address. The package follows redirects to the same
+// origin only, because headers hold secrets.
 package remote

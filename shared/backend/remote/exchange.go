@@ -90,9 +90,9 @@ func (x *exchange) set(name, value string) {
 	}
 }
 
-// send has the server answer the request. It first opens a session at the server if there is
-// none. If the server does not know the session any more, send opens another, once. After a
-// lost connection it uses the same session: the server still has the state of that session.
+// send has the server answer the request. send opens a session at the server if there is
+// none, and another, once, if the server does not know the session any more. After a lost
+// connection it uses the same session, because the server still has its state.
 func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 	m := wire.Message{Kind: wire.Request, ID: json.RawMessage("1"), Method: x.r.Method, Params: x.r.Params}
 	req, err := bridge.ReadRequest(m)
@@ -133,7 +133,7 @@ func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 	}
 }
 
-// reads reports whether the request only reads. Nobody knows what an extension's method does.
+// reads reports whether the request only reads. The method of an extension may do more.
 func (x *exchange) reads() bool {
 	return x.r.Method != wire.MethodToolsCall && !wire.OfExtension(x.r.Method)
 }
@@ -152,7 +152,7 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 
 // offered returns a result of server/discover without the capabilities listChanged and tasks:
 // no stream to the server is open between messages, so their notifications would not come.
-// The capability subscribe stays only if subscribe is true; see joinStandalone.
+// The capability subscribe stays if the argument subscribe is true; see joinStandalone.
 func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
 	var capabilities map[string]json.RawMessage
 	if json.Unmarshal(wire.Lookup(discover, "capabilities"), &capabilities) != nil {
@@ -237,7 +237,7 @@ func (x *exchange) modernOnce(ctx context.Context, method string, params, known 
 }
 
 // answerOf returns the answer to a request that failed with err: the JSON-RPC error in a
-// refusal. Without one it returns err.
+// refusal, or else err.
 func answerOf(err error) (json.RawMessage, *wire.Error, error) {
 	if refused, ok := errors.AsType[*refusal](err); ok && refused.raw != nil && !refused.first {
 		if m, bad := wire.Parse(refused.raw); bad == nil {

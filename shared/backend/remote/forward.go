@@ -94,7 +94,7 @@ func (s *server) Forward(ctx context.Context, r native.Request, name string, res
 
 // renamed returns m with another id, from which Forward can read the server's own id. m is a
 // question of the server, or the cancellation of one. If the server's id is too long, renamed
-// returns nil, and refuses m if m is a question.
+// returns nil, and refuses a question.
 func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
 	id, place := m.ID, []string{"id"}
 	if m.Kind == wire.Notification {

@@ -29,8 +29,9 @@ const (
 	keepIdle = 30 * time.Second
 )
 
-// newClient returns a client for public addresses, or for all if private is true. It uses no
-// proxy: a proxy would resolve names itself, so checkAddress would not see the address.
+// newClient returns a client for public addresses, or for all if private is true. The client
+// uses no proxy: a proxy would resolve names itself, and checkAddress would not see the
+// address.
 func newClient(private bool) *http.Client {
 	dialer := &net.Dialer{Timeout: dialWithin}
 	if !private {
@@ -55,8 +56,8 @@ func newClient(private bool) *http.Client {
 	}
 }
 
-// checkAddress returns errPrivate for a host and port that is not a public address. It
-// gets the address to which the system connects, after names are resolved.
+// checkAddress returns errPrivate for a host and port that is not a public address. The
+// argument to is the address to which the system connects, after names are resolved.
 func checkAddress(to string) error {
 	at, err := netip.ParseAddrPort(to)
 	if err != nil {

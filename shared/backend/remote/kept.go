@@ -8,7 +8,7 @@ import (
 )
 
 // A process keeps at most mostKept conversations open, and at most mostOfOne of one principal.
-// Each costs a connection, and lasts until its client answers.
+// Each costs a connection.
 const (
 	mostKept  = 512
 	mostOfOne = 64
@@ -25,7 +25,7 @@ type waiting struct {
 type owner struct{ tenant, principal string }
 
 // put keeps a conversation open until take returns it, but no longer than limit; 0 means
-// storage.MaxAsk. If there are too many conversations, put closes one.
+// storage.MaxAsk. If there are too many conversations, put closes one (see tooMany).
 func (c *Servers) put(name string, of owner, talk *conversation, limit time.Duration) {
 	if limit <= 0 {
 		limit = storage.MaxAsk
@@ -47,9 +47,9 @@ func (c *Servers) put(name string, of owner, talk *conversation, limit time.Dura
 }
 
 // tooMany returns the index of the conversation that must be closed after a new one was added;
-// -1 for none. If the owner of the new one has too many, it is this owner's oldest. If the
-// process has too many, it is the oldest of the owner who has most. So a user with many
-// conversations cannot push out those of other users.
+// -1 for none. If the owner of the new one has too many, tooMany returns this owner's oldest.
+// If the process has too many, tooMany returns the oldest of the owner who has most, so that a
+// user with many conversations does not push out those of others.
 func tooMany(kept []*waiting, of owner) int {
 	has := map[owner]int{}
 	for _, w := range kept {

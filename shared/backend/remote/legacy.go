@@ -13,8 +13,7 @@ import (
 )
 
 // round is the state that a call keeps while its client answers questions of the server. The
-// questions end one round of the call, and the answers begin the next. The client, or the
-// stored item of the call, carries the state as requestState.
+// client, or the stored item of the call, carries a round as requestState.
 type round struct {
 	Turn      bridge.State    `json:"turn"`
 	Questions []askedQuestion `json:"asked"`
@@ -38,8 +37,7 @@ const (
 	quietFirst  = 2 * time.Second        // a resumed stream that is silent for so long is resumed again
 )
 
-// maxQuestions is how many questions of a server its client gets together. Further ones are read after
-// the client has answered these.
+// maxQuestions is how many questions of a server its client gets together.
 const maxQuestions = 1024
 
 // legacy sends the request to a server of the legacy era.
@@ -169,8 +167,8 @@ func (x *exchange) answer(ctx context.Context, talk *conversation, a bridge.Answ
 	return lost(x.tell(ctx, talk, raw))
 }
 
-// A server may not have noticed yet that the earlier connection of a stream is closed, and
-// then answers 409. resume asks noticeTries times, with pauses that grow by noticeWait.
+// A server answers 409 if it has not noticed yet that the earlier connection of a stream is
+// closed. resume asks noticeTries times, with pauses that grow by noticeWait.
 const (
 	noticeWait  = 20 * time.Millisecond
 	noticeTries = 10
@@ -254,8 +252,7 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 		case len(c.parked) > 0 && errors.Is(err, context.DeadlineExceeded):
 			continue
 		case errors.Is(err, context.DeadlineExceeded):
-			// Some servers send nothing new on a resumed stream. They send the new events
-			// at the next resume.
+			// Some servers send nothing new on a resumed stream before the next resume.
 			c.polls, c.fails = 0, 0
 			if err = c.reconnect(ctx, errLost); err != nil {
 				return nil, nil, err
@@ -332,8 +329,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	case m.Kind == wire.Request && m.Method == wire.MethodPing:
 		return nil, c.tell(ctx, c.talk, wire.ResultResponse(m.ID, nil))
 	case m.Kind == wire.Request:
-		// The server's id may be a number. The client gets the JSON text of the id as a
-		// string.
+		// The client gets the JSON text of the server's id as a string.
 		named, _ := json.Marshal(string(m.ID)) // cannot fail: it is a string
 		raw, _ = wire.Replace(data, named, "id")
 	case m.Kind == wire.Notification && aboutSession(m.Method):
@@ -440,14 +436,14 @@ func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, err
 }
 
 // mixes reports whether the server is known to repeat events of other streams on a resumed
-// stream, and to send nothing new on it. This process then keeps the stream open while the
-// client is asked. Another process has to resume the stream nevertheless.
+// stream, and to send nothing new on it. With such a server this process keeps the stream
+// open while the client is asked. Another process has to resume the stream nevertheless.
 func mixes(x *exchange) bool {
 	return x.s.traits().mixes || x.link.Mixes
 }
 
-// required returns the result that asks the client for input. talk is kept in this
-// process until the answers come. Another process resumes the stream after last.
+// required returns the result that asks the client for input. This process keeps talk until
+// the answers come. Another process resumes the stream after last.
 func (c *following) required(talk *conversation, last string) (json.RawMessage, *wire.Error, error) {
 	next := round{Turn: c.turn.State(), Last: last}
 	for _, q := range c.asked {

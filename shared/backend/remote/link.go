@@ -47,13 +47,13 @@ type streamState struct {
 	Heard string `json:"heard,omitempty"` // id of its last event
 	Deaf  bool   `json:"deaf,omitempty"`  // the server has no such stream
 	// Mixes means that the server repeats events of other streams on a resumed standalone
-	// stream, which is a fault of the server. The stream is then never resumed.
+	// stream, which is a fault of the server. Such a stream is never resumed.
 	Mixes bool `json:"mixes,omitempty"`
 	// Sound means that the server is known not to mix: a resumed stream repeated no event of
 	// another stream, although Others was set.
 	Sound bool `json:"sound,omitempty"`
 	// Others means that since the last event of the standalone stream a request has had an
-	// event. A server that mixes would repeat the event of that request.
+	// event.
 	Others bool `json:"others,omitempty"`
 }
 
@@ -66,8 +66,8 @@ const (
 	leaveWithin = time.Second
 )
 
-// open reads the link of the client's session, or opens a session at the server. anew says
-// that the server does not know the session in x.link any more.
+// open reads the link of the client's session, or opens a session at the server. If anew is
+// true, the server does not know the session in x.link any more.
 func (x *exchange) open(ctx context.Context, anew bool) error {
 	id, of := storage.ID(x.r.Session.ID()), hashOf(x.s.URL)
 	if was, ok := recall(x.s.Servers, x.s.links, id); ok && was.Of == of && !anew {

@@ -95,15 +95,14 @@ func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error
 	}
 }
 
-// overhear handles a message that came on the standalone stream while the request is at the
-// server. There are two ways to ask the client. A legacy client can get a question at once,
-// while the request goes on (forward). Or the question is the result of the request for now (take), so
-// that nothing is held open while a human thinks. With the client's answers the request goes on. Only
-// the second way fits a modern client.
+// overhear handles a message that came on the standalone stream while the request is at the server.
+// There are two ways to ask the client. A legacy client can get a question at once, while the request
+// goes on (forward). In the second way the question is the result of this round of the request (take),
+// so that nothing is held open while a human thinks. Only the second way fits a modern client.
 //
-// The second way needs a stream of the request that another process can resume. If there is
-// none, overhear asks a legacy client in the first way. For a modern client it then refuses the
-// question, unless Server.Here is set: the question must not cost the request its outcome.
+// The second way needs a stream of the request that another process can resume. If no stream
+// can be resumed, overhear asks a legacy client in the first way, and refuses the question for
+// a modern client unless Server.Here is set.
 func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	if err != nil {
@@ -144,8 +143,8 @@ func (c *following) forward(ctx context.Context, m wire.Message) {
 	}
 }
 
-// unpark handles the questions that overhear has set aside (c.parked). It does so once the stream
-// of the request can be resumed, or once they have waited long enough.
+// unpark handles the questions that overhear has set aside (c.parked). It waits until the stream
+// of the request can be resumed, or the time is c.due.
 func (c *following) unpark(ctx context.Context) {
 	if len(c.parked) == 0 || c.talk.last == "" && time.Now().Before(c.due) {
 		return
@@ -157,8 +156,8 @@ func (c *following) unpark(ctx context.Context) {
 	}
 }
 
-// withdraws reports whether m cancels a question in c.asked. If so, it removes the question from
-// c.turn, and the client will not get it.
+// withdraws reports whether m cancels a question in c.asked. It removes that question from
+// c.turn, so the client does not get it.
 func (c *following) withdraws(m wire.Message) bool {
 	id := wire.Lookup(m.Params, "requestId")
 	for _, q := range c.asked {
@@ -229,7 +228,7 @@ func (c *following) linger(ctx context.Context) {
 }
 
 // late handles a message that came after the request had its answer. A legacy client can still get a
-// question. A modern client cannot, so late refuses the question.
+// question. For a modern client late refuses the question.
 func (c *following) late(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	switch {

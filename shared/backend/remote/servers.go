@@ -36,7 +36,7 @@ type Server struct {
 	Providers []string      // the names in ${principal:…}
 	Startup   time.Duration // how long the handshake may take; 0: 30 s
 	// Secrets returns the keys and tokens of a principal at Providers, for a call that goes on
-	// while no caller is present. nil: there are none.
+	// while no caller is present. nil means that there are none.
 	Secrets func(ctx context.Context, s storage.Session) (map[string]storage.Secret, error)
 	Answer  time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
 	// Here says that only this process goes on with its calls, so that it finds the streams that it
@@ -44,8 +44,8 @@ type Server struct {
 	Here bool
 }
 
-// Servers is the client of remote servers. It keeps connections and caches what the store
-// has; a process should have one. It is safe for concurrent use.
+// Servers is the client of remote servers. A process should have one, because it keeps
+// connections and caches. It is safe for concurrent use.
 type Servers struct {
 	public, private *http.Client
 

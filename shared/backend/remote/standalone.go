@@ -59,15 +59,13 @@ type serverTraits struct {
 // Times and bounds of a standalone stream.
 const (
 	// openWithin is how long a request waits for the standalone stream, so that the server
-	// has it before the request. If the server is slow (serverTraits), the request waits for
-	// openSoon.
+	// has it before the request. openSoon is the same for a slow server (serverTraits).
 	openWithin = time.Second
 	openSoon   = 20 * time.Millisecond
 	// againFirst and againLast are the pauses before the stream is opened again.
 	againFirst = 250 * time.Millisecond
 	againLast  = 10 * time.Second
-	// mostApart is how many messages of one stream go to the client's standalone stream. Each
-	// costs a write of its own.
+	// mostApart is how many messages of one stream go to the client's standalone stream.
 	mostApart = 500
 	// mostHeld and mostHeldBytes bound the events of a resumed stream that are held back.
 	mostHeld      = 1000
@@ -77,8 +75,8 @@ const (
 )
 
 // join makes a request a subscriber of the session's standalone stream, and starts the stream
-// for the first one. takes says that the request takes questions and log messages. join waits
-// a moment for the stream to be open.
+// for the first one. The argument takes says that the request takes questions and log
+// messages. join waits a moment for the stream to be open.
 func join(ctx context.Context, x *exchange, takes bool) *subscriber {
 	c := x.s.Servers
 	s := &subscriber{gone: make(chan struct{})}
@@ -205,7 +203,7 @@ func (e *standaloneStream) listen(ctx context.Context) {
 			e.x.s.learn(func(h *serverTraits) { h.deaf = true })
 			return
 		case conflicts(err):
-			// The server may not have noticed yet that an earlier stream is closed. Or another
+			// The server has not noticed yet that an earlier stream is closed, or another
 			// process listens to the stream of this session.
 			if conflicted++; conflicted < noticeTries {
 				pause = noticeWait
@@ -237,7 +235,8 @@ func (r *refusal) passes() bool {
 	return r.status == http.StatusRequestTimeout || r.status == http.StatusTooManyRequests || r.status >= 500
 }
 
-// open opens the stream after the event with the id last. If last is "", it gets only new events.
+// open opens the stream after the event with the id last. If last is "", the stream has only new
+// events.
 func (e *standaloneStream) open(ctx context.Context, last string) (*conversation, error) {
 	h := e.x.sessionHeader()
 	if last != "" {
@@ -247,12 +246,12 @@ func (e *standaloneStream) open(ctx context.Context, last string) (*conversation
 	return from.stream(ctx, http.MethodGet, from.url, nil, h)
 }
 
-// follow reads the stream to its end. again says whether the stream must be opened anew.
+// follow reads the stream to its end. If again is true, the stream must be opened anew.
 //
-// A server may mix (see streamState): it then repeats questions that were answered long ago,
-// and sends nothing new on the resumed stream. So follow holds back the events of a resumed
-// stream until the server falls silent, unless the server is known to be sound. Requests wait
-// until then.
+// A server that mixes (see streamState) repeats questions that were answered long ago, and
+// sends nothing new on the resumed stream. Unless the server is known to be sound, follow
+// holds back the events of a resumed stream, and requests wait, until the server falls
+// silent.
 func (e *standaloneStream) follow(ctx context.Context, talk *conversation, resumed bool) (again bool) {
 	defer talk.close()
 	begun := time.Now()
@@ -319,7 +318,7 @@ func foreign(event wire.SSE) bool {
 }
 
 // pass gives an event to the request or the client that it is for. It returns false if ctx has
-// ended before.
+// ended first.
 func (e *standaloneStream) pass(ctx context.Context, event wire.SSE) bool {
 	m, err := wire.Parse(event.Data)
 	switch {

@@ -9,12 +9,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// A server with MCP authorization refuses even initialize to a caller without a token.
-// The client would then never call a tool, and a call is what tells the user where to
-// connect. So this file answers in place of the server.
+// A server with MCP authorization refuses even initialize to a caller without a token. This
+// file answers in place of the server, so that the client calls a tool, whose answer tells
+// the user where to connect.
 
-// ConnectTool is the only tool of a server that refuses a caller who has yet to connect. Its
-// call, like that of any tool, is answered with the page where the caller connects.
+// ConnectTool is the only tool of a server that refuses a caller who has yet to connect. The
+// answer to a call of it names the page where the caller connects.
 const ConnectTool = "connect_account"
 
 // unconnected returns the answer for a caller who lacks a token at a third party, if err says
