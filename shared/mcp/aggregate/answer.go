@@ -40,13 +40,13 @@ func (g *Group) greeting(ctx context.Context, version string, client bridge.Requ
 	return group.Greeting(g.names, members...), whole, nil
 }
 
-// firstGreetings is how long the first answer to a client waits for members without a box. It is
-// shorter than the wait of clients that probe: they take a server for one of the legacy era if it is
-// silent for 10 s.
+// firstGreetings is how long the first answer to a client waits for members without a box. Clients
+// that probe take a server that is silent for 10 s for one of the legacy era.
 const firstGreetings = 5 * time.Second
 
-// greetings returns the members' answers to initialize, as far as the handshake records have them. A
-// member without a box has no record. greetings asks it on behalf of the client; no process starts.
+// greetings returns the members' answers to initialize, as far as the handshake records have them.
+// greetings asks members without a box, which have no record, on behalf of the client; no process
+// starts.
 func (g *Group) greetings(ctx context.Context, version string, client bridge.Request) ([]sessions.Known, error) {
 	known, err := g.Host.Greetings(ctx, g.Members, version)
 	if err != nil {
@@ -79,7 +79,8 @@ func declared(init json.RawMessage) bridge.Request {
 	return bridge.Request{Capabilities: wire.Lookup(init, "capabilities"), Client: wire.Lookup(init, "clientInfo")}
 }
 
-// declaredIn returns what a modern client declares in m. Nothing has checked even the form of it.
+// declaredIn returns what a modern client declares in m. Nothing has checked the form of m's
+// params.
 func declaredIn(m wire.Message) bridge.Request {
 	meta := wire.Lookup(m.Params, "_meta")
 	return bridge.Request{Capabilities: wire.Lookup(meta, wire.MetaClientCapabilities), Client: wire.Lookup(meta, wire.MetaClientInfo)}
@@ -140,7 +141,7 @@ func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Cont
 }
 
 // listing returns the function that answers m if m is a request for a list or a call of find_tools,
-// otherwise nil. The parameters of the function are those of Group.list without the message.
+// otherwise nil.
 func (g *Group) listing(m wire.Message) func(context.Context, storage.Session, *sessions.Client) (json.RawMessage, error) {
 	switch {
 	case isListed(m.Method):

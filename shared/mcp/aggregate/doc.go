@@ -1,10 +1,10 @@
 // Package aggregate makes one endpoint of several servers, the members of a [Group]. A Group is a
 // [sessions.Endpoint], and so is each member. A message that names a tool, a resource or a
 // question of a member goes to that member, with the member's own name for it. What members send
-// comes back as one stream, with the names of the group in it. Package group has the names.
+// comes back as one stream, with the names of the group.
 //
-// A Group itself answers initialize, server/discover, requests for lists, and search. It keeps nothing
-// between two messages except a cache of names ([Kept]), and knows no HTTP.
+// A Group itself answers initialize, server/discover, requests for lists, and search. A Group keeps
+// nothing between two messages except a cache of names ([Kept]), and knows no HTTP.
 //
 //	group.go      the members, their sessions and their events
 //	route.go      where messages go

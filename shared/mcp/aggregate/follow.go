@@ -81,14 +81,14 @@ type following struct {
 	*merged
 	places map[string]storage.Index // index of the last event that the client has of each member's stream
 	// joining has the members that a message with the method markJoined has announced, but whose session
-	// does not exist yet. It counts the attempts to open the stream of each.
+	// does not exist yet. The value counts the attempts to open the member's stream.
 	joining map[string]int
 	done    bool
 }
 
 // How often and how many times a following tries to open the stream of a member that a message
-// (markJoined) has announced. The program that wrote the message may have died before it opened the
-// session. Then the client's next POST writes another message.
+// (markJoined) has announced. If the program that wrote the message died before it opened the
+// session, the client's next POST writes another message.
 const (
 	joinEvery = 100 * time.Millisecond
 	mostJoins = 50

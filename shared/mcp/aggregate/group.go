@@ -17,23 +17,22 @@ import (
 type Config struct {
 	Host *sessions.Manager
 	// As is the caller; its Server.Name is the name of the group. Members are the same caller at
-	// each server of the group that it may use. All have the same Transport.
+	// each server of the group that the caller may use. All have the same Transport.
 	As      sessions.Caller
 	Members []sessions.Caller
 
 	Plain  bool // a tool, prompt or resource gets no prefix if no other member has one of the same name
 	Search bool // the client gets find_tools and call_tool in place of the tools
 
-	// Kept caches which member has which names. nil: the lists of all members are read whenever a
-	// name has no prefix of a member.
+	// Kept caches which member has which names. If Kept is nil, the Group reads the lists of all
+	// members for each name without a prefix.
 	Kept *Kept
-	// Unserved returns why a server in the servers file is not served, "" if it is not known. It
-	// may be nil.
+	// Unserved returns why a server in the servers file is not served, "" if it is not known.
+	// Unserved may be nil.
 	Unserved func(server string) string
 	// Explain returns the text of an error for clients.
 	Explain func(error) string
-	// Look is the time between two reads of the session's record by a stream. No event reports that
-	// the record has changed.
+	// Look is the time between two reads of the session's record by a stream.
 	Look time.Duration
 }
 
@@ -69,9 +68,9 @@ func (g *Group) member(name string) (sessions.Caller, bool) {
 func (g *Group) aside() bool { return g.As.Transport != storage.HTTP }
 
 // join opens the sessions with members. Over HTTP and HTTP+SSE it also writes a mark for each of them
-// into the stream [storage.LegacySSE] of the session with the group. The mark tells a program that
-// sends the client an event stream that it must also read the stream of that member. Over HTTP+SSE
-// the marks are written first, because the client gets its answers only on that event stream.
+// into the stream [storage.LegacySSE] of the session with the group. A program that sends the client
+// an event stream begins to read a member's stream at the member's mark. Over HTTP+SSE the marks are
+// written first, because the client gets its answers only on its event stream.
 func (g *Group) join(ctx context.Context, id storage.ID, members ...sessions.Caller) error {
 	marks := make([][]byte, len(members))
 	for i, c := range members {
@@ -121,9 +120,9 @@ func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 	return all
 }
 
-// An event id of a request stream begins with the name of the member. The standalone stream of a group
-// has the events of all members that the session uses. So its ids name a position in the stream of each
-// member. The event ids of HTTP+SSE also name a position in each stream, after the id of the session:
+// An event id of a request stream begins with the name of the member. The ids of the standalone stream
+// name a position in the stream of each member that the session uses. The event ids of HTTP+SSE also
+// name a position in each stream, after the id of the session:
 //
 //	everything~7/0jv…             an event of a request stream
 //	everything~12;memory~3.k2f…   a position in the standalone stream

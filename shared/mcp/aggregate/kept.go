@@ -62,7 +62,7 @@ func (x *index) fill(entries []group.Entry) {
 	}
 }
 
-// entry returns the entry of a name. of is x.names or x.owned.
+// entry returns the entry of a name. The argument of is x.names or x.owned.
 func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
 	if i, ok := of[name]; ok && i >= 0 {
 		return x.entries[i], true
@@ -70,10 +70,10 @@ func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
 	return group.Entry{}, false
 }
 
-// index returns the index for a list method (kind) and a session with the group. finds reports whether
-// an index has the name that the caller looks up. index makes the index anew if a handshake record
-// has changed, or if the name is not found and the index is older than lookAgain. If wakes is false,
-// the index leaves out sleeping members whose list no record has.
+// index returns the index for a list method (kind) and a session with the group. The function finds
+// reports whether an index has the name that the caller looks up. index makes the index anew if a
+// handshake record has changed, or if the name is not found and the index is older than lookAgain. If
+// wakes is false, the index leaves out sleeping members whose list no record has.
 func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes bool, finds func(*index) bool) (*index, error) {
 	x := &index{whole: wakes, made: time.Now(), records: make(map[string]bool, len(g.Members))}
 	if g.Kept != nil {
@@ -97,7 +97,7 @@ func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes
 }
 
 // confirm drops the index of a kind if it differs from list, which the client gets now. Watch does not
-// see all changes, because the lists of some members are in no record.
+// see the changes of lists that are in no record.
 func (g *Group) confirm(kind string, s storage.Session, list []group.Entry) {
 	if g.Kept == nil {
 		return

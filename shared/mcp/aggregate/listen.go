@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Listen implements [sessions.Endpoint]. The standalone streams of the members that the session
-// uses are one stream. When the session begins to use another member, that member's stream is added.
+// Listen implements [sessions.Endpoint]. The standalone streams of the members that the session uses
+// are one stream. Listen adds the stream of a member that the session begins to use.
 func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (sessions.Resumable, error) {
 	if member, own, ok := requestEvent(last); ok {
 		c, ok := g.member(member)
@@ -247,8 +247,8 @@ func (l *listening) listed(ctx context.Context) (events []sessions.Event) {
 	return events
 }
 
-// unlisted returns for how many members no record has a list of tools. A list of the group may be
-// without their tools, because it waits only firstLists for a server to start.
+// unlisted returns for how many members no record has a list of tools. A list of the group may
+// lack the tools of these members.
 func (g *Group) unlisted(ctx context.Context, of storage.Session) (n int, err error) {
 	known, err := g.Host.Lists(ctx, of, g.Members, wire.MethodToolsList)
 	for _, k := range known {

@@ -16,17 +16,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// The lists of a group come from the handshake records of the members, in one read. A member is
-// asked itself if its box is awake and the record may be out of date, or if no record has its list.
-// So a list wakes no server that has been listed before. When such a server starts later and has
+// The lists of a group come from the handshake records of the members, in one read. The group asks
+// a member if the member's box is awake and the record may be out of date, or if no record has its
+// list. A list wakes no server that has been listed before. When that server starts later and has
 // another list, the client gets list_changed.
 
-// firstLists is how long a list waits for the members that have to be asked. Those that have
-// not answered by then are left out, or listed as they last were.
+// firstLists is how long a list waits for the members that have to be asked. A member that
+// has not answered in time is left out, or listed as it last was.
 const firstLists = 20 * time.Second
 
 // metaUnavailable is the key in the _meta of a list for an object with the servers that could not be
-// asked, and the reason for each. Their tools are left out, or are those of their last known list.
+// asked, and the reason for each.
 const metaUnavailable = "dormouse/unavailable"
 
 func isListed(method string) bool {
@@ -199,7 +199,7 @@ func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session
 }
 
 // learn keeps what the members' lists say about calls of their tools ([sessions.Manager.Learn]). Cost: a
-// read for each member whose list says anything, and a write if that differs from what is kept.
+// read for each member whose list says anything, and a write if it says something new.
 func (g *Group) learn(ctx context.Context, lists []group.List) error {
 	for i, l := range lists {
 		notes := bridge.ToolNotes(l.Result)
@@ -265,8 +265,8 @@ func (g *Group) askOnce(ctx context.Context, c sessions.Caller, s storage.Sessio
 	return answerOf(ctx, call, until)
 }
 
-// answerOf returns the result of a call. It returns DeadlineExceeded if there is none at the time
-// until. A *[wire.Error] is the member's answer.
+// answerOf returns the result of a call. It returns DeadlineExceeded if there is no result at the
+// time until. A *[wire.Error] is the member's answer.
 func answerOf(ctx context.Context, call *sessions.Call, until time.Time) (json.RawMessage, error) {
 	for {
 		events, err := call.Next(ctx, until)
@@ -295,8 +295,8 @@ func answerOf(ctx context.Context, call *sessions.Call, until time.Time) (json.R
 	}
 }
 
-// begin sends a request to a member. It uses the client's session with the member. For a modern
-// client, which has none, it uses [sessions.Manager.Send].
+// begin sends a request to a member. It uses the client's session with the member, and
+// [sessions.Manager.Send] for a modern client.
 func (g *Group) begin(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string, params json.RawMessage) (*sessions.Call, error) {
 	h := g.Host
 	pinned := func(client sessions.Client) (*sessions.Call, error) {

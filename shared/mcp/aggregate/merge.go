@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// part is one of the streams that are merged. It is the stream of a member, or the stream of the
-// session with the group itself, for which member is "".
+// part is one of the streams that are merged. If member is "", it is the stream of the session
+// with the group itself.
 type part struct {
 	member string
 	stream sessions.Stream
@@ -88,8 +88,8 @@ func (m *merged) wait(ctx context.Context, wake time.Time) (h heard, some bool, 
 	}
 }
 
-// pass returns the events that were read from a part as the client gets them. It calls id after each,
-// for the event id that names the client's position in all streams.
+// pass returns the events that were read from a part as the client gets them. It calls id after each
+// event, for the event id that names the client's position in all streams.
 func (m *merged) pass(h heard, id func() string) (events []sessions.Event) {
 	gap := false
 	for i, e := range h.events {

@@ -80,8 +80,8 @@ func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, find
 	return x, e, ok, err
 }
 
-// unprefixed finds the only member that has a tool, prompt or resource of this name. The page of an
-// MCP App calls the tools of its server by names without a prefix. unprefixed wakes no server.
+// unprefixed finds the only member that has a tool, prompt or resource of this name. It wakes no
+// server. The page of an MCP App calls the tools of its server by names without a prefix.
 func (g *Group) unprefixed(ctx context.Context, id storage.ID, t group.Target, s storage.Session) (group.Target, error) {
 	x, err := g.index(ctx, t.Kind, s, false, func(x *index) bool { _, some := x.owned[t.Name]; return some })
 	if err != nil {
@@ -116,8 +116,8 @@ func (g *Group) subscribed(ctx context.Context, params json.RawMessage) (json.Ra
 	return params, nil
 }
 
-// owner returns the member for a request that names no member and has a method of an extension. It is
-// the only member that declares the extension.
+// owner returns the member for a request that names no member and has a method of an extension. The
+// owner is the only member that declares the extension.
 func (g *Group) owner(ctx context.Context, id storage.ID, m wire.Message) (member string, err error) {
 	s, err := g.model(ctx, id)
 	if err != nil {
@@ -185,8 +185,8 @@ const (
 )
 
 // meant proposes tools or prompts in place of a name that is not in x: all that have this name at
-// their member, before the group adds a prefix. If there are none, it proposes the one whose name in
-// the group is the most similar. It returns "" for none.
+// their member, before the group adds a prefix. If no tool or prompt has the name, meant proposes
+// the one whose name in the group is the most similar. It returns "" for none.
 func meant(t group.Target, x *index) string {
 	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
 		return ""

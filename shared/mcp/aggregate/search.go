@@ -13,9 +13,9 @@ import (
 )
 
 // In search mode a client of a group gets two tools in place of hundreds. find_tools searches the
-// lists of the members, which come from the handshake records, as for tools/list. Before anything is
-// checked, a call of call_tool is replaced by a call of the tool that it names. So access rules and
-// quotas are those of that tool.
+// lists of the members, which come from the handshake records, as for tools/list. The group replaces
+// a call of call_tool by a call of the tool that it names before anything is checked, so that access
+// rules and quotas are those of the named tool.
 
 const (
 	toolFind = "find_tools"
