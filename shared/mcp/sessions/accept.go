@@ -11,12 +11,12 @@ import (
 )
 
 // Accept takes the messages of one POST or WebSocket frame: one message, or a batch. The Call is
-// nil if no message needs a response. Otherwise the requests count as accepted only once
-// [Call.Next] has returned.
+// nil if no message needs a response. Requests count as accepted only once [Call.Next] has
+// returned.
 //
 // Accept itself handles ping, notifications/initialized, requests for lists that are in the handshake
-// record, and a client's responses to requests of the server. It sends a notification to an awake box
-// once, and drops one for a sleeping box, which has no request that the notification could concern.
+// record, and a client's responses to requests of the server. Accept sends a notification to an awake
+// box once, and drops one for a sleeping box.
 //
 // Errors: NotFound (session), Invalid, TooLarge (over [storage.MaxBatchEvents] messages,
 // or ids of over 16 KiB together, or too many answers), Unavailable, Busy.
@@ -51,7 +51,7 @@ func (h *Manager) Accept(ctx context.Context, c Caller, id storage.ID, msgs []wi
 const maxIDs = 16 << 10
 
 // bounded refuses a body with so many requests that their error responses would not fit into one
-// [storage.Batch]. If the box is lost, one instance writes all of them in one Batch.
+// [storage.Batch].
 func bounded(msgs ...wire.Message) error {
 	if len(msgs) > storage.MaxBatchEvents {
 		return storage.Errorf(storage.TooLarge, "%d messages at once; send at most %d", len(msgs), storage.MaxBatchEvents)
@@ -69,13 +69,12 @@ func bounded(msgs ...wire.Message) error {
 }
 
 // overtaking is how long a message waits for the initialize of its session. API Gateway does not keep
-// the messages of a WebSocket connection in order, so the initialize may arrive later.
+// the messages of a WebSocket connection in order.
 const overtaking = 2 * time.Second
 
 // initialized waits for the initialize of a session that has none yet (state Opened). For an HTTP+SSE
-// client it does not wait, but makes the session Ready. When the stream of the TypeScript client is
-// cut, the client opens another, and gets a new session with it. It then continues without an
-// initialize.
+// client it does not wait, but makes the session Ready. A TypeScript client whose stream was cut
+// opens a new session and sends no initialize.
 func (u *use) initialized(ctx context.Context) error {
 	begun := time.Now()
 	for u.session.State == storage.Opened && u.caller.Transport != storage.SSE {
@@ -228,8 +227,7 @@ func (u *use) remember(ctx context.Context, msgs []wire.Message) error {
 	})
 }
 
-// Bounds of the client's data in a session's record. A driver stores the record as one row, and
-// each [Delivery] has a copy.
+// Bounds of the client's data in a session's record. A driver stores the record as one row.
 const (
 	maxInit       = 64 << 10  // bytes of the initialize parameters
 	maxLevel      = 64        // bytes; no level of MCP is longer

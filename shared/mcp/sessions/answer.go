@@ -59,8 +59,7 @@ func (u *use) answered(ctx context.Context, m wire.Message) error {
 }
 
 // asked reports whether a suspended call of the session waits for the answer to this question, or
-// soon will. A client can get a question and answer it before the call's item in the store is
-// marked as suspended.
+// soon will. A client may answer a question before the call's item is marked as suspended.
 func (u *use) asked(ctx context.Context, stream storage.StreamID, round int, question string) (bool, error) {
 	it, err := u.manager.store.Item(ctx, u.box.ID, stream)
 	switch {
@@ -74,14 +73,14 @@ func (u *use) asked(ctx context.Context, stream storage.StreamID, round int, que
 	return err == nil && tail.Last > 0 && !tail.Final && round == 1, storage.IgnoreNotFound(err)
 }
 
-// maxQuestion bounds the id of a question, in bytes. The ids that boxes make have 38.
+// maxQuestion bounds the id of a question, in bytes. Boxes make ids of 38 bytes.
 const maxQuestion = 64
 
 // maxAnswers bounds the answers of a session's client within [Limits.EventAge], in bytes.
 const maxAnswers = 64 << 20
 
 // answer stores a client's response to a question, then passes it on. It drops a response to a
-// process that no longer runs. A suspended call has no process, and takes the response at any time.
+// process that no longer runs. A suspended call takes its response at any time.
 func (u *use) answer(ctx context.Context, m wire.Message) error {
 	question, ok := wire.String(m.ID)
 	_, _, suspends := storage.Suspends(question)
@@ -107,9 +106,9 @@ func (u *use) keep(ctx context.Context, question string, m wire.Message) (storag
 		return a, err
 	}
 	if !first {
-		// Either the client repeats its answer, or an earlier PutAnswer has written it and then
-		// failed. In the second case the box may not have got the answer. So send the stored
-		// answer; the box ignores one that it has already.
+		// The client repeats its answer, or an earlier PutAnswer failed after its write. Send
+		// the stored answer, because the box may lack it; a box ignores an answer that it has
+		// already.
 		kept, err := u.manager.store.Answers(ctx, u.session.ID, []string{question})
 		if err != nil || len(kept) == 0 {
 			return storage.Answer{}, err

@@ -16,17 +16,17 @@ type Server struct {
 	// OwnLists makes Manager ask the box for lists each time, although Record is set.
 	OwnLists bool
 	// SameLists promises that lists of tools and templates depend only on the configuration
-	// and the client's capabilities. So all principals of a tenant share them.
+	// and the client's capabilities. All principals of a tenant share these lists.
 	SameLists bool
 	// Anonymous promises that each session has a process of its own, and that the process does not
-	// know the principal. So a process that has only answered lists has the same lists for all
-	// principals of a tenant.
+	// know the principal. A process that has only answered lists therefore has the same lists for
+	// all principals of a tenant.
 	Anonymous bool
 	// Spreads allows the sessions of one tenant to be in several boxes, because they share nothing.
 	Spreads bool
 	Tasks   TaskMode
-	// Remembers means that a process keeps its memory while its box sleeps. So the client's answer
-	// to a question of the process wakes the box.
+	// Remembers means that a process keeps its memory while its box sleeps. The client's answer to
+	// a question of such a process wakes the box.
 	Remembers bool
 	// InPlace means that the server has no box: the instance that gets a message executes
 	// it.
@@ -38,7 +38,7 @@ type Server struct {
 	// Tools are the tools that the server offers to any caller. [Caller.Tools] allows no others.
 	Tools storage.ToolFilter
 	// Pin, if not nil, says that clients see each tool of the server as it was when it was
-	// accepted. They can neither see nor call a tool that was not accepted.
+	// accepted. Clients can neither see nor call a tool that was not accepted.
 	Pin *storage.Pin
 	// Providers are the third parties, by their names in the servers file, at which the server
 	// acts for its caller.
@@ -67,9 +67,9 @@ type Delivery struct {
 type Backend interface {
 	// Deliver sends a message to the box that executes it, or executes it here. box is the record
 	// that was read with the session. When Deliver returns, the message is sent but not accepted
-	// yet; the Tracker follows it. For a delivery without requests the Tracker is nil: Deliver has
-	// sent it once, or dropped it because the box is not awake. A delivery with Wakes is never
-	// dropped without an error.
+	// yet. For a delivery without requests the Tracker is nil: Deliver has sent the message once,
+	// or dropped it because the box is not awake. A delivery with Wakes is never dropped without
+	// an error.
 	//
 	// Errors: Unavailable (the outcome is unknown), Busy, TooLarge.
 	Deliver(ctx context.Context, d Delivery, box storage.Box) (Tracker, error)
@@ -77,9 +77,8 @@ type Backend interface {
 	// it. Errors: NotFound if the store has no open [storage.Item] of this stream.
 	Track(ctx context.Context, s storage.Session, stream storage.StreamID) (Tracker, error)
 	// Answer passes on a client's response to a question, which the store has already. The response may
-	// be lost on the way: a box asks for answers when it reconnects, and a sweep looks for answers to
-	// suspended calls. The box may be asleep if the question belongs to a suspended call; see
-	// [storage.Suspends]. The store has no answer to a question of a server without a box
+	// be lost on the way without an error. The box may be asleep if the question belongs to a suspended
+	// call; see [storage.Suspends]. The store has no answer to a question of a server without a box
 	// ([storage.Forwards]): after an error the client must send that answer again.
 	Answer(ctx context.Context, a storage.Answer, box storage.Box) error
 	// End tells the box that a session has ended, and ends the session's suspended calls.
@@ -89,9 +88,9 @@ type Backend interface {
 
 // Tracker follows one request to its end, in steps. One goroutine uses it.
 type Tracker interface {
-	// Check does the next step. It looks whether the box is alive, sends the request again, or wakes
-	// a box. If the box that has the request is lost, it writes the end of the request to the log. An
-	// error is Unavailable; Check may be called again after it.
+	// Check does the next step: it looks whether the box is alive, sends the request again, or wakes
+	// a box. If the box that has the request is lost, Check writes the end of the request to the log.
+	// Errors: Unavailable; Check may be called again.
 	Check(ctx context.Context) (Status, error)
 }
 
@@ -103,14 +102,13 @@ type Status struct {
 
 // InlineTracker is an optional interface of a Tracker whose request is executed by the instance
 // that uses the Tracker. That instance must keep the client's response open until Held is false. It
-// reads the events with Watch instead of from the log.
+// reads the events with Watch.
 type InlineTracker interface {
 	// Held reports whether this instance still executes the request.
 	Held() bool
-	// Watch is [storage.Log.Wait] for a request that this instance executes. It returns
-	// the events after the index after, or an empty page at the time until. ok is false
-	// if this instance does not have those events: the request has ended, or this instance no
-	// longer executes it. Then read the log.
+	// Watch is [storage.Log.Wait] for a request that this instance executes. It returns the
+	// events after the index after, or an empty page at the time until. If ok is false, this
+	// instance does not have those events, and the caller reads the log.
 	Watch(ctx context.Context, after storage.Index, until time.Time) (page storage.Page, ok bool, err error)
 }
 
@@ -118,10 +116,9 @@ type InlineTracker interface {
 type Handover interface {
 	// Handed reports whether a box may have the request, although it has not confirmed that.
 	Handed() bool
-	// GiveUp ends a request for which Handed is true and the store has no trace. If it returns nil,
-	// there are two cases. Either the log has the end of the request, and a box that has not begun to
-	// execute the request never will. Or the store has got a trace meanwhile. After an error, neither is
-	// known.
+	// GiveUp ends a request for which Handed is true and the store has no trace. If GiveUp returns nil,
+	// either the log has the end of the request and no box begins to execute the request any more, or
+	// the store has got a trace meanwhile. After an error neither is known.
 	GiveUp(ctx context.Context) error
 }
 

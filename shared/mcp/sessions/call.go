@@ -59,8 +59,8 @@ func (c *Call) Boxed() bool {
 	return ok
 }
 
-// Keyed reports whether the client has given the call an idempotency key. Such a call goes on if
-// its client closes the response.
+// Keyed reports whether the client has given the call an idempotency key. A keyed call goes on
+// if its client closes the response.
 func (c *Call) Keyed() bool { return c.once != nil }
 
 // Repeat reports whether an earlier request with the same idempotency key has begun the call.
@@ -83,12 +83,12 @@ func (c *Call) Held() bool {
 	return ok && h.Held()
 }
 
-// Next waits for events and returns them in order. It returns none if none have come by the
-// time until, or if this instance has stopped executing the request (see [InlineTracker]). An
-// event that only closes the stream has no Raw.
+// Next waits for events and returns them in order. It returns no events if none have come by
+// the time until, or if this instance has stopped executing the request (see
+// [InlineTracker]). An event that only closes the stream has no Raw.
 //
 // The request is accepted (I8 in the package comment) when Next returns without an error for the
-// first time, with or without events. That may be later than until.
+// first time, with or without events, which may be later than until.
 //
 // Of several GETs on the standalone stream only one, the primary, gets events. When Next would return
 // no events for a GET, it first reads the session, at most every five seconds. If the session has
@@ -157,7 +157,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]storage.Event, erro
 }
 
 // handed returns the tracker if a box may execute the request although the box has not
-// confirmed that it has the request. Otherwise it returns nil.
+// confirmed that it has the request, and nil if not.
 func (c *Call) handed() Handover {
 	if h, ok := c.tracker.(Handover); ok && !c.status.Accepted && h.Handed() {
 		return h
@@ -165,10 +165,10 @@ func (c *Call) handed() Handover {
 	return nil
 }
 
-// bear handles an error of the store before the request was accepted. A client that gets an error
-// sends the request again, and a box that has the request would then execute it twice. So if a box
-// may have it, bear pauses and returns nil, for the caller to try again. When [Limits.AcceptBy] has
-// passed, bear returns Unknown.
+// bear handles an error of the store before the request was accepted. If a box may have the
+// request, bear pauses and returns nil, for the caller to try again: a client that gets an error
+// sends the request again, and the box would execute the request twice. After [Limits.AcceptBy]
+// bear returns Unknown.
 func (c *Call) bear(ctx context.Context, err error) error {
 	if c.handed() == nil || ctx.Err() != nil {
 		return err
@@ -231,16 +231,15 @@ func (c *Call) read(ctx context.Context, until time.Time) (page storage.Page, ha
 }
 
 // firstTend is how long after its beginning a call first calls [Tracker.Check]. A runner reports
-// that it has taken a request if the answer takes a second. So a call that is answered within
-// that second costs no Check.
+// that it has taken a request if the answer takes a second, so a quicker call costs no Check.
 const firstTend = 1100 * time.Millisecond
 
 // untilClose returns the events of a page, up to the first that closes the response.
 func (c *Call) untilClose(ctx context.Context, page storage.Page) ([]storage.Event, error) {
 	if c.lease != nil && !c.lease.current && c.lease.from.Index == 0 {
-		// The client sent no event id, so it gets the stream from the beginning. Events at which
-		// the server closed an earlier response must not end this one: without an id, the client
-		// would come back to the beginning each time.
+		// The client sent no event id, so it gets the stream from the beginning. Ignore the
+		// events at which the server closed an earlier response: without an id, the client would
+		// come back to the beginning each time.
 		for i := range page.Events {
 			page.Events[i].Retry = 0
 		}
@@ -275,9 +274,10 @@ type follower struct {
 	read  time.Time // when the session was last read
 }
 
-// Hold returns how long a response on this call should be held open. It is 0 if the client cannot
-// come back because the events are not stored. It is short for a GET on the standalone stream
-// after more than idlePolls responses without an event, so that an idle client costs little.
+// Hold returns how long a response on this call should be held open. Hold is 0 if the events are
+// not stored, so that the client cannot come back. Hold is short for a GET on the standalone
+// stream after more than idlePolls responses without an event, so that an idle client costs
+// little.
 func (c *Call) Hold() time.Duration {
 	switch {
 	case !c.Stored():
@@ -291,10 +291,10 @@ func (c *Call) Hold() time.Duration {
 
 const idlePolls = 3
 
-// Retry returns how long the client should wait before it comes back. On a request stream it
-// is 1 to 5 times the pace, because the client waits for an answer. On the standalone stream it
-// grows from 2 to 60 times the pace while nothing happens. After the server has closed the
-// stream it is the time that the server gave; see [Call.Close].
+// Retry returns how long the client should wait before it comes back. On a request stream Retry
+// is 1 to 5 times the pace, because the client waits for an answer. On the standalone stream
+// Retry grows from 2 to 60 times the pace while nothing happens. After the server has closed
+// the stream, Retry is the time that the server gave; see [Call.Close].
 func (c *Call) Retry() time.Duration {
 	if c.pause > 0 {
 		return c.pause
@@ -310,7 +310,7 @@ func (c *Call) Retry() time.Duration {
 func (c *Call) idleRetry() time.Duration { return 60 * c.manager.limits.Pace }
 
 // Cursor returns an event id that stands for the position after the last event that Next returned.
-// Every response begins with such an id, so that the client can come back before any event. The id is
+// Every response begins with a Cursor, so that the client can come back before any event. The id is
 // different in each response.
 func (c *Call) Cursor() storage.EventID {
 	if c.follower != nil {
@@ -324,7 +324,7 @@ func (c *Call) Cursor() storage.EventID {
 }
 
 // ID returns the event id of an event of this call. On the stream of HTTP+SSE the id also names
-// the session, because a client that opens the stream again sends nothing but the id.
+// the session, because a client that comes back sends nothing but the id.
 func (c *Call) ID(e storage.Event) storage.EventID {
 	id := storage.EventID{Stream: c.stream, Index: e.Index}
 	switch {

@@ -29,7 +29,8 @@ func canVisit(s storage.Session) bool {
 }
 
 // unconnected answers requests if err says that their caller has not connected an account at a third
-// party. It returns nil for another error. visits says that the client supports elicitation by URL.
+// party. It returns nil for another error. The argument visits says that the client supports
+// elicitation by URL.
 func (u *use) unconnected(err error, visits bool, requests ...wire.Message) *Call {
 	missing, ok := errors.AsType[*storage.NotConnected](err)
 	if !ok {
@@ -44,8 +45,8 @@ func (u *use) unconnected(err error, visits bool, requests ...wire.Message) *Cal
 	return u.manager.readyCall(raws...)
 }
 
-// notConnected returns the answer to one request. For a client that supports elicitation by URL this
-// is the error with the pages at which the user connects the accounts. For others it is a text, which
+// notConnected returns the answer to one request. A client that supports elicitation by URL gets the
+// error with the pages at which the user connects the accounts. Any other client gets a text, which
 // for a tools/call is in the result, because models read results.
 func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits bool) []byte {
 	text := err.Error()
@@ -77,7 +78,7 @@ func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits
 // Visited tells the client of a session that its user has done what an elicitation by URL asked for
 // (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). age is how long the
 // event is kept, 0 for [storage.EventAge]. Visited does nothing if the session or its connection is
-// gone. It also does nothing while a box writes to the session's standalone stream: the box would
+// gone. It does nothing while a box writes to the session's standalone stream either: the box would
 // take the event for one of a newer generation, and stop.
 //
 // Errors: Unavailable.

@@ -23,14 +23,14 @@ import (
 //   - A client that comes back and names its last events sets the cursors and ends the lease, because
 //     its holder was posting to a connection that is closed.
 //
-// A slow connection is served in the same way. The instance that writes a batch posts events for
-// one second. The rest is delivered by the holder of the lease. When all is delivered, the cursor
-// becomes Live, and later events are posted directly again.
+// The instance that writes a batch to a slow connection posts events for one second. The holder
+// of the lease delivers the rest. When all is delivered, the cursor becomes Live, and later
+// events are posted directly again.
 //
-// A box that hears nothing sends its batch again. The instance that gets it finds the batch in the log
-// and cannot know whether the first instance is posting it, has posted it or is dead. So it posts
-// nothing, records the time in the cursor (Since), and does not answer the box. When the box sends the
-// batch again some seconds later, the first instance has answered, has added a cursor, or is
+// A box that hears nothing sends its batch again. The second instance finds the batch in the log and
+// cannot know whether the first instance is posting it, has posted it or is dead. The second instance
+// posts nothing, records the time in the cursor (Since), and does not answer the box. When the box
+// sends the batch again some seconds later, the first instance has answered, has added a cursor, or is
 // dead, and the batch is posted once more.
 const (
 	straight     = time.Second                            // how long the instance that writes a batch posts it itself
@@ -90,8 +90,8 @@ func owe(s *storage.Session, c storage.Cursor) bool {
 	return true
 }
 
-// doubt is called for a batch that is in the log already. sure means that no other instance can be
-// posting the batch directly now. If that is not sure and the cursor of the stream has no time in
+// doubt is called for a batch that is in the log already. If sure is true, no other instance can
+// be posting the batch directly. If sure is false and the cursor of the stream has no time in
 // Since, doubt sets Since to the present time, and noted is true.
 func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 	c := cursorOf(s, b.Stream)
@@ -115,9 +115,9 @@ func heldAt(l storage.Lease, now time.Time) bool {
 	return l.Until.After(now) && l.Until.Before(now.Add(pushLease+maxSkew))
 }
 
-// dropOwed drops the cursors of the oldest request streams when there are too many. Their owed events
-// are not pushed any more, but stay in the log for a client that asks for them by an event id. If such
-// a stream gets another event that cannot be delivered, it gets a new cursor for that event.
+// dropOwed drops the cursors of the oldest request streams when there are too many. The owed events of
+// these streams are not pushed any more, but stay in the log for a client that asks for them by an
+// event id.
 func dropOwed(s *storage.Session) {
 	var owed []storage.Cursor
 	for _, c := range s.Pushed {

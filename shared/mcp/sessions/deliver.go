@@ -27,8 +27,8 @@ func (u *use) deliverWith(ctx context.Context, d Delivery) (*Call, error) {
 	return u.admit(ctx, d)
 }
 
-// getSecrets sets d.Secrets. It is called before anything is written or woken, so that a user who has
-// not connected an account at a third party costs nothing. Messages that wake no box need no secrets.
+// getSecrets sets d.Secrets. Call it before anything is written or woken, so that a user who has not
+// connected an account at a third party costs nothing. Messages that wake no box need no secrets.
 func (u *use) getSecrets(ctx context.Context, d *Delivery) (err error) {
 	if c, parts := u.caller, u.manager.parts; parts.Secrets != nil && len(c.Server.Providers) > 0 && (len(d.Requests) > 0 || d.Wakes) {
 		want := storage.Needs{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
@@ -79,8 +79,7 @@ func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
 		}
 		var err error
 		a.Moved = a.Moved || moves(s, c, box)
-		// A power cut may lose this write: the next request then records the same again. The later write of
-		// the answer also makes this one durable.
+		// A power cut may lose this write: the next request records the same again.
 		if s, err = update(storage.Lazily(ctx), h.store, s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
 			d.once.release(ctx)
 			return nil, err
@@ -106,8 +105,8 @@ func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
 }
 
 // firstTendBrief is how long after its beginning a call first calls [Tracker.Check] if the delivery
-// is [Delivery.Brief] or the client has a WebSocket. The runner then reports sooner that it has taken
-// the request.
+// is [Delivery.Brief] or the client has a WebSocket. The runner of such a request reports sooner that
+// it has taken the request.
 const firstTendBrief = 300 * time.Millisecond
 
 // code returns the digest of the server definition that a caller's next request uses. A box that is
@@ -119,9 +118,9 @@ func (c Caller) code(box storage.Box) string {
 	return c.Server.Digest
 }
 
-// moves reports whether the server's lists may have changed since the session's last request. That
-// is so if the server has another definition. It is also so if a fresh process had other lists than
-// the handshake record, and the session's client has not been told yet.
+// moves reports whether the server's lists may have changed since the session's last request. They
+// may have changed if the server has another definition, or if a fresh process had other lists than
+// the handshake record and the session's client has not been told yet.
 func moves(s storage.Session, c Caller, box storage.Box) bool {
 	code := c.code(box)
 	return code != "" && s.Digest != code || box.Relisted.After(s.Created) && box.Relisted.After(s.Relisted)

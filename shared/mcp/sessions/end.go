@@ -21,10 +21,10 @@ func (h *Manager) End(ctx context.Context, c Caller, id storage.ID) error {
 	return nil
 }
 
-// Terminate ends a session without its client: for an operator, or because its server was
-// removed from the servers file. If it is a session with a group, Terminate also ends the
-// sessions with members behind it. Terminate does nothing if the session has ended already. The box
-// stops the process as after [Manager.End].
+// Terminate ends a session without its client: for an operator, or because its server was removed
+// from the servers file. For a session with a group, Terminate also ends the sessions with members
+// behind it. Terminate does nothing if the session has ended already. The box stops the process as
+// after [Manager.End].
 //
 // Errors: NotFound (there is no such session, or it has expired), Unavailable.
 func (h *Manager) Terminate(ctx context.Context, id storage.ID) error {

@@ -31,9 +31,9 @@ type Endpoint interface {
 	// Again returns a new event id for the same position in the stream as the id last. A client whose
 	// Listen has failed gets it, because some clients break when they get an id twice.
 	Again(last string) string
-	// Follow opens the event stream of an HTTP+SSE client, and returns the id of its session. That is
-	// the session of the event with the id last, or else the session with the id named. If both are "",
-	// Follow opens a new session. See [Manager.Follow].
+	// Follow opens the event stream of an HTTP+SSE client, and returns the id of its session. The
+	// session is the one that the event id last names, or else the one with the id named. If both are
+	// "", Follow opens a new session. See [Manager.Follow].
 	Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, Stream, error)
 	// Say writes messages to the event stream of an HTTP+SSE client.
 	Say(ctx context.Context, id storage.ID, answers ...[]byte) error
@@ -68,7 +68,8 @@ type Dispatched struct {
 	View func(raw []byte) []byte
 	// Result, if not nil, returns the result of the request, which then goes to no server.
 	Result func(ctx context.Context, client Client) (json.RawMessage, error)
-	// Listed, if not nil, asks the server for its tools. The transport uses it for [Client.List].
+	// Listed, if not nil, asks the server for its tools. A transport uses Listed for
+	// [Client.List].
 	Listed func(ctx context.Context, client Client) (json.RawMessage, error)
 	// Greeting is the server's answer to initialize, if the message is a subscription and the
 	// endpoint knows that answer; otherwise nil.
@@ -84,8 +85,8 @@ type Event struct {
 	Gap bool // events before this one were lost ([Call.Gap])
 }
 
-// Stream reads events for one response to a client. Its ids have the form in which the client gets
-// them and sends them back. One goroutine uses a Stream.
+// Stream reads events for one response to a client. Event ids have the form in which the client
+// gets them and sends them back. One goroutine uses a Stream.
 type Stream interface {
 	// Next returns the next events, as [Call.Next] does.
 	Next(ctx context.Context, until time.Time) ([]Event, error)
@@ -126,7 +127,7 @@ type Response interface {
 	Resumable
 	// Accepted waits until a request is accepted. Transports call it that do not send the answer in
 	// the response to the request: WebSocket and HTTP+SSE. If the answer needed no box, Accepted
-	// returns it. For HTTP+SSE it has then also written the answer to the client's event stream.
+	// returns it, and has written it to the event stream of an HTTP+SSE client.
 	Accepted(ctx context.Context) ([]Event, error)
 	// Notice returns the notification that tells a WebSocket client which stream its request has.
 	Notice(request json.RawMessage) []byte
@@ -316,8 +317,7 @@ func (s *clientStream) Start() string {
 	if s.first > 0 {
 		at.Index = s.first - 1
 	}
-	// A GET that is still a standby gets no events. So its position in the stream is the one that
-	// its client sent.
+	// The position of a GET that is still a standby is the one that its client sent.
 	if !s.begun || at.Index == 0 {
 		at.Index = s.from
 	}

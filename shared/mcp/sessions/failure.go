@@ -6,9 +6,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// FailureOf reports whether the response to a tools/call says that the call has failed.
-// response must be valid JSON. why is the reason, for a log line. If show is false, why has no text
-// of the server: it is the text of an error of Dormouse itself, an error code, or "".
+// FailureOf reports whether the response to a tools/call says that the call has failed. response
+// must be valid JSON. why is the reason, for a log line. If show is false, why has no text of the
+// server.
 func FailureOf(response []byte, show bool) (failed bool, why string) {
 	if e := wire.Lookup(response, "error"); e != nil {
 		if show || wire.Lookup(e, "data", "phase") != nil { // only errors of Dormouse have a phase
@@ -17,7 +17,7 @@ func FailureOf(response []byte, show bool) (failed bool, why string) {
 		}
 		return true, "the server answered with the error " + string(wire.Lookup(e, "code"))
 	}
-	// For a long result, this search is faster than Lookup. Most results lack the member.
+	// For a long result, this search is faster than Lookup.
 	if !bytes.Contains(response, []byte(`"isError"`)) || string(wire.Lookup(response, "result", "isError")) != "true" {
 		return false, ""
 	}

@@ -12,9 +12,9 @@ import (
 // response that still reads the stream ends within fifteen seconds.
 //
 // The Call begins after *from, the last event that the client says it has. If the stream is shorter,
-// Follow sets *from to its end. If from is nil, the Call begins after the last event that
-// [Call.Report] recorded. The argument until is when the response is planned to end. A session without
-// initialize outlives the response by at least [Limits.InitTimeout].
+// Follow sets *from to the end of the stream. If from is nil, the Call begins after the last event
+// that [Call.Report] recorded. The argument until is when the response is planned to end. A session
+// without initialize outlives the response by at least [Limits.InitTimeout].
 //
 // Cost: one read, one write, and at most one read every five seconds, as for [Manager.Listen].
 //
@@ -48,7 +48,7 @@ func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *sto
 }
 
 // Report records the last event that was sent to an HTTP+SSE client, because most of these clients
-// send no Last-Event-ID. The transport calls it when the response ends. Without that call the next
+// send no Last-Event-ID. The transport calls it when the response ends. Without Report the next
 // response repeats the events of this one.
 //
 // Errors: Unavailable.
@@ -77,9 +77,9 @@ func (c *Call) superseded(ctx context.Context) {
 	c.done = err != nil || s.State == storage.Ended || s.Primary.Nonce != c.follower.nonce
 }
 
-// Say writes messages of Dormouse itself to the stream [storage.LegacySSE] of a session. For an HTTP+SSE
-// client these are answers that needed no server. For a session with a group they are also messages to
-// the instances that read the client's streams ([Manager.Joins]).
+// Say writes messages of Dormouse itself to the stream [storage.LegacySSE] of a session. An HTTP+SSE
+// client gets answers that needed no server in this way. In a session with a group, the instances that
+// read the client's streams get messages by Say ([Manager.Joins]).
 func (h *Manager) Say(ctx context.Context, id storage.ID, raws ...[]byte) error {
 	return Publisher{Store: h.store}.appendOut(ctx, storage.Batch{Session: id, Stream: storage.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }

@@ -11,10 +11,10 @@ import (
 const maxPrincipal = 256
 
 // Give hands a session over to another principal of its tenant, for an operator: from now on only
-// callers with that principal can use it. The session keeps its workspace and its log. If it is a
-// session with a group, Give also hands over the sessions with members behind it. Open responses are
-// not cut. Give returns all sessions that it has handed over. The caller must stop their processes,
-// which may have secrets of the earlier principal.
+// callers with that principal can use it. The session keeps its workspace and its log. For a
+// session with a group, Give also hands over the sessions with members behind it. Open responses
+// are not cut. Give returns all sessions that it has handed over. The caller must stop their
+// processes, which may have secrets of the earlier principal.
 //
 // Errors: NotFound (there is no such session, or it has ended), Invalid, Unavailable.
 func (h *Manager) Give(ctx context.Context, id storage.ID, principal string) (given []storage.Session, err error) {

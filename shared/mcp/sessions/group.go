@@ -19,9 +19,8 @@ import (
 
 // A group is several servers, its members, at one address. A client has one session with the group,
 // and behind it one session with each member that it uses. A session with a member is like any other
-// session of that server: it has its process and its streams. Its id is computed from the id of
-// the group's session. So a call through the group costs no more reads than a call at the address
-// of the member.
+// session of that server. Its id is computed from the id of the group's session, so a call through
+// the group costs no more reads than a call at the member's own address.
 
 // MemberID returns the id of the session that a session of a group has with a member.
 func MemberID(of storage.ID, member string) storage.ID {
@@ -91,8 +90,7 @@ func (u *use) started(ctx context.Context) error {
 // Join opens a session with each of members for the group's session with this id. members must not
 // be empty. The members' sessions get the initialize and the log level of the group's session. If an
 // operator has ended a member's session, Join opens it anew. Join also extends the life of the
-// group's session, which must not expire before the members' sessions. Cost: one read and a write,
-// and a write for each member.
+// group's session. Cost: one read and a write, and a write for each member.
 //
 // Errors: those of [Manager.Session].
 func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
@@ -130,8 +128,7 @@ func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ..
 		return err
 	}
 	// The client has opened or closed a connection after the group's session was read. Connect and
-	// Disconnect did not find these members in the Members of the group's session yet. So the
-	// members' sessions must get the change here.
+	// Disconnect did not know these members yet, so change their sessions here.
 	for _, c := range members {
 		member, err := h.use(ctx, c, MemberID(id, c.Server.Name))
 		if err == nil {
@@ -166,14 +163,14 @@ func (u *use) openMember(ctx context.Context, c Caller) error {
 }
 
 // Joins returns a Call that reads what [Manager.Say] has written for the group's session with this
-// id. It begins at the first message. Package aggregate writes a message when the session uses a
-// member for the first time.
+// id. The Call begins at the first message. Package aggregate writes a message when the session
+// uses a member for the first time.
 func (h *Manager) Joins(id storage.ID) *Call {
 	return &Call{manager: h, session: id, stream: storage.LegacySSE, begun: time.Now()}
 }
 
-// Ask sends a request of the group itself to a member. The answer is not pushed to the client's
-// WebSocket or its HTTP+SSE stream. c is the caller at the member, and id its session there.
+// Ask sends a request of the group itself to a member. The answer is not pushed to the client.
+// c is the caller at the member, and id its session there.
 //
 // Errors: NotFound (session), Unavailable, Busy.
 func (h *Manager) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message) (*Call, error) {
@@ -237,11 +234,11 @@ func lacks(greeting json.RawMessage, method string) bool {
 	return greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil
 }
 
-// Lists returns the members' answers to the list method, in the order of members. They come from the
-// handshake records, for clients like that of s: only Version, Init and Transport of s count. If a
-// record has no list for such clients, Lists returns the one that [Manager.Borrow] has kept. If a
-// member's answer to initialize declares no lists of this kind, its list is empty. Lists also extends
-// the life of s, unless s is modern: then s is made up and not stored.
+// Lists returns the members' answers to the list method, in the order of members. The lists are those
+// for clients like that of s: only Version, Init and Transport of s count. If a record has no list
+// for such clients, Lists returns the one that [Manager.Borrow] has kept. The list is empty for a
+// member whose answer to initialize declares no lists of this kind. Lists also extends the life of s,
+// unless s is modern: then s is made up and not stored.
 //
 // Cost: one read for up to 25 members, and one for each member with a [Server.Pin].
 func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {
@@ -321,8 +318,7 @@ func lastPart(s storage.Session, c Caller, method string) string {
 
 // Borrow returns a member's list from its handshake record: the newest that this principal may get. The
 // list may be for a client with other capabilities or another protocol version. Borrow returns nil if
-// the record has none. It also keeps the list under [lastPart], for clients for which the record has
-// no list of their own.
+// the record has none. It keeps the list under [lastPart] for clients like that of s.
 //
 // Errors: Unavailable.
 func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {
@@ -355,8 +351,8 @@ func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, metho
 }
 
 // SetLevel records the level of m, a logging/setLevel, in the group's session with this id and in
-// the members' sessions. It sends m to the members whose box is awake, and does not wait for their
-// answers.
+// the members' sessions. SetLevel sends m to the members whose box is awake, and does not wait for
+// their answers.
 //
 // Errors: NotFound, Unavailable.
 func (h *Manager) SetLevel(ctx context.Context, of Caller, id storage.ID, members []Caller, m wire.Message) error {

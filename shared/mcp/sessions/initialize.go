@@ -12,12 +12,11 @@ import (
 )
 
 // Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an initialize request. id
-// is "" for a new session. If the client's connection has opened the session, it is the id of that
-// session.
+// is "" for a new session, or the id of the session that the client's connection has opened.
 //
-// If there is a handshake record for the server and the version that m asks for, or the server is
-// being prepared ([Server.Preparing]), the Call has the answer at once. Otherwise the box is asked, and
-// an error in its answer ends the session.
+// If there is a handshake record for the server and the version that m asks for, or the server is being
+// prepared ([Server.Preparing]), the Call has the answer at once. In all other cases Initialize asks
+// the box, and an error in the answer ends the session.
 //
 // Errors: Invalid (params, or initialized already), TooLarge (parameters over 64 KiB, an id
 // over 16 KiB), NotFound (id), Unavailable, Busy.

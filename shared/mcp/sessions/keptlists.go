@@ -32,17 +32,16 @@ func (k keptList) encode() json.RawMessage {
 	return append(b, '}')
 }
 
-// holds reports whether a process of the server would still give this list. same is the result of
-// [Server.sameList] for method.
+// holds reports whether a process of the server would still give this list. The argument same is
+// the result of [Server.sameList] for method.
 func (k keptList) holds(method string, same bool, box storage.Box) bool {
 	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || same || box.State == storage.Asleep && k.Gen > box.Worked)
 }
 
 // noteList writes into the handshake record a list that a box has sent, if it is a whole list of at most
-// maxList bytes. noteList keeps a list for all principals only if the client has answered no
-// question of the process, because the list may depend on the answer. Cost: one read if the record
-// has the same list already, otherwise two reads and a write. A list for all principals costs one
-// more read.
+// maxList bytes. It keeps a list for all principals only if the client has answered no question of the
+// process, because the list may depend on the answer. Cost: one read if the record has the same list
+// already, otherwise two reads and a write. A list for all principals costs one more read.
 func noteList(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
 	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {
@@ -69,8 +68,8 @@ func noteList(ctx context.Context, store storage.Store, a storage.Address, b sto
 }
 
 // toldMore reports whether the client that asked for a list may have answered a question of the
-// server's process, such as roots/list. It may have done so earlier in the session, or while it
-// waited for the list. In the second case the stream has more events than the list.
+// server's process, such as roots/list. If it answered one while it waited for the list, the
+// stream has more events than the list.
 func toldMore(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) (bool, error) {
 	if b.First != 1 || len(b.Events) != 1 {
 		return true, nil
@@ -95,8 +94,8 @@ func announces(ctx context.Context, store storage.Store, a storage.Address) (boo
 }
 
 // forgetLists makes kept lists invalid if events of the standalone stream say that they have changed.
-// It is called before the events are written: a client that gets such an event asks for the list
-// at once. Cost: one read, and one write for the first such event of a kind in a generation.
+// Call it before the events are written: a client that gets one of these events asks for the list at
+// once. Cost: one read, and one write for the first such event of a kind in a generation.
 func forgetLists(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
 	changed := changedLists(b.Events)
 	if len(changed) == 0 || a.Digest == "" {

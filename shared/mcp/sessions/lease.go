@@ -10,8 +10,7 @@ import (
 
 // listener is the state of a GET on the standalone stream. One GET of a session, the primary,
 // holds the lease in the session's record and gets the events. The others are standbys: the record
-// lists them, oldest first, and they get nothing until the lease is free. So two GETs never take
-// the stream from one another in turns.
+// lists them, oldest first, and they get nothing until the lease is free.
 type listener struct {
 	nonce   string           // a random word that stands for this GET, in the lease and in event ids
 	until   time.Time        // when this GET plans to close
@@ -27,11 +26,10 @@ type listener struct {
 const (
 	// graceRetries is for how long after the end of a lease only the client of its holder may take the
 	// lease, in multiples of [Limits.Pace]. That client was told to come back after twice the pace, and
-	// will name its last event. A client that took the lease earlier would get events that the first
-	// client has already.
+	// will name its last event.
 	graceRetries = 5
-	// stagger is how much later a standby tries to take a free lease than the standby before it. So
-	// the oldest standby gets the lease, and the others make no write that fails.
+	// stagger is how much later a standby tries to take a free lease than the standby before it.
+	// The oldest standby therefore gets the lease, and the others make no write that fails.
 	stagger = 50 * time.Millisecond
 	// lookEvery is the age at which listener.record is read again.
 	lookEvery = 5 * time.Second
@@ -50,9 +48,9 @@ func (l *listener) owns(s storage.Session) bool {
 // response longer and for clocks that differ.
 const longestHold = 20 * time.Minute
 
-// free returns the time from which any GET may take the lease. A lease does not count if it ends
-// later than any valid one, because an instance with a wrong clock has written it. Nor does it count
-// if it was taken before [Limits.Since].
+// free returns the time from which any GET may take the lease. A lease does not count if it was
+// taken before [Limits.Since], or if it ends later than any valid one, because an instance with a
+// wrong clock has written it.
 func free(s storage.Session, limits Limits, now time.Time) time.Time {
 	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) || s.Primary.Until.Add(-limits.Hold).Before(limits.Since) {
 		return time.Time{}
@@ -77,9 +75,9 @@ func (l *listener) wait(s storage.Session, limits Limits) {
 }
 
 // The nonce of an event id is nonceLen random characters, followed by the number of responses without
-// an event so far, in base 36. So the retry can grow, although the store does not count responses. On
-// the standalone stream the random characters are the nonce of the lease. They show that a client
-// which comes back is the client of the lease's holder.
+// an event so far, in base 36. The number lets the retry grow. On the standalone stream the random
+// characters are the nonce of the lease, and show that a client which comes back is the client of the
+// lease's holder.
 const nonceLen = 10
 
 func nonceOf(word string, polls int) string {

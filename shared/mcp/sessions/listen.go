@@ -16,9 +16,9 @@ import (
 //
 // The session's record has a lease that names the primary. The lease ends when the primary's
 // response should end, or earlier if the context of its Next ends. A GET whose lastEventID comes
-// from the primary takes the lease over at once, because the client of the primary has come back.
-// Any other GET takes the lease when it has been over for five times [Limits.Pace]. If there are
-// more standbys than [Limits.Standby], the one that has waited longest is sent away.
+// from the primary takes the lease over at once. Any other GET takes the lease when it has been
+// over for five times [Limits.Pace]. If there are more standbys than [Limits.Standby], the one
+// that has waited longest is sent away.
 //
 // Cost: one read, one write, and at most one read every five seconds (see [Call.Next]).
 //
@@ -122,9 +122,9 @@ func (c *Call) mayTake(s storage.Session, now time.Time) bool {
 	return c.lease.owns(s) || !free(s, c.manager.limits, now).After(now)
 }
 
-// take makes the call the primary. If the client of the last primary has come back, its stream
-// starts after the event that it names. For any other client it starts after s.Delivered: the highest
-// event that any client has named. Events that were only sent may not have arrived.
+// take makes the call the primary. If the client of the last primary has come back, the stream starts
+// after the event that this client names. For any other client the stream starts after s.Delivered:
+// the highest event that any client has named. Events that were only sent may not have arrived.
 func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error {
 	l := c.lease
 	if l.from.Index > s.Delivered {
@@ -165,7 +165,7 @@ func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) erro
 
 // leave ends the lease of a primary if ctx has ended, because then the primary's client is gone. The
 // stream stays reserved for this client for graceRetries times [Limits.Pace]. After that any GET may
-// take it, without waiting until the response would have ended. If the store fails, the lease stays.
+// take it. If the store fails, the lease stays.
 func (c *Call) leave(ctx context.Context) {
 	if ctx.Err() == nil || c.lease == nil || !c.lease.held {
 		return
@@ -180,7 +180,7 @@ func (c *Call) leave(ctx context.Context) {
 }
 
 // dismiss removes the standbys from the record, because the server has closed the standalone stream.
-// Each finds that out at its next look. If the store fails, they stay, which does no harm.
+// If the store fails, they stay, which does no harm.
 func (c *Call) dismiss(ctx context.Context) {
 	c.tryChange(ctx, func(s *storage.Session, _ time.Time) bool {
 		some := len(s.Standby) > 0

@@ -15,19 +15,20 @@ import (
 )
 
 // A handshake record also keeps a server's lists: tools, prompts, resources and resource templates.
-// When a client asks for a list and the box answers, the instance that writes the answer to the log
-// also stores the list. A later client gets it without the box.
+// When the box answers a request for a list, the instance that writes the answer to the log also
+// stores the list. A later client gets the list without the box.
 //
 // A record has many parts, each with a list. The name of a record and of a part together hold
 // everything that the list may depend on: tenant, configuration of the server, protocol version, the
-// client's capabilities, and the principal. The principal is left out if processes do not know it
-// ([Server.Anonymous]); then a list is only kept if its client has told the process nothing. Once the
-// session's process has done more than answer lists ([storage.Session.Served]), the name holds the
-// session in place of the principal. With [Server.SameLists] the operator says that tools and
-// templates depend on neither principal nor session.
+// client's capabilities, and the principal. The name lacks the principal if processes do not know it
+// ([Server.Anonymous]); a list under such a name is only kept if its client has told the process
+// nothing. Once the session's process has done more than answer lists ([storage.Session.Served]), the
+// name holds the session in place of the principal. With [Server.SameLists] the operator says that
+// tools and templates depend on neither principal nor session.
 //
-// A client must get the list that its own process would give. So the record is not used while
-// the session may have a running process that has done more than answer lists. Otherwise it is used
+// A client must get the list that its own process would give. The record is not used while the
+// session may have a running process that has done more than answer lists. At other times it is
+// used
 //
 //   - if the server announces changes of the list (listChanged) or SameLists covers the list:
 //     until a process of the box announces a change ([storage.Box.Told]), or a fresh process
@@ -37,13 +38,13 @@ import (
 //
 // The record keeps no lists of a server whose lists change by themselves ([Server.OwnLists]).
 
-// runs reports whether the session may have a running process that has done more than
-// answer lists. Only that process knows its lists.
+// runs reports whether the session may have a running process that has done more than answer
+// lists. Only that process knows the session's lists.
 func runs(s storage.Session, box storage.Box) bool { return s.Served && box.State != storage.Asleep }
 
 // listPart returns the key, within the handshake record, of the list that a request asks for. ok is
-// false if the record does not keep the answer. It keeps no later pages of a list, because a cursor
-// may mean nothing to another process.
+// false if the record does not keep the answer. A record keeps no later pages of a list, because a
+// cursor may mean nothing to another process.
 func listPart(s storage.Session, c Caller, method string, params json.RawMessage) (part string, ok bool) {
 	same := c.Server.sameList(method)
 	if !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest || !isList(method) {
@@ -70,16 +71,15 @@ func isList(method string) bool {
 	return ok
 }
 
-// partOf returns the key of a list within the handshake record. It is made of the method, the
-// protocol version, the client's capabilities ([abilitiesOf]), and whose, the result of
-// [Server.whose]. ok is false if the client's capabilities cannot be read.
+// partOf returns the key of a list within the handshake record. The argument whose is the
+// result of [Server.whose]. ok is false if the client's capabilities cannot be read.
 func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
-// anyone is the result of [Server.whose] for a list that all principals share. It is shorter than the
-// id of a session and the hash of a principal, and so equals neither.
+// anyone is the result of [Server.whose] for a list that all principals share. It equals no id of a
+// session and no hash of a principal, which are longer.
 const anyone = "anyone"
 
 // whose names the sessions that get the same list as a session:
@@ -103,10 +103,9 @@ func (s Server) whose(of storage.Session, same bool) string {
 }
 
 // abilitiesOf returns a name for a client's capabilities. Clients that a server cannot treat
-// differently have the same name. The name has the capabilities of MCP that may change what
-// a server offers, and a hash of all others that are not {}: experimental ones and extensions, with
-// their values. known is false if the capabilities are no JSON object. Such a client gets no list
-// from the record.
+// differently have the same name. The name has the capabilities of MCP that may change what a
+// server offers, and a hash of all others that are not {}: experimental ones and extensions, with
+// their values. known is false if the capabilities are no JSON object.
 func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	var has map[string]json.RawMessage
 	if capabilities != nil && json.Unmarshal(capabilities, &has) != nil {
@@ -173,8 +172,7 @@ func (u *use) recorded(ctx context.Context, method string, params json.RawMessag
 	return result, part, err
 }
 
-// plainList returns a list without the JSON fields that only modern clients know. A server that
-// speaks both eras may have written them.
+// plainList returns a list without the JSON fields that only modern clients know.
 func plainList(list json.RawMessage) json.RawMessage {
 	if wire.Lookup(list, "resultType") == nil {
 		return list

@@ -20,8 +20,8 @@ type Manager struct {
 	out     Publisher // writes events to the log and sends them to clients; made of store and parts
 }
 
-// New makes a Manager. Zero limits get their defaults. It cannot push to WebSocket clients;
-// see [Manager.With].
+// New makes a Manager. Zero limits get their defaults. The Manager cannot push to WebSocket
+// clients; see [Manager.With].
 func New(store storage.Store, backend Backend, limits Limits) *Manager {
 	return newManager(store, backend, limits.withDefaults(), Parts{Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)})
 }
@@ -31,7 +31,7 @@ type Parts struct {
 	Clients storage.Clients // posts to the connections of WebSocket clients, and closes them
 	Held    *Held           // knows which tools of servers were accepted; see [Server.Pin]
 	// Gate decides whether the backend gets a request, for instance by the caller's quota. Requests
-	// that the Manager answers itself do not pass it.
+	// that the Manager answers itself do not pass the Gate.
 	Gate storage.Gate
 	// Secrets returns the keys and tokens of callers at third parties ([Server.Providers]).
 	Secrets storage.Secrets
@@ -70,8 +70,8 @@ type Caller struct {
 	// Group is not nil if Conn is a connection to a group of servers.
 	Group *storage.GroupConnection
 	// Kind is a hash of what a modern client declares besides the capabilities of MCP, such as
-	// extensions; "" for nothing. A process learns of its client only once, in initialize. So
-	// clients of different kinds get different processes.
+	// extensions; "" for nothing. Clients of different kinds get different processes, because
+	// a process learns of its client only once, in initialize.
 	Kind string
 
 	// These fields have the meaning that they have in [storage.Identity]. A session keeps the
@@ -97,16 +97,17 @@ type Client struct {
 	// Init are the params of initialize for the process, at most 64 KiB. The process is
 	// initialized once, with the Init of the first client of a [Caller.Kind].
 	Init json.RawMessage
-	// Verbose means that the client wants log messages. From then on the server sends all its log
-	// messages in the session. A transport must drop those that its client does not want.
+	// Verbose means that the client wants log messages. After the first Verbose request the
+	// server sends all its log messages in the session, and a transport must drop those that its
+	// client does not want.
 	Verbose bool
 	Visits  bool // the client supports elicitation by URL: it can send its user to a page
 	// Round is the requestState that came with the request, "" for a first request. Two requests
 	// with the same idempotency key and different Rounds are different calls.
 	Round string
 	// Check, if not nil, is called before Send sends anything. It gets the params that
-	// [Manager.Learn] has kept, or nil. If it returns an error, Send returns that. brief means that
-	// the transport waits only until the call is accepted, not for its end.
+	// [Manager.Learn] has kept, or nil. Send returns the error of Check. If brief is true, the
+	// transport waits only until the call is accepted, not for its end.
 	Check func(params json.RawMessage) (brief bool, err error)
 	// List, if not nil, returns the params for Check if Learn has kept none. Send calls it after
 	// it has got the caller's secrets, and before the server gets the request.

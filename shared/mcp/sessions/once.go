@@ -19,13 +19,12 @@ import (
 // the answer will be, and executes the call. A later request finds the value and waits for that
 // answer. The log keeps the answer as long as the value lives.
 //
-// The value must be written before the call is executed. A call to an awake box is otherwise
-// written only when it ends. If instance and box died between the execution and that write, a
-// repeat would find nothing and execute the call again.
+// The value must be written before the call is executed. If instance and box died after the
+// execution, a repeat would otherwise find nothing and execute the call again.
 //
 // A call that wakes its box is stored as a [storage.Item] before it is executed. The item cannot
 // replace the value: a repeat may come in another session, and would have to look for the item under
-// another key. Both in one write would need a transaction, which [storage.Store] does not have.
+// another key.
 
 // MaxKey bounds an idempotency key, in bytes.
 const MaxKey = 255
@@ -34,7 +33,7 @@ const MaxKey = 255
 const minKeyLife = time.Minute
 
 // DataUnsent is the member of an error's data that is true if the request was certainly not
-// executed. If the client repeats it with the same idempotency key, it is executed.
+// executed. A repeat with the same idempotency key is executed.
 const DataUnsent = "notExecuted"
 
 // once is the idempotency key of a tools/call.
@@ -150,7 +149,7 @@ func StillRunning() *wire.Error {
 }
 
 // keyName returns the store's key for the durable value of a call. It has a hash of the client's key,
-// because that may be a secret.
+// because the client's key may be a secret.
 func keyName(c Caller, key, round string) storage.ValueKey {
 	of := hashOf(sha256.Size, fmt.Appendf(nil, "call %q %q %q %q %q", c.Tenant, c.Principal, c.Server.Name, key, round))
 	return storage.ValueKey{Scope: storage.ValueOfPrincipal, Of: of, Name: "call with a key"}
@@ -184,8 +183,8 @@ func (o *once) newStream() storage.StreamID {
 }
 
 // release makes a key free for a repeat, because the call was certainly not executed and will not
-// be. It ends the call in the log with an error that has [DataUnsent]. If the log already has an
-// end, release changes nothing. o may be nil.
+// be. It ends the call in the log with an error that has [DataUnsent], unless the log already has
+// an end. o may be nil.
 func (o *once) release(ctx context.Context) {
 	if o == nil || o.mine == nil {
 		return
@@ -261,8 +260,8 @@ func (u *use) reserve(ctx context.Context, d Delivery) (*Call, error) {
 }
 
 // join returns a Call that waits for the answer to an earlier request with the same key. first is the
-// value that the earlier request wrote. If unsent is true, that request was certainly not executed,
-// and there is no Call: this request may be executed.
+// value that the earlier request wrote. If unsent is true, the earlier request was certainly not
+// executed, call is nil, and this request may be executed.
 func (u *use) join(ctx context.Context, d Delivery, first begun) (call *Call, unsent bool, err error) {
 	h, c, s := u.manager, u.caller, u.session
 	ended, end, err := first.end(ctx, h.store)
@@ -294,7 +293,7 @@ func (u *use) join(ctx context.Context, d Delivery, first begun) (call *Call, un
 }
 
 // end reports whether a call has ended, and returns its last event, nil if the log does not have that
-// any more. Most calls have no other event, so end first reads only one.
+// any more.
 func (call begun) end(ctx context.Context, store storage.Store) (ended bool, end []byte, err error) {
 	page, err := store.Read(ctx, call.Session, call.Stream, 0, 1)
 	if err == nil && !page.Final() && (len(page.Events) > 0 || page.Gap) {
@@ -337,8 +336,8 @@ func (j *joined) forgotten() []byte {
 // item in the store and no end in the log, the instance or box that had it is lost.
 func (j *joined) undecided() time.Duration { return j.manager.limits.AcceptBy + 5*time.Second }
 
-// Check implements [Tracker]. It does the work of the instance that got the earlier request,
-// because that instance may be gone.
+// Check implements [Tracker]. It does the work of the instance that got the earlier request
+// and may be gone.
 func (j *joined) Check(ctx context.Context) (Status, error) {
 	tracker, err := j.manager.backend.Track(ctx, j.of, j.call.Stream)
 	if err == nil {

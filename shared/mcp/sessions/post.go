@@ -11,7 +11,8 @@ import (
 )
 
 // event posts one event to a connection, and its id if ids is set. A lost id does no harm, because
-// the id of the next event replaces it. through is not nil if the connection is one to a group.
+// the id of the next event replaces it. The argument through is not nil if the connection is one
+// to a group.
 func (o Publisher) event(ctx context.Context, conn string, ids bool, s storage.ID, through *storage.Through, id storage.EventID, raw []byte) error {
 	if len(raw) == 0 {
 		return nil // the event has no message: it only ends an HTTP response (storage.Event.Retry)
@@ -31,10 +32,9 @@ func (o Publisher) event(ctx context.Context, conn string, ids bool, s storage.I
 }
 
 // EventNotice returns the notification that tells a WebSocket client an event id, with which the
-// client can come back. Only clients that asked for event ids get it. If request is not nil, it is
-// the id of a request: the notification then says that the request was accepted, and which stream it
-// has. s is the client's session. If that is a session with a group, member is the server whose event
-// it is.
+// client can come back. Only clients that asked for event ids get it. If request is not nil, the
+// notification says that the request with this id was accepted, and which stream it has. s is the
+// client's session. In a session with a group, member is the server whose event it is.
 func EventNotice(s storage.ID, member string, id storage.EventID, request []byte) []byte {
 	params := append([]byte(`{"sessionId":"`), s...)
 	params = append(params, `","eventId":"`...)

@@ -12,8 +12,8 @@ import (
 )
 
 // provisional returns an answer to initialize for a server that is being prepared
-// ([Server.Preparing]). It declares listChanged for each list, because [Manager.Prepared] announces
-// the lists later.
+// ([Server.Preparing]). The answer declares listChanged for each list, because [Manager.Prepared]
+// announces the lists later.
 func provisional(server, version string) json.RawMessage {
 	const can = `"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true}`
 	return fmt.Appendf(nil, `{"protocolVersion":"%s","capabilities":{%s},"serverInfo":{"name":%s,"version":""}}`, version, can, wire.AppendString(nil, server))

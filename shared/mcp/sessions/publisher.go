@@ -15,9 +15,8 @@ import (
 // event stream of HTTP+SSE (I1 in the package comment). Every instance that appends events uses a
 // Publisher. It holds nothing between calls and is safe for concurrent use.
 //
-// Usually a Publisher writes an event to the log and posts it directly to the WebSocket connection of
-// its request, and changes no other record. Once that connection is gone, the session's record
-// says which events the client has not got (see cursors.go).
+// Once the WebSocket connection of a request is gone, the session's record says which events the
+// client has not got (see cursors.go).
 type Publisher struct {
 	Store   storage.Store
 	Clients storage.Clients // nil: this Publisher pushes nothing to WebSockets; another instance pushes the events
@@ -52,7 +51,8 @@ func (o Publisher) AppendShown(ctx context.Context, a storage.Address, b storage
 		_, err = o.Send(ctx, Published{a, b, false})
 		return b, err
 	}
-	// The batch was in the log. Only this caller writes it, so no other instance is posting it now.
+	// The batch was in the log. No other instance is posting it, because only this caller writes
+	// it.
 	ps := []Published{{a, b, true}}
 	if err := o.copyOut(ctx, ps); err != nil {
 		return b, err
@@ -61,8 +61,8 @@ func (o Publisher) AppendShown(ctx context.Context, a storage.Address, b storage
 }
 
 // Write is the first half of Append: it writes to the log what the client may see of a batch
-// (shown.go), and returns that. It also updates the records of the session and the server by what the
-// batch says; see note. again is true if the address has a connection and the batch was in the log
+// (shown.go), and returns what it wrote. Write also updates the records of the session and the
+// server; see note. again is true if the address has a connection and the batch was in the log
 // before.
 func (o Publisher) Write(ctx context.Context, a storage.Address, b storage.Batch) (written storage.Batch, again bool, err error) {
 	if written, err = o.shown(ctx, a, b); err != nil {
@@ -87,9 +87,9 @@ func (o Publisher) write(ctx context.Context, a storage.Address, b storage.Batch
 	return false, err
 }
 
-// Send is the second half of Append, for batches of one session that were written together. For an
-// HTTP+SSE session it copies them to the stream [storage.LegacySSE], as one batch. For a WebSocket
-// it posts each event to the connection of its address.
+// Send is the second half of Append, for batches of one session that were written together. Send
+// copies the batches of an HTTP+SSE session to the stream [storage.LegacySSE], as one batch. It
+// posts the events of a WebSocket session to the connections of their addresses.
 //
 // sent is false if another instance may be posting the batches now. The caller must then write and
 // send them again some seconds later, because that instance may have died.
@@ -124,7 +124,7 @@ func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err er
 // post sends a batch directly to the connection of its address. reached is the index of the last
 // event that the connection took. post stops when an event cannot be posted or the time until has
 // passed. It posts no event of the standalone stream while the session's record has a cursor of that
-// stream that is not Live: then earlier events have to be pushed first.
+// stream that is not Live, because earlier events have to be pushed first.
 func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch, until time.Time) (reached storage.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
@@ -157,9 +157,9 @@ func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch,
 	return reached, nil
 }
 
-// byRecord delivers what post has not posted of each batch: the events after reached[i]. It first
-// writes reached to the session's record, because this instance may die at any time. Then the
-// instance that holds the session's Pusher lease pushes the rest.
+// byRecord delivers what post has not posted of each batch: the events after reached[i]. byRecord
+// writes reached to the session's record, because this instance may die at any time. The instance
+// that holds the session's Pusher lease pushes the rest.
 func (o Publisher) byRecord(ctx context.Context, ps []Published, reached []storage.Index) error {
 	id := ps[0].To.Session
 	p := o.redelivery()
@@ -223,8 +223,8 @@ func (o Publisher) revive(ctx context.Context, ps []Published) error {
 			return nil
 		}
 		if heldAt(s.Pusher, time.Now()) {
-			// The holder of the lease still has the old cursor. If it ran on while events were
-			// posted directly, it would push them again. So wait for it, if there is time.
+			// Wait for the holder of the lease, if there is time: the holder has the old
+			// cursor, and would push again what other instances post directly.
 			if end, ends := ctx.Deadline(); ends && time.Until(end) < toNote {
 				return errSlow
 			}
@@ -265,8 +265,8 @@ func (o Publisher) copyOut(ctx context.Context, ps []Published) error {
 
 // appendOut writes a batch at the end of the stream [storage.LegacySSE]. It drops a batch of a box
 // that the stream has already: one that has the Gen of the tail, and no higher Seq. A batch of an
-// instance, whose Gen is 0, or of an older Gen is written with Gen and Seq of the tail. So the tail
-// always has the newest batch of a box.
+// instance, whose Gen is 0, or of an older Gen is written with Gen and Seq of the tail. The tail
+// thereby always has the newest batch of a box.
 func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
@@ -289,8 +289,8 @@ func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 }
 
 // End appends the end of a request in place of the box that should have ended it. Unlike Append,
-// End must not be called again after an error. Before it pushes the end, it records that the client
-// has not got it. If the instance dies then, [Publisher.Ended] continues.
+// End must not be called again after an error. End first records that the client has not got the
+// event. If the instance dies before the push, [Publisher.Ended] continues.
 //
 // Errors: Conflict (nothing was written), Unavailable.
 func (o Publisher) End(ctx context.Context, a storage.Address, b storage.Batch) error {
@@ -304,8 +304,7 @@ func (o Publisher) End(ctx context.Context, a storage.Address, b storage.Batch) 
 }
 
 // Ended delivers the end of a request that is in the log already, because the instance that wrote
-// the end may have died before it delivered it. An instance calls Ended when it wants to write an
-// end and finds one. tail is the tail of the request's stream.
+// the end may have died before it delivered it. tail is the tail of the request's stream.
 //
 // Ended does nothing if the session's record, or the stream of HTTP+SSE, shows that the client got
 // the end. If an instance died between the delivery and its record, the client gets the end twice.

@@ -12,7 +12,7 @@ import (
 )
 
 // update is a compare-and-swap loop on the record of a session. change returns false to leave the
-// record as it is. It may be called several times, each time with the record as it is then.
+// record as it is. update may call change several times, each time with the newest record.
 //
 // Errors: NotFound, Unavailable.
 func update(ctx context.Context, store storage.Sessions, s storage.Session, change func(*storage.Session) bool) (storage.Session, error) {
@@ -49,8 +49,7 @@ func amend(ctx context.Context, store storage.Sessions, id storage.ID, change fu
 	return update(ctx, store, s, change)
 }
 
-// contended is how long update tries again after conflicts. Each conflict means that another
-// writer succeeded, so only very many writers can use this time up.
+// contended is how long update tries again after conflicts.
 const contended = 10 * time.Second
 
 // tombstoneLife is how long the record of an ended session is kept, so that operators can see why
@@ -76,8 +75,8 @@ func adopt(s *storage.Session, result json.RawMessage) {
 	s.Pushes = pushes(result) || wire.Lookup(s.Init, "capabilities", "roots") != nil || agree(s.Init, result)
 }
 
-// agree reports whether client and server declare the same extension. Then the server may send
-// notifications of that extension outside of requests.
+// agree reports whether client and server declare the same extension. A server may send
+// notifications of an agreed extension outside of requests.
 func agree(init, result json.RawMessage) bool {
 	for name := range wire.Members(wire.Lookup(init, "capabilities", "extensions")) {
 		if wire.Lookup(result, "capabilities", "extensions", name) != nil {

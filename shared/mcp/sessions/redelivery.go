@@ -26,8 +26,8 @@ func (o Publisher) redelivery() *redelivery {
 }
 
 // run takes the lease and pushes, or waits for the instance that has the lease, until done returns
-// true or the session has no connection. Before each call of done it calls note, which may change the
-// record and reports whether it did.
+// true or the session has no connection. Before each call of done, run calls note, which may change
+// the record and reports whether it did.
 func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.Session) bool, done func(*storage.Session) bool) error {
 	for pause := pushRetry; ; {
 		s, _, err := p.Store.Load(ctx, id, "")
@@ -77,8 +77,8 @@ func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.
 	}
 }
 
-// errSlow says that there is more to push than this instance has time for. It needs the time that is
-// left to record how far it got.
+// errSlow says that there is more to push than this instance has time for. The instance needs the
+// time that is left to record how far it got.
 var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events slowly; the next function continues")
 
 // errLeaseLost says that another instance has taken the lease, or that the client has connected anew,
@@ -86,7 +86,7 @@ var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events s
 var errLeaseLost = errors.New("another function holds the lease for pushing")
 
 // work pushes all events, then writes the record without the lease, which frees the lease. If the
-// write fails, the lease expires by itself.
+// write fails, the lease expires.
 func (p *redelivery) work(ctx context.Context) error {
 	for {
 		p.again = false

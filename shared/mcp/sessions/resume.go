@@ -11,8 +11,8 @@ import (
 )
 
 // Resume continues a stream after the event with the id lastEventID (MCP 2025-11-25,
-// basic/transports, "Resumability and Redelivery"). If that is an event of the standalone stream,
-// Resume is [Manager.Listen]. The Call has no events and is Done for a stream that does not exist,
+// basic/transports, "Resumability and Redelivery"). For an event of the standalone stream, Resume
+// is [Manager.Listen]. The Call has no events and is Done for a stream that does not exist,
 // belongs to another session, or is too old.
 //
 // Errors: Invalid (*EventIDError), NotFound (session), Unavailable; those of Listen.
@@ -43,7 +43,7 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 	call.tracker, err = h.backend.Track(ctx, u.session, from.Stream)
 	if errors.Is(err, storage.NotFound) {
 		// The store has no item of the request, and its stream had no end when its tail was read. The
-		// request may have ended between the two reads. If not, no instance will ever write to this stream.
+		// request ended between the two reads, or no instance will ever write to this stream.
 		if tail, err = h.store.Tail(ctx, u.session.ID, from.Stream); err == nil {
 			call.done = !tail.Final || from.Index >= tail.Last
 		}
@@ -59,9 +59,9 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 // from is the event id with which the client comes back.
 //
 // The log may have lost events that the client has: the store was restored from a backup, or the power
-// failed. If the log is shorter, place ends the request, because nobody knows what came of it. The
-// client gets the last event of a request that has ended since. That event may also have the index of
-// a lost one, if Dormouse itself has written it.
+// failed. If the log is shorter than the client's position, place ends the request, because nobody
+// knows what came of it. The client gets the last event of a request that has ended since, even if
+// that event has the index of a lost one.
 //
 // Errors: Unavailable.
 func (u *use) place(ctx context.Context, from storage.EventID) (tail storage.Tail, after storage.Index, err error) {

@@ -15,16 +15,15 @@ import (
 
 // A caller may see only some tools of a server ([Caller.Tools]). The [storage.Address] of a request
 // for a list says which (Shown), and a Publisher leaves out the others before it writes the answer to
-// the log. So a client gets the same list from the log, over its WebSocket, and again after a
-// connection broke. The handshake record keeps the whole list; Manager leaves out tools of it for
-// each caller.
+// the log. The handshake record keeps the whole list; Manager leaves out tools of it for each caller.
 //
 // If a server has a [Server.Pin], clients see its tools as they were when they were accepted,
 // whatever the server lists now. The first list of a server is accepted automatically. An operator
 // accepts later changes. A call of a tool that was not accepted is refused.
 
-// shownTo returns the [storage.Address.Shown] of a delivery. lists are the ids of the requests for
-// lists of tools in it. shownTo returns nil if the client sees all tools as the server lists them.
+// shownTo returns the [storage.Address.Shown] of a delivery. lists are the ids of the delivery's
+// requests for lists of tools. shownTo returns nil if the client sees all tools as the server
+// lists them.
 func shownTo(c Caller, lists ...json.RawMessage) *storage.Shown {
 	if c.Tools.IsZero() && c.Server.Pin == nil || len(lists) == 0 {
 		return nil
@@ -124,7 +123,7 @@ func (c Caller) visible(ctx context.Context, k *Held, list json.RawMessage) (jso
 }
 
 // unaccepted refuses all requests in msgs if one of them calls a tool that was not accepted. It
-// returns nil if none does.
+// returns nil if none of them does.
 func (u *use) unaccepted(ctx context.Context, msgs ...wire.Message) (*Call, error) {
 	pin := u.caller.Server.Pin
 	if pin == nil {

@@ -41,8 +41,8 @@ func (u *use) create(ctx context.Context) error {
 	return nil
 }
 
-// newID returns the ID of a new session. The ID says in which box the session is, so newID chooses
-// the box. Cost: one read if the caller's sessions may be in several boxes, otherwise none.
+// newID returns the ID of a new session. newID thereby chooses the session's box. Cost: one read
+// if the caller's sessions may be in several boxes, otherwise none.
 func (h *Manager) newID(ctx context.Context, c Caller) (storage.ID, error) {
 	id := storage.NewID()
 	if h.parts.Boxes == nil || !c.Server.Spreads {
@@ -70,13 +70,13 @@ func (c Caller) opened(id storage.ID, limits Limits) storage.Session {
 }
 
 // Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state Opened if
-// resume is "", or to the session with the id resume. If that is a session with a group, Connect also
-// adds the connection to the sessions behind it whose servers are in members.
+// resume is "", or to the session with the id resume. For a session with a group, Connect also adds
+// the connection to the sessions behind it whose servers are in members.
 //
 // cursors has the ids of the last events that a resuming client says it has. Its keys are names of
-// members, and "" for the session resume. Each has at most 32 ids, and one for each stream. If there
-// are any, the client has lost its other connections. Then Connect closes those, and the new
-// connection must get the events after the cursors. owing lists the sessions that have such events
+// members, and "" for the session resume. Each has at most 32 ids, and one for each stream. A client
+// with cursors has lost its other connections: Connect closes those, and the new connection must get
+// the events after the cursors. owing lists the sessions that have such events
 // ([storage.Session.Owes]). The transport must call [Manager.Push] for each of them when the
 // connection is ready.
 //
@@ -105,8 +105,8 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 	if err := all[0].putConnection(ctx); err != nil {
 		return storage.Session{}, nil, err
 	}
-	// Close the other connections first. If the record changed first and a close then
-	// failed, no record would name that connection any more.
+	// Close the other connections before the record changes: a connection that cannot be
+	// closed must stay in the record.
 	closed := map[string]bool{c.Conn: true}
 	if alone {
 		for _, r := range all {
@@ -173,8 +173,7 @@ func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resu
 	return all, nil
 }
 
-// closeAll closes the connections that are not in closed. A connection that stayed open
-// would get events that the client no longer reads.
+// closeAll closes the connections that are not in closed.
 func (o Publisher) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
 	for _, conn := range conns {
 		if closed[conn] || o.Clients == nil {
@@ -221,8 +220,8 @@ func (u *use) claimed(ctx context.Context, cursors []storage.EventID) ([]storage
 	return claims, nil
 }
 
-// join adds a connection to s, and sets the cursors that the client names. If alone is true, the
-// client has no other connection: join removes the others from s, and returns them.
+// join adds a connection to s, and sets the cursors that the client names. If alone is true,
+// join removes the other connections from s, and returns them.
 func join(s *storage.Session, conn string, claims []storage.Cursor, alone bool) (lost []string) {
 	others := without(s.Conns, conn)
 	if !alone {
@@ -296,18 +295,17 @@ func disconnect(ctx context.Context, store storage.Sessions, id storage.ID, conn
 	return nil
 }
 
-// Tell sends a WebSocket client that wants event ids its first id. The client can come back with it
-// before it has got an event. Tell makes one attempt.
+// Tell sends a WebSocket client that wants event ids its first id. Tell makes one attempt.
 func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 	if c.EventIDs && h.parts.Clients != nil {
 		_ = h.parts.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // if the post is lost, the client gets an id with the next event
 	}
 }
 
-// Push pushes to a session's connections the stored events that they have not got yet. It waits
-// for a connection that is not ready yet.
+// Push pushes to a session's connections the stored events that they have not got yet. Push
+// waits for a connection that is not ready yet.
 //
-// Errors: Unavailable. Nothing is lost, but the caller should arrange another attempt.
+// Errors: Unavailable. The caller should arrange another attempt.
 func (h *Manager) Push(ctx context.Context, id storage.ID) error {
 	p := h.out.redelivery()
 	done := func(s *storage.Session) bool { return p.held || !s.Owes() }

@@ -29,13 +29,13 @@ type Start struct {
 }
 
 // NoteStart compares the lists of a fresh process with those of the last process of the same Kind. If
-// they differ, the server's program has changed. NoteStart then makes the whole handshake record
-// invalid, sets news, and returns the session of a. The caller must tell the client of that session
-// now. The clients of other sessions are told with their next request.
+// they differ, NoteStart makes the whole handshake record invalid, sets news, and returns the session
+// of a. The caller must tell the client of that session at once. The clients of other sessions are
+// told with their next request.
 //
-// A record keeps at most mostStarts fingerprints. If it has none of this Kind, NoteStart cannot
-// compare, and makes lists of earlier generations invalid. It does not if start.Own is true and the
-// record has room: the first process of a principal says nothing about the lists of others.
+// A record keeps at most mostStarts fingerprints. If the record has none of this Kind, NoteStart
+// makes lists of earlier generations invalid, unless start.Own is true and the record has room: the
+// first process of a principal says nothing about the lists of others.
 //
 // Cost: one read if the lists are the same.
 //
@@ -81,9 +81,8 @@ func relist(ctx context.Context, store storage.Store, a storage.Address, now tim
 	return expire(ctx, store, a.Digest, func(string) bool { return true })
 }
 
-// Forget makes the handshake record of a tenant's server invalid, because an operator knows that it
-// may be out of date. The next client that asks gets the answer of a process. The fingerprints of
-// lists stay, so that the next process is compared with them.
+// Forget makes the handshake record of a tenant's server invalid, for an operator. The fingerprints
+// of lists stay, so that the next process is compared with them.
 //
 // Errors: Unavailable.
 func Forget(ctx context.Context, store storage.Store, tenant, server, digest string) error {
@@ -141,9 +140,9 @@ func expire(ctx context.Context, store storage.Handshakes, record string, select
 	return nil
 }
 
-// outdate makes lists of a box invalid: those of all generations up to the result of upTo. If
-// relisted is not zero, it becomes [storage.Box.Relisted]. Cost: one read, and one write if that
-// changes the box.
+// outdate makes lists of a box invalid: those of all generations up to the result of upTo. It
+// sets [storage.Box.Relisted] to relisted, unless relisted is zero. Cost: one read, and one
+// write if the box changes.
 func outdate(ctx context.Context, store storage.Boxes, id storage.BoxID, upTo func(storage.Box) storage.Generation, relisted time.Time) error {
 	return updateBox(ctx, store, id, func(box *storage.Box) bool {
 		gen, news := upTo(*box), !relisted.IsZero()

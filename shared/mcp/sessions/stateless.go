@@ -14,12 +14,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A modern client (2026-07-28) has no session. But it answers a question of the server with another
-// request, and Dormouse must find the process that asked. So there is an inner session for each
-// tenant, principal, server and kind of client ([Caller.Kind]), with a computed id. All requests of
-// one principal and kind share this session and its process. Its transport is [storage.Modern], so
-// no method for legacy clients finds it. The process gets each request with the name of the
-// request's stream as its id.
+// A modern client (2026-07-28) has no session. But Dormouse must find the process that asked a
+// question, when the client answers it with another request. All requests of one tenant, principal,
+// server and kind of client ([Caller.Kind]) therefore share an inner session, with a computed id,
+// and its process. The transport of an inner session is [storage.Modern], so no method for legacy
+// clients finds it. The process gets each request with the name of the request's stream as its id.
 
 // PinnedID returns the id of a caller's inner session, which Dormouse keeps for a modern client.
 func PinnedID(c Caller) storage.ID {
@@ -37,9 +36,6 @@ func (c *Call) Stream() storage.StreamID { return c.stream }
 // Send sends a modern client's request to the process of the caller's inner session. The response
 // to the request has the id [Call.Stream]; the transport ignores other responses of the stream.
 // server is the server's serverInfo from the handshake record, nil if that has none.
-//
-// If the handshake record has the list that the request asks for, Send answers from the
-// record, without a box.
 //
 // Cost: as a tools/call of a session. The very first request costs a read and two writes
 // more. Each request costs a read more while there is no handshake record. The first request that
@@ -134,9 +130,9 @@ func (u *use) deliverCold(ctx context.Context, client Client, d Delivery) (*Call
 }
 
 // Learn keeps params in the caller's inner session, for [Client.Check] of later requests. params is
-// what a list of tools says about calls of those tools. call is the call of [Manager.Send] that
-// got the list, nil for a list of another source. Cost: one read and one write if params differ
-// from those that were kept when call began, otherwise none. Without a call always one read.
+// what a list of tools says about calls of those tools. call is the call of [Manager.Send] that got
+// the list, nil for a list of another source. Cost: one read and one write if params differ from
+// those that were kept when call began, one read without a call, otherwise none.
 //
 // Errors: Unavailable.
 func (h *Manager) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
@@ -158,9 +154,10 @@ const mostVerbose = "debug"
 
 func quoted(word string) json.RawMessage { return json.RawMessage(strconv.Quote(word)) }
 
-// Greeting returns the answer of the caller's server to initialize. If the handshake record has it,
-// Greeting returns it as result. While the server is being prepared ([Server.Preparing]), result is
-// a provisional answer. Otherwise Greeting starts the process, and the response to call is the answer.
+// Greeting returns the answer of the caller's server to initialize. The result comes from the
+// handshake record, or is a provisional answer while the server is being prepared
+// ([Server.Preparing]). If the result is nil, Greeting has started the process, and the response to
+// call is the answer.
 //
 // Errors: TooLarge, Unavailable, Busy.
 func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
@@ -183,9 +180,9 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 	return nil, call, err
 }
 
-// Reattach first passes on responses to questions, as [Manager.Reply] does. It then returns the
-// Call that continues a call of [Manager.Send] after the event with index after. That Call is Done if
-// it has ended and the log no longer has its events. server is serverInfo, nil if unknown.
+// Reattach first passes on responses to questions, as [Manager.Reply] does. It then returns the Call
+// that continues a call of [Manager.Send] after the event with index after. The Call is Done if the
+// log no longer has its events. server is serverInfo, nil if unknown.
 //
 // Errors: NotFound (the caller has no inner session), Unavailable.
 func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
@@ -249,8 +246,8 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 			return err
 		}
 	}
-	// The box does not run, so the call waits in the inbox. An instance that takes it from there first
-	// looks whether the stream has an end. So write one.
+	// The box does not run, so the call waits in the inbox. An instance that takes a call from the
+	// inbox first looks whether the stream has an end.
 	a := storage.Address{Session: u.session.ID, Stream: stream, Requests: []json.RawMessage{quoted(string(stream))}}
 	end := &wire.Error{Code: wire.CodeCancelled, Message: "the request was cancelled: " + why}
 	return h.out.Fail(ctx, a, end, time.Now().Add(h.limits.EventAge))
@@ -285,9 +282,9 @@ func (h *Manager) Watch(ctx context.Context, c Caller) (*Call, error) {
 }
 
 // Subscribe subscribes to resources. The server's response for uris[i] is in the stream of the Call,
-// with the id [Call.Stream] + "-" + i. The subscription also holds for later processes. It ends when
-// [Manager.Unsubscribe] has been called as often as Subscribe for the same URI. A caller has at most
-// 500 subscriptions, with URIs of 128 KiB together.
+// with the id [Call.Stream] + "-" + i. The subscription ends when [Manager.Unsubscribe] has been
+// called as often as Subscribe for the same URI. A caller has at most 500 subscriptions, with URIs
+// of 128 KiB together.
 //
 // Errors: TooLarge, Busy (too many), Unavailable.
 func (h *Manager) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
@@ -403,8 +400,8 @@ func (u *use) pinned(ctx context.Context, client Client) (moved bool, err error)
 	return moved, err
 }
 
-// pin makes an inner session. It is Ready at once, because a box itself sends initialize to each
-// process that it starts.
+// pin makes an inner session. The session is Ready at once, because a box itself sends
+// initialize to each process that it starts.
 func (u *use) pin(ctx context.Context, id storage.ID, client Client) error {
 	server, err := u.caller.serverInfo(ctx, u.manager.store)
 	if err != nil {

@@ -13,10 +13,9 @@ import (
 )
 
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of [Manager.Send] for
-// which the client no longer waits; it has a taskId instead. A task has no record of its own. Its
-// call has a stream in the log of the inner session. Until the call ends, it also has a
-// [storage.Item], which says which box or instance must end it. What a client gets for a taskId is
-// made of the stream and the item.
+// which the client no longer waits; it has a taskId instead. A task has no record of its own. What
+// a client gets for a taskId is made of the call's stream in the log of the inner session, and,
+// until the call ends, of its [storage.Item].
 
 // Recalled is a call of [Manager.Send] whose client asks for it by its taskId.
 type Recalled struct {
@@ -25,7 +24,7 @@ type Recalled struct {
 	Events []storage.Event
 	Gap    bool            // events before Events were lost
 	Server json.RawMessage // the server's serverInfo, nil if unknown
-	// Lost means that the log has no end of the call, and the store no item of it. So the result is not
+	// Lost means that the log has no end of the call, and the store no item of it. The result is not
 	// kept any more, or there never was such a call.
 	Lost bool
 
@@ -73,7 +72,8 @@ func (r *Recalled) reread(ctx context.Context) error {
 }
 
 // take adds an event, unless it is a notification other than progress and notifications/cancelled. It
-// keeps only the newest progress. A call may have sent more notifications than fit into memory.
+// keeps only the newest progress, because a call may have sent more notifications than fit into
+// memory.
 func (r *Recalled) take(e storage.Event) {
 	r.last = e.Index
 	m, err := wire.Parse(e.Raw)
@@ -97,8 +97,7 @@ func (r *Recalled) LookAfter(ctx context.Context) error {
 	tracker, err := r.of.manager.backend.Track(ctx, r.of.session, r.stream)
 	switch {
 	case errors.Is(err, storage.NotFound):
-		// The end is written before the item is deleted. So it may have been written after the
-		// read of the log.
+		// The end may have been written after the read of the log.
 		err = r.reread(ctx)
 		r.Lost = err == nil && !r.Ended()
 		return err
