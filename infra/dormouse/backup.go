@@ -17,7 +17,7 @@ type inFolder struct {
 }
 
 type backupCommand struct {
-	File string `arg:"" type:"path" help:"The new file, such as dormouse.tar.gz. It holds secrets."`
+	File string `arg:"" type:"path" help:"The file to write, such as dormouse.tar.gz; an older one of this name is replaced. It holds secrets."`
 	storeFlag
 	inFolder
 }
