@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Encode returns a frame as bytes. It does not split a long one; see [Cut].
+// Encode returns a frame as bytes. Use [Cut] to split a long frame.
 func Encode(f Frame) []byte {
 	payload := payloadOf(f)
 	b := make([]byte, 0, usualHeader+len(payload))

@@ -15,7 +15,7 @@ type FromRunner interface {
 	From() Sender
 }
 
-// Sender says which runner sends a frame. Some types of frames need only a part of it.
+// Sender says which runner sends a frame.
 type Sender struct {
 	Box    storage.BoxID      `json:"box,omitempty"`
 	Gen    storage.Generation `json:"gen,omitempty"`
@@ -86,8 +86,8 @@ type Events struct {
 	Payload []byte      `json:"-"`
 }
 
-// EventItem describes the events of one stream in a batch, in order. Their bytes are in
-// the frame's payload, one after the other in the order of the items.
+// EventItem describes the events of one stream in a batch, in order. The payload of the frame
+// has the bytes of the events, in the order of the items.
 type EventItem struct {
 	Ticket string           `json:"ticket"`
 	Stream storage.StreamID `json:"stream,omitempty"` // "" for the standalone stream
@@ -188,7 +188,7 @@ type Fenced struct {
 	Link int64 `json:"link,omitempty"`
 }
 
-// Nudge says that messages wait in the store. The runner then sends a [Pull].
+// Nudge says that messages wait in the store. The runner answers with a [Pull].
 type Nudge struct{}
 
 // Look says nothing. Whoever posts it learns whether the connection is open.

@@ -1,5 +1,4 @@
-// Package frametest writes and reads frames for tests. Frames are the messages between functions and
-// runners, the programs that run MCP servers.
+// Package frametest writes and reads frames for tests.
 package frametest
 
 import (
@@ -68,8 +67,8 @@ type Frame struct {
 	Inbox      bool             `json:"inbox,omitempty"`
 	Again      bool             `json:"again,omitempty"` // the session has had a process before
 	Moved      bool             `json:"moved,omitempty"` // the server's lists may have changed since the session's last request
-	// Looks on a [frame.Deliver] says that the message is an initialize or asks for a list. On a
-	// [frame.Bye] it says that the runner got only such messages.
+	// Looks on a [frame.Deliver] says that the message is an initialize or asks for a list.
+	// Looks on a [frame.Bye] says that the runner got only messages of these kinds.
 	Looks bool   `json:"looks,omitempty"`
 	Lens  []int  `json:"lens,omitempty"`
 	Trace string `json:"trace,omitempty"` // names the client's request in all logs

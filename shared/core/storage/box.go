@@ -27,10 +27,10 @@ import (
 // never exceeds the number that the caller allows. When all of the allowed boxes are full, a new
 // session goes into any of them.
 //
-// Sessions with computed IDs are in box 0: those of modern clients, and those that a group
-// has with its members. So are the sessions of servers whose sessions share a process or a
-// snapshot. An ID without a number is an ID of box 0, as all IDs of older releases are. An
-// older release looks for each session in box 0; see docs/releases.md.
+// Box 0 has the sessions with computed IDs: those of modern clients, and those that a group has
+// with its members. It also has the sessions of servers whose sessions share a process or a
+// snapshot. An ID without a number is an ID of box 0. An older release looks for each session in
+// box 0; see docs/releases.md.
 type BoxID string
 
 // MaxBoxes is the largest number of boxes of one tenant and server.

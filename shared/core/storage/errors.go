@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Code classifies errors by what the caller can do about them. The list is closed. A Code
-// is itself an error, so errors.Is(err, storage.NotFound) works on every error of this
-// module. Package transport maps codes to HTTP statuses and JSON-RPC codes.
+// Code classifies errors by what the caller can do about them. A Code is itself an error, so
+// errors.Is(err, storage.NotFound) works on every error of this module. Package transport maps
+// codes to HTTP statuses and JSON-RPC codes.
 type Code string
 
 const (
@@ -58,8 +58,8 @@ type Error struct {
 	refused  Identity // set by NameRefused
 }
 
-// Errorf makes an Error. The message may be shown to a client: it is lower case and says
-// what happened, to what, and what to do. Add a cause with [Error.Because].
+// Errorf makes an Error. The message may be shown to a client: it is lower case and says what
+// happened, to what, and what to do.
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }

@@ -2,9 +2,8 @@ package storage
 
 import "time"
 
-// Grant is the record of a permission that a user gave to a client: to call one server in
-// the user's name. The authorization server (package authserver) writes it. The tokens that it
-// issues are not stored.
+// Grant is the record of a permission that a user gave to a client: to call one server in the
+// user's name. Package authserver writes it. Access and refresh tokens are not stored.
 type Grant struct {
 	// ID is no secret: lists and logs may show it. A token cannot be made from it.
 	ID        string

@@ -56,8 +56,8 @@ type Key struct {
 	Expires   time.Time // the key is good until then; zero means for ever
 }
 
-// EntryTicket is the record of a connect ticket: the right to connect to a server once. It
-// is for a web page, which cannot send headers with a WebSocket. Boxes have tickets of another kind.
+// EntryTicket is the record of a connect ticket: the right to connect to a server once. It is for a web
+// page, which cannot send headers with a WebSocket.
 type EntryTicket struct {
 	Hash     string // SHA-256 of the ticket, hexadecimal
 	Server   string

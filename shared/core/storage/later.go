@@ -10,7 +10,7 @@ import (
 )
 
 // Later has the JSON members of a record that a newer release has written and this one does not know.
-// They stay in the record when this release writes it. A Later is never modified.
+// This release keeps them when it writes the record. A Later is never modified.
 type Later map[string]json.RawMessage
 
 // read decodes a record, and returns its unknown fields, nil if it has none.

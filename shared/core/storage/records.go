@@ -226,8 +226,8 @@ type Pin struct {
 // LegacySSE stream. Other clients fetch them.
 func (a Address) Pushed() bool { return a.Conn != "" || a.LegacySSE }
 
-// Looks reports whether the request is an initialize or asks for a list. Such a request leaves no state
-// in the process.
+// Looks reports whether the request is an initialize or asks for a list. Requests of these kinds leave
+// no state in the process.
 func (a Address) Looks() bool { return a.List != "" || a.Init }
 
 // Batch is a run of consecutive events of one stream that are written together.

@@ -76,9 +76,8 @@ type Sessions interface {
 
 // Answers keeps the responses of clients to questions of servers.
 type Answers interface {
-	// PutAnswer stores the first answer to a question. If there is one already,
-	// nothing is written and first is false. The caller counts the bytes in the
-	// session; see [AnswerCount].
+	// PutAnswer stores the first answer to a question. If there is one already, PutAnswer writes
+	// nothing and first is false. The caller counts the bytes in the session; see [AnswerCount].
 	PutAnswer(ctx context.Context, a Answer) (first bool, err error)
 	// Answers returns the answers to the questions that have one, in any
 	// order. Questions are IDs as in Answer.Question.
@@ -150,14 +149,13 @@ type Values interface {
 	// LoadValue reads a value. A value that is not there has Rev 0; that is no error.
 	// Errors: Invalid as [ValueKey.Check] says.
 	LoadValue(ctx context.Context, k ValueKey) (Value, error)
-	// SaveValue writes a value if the stored Rev equals v.Rev, and returns it with its new
-	// Rev ([NextRev]). No earlier value of this key has had that Rev. Empty Data deletes
-	// the value; the one returned then has Rev 0. As with Save, a repeat may conflict with
-	// the caller's own write.
+	// SaveValue writes a value if the stored Rev equals v.Rev, and returns it with its new Rev
+	// ([NextRev]). No earlier value of this key has had that Rev. Empty Data deletes the value:
+	// SaveValue returns a value with Rev 0. As with Save, a repeat may conflict with the
+	// caller's own write.
 	//
-	// Errors: Invalid and TooLarge as [Value.Check] says; Conflict if the Rev differs, then the
-	// value returned is the stored one; NotFound if the driver sees that the key's session is
-	// gone.
+	// Errors: Invalid and TooLarge as [Value.Check] says; Conflict if the Rev differs, with the
+	// stored value as the result; NotFound if the driver sees that the key's session is gone.
 	SaveValue(ctx context.Context, v Value) (Value, error)
 }
 
@@ -239,12 +237,12 @@ type Items interface {
 	// Errors: NotFound if there is none. Conflict if another generation has it, or it is
 	// Suspended or a Leftover.
 	Claim(ctx context.Context, box BoxID, id StreamID, gen Generation) (Item, error)
-	// Release turns an item back into a Waiting one if gen has taken it and it still has
-	// its Raw. Otherwise nothing is written and released is false.
+	// Release turns an item back into a Waiting one if gen has taken it and it still has its
+	// Raw. If released is false, nothing was written.
 	Release(ctx context.Context, box BoxID, id StreamID, gen Generation) (released bool, err error)
 	// SwapItem stores next in place of the item with the same box and ID, if that item has the
-	// State, Gen and Round of old. Otherwise nothing is written and swapped is false. A repeat
-	// after Unavailable may find the caller's own write: read and compare.
+	// State, Gen and Round of old. If swapped is false, nothing was written. A repeat after
+	// Unavailable may find the caller's own write: read and compare.
 	SwapItem(ctx context.Context, old, next Item) (swapped bool, err error)
 	// Item reads one item. Errors: NotFound.
 	Item(ctx context.Context, box BoxID, id StreamID) (Item, error)

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// UpstreamToken is the record of what a principal has at a third party: an API key, or
-// the tokens of an OAuth provider. Servers use it in the principal's name. Package
-// credentials writes it.
+// UpstreamToken is the record of what a principal has at a third party: an API key, or the
+// tokens of an OAuth provider. Package credentials writes it.
 type UpstreamToken struct {
 	ID        string // the result of [UpstreamTokenID]
 	Rev       int64  // set by the store; Save fails unless it is the stored one

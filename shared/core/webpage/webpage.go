@@ -1,6 +1,6 @@
 // Package webpage writes the small pages that people get in a browser: at the address of a server, at
-// the sign-in, and where they connect accounts at third parties. The pages look like the console, load
-// nothing, and run no script.
+// the sign-in, and where they connect accounts at third parties. The pages load nothing, and run no
+// script.
 package webpage
 
 import (
@@ -15,7 +15,7 @@ import (
 //go:embed style.css
 var style string
 
-// Style returns the style sheet of all pages. Its colours are those of the console.
+// Style returns the style sheet of all pages.
 func Style() string { return style }
 
 // Page is the content that Write puts between the head and the foot that all pages share.

@@ -208,8 +208,7 @@ func (c *checker) str() bool {
 	}
 }
 
-// plain skips to the next quote, backslash or control byte, eight bytes at a time. Long
-// strings, such as base64 images and files, are most of a large message.
+// plain skips to the next quote, backslash or control byte, eight bytes at a time.
 func (c *checker) plain() {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; len(c.raw)-c.pos >= 8; c.pos += 8 {

@@ -47,12 +47,13 @@ const (
 	// CodeURLElicitation: the client must send its user to the URLs in
 	// data.elicitations first (MCP 2025-11-25 only).
 	CodeURLElicitation Code = -32042
-	// CodeCancelled: the request was cancelled before it had an answer. In MCP such a request
-	// gets no response. This code is for the error that ends the request in the session's log.
+	// CodeCancelled: the request was cancelled before it had an answer. MCP gives a cancelled
+	// request no response: this code is for the error that ends the request in the session's
+	// log.
 	CodeCancelled Code = -32800
 )
 
-// Error is a JSON-RPC error object. Its text is meant for the sender of the refused message. It
+// Error is a JSON-RPC error object. Its text is for the sender of the refused message, and
 // contains no secrets and no causes.
 type Error struct {
 	Code    Code
@@ -66,9 +67,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s (json-rpc %d)", e.Message, int(e.Code))
 }
 
-// ErrorResponse returns {"jsonrpc":"2.0","id":…,"error":{…}}. A nil id becomes null.
-// Data that cannot be encoded is left out, because the error must reach the client in
-// any case.
+// ErrorResponse returns {"jsonrpc":"2.0","id":…,"error":{…}}. A nil id becomes null. Data that
+// cannot be encoded is left out.
 func ErrorResponse(id json.RawMessage, e *Error) []byte {
 	out := appendID(make([]byte, 0, 96+len(id)+len(e.Message)), id)
 	out = fmt.Appendf(out, `,"error":{"code":%d,"message":`, int(e.Code))

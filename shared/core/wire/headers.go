@@ -35,10 +35,10 @@ const (
 	MediaSSE  = "text/event-stream" // events, see [AppendSSE]
 )
 
-// DecodeHeaderValue decodes an Mcp-Name or Mcp-Param-* value: plain visible ASCII with
-// inner blanks, or =?base64?…?= around the standard base64 of UTF-8 text. ok is false
-// for anything else. The caller refuses such a value with [CodeHeaderMismatch] (MCP
-// 2026-07-28, basic/transports, "Value Encoding").
+// DecodeHeaderValue decodes an Mcp-Name or Mcp-Param-* value: plain visible ASCII with inner
+// blanks, or =?base64?…?= around the standard base64 of UTF-8 text. If ok is false, the caller
+// refuses the value with [CodeHeaderMismatch] (MCP 2026-07-28, basic/transports, "Value
+// Encoding").
 func DecodeHeaderValue(value string) (decoded string, ok bool) {
 	const open, shut = "=?base64?", "?="
 	if inner, found := strings.CutPrefix(value, open); found {

@@ -11,9 +11,9 @@ import (
 // returns nil if there is none. An empty path gives the whole value. The result aliases
 // raw.
 //
-// If a key comes twice, the last one counts, as in JavaScript, Python and encoding/json.
-// So Dormouse checks the same value that the server will use. raw must be valid JSON, as
-// after [Parse]; otherwise the result is unspecified.
+// If a key comes twice, the last one counts, as in JavaScript, Python and encoding/json, so that
+// Dormouse checks the value that the server will use. The argument raw must be valid JSON, as
+// after [Parse].
 func Lookup(raw []byte, path ...string) json.RawMessage {
 	start, end, ok := locate(raw, path)
 	if !ok {
@@ -33,10 +33,9 @@ func Replace(raw []byte, value json.RawMessage, path ...string) (out []byte, ok 
 	return slices.Concat(raw[:start], value, raw[end:]), true
 }
 
-// Compact returns raw on one line, as the stdio transport requires. If raw has a line
-// break, it returns a copy without the whitespace between tokens; otherwise it returns raw
-// itself. Strings and digits stay as they are, and nothing is escaped. raw must be valid
-// JSON.
+// Compact returns raw on one line, as the stdio transport requires. If raw has no line break,
+// Compact returns raw itself, and else a copy without the whitespace between tokens. Strings and
+// digits stay as they are, and nothing is escaped. raw must be valid JSON.
 func Compact(raw []byte) []byte {
 	if bytes.IndexByte(raw, '\n') < 0 && bytes.IndexByte(raw, '\r') < 0 {
 		return raw

@@ -48,8 +48,8 @@ func foldRune(r rune) rune {
 	}
 }
 
-// place is an object in which some keys decide what the message means. keys maps both the exact and the
-// folded form of such a key to the key.
+// place is an object in which some keys decide what the message means. The field keys maps the exact
+// and the folded form of each of these keys to the key.
 type place struct {
 	name string
 	keys map[string]string
@@ -106,7 +106,7 @@ func ofMCP(method string) bool {
 }
 
 // manyKeys is how many keys of an object checkKeys compares with all others. The keys after these are
-// kept in a map, so that thousands of them cost no quadratic time. Real objects have a handful.
+// kept in a map, so that thousands of them cost no quadratic time.
 const manyKeys = 16
 
 // checkKeys refuses an object with "__proto__", or with a key that comes twice, whatever

@@ -54,11 +54,11 @@ type Message struct {
 // id could still be read, the returned Message has it for the error response; use no other
 // field of it.
 //
-// Parse is stricter than JSON-RPC where MCP is: an id is a string or a number, and null
-// only on an error response. A number with a fraction or an exponent stays unchanged.
-// Parse refuses a key that two readers could understand differently, at the top, in
-// params and in params._meta. One is a key that comes twice, whatever its case. The other
-// is a key that differs only in case from one that we know, such as "ID".
+// Parse is stricter than JSON-RPC where MCP is: an id is a string or a number, and null only on
+// an error response. A number with a fraction or an exponent stays unchanged. At the top, in
+// params and in params._meta, Parse refuses a key that two readers could understand differently:
+// a key that comes twice, whatever its case, or that differs only in case from one that we know,
+// such as "ID".
 func Parse(raw []byte) (Message, error) {
 	if err := check(raw); err != nil {
 		return Message{}, err
