@@ -20,7 +20,7 @@ import (
 )
 
 // ask sends one request, and repeats it for up to the store's Patience if it fails. It counts a
-// failed request under the given name. Its caller counts a successful one.
+// failed request under the given name. The caller must count a successful request.
 func ask[In, Out any](ctx context.Context, q *requests, as string, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.patience)
 	defer cancel()

@@ -73,8 +73,8 @@ func (s *Store) batchRow(b storage.Batch, data []byte) row {
 	return r
 }
 
-// sameBatch returns Conflict if the stored batch differs from the batch to write.
-// Otherwise it returns the result of [storage.Batch.Repeated].
+// sameBatch returns Conflict if the stored batch differs from the batch to write. For equal
+// batches, it returns the result of [storage.Batch.Repeated].
 func sameBatch(old, r row, b storage.Batch) error {
 	if old.num("g") != r.num("g") || old.num("q") != r.num("q") || old.flag("f") != r.flag("f") ||
 		old.num("w") != r.num("w") || !bytes.Equal(old.bin("h"), r.bin("h")) {

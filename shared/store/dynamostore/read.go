@@ -18,10 +18,9 @@ func (s *Store) Read(ctx context.Context, id storage.ID, stream storage.StreamID
 	return r.page(ctx, min(max(limit, 1), storage.MaxRead))
 }
 
-// Wait waits for something to read; see [storage.Log]. It polls: every 5 to 10 ms at
-// first, then after a tenth of the time it has waited, at most a second. It first
-// polls a new stream when the stream is 4 ms old, because no answer can be there
-// earlier.
+// Wait waits for something to read; see [storage.Log]. It polls: every 5 to 10 ms at first, then
+// after a tenth of the time it has waited, at most a second. It first polls a new stream when
+// the stream is 4 ms old.
 func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
 	r := s.newReader(id, stream, after, "Wait")
 	if err := storage.Rest(ctx, min(infant-time.Since(stream.Time()), infant, time.Until(until))); err != nil {
@@ -106,9 +105,8 @@ func (r *reader) page(ctx context.Context, limit int) (storage.Page, error) {
 	return p.Page(), nil
 }
 
-// firstRows is how many batches the first request of a page asks for. DynamoDB
-// charges for every batch it returns, up to 1 MB, even for those that do not fit on
-// the page. The length of the batches is unknown until the first ones have been read.
+// firstRows is how many batches the first request of a page asks for. DynamoDB charges for every
+// batch it returns, up to 1 MB, even for those that do not fit on the page.
 const firstRows = 8
 
 // rowsFor returns how many more batches should hold the wanted events, judging by the

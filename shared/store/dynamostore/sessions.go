@@ -103,9 +103,8 @@ func (s *Store) Save(ctx context.Context, x storage.Session) error {
 	return err
 }
 
-// List returns sessions; see [storage.Sessions]. It may miss sessions that were
-// created a moment ago. Without a tenant it reads the whole index, about one read
-// unit for each 80 sessions, which suits operators rather than requests.
+// List returns sessions; see [storage.Sessions]. It may miss sessions that were created a moment
+// ago. Without a tenant it reads the whole index, about one read unit for each 80 sessions.
 func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit int) ([]storage.Session, error) {
 	keys := func(after string, limit int) ([]string, error) { return s.sessionKeys(ctx, tenant, after, limit) }
 	return list(ctx, &s.requests, sessionKey(after), limit, keys, func(r row) (storage.Session, bool, error) {

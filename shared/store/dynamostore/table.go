@@ -23,9 +23,8 @@ const (
 	dueIndex    = "due"    // records of boxes that are not asleep, and items
 )
 
-// TableDefinition returns the requests that create the table of a [Store] and switch
-// on the deletion of expired items (TTL). Both come from table.json, the properties
-// of an AWS::DynamoDB::Table.
+// TableDefinition returns the requests that create the table of a [Store] and switch on the
+// deletion of expired items (TTL).
 //
 // Errors: Internal if table.json cannot be read.
 func TableDefinition(table string) (*dynamodb.CreateTableInput, *dynamodb.UpdateTimeToLiveInput, error) {

@@ -11,8 +11,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// connection is one connection to the file, for one caller at a time. Its page cache
-// and prepared statements stay ready between calls.
+// connection is one connection to the file, for one caller at a time.
 type connection struct {
 	db         *sql.DB              // with one connection
 	turn       chan struct{}        // capacity 1: a caller has the connection from its send into turn until it receives from turn
@@ -153,8 +152,8 @@ func (c *connection) scan(uncut context.Context, query string, args, into []any)
 
 // row reads the one row of a query. Without a row, found is false and err nil.
 //
-// It prefers the connection that writes, if that one is free: its page cache has the pages
-// that it wrote. The other connection would read them from the file again.
+// It prefers the connection that writes, if that one is free: its page cache has the pages that
+// it wrote.
 func (d *database) row(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, failed(err)

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// damage holds the first sign that the file of a store is damaged, or is no longer there.
-// From then on every method of the store returns it: an answer from a damaged file could be
+// damage holds the first sign that the file of a store is damaged, or is no longer there. From
+// then on every method of the store returns this error: an answer from a damaged file could be
 // wrong, and what is written to a file without a name is lost.
 type damage struct {
 	path  string

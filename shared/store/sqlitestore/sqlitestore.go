@@ -4,10 +4,9 @@
 // The package hides SQL, the schema, the layout of the log, and how a process learns that
 // another process has written (see [Store.Wait]). The package does not log.
 //
-// A write is on the disk when its method returns: it survives the death of any
-// process, and of the machine. Writes that arrive while another write is on its way to
-// the disk share one transaction and one fsync. [Options].Behind lets most writes return
-// before their fsync, and those of [storage.Lazily] need none.
+// A write is on the disk when its method returns: it survives the death of any process, and of
+// the machine. [Options].Behind lets most writes return before their fsync, and those of
+// [storage.Lazily] need none.
 package sqlitestore
 
 import (

@@ -316,8 +316,7 @@ func suspendedItem(t *testing.T, k *kit) {
 	keptBack(t, k, it)
 }
 
-// leftoverItem checks an item without a message and without a NotAfter. Such an item is stored
-// when a session ends.
+// leftoverItem checks an item without a message and without a NotAfter.
 func leftoverItem(t *testing.T, k *kit) {
 	it := storage.Item{
 		Box: "b1", ID: "r1", State: storage.Leftover, Address: storage.Address{Session: "s1", Box: "b1"}, Created: now(),

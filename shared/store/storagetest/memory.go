@@ -244,7 +244,7 @@ func (m *Memory) DeleteConnection(_ context.Context, id string) error {
 	return nil
 }
 
-// box returns the record of a box. Its caller must hold m.mu.
+// box returns the record of a box. The caller must hold m.mu.
 func (m *Memory) box(id storage.BoxID) storage.Box {
 	b := m.boxes[id]
 	b.ID = id

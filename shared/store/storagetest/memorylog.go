@@ -111,7 +111,7 @@ func (m *Memory) Batches() []storage.Batch {
 	return out
 }
 
-// wake ends the calls of Wait for a stream. Its caller must hold m.mu.
+// wake ends the calls of Wait for a stream. The caller must hold m.mu.
 func (m *Memory) wake(id storage.ID, stream storage.StreamID) {
 	key := streamKey{id, stream}
 	if changed := m.changed[key]; changed != nil {
@@ -121,7 +121,7 @@ func (m *Memory) wake(id storage.ID, stream storage.StreamID) {
 }
 
 // batches returns the batches of a stream that have not expired at now, in order. With the zero
-// time it returns all batches. Its caller must hold m.mu.
+// time it returns all batches. The caller must hold m.mu.
 func (m *Memory) batches(key streamKey, now time.Time) []storage.Batch {
 	var out []storage.Batch
 	for _, b := range m.streams[key] {
@@ -133,7 +133,7 @@ func (m *Memory) batches(key streamKey, now time.Time) []storage.Batch {
 	return out
 }
 
-// page returns the events of a stream after an index, as Read does. Its caller must hold m.mu.
+// page returns the events of a stream after an index, as Read does. The caller must hold m.mu.
 func (m *Memory) page(key streamKey, after storage.Index, limit int, now time.Time) storage.Page {
 	p := storage.NewPages(after, limit)
 	for _, b := range m.batches(key, now) {

@@ -16,7 +16,7 @@ func stateKey(k storage.ValueKey) storage.ValueKey {
 	return k
 }
 
-// state returns a durable value, with Rev 0 if there is none. Its caller must hold m.mu.
+// state returns a durable value, with Rev 0 if there is none. The caller must hold m.mu.
 func (m *Memory) state(k storage.ValueKey, now time.Time) storage.Value {
 	v, ok := m.states[stateKey(k)]
 	if !ok || !alive(v.Expires, now) {

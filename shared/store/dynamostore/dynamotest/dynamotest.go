@@ -25,7 +25,6 @@ import (
 var sources embed.FS
 
 // Variable is the environment variable with the URL of a DynamoDB that runs already.
-// The test packages read it; see [Server].
 const Variable = "DYNAMODB_ENDPOINT"
 
 // Server is a DynamoDB for the tests of one package. Each package has one Server and
@@ -153,8 +152,7 @@ func fetch() (string, error) {
 	return dir, os.Rename(part, dir) // a run that is killed leaves no part of it there
 }
 
-// toolsFolder returns .tools/dynamodb-local of the module that the test is in. The go
-// command runs a test in the folder of its package.
+// toolsFolder returns .tools/dynamodb-local of the module that the test is in.
 func toolsFolder() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
