@@ -1,5 +1,5 @@
 // Package box runs a program from an image in a virtual kernel, which is gVisor used as a library.
-// The program, its kernel and their helper process are a box. It needs no privileges: no user
+// The program, its kernel and their helper process are a box. A box needs no privileges: no user
 // namespace, no capability, no cgroup.
 //
 //	keeper ── sentry ── its stubs      the program runs in the stubs, and the sentry answers its
@@ -54,15 +54,14 @@ import (
 	"gvisor.dev/gvisor/runsc/fsgofer"
 )
 
-// The roles in which the keeper executes itself again. The first argument of that process names its
-// role.
+// The roles in which the keeper executes itself again, as the first argument of the new process.
 const (
 	sentryRole = "runsc-sandbox"
 	filesRole  = "keeper-files"
 )
 
-// Role does the work of a process that a Box has started, and then exits. It returns at once in
-// any other process. It must be the first call in main.
+// Role does the work of a process that a Box has started, and then exits. In any other process,
+// Role returns at once. Role must be the first call in main.
 func Role() {
 	silence()
 	switch os.Args[0] {
@@ -104,9 +103,9 @@ type Spec struct {
 	Pids     int      // limit of processes for each user in the box; 0 means no limit
 	Stdio    [3]*os.File
 	Link     *boot.CreateLinksAndRoutesArgs // the network; nil means loopback only
-	// Written is the path of a file for what the program writes to its root, "" for none. The box
-	// begins with the contents of that file, and replaces the file by a rename after the program
-	// has ended. The image must contain the program [Init].
+	// Written is the path of a file for what the program writes to its root, "" for none. The root
+	// begins with the contents of that file. After the program has ended, the box replaces the
+	// file by a rename. The image must contain the program [Init].
 	Written string
 }
 
@@ -115,11 +114,11 @@ type Folder struct {
 	Host, Path string // its absolute path on this machine, without links, and its path in the box
 	ReadOnly   bool
 	// Fixed says that nothing in the folder changes while the box runs; ReadOnly must be set too.
-	// The sentry then caches what it has read there, and the program starts a fifth faster.
+	// The sentry caches what it has read in a Fixed folder.
 	Fixed bool
 }
 
-// Box is a running box. Whoever has started it must call Wait.
+// Box is a running box. The caller of Start must call Wait.
 type Box struct {
 	cmd    *exec.Cmd    // the process of the sentry
 	files  []*exec.Cmd  // the process that serves the folders, if there are any
@@ -236,8 +235,7 @@ func (b *Box) connect(link *boot.CreateLinksAndRoutesArgs) error {
 	return b.call(boot.ContMgrSetNetworkArgs, link, nil)
 }
 
-// born waits until [Init], if the box uses it, has started the program. Before that the sentry
-// knows no program for which Wait could wait.
+// born waits until [Init], if the box uses it, has started the program, for which Wait can wait.
 func (b *Box) born() error {
 	for until := time.Now().Add(10 * time.Second); b.spec.Written != ""; time.Sleep(time.Millisecond) {
 		err := b.Signal(unix.SIGCONT)
@@ -266,8 +264,8 @@ func donateWritten(file string, d *donation.Agency) error {
 	return err
 }
 
-// control makes the listening socket of the sentry, and connects to it at once. Then it removes
-// the socket's file, so that no other process can connect.
+// control makes the listening socket of the sentry, connects to it at once, and removes the
+// socket's file, so that no other process can connect.
 func (b *Box) control() (*os.File, error) {
 	sweep()
 	dir, err := os.MkdirTemp("", image.Temporary)
@@ -293,7 +291,7 @@ func (b *Box) control() (*os.File, error) {
 	return f, nil
 }
 
-// enter connects to the sentry. It is called again after a thaw, which ends all connections.
+// enter connects to the sentry, also after a thaw, which ends all connections.
 func (b *Box) enter() error {
 	for _, c := range []**urpc.Client{&b.wait, &b.does} {
 		if *c != nil {
@@ -360,8 +358,7 @@ func settings() (*config.Config, error) {
 }
 
 // flags returns gVisor's flags. allow-live-tcp-migration is off, so a freeze ends all TCP
-// connections, and programs notice that. By default gVisor would keep them, although the network
-// of the next box does not know them.
+// connections: the network of the next box does not know them.
 func flags() map[string]string {
 	return map[string]string{"root": "/", "platform": "systrap", "network": "none", "ignore-cgroups": "true", "overlay2": "none", "host-settings": "ignore", "directfs": "false", "allow-live-tcp-migration": "false"}
 }
@@ -372,8 +369,8 @@ func program() *exec.Cmd {
 	return &exec.Cmd{Path: "/proc/self/exe", Env: []string{}, WaitDelay: time.Second, SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}}
 }
 
-// serve starts a process that serves the files of all folders, and can open no others. It returns
-// one connection to it for each folder.
+// serve starts a process that serves the files of all folders, and can open no others. serve
+// returns one connection to that process for each folder.
 func (b *Box) serve(folders []Folder) (ends []*os.File, err error) {
 	if len(folders) == 0 {
 		return nil, nil
@@ -446,7 +443,7 @@ func specFile(s Spec) (*os.File, error) {
 }
 
 // rootRights is the capabilities of root in the box. They apply only to files and processes in the
-// box. CAP_NET_RAW is not among them, so the program cannot send packets of its own making.
+// box. Without CAP_NET_RAW the program cannot send packets of its own making.
 var rootRights = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_NET_BIND_SERVICE"}
 
 func rightsOf(s Spec) *specs.LinuxCapabilities {
@@ -530,8 +527,8 @@ func (b *Box) Signal(s syscall.Signal) error {
 	return b.call(boot.ContMgrSignal, &boot.SignalArgs{CID: id, Signo: int32(s), PID: pid, Mode: boot.DeliverToProcess}, nil)
 }
 
-// Used returns how many bytes of memory the box uses. This includes written files, and what the
-// sentry needs itself, for example for pipes.
+// Used returns how many bytes of memory the box uses. The number includes written files, and what
+// the sentry needs itself, for example for pipes.
 func (b *Box) Used() (uint64, error) {
 	var u control.MemoryUsage
 	if err := b.call(boot.UsageCollect, &control.MemoryUsageOpts{}, &u); err != nil {
@@ -553,7 +550,7 @@ func (b *Box) End(reason string) {
 	_ = b.cmd.Process.Kill() // fails if the process has ended
 }
 
-// Wait waits until the program, or the box, has ended, and calls Close. It returns the exit code
+// Wait waits until the program, or the box, has ended, and calls Close. Wait returns the exit code
 // of the program, or 128 plus the number of the signal that killed it.
 func (b *Box) Wait() (int, error) {
 	var status unix.WaitStatus
@@ -581,8 +578,8 @@ func (b *Box) Wait() (int, error) {
 	return status.ExitStatus(), unsaved
 }
 
-// save writes what the program has written to its root to the file [Spec].Written. The box is
-// paused and cannot go on. The caller holds mu.
+// save writes what the program has written to its root to the file [Spec].Written. The box must be
+// paused, and cannot go on. The caller must hold mu.
 func (b *Box) save() error {
 	f, err := os.CreateTemp(filepath.Dir(b.spec.Written), ".new-")
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 )
 
 // Fit returns everything that the memory of a box depends on, by name. The memory can be thawed
-// only in a box for which all values are equal. The argument more holds anything else that must be
-// equal; it is encoded as JSON.
+// only in a box for which all values are equal. The argument more, encoded as JSON, is anything
+// else that must be equal.
 //
 //	build  the version of gVisor, and a digest of this program
 //	arch   the architecture of the processor
@@ -49,8 +49,8 @@ func (s Spec) Fit(more any) (map[string]string, error) {
 	}, nil
 }
 
-// build returns the version of gVisor, and the Go build id of this program. A program without a
-// build id is digested instead, which takes as long as a thaw.
+// build returns the version of gVisor, and the Go build id of this program. For a program without
+// a build id, it returns a digest of the program, which takes as long as a thaw.
 func build() (string, error) {
 	gvisor := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {

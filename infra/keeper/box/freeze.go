@@ -19,9 +19,9 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// Memory is the memory of a box's programs at the moment of a freeze. It is in anonymous files,
-// which take memory too. At most one box may be thawed from it, because two would draw the same
-// random numbers.
+// Memory is the memory of a box's programs at the moment of a freeze. A Memory is in anonymous
+// files, which take memory too. At most one box may be thawed from a Memory, because two would
+// draw the same random numbers.
 type Memory struct {
 	Note  []byte      // data of the caller, stored with the memory
 	files [3]*os.File // gVisor's state, its list of pages, and the pages
@@ -82,7 +82,7 @@ func (m *Memory) Write(to io.Writer) error {
 	return binary.Write(to, binary.BigEndian, sum.Sum32())
 }
 
-// ReadMemory reads an image to its end. It takes no more memory than the image has bytes.
+// ReadMemory reads an image to its end. ReadMemory takes no more memory than the image has bytes.
 func ReadMemory(image io.Reader) (_ *Memory, err error) {
 	m, err := newMemory()
 	if err != nil {
@@ -136,9 +136,9 @@ func ReadMemory(image io.Reader) (_ *Memory, err error) {
 	return m, nil
 }
 
-// Freeze ends the box and returns its memory, which the caller closes. It also saves what was
-// written to the root, at the same moment. The box ends even if Freeze fails or ctx ends. If Freeze
-// succeeds, Wait returns no error.
+// Freeze ends the box and returns its memory, which the caller closes. Freeze also saves what was
+// written to the root, at the same moment. The box ends even if Freeze fails or ctx ends. If
+// Freeze succeeds, Wait returns no error.
 func (b *Box) Freeze(ctx context.Context) (_ *Memory, err error) {
 	m, err := newMemory()
 	if err != nil {
@@ -155,7 +155,7 @@ func (b *Box) Freeze(ctx context.Context) (_ *Memory, err error) {
 	return m, nil
 }
 
-// freezes freezes the box and writes its memory to m. If m is nil, it ends the box and fails.
+// freezes freezes the box and writes its memory to m. If m is nil, freezes ends the box and fails.
 func (b *Box) freezes(m *Memory) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -175,9 +175,9 @@ func (b *Box) freezes(m *Memory) error {
 	return b.does.Call(boot.ContMgrCheckpoint, &control.SaveOpts{Metadata: statefile.CompressionLevelNone.ToMetadata(), HavePagesFile: true, FilePayload: m.payload()}, nil)
 }
 
-// Thaw makes the programs of m go on in a box that Prepare has returned. Its [Spec.Fit] must be
-// that of the frozen box. Thaw fails if ctx ends first. After an error the box has ended, and none
-// of the programs has run.
+// Thaw makes the programs of m go on in a box that Prepare has returned. The [Spec.Fit] of b must
+// be that of the frozen box. Thaw fails if ctx ends first. After an error the box has ended, and
+// none of the programs has run.
 func (b *Box) Thaw(ctx context.Context, m *Memory) error {
 	stop := context.AfterFunc(ctx, func() { _ = b.cmd.Process.Kill() }) // fails if the process has ended
 	defer stop()
@@ -195,7 +195,7 @@ func (b *Box) Thaw(ctx context.Context, m *Memory) error {
 	return nil
 }
 
-// first returns the first line of an error. Errors of a sentry have stacks after it.
+// first returns the first line of an error, without the stack of a sentry.
 func first(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line[:min(len(line), 500)]

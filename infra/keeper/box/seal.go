@@ -16,9 +16,8 @@ import (
 // server of files, as its other arguments say.
 //
 // The seccomp filter of a sentry allows ptrace, with which a process can attach to other processes
-// of its user. Two things keep a sentry from that. The keeper, and the program that starts
-// keepers, are not dumpable. And each sentry, with its children, is in a Landlock domain of its
-// own.
+// of its user. Two things keep a sentry from attaching. The keeper, and the program that starts
+// keepers, are not dumpable. Each sentry, with its children, is in a Landlock domain of its own.
 const sealRole = "keeper-seal"
 
 // Landlocks returns the version of Landlock, 0 if the kernel does not have it.
@@ -37,8 +36,8 @@ func sealed(role string, folders []Folder, args []string) []string {
 	return append([]string{sealRole, string(text), role}, args...)
 }
 
-// seal gives up rights of this process, and then executes this program again with the role in args,
-// which sealed has made. It returns only after an error.
+// seal gives up rights of this process, and then executes this program again with the role in
+// args, which sealed has made. seal returns only after an error.
 func seal(args []string) error {
 	if len(args) < 3 {
 		return errors.New("a seal needs folders and a role")

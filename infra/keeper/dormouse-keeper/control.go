@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
 )
 
-// freezing limits the time to freeze a server and to send the image. It also limits the time of a
-// thaw, not counting the time to receive the image.
+// freezing limits the time to freeze a server and to send the image. The limit also holds for a
+// thaw, without the time to receive the image.
 const freezing = 10 * time.Second
 
 // chunk is how many bytes a chunk of an image may have.
@@ -33,7 +33,7 @@ const chunk = 1 << 20
 //	→ {"freeze": true}        at any later time: end the server, and send its memory
 //	← {"image": true}         then the image, and {"frozen": true}; or {"failed": WHY}
 //
-// An image is a sequence of chunks. Each is a length in 4 bytes, big-endian, and that number of
+// An image is a sequence of chunks. A chunk is a length in 4 bytes, big-endian, and that number of
 // bytes; the length 0 ends the image. Before the keeper sends an image, all processes of the box
 // have ended. If the runner closes the socket before the server has begun, the keeper ends.
 type control struct {
@@ -195,8 +195,8 @@ func thaw(ctx context.Context, l launch, b *box.Box, m *box.Memory) (err error) 
 	return b.Thaw(ctx, m)
 }
 
-// send sends a memory as an image. It adds the made-up addresses that the server's network has for
-// names; see [gate.Gate.Names].
+// send sends a memory as an image. send adds the made-up addresses that the server's network has
+// for names; see [gate.Gate.Names].
 func (c *control) send(ctx context.Context, l launch, m *box.Memory) (err error) {
 	if l.gate != nil {
 		if m.Note, err = json.Marshal(l.gate.Names()); err != nil {

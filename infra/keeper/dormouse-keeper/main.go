@@ -274,9 +274,9 @@ func (o *options) list() (gate.Hosts, func(string), error) {
 	}, err
 }
 
-// base returns the image for a box that has only folders of this machine. It replaces o.folders:
-// each folder is then mounted once, at its path without links, in the mode that allows the most. A
-// folder inside of another one with the same mode is left out.
+// base returns the image for a box that has only folders of this machine. base changes o.folders,
+// so that each folder is mounted once, at its path without links, in the mode that allows the
+// most. A folder inside of another one with the same mode is left out.
 func (o *options) base(images image.Store) (*image.Image, error) {
 	var ways, hidden []string
 	modes := map[string]string{}
@@ -310,9 +310,9 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 	return images.Base(ways, os.Geteuid(), os.Getegid())
 }
 
-// attend looks after a running box. When ctx ends, it sends SIGTERM to the server. It kills the
-// box if it uses more than the allowed memory (in MB, 0 for no limit). It also kills the box if the
-// process that has started the keeper, whose pid is parent, has ended.
+// attend looks after a running box. When ctx ends, it sends SIGTERM to the server. attend kills
+// the box if the box uses more than the allowed memory (in MB, 0 for no limit), or if the process
+// that has started the keeper, whose pid is parent, has ended.
 func attend(ctx context.Context, b *box.Box, memory, parent int) {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
@@ -402,7 +402,7 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 }
 
 // writtenTo returns the file in dir for what a server writes to its root, if its image has this
-// digest. It removes the files for other images.
+// digest. writtenTo removes the files for other images.
 func writtenTo(dir, digest string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err

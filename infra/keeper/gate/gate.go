@@ -1,11 +1,11 @@
 // Package gate is the network of a box, a program that runs in a virtual kernel (see package box).
 // A socket pair carries IP packets between that kernel and a TCP stack in this process, which
-// decides about each connection. It needs no privileges.
+// decides about each connection. A gate needs no privileges.
 //
 // The box asks the gate to resolve names. For each name the gate makes up an address; DNS packets
 // of the box never leave this machine. When the box connects to such an address, the gate resolves
-// the name and dials. So the gate can decide by name (see [Hosts]), and a DNS answer that changes
-// later cannot lead the box to another address.
+// the name and dials. The gate can therefore decide by name (see [Hosts]), and no later DNS answer
+// leads the box to another address.
 package gate
 
 import (
@@ -248,12 +248,12 @@ func (g *Gate) exists(name string) bool {
 	return err == nil
 }
 
-// made is the range of the made-up addresses. It is reserved for benchmarks (RFC 2544), so no real
-// network uses it.
+// made is the range of the made-up addresses, which no real network uses, because it is reserved
+// for benchmarks (RFC 2544).
 var made = netip.MustParsePrefix("198.18.0.0/15")
 
-// address returns the made-up address for a name. It is computed from the name, unless another
-// name already has that address. ok is false if too many names have addresses.
+// address returns the made-up address for a name. The address is computed from the name, unless
+// another name already has that address. The result ok is false if too many names have addresses.
 func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -304,8 +304,8 @@ func (g *Gate) Remember(names map[string]netip.Addr) error {
 
 // # Connections
 
-// connect handles a connection of the box. It dials before it accepts the connection, so that the
-// box also sees it refused if the other end refuses it.
+// connect handles a connection of the box. connect dials before it accepts the connection, so that
+// the box sees when the other end refuses.
 func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	asked := r.ID()
 	to, ok := netip.AddrFromSlice(asked.LocalAddress.AsSlice())
@@ -357,7 +357,7 @@ func (g *Gate) full(to netip.Addr, port uint16) error {
 	return &refusal{entry(cmp.Or(g.addrs[to], to.String()), port), fmt.Sprintf(" was refused: %d connections are open", connections)}
 }
 
-// refuse passes a refusal to the function tell. It ignores other errors, and refusals over the
+// refuse passes a refusal to the function tell. refuse ignores other errors, and refusals over the
 // limits that [Open] names.
 func (g *Gate) refuse(why error) {
 	var r *refusal
@@ -375,7 +375,8 @@ func (g *Gate) refuse(why error) {
 }
 
 // dial connects to an address. If it is the made-up address of a name, dial resolves the name, and
-// connects to the result. place is the entry of [Hosts] that would allow the connection.
+// connects to the result. The result place is the entry of [Hosts] that would allow the
+// connection.
 func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _ error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialed)
 	defer cancel()
@@ -408,8 +409,9 @@ func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _
 	return place, nil, refused
 }
 
-// forbids returns an error if the box must not connect to an address, and nil otherwise. name is the
-// name that the box has used, "" for none. The argument machine has the addresses of this machine.
+// forbids returns an error if the box must not connect to an address, and nil otherwise. The
+// argument name is what the box has resolved, "" for none, and machine is the addresses of this
+// machine.
 func (g *Gate) forbids(name string, to netip.AddrPort, machine []netip.Addr) error {
 	a := to.Addr()
 	place, leads := entry(a.String(), to.Port()), ""
@@ -464,7 +466,7 @@ func lost(a netip.Addr, machine []netip.Addr) bool {
 }
 
 // closed reports whether a box may connect to an address only if [Hosts] lists the address itself.
-// These are the addresses for which lost is true, link-local ones, and those of clouds' metadata
+// Those are the addresses for which lost is true, link-local ones, and those of clouds' metadata
 // services.
 func closed(a netip.Addr, machine []netip.Addr) bool {
 	a = within(a)
@@ -478,8 +480,8 @@ func private(a netip.Addr) bool {
 	return a.IsPrivate() || netip.MustParsePrefix("100.64.0.0/10").Contains(a)
 }
 
-// within returns the IPv4 address that is contained in an address of NAT64 or 6to4. It returns any
-// other address unchanged.
+// within returns the IPv4 address that an address of NAT64 or 6to4 contains, and any other address
+// unchanged.
 func within(a netip.Addr) netip.Addr {
 	switch b := a.AsSlice(); {
 	case netip.MustParsePrefix("64:ff9b::/96").Contains(a):

@@ -63,7 +63,8 @@ func readHost(text string) (h host, err error) {
 }
 
 // canonical returns a name in the form for comparisons: in lower case and ASCII, without a dot at
-// its end. It returns an error for a text that some resolvers take for an address, such as 0x7f.1.
+// its end. canonical returns an error for a text that some resolvers take for an address, such as
+// 0x7f.1.
 func canonical(name string) (string, error) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if strings.ContainsFunc(name, func(r rune) bool { return r > '~' }) {
@@ -141,8 +142,8 @@ const greeting = 32 << 10
 
 var errGreeted = errors.New("the ClientHello was read")
 
-// hello is the connection of a TLS server that only reads a ClientHello. What the server writes is
-// dropped.
+// hello is the connection of a TLS server that only reads a ClientHello. hello drops what the
+// server writes.
 type hello struct {
 	net.Conn // nil, because the server calls no other method
 	io.Reader

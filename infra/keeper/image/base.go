@@ -19,8 +19,8 @@ const Temporary = "dormouse-keeper-tmp-"
 
 // Base returns an image without programs, for a box that mounts files and folders of this machine
 // at their own paths. The image has an empty file or folder at each of these paths, and the
-// symbolic links on the way there. Its user is uid and gid, with the home /tmp. The caller closes
-// the image's file, which has no name.
+// symbolic links on the way there. The image's user is uid and gid, with the home /tmp. The caller
+// closes the image's file, which has no name.
 func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 	f, err := os.CreateTemp("", Temporary)
 	if err != nil {

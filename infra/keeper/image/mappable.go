@@ -24,7 +24,7 @@ const (
 )
 
 // Mappable changes an EROFS file so that each file in it has its own blocks. The EROFS writer puts
-// the contents of small files directly after their inodes. gVisor cannot map them there: a program
+// the contents of small files directly after their inodes, where gVisor cannot map them: a program
 // that maps such a file gets a SIGBUS.
 func Mappable(f *os.File) error {
 	system, err := erofs.Open(f)

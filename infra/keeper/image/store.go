@@ -64,8 +64,7 @@ type record struct {
 	Config v1.Config `json:"config"`
 }
 
-// stamp is metadata of a file that changes whenever somebody writes to the file. To restore it one
-// would have to set the clock of the machine.
+// stamp is metadata of a file that changes whenever somebody writes to the file.
 type stamp struct {
 	Inode   uint64 `json:"inode"`
 	Size    int64  `json:"size"`
@@ -104,8 +103,8 @@ func (s Store) open(digest string) (*Image, error) {
 	return &Image{Digest: digest, Sum: r.SHA256, File: f, Config: r.Config}, nil
 }
 
-// unchanged returns an error if the file of an image is not the one in its record. It reads the
-// file only if the stamp differs.
+// unchanged returns an error if the file of an image is not the one in its record. unchanged reads
+// the file only if the stamp differs.
 func (s Store) unchanged(dir string, f *os.File, r record) error {
 	now, err := stampOf(f)
 	if err != nil || now == r.Stamp {
@@ -122,8 +121,8 @@ func (s Store) unchanged(dir string, f *os.File, r record) error {
 	return writeRecord(dir, r)
 }
 
-// Pull returns the image with this name. It fetches the image if the store does not have it. If
-// always is set, it asks the registry which image has the name now.
+// Pull returns the image with this name, and fetches it if the store does not have it. If always
+// is set, Pull asks the registry which image has the name now.
 func (s Store) Pull(ctx context.Context, ref string, always bool) (*Image, error) {
 	if !always {
 		if i, err := s.named(ref); !errors.Is(err, fs.ErrNotExist) {
@@ -205,7 +204,7 @@ func (s Store) make(ref string, img v1.Image, digest string) error {
 	return syncFolder(s.Dir)
 }
 
-// download writes the layers to files, and returns their names, oldest layer first. It fails
+// download writes the layers to files, and returns their names, oldest layer first. download fails
 // unless each layer has the size and the digest in the manifest.
 func (s Store) download(tmp string, img v1.Image) ([]string, error) {
 	layers, err := img.Layers()
@@ -245,7 +244,7 @@ func save(file string, l v1.Layer) error {
 	return errors.Join(err, out.Close())
 }
 
-// write makes the file system from the layers. tmp is a folder for temporary files.
+// write makes the file system from the layers. The argument tmp is a folder for temporary files.
 func (s Store) write(file, tmp string, layers []string) (sum string, at stamp, err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o400)
 	if err != nil {

@@ -16,8 +16,8 @@ type User struct {
 	Home     string
 }
 
-// User looks a user up in /etc/passwd and /etc/group of the image. text is "NAME", "UID", or one
-// of them with ":GROUP"; "" means root.
+// User looks a user up in /etc/passwd and /etc/group of the image. The argument text is "NAME",
+// "UID", or one of them with ":GROUP"; "" means root.
 func (i *Image) User(text string) (User, error) {
 	who, group, grouped := strings.Cut(text, ":")
 	u := User{Home: "/"}
@@ -67,8 +67,8 @@ func (i *Image) User(text string) (User, error) {
 	return u, nil
 }
 
-// each splits each line of a file at the colons, and calls the function do with the parts. It skips
-// a line that has fewer parts than the argument fields says.
+// each splits each line of a file at the colons, and calls the function do with the parts. A line
+// with fewer parts than the argument fields says is skipped.
 func each(system fs.FS, file string, fields int, do func([]string)) {
 	text, err := fs.ReadFile(system, file)
 	if err != nil {
