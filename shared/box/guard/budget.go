@@ -10,7 +10,7 @@ const roomWithin = 10 * time.Second
 
 // Budget limits how many bytes of their servers' output the boxes of a program have in memory.
 // Readers call Room before they read more, which keeps the sum near the limit. A nil Budget has no
-// limit. A Budget is safe for concurrent use.
+// limit.
 type Budget struct {
 	limit int
 

@@ -31,8 +31,8 @@ type Guard struct {
 	idle []chan func() // for each goroutine that waits for its next function, the channel to it
 }
 
-// New returns a Guard that logs the stack of a panic. budget and memory are what [Guard.Budget]
-// and [Guard.Memory] return; both may be nil.
+// New returns a Guard that logs the stack of a panic. The arguments budget and memory are what
+// [Guard.Budget] and [Guard.Memory] return; both may be nil.
 func New(log *slog.Logger, budget *Budget, memory *Memory) *Guard {
 	return &Guard{log: log, budget: budget, memory: memory, panicked: make(chan struct{})}
 }
@@ -53,7 +53,7 @@ func (g *Guard) Budget() *Budget {
 	return g.budget
 }
 
-// Catch must be deferred. It catches a panic of the function that has deferred it.
+// Catch must be deferred. It catches a panic of the function that defers Catch.
 func (g *Guard) Catch() {
 	if g == nil {
 		return
@@ -69,7 +69,7 @@ func (g *Guard) Catch() {
 	})
 }
 
-// Panicked returns a channel that is closed after the first panic. It is nil for a nil
+// Panicked returns a channel that is closed after the first panic. The channel is nil for a nil
 // Guard.
 func (g *Guard) Panicked() <-chan struct{} {
 	if g == nil {
@@ -91,8 +91,8 @@ func (g *Guard) Err() error {
 // keepIdle is how long a goroutine of Go waits for its next function before it ends.
 const keepIdle = time.Second
 
-// Go calls do in another goroutine. It reuses a goroutine that is idle, because the stack of a new
-// one has to grow first, which makes every tool call slower.
+// Go calls do in another goroutine. Go reuses idle goroutines, because the stack of a new one has
+// to grow first.
 func (g *Guard) Go(do func()) {
 	if g == nil {
 		go do()

@@ -9,8 +9,7 @@ import (
 
 const (
 	// An idle process is ended to make room for others only if it was not used for tryAgain, so
-	// that busy sessions do not end each other's processes. A client that found no room may try
-	// again after that time, too.
+	// that busy sessions do not end each other's processes.
 	tryAgain = 10 * time.Second
 	// perStart is how many bytes are reserved for a process that was started less than settle ago,
 	// because it has not yet taken all its memory.
@@ -28,8 +27,8 @@ const (
 // Memory shares the memory of the machine among the boxes of a program. A nil Memory has no limit.
 // A Memory is safe for concurrent use.
 type Memory struct {
-	// Ask asks the other programs on this machine that run boxes to make room. It is nil if there
-	// are none.
+	// Ask asks the other programs on this machine that run boxes to make room; nil if there are
+	// none.
 	Ask func()
 
 	left  func() (free, total int64, known bool) // returns the free and the total bytes
@@ -43,10 +42,10 @@ type Memory struct {
 
 // Sleeper is a box that can end an idle process to free memory.
 type Sleeper interface {
-	// Idlest finds the process of the box that has been idle longest. since is the time at which
-	// that process was last used. ok is false if no process is idle. stop ends the process, and
-	// returns a channel that is closed when it has ended. If the process was used meanwhile, stop
-	// does nothing and returns nil.
+	// Idlest finds the process of the box that has been idle longest. The result since is the time
+	// at which that process was last used, and ok is false if no process is idle. The function
+	// stop ends the process, and returns a channel that is closed when the process has ended. If
+	// the process was used meanwhile, stop does nothing and returns nil.
 	Idlest() (since time.Time, stop func() (ended <-chan struct{}), ok bool)
 }
 
@@ -61,8 +60,8 @@ func (e FullError) Error() string {
 	return fmt.Sprintf("the memory of this machine is full: %d of %d MiB are left, and every process has been used in the last %s; try again in %s, or see with dormouse ps what runs", e.Free>>20, e.Total>>20, tryAgain, tryAgain)
 }
 
-// NewMemory returns a Memory. left returns the free and the total bytes; known is false if they
-// cannot be found out. If left is nil, [Left] is used.
+// NewMemory returns a Memory. The function left returns the free and the total bytes; known is
+// false if they cannot be found out. If left is nil, [Left] is used.
 func NewMemory(left func() (free, total int64, known bool)) *Memory {
 	if left == nil {
 		left = Left
@@ -74,13 +73,13 @@ func NewMemory(left func() (free, total int64, known bool)) *Memory {
 	return &Memory{left: left, known: known, turn: make(chan struct{}, 1), boxes: map[Sleeper]bool{}}
 }
 
-// Known reports whether the free memory is known. If it is not, m sets no limit.
+// Known reports whether the free memory is known. If it is unknown, m sets no limit.
 func (m *Memory) Known() bool {
 	return m != nil && m.known()
 }
 
-// Join adds a box whose idle processes may be ended to make room for others. leave removes the
-// box.
+// Join adds a box whose idle processes may be ended to make room for others. The function leave
+// removes the box.
 func (m *Memory) Join(box Sleeper) (leave func()) {
 	if m == nil {
 		return func() {}
@@ -98,9 +97,8 @@ func (m *Memory) Join(box Sleeper) (leave func()) {
 func least(total int64) int64 { return min(max(total/leftPart, leftLeast), leftMost) }
 
 // Room waits until there is memory for one more process, and reserves it. If there is too little,
-// it ends idle processes, the one that has been idle longest first; then it asks other programs
-// with Ask. The caller must not hold the lock of a box. The error is a [FullError] or the cause of
-// ctx.
+// Room ends idle processes, the longest idle one first, and then asks other programs with Ask. The
+// caller must not hold the lock of a box. The error is a [FullError] or the cause of ctx.
 func (m *Memory) Room(ctx context.Context) error {
 	if m == nil {
 		return nil
@@ -160,7 +158,7 @@ func (m *Memory) young() (n int, first time.Time) {
 	return len(m.started), first
 }
 
-// Yield ends the process that has been idle longest, if it has been idle for ten seconds. It
+// Yield ends the process that has been idle longest, if it has been idle for ten seconds. Yield
 // returns a channel that is closed when the process has ended, or nil if there is no such process.
 func (m *Memory) Yield() (ended <-chan struct{}) {
 	m.mu.Lock()

@@ -32,13 +32,14 @@ type Control struct {
 }
 
 // UnfitError says why a keeper cannot thaw an image. The program has not run, and the keeper can
-// still start it anew.
+// still start the program anew.
 type UnfitError struct{ Why string }
 
 // Error returns the reason.
 func (e *UnfitError) Error() string { return e.Why }
 
-// Pair makes a pair of connected sockets. The caller passes theirs to a keeper and then closes it.
+// Pair makes a pair of connected sockets. The caller passes theirs to a keeper, and then closes
+// theirs.
 func Pair() (c *Control, theirs *os.File, err error) {
 	syscall.ForkLock.RLock() // macOS cannot create a socket that is not inherited
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
@@ -66,7 +67,7 @@ func newControl(conn net.Conn) *Control {
 // Close closes the connection. The keeper and its program go on.
 func (c *Control) Close() { _ = c.conn.Close() }
 
-// message is one line of JSON in either direction. It has exactly one of these members.
+// message is one line of JSON in either direction, with exactly one of these members.
 type message struct {
 	Fit    Fit    `json:"fit,omitempty"`
 	Start  bool   `json:"start,omitempty"`
@@ -115,8 +116,7 @@ func (c *Control) hear() (m message, err error) {
 	return m, nil
 }
 
-// Fit waits for the first message of the keeper, which says which images it can thaw. The keeper
-// runs no program yet.
+// Fit waits for the first message of the keeper, which says which images it can thaw.
 func (c *Control) Fit(ctx context.Context) (Fit, error) {
 	defer c.within(ctx)()
 	m, err := c.hear()
@@ -162,7 +162,7 @@ func (c *Control) begun() error {
 }
 
 // Freeze stops the program for good, and writes its memory to w. The caller must not write to the
-// program any more. After an error the program cannot go on either; the caller must end it.
+// program any more. After an error the caller must end the program.
 func (c *Control) Freeze(ctx context.Context, w io.Writer) error {
 	defer c.within(ctx)()
 	if err := c.say(message{Freeze: true}); err != nil {

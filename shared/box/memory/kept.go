@@ -42,9 +42,9 @@ func (k *Kept) header(p Process) Header {
 	return Header{Fit: p.Fit, Install: p.Install, Tenant: k.Key.name, Box: k.Box, Process: p.Name, Generation: k.Generation}
 }
 
-// Save stores the memory of a process together with its workspace. freeze writes the memory, as
-// [Control.Freeze] does, and returns the state of the conversation after the process has ended.
-// size is the size of the image in bytes. After an error nothing new is stored.
+// Save stores the memory of a process together with its workspace. The function freeze writes the
+// memory, as [Control.Freeze] does, and returns the state of the conversation after the process
+// has ended. The result size is that of the image in bytes. After an error nothing new is stored.
 func (k *Kept) Save(ctx context.Context, p Process, freeze func(ctx context.Context, memory io.Writer) (state any, err error)) (size int64, err error) {
 	err = k.Store.Save(ctx, p.Name, p.Owner, p.Workspace, p.Staged, func(file io.Writer) error {
 		bounded := &counter{to: file}
@@ -100,9 +100,9 @@ type Found struct {
 }
 
 // Find looks for the stored memory of a process, and verifies all of the image, so that a keeper
-// never gets a damaged one. It fails with [snapshot.ErrNone] if there is none, and with a
-// [*LostError] if the image cannot be used. After an error it has deleted the image, and the
-// process must start anew. The caller closes what Find returns.
+// never gets a damaged one. Find fails with [snapshot.ErrNone] if there is no image, and with a
+// [*LostError] if the image cannot be used. After an error the image is deleted, and the process
+// must start anew. The caller closes what Find returns.
 func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
 	file, err := k.Store.Open(ctx, p.Owner)
 	if err != nil {
@@ -141,8 +141,8 @@ func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
 	return f, nil
 }
 
-// maxState is how many bytes the state of a conversation may have. It includes what the process
-// had not read.
+// maxState is how many bytes the state of a conversation may have, including what the process had
+// not read.
 const maxState = 64 << 20
 
 func tooLong(n int64) error {
@@ -179,7 +179,7 @@ func (f *Found) plain() (io.Reader, func(), error) {
 type ClaimError struct{ error }
 
 // Claim deletes the image from the store, and calls thaw with its memory. If the image was already
-// deleted, Claim fails with a [*ClaimError] and does not call thaw. So at most one process gets an
+// deleted, Claim fails with a [*ClaimError] and does not call thaw: at most one process gets an
 // image.
 func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader) error) error {
 	if err := f.kept.Store.Claim(ctx, f.owner, f.file.Name()); err != nil {
@@ -199,5 +199,5 @@ func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader)
 	return thaw(ctx, plain)
 }
 
-// Close closes the file of the image. If the image was not claimed, it stays in the store.
+// Close closes the file of the image. An image that was not claimed stays in the store.
 func (f *Found) Close() { _ = f.file.Close() }

@@ -25,14 +25,14 @@ const keyBytes = 32
 // Root is the secret of a machine, from which the keys of all its tenants are derived.
 type Root struct{ secret []byte }
 
-// Tenant is the key of one tenant. It cannot decrypt images of another tenant.
+// Tenant is the key of one tenant, which cannot decrypt images of another tenant.
 type Tenant struct {
 	name   string
 	secret []byte
 }
 
-// OpenRoot reads the Root from a file. If there is no file, it makes one with mode 0600. Several
-// programs may call it at the same time.
+// OpenRoot reads the Root from a file. If there is no file, OpenRoot makes one with mode 0600.
+// Several programs may call OpenRoot at the same time.
 func OpenRoot(path string) (Root, error) {
 	if root, err := readRoot(path); !errors.Is(err, fs.ErrNotExist) {
 		return root, err

@@ -16,8 +16,8 @@ type Sleeper struct {
 	Size         int64 // size of the image in bytes
 }
 
-// Sleepers returns the processes whose memory is stored in f. It reads only the headers of the
-// images. It leaves out images that cannot be read, and those that are too old.
+// Sleepers returns the processes whose memory is stored in f, without images that cannot be read
+// or are too old.
 func Sleepers(f *snapshot.Folder) []Sleeper {
 	var all []Sleeper
 	for _, path := range f.ImageFiles() {
@@ -29,7 +29,7 @@ func Sleepers(f *snapshot.Folder) []Sleeper {
 }
 
 // Forget deletes the stored memory of a box's process, or of all its processes if process is "".
-// It reports whether there was any.
+// Forget reports whether there was any.
 func Forget(f *snapshot.Folder, box, process string) (forgot bool, err error) {
 	for _, path := range f.ImageFiles() {
 		if s, ok := sleeper(path); ok && s.Box == box && (process == "" || s.Process == process) {

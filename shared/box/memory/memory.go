@@ -7,8 +7,8 @@
 //
 // An image begins with the length of its header (4 bytes, big endian) and the header in JSON.
 // Chunks of 1 MiB follow, each encrypted with AES-256-GCM. The nonce of a chunk consists of its
-// number and whether it is the last. The header is additional data of each chunk. So nothing in an
-// image can be changed, cut off, moved or taken from another image without an error.
+// number and whether it is the last. The header is additional data of each chunk, so that nothing
+// in an image can be changed, cut off, moved or taken from another image without an error.
 //
 // The plain text is a zstd stream: first what the keeper has sent (see [Control.Freeze]), and then
 // the state of the conversation with the process. Plain text is never written to a disk.
@@ -22,8 +22,8 @@
 // # Used once
 //
 // If an image were thawed twice, random values that the program had drawn, such as keys, would be
-// used twice. So [Found.Claim] deletes the image before a process gets its first byte. A runner
-// that has not claimed an image does not thaw it, and no image is tried a second time.
+// used twice. Therefore [Found.Claim] deletes the image before a process gets its first byte. A
+// runner that has not claimed an image does not thaw it, and no image is tried a second time.
 package memory
 
 import (
@@ -35,8 +35,7 @@ import (
 	"time"
 )
 
-// Limits of an image. An image that exceeds one of them is not stored, or not used: the process
-// then starts without its memory.
+// Limits of an image. An image that exceeds one of them is not stored, or not used.
 const (
 	MaxBytes     = 256 << 20        // size of an image in the store
 	MaxAge       = 24 * time.Hour   // age of an image, counted from the freeze
@@ -50,7 +49,7 @@ const format = 1
 // reports exactly the same pairs; see [Control.Fit].
 type Fit map[string]string
 
-// Header is the part of an image that is not encrypted. Each chunk authenticates it.
+// Header is the part of an image that is not encrypted. Each chunk authenticates the header.
 type Header struct {
 	Format     int       `json:"format"`
 	Fit        Fit       `json:"fit"`
@@ -79,7 +78,7 @@ func (h Header) sealed(now time.Time) Header {
 }
 
 // fits returns nil if an image with the header h can be used for the process that want describes.
-// Otherwise its error says why not.
+// If not, the error says why.
 func (h Header) fits(want Header, now time.Time) error {
 	switch age := now.Sub(h.Saved); {
 	case h.Format != format:

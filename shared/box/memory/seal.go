@@ -39,7 +39,7 @@ func (c *crypt) nonce(last bool) []byte {
 	return nonce
 }
 
-// sealer encrypts what is written to it. Close writes the end.
+// sealer encrypts what is written to it, until Close writes the end.
 type sealer struct {
 	to    io.Writer
 	crypt *crypt
@@ -144,7 +144,7 @@ func newOpener(from io.Reader, key Tenant, h Header, raw []byte) (*opener, error
 	return &opener{from: from, crypt: c, chunk: make([]byte, chunkBytes+c.aead.Overhead()+1)}, nil
 }
 
-// Read implements io.Reader. Its error is a [*LostError] if the image is damaged.
+// Read implements io.Reader. The error is a [*LostError] if the image is damaged.
 func (o *opener) Read(p []byte) (int, error) {
 	for len(o.plain) == 0 {
 		if o.last {
@@ -159,8 +159,8 @@ func (o *opener) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next decrypts the next chunk. It also reads one byte more, to find out whether the chunk is the
-// last one.
+// next decrypts the next chunk. next also reads one byte more, to find out whether the chunk is
+// the last one.
 func (o *opener) next() error {
 	n, err := io.ReadFull(o.from, o.chunk[o.have:])
 	switch n += o.have; {

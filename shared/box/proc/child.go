@@ -33,10 +33,10 @@ type Command struct {
 	Env  []string
 	Dir  string // the working directory, "" for that of this program
 
-	// Start starts the command in a sandbox. If it is nil, [exec.Cmd.Start] is used.
+	// Start starts the command in a sandbox. If Start is nil, [exec.Cmd.Start] is used.
 	Start func(*exec.Cmd) error
-	// Clear is called once, after the process and its group have ended, or could not be started.
-	// It must end processes that have left the group. It may be nil.
+	// Clear is called once, after the process and its group have ended, or could not be started. A
+	// Clear that is not nil must end processes that have left the group.
 	Clear func()
 
 	Extra []*os.File // files that the process gets as descriptors 3 and following; the caller closes them. Must be empty if Start is set
@@ -87,8 +87,7 @@ func (e Exit) String() string {
 	}
 }
 
-// Start starts a process. Its error is that of the operating system or of run.Start. If the Go
-// runtime uses only one CPU, Start lets it use two during the start.
+// Start starts a process. The error is that of the operating system or of run.Start.
 func Start(run Command, g Grace) (*Child, error) {
 	c := &Child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{}), clear: func() {}, guard: run.Guard}
 	if run.Clear != nil {
@@ -133,11 +132,12 @@ func (c *Child) Since() time.Time { return c.since }
 // Terminate.
 func (c *Child) Stdin() io.Writer { return c.stdin }
 
-// Stdout returns a reader of the process's stdout. It ends soon after the process has exited, even
-// if another process still has the pipe open.
+// Stdout returns a reader of the process's stdout. The output ends soon after the process has
+// exited, even if another process still has the pipe open.
 func (c *Child) Stdout() io.Reader { return c.stdout }
 
-// Stderr returns a reader of the process's stderr. It too ends soon after the process has exited.
+// Stderr returns a reader of the process's stderr. The output ends soon after the process has
+// exited.
 func (c *Child) Stderr() io.Reader { return c.stderr }
 
 // Exited returns a channel that is closed when the whole process group has ended.
@@ -174,7 +174,7 @@ func (c *Child) wait() {
 	c.stderr.expire()
 }
 
-// killGroup kills all processes that are left in the group. The caller holds mu.
+// killGroup kills all processes that are left in the group. The caller must hold mu.
 func (c *Child) killGroup() {
 	// An error means that the group has ended, or may not be killed.
 	_ = unix.Kill(-c.pid, unix.SIGKILL)
@@ -189,9 +189,9 @@ func (c *Child) signal(s syscall.Signal) {
 	}
 }
 
-// Terminate begins to end the process, and returns at once. It closes stdin, sends SIGTERM to the
-// group after Grace.Stdin, and SIGKILL after another Grace.Term (MCP 2025-11-25, basic/lifecycle,
-// "Shutdown").
+// Terminate begins to end the process, and returns at once. Terminate closes stdin, sends SIGTERM
+// to the group after Grace.Stdin, and SIGKILL after another Grace.Term (MCP 2025-11-25,
+// basic/lifecycle, "Shutdown").
 func (c *Child) Terminate() {
 	c.ending.Do(func() {
 		closeAll(c.stdin)
@@ -212,16 +212,16 @@ func (c *Child) Terminate() {
 func (c *Child) Kill() { c.signal(unix.SIGKILL) }
 
 // Unread returns how many bytes in the process's stdin will never be read, after the process has
-// exited by itself. It waits up to 50 ms for the exit. ok is false if a program may still read
-// them, or if stdin was closed.
+// exited by itself. Unread waits up to 50 ms for the exit. The result ok is false if a program may
+// still read the bytes, or if stdin was closed.
 func (c *Child) Unread() (n int, ok bool) { return unread(c.stdin) }
 
 // Interrupt makes all writes to Stdin fail, also one that is blocked because the process does not
 // read.
 func (c *Child) Interrupt() { _ = c.stdin.SetWriteDeadline(time.Unix(1, 0)) }
 
-// Reread opens the read end of the stdin of a running process. take returns what the process has
-// not read. The caller must call take once, after the process has ended.
+// Reread opens the read end of the stdin of a running process. The function take returns what the
+// process has not read. The caller must call take once, after the process has ended.
 func (c *Child) Reread() (take func() ([]byte, error), err error) { return reread(c.stdin) }
 
 // CloseStdin ends the stdin of the process.
@@ -252,8 +252,8 @@ func exitOf(s *os.ProcessState) Exit {
 	return Exit{Code: &code}
 }
 
-// drain reads a pipe to its end. After the process has exited, drain reads only what is left in
-// the pipe, and does not wait for other writers.
+// drain reads a pipe to its end, or after the exit of the process what is left in the pipe,
+// without waiting for other writers.
 type drain struct {
 	f      *os.File
 	exited <-chan struct{}

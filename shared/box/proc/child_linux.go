@@ -14,8 +14,8 @@ import (
 )
 
 // attributes puts the process into its own process group. If the runner dies, the kernel kills the
-// process. The kernel does so when the thread that has started the process dies; the Go runtime
-// keeps its threads, so that happens only when the runner dies.
+// process. For the kernel the runner is the thread that has started the process; the Go runtime
+// keeps its threads.
 func attributes(apart bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: !apart, Setsid: apart, Pdeathsig: syscall.SIGKILL}
 }
@@ -33,8 +33,8 @@ func oomKills() int {
 	return n
 }
 
-// reap waits for the process, kills the rest of its group, and then reaps the process. Before it
-// is reaped, no other process can get its pid, so the signal cannot reach another group.
+// reap waits for the process, kills the rest of its group, and then reaps the process. No other
+// process can get the pid of an unreaped process, so the signal cannot reach another group.
 func (c *Child) reap() {
 	for {
 		err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -50,8 +50,7 @@ func (c *Child) reap() {
 	c.reaped = true
 }
 
-// endWait is how long unread waits for the last reader of a pipe to close it. A process that exits
-// closes its pipes within moments.
+// endWait is how long unread waits for the last reader of a pipe to close it.
 const endWait = 50 * time.Millisecond
 
 // unread returns how many bytes are in a pipe that no process can read any more.

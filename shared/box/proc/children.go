@@ -8,8 +8,8 @@ import (
 // children is the processes that this program has started with [Start] and not reaped yet.
 var children = register{pids: map[int]bool{}}
 
-// register is a set of pids. While a process is started or removed from the set, the lock starts is
-// held for reading. So while that lock is held for writing, every started process is in the set.
+// register is a set of pids. While a process is started or removed from the set, the lock starts
+// is held for reading. Whoever holds starts for writing finds every started process in the set.
 type register struct {
 	starts sync.RWMutex
 	mu     sync.Mutex

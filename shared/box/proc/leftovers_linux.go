@@ -21,8 +21,8 @@ const markedTime = 5 * time.Second
 
 // EndMarked kills every process whose [MarkEnv] is mark, or mark followed by a slash and more
 // text, in any process group or session. It returns when all have ended, or with an error if some
-// are left after five seconds. It sees the processes of its own user, or of all users if it runs
-// as root. It does not find a process that has cleared its environment.
+// are left after five seconds. EndMarked sees the processes of its own user, or of all users if
+// the caller is root. It does not find a process that has cleared its environment.
 func EndMarked(mark string) error {
 	if mark == "" {
 		return nil
@@ -45,7 +45,7 @@ func EndMarked(mark string) error {
 	}
 }
 
-// marked returns the pids of the processes with the mark. It does not list zombies, which have no
+// marked returns the pids of the processes with the mark, without zombies, which have no
 // environment any more.
 func marked(mark string) ([]int, error) {
 	all, err := folders()
@@ -69,7 +69,7 @@ func under(value, mark string) bool {
 
 func carries(pid int, mark string) bool { return under(markOf(pid), mark) }
 
-// markOf returns the mark of a process. It returns "" if the process has none, has ended, or may
+// markOf returns the mark of a process. The mark is "" if the process has none, has ended, or may
 // not be read.
 func markOf(pid int) string {
 	env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
@@ -114,8 +114,7 @@ const direntName = 19
 // process that was just forked may get another environment when it executes its program.
 const settled = time.Second
 
-// seen caches the marks of this machine's processes. To read the environments of all processes takes
-// milliseconds, and few processes are new.
+// seen caches the marks of this machine's processes.
 var seen table
 
 // table has the last sighting of each process, by pid.

@@ -26,8 +26,8 @@ type LineReader struct {
 	cut    bool   // the text after the last line end was over the limit, so rest does not have it
 }
 
-// NewLineReader returns a reader for lines of up to limit bytes, including the line end. It counts
-// a line's bytes in budget, which may be nil, until the next call of Next.
+// NewLineReader returns a reader for lines of up to limit bytes, including the line end. The bytes
+// of a line count in budget, which may be nil, until the next call of Next.
 func NewLineReader(r io.Reader, limit int, budget *guard.Budget) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit, budget: budget}
 }
@@ -39,7 +39,8 @@ func (l *LineReader) Whole() *LineReader {
 	return l
 }
 
-// Rest returns the text after the last line end. ok is false if that text was over the limit.
+// Rest returns the text after the last line end. The result ok is false if that text was over the
+// limit.
 func (l *LineReader) Rest() (rest []byte, ok bool) { return l.rest, !l.cut }
 
 // Close gives the bytes of the last line back to the budget.
@@ -98,8 +99,8 @@ func (l *LineReader) Next() ([]byte, error) {
 	}
 }
 
-// TooLong is the error for a line that is over the limit. It has enough of the line to find the
-// request that the line answers.
+// TooLong is the error for a line that is over the limit. A TooLong has enough of the line to find
+// the request that the line answers.
 type TooLong struct {
 	Bytes      int  // length of the line
 	Full       bool // the line is within the limit, but the budget had no room for it
@@ -121,9 +122,9 @@ func (e *TooLong) add(part []byte) {
 	e.tail = slices.Clone(e.tail[max(0, len(e.tail)-edge):])
 }
 
-// Answers returns the id of the request that the line answers. It finds only an id that is a
-// number, or digits in a string. The id must be the second member or the last one, where servers
-// put it. There it cannot belong to a nested value.
+// Answers returns the id of the request that the line answers. Answers finds only an id that is a
+// number, or digits in a string. The id must be the second member or the last one: an id elsewhere
+// may belong to a nested value.
 func (e *TooLong) Answers() (id []byte, ok bool) {
 	head, tail := bytes.TrimPrefix(stripSpace(e.head), []byte("\uFEFF")), stripSpace(e.tail)
 	if rest, found := bytes.CutPrefix(head, []byte(`{"jsonrpc":"2.0","id":`)); found {
@@ -146,8 +147,8 @@ func stripSpace(b []byte) []byte {
 	}, b)
 }
 
-// Queue holds lines for the goroutine that writes them. Its size in bytes is limited, so a server
-// that does not read blocks only its own session.
+// Queue holds lines for the goroutine that writes them. The size of a Queue in bytes is limited,
+// so that a server that does not read blocks only its own session.
 type Queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
@@ -170,8 +171,8 @@ func NewQueue(limit int) *Queue {
 	return q
 }
 
-// Push adds a line, which the queue then owns. It returns false if there is no room for the line.
-// A closed queue drops every line and returns true.
+// Push adds a line, which the queue then owns. Push returns false if there is no room for the
+// line. A closed queue drops every line and returns true.
 func (q *Queue) Push(line []byte) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -202,7 +203,7 @@ func (q *Queue) Written() int64 {
 	return q.written
 }
 
-// Prepend makes WriteLines write raw before all lines. It must be called before WriteLines.
+// Prepend makes WriteLines write raw before all lines. Prepend must be called before WriteLines.
 func (q *Queue) Prepend(raw []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -210,8 +211,8 @@ func (q *Queue) Prepend(raw []byte) {
 	q.pushed += int64(len(raw))
 }
 
-// WriteLines writes each line and a line end to w. It returns nil when the queue is closed or
-// paused. If w fails, WriteLines closes the queue and returns the error.
+// WriteLines writes each line and a line end to w. WriteLines returns nil when the queue is closed
+// or paused. If w fails, WriteLines closes the queue and returns the error.
 func (q *Queue) WriteLines(w io.Writer) error {
 	for {
 		raw, line, ok := q.pop()
@@ -235,8 +236,8 @@ func (q *Queue) WriteLines(w io.Writer) error {
 	}
 }
 
-// pop waits for something to write and returns it. line is how many of its bytes count against the
-// limit. ok is false if the queue is closed or paused.
+// pop waits for something to write and returns it. The result line is how many of these bytes
+// count against the limit; ok is false if the queue is closed or paused.
 func (q *Queue) pop() (raw []byte, line int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -256,7 +257,7 @@ func (q *Queue) pop() (raw []byte, line int, ok bool) {
 	return append(raw, '\n'), len(raw), true
 }
 
-// Pause makes WriteLines return, and keeps what is not written. It calls interrupt, which must
+// Pause makes WriteLines return, and keeps what is not written. Pause calls interrupt, which must
 // make a blocked Write return. When Pause returns, nothing is being written.
 func (q *Queue) Pause(interrupt func()) {
 	q.mu.Lock()
@@ -270,7 +271,7 @@ func (q *Queue) Pause(interrupt func()) {
 }
 
 // Take returns what a paused queue has not written: the rest of a line that was partly written,
-// and the lines after it. Lines that are pushed later are returned by the next Take.
+// and the lines after it. The next Take returns lines that are pushed later.
 func (q *Queue) Take() (rest []byte, lines [][]byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

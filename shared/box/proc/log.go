@@ -19,8 +19,8 @@ import (
 const maxLogLine = 16 << 10
 
 // Log writes the stderr of one process, and lines of its stdout that are no messages, to a writer.
-// It removes secrets, so it writes complete lines, or parts of very long ones. A nil Log writes
-// nothing. All methods are safe for concurrent use.
+// A Log removes secrets; for that it writes complete lines, or parts of very long ones. A nil Log
+// writes nothing. All methods are safe for concurrent use.
 type Log struct {
 	to   io.WriteCloser
 	hide *redact.Redactor
@@ -31,7 +31,7 @@ type Log struct {
 	closed bool
 }
 
-// NewLog returns a Log that writes to w, and closes w in Close. If w is nil, it returns a nil Log.
+// NewLog returns a Log that writes to w, and closes w in Close. If w is nil, the Log is nil.
 func NewLog(w io.WriteCloser, hide *redact.Redactor) *Log {
 	if w == nil {
 		return nil
@@ -39,7 +39,7 @@ func NewLog(w io.WriteCloser, hide *redact.Redactor) *Log {
 	return &Log{to: w, hide: hide}
 }
 
-// Write adds output of the process's stderr. It takes all of p and never fails, because the
+// Write adds output of the process's stderr. Write takes all of p and never fails, because the
 // process must not block on stderr.
 func (d *Log) Write(p []byte) (int, error) {
 	if d != nil {
@@ -62,9 +62,9 @@ func (d *Log) Stdout(line []byte) {
 	}
 }
 
-// add adds p to the output of one stream. held is the stream's output that is not written yet, and
-// prefix begins each of its lines in the log. add writes all complete lines, but keeps lines that
-// may end with the beginning of a secret until more output comes.
+// add adds p to the output of one stream. The argument held is the stream's output that is not
+// written yet, and prefix begins each line of the stream in the log. add writes all complete
+// lines, except those that may end with the beginning of a secret.
 func (d *Log) add(held *[]byte, prefix string, p []byte) {
 	*held = append(*held, p...)
 	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxLogLine {
@@ -90,7 +90,7 @@ func (d *Log) write(text []byte, prefix string) {
 	_, _ = io.WriteString(d.to, said) // an error could be reported to nobody
 }
 
-// Note writes a line about the process itself, with the time. It first writes all output that is
+// Note writes a line about the process itself, with the time. Note first writes all output that is
 // not written yet.
 func (d *Log) Note(format string, args ...any) {
 	if d == nil {
@@ -113,7 +113,7 @@ func (d *Log) flush(held *[]byte, prefix string) {
 	*held = (*held)[:0]
 }
 
-// Close writes ending, a text about how the process ended, as the last note. Then it closes the
+// Close writes ending, a text about how the process ended, as the last note, and closes the
 // writer.
 func (d *Log) Close(ending string) {
 	if d == nil {
@@ -126,9 +126,9 @@ func (d *Log) Close(ending string) {
 	_ = d.to.Close() // an error could be reported to nobody
 }
 
-// LogName returns a name for the log files of a process. It does not reveal the process's own name,
-// which is often the id of a session: programs that cannot read the log files may still be able to
-// list their names.
+// LogName returns a name for the log files of a process. The name of the log files does not reveal
+// that of the process, often the id of a session: programs that cannot read the log files may be
+// able to list their names.
 func LogName(process string) string {
 	sum := sha256.Sum256([]byte(process))
 	return hex.EncodeToString(sum[:16])

@@ -15,17 +15,16 @@ import (
 )
 
 // After a child has ended, Reap waits for reapPause. In that time the code that started the child
-// normally reaps it; only an orphan stays. If after reapLooks such pauses an unreaped child is still
-// there, Reap searches all processes of the machine for orphans.
+// normally reaps it. If an unreaped child is there after reapLooks pauses, Reap searches all
+// processes of the machine for orphans.
 const (
 	reapPause = 20 * time.Millisecond
 	reapLooks = 5
 )
 
-// Reap makes this program reap the orphans that it has adopted, as soon as they end. Only its
-// first call has an effect. It never reaps a process that package os has started, which it
-// recognizes by a pidfd in this program. Before Linux 5.4 there are no such pidfds, and Reap does
-// nothing.
+// Reap makes this program reap the orphans that it has adopted, as soon as they end. Only the
+// first call has an effect. Reap never reaps a process that package os has started, for which this
+// program has a pidfd. Linux before 5.4 has no such pidfds, and Reap does nothing there.
 func Reap() { reaping.Do(reap) }
 
 var reaping sync.Once
@@ -58,7 +57,8 @@ func haveEnded() bool {
 	return err == nil && some.Signo != 0
 }
 
-// reapOrphans reaps the orphans that have ended. After an error it leaves them for its next call.
+// reapOrphans reaps the orphans that have ended. After an error the orphans are left for the next
+// call.
 func reapOrphans() {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well formed
 	fds := map[int]int{}                           // pidfds by pid
@@ -72,8 +72,7 @@ func reapOrphans() {
 		if err != nil || !isOwnZombie(path) {
 			continue
 		}
-		// A pidfd always refers to the same process. But the pid may have gone to another process
-		// before the pidfd was opened, so look again.
+		// The pid may have gone to another process before the pidfd was opened, so look again.
 		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 			if fds[pid] = fd; !isOwnZombie(path) {
 				delete(fds, pid)
@@ -99,7 +98,7 @@ func isOwnZombie(stat string) bool {
 	if err != nil {
 		return false // the process has ended
 	}
-	// The process name in parentheses may contain anything. After it come the state and the
+	// The process name in parentheses may contain anything. After the name come the state and the
 	// parent.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	return len(fields) > 1 && fields[0][0] == 'Z' && string(fields[1]) == strconv.Itoa(os.Getpid())

@@ -55,8 +55,8 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Text returns the kept output, but omits the first skip bytes that the process wrote. cut reports
-// whether output before text is missing.
+// Text returns the kept output, but omits the first skip bytes that the process wrote. The result
+// cut reports whether output before text is missing.
 func (t *Tail) Text(skip int64) (text string, cut bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,8 +75,8 @@ func (t *Tail) Total() int64 {
 }
 
 // Lately returns how many bytes the process had written before its current burst of output. A
-// burst is output without a pause of more than a second. If the last second had no output, there is
-// no current burst, and Lately returns the total.
+// burst is output without a pause of more than a second. If the last second had no output, Lately
+// returns the total.
 func (t *Tail) Lately() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -25,11 +25,10 @@ const (
 	Hidden = "***"
 )
 
-// Redactor replaces the values of a server's environment in text. It finds them in all forms in
+// Redactor replaces the values of a server's environment in text. It finds values in all forms in
 // which programs print them: plain, base64, hexadecimal, and escaped for URLs, JSON or HTML. It
-// also finds single lines and words of a value, and passwords in it. It ignores white space,
-// because programs break lines within secrets. It always replaces users and passwords in URLs,
-// even unknown ones.
+// also finds single lines and words of a value, and passwords in a value. It ignores white space,
+// because programs break lines within secrets. It replaces users and passwords in all URLs.
 type Redactor struct {
 	mu      sync.Mutex
 	all     map[string]bool          // all secrets in all their forms, without white space
@@ -47,7 +46,7 @@ func New(env map[string]string, marked []string) *Redactor {
 	return r
 }
 
-// Hide adds a secret, at any length. It is safe for concurrent use with all methods.
+// Hide adds a secret, at any length. Hide is safe for concurrent use with all methods.
 func (r *Redactor) Hide(value string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,8 +155,8 @@ func formsOf(s string) []string {
 	code := hex.EncodeToString([]byte(s))
 	forms = append(forms, code, strings.ToUpper(code))
 	// In a longer text, such as user:password, up to two bytes before the secret affect its first
-	// base64 characters, and the text after it affects its last ones. These characters are left
-	// out.
+	// base64 characters, and the text after it affects its last ones. The form has only the
+	// characters between them.
 	for before := range 3 {
 		from, to := (before*8+5)/6, (before+len(s))*8/6
 		for _, form := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
@@ -193,7 +192,7 @@ func flatten(s string) flat {
 // byte.
 type span struct{ from, to int }
 
-// find returns the positions of the secrets in a text, in order. It merges positions that overlap.
+// find returns the positions of the secrets in a text, in order, with overlapping ones merged.
 func (r *Redactor) find(f flat) []span {
 	var all []span
 	text := string(f.text)
@@ -235,7 +234,7 @@ func (r *Redactor) Text(s string) string {
 	return userinfo.ReplaceAllString(out.String(), "://"+Hidden+"@")
 }
 
-// begun looks for the beginning of a secret at the end of f. It returns the offset of the
+// begun looks for the beginning of a secret at the end of f. begun returns the offset of the
 // beginning, or the length of f if there is none. Beginnings shorter than minimum do not count.
 func (r *Redactor) begun(f flat, minimum int) int {
 	first := len(f.text)
@@ -249,9 +248,9 @@ func (r *Redactor) begun(f flat, minimum int) int {
 	return first
 }
 
-// Before returns how many bytes of s can be printed now, although more text will follow. That is
-// all of s except for a possible beginning of a secret at its end. If wholeLines is set, it counts
-// complete lines only.
+// Before returns how many bytes of s can be printed now, although more text will follow: all but a
+// possible beginning of a secret at the end. If wholeLines is set, Before counts complete lines
+// only.
 func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	f := flatten(string(s))
 	spans, end := r.find(f), len(s)
@@ -289,9 +288,9 @@ func (r *Redactor) Begin(s string) string {
 	return s
 }
 
-// End replaces the beginning of a secret if s ends with it, because the process may have stopped in
-// the middle of the secret. If s ends with a line end, End replaces only beginnings of six bytes or
-// more.
+// End replaces the beginning of a secret if s ends with it, because the process may have stopped
+// in the middle of a secret. If s ends with a line end, End replaces only beginnings of six bytes
+// or more.
 func (r *Redactor) End(s string) string {
 	f := flatten(s)
 	i := r.begun(f, minPart)

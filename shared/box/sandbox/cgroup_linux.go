@@ -15,23 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// In a cgroup the kernel enforces limits of memory and processes at once, whereas [Sandbox.watch]
-// looks only four times a second. This file uses cgroups of version 2, see cgroups(7).
+// In a cgroup (version 2, see cgroups(7)) the kernel enforces limits of memory and processes at
+// once, whereas [Sandbox.watch] looks only four times a second.
 
-// cgroupOfRunner is the name of the cgroup into which the runner moves. The kernel gives
+// cgroupOfRunner is the name of the cgroup into which the runner moves, because the kernel gives
 // controllers only to children of a cgroup without processes.
 const cgroupOfRunner = "dormouse"
 
-// cgroupOfServer is the prefix of the names of the programs' cgroups. The pid of the runner and a
-// random text follow.
+// cgroupOfServer is the prefix of the names of the programs' cgroups, before the pid of the runner
+// and a random text.
 const cgroupOfServer = "server-"
 
 // CgroupsOf returns the folder in which another process of this user may make cgroups; see
 // [Support.Cgroups].
 func CgroupsOf(pid int) string { return findCgroups(procFile(pid, "")) }
 
-// findCgroups returns the folder in which a process may make cgroups for programs, or "". proc is
-// the process's folder in /proc.
+// findCgroups returns the folder in which a process may make cgroups for programs, or "". The
+// argument proc is the process's folder in /proc.
 func findCgroups(proc string) string {
 	mounts, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
 	if err != nil {
@@ -57,9 +57,9 @@ func findCgroups(proc string) string {
 	return ""
 }
 
-// delegated returns own, the cgroup of a process, or its parent if own was made by enable. It
-// returns "" if the system has not delegated that cgroup: it then belongs to another program, such
-// as systemd, and must not be changed.
+// delegated returns own, the cgroup of a process, or its parent if own was made by enable.
+// delegated returns "" for a cgroup that the system has not delegated: that cgroup belongs to
+// another program, such as systemd, and must not be changed.
 func delegated(mount, own string) string {
 	if filepath.Base(own) == cgroupOfRunner && own != mount {
 		own = filepath.Dir(own)
@@ -118,8 +118,9 @@ func newCgroup(in string, p Policy) (cgroup, error) {
 	return g, nil
 }
 
-// enable makes the kernel enforce limits on the children of a cgroup. Unless that cgroup is the
-// root of the machine, it first moves all its processes to a child, as the kernel demands.
+// enable makes the kernel enforce limits on the children of a cgroup. enable first moves all
+// processes of the cgroup to a child, as the kernel demands of every cgroup but the root of the
+// machine.
 func enable(in string) error {
 	control := filepath.Join(in, "cgroup.subtree_control")
 	if lists(control, "memory", "pids") {

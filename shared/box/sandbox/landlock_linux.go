@@ -23,8 +23,8 @@ const (
 	// landDevice is the rights to devices that every program needs.
 	landDevice = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
 		unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
-	// landWrite is the rights to folders in which a program may write. It does not include the
-	// rights to make devices or to use their ioctls.
+	// landWrite is the rights to folders in which a program may write. landWrite does not include
+	// the rights to make devices or to use their ioctls.
 	landWrite = landRead | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
@@ -34,7 +34,7 @@ const (
 )
 
 // system returns the paths that every program may read and execute. The kernel protects the files
-// in /proc and /sys itself; it also denies access to processes of other sandboxes in /proc.
+// in /proc and /sys, and denies access to processes of other sandboxes in /proc.
 func system() []string {
 	return []string{
 		"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/opt", "/etc", "/proc", "/sys",
@@ -43,10 +43,10 @@ func system() []string {
 	}
 }
 
-// openSystem returns the parts of the system paths that any user may read. They are for a program
-// that runs as root, because file modes do not stop root. The program may also list the folders in
-// listed. If a file is replaced later, as resolv.conf may be, programs that already run cannot
-// read the new file.
+// openSystem returns the parts of the system paths that any user may read. A program that runs as
+// root gets only these parts, because file modes do not stop root. The program may also list the
+// folders in listed. Programs that already run cannot read a file that is replaced later, as
+// resolv.conf may be.
 func openSystem() (readable, listed []string) {
 	for _, path := range system() {
 		levels := map[string]int{"/etc": math.MaxInt, "/opt": 3, "/sys": 3}[path]
@@ -59,9 +59,9 @@ func openSystem() (readable, listed []string) {
 	return readable, listed
 }
 
-// openToOthers returns the parts of a path that every user may read. It looks into folders that are
-// at most levels deep. If everything there may be read, it returns only the path itself, and whole is
-// true.
+// openToOthers returns the parts of a path that every user may read. It looks into folders that
+// are at most levels deep. If every user may read everything below the path, openToOthers returns
+// only the path itself, and whole is true.
 func openToOthers(path string, levels int) (parts []string, whole bool) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -102,8 +102,8 @@ func devices() []string { return []string{"/dev/null", "/dev/zero", "/dev/full"}
 // ruleset is the file descriptor of a Landlock ruleset, -1 for none.
 type ruleset int
 
-// landlock makes the ruleset for the [order] of a shim. It must be called while the thread may still
-// open the paths.
+// landlock makes the ruleset for the [order] of a shim. landlock must be called while the thread
+// may still open the paths.
 func landlock(o order) (ruleset, error) {
 	if o.Support.Landlock == 0 {
 		return -1, nil

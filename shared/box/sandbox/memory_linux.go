@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RLIMIT_DATA limits only the private memory of a single process. If there is no cgroup, the method
-// watch therefore adds up the memory of all processes of a program: their private memory, their
-// shared memory and their files in memory.
+// RLIMIT_DATA limits only the private memory of a single process. Without a cgroup, the method
+// watch therefore adds up the private memory, the shared memory and the files in memory of all
+// processes of a program.
 
 const (
 	watchEvery = 250 * time.Millisecond
@@ -27,7 +27,7 @@ const (
 const sharedMemory = "/dev/shm"
 
 // watch kills the program with this pid and all that it has started, if together they use more
-// memory than the policy allows. It returns when stop is closed or the program has ended.
+// memory than the policy allows. watch returns when stop is closed or the program has ended.
 func (s *Sandbox) watch(pid int, stop <-chan struct{}) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -45,7 +45,7 @@ func (s *Sandbox) watch(pid int, stop <-chan struct{}) {
 			all = ofUser(s.user)
 		}
 		// The first sum is fast, but counts shared memory once for each process that has mapped
-		// it. So the second sum decides.
+		// it. The second sum decides.
 		if s.memory(all, resident) <= s.policy.Memory || s.memory(all, proportional) <= s.policy.Memory {
 			continue
 		}
@@ -83,8 +83,8 @@ func resident(pid int) (private, shared int64) {
 }
 
 // proportional is like resident, but divides each shared page by the number of processes that have
-// mapped it. It is slower, because the kernel walks all pages of the process. If the kernel does
-// not support that, proportional returns the result of resident.
+// mapped it. proportional is slower, because the kernel walks all pages of the process. If the
+// kernel cannot do so, proportional returns the result of resident.
 func proportional(pid int) (private, shared int64) {
 	text, err := os.ReadFile(procFile(pid, "smaps_rollup"))
 	if err != nil || !bytes.Contains(text, []byte("Pss_Anon:")) {
@@ -134,7 +134,7 @@ func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) e
 // inode is roughly how many bytes a file in memory occupies besides its contents.
 const inode = 1 << 10
 
-// usedIn returns how many bytes the files of a user below a folder occupy. It leaves out the
+// usedIn returns how many bytes the files of a user below a folder occupy. usedIn leaves out the
 // contents of files in seen, but not their inodes: even an empty file occupies memory.
 func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	_ = filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
@@ -150,8 +150,8 @@ func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	return held
 }
 
-// family returns a process and its descendants, without those whose parent has ended. ofUser finds
-// these too, if the program has its own user.
+// family returns a process and its descendants, without those whose parent has ended. The method
+// ofUser finds those too, if the program has its own user.
 func family(pid int) []int {
 	if _, err := os.Stat(procFile(pid, "stat")); err != nil {
 		return nil

@@ -22,7 +22,8 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// End removes Temp. It kills no processes, because it could find them only by a user of their own.
+// End removes Temp. End kills no processes, because it could find them only by a user of their
+// own.
 func (s *Sandbox) End() error { return s.removeTemp() }
 
 // CgroupsOf returns "", because only Linux has cgroups.

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe finds out what the system supports. It changes nothing, and takes microseconds.
+// Probe finds out what the system supports.
 func Probe() Support {
 	s := Support{Limits: true, Landlock: landlockVersion(), Seccomp: auditArch() != 0 && hasSeccomp(), Cgroups: findCgroups("/proc/self")}
 	if mayChangeUser() {

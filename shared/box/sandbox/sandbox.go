@@ -1,7 +1,7 @@
-// Package sandbox runs an untrusted program with fewer rights than its caller has. It needs no
-// privileges for that. It hides the means of the kernel: users, capabilities, limits, Landlock and
-// seccomp. Go cannot apply these between fork and exec, so the package starts a helper process,
-// the shim.
+// Package sandbox runs an untrusted program with fewer rights than its caller has. The package
+// needs no privileges, and hides the means of the kernel: users, capabilities, limits, Landlock
+// and seccomp. Go cannot apply these between fork and exec, so the package starts a helper
+// process, the shim.
 //
 // # The shim
 //
@@ -43,11 +43,11 @@
 //	                                 watch
 //	whole CPUs                       affinity and seccomp   –
 //
-// A seccomp filter sees the arguments of a system call, but not the memory to which they point. So
-// it cannot distinguish a unix socket of another program from one of this program. Unless the
-// policy allows AllSockets, the filter refuses all unix sockets. It also refuses datagram pairs,
-// because connect can give one a new peer. It allows stream pairs, because connect fails on one
-// with EISCONN. Pipes of Node and the event loops of Python are such pairs.
+// A seccomp filter sees the arguments of a system call, but not the memory to which they point. A
+// filter cannot distinguish a unix socket of another program from one of this program. Unless the
+// policy allows AllSockets, the filter refuses all unix sockets. The filter also refuses datagram
+// pairs, because connect can give one a new peer. The filter allows stream pairs, because connect
+// fails on one with EISCONN. Pipes of Node and the event loops of Python are such pairs.
 //
 // Neighbours always see the arguments of a program in /proc, so secrets belong into its
 // environment. /proc also lists processes and the names of sockets. Landlock cannot restrict a
@@ -75,42 +75,42 @@ import (
 // and sets no limits. Paths are absolute.
 type Policy struct {
 	// Sockets says which sockets the program, and everything that it starts, may open. Seccomp
-	// enforces it.
+	// enforces Sockets.
 	Sockets Sockets
 
 	// Workspace and Temp are folders for this program alone: it may read, write and execute
 	// everything there. "" means none. Start makes a folder that is missing, but not its parent.
-	// It gives the folders to the program's user, and no other user may enter them. If a folder
+	// Start gives the folders to the program's user, and no other user may enter them. If a folder
 	// already belongs to that user, Start does not change the owners of the files in it.
 	// [Sandbox.End] removes Temp.
 	Workspace string
 	Temp      string
 	// Read names files and folders that the program may read and execute in addition to those of
-	// the system, such as the folder where it is installed. The program's own file need not be
-	// listed.
+	// the system, such as the folder where it is installed. Read need not list the program's own
+	// file.
 	Read []string
 	// Write names files and folders that the program may also change, if their modes allow its
-	// user to do so. Their owner stays the same. Landlock enforces Write and all paths above.
+	// user to do so. The owner of these files stays the same. Landlock enforces Write and all
+	// paths above.
 	Write []string
 
-	// KeepUser makes the program run as the user of the runner, without capabilities. It is for
-	// programs that work on files of that user. If KeepUser is not set and the runner is root, the
-	// program gets its own user, which is always the same for the same Workspace.
+	// KeepUser makes the program run as the user of the runner, without capabilities. KeepUser is
+	// for programs that work on files of that user. If KeepUser is not set and the runner is root,
+	// the program gets its own user, which is always the same for the same Workspace.
 	KeepUser bool
 
 	// Memory limits the memory of the program and all that it starts, in bytes; 0 means no limit.
 	// If there is a cgroup, the kernel kills them when they use more, including shared memory; see
-	// [Sandbox.Exceeded]. Otherwise the Sandbox adds up their memory four times a second, and kills
-	// them. In addition, RLIMIT_DATA makes allocations fail at once if a single process has more
-	// private memory than Memory plus [Reserved].
+	// [Sandbox.Exceeded]. Without a cgroup, the Sandbox adds up their memory four times a second,
+	// and kills them. In addition, RLIMIT_DATA makes allocations fail at once if a single process
+	// has more private memory than Memory plus [Reserved].
 	Memory int64
 	// Processes limits how many processes and threads of the program, and of all that it starts,
-	// exist at a time; 0 means no limit. RLIMIT_NPROC enforces it if the program has its own user;
-	// otherwise it would count all processes of the runner's user. A cgroup enforces it for any
-	// user.
+	// exist at a time; 0 means no limit. A cgroup enforces Processes for any user. RLIMIT_NPROC,
+	// which counts all processes of a user, does so only if the program has its own user.
 	Processes int
 	// CPUs is the number of CPUs that the program may use, rounded up; 0 means all. CPU affinity
-	// enforces it, and seccomp keeps the program from changing its affinity.
+	// enforces CPUs, and seccomp keeps the program from changing its affinity.
 	CPUs float64
 
 	// Demand names the guards without which [New] refuses the policy. If the system lacks another
@@ -120,8 +120,8 @@ type Policy struct {
 
 // Reserved is how many bytes RLIMIT_DATA allows a process in addition to its [Policy.Memory]. The
 // kernel counts writable address space when a process reserves it, even if no memory is used for
-// it yet. V8 reserves 512 MiB for compiled code, and since Node 24 that space is writable. A
-// process that reserves nothing can therefore use that much more memory.
+// it yet. V8 reserves 512 MiB for compiled code, which is writable since Node 24. A process that
+// reserves nothing can use 512 MiB more memory.
 const Reserved = 512 << 20
 
 // Sockets says which sockets a program may open.
@@ -157,8 +157,8 @@ type Lack struct {
 
 // Support describes which means of protection the system has and this program may use.
 type Support struct {
-	// Limits says that the system has rlimits, CPU affinity and no_new_privs. It is true on Linux
-	// only.
+	// Limits says that the system has rlimits, CPU affinity and no_new_privs. Limits is true on
+	// Linux only.
 	Limits bool
 	// Landlock is the version of the Landlock ABI, 0 for none.
 	Landlock int
@@ -203,9 +203,9 @@ type Sandbox struct {
 	exceeded atomic.Bool   // the program was killed because it used too much memory
 }
 
-// New makes a sandbox for a policy. support is the result of [Probe], or only a part of it. New
-// owns p from then on. Its error is an [*Error], which wraps [ErrRefused] or says which value is
-// invalid.
+// New makes a sandbox for a policy. The argument support is the result of [Probe], or only a part
+// of it. New owns p from then on. The error is an [*Error], which wraps [ErrRefused] or says which
+// value is invalid.
 func New(p Policy, support Support) (*Sandbox, error) {
 	if err := p.check(); err != nil {
 		return nil, &Error{Step: "policy", Err: err}
@@ -237,13 +237,13 @@ func (s *Sandbox) Exceeded() bool {
 	return s.exceeded.Load() || s.group.exceeded()
 }
 
-// User returns the user id of the programs, which is also their group id. ok is false if they run
-// as the user of the runner.
+// User returns the user id of the programs, which is also their group id. The result ok is false
+// if the programs run as the user of the runner.
 func (s *Sandbox) User() (id uint32, ok bool) { return s.user, s.user != 0 }
 
 // Environment returns the variables that a program in the sandbox should get if its configuration
-// does not set them: TMPDIR and HOME, both with the path of Temp. It returns nil if there is no
-// Temp.
+// does not set them: TMPDIR and HOME, both with the path of Temp. Environment returns nil if there
+// is no Temp.
 func (s *Sandbox) Environment() map[string]string {
 	if s.policy.Temp == "" {
 		return nil

@@ -9,8 +9,7 @@ import (
 )
 
 // This file assembles the seccomp filter without a library. go-seccomp-bpf (1.6) can only compare
-// a whole argument or test its bits, so it has no rule for a socket's type without its flags. It
-// also depends on two modules that read policies from files.
+// a whole argument or test its bits, so it has no rule for a socket's type without its flags.
 
 // auditArch returns the kernel's number for the system call ABI of this architecture, 0 if this
 // package has no filter for it.
@@ -25,8 +24,8 @@ func auditArch() uint32 {
 	}
 }
 
-// Offsets in struct seccomp_data, which describes a system call to a filter. Those of arguments
-// are for little-endian machines.
+// Offsets in struct seccomp_data, which describes a system call to a filter. The offsets of
+// arguments are for little-endian machines.
 const (
 	dataNumber = 0
 	dataArch   = 4
@@ -69,8 +68,8 @@ func denied(p Policy) []uint32 {
 	return calls
 }
 
-// filter installs the seccomp filter on this thread. After it the shim makes only those system
-// calls that the filter allows the program.
+// filter installs the seccomp filter on this thread. After the call of filter, the shim makes only
+// those system calls that the filter allows the program.
 func filter(o order) error {
 	if !o.Support.Seccomp {
 		return nil
@@ -85,7 +84,7 @@ func filter(o order) error {
 	return nil
 }
 
-// program assembles the filter of a policy. It allows every call that it does not deny.
+// program assembles the filter of a policy, which allows every call that it does not deny.
 func program(p Policy, arch uint32) []unix.SockFilter {
 	var c code
 	// On another ABI the numbers mean other system calls, so 32-bit programs are killed.
@@ -103,10 +102,10 @@ func program(p Policy, arch uint32) []unix.SockFilter {
 	c.when(unix.SYS_CLONE3, refuse(unix.ENOSYS))
 	c.call(unix.SYS_CLONE, func(c *code) { c.any(newNamespaces, refuse(unix.EPERM)) })
 	// A program could make another process fail by changing its limits, such as CPU time or open
-	// files. So the only process that it may name is 0, itself.
+	// files. The only process that a program may name is 0, itself.
 	c.call(unix.SYS_PRLIMIT64, func(c *code) { c.unless(0, refuse(unix.EPERM)) })
-	// A program could also take CPU time from its runner, or from all processes of its user. So it
-	// may change only its own thread, which is 0.
+	// A program could also take CPU time from its runner, or from all processes of its user. The
+	// program may change only its own thread, which is 0.
 	for _, nr := range []uint32{unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETAFFINITY} {
 		c.call(nr, func(c *code) { c.unless(0, refuse(unix.EPERM)) })
 	}
@@ -131,7 +130,7 @@ func (c *code) ownThread(kind uint32) {
 	c.unless(0, refuse(unix.EPERM))
 }
 
-// socket allows the families of internet sockets if s is InternetSockets. It refuses all others.
+// socket allows the families of internet sockets if s is InternetSockets, and refuses all others.
 func (c *code) socket(s Sockets) {
 	if s == InternetSockets {
 		c.when(unix.AF_INET, unix.SECCOMP_RET_ALLOW)
@@ -144,7 +143,7 @@ func (c *code) socket(s Sockets) {
 	c.ret(refuse(unix.EAFNOSUPPORT))
 }
 
-// pair allows only socket pairs whose ends cannot connect to anything else. It refuses SOCK_RAW
+// pair allows only socket pairs whose ends cannot connect to anything else. pair refuses SOCK_RAW
 // too, for which the kernel makes a datagram unix socket.
 func (c *code) pair() {
 	c.unless(unix.AF_UNIX, refuse(unix.EAFNOSUPPORT))
@@ -157,7 +156,7 @@ func (c *code) pair() {
 
 func refuse(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
 
-// code is a filter that is being assembled. Its instructions test the value that was loaded last.
+// code is a filter that is being assembled. The instructions test the value that was loaded last.
 type code []unix.SockFilter
 
 func (c *code) add(op uint16, jt, jf uint8, k uint32) {

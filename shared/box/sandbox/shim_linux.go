@@ -21,8 +21,8 @@ const (
 	verdictFD = 4
 )
 
-// Enter must be the first call in main, with os.Args. If [Sandbox.Start] has started this process as
-// a shim, Enter never returns. Otherwise it returns at once.
+// Enter must be the first call in main, with os.Args. If [Sandbox.Start] has started this process
+// as a shim, Enter never returns. In any other process, Enter returns at once.
 func Enter(args []string) {
 	if len(args) != 2 || args[0] != shimName || args[1] != shimName {
 		return
@@ -42,7 +42,7 @@ func Enter(args []string) {
 	syscall.Exit(126)
 }
 
-// obey carries out the order, and at its end becomes the program by exec. It returns only if a
+// obey carries out the order, and at its end becomes the program by exec. obey returns only if a
 // step fails, with the name of the step.
 func obey(verdicts *os.File) (step string, err error) {
 	var o order
@@ -92,7 +92,7 @@ func closeOnExec(first int) error {
 		return nil
 	}
 	// Linux before 5.11 does not have this flag of close_range. The seccomp filter of an outer
-	// sandbox may refuse the call.
+	// sandbox may refuse close_range.
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err
@@ -110,8 +110,8 @@ func closeOnExec(first int) error {
 func limit(o order) error {
 	p := o.Policy
 	unix.Umask(0o077)
-	// If the machine runs out of memory, the kernel then kills this program before the runner. The
-	// file may not exist.
+	// If the machine runs out of memory, the kernel kills this program before the runner. The file
+	// may not exist.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)
 	if o.User != 0 {
 		if err := setLimit(unix.RLIMIT_NPROC, int64(p.Processes)); err != nil {
@@ -133,8 +133,8 @@ func limitMemory(n int64) error {
 	return setLimit(unix.RLIMIT_DATA, n+Reserved)
 }
 
-// setLimit sets a resource limit to n, but never above the present limit. It does nothing if n is
-// 0.
+// setLimit sets a resource limit to n, but never above the present limit. If n is 0, setLimit does
+// nothing.
 func setLimit(resource int, n int64) error {
 	if n == 0 {
 		return nil
@@ -179,9 +179,8 @@ func pin(cpus float64) error {
 
 const bitsPerWord = strconv.IntSize
 
-// become changes the user and group of this thread for good; 0 changes nothing. It makes raw
-// system calls, because the functions of package syscall change all threads, which takes longer
-// and is not needed.
+// become changes the user and group of this thread for good; 0 changes nothing. become makes raw
+// system calls, because the functions of package syscall change all threads, which takes longer.
 func become(user uint32) error {
 	if user == 0 {
 		return nil
@@ -215,8 +214,8 @@ func dropBounding() error {
 	}
 }
 
-// renounce drops all capabilities. It also sets no_new_privs, so that exec of a setuid program
-// grants none.
+// renounce drops all capabilities, and sets no_new_privs, so that exec of a setuid program grants
+// none.
 func renounce() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)

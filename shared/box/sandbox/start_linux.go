@@ -20,8 +20,8 @@ import (
 // shimTime limits how long a shim may take, which normally needs milliseconds.
 const shimTime = 30 * time.Second
 
-// order tells a shim what to do. It is encoded as JSON, so values that need not be UTF-8 are
-// []byte.
+// order tells a shim what to do. Values that need not be UTF-8 are []byte, because an order is
+// encoded as JSON.
 type order struct {
 	Path  []byte
 	Args  [][]byte
@@ -49,8 +49,8 @@ const confined = '.'
 
 // Start starts a program in the sandbox as cmd.Start would do, and returns when the exec of the
 // program has succeeded. The program gets only stdin, stdout and stderr, and the variables of
-// cmd.Env, which are none if cmd.Env is nil. It leads its own session, and so its own process
-// group. Its directory is cmd.Dir, or the first of Workspace, Temp and / that is set.
+// cmd.Env, which are none if cmd.Env is nil. The program leads its own session and process group.
+// The program's directory is cmd.Dir, or the first of Workspace, Temp and / that is set.
 //
 // cmd.Path must be absolute, and cmd.ExtraFiles empty. Start overrides Setsid, Setpgid, Pgid and
 // Credential of cmd.SysProcAttr.
@@ -124,7 +124,7 @@ func (s *Sandbox) startWatch(pid int) {
 	go s.watch(pid, s.stop)
 }
 
-// stopWatch ends the watch of the memory. The caller holds watched.
+// stopWatch ends the watch of the memory. The caller must hold watched.
 func (s *Sandbox) stopWatch() {
 	if s.stop != nil {
 		close(s.stop)
@@ -132,8 +132,8 @@ func (s *Sandbox) stopWatch() {
 	}
 }
 
-// endGroup kills the processes in the program's cgroup, and removes the cgroup. The caller holds
-// watched.
+// endGroup kills the processes in the program's cgroup, and removes the cgroup. The caller must
+// hold watched.
 func (s *Sandbox) endGroup() error {
 	if s.group == "" {
 		return nil
@@ -149,8 +149,9 @@ func (s *Sandbox) endGroup() error {
 }
 
 // End kills every process of the sandbox's own user or cgroup, if it has one, even those that have
-// left the program's process group. It deletes that user's files in /dev/shm, /tmp and /var/tmp,
-// and then Temp. Call it after the program has ended, or to end it. The sandbox can be used again.
+// left the program's process group. End deletes that user's files in /dev/shm, /tmp and /var/tmp,
+// and Temp. Call End after the program has ended, or to end the program. The sandbox can be used
+// again.
 func (s *Sandbox) End() error {
 	s.watched.Lock()
 	s.stopWatch()
@@ -190,7 +191,7 @@ func (s *Sandbox) order() order {
 }
 
 // shim makes cmd the shim for an order, starts it, and waits until the shim has become the program
-// or failed. On success both results are nil. Otherwise the process has ended.
+// or failed. On success both results are nil. If not, the process has ended.
 func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	in, err := orderFile(o)
 	if err != nil {

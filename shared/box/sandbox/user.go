@@ -11,12 +11,13 @@ import (
 )
 
 // minUsers is the smallest range of ids from which the sandbox takes users. Two programs get the
-// same user with a probability of one in the size of the range; then only Landlock separates them.
+// same user with a probability of one in the size of the range; only Landlock separates programs
+// with the same user.
 const minUsers = 1 << 14
 
-// userOf returns the user for a policy's program. It depends only on the Workspace, or on Temp if
-// there is no Workspace. So files there keep their owner over many starts, and several runners
-// need not agree on who uses which id.
+// userOf returns the user for a policy's program. The user depends only on the Workspace, or on
+// Temp if there is no Workspace, so that files there keep their owner over many starts, whichever
+// runner starts the program.
 func (s Support) userOf(p Policy) uint32 {
 	sum := sha256.Sum256([]byte(p.Workspace + "\x00" + p.Temp))
 	if p.Workspace != "" {
@@ -27,7 +28,7 @@ func (s Support) userOf(p Policy) uint32 {
 
 // userRange returns the range of ids for programs, from the contents of /proc/self/uid_map. Each
 // line there has the first id inside, the first id outside, and the number of ids. The range is
-// far above the ids that systems give to users. n is 0 if there are too few ids.
+// far above the ids that systems give to users. The result n is 0 if there are too few ids.
 func userRange(idMap string) (first, n uint32) {
 	const far, end = 1 << 30, 1 << 31
 	for line := range strings.Lines(idMap) {
@@ -47,7 +48,7 @@ func userRange(idMap string) (first, n uint32) {
 	return first, n
 }
 
-// number parses an id. It returns 0 if s is not a number of 32 bits.
+// number parses an id, and returns 0 if s is not a number of 32 bits.
 func number(s string) uint64 {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
@@ -81,9 +82,9 @@ func own(dir string, user uint32) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// ownTree gives a folder and its contents to a user. Links cannot lead it out of the folder. It
-// changes the owner of the folder itself last. If it is interrupted, the folder therefore has
-// another owner, and own calls it again.
+// ownTree gives a folder and its contents to a user. Links cannot lead ownTree out of the folder.
+// It changes the owner of the folder itself last: if ownTree is interrupted, the folder has
+// another owner, and own calls ownTree again.
 func ownTree(dir string, user int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
