@@ -1,7 +1,6 @@
 // Package awscall sends signed requests to services of AWS. It replaces AWS's own clients,
-// each of which would add a twentieth to the size of a function. The package knows no service
-// but S3, which has rules of its own for signatures. It never retries, and no HTTP status is
-// an error.
+// each of which would add a twentieth to the size of a function. The package never retries,
+// and no HTTP status is an error.
 package awscall
 
 import (
