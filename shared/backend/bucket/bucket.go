@@ -1,26 +1,24 @@
 // Package bucket keeps snapshots of workspaces, which are folders of servers, in S3 or a
 // compatible service. Only the functions (the host) have credentials of the bucket. For each
 // upload and download the host gives a box, which runs the server, a URL. A URL is valid for
-// some minutes and for one object. The package hides names of objects and Signature Version 4.
-// It also hides how it finds the newest of several snapshots, although runners may be killed
-// and their messages may come twice or late.
+// some minutes and for one object.
 //
-// The package does not check the caller: its callers must ensure that a box asks only
-// for its own snapshots (package relayserver does). It never sees the contents of a snapshot.
+// The package does not check the caller: its callers must ensure that a box asks only for its
+// own snapshots (package relayserver does).
 //
 // # Objects
 //
 //	PREFIX/TENANT/SERVER/OWNER/GENERATION-TIME-SUM.tar.zst   a snapshot
 //	PREFIX/TENANT/SERVER/OWNER/current                       the name of the newest
 //
-// TENANT and SERVER are the box's, as digests if they have characters that would have to
-// be escaped. OWNER is a digest. SUM is the SHA-256 of the object's bytes, which the box
-// sends before it uploads them. A box that downloads them gets the same sum and compares.
-// If the box sent no sum, SUM is a random number. A snapshot is valid once current names
-// it. current is written on condition that it is unchanged since it was read, and only
-// moves to a greater name. Names of one owner grow with the generation of the box and
-// with time. So an unconfirmed upload has no effect, a repeated or late confirmation
-// changes nothing, and a confirmation of a replaced runner is refused.
+// TENANT and SERVER are the box's, as digests if they have characters that would have to be
+// escaped. OWNER is a digest. SUM is the SHA-256 of the object's bytes, which the box sends
+// before it uploads them. A box that downloads them gets the same sum and compares. If the
+// box sent no sum, SUM is a random number. A snapshot is valid once current names it. current
+// is written on condition that it is unchanged since it was read, and only moves to a greater
+// name. Names of one owner grow with the generation of the box and with time. An unconfirmed
+// upload therefore has no effect, a repeated or late confirmation changes nothing, and a
+// confirmation of a replaced runner is refused.
 //
 // The bucket's lifecycle rules remove unconfirmed and unused objects by age.
 package bucket
@@ -45,8 +43,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// MaxSnapshot is the largest size of a snapshot, in bytes. A runner packs at most 256
-// MiB of files by default, and the names of its files come on top.
+// MaxSnapshot is the largest size of a snapshot, in bytes. A runner packs at most 256 MiB of
+// files by default, besides their names.
 const MaxSnapshot = 288 << 20
 
 const (
@@ -68,8 +66,8 @@ type Config struct {
 	Client      *http.Client
 }
 
-// Bucket signs URLs of snapshots, and records which snapshot of each owner is the newest. It has no
-// state of its own and is safe for concurrent use.
+// Bucket signs URLs of snapshots, and records which snapshot of each owner is the newest. It is
+// safe for concurrent use.
 type Bucket struct {
 	cfg Config
 	s3  awscall.Service
@@ -141,10 +139,10 @@ func (b *Bucket) Room(ctx context.Context, box storage.BoxID, owner string, gen 
 	return object, put, header, err
 }
 
-// Commit makes an uploaded object the newest snapshot of an owner, and removes the
-// previous one. It may be repeated, and does nothing for an object that is older than the
-// newest. Errors: Fenced if a newer generation has saved, Invalid for a name that Room did
-// not give, Unavailable.
+// Commit makes an uploaded object the newest snapshot of an owner, and removes the previous
+// one. Commit may be repeated, and does nothing for an object that is older than the newest.
+// Errors: Fenced if a newer generation has saved, Invalid for a name that Room did not give,
+// Unavailable.
 func (b *Bucket) Commit(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, object string) error {
 	of, _, ok := parts(object)
 	if !ok || of > gen {
@@ -175,8 +173,7 @@ func (b *Bucket) Commit(ctx context.Context, box storage.BoxID, owner string, ge
 		switch answer.Status {
 		case http.StatusOK:
 			if p.Object != "" {
-				// Nothing uses the old object any more. If this request fails, the lifecycle
-				// rules remove the object.
+				// If this request fails, the lifecycle rules remove the object.
 				_, _ = b.call(ctx, http.MethodDelete, folder(box, owner)+p.Object, nil, nil)
 			}
 			return nil
@@ -233,8 +230,8 @@ func (b *Bucket) pointer(ctx context.Context, box storage.BoxID, owner string) (
 	return p, nil
 }
 
-// unexpected returns the error for an answer of S3 with another status than expected. It has
-// the error code in the answer, and leaves out the rest, which may repeat the request.
+// unexpected returns the error for an answer of S3 with another status than expected. The
+// error has only the error code of the answer: the rest may repeat the request.
 func unexpected(what string, a awscall.Answer) error {
 	why := ""
 	if m := regexp.MustCompile(`<Code>([A-Za-z]{1,60})</Code>`).FindSubmatch(a.Body); m != nil {
