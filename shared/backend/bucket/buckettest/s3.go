@@ -58,8 +58,8 @@ func New(t testing.TB) *S3 {
 // Endpoint returns the URL of the S3.
 func (s *S3) Endpoint() string { return s.server.URL }
 
-// Before calls f with each request first. If f returns a status other than 0, that is
-// the answer, and the request has no effect. f runs without a lock.
+// Before calls f with each request first. If f returns a status other than 0, the answer has
+// this status, and the request has no effect. f runs without a lock.
 func (s *S3) Before(f func(*http.Request) int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
