@@ -1,7 +1,6 @@
 // Package ociimage asks a container registry which image a name refers to now, and which
 // program a container of that image starts. It reads a manifest and a configuration, and no
-// layer. It hides how Docker completes names, tokens of registries, and images for several
-// architectures.
+// layer.
 package ociimage
 
 import (
@@ -34,13 +33,13 @@ type Registries struct {
 	// Arch is the processor architecture of the image, "arm64" or "amd64".
 	Arch string
 	// Login returns the value of the header Authorization for a registry, "" for none. A nil
-	// Login never logs in. Inspect also uses the token that a registry gives to anybody.
+	// Login never logs in.
 	Login  func(ctx context.Context, registry string) (string, error)
 	Client *http.Client // nil for a new one
 }
 
-// Inspect returns the name of an image with its digest, and what a container of it starts. It
-// reads names as Docker does: "mcp/time" is an image of Docker Hub. Its errors wrap
+// Inspect returns the name of an image with its digest, and what a container of it starts.
+// Inspect reads names as Docker does: "mcp/time" is an image of Docker Hub. Its errors wrap
 // fleet.ErrInvalid if there is no such image for the processor, or Inspect may not read it, and
 // fleet.ErrUnavailable if the registry does not answer.
 func (r Registries) Inspect(ctx context.Context, image string) (name string, config frame.Image, err error) {
