@@ -1,10 +1,9 @@
 // Package relay documents the protocol between the functions (the host) and a box (the
-// runner). The protocol has three packages. Package frame has what both ends share.
-// Package relayserver runs in Lambda functions. Package runner runs in the box. The tests
-// of package relay run both ends together.
+// runner). Package frame has what both ends share. Package relayserver runs in Lambda
+// functions, and package runner in the box. The tests of package relay run both ends
+// together.
 //
-// The rules come from a model-checked protocol. The author of a second runner need know
-// no more than this page.
+// The author of a second runner need know no more than this page.
 //
 // # Frames
 //
@@ -62,18 +61,17 @@
 //
 // # Who runs a box
 //
-// One runner at a time runs a box. The host starts it with the box's name, a generation
-// and a one-time token. The runner draws a random id, runner. link counts the hellos that
-// say something new. These are one for each connection, one after a bye, and one when a
-// new connection was lost before its welcome. The last of these goes over the live
-// connection. Hellos carry the token until the first welcome. Only a welcome with the
-// newest link counts. Before it, the runner executes nothing, and sends nothing but
-// hello. A fenced with the newest link ends the runner. After a fenced with an older
-// link, the runner says hello once more. A hello with a link that was welcomed is a ping.
-// task is the fleet's name for the runner. questions are the ids of the questions that
-// clients have not answered, by session; the host posts lost answers again. After a
-// welcome with a new gen, and after each nudge, the runner pulls with the next n, until
-// every id of pulled has come.
+// One runner at a time runs a box. The host starts it with the box's name, a generation and a
+// one-time token. The runner draws a random id, runner. link counts the hellos that say
+// something new. These are one for each connection, one after a bye, and one when a new
+// connection was lost before its welcome. The hello after a lost connection goes over the
+// live one. Hellos carry the token until the first welcome. Only a welcome with the newest
+// link counts. Before it, the runner executes nothing, and sends nothing but hello. A fenced
+// with the newest link ends the runner. After a fenced with an older link, the runner says
+// hello once more. A hello with a link that was welcomed is a ping. task is the fleet's name
+// for the runner. questions are the ids of the questions that clients have not answered, by
+// session; the host posts lost answers again. After a welcome with a new gen, and after each
+// nudge, the runner pulls with the next n, until every id of pulled has come.
 //
 // An invited runner knows only the box's name, the generation, the token and where the
 // relay is. Its hellos say invited until the first welcome, which has its launch: the
@@ -82,22 +80,21 @@
 //
 // # Delivering
 //
-// lens cuts the payload of a deliver in two: the client's initialize params, and the
-// message as the client wrote it. level and subscribed are for a fresh process. again
-// says that the session has had a process before. moved says that the server's lists may have
-// changed since that process. principal is the same for all sessions
-// of one principal in the box, and tells nothing else. Those sessions may share a
-// process, or what the box keeps of it. trace is the name of the client's request in all
-// logs, for the runner's own log. secrets are the keys and tokens of the principal at
-// third parties, by the names in the server's environment, with value and until. They are
-// for the process of this delivery, and for no log.
+// lens cuts the payload of a deliver in two: the client's initialize params, and the message
+// as the client wrote it. level and subscribed are for a fresh process. again says that the
+// session has had a process before. moved says that the server's lists may have changed since
+// that process. principal is the same for all sessions of one principal in the box, and tells
+// nothing else. The sessions of one principal may share a process, or what the box keeps of
+// it. trace is the name of the client's request in all logs, for the runner's own log.
+// secrets are the keys and tokens of the principal at third parties, by the names in the
+// server's environment, with value and until. Secrets are for the process of this delivery,
+// and for no log.
 //
-// A runner executes a message if gen is its own, it has said no bye since the last
-// welcome, and id is new. It remembers ids for 15 minutes and while they are in flight.
-// If ackWithin is set, and sent (Unix milliseconds) is not within a second of the
-// runner's clock, the runner asks first. The host answers may with refused if it has
-// ended the request in the meantime, or if notAfter has passed. The runner then does
-// not execute the message.
+// A runner executes a message if gen is its own, it has said no bye since the last welcome,
+// and id is new. It remembers ids for 15 minutes and while they are in flight. If ackWithin
+// is set, and sent (Unix milliseconds) is not within a second of the runner's clock, the
+// runner asks first. The host answers may with refused if it has ended the request in the
+// meantime, or if notAfter has passed. The runner does not execute a refused message.
 //
 // ackWithin (milliseconds) is set if the runner owes an end. A runner that has no ack
 // of the end by then sends taken with the ticket, unless inbox was set. It also sends
@@ -119,11 +116,11 @@
 // len is the length of the request that is to be sent again; it is in the payload
 // behind the events of the item. marked means the same as for an end.
 //
-// After the ack the runner knows nothing of the delivery any more. When all questions
-// are answered, the delivery comes again through an inbox, perhaps another runner's. It
-// then has a round, and is another delivery than one with the same id and a lower
-// round. It also has base: the indexes of its stream go on behind base. pulled has the
-// rounds of those ids that have one.
+// After the ack the runner knows nothing of the delivery any more. When all questions are
+// answered, the delivery comes again through an inbox, perhaps another runner's. The new
+// delivery has a round, and is another delivery than one with the same id and a lower round.
+// It also has base: the indexes of its stream go on behind base. pulled has the rounds of
+// those ids that have one.
 //
 // # Events
 //
@@ -170,17 +167,18 @@
 //
 // # Halting
 //
-// halt stops processes, and their sessions stay: the next message of a session starts
-// another process. Without session it is about all processes of the box, and the runner
-// then says bye as soon as it has nothing to do. Calls in flight have in milliseconds to
-// end. Those that are left end with an error that names by. There is no answer to halt.
+// halt stops processes, and their sessions stay: the next message of a session starts another
+// process. Without session it is about all processes of the box, and the runner then says bye
+// as soon as it has nothing to do. Calls in flight have in milliseconds to end. The calls
+// that are left end with an error that names by. There is no answer to halt.
 //
 // # Memory
 //
 // The boxes of one machine share its memory. A box that finds none for one more process says
-// so in a status of phase memory. The host then sends a yield to the box that it has not heard
-// of for longest. That box ends one process if it has been idle for ten seconds, and says bye
-// once all of it has been so. There is no answer to either.
+// so in a status of phase memory. The host sends a yield to the box that it has not heard of
+// for longest. A box that gets a yield ends one process that has been idle for ten seconds,
+// and says bye once all of its processes have been idle for so long. There is no answer to a
+// yield.
 //
 // # Connections
 //
@@ -223,22 +221,21 @@
 //
 // # Sleeping
 //
-// A runner says bye when it has had nothing in flight, unacked, asked or pulled for the
-// idle time. From then on it executes nothing. After bye-ok it stays for 5 seconds. A
-// deliver or nudge in that time, or a connection that is lost before bye-ok, makes it
-// say hello with the next link. A welcome with the same gen means that the bye was not
-// processed, one with a greater gen that it was. The runner drops delivers of an older
-// gen.
+// A runner says bye when it has had nothing in flight, unacked, asked or pulled for the idle
+// time. After the bye it executes nothing. After bye-ok it stays for 5 seconds. A deliver or
+// nudge in that time, or a connection that is lost before bye-ok, makes it say hello with the
+// next link. A welcome with the same gen means that the bye was not processed, one with a
+// greater gen that it was. The runner drops delivers of an older gen.
 //
 // # Retiring
 //
-// digest in a hello names the definition of the server that the runner was started with.
-// If the host has another one by now, or none, its welcome says retire, except to the
-// first hello of a runner. The runner then finishes what it has, ends its processes and
-// says bye. It executes nothing new for 5 seconds. If it still has something in flight
-// then, it executes new messages again until a moment when it has nothing in flight. It
-// does not say hello again after its bye. A host that does not want to wait for the next
-// hello sends drain.
+// digest in a hello names the definition of the server that the runner was started with. If
+// the host has another one by now, or none, its welcome says retire, except to the first
+// hello of a runner. A runner that is told to retire finishes what it has, ends its processes
+// and says bye. It executes nothing new for 5 seconds. If it still has something in flight
+// after 5 seconds, it executes new messages again until a moment when it has nothing in
+// flight. It does not say hello again after its bye. A host that does not want to wait for
+// the next hello sends drain.
 //
 // # An exchange
 //
