@@ -40,8 +40,8 @@ func (g *Group) greeting(ctx context.Context, version string, client bridge.Requ
 	return group.Greeting(g.names, members...), whole, nil
 }
 
-// firstGreetings is how long the first answer to a client waits for members without a box. Clients
-// that probe take a server that is silent for 10 s for one of the legacy era.
+// firstGreetings is how long the first answer to a client waits for members without a box. It must
+// be below 10 s, after which clients that probe take a silent server for one of the legacy era.
 const firstGreetings = 5 * time.Second
 
 // greetings returns the members' answers to initialize, as far as the handshake records have them.
