@@ -1,10 +1,8 @@
 // Package bridge translates between the two eras of MCP: legacy, the versions up to 2025-11-25 with
 // initialize and sessions, and modern, the stateless version 2026-07-28. It turns a client's message
-// of one era into a message that a server of the other era understands, and translates back. It
-// hides which members of a message belong to which era, how a server's question becomes an
-// input request, and what a request state holds.
+// of one era into a message that a server of the other era understands, and translates back.
 //
-// One direction is a modern client before a legacy server. That server got an initialize that
+// One direction is a modern client before a legacy server. The server got an initialize that
 // declares everything that clients can do ([Superset]).
 //
 //   - [ReadRequest] reads a request. [Request.Forward] returns the params for the server.
@@ -25,6 +23,6 @@
 //     client. [Retry] and [Again] make the request that is sent again with the answers.
 //   - [Probe] and [ReadProbe] find out whether a server speaks the modern era.
 //
-// The package does no input or output, reads no clock and keeps nothing. It assumes no capability
-// that a request has not declared. Members that it does not know pass byte for byte.
+// The package does no input or output, reads no clock and keeps nothing. Members that it does not
+// know pass byte for byte.
 package bridge

@@ -9,8 +9,8 @@ import (
 )
 
 // Extensions of MCP pass unchanged between client and server, except for tasks, which Dormouse
-// serves itself. So each end must learn which extensions the other declares. A legacy server learns
-// that only once, in initialize. So it needs a process for each kind of client ([Request.Kind]).
+// serves itself. A legacy server needs a process for each kind of client ([Request.Kind]), because
+// it learns the client's extensions only once, in initialize.
 
 // beyond returns what a client's capabilities declare besides those of MCP itself:
 // extensions without tasks, experimental capabilities, and members that no version has.
@@ -42,8 +42,7 @@ func withoutTasks(capabilities object) object {
 func (r Request) Extended() bool { return len(beyond(r.Capabilities)) > 0 }
 
 // Kind is a hash of what a legacy server must be told of the client in initialize, besides the
-// Superset: its extensions, with their settings. It is "" for a client that is not Extended. Clients
-// of one kind can share a process.
+// Superset: its extensions, with their settings. It is "" for a client that is not Extended.
 func (r Request) Kind() string {
 	o := beyond(r.Capabilities)
 	if len(o) == 0 {

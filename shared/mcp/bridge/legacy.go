@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// This file is for a legacy client before a server that speaks the modern era only. Such a
+// This file is for a legacy client before a server that speaks the modern era only. A modern
 // server gets with every request what a legacy server gets once, in initialize. Results lose the
 // members that a legacy client does not know.
 
@@ -19,7 +19,7 @@ type Legacy struct {
 }
 
 // ReadLegacy reads the params of a client's initialize. It treats a malformed member as a
-// missing one. Without the member capabilities, the client has none.
+// missing one.
 func ReadLegacy(initialize json.RawMessage) Legacy {
 	var l Legacy
 	l.version, _ = wire.String(wire.Lookup(initialize, "protocolVersion"))
@@ -44,8 +44,8 @@ func (l Legacy) modern() json.RawMessage {
 
 // Params returns the params of a client's request as a modern server gets them: with what the server
 // needs to know about the client in _meta. level is the log level that the client has set last, or
-// "". later says that the request is sent again with answers: then inputResponses and requestState
-// stay, because [Again] has put them there. Otherwise Params removes them.
+// "". If the argument later is false, Params removes inputResponses and requestState. If later is
+// true, the request is sent again, and [Again] has put them there.
 func (l Legacy) Params(method string, params json.RawMessage, level string, later bool) json.RawMessage {
 	o, _ := objectOf(params)
 	o = o.without("task") // "task" asks for a task of 2025-11-25, a capability that Initialize does not offer
@@ -71,10 +71,9 @@ func (l Legacy) meta(own json.RawMessage, level string) json.RawMessage {
 	return o.encode()
 }
 
-// Initialized returns a legacy server's result of initialize for the client. The server may have
-// named a newer version than the client asked for, because it supports no other, or because its
-// process also serves newer clients. An older client would then disconnect, so Initialized names
-// the client's version. That works because what newer legacy versions add is behind capabilities.
+// Initialized returns a legacy server's result of initialize for the client. If the server has
+// named a newer version than the client asked for, at which the client would disconnect,
+// Initialized names the client's version. What newer legacy versions add is behind capabilities.
 func (l Legacy) Initialized(result json.RawMessage) json.RawMessage {
 	named, _ := wire.String(wire.Lookup(result, "protocolVersion"))
 	if own := wire.Negotiate(l.version); wire.Legacy(named) && named > own {
@@ -84,7 +83,7 @@ func (l Legacy) Initialized(result json.RawMessage) json.RawMessage {
 }
 
 // Initialize returns the result of initialize for the client, from a server's result of
-// server/discover. Its version is the result of [wire.Negotiate] for the client's version.
+// server/discover.
 func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 	capabilities, _ := objectOf(wire.Lookup(discover, "capabilities"))
 	info := wire.Lookup(discover, "_meta", wire.MetaServerInfo)
@@ -103,7 +102,7 @@ func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 }
 
 // Plain returns a modern server's result of a method in the form of the legacy era. If the method is
-// one of an extension and the result has only one of ttlMs and cacheScope, that member stays: it
+// one of an extension and the result has only one of ttlMs and cacheScope, the member stays: it
 // belongs to the extension.
 func Plain(method string, result json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
@@ -117,8 +116,8 @@ func Plain(method string, result json.RawMessage) json.RawMessage {
 	return o.withoutMeta(func(key string) bool { return key == wire.MetaServerInfo }).encode()
 }
 
-// PlainFault returns a modern server's error object in the form of the legacy era. That era
-// has a code of its own for a missing resource.
+// PlainFault returns a modern server's error object in the form of the legacy era. The legacy
+// era has a code of its own for a missing resource.
 func PlainFault(method string, fault json.RawMessage) json.RawMessage {
 	if method != wire.MethodResourcesRead || string(wire.Lookup(fault, "code")) != "-32602" {
 		return fault
@@ -134,9 +133,9 @@ func Probe(id json.RawMessage) []byte {
 	return wire.NewRequest(id, wire.MethodDiscover, params)
 }
 
-// ReadProbe reports whether a response to [Probe] shows that the server speaks the modern era: with
-// a result, or with the error that it does not support the version. It shows nothing about the legacy
-// era. SDKs whose servers speak both list only the modern versions there.
+// ReadProbe reports whether a response to [Probe] shows that the server speaks the modern era: with a
+// result, or with the error that it does not support the version. It shows nothing about the legacy
+// era: some servers that speak both list only the modern versions.
 func ReadProbe(m wire.Message) bool {
 	versions := wire.Lookup(m.Result, "supportedVersions")
 	if m.Error != nil && string(wire.Lookup(m.Error, "code")) == "-32022" {

@@ -8,9 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Clients do not see the tasks of 2025-11-25, which the extension of 2026-07-28 has replaced. But a
-// server may need them for some tools. Then Dormouse calls the tool as a task, and gives its client
-// the result. These functions are for that.
+// Clients do not see the tasks of 2025-11-25, which the extension of 2026-07-28 has replaced. With
+// these functions Dormouse calls a tool that needs them as a task, and gives its client the result.
 
 // WithoutLegacyTasks returns a result of initialize without the capability for tasks. calls
 // reports whether that capability included tools/call.

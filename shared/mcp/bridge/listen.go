@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Limits of one subscriptions/listen. Each task costs a goroutine, which waits for the task's events.
+// Limits of one subscriptions/listen. Each task costs a goroutine.
 const (
 	maxSubscriptions = 100 // resources of one subscription
 	maxTasks         = 16
@@ -24,8 +24,8 @@ type Listener struct {
 	more   bool            // the client gets the notifications of extensions, which are in no filter
 }
 
-// NewListener reads a subscriptions/listen. handshake is the server's result of initialize.
-// It takes at most 100 resources. Errors are *[wire.Error] with [wire.CodeInvalidParams].
+// NewListener reads a subscriptions/listen. handshake is the server's result of initialize. A
+// listen has at most 100 resources. Errors are *[wire.Error] with [wire.CodeInvalidParams].
 func NewListener(r Request, handshake json.RawMessage) (*Listener, error) {
 	wanted := wire.Lookup(r.Params, "notifications")
 	if !isObject(wanted) {
@@ -87,7 +87,7 @@ func (l *Listener) ReadTasks(r Request) error {
 func (l *Listener) Tasks() []string { return slices.Clone(l.tasks) }
 
 // HonourTasks sets which of the tasks in [Listener.Tasks] exist. The client gets the changes of
-// these.
+// the named tasks.
 func (l *Listener) HonourTasks(names []string) { l.tasks = slices.Clone(names) }
 
 // OnlyTasks reports whether the client gets the changes of tasks and no other

@@ -11,8 +11,8 @@ import (
 // whatever the era of the client.
 
 // Handshake returns a result of initialize for a modern server, made from the server's result of
-// server/discover. It has the capabilities in their modern form, so [Discover] can turn it back into
-// that result.
+// server/discover. The capabilities have their modern form, so that [Discover] can turn the result
+// back.
 func Handshake(discover json.RawMessage) json.RawMessage {
 	result := Legacy{version: wire.V20251125}.Initialize(discover)
 	capabilities := wire.Lookup(discover, "capabilities")

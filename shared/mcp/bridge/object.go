@@ -30,8 +30,8 @@ func objectOf(raw json.RawMessage) (o object, ok bool) {
 
 func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
 
-// get returns the value of the last member with this key, or nil. All readers of JSON in
-// this module use the last of several members with one key.
+// get returns the value of the last member with this key, or nil. All readers of JSON in this
+// module must use the last of several members with one key.
 func (o object) get(key string) json.RawMessage {
 	for _, m := range slices.Backward(o) {
 		if m.key == key {

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// maxParams limits the size of the header parameters of one server, in bytes. If a server
-// has more, Dormouse keeps none and compares nothing.
+// maxParams limits the size of the header parameters of one server, in bytes. Dormouse
+// compares no headers for a server that has more.
 const maxParams = 16 << 10
 
 // headerParams maps the name of a tool and a header to the path of the argument that the header
@@ -198,8 +198,8 @@ func repeats(header []string, value json.RawMessage) bool {
 	if s, isText := wire.String(value); isText {
 		return got == s
 	}
-	// Numbers are compared by value: 42.0 equals 42. If that could take long, they are
-	// compared as text.
+	// Numbers are compared by value: 42.0 equals 42. Long numbers, and those with exponents,
+	// are compared as text.
 	const longest = 64
 	if len(got) > longest || len(value) > longest || strings.ContainsAny(got+string(value), "eExXpP_/") {
 		return got == string(value)

@@ -78,7 +78,7 @@ func required(path []string) json.RawMessage {
 }
 
 // withContext sets includeContext of a sampling request to "none" for a client that has not
-// declared sampling.context. Servers should not ask such a client for context.
+// declared sampling.context.
 func (q question) withContext(capabilities json.RawMessage) question {
 	if q.method == wire.MethodCreateMessage && !declared(capabilities, []string{"sampling", "context"}) {
 		q.params, _ = wire.Replace(q.params, json.RawMessage(`"none"`), "includeContext")
@@ -136,7 +136,7 @@ func response(id, key, method string, input json.RawMessage) (Answer, error) {
 }
 
 // elicitations returns the questions that ask the user to open the URLs in a server's error with code
-// -32042 (2025-11-25). The server wants them opened before it is called again.
+// -32042 (2025-11-25).
 func elicitations(fault json.RawMessage) []question {
 	var qs []question
 	for params := range wire.Elements(wire.Lookup(fault, "data", "elicitations")) {

@@ -10,7 +10,7 @@ import (
 )
 
 // metaPrefix begins the keys of _meta that belong to the modern protocol. A legacy server
-// does not get them.
+// does not get these keys.
 const metaPrefix = "io.modelcontextprotocol/"
 
 func isModern(metaKey string) bool { return strings.HasPrefix(metaKey, metaPrefix) }
@@ -35,7 +35,7 @@ type Request struct {
 	State        string          // requestState, "" if the request has none
 
 	// passed means that the server itself answered the request with inputRequests before, which the
-	// client got unchanged. own is the requestState that the server gave then, nil for none.
+	// client got unchanged. own is the requestState in that answer, nil for none.
 	passed bool
 	own    json.RawMessage
 }
@@ -96,9 +96,8 @@ func rounds(method string) bool {
 // Forward returns the params for a modern server, nil for none. For a legacy server the caller must
 // also [Strip] them.
 //
-// A call that may become a task is an exception: Forward strips its params, so that the server is
-// asked as for a legacy client. Then the server's questions are in the log ([Legacy.Ask]), where
-// tasks/get finds them.
+// Forward strips the params of a call that may become a task, so that the server's questions are
+// in the log, as for a legacy client ([Legacy.Ask]). tasks/get finds them there.
 func (r Request) Forward() json.RawMessage {
 	if r.mayBeTask() {
 		return Strip(r.Method, r.Params)
@@ -175,10 +174,10 @@ func HeaderName(m wire.Message) (name string, wanted bool) {
 	return "", false
 }
 
-// Superset returns the params of initialize for a process that serves modern clients. They declare all
-// capabilities that clients of MCP can have. Each request declares which of them its client has,
-// and Turn refuses questions that need others. client is clientInfo, nil for none. _meta marks the
-// params for [SaysModern] and does not reach the server.
+// Superset returns the params of initialize for a process that serves modern clients. The params
+// declare all capabilities that clients of MCP can have. Turn refuses questions that need a capability
+// which the request has not declared. client is clientInfo, nil for none. _meta marks the params for
+// [SaysModern] and does not reach the server.
 func Superset(client json.RawMessage) json.RawMessage {
 	if client == nil {
 		client = json.RawMessage(`{"name":"dormouse","version":"1"}`)

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// How long a client may cache results of a legacy server, which names no time itself. A client that
-// listens hears of changes earlier. Contents of resources must not be cached.
+// How long a client may cache results of a legacy server, which names no time itself. Contents of
+// resources must not be cached.
 const (
 	discoverFresh = time.Hour
 	listFresh     = 5 * time.Minute
@@ -18,7 +18,8 @@ const (
 
 // Result returns a legacy server's result in the form of the modern era: with resultType, with the
 // serverInfo in _meta, and with ttlMs and cacheScope if the method has them. resultType is "complete",
-// except that a result of an extension's method keeps its own. server is serverInfo, nil if unknown.
+// but a result of an extension's method keeps its own resultType. server is serverInfo, nil if
+// unknown.
 func Result(method string, result, server json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {
@@ -87,8 +88,8 @@ func ServerInfo(handshake json.RawMessage) json.RawMessage {
 }
 
 // Discover returns the result of server/discover for a server, made from its result of
-// initialize (MCP 2026-07-28, "Discovery"). tasks says that calls may become tasks, which
-// Dormouse offers for any server.
+// initialize (MCP 2026-07-28, "Discovery"). The argument tasks says that calls may become
+// tasks.
 func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	capabilities, _ := objectOf(wire.Lookup(handshake, "capabilities"))
 	capabilities = withoutTasks(capabilities)
@@ -110,10 +111,10 @@ func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	return Result(wire.MethodDiscover, o.encode(), ServerInfo(handshake))
 }
 
-// Unknown returns a result of initialize for a server that has never started. If server/discover
-// waited for the start, a client might give up and take the server for a legacy one. Unknown
-// offers what servers usually have, and its ttlMs of 0 forbids clients to cache it. If the server
-// turns out to lack a feature, its lists are empty ([Turn.Take]).
+// Unknown returns a result of initialize for a server that has never started. A client that
+// waited for the start might take the server for a legacy one. Unknown offers what servers
+// usually have, and its ttlMs of 0 forbids clients to cache it. The lists of a feature that the
+// server lacks are empty ([Turn.Take]).
 func Unknown() json.RawMessage {
 	return json.RawMessage(`{"capabilities":{"tools":{},"prompts":{},"resources":{},"completions":{},"logging":{}},"ttlMs":0}`)
 }
@@ -131,8 +132,7 @@ func nothing(method string) json.RawMessage {
 func Versions() []string { return append([]string{wire.V20260728}, wire.LegacyVersions()...) }
 
 // Fault returns a legacy server's error object in the form of the modern era, and its code. Modern
-// MCP has no code for a missing resource. Nor has it one for a cancelled request: that code is
-// Dormouse's own.
+// MCP has no code for a missing resource. The code for a cancelled request is Dormouse's own.
 func Fault(fault json.RawMessage) (out json.RawMessage, code wire.Code) {
 	n, err := strconv.Atoi(string(wire.Lookup(fault, "code")))
 	code = wire.Code(n)

@@ -11,16 +11,15 @@ import (
 )
 
 // State is what must be known of a call when its client sends the request again with answers. The
-// client gets it, sealed, as requestState, and sends it back. It is valid only for the same caller,
-// method and params, until it expires.
+// client gets the State, sealed, as requestState, and sends it back. A State is valid only for the
+// same caller, method and params, until it expires.
 //
-// A client may send it more than once: only the first answer to a question counts, and reading a
-// log again does no harm.
+// A client may send a State more than once: only the first answer to a question counts.
 type State struct {
 	// Session is the inner session of the caller, whose ID is computed from the caller.
 	Session storage.ID `json:"s"`
-	// Stream is the stream of the call, which waits for the answers. It is "" if the call has ended
-	// and must be made again, because the server wants the user to open URLs first.
+	// Stream is the stream of the call, which waits for the answers. Stream is "" if the call has
+	// ended and must be made again, because the server wants the user to open URLs first.
 	Stream storage.StreamID `json:"d,omitempty"`
 	// From is the index of the event before the first question. Seen is the index of the last
 	// event of the stream that was handled.

@@ -9,8 +9,8 @@ import (
 )
 
 // This file is for a modern server that answers a request with inputRequests (MCP 2026-07-28, "Multi
-// Round-Trip Requests"), and a legacy client. The client gets each of them as a JSON-RPC request.
-// Then the server gets its request again, with the client's answers.
+// Round-Trip Requests"), and a legacy client. The client gets each input request as a JSON-RPC
+// request, and the server gets its request again, with the client's answers.
 
 // Input is one entry of a server's inputRequests.
 type Input struct {
@@ -26,8 +26,8 @@ func Wants(result json.RawMessage) bool {
 }
 
 // ReadInputs reads a result for which Wants is true. state is the JSON of its requestState, nil for
-// none. If there are no inputs, the request must be sent again unchanged, with state. fault says that
-// the result is invalid; the client may see it.
+// none. If there are no inputs, the request must be sent again unchanged, with state. A fault says
+// that the result is invalid; the client may see the fault.
 func ReadInputs(result json.RawMessage) (inputs []Input, state json.RawMessage, fault *wire.Error) {
 	state = wire.Lookup(result, requestState)
 	if _, ok := wire.String(state); !ok && state != nil {
@@ -68,8 +68,8 @@ func unable(why string) *wire.Error {
 type Asked = storage.Question
 
 // Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them.
-// The stream, the round, which counts from 1, and a number make the id of a question. The number of
-// inputs[0] is first. index is the place of the request that needs the inputs in its batch.
+// The id of a question is made of the stream, the round, which counts from 1, and a number, which
+// is first for inputs[0]. index is the place in its batch of the request that needs the inputs. A
 // fault says that the client has not declared the capability for a question.
 func (l Legacy) Ask(stream string, round, first, index int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {

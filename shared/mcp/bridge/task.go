@@ -21,8 +21,8 @@ func (r Request) KnowsTasks() bool {
 	return isObject(wire.Lookup(r.Capabilities, "extensions", Tasks))
 }
 
-// WithoutTasks returns the request without the client's declaration of tasks. The server must not see
-// it: a client could not fetch a task of the server, because tasks/get does not reach servers.
+// WithoutTasks returns the request without the client's declaration of tasks. Servers must not see
+// the declaration, because tasks/get does not reach servers.
 func (r Request) WithoutTasks() Request {
 	if !r.KnowsTasks() {
 		return r
@@ -53,8 +53,8 @@ func IsTaskMethod(method string) bool {
 	return method == wire.MethodTasksGet || method == wire.MethodTasksUpdate || method == wire.MethodTasksCancel
 }
 
-// TaskRef is the content of a taskId, which is sealed. It is valid only for the caller whose inner
-// session it names.
+// TaskRef is the content of a taskId, which is sealed. A taskId is valid only for the caller whose
+// inner session it names.
 type TaskRef struct {
 	Session   storage.ID
 	Stream    storage.StreamID // stream of the call
@@ -83,7 +83,7 @@ func ReadTaskRef(plain []byte) (r TaskRef, ok bool) {
 }
 
 // abilities returns the capabilities by which clients declare that they can answer questions. In a
-// taskId each is a letter, from "a" on.
+// taskId each capability is a letter, from "a" on, so their order must not change.
 func abilities() [][]string {
 	return [][]string{
 		{"roots"},
@@ -140,7 +140,7 @@ type Task struct {
 }
 
 // NewTask makes a Task from its reference. abilities are the [Request.Abilities] of the request that
-// fetches the task. It may come from another client than the call.
+// fetches the task. The request may come from another client than the call.
 func NewTask(name string, ref TaskRef, abilities string) *Task {
 	return &Task{Name: name, stream: ref.Stream, made: ref.Made, capabilities: capabilitiesOf(ref.Abilities + abilities)}
 }
@@ -171,8 +171,7 @@ func (t *Task) Take(e storage.Event) {
 // Ended reports whether the call has its response.
 func (t *Task) Ended() bool { return t.response != nil }
 
-// Questions returns the ids of the questions that the server has asked and not withdrawn. The ids are
-// also the keys in inputRequests.
+// Questions returns the ids of the questions that the server has asked and not withdrawn.
 func (t *Task) Questions() []string {
 	ids := make([]string, len(t.asked))
 	for i, q := range t.asked {
@@ -208,7 +207,7 @@ func (t *Task) open(answered map[string]bool) []question {
 }
 
 // Answers returns the responses to open questions in the inputResponses of a tasks/update. It ignores
-// responses to other questions, which were answered before or never asked.
+// responses to other questions.
 //
 // Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
 func (t *Task) Answers(responses json.RawMessage, answered map[string]bool) ([][]byte, error) {

@@ -32,9 +32,9 @@ type Turn struct {
 	moved    bool            // the client was sent progress
 }
 
-// NewTurn begins the response to a request. stream is the stream of the call, and also the
-// id of the request at the server. server is serverInfo, nil if unknown. s is the State that came
-// with the request, or zero. The caller then calls Take with each event after s.From.
+// NewTurn begins the response to a request. stream is the stream of the call, and also the id of
+// the request at the server. server is serverInfo, nil if unknown. s is the State that came with
+// the request, or zero. The caller must call Take with each event after s.From.
 func NewTurn(r Request, stream storage.StreamID, server json.RawMessage, s State) *Turn {
 	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, used: map[string]bool{}, at: s.From}
 }
@@ -42,8 +42,8 @@ func NewTurn(r Request, stream storage.StreamID, server json.RawMessage, s State
 // Served sets serverInfo for a turn that began before serverInfo was known.
 func (t *Turn) Served(server json.RawMessage) { t.server = server }
 
-// Answers returns the answers in the request's inputResponses to the questions in its State. The
-// client is asked again for those that are missing. Answers ignores answers to other questions.
+// Answers returns the answers in the request's inputResponses to the questions in its State. It
+// ignores answers to other questions. The client is asked again for missing answers.
 //
 // Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
 func (t *Turn) Answers() ([]Answer, error) {
@@ -162,7 +162,7 @@ func (t *Turn) keyFor(q question) string {
 }
 
 // early returns the answer to a question if the client has sent it with its first request, because it
-// expects the question. It returns nil if the request has none or a malformed one.
+// expects the question. It returns nil if the request has no answer or a malformed one.
 func (t *Turn) early(q question) *Answer {
 	if t.req.State != "" || q.key == q.id || t.used[q.key] {
 		return nil
@@ -297,8 +297,8 @@ func (t *Turn) missing(path []string, said string) Step {
 	return Step{Reply: &Response{Raw: wire.ErrorResponse(t.req.ID, e), Code: e.Code}}
 }
 
-// Asks reports whether there are questions for the client. The next events may have further questions,
-// or withdraw these.
+// Asks reports whether there are questions for the client. Later events may add questions or withdraw
+// some.
 func (t *Turn) Asks() bool {
 	return t.passed != nil || len(t.open) > 0 && (t.again || t.at >= t.state.Seen)
 }
@@ -332,8 +332,8 @@ func (t *Turn) State() State {
 	return s
 }
 
-// Required returns the response with the inputRequests for the client. sealed is its requestState: the
-// sealed State (MCP 2026-07-28, "Multi Round-Trip Requests").
+// Required returns the response with the inputRequests for the client. The argument sealed is its
+// requestState, a sealed State (MCP 2026-07-28, "Multi Round-Trip Requests").
 func (t *Turn) Required(sealed string) []byte {
 	if t.passed != nil {
 		result, _ := objectOf(t.passed)
