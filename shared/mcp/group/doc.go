@@ -1,6 +1,5 @@
-// Package group makes one MCP server of several, as far as that is a matter of names. It
-// names what the servers have, finds the server that a client's message is for, and
-// changes the names in messages. It does no I/O.
+// Package group makes one MCP server of several, as far as that is a matter of names. The
+// package does no I/O.
 //
 // A group has members, which are servers. What a client sees and what a member sees differ
 // in these places, and in no other:

@@ -61,8 +61,8 @@ func anything() map[string]any {
 	}
 }
 
-// join adds the keys of the map more to the map all. If both have an object under one key, it joins
-// these objects in the same way. Otherwise all keeps its value, except that true in more replaces it.
+// join adds the keys of the map more to the map all. It joins two objects under one key in the same
+// way. Any other value in all stays, except that true in more replaces it.
 func join(all, more map[string]any) {
 	for key, value := range more {
 		has, ok := all[key].(map[string]any)

@@ -37,8 +37,8 @@ func NewNames(members []string) *Names {
 }
 
 // wordOf returns the word with which the names of a member's tools and prompts begin in the group.
-// It depends only on the name of the member, so these names stay the same when other servers come
-// and go.
+// The word must depend only on the name of the member, so that names stay the same when other
+// servers come and go.
 func wordOf(member string) string {
 	if len(member) <= maxWord && clean(member) == member {
 		return member
@@ -116,8 +116,8 @@ func keepsScheme(uri string) bool {
 // appScheme begins the URIs of the pages of MCP Apps.
 const appScheme = "ui://"
 
-// WrapURI returns the URI in the group for a member's URI, or for its URI template. It ends with the
-// member's own, so that expanding a template in the group gives a URI of the group:
+// WrapURI returns the URI in the group for a member's URI, or for its URI template. The result ends
+// with the member's own URI, so that expanding a template in the group gives a URI of the group:
 // file:///a of the member app is dormouse://app/file:///a. A URI with one of keptSchemes gets the
 // member after the scheme: ui://widget/a.html of the member app is ui://app/widget/a.html.
 func WrapURI(member, uri string) string {

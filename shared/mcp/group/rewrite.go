@@ -81,8 +81,8 @@ func (v View) Message(raw []byte) []byte {
 	return v.id(raw, "params", "_meta", wire.MetaRelatedTask, "taskId")
 }
 
-// result translates the result of a request. It goes by the keys in the result, because it does not
-// know the method of the request: a response on a resumed stream does not name that.
+// result translates the result of a request. It goes by the keys in the result, because a response
+// on a resumed stream does not tell the method of its request.
 func (v View) result(raw json.RawMessage) json.RawMessage {
 	out := v.apps(raw, "_meta")
 	for _, list := range []string{"contents", "resources"} {
@@ -124,8 +124,8 @@ func (v View) content(block []byte) []byte {
 // skill, or a file of a skill.
 func (v View) file(object []byte) []byte { return v.apps(v.uri(object, "uri"), "_meta") }
 
-// apps translates the URIs of pages of MCP Apps in the value at path, at any depth. Servers have such
-// URIs in _meta under several keys.
+// apps translates the URIs of pages of MCP Apps in the value at path, at any depth. Servers have
+// these URIs in _meta under several keys.
 func (v View) apps(raw []byte, path ...string) []byte {
 	value := wire.Lookup(raw, path...)
 	if !bytes.Contains(value, []byte("ui:")) {
@@ -173,7 +173,7 @@ type Target struct {
 	// message has none.
 	Place []string
 	// Name is the name of a tool or prompt, or the URI, at Place, and Kind the method whose list has
-	// it. Both are "" for an id.
+	// it. Name and Kind are "" for an id.
 	Name, Kind string
 	own        json.RawMessage // the member's own name, URI or id, as JSON
 }

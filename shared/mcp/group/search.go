@@ -9,10 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Search returns the tools that fit a query best, at most limit. A word of the query
-// counts most in a tool's name, less in its title, and least in its description. The
-// beginning of a word counts less than a whole word. A query without words fits all
-// tools.
+// Search returns the tools that fit a query best, at most limit. A word of the query counts
+// most in a tool's name, less in its title, and least in its description. A query without
+// words fits all tools.
 func Search(tools []Entry, query string, limit int) []Entry {
 	wanted := wordsOf(query)
 	type scored struct {
