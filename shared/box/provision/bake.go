@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// A container image may contain installs, in subfolders of Config.Baked. Each subfolder is named by
-// a digest of the [request] of npx or uvx. So a start finds the install without asking a program, a
-// registry or Config.Kept.
+// A container image may contain installs, in subfolders of Config.Baked. Each subfolder is named
+// by a digest of the [request] of npx or uvx. With that name a start finds the install without
+// asking a program, a registry or Config.Kept.
 
 // ErrNotBaked means that the command line of a server names no package that npx or uvx would
 // install, or that this machine lacks the program that would install it.
@@ -28,8 +28,8 @@ type BakeConfig struct {
 }
 
 // Bake installs the package of the server's command line, and copies the install to a folder for
-// an image. Paths in the copy are those in the image. A previous copy is replaced. name is the name
-// of the copy's folder.
+// an image. Paths in the copy are those in the image. Bake replaces a previous copy. The result is
+// the name of the copy's folder.
 func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (name string, err error) {
 	run := &provisioning{Provisioner: s, tell: func(Progress) {}, launch: Launch{Command: s.server.Command, Args: s.server.Args, Env: map[string]string{}}}
 	r, ok := parseTool(s.server.Command, s.server.Args)
@@ -81,8 +81,8 @@ func (s *Provisioner) bakedName(r request) string {
 	return digest("baked-1", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, fmt.Sprint(s.server.Scripts))
 }
 
-// baked returns the install of a request, and the program in it. ok is false if the image does not
-// contain that install.
+// baked returns the install of a request, and the program in it. The result ok is false if the
+// image does not contain that install.
 func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool) {
 	if s.cfg.Baked == "" {
 		return "", "", false
@@ -93,7 +93,7 @@ func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool
 }
 
 // fits returns an error if a virtual environment was made for another version of Python than the
-// image has. The image's interpreter would find none of its packages.
+// image has.
 func fits(venv, version string) error {
 	lib := filepath.Join(venv, "lib")
 	if _, err := os.Stat(filepath.Join(lib, "python"+version)); err == nil {
@@ -156,7 +156,7 @@ func relink(link, python string) error {
 }
 
 // reshebang changes the folder of the interpreter in the first line of a script, from oldDir to
-// newDir. It leaves an interpreter in another folder as it is.
+// newDir. An interpreter in another folder stays as it is.
 func reshebang(file, oldDir, newDir string) error {
 	text, err := os.ReadFile(file)
 	if err != nil || !bytes.HasPrefix(text, []byte("#!")) {

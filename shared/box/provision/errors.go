@@ -22,8 +22,8 @@ type Error struct {
 	Phase Phase
 	// ExitCode is the exit code of the installer that failed, nil if there is none.
 	ExitCode *int
-	// Stderr is the end of that installer's stderr, at most 500 characters. It may contain secrets
-	// of the server's environment; credentials in URLs are removed.
+	// Stderr is the end of that installer's stderr, at most 500 characters. Stderr may contain
+	// secrets of the server's environment; credentials in URLs are removed.
 	Stderr string
 	// Err is the cause. If the context ended the start, Err wraps the cause of the context.
 	Err error

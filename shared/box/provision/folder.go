@@ -8,9 +8,9 @@ import (
 )
 
 // CacheFolder makes the folder for installs and workspaces, and returns its path. If folder is "",
-// it uses the first default folder in which this process can write. data is the data
-// folder of this machine, "" for none. The error says which user cannot write to which folders, and
-// which variable to set.
+// CacheFolder uses the first default folder in which this process can write. The argument data is
+// the data folder of this machine, "" for none. The error says which user cannot write to which
+// folders, and which variable to set.
 func CacheFolder(folder, data string) (string, error) {
 	if folder != "" {
 		return firstWritable(folder)
@@ -45,7 +45,7 @@ func firstWritable(folders ...string) (string, error) {
 	return "", fmt.Errorf("%w: set DORMOUSE_CACHE to a folder that can be written", errors.Join(failed...))
 }
 
-// writable makes a folder if it is missing. It returns an error if no files can be created there.
+// writable makes a folder if it is missing, and returns an error if no files can be created there.
 func writable(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err

@@ -104,8 +104,8 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 	return dir, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(dir)))
 }
 
-// ready returns the folder of a finished install. ok is false if there is none, or if it cannot be
-// used any more.
+// ready returns the folder of a finished install. The result ok is false if there is no such
+// install, or if it cannot be used any more.
 func (r recipe) ready(home string) (dir string, ok bool) {
 	name, err := os.ReadFile(filepath.Join(home, "ready"))
 	if err != nil || !strings.HasPrefix(string(name), "made-") || !filepath.IsLocal(string(name)) {
@@ -136,8 +136,8 @@ func removeInstall(dir string) error {
 // maxManifest is the largest manifest that is read, in bytes.
 const maxManifest = 10 << 20
 
-// manifest reads a file in root, such as package.json. It returns nil if the file does not exist, and
-// an error if it is a link that leads out of root.
+// manifest reads a file in root, such as package.json. manifest returns nil if the file does not
+// exist, and an error for a link that leads out of root.
 func manifest(root *os.Root, name string) ([]byte, error) {
 	f, err := root.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -223,8 +223,8 @@ func (s *provisioning) ask(ctx context.Context, keep bool, program string, quest
 	return answer, nil
 }
 
-// identity returns a string that identifies a file by its path, size and time. binary reports
-// whether the file is not a script.
+// identity returns a string that identifies a file by its path, size and time. The result binary
+// reports whether the file is not a script.
 func identity(program string) (id string, binary bool) {
 	real, err := filepath.EvalSymlinks(program)
 	if err != nil {

@@ -17,21 +17,21 @@ import (
 // Kept stores installs for longer than the cache exists. The installs belong to one box; boxes of
 // other tenants cannot get them. A Kept must be safe for concurrent use.
 type Kept interface {
-	// Unpack unpacks the install with this name, as Pack has stored it, into an empty folder. It
-	// returns false if there is none. If the bytes differ from those that were stored, it returns
-	// an error, and the files in the folder must not be used.
+	// Unpack unpacks the install with this name, as Pack has stored it, into an empty folder.
+	// Unpack returns false if no such install is stored. It returns an error if the bytes differ
+	// from those that were stored; the files in the folder must not be used after an error.
 	Unpack(ctx context.Context, name, folder string) (bool, error)
-	// Pack stores an install. It reads the folder before it returns, but may store the install
-	// later. If that fails, a later start installs again.
+	// Pack stores an install. Pack reads the folder before it returns, but may store the install
+	// later. If Pack fails, a later start installs again.
 	Pack(ctx context.Context, name, folder string) error
 }
 
 // A stored install is unpacked at the path where it was made, because virtual environments contain
-// absolute paths. So its archive contains one folder, whose name is that of the folder in which
-// the install was made.
+// absolute paths. Its archive contains one folder, with the name of the folder in which the
+// install was made.
 
 // fetchKept does the work of fetch for a box with Config.Kept. It names the install by the request
-// instead of the lock, so versions are resolved only if no install of that name is stored.
+// instead of the lock: versions are resolved only if no install of that name is stored.
 func (s *provisioning) fetchKept(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	name, err := s.keptName(ctx, r, h)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *provisioning) unpacked(ctx context.Context, home string, r recipe) (dir
 }
 
 // unpack unpacks an install into a temporary folder, and renames that folder when it is complete.
-// It returns "" if no such install is stored, or after an error.
+// unpack returns "" if no such install is stored, or after an error.
 func (s *provisioning) unpack(ctx context.Context, home string, r recipe) (dir string, err error) {
 	temp := filepath.Join(home, "made-unpacking")
 	defer func() { err = errors.Join(err, removeInstall(temp)) }()
@@ -114,7 +114,7 @@ func (s *provisioning) unpack(ctx context.Context, home string, r recipe) (dir s
 }
 
 // keep lets Config.Kept store a new install, before its program has run with arguments or secrets.
-// If that fails, the install can be used all the same.
+// If the store fails, the install can be used all the same.
 func (s *provisioning) keep(ctx context.Context, dir string, r recipe) {
 	if r.kept == "" {
 		return

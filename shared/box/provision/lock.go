@@ -13,13 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock locks a file, which it makes if necessary, and returns the function that unlocks it. kind
-// is unix.LOCK_EX or unix.LOCK_SH. The lock also excludes other goroutines of this program. The
-// file is never removed: otherwise two starts could hold locks of the same name on different
-// files.
+// lock locks a file, which it makes if necessary, and returns the function that unlocks it. The
+// argument kind is unix.LOCK_EX or unix.LOCK_SH. The lock also excludes other goroutines of this
+// program. Never remove the file: two starts could hold locks of the same name on different files.
 //
-// lock calls waiting once if it has to wait. It polls, at growing intervals, because a system call
-// that blocks for a lock could not be ended by ctx.
+// If lock has to wait, it calls waiting once. It polls, because ctx could not end a system call
+// that blocks for a lock.
 func lock(ctx context.Context, file string, kind int, waiting func()) (unlock func(), err error) {
 	pause := 5 * time.Millisecond
 	for first := true; ; first = false {
@@ -41,7 +40,8 @@ func lock(ctx context.Context, file string, kind int, waiting func()) (unlock fu
 	}
 }
 
-// tryLock locks a file. If somebody else holds a lock that excludes this one, held is true.
+// tryLock locks a file. The result held is true if somebody else holds a lock that excludes this
+// one.
 func tryLock(file string, kind int) (unlock func(), held bool, err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -63,8 +63,8 @@ func tryLock(file string, kind int) (unlock func(), held bool, err error) {
 	}
 }
 
-// claimed has the folders that Claim has made for this program. Claim does not try to lock these,
-// because a program may have hundreds of boxes.
+// claimed has the folders that Claim has made for this program. Claim does not try to lock those
+// folders, because a program may have hundreds of boxes.
 var claimed sync.Map
 
 // settleTime is how long Claim waits until another runner releases the folder of a name.
@@ -75,10 +75,10 @@ const settleTime = 5 * time.Second
 // name is "", the folder gets a new path.
 //
 // Claim also removes the folders of runners that were killed; a live runner holds a lock in its
-// folder. Before it removes a folder, Claim calls bury, which must kill the processes that still
-// work there. bury may be nil. If bury fails, the folder stays until the next call of Claim.
+// folder. Before it removes a folder, Claim calls bury, if that is not nil, which must kill the
+// processes that still work there. If bury fails, the folder stays until the next call of Claim.
 //
-// release removes the new folder. No process may work in it any more.
+// The function release removes the new folder, in which no process may work any more.
 func Claim(ctx context.Context, root, name string, bury func(folder string) error) (folder string, release func() error, err error) {
 	own := filepath.Join(root, "box-"+digest(name))
 	for until := time.Now().Add(settleTime); name != "" && time.Now().Before(until); {

@@ -19,9 +19,9 @@ type locked struct {
 	name string
 }
 
-// lockName returns the name of the lock for a request. It begins with words for people, and ends
-// with a digest of everything that the lock depends on. parts may name the platform, but no other
-// property of this machine.
+// lockName returns the name of the lock for a request. The name begins with words for people, and
+// ends with a digest of everything that the lock depends on. The argument parts may name the
+// platform, but no other property of this machine.
 func lockName(kind, what string, parts ...string) string {
 	plain := strings.Map(func(r rune) rune {
 		if strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._", r) {
@@ -32,8 +32,8 @@ func lockName(kind, what string, parts ...string) string {
 	return kind + "-" + strings.Trim(plain[:min(len(plain), 60)], "-.") + "-" + digest(append([]string{"lock-1", kind, what}, parts...)...)[:16]
 }
 
-// locked returns the lock for a request. If there is none, it calls resolve with an empty folder
-// to make it.
+// locked returns the lock for a request. If there is none, locked calls resolve with an empty
+// folder to make the lock.
 func (s *provisioning) locked(ctx context.Context, name, what string, resolve func(ctx context.Context, b build) ([]byte, error)) (locked, error) {
 	own := filepath.Join(s.cfg.Cache, "locks", name)
 	if text, err := s.readLock(own); err != nil || text != nil {
@@ -73,8 +73,8 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 	return locked{text, name}, writeFile(own, text)
 }
 
-// readLock reads a lock from Config.Locks, or else from the cache. It returns nil if there is
-// none.
+// readLock reads a lock from Config.Locks, or else from the cache. readLock returns nil if there
+// is no lock.
 func (s *provisioning) readLock(own string) ([]byte, error) {
 	files := []string{own}
 	if s.cfg.Locks != "" {

@@ -16,8 +16,8 @@ import (
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
 // node installs the packages of package-lock.json in Server.HostPath, or those that package.json
-// there asks for. It links node_modules of the workspace to them. If node_modules is a folder in the
-// workspace, the process has made it, and node does nothing.
+// there asks for. node makes node_modules of the workspace a link to these packages. If
+// node_modules is a folder, the process has made it, and node does nothing.
 func (s *provisioning) node(ctx context.Context) error {
 	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
 		return nil
@@ -106,7 +106,7 @@ func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
 	return want, err
 }
 
-// asks reports whether a package.json asks for packages of a registry. It returns an error if
+// asks reports whether a package.json asks for packages of a registry. asks returns an error if
 // package.json names folders, because npm could resolve them only in the project itself.
 func asks(manifest []byte) (bool, error) {
 	var p struct {
@@ -128,7 +128,8 @@ func asks(manifest []byte) (bool, error) {
 }
 
 // lockNode resolves the packages that package.json asks for, and puts the package-lock.json into
-// want. It stays in the cache, so each start installs the same packages until package.json changes.
+// want. The lock stays in the cache, so that each start installs the same packages until
+// package.json changes.
 func (s *provisioning) lockNode(ctx context.Context, npm string, want *nodeWants) error {
 	const file = "package-lock.json"
 	l, err := s.locked(ctx, lockName("npm", "project", want.parts...), "the Node.js dependencies", func(ctx context.Context, b build) ([]byte, error) {
@@ -182,8 +183,8 @@ func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string,
 func (w nodeWants) write(dir string) error {
 	for name, data := range w.files {
 		if name == "package.json" {
-			// Scripts of the project itself, such as prepare, build the project. They need its
-			// source, which is not in this folder.
+			// Scripts of the project itself, such as prepare, build the project. The source of the
+			// project is not in this folder.
 			data = withoutScripts(data)
 		}
 		if name == ".npmrc" {
@@ -217,8 +218,8 @@ func settings(npmrc []byte) []byte {
 	return []byte(kept.String())
 }
 
-// withoutScripts removes the scripts from a package.json. If it cannot parse data, it returns
-// data, and npm reports the error.
+// withoutScripts removes the scripts from a package.json. Data that it cannot parse is returned
+// unchanged, and npm reports the error.
 func withoutScripts(data []byte) []byte {
 	var p map[string]json.RawMessage
 	if json.Unmarshal(data, &p) != nil {

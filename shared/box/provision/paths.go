@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// host returns the path of the folder to copy, with links resolved, or "" if there is none. home is
-// the user's home folder, which host never infers for Auto.
+// host returns the path of the folder to copy, with links resolved, or "" if there is none. The
+// argument home is the user's home folder, which host never infers for Auto.
 func (s Server) host(home string) (string, error) {
 	path := s.HostPath
 	if path == Auto {
@@ -59,9 +59,9 @@ func within(path, root string) bool {
 }
 
 // InferHostPath infers the folder of a project from the absolute paths in a command line. It takes
-// the common folder of all files that are named there, and goes up to the nearest folder with a
-// manifest. For a file in a virtual environment it takes the folder above the environment. It
-// ignores programs of the system. It returns "" if there is no such folder.
+// the common folder of all files in the command line, and goes up to the nearest folder with a
+// manifest. A file in a virtual environment counts as one in the folder above the environment.
+// Programs of the system are ignored. If there is no such folder, InferHostPath returns "".
 func InferHostPath(cmd string, args []string) string {
 	common := ""
 	for _, part := range append([]string{cmd}, args...) {
@@ -98,8 +98,8 @@ func InferHostPath(cmd string, args []string) string {
 	return project(common)
 }
 
-// project returns the nearest folder, from dir upwards, that has a manifest. It does not go above
-// the root of the repository. It returns dir if there is none.
+// project returns the nearest folder, from dir upwards, that has a manifest. project does not go
+// above the root of the repository. If no folder has a manifest, project returns dir.
 func project(dir string) string {
 	for at := dir; at != "/"; at = filepath.Dir(at) {
 		for _, name := range append([]string{"package.json"}, pythonManifests()...) {
@@ -115,7 +115,7 @@ func project(dir string) string {
 }
 
 // unwrapVenv returns the folder that contains a virtual environment, if dir is inside of one: /p
-// for /p/.venv/bin. Otherwise it returns dir.
+// for /p/.venv/bin. If dir is not, unwrapVenv returns dir.
 func unwrapVenv(dir string) string {
 	parts := strings.Split(dir, "/")
 	for i := len(parts) - 1; i > 0; i-- {
@@ -133,8 +133,9 @@ func inVenv(venv, bin string) bool {
 }
 
 // rewrite adapts the command line to the workspace. It changes paths below Server.HostPath into
-// paths in its copy. Programs of a virtual environment there become plain names, because they are
-// installed anew. If the command is such a program, plain is its plain name; otherwise plain is "".
+// paths in the copy. Programs of a virtual environment below Server.HostPath become plain names,
+// because they are installed anew. The result plain is the plain name of such a command, "" for
+// any other command.
 func (s *provisioning) rewrite() (plain string, err error) {
 	l := &s.launch
 	from := []string{s.host}
@@ -187,7 +188,7 @@ func rewritePath(path string, oldDirs []string, newDir string) string {
 
 // rewriteCommand changes the path of a command as rewritePath does. If the command is a program in
 // a virtual environment below oldDirs, moved and plain are the name of the program without a
-// folder. But for any Python, moved is "python". For all other commands, plain is "".
+// folder. For any Python, however, moved is "python". For all other commands, plain is "".
 func rewriteCommand(cmd string, oldDirs []string, newDir string) (moved, plain string) {
 	moved = rewritePath(cmd, oldDirs, newDir)
 	local := moved != cmd || !filepath.IsAbs(cmd) && strings.Contains(cmd, "/")

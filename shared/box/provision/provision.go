@@ -27,22 +27,24 @@ type Config struct {
 	// the same time.
 	Cache string
 	// Locks is a folder of lock files, which fix the versions of packages, for example in a
-	// container image; "" means none. It is only read, and takes precedence over those in Cache.
+	// container image; "" means none. Locks is only read, and takes precedence over the lock files
+	// in Cache.
 	Locks string
-	// Baked is a folder of installs in a container image; "" means none. It is only read, and
+	// Baked is a folder of installs in a container image; "" means none. Baked is only read, and
 	// takes precedence over everything else. See [Provisioner.Bake].
 	Baked string
-	// Kept stores the installs of npx and uvx outside of Cache, so that they outlive it: a box whose
-	// Cache is empty unpacks a stored install instead of making it anew. nil: nothing is stored.
+	// Kept stores the installs of npx and uvx outside of Cache, so that they outlive it: a box
+	// whose Cache is empty unpacks a stored install instead of making it anew. If Kept is nil,
+	// nothing is stored.
 	Kept Kept
 	// Confine makes the sandbox in which packages run their own code while they are installed. If
-	// it is nil, no such code is run.
+	// Confine is nil, no such code is run.
 	Confine func(Workshop) (Sandbox, error)
-	// Compile makes installs compile Python modules, so that processes start faster. It is useful
-	// if installs outlive the box.
+	// Compile makes installs compile Python modules, so that processes start faster. Compile is
+	// useful if installs outlive the box.
 	Compile bool
 	// Environ is the environment of the runner. Installers get only its permitted variables.
-	// Programs are looked up in its PATH.
+	// Programs are looked up in the PATH of Environ.
 	Environ map[string]string
 	// Log may be nil.
 	Log *slog.Logger
@@ -98,7 +100,7 @@ type Launch struct {
 	Cwd     string            // "" for the runner's own
 
 	// Workspace is the folder in which the process may write, "" for none. Reads are folders
-	// outside of it that the process must be able to read and execute.
+	// outside of Workspace that the process must be able to read and execute.
 	Workspace string
 	Reads     []string
 	// Staged is a file that lists what the Provisioner has put into the workspace, "" if nothing.
@@ -108,8 +110,8 @@ type Launch struct {
 	Unrun []string
 }
 
-// Progress is one step of a start, for clients that wait. Text is short and for users; it contains
-// no secrets and no paths.
+// Progress is one step of a start, for clients that wait. Text is short, and contains no secrets
+// and no paths.
 type Progress struct {
 	Phase Phase
 	Text  string
@@ -125,7 +127,7 @@ type Provisioner struct {
 	held map[string]func() // functions that release the locks on installs in use, by folder
 }
 
-// New makes a Provisioner. It does no I/O.
+// New makes a Provisioner, without I/O.
 func New(c Config, s Server) *Provisioner {
 	log := c.Log
 	if log == nil {
@@ -134,9 +136,9 @@ func New(c Config, s Server) *Provisioner {
 	return &Provisioner{cfg: c, server: s, log: log, held: map[string]func(){}}
 }
 
-// Provision prepares one process. process is the name of the process in the box, and may be any
-// text. When ctx ends, Provision gives up and kills what it has started. It calls tell, which may
-// be nil, on the caller's goroutine. The error is an [*Error].
+// Provision prepares one process. The argument process is the name of the process in the box, and
+// may be any text. When ctx ends, Provision gives up and kills what it has started. Provision
+// calls tell, which may be nil, on the caller's goroutine. The error is an [*Error].
 //
 // If the workspace is new, Provision first calls restore, which may be nil. Provision does not
 // change what restore has put there, and does not bring back files that the process had removed.
@@ -160,8 +162,8 @@ func (s *Provisioner) Provision(ctx context.Context, process string, tell func(P
 	return run.launch, nil
 }
 
-// Restore fills the empty workspace of a process with the files of an earlier process. It returns
-// their names, and the names of those that the earlier process had removed.
+// Restore fills the empty workspace of a process with the files of an earlier process. Restore
+// returns the names of these files, and of those that the earlier process had removed.
 type Restore func(ctx context.Context, workspace string) (names []string, err error)
 
 // Remove deletes the files of a process, which must have ended.
@@ -231,7 +233,7 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 	}
 	if plain != "" && python == "" {
 		// A virtual environment is not copied, and no file such as requirements.txt lists its
-		// packages. So the process can use only an interpreter without them.
+		// packages. The process can use only an interpreter without these packages.
 		s.launch.Command = s.firstProgram(s.launch.Command, plain, "python3")
 	}
 	return s.node(ctx)
@@ -278,7 +280,7 @@ func (s *provisioning) workspace(ctx context.Context, process string) error {
 }
 
 // restored restores a new workspace, and records the names of the restored files. Until the record
-// is written, the workspace counts as new, so a failure here does no harm.
+// is written, the workspace counts as new.
 func (s *provisioning) restored(ctx context.Context, folder string) error {
 	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755)); err != nil {
 		return err
@@ -304,7 +306,8 @@ func (s *Provisioner) firstProgram(names ...string) string {
 	return names[0]
 }
 
-// program finds a program in the PATH of the server's Env. If Env has none, it uses that of the runner.
+// program finds a program in the PATH of the server's Env. If Env has no PATH, program uses that
+// of the runner.
 func (s *Provisioner) program(name string) (string, error) {
 	path := s.server.Env["PATH"]
 	if path == "" {
@@ -340,7 +343,7 @@ func allowed(name string) bool {
 }
 
 // environ returns the environment of installers, and adds the variables in more. It includes the
-// permitted variables of the server's environment, because npx and uvx would see these too.
+// permitted variables of the server's environment, because npx and uvx would see them.
 func (s *Provisioner) environ(more ...string) []string {
 	set := map[string]string{}
 	for name, value := range s.cfg.Environ {

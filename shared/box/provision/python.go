@@ -29,9 +29,9 @@ func platform(version string) string {
 	return words[0] + " " + words[2]
 }
 
-// python installs the dependencies that pythonManifests in Server.HostPath declare. The process will
-// run in the virtual environment with them. python returns the folder of the install, "" if there
-// are no such files. hint is the interpreter of the server's own command.
+// python installs the dependencies that pythonManifests in Server.HostPath declare. The process
+// will run in the virtual environment of the install. python returns the folder of the install, ""
+// if there are no manifests. The argument hint is the interpreter of the server's own command.
 func (s *provisioning) python(ctx context.Context, hint string) (string, error) {
 	root, err := os.OpenRoot(s.host)
 	if err != nil {
@@ -82,8 +82,8 @@ func (s *provisioning) python(ctx context.Context, hint string) (string, error) 
 	return dir, nil
 }
 
-// enter makes the process run in a virtual environment. reads is the folder that the process must
-// be able to read.
+// enter makes the process run in a virtual environment. The argument reads is the folder that the
+// process must be able to read.
 func (s *provisioning) enter(venv, reads string) {
 	s.launch.Env["VIRTUAL_ENV"] = venv
 	s.launch.Path = append([]string{filepath.Join(venv, "bin")}, s.launch.Path...)
@@ -142,8 +142,8 @@ func hasSection(text, name string) bool {
 }
 
 // follow adds the text of a requirements file, and of the files that it refers to. A requirement
-// that names a folder is added to w.folders. name is the path of the file below root, and depth is
-// how many files led to it.
+// that names a folder is added to w.folders. The argument name is the path of the file below root,
+// and depth is how many files led to this one.
 func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error {
 	if depth > 8 {
 		return errors.New("requirements files name each other without end")
@@ -203,7 +203,7 @@ func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error 
 }
 
 // folderIn parses a requirement that names a folder or a file by its path, such as "./lib[cli]",
-// "." or "lib @ file:./lib". ok is false for any other requirement.
+// "." or "lib @ file:./lib". The result ok is false for any other requirement.
 func folderIn(line string) (f folder, ok bool) {
 	line, _, _ = strings.Cut(line, " #")
 	line, _, _ = strings.Cut(line, ";")
@@ -233,8 +233,8 @@ func outsidePython(command string) string {
 	return command
 }
 
-// interpreter finds the Python with which a virtual environment is made. hint is a name or a path,
-// "" for any.
+// interpreter finds the Python with which a virtual environment is made. The argument hint is a
+// name or a path, "" for any.
 func (s *Provisioner) interpreter(hint string) (string, error) {
 	if filepath.IsAbs(hint) {
 		return hint, nil

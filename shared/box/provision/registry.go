@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// npm returns the handler for packages of the npm registry. ok is false if this machine has no npm
-// or no node.
+// npm returns the handler for packages of the npm registry. The result ok is false if this machine
+// has no npm or no node.
 func (s *provisioning) npm(r request) (h handler, ok bool) {
 	npm, err := s.program("npm")
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *provisioning) npm(r request) (h handler, ok bool) {
 	return h, true
 }
 
-// npmCommand returns a command line of npm. Its options keep npm from executing code of packages,
+// npmCommand returns a command line of npm. The options keep npm from executing code of packages,
 // and programs that a project's settings name.
 func npmCommand(npm string, args ...string) []string {
 	return append([]string{npm, args[0], "--ignore-scripts", "--git=git", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}, args[1:]...)
@@ -66,8 +66,7 @@ func npmCommand(npm string, args ...string) []string {
 // npmCI installs the packages of the package-lock.json in b.dir.
 func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) error {
 	// The lock has hashes, so npm need not ask the registry about packages in its cache. If the
-	// bytes are wrong, npm fetches the file again; the short timeouts keep that from taking
-	// minutes.
+	// bytes are wrong, npm fetches the file again; with longer timeouts npm would take minutes.
 	if _, err := (command{argv: npmCommand(npm, "ci", "--prefer-offline", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
 		return fmt.Errorf("npm ci: %w", err)
 	}
@@ -149,8 +148,8 @@ func openNpm(dir string, r request) (program string, err error) {
 }
 
 // chooseBin returns the name of the program that npx would execute: the program that the request
-// names, or the only one of the package, or the one with the name of the package. bin is the
-// member bin of package.json: one path, or an object of paths by name.
+// names, or the only one of the package, or the one with the name of the package. The argument bin
+// is that member of package.json: one path, or an object of paths by name.
 func chooseBin(bin json.RawMessage, r request) (string, error) {
 	if r.program != "" {
 		return r.program, nil // may be a program of a dependency, which bin does not list
@@ -176,8 +175,8 @@ func chooseBin(bin json.RawMessage, r request) (string, error) {
 	return want, nil
 }
 
-// pypi returns the handler for packages of the Python index. ok is false if this machine does not
-// have the Python that the request names.
+// pypi returns the handler for packages of the Python index. The result ok is false if this
+// machine does not have the Python that the request names.
 func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	hint := r.python
 	if hint != "" && !strings.HasPrefix(hint, "python") {

@@ -20,14 +20,14 @@ const (
 	maxOutput = 4 << 20 // bytes of an install's output that are logged
 )
 
-// command is a program that is run to its end. It runs in its own process group. When the program
-// ends, all other processes of the group are killed.
+// command is a program that is run to its end, in its own process group. When the program ends,
+// all other processes of the group are killed.
 type command struct {
 	argv []string // the first is an absolute path
 	dir  string
 	env  []string
 	log  *output // receives stdout and stderr, nil for none
-	// start starts the program in a sandbox. If it is nil, the program is started without one.
+	// start starts the program in a sandbox; nil means none.
 	start func(*exec.Cmd) error
 }
 
@@ -40,7 +40,7 @@ type commandError struct {
 	more string // all of stderr that was kept
 	hint string // advice, "" for none
 	// lacks is the beginning of the error for the user: that the disk is full, or which package or
-	// version the index does not have. It is "" for any other failure.
+	// version the index does not have. For any other failure, lacks is "".
 	lacks string
 }
 
@@ -85,7 +85,7 @@ func (h *head) Write(p []byte) (int, error) {
 }
 
 // ending returns the last lines of an output, at most maxSaid characters, without credentials. If
-// the last line is longer, it returns the end of that line.
+// the last line is longer, ending returns the end of that line.
 func ending(text string) string {
 	all := []rune(strings.TrimSpace(withoutCredentials(strings.ToValidUTF8(text, ""))))
 	cut := max(0, len(all)-maxSaid)
@@ -104,7 +104,7 @@ var userinfo = regexp.MustCompile(`://([^/ \t\r\n"']*)@`)
 // withoutCredentials replaces the user and the password in the URLs of a text.
 func withoutCredentials(text string) string { return userinfo.ReplaceAllString(text, "://***@") }
 
-// output is the log file of an install. It drops what exceeds maxOutput. A nil output drops
+// output is the log file of an install, without what exceeds maxOutput. A nil output drops
 // everything.
 type output struct {
 	mu   sync.Mutex // one goroutine writes the command's stdout, and another one its stderr
@@ -121,7 +121,7 @@ func record(file string) (*output, error) {
 	return &output{f: f, left: maxOutput}, nil
 }
 
-// Write returns len(p) and never fails. It drops what does not fit or cannot be written.
+// Write returns len(p) and never fails: what does not fit or cannot be written is dropped.
 func (o *output) Write(p []byte) (int, error) {
 	if o != nil {
 		o.mu.Lock()

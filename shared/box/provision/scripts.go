@@ -109,17 +109,17 @@ func withScripts(dir string) []string {
 	return slices.Compact(found)
 }
 
-// runScripts runs the install scripts of all packages in b.dir, in a sandbox, and then copies the
-// result. So the files belong to the runner, and no link leads out of the folder. A process that a
-// script has left running cannot change them.
+// runScripts runs the install scripts of all packages in b.dir, in a sandbox, and copies the
+// result. The copies belong to the runner, and no link leads out of the folder. A process that a
+// script has left running cannot change the copies.
 func (s *provisioning) runScripts(ctx context.Context, b build, npm, node string) error {
 	work := b.dir + "-scripts"
 	if err := errors.Join(os.Rename(b.dir, work), os.Mkdir(b.dir, 0o755)); err != nil {
 		return err
 	}
 	argv := []string{npm, "rebuild", "--ignore-scripts=false", "--foreground-scripts", "--no-update-notifier", "--loglevel=error"}
-	// Newer versions of npm demand that each package is allowed by name. This variable allows all
-	// of them.
+	// Newer versions of npm demand that each package is allowed by name; this variable allows all
+	// packages.
 	env := s.environ("npm_config_dangerously_allow_all_scripts=true")
 	w := Workshop{Folder: work, Programs: realPaths(npm, node)}
 	if _, err := s.confined(ctx, w, command{argv: argv, dir: work, env: env, log: b.log}); err != nil {

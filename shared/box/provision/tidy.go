@@ -69,8 +69,8 @@ func (s *Provisioner) Close() {
 	clear(s.held)
 }
 
-// measure records the size of a new install, and makes the next Tidy check the limit. If the size
-// cannot be written, Tidy measures the install itself.
+// measure records the size of a new install, and makes the next Tidy check the limit. If measure
+// fails, Tidy measures the install itself.
 func (s *Provisioner) measure(home, dir string) {
 	if n, err := size(dir); err == nil {
 		_ = writeFile(filepath.Join(home, sizeFile), []byte(strconv.FormatInt(n, 10)))
@@ -86,8 +86,8 @@ type stored struct {
 }
 
 // Tidy removes from a cache the unused installs that are over the limits in keep, even unfinished
-// ones, and returns their number. If it has run within the last day, and no install was made since,
-// it returns at once. It leaves two empty lock files of each install: if it removed them, two
+// ones, and returns their number. If Tidy has run within the last day, and no install was made
+// since, it returns at once. Tidy leaves two empty lock files of each install: without them, two
 // starts could hold locks of the same name on different files.
 func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {
 	mark := filepath.Join(cache, tidiedFile)
@@ -149,8 +149,8 @@ func inspect(home string) (stored, error) {
 	return k, err
 }
 
-// remove removes an install, unless it is in use, is being made, or is already empty. gone reports
-// whether it has removed something.
+// remove removes an install, unless it is in use, is being made, or is already empty. The result
+// gone reports whether something was removed.
 func (k stored) remove() (gone bool, err error) {
 	for _, name := range []string{"lock", usedFile} {
 		unlock, held, err := tryLock(filepath.Join(k.home, name), unix.LOCK_EX)

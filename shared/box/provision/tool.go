@@ -23,7 +23,7 @@ type request struct {
 }
 
 // tool replaces a command of npx or uvx with the program that npx or uvx would execute, and
-// installs the package if necessary. It does not change other command lines.
+// installs the package if necessary.
 func (s *provisioning) tool(ctx context.Context) error {
 	r, ok := parseTool(s.launch.Command, s.launch.Args)
 	if !ok {
@@ -54,8 +54,8 @@ func (s *provisioning) tool(ctx context.Context) error {
 	return nil
 }
 
-// localBin makes the launch execute a program of the workspace's own dependencies, as npx does. It
-// returns false if there is no such program.
+// localBin makes the launch execute a program of the workspace's own dependencies, as npx does.
+// localBin returns false if there is no such program.
 func (s *provisioning) localBin(r request) bool {
 	if r.kind != "npm" || r.spec != r.name || s.host == "" {
 		return false
@@ -74,7 +74,7 @@ type handler struct {
 	enter   bool   // the install is a virtual environment
 	// lock returns the name of the lock (see [locked]) for the request.
 	lock func(ctx context.Context) (string, error)
-	// resolve chooses versions, and returns the text of a new lock. b.dir is empty.
+	// resolve chooses versions, and returns the text of a new lock. The folder b.dir is empty.
 	resolve func(ctx context.Context, b build) (lock []byte, err error)
 	// build installs the packages of a lock into b.dir, which is empty.
 	build func(ctx context.Context, b build, l locked) error
@@ -83,7 +83,7 @@ type handler struct {
 }
 
 // fetch returns the install for a request, and the program in it. The packages are those of the
-// request's lock (see [locked]), which the first start makes. So the version of a package stays the
+// request's lock (see [locked]), which the first start makes. The version of a package stays the
 // same until an operator removes the lock, even if the request names no version.
 func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	if dir, program, ok := s.baked(r, h); ok {
@@ -161,8 +161,8 @@ func executable(program string) bool {
 
 // # Command lines
 
-// parseTool parses a command line of npx or uvx. ok is false for any other command line, and for
-// one with options that do more than name packages.
+// parseTool parses a command line of npx or uvx. The result ok is false for any other command
+// line, and for one with options that do more than name packages.
 func parseTool(cmd string, args []string) (r request, ok bool) {
 	if strings.Contains(cmd, "/") && !filepath.IsAbs(cmd) {
 		return r, false // a program of the workspace
@@ -188,8 +188,8 @@ type Package struct {
 	Args []string // the arguments of the package's program
 }
 
-// PackageOf parses a command line. ok is false if it starts no package of a registry, or has options
-// that [Provisioner.Provision] does not handle itself.
+// PackageOf parses a command line. The result ok is false if the command line starts no package of
+// a registry, or has options that [Provisioner.Provision] does not handle itself.
 func PackageOf(command string, args []string) (p Package, ok bool) {
 	r, ok := parseTool(command, args)
 	return Package{Kind: r.kind, Name: r.name, Word: r.word, Args: r.args}, ok
@@ -205,7 +205,7 @@ func Needs(command string, args []string) string {
 }
 
 // option removes an option with its value from the front of args: "--name value", "--name=value",
-// or "-n value". ok is false if args does not begin with one of names.
+// or "-n value". The result ok is false if args does not begin with one of names.
 func option(args []string, names ...string) (value string, rest []string, ok bool) {
 	name, value, joined := strings.Cut(args[0], "=")
 	switch {
@@ -220,7 +220,7 @@ func option(args []string, names ...string) (value string, rest []string, ok boo
 }
 
 // take parses what follows the options of npx or uvx: the package, or the program if an option has
-// named the package, and then the arguments. It returns false if args is empty.
+// named the package, and then the arguments. take returns false if args is empty.
 func (r *request) take(args []string) bool {
 	if len(args) == 0 {
 		return false
@@ -298,8 +298,8 @@ func parseUvx(args []string) (request, bool) {
 	return r, ok
 }
 
-// pypiSpec converts the forms of uvx (name@version, name@latest) into those of pip. name is "" if
-// spec is a URL or a path.
+// pypiSpec converts the forms of uvx (name@version, name@latest) into those of pip. The result
+// name is "" if spec is a URL or a path.
 func pypiSpec(spec string) (pip, name string) {
 	name = pypiName().FindString(spec)
 	base, version, at := strings.Cut(spec, "@")
@@ -315,8 +315,8 @@ func pypiSpec(spec string) (pip, name string) {
 	return spec, name
 }
 
-// npmName matches the name of a package in the registry. It does not match other specs that npx
-// accepts, such as URLs of repositories.
+// npmName matches the name of a package in the registry. npx also accepts other specs, such as
+// URLs of repositories.
 func npmName() *regexp.Regexp {
 	return regexp.MustCompile(`^(@[A-Za-z0-9._~-]+/)?[A-Za-z0-9_~][A-Za-z0-9._~-]*$`)
 }

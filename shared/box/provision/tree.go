@@ -31,8 +31,8 @@ type entry struct {
 	Size int64       `json:"s,omitempty"`
 	Time time.Time   `json:"t,omitzero"`  // when the file was last changed
 	Link string      `json:"l,omitempty"` // the target of the link, relative to its folder
-	// Copy is the state of the copy when refresh last wrote it. If the copy now differs, a process
-	// has changed it.
+	// Copy is the state of the copy when refresh last wrote it. If the copy differs now, a process
+	// has changed the copy.
 	Copy snapshot.State `json:"c,omitzero"`
 	// Own says that a process had changed or removed the entry before its box slept. refresh never
 	// changes such an entry, even if the source changes.
@@ -42,10 +42,10 @@ type entry struct {
 // tree maps the slash-separated paths in a folder to their entries.
 type tree map[string]entry
 
-// refresh copies the folder named by from into the folder named by to. record names the file that
-// lists the entries of the last copy. refresh removes entries of record that no longer exist in
-// from. If an entry has not changed in from, its copy stays as the process has left it, even if
-// the process has removed it. Entries that are not in record belong to the process and stay. If
+// refresh copies the folder named by from into the folder named by to. The argument record names
+// the file that lists the entries of the last copy. refresh removes entries of record that no
+// longer exist in from. If an entry has not changed in from, its copy stays as the process has
+// left it, or stays removed. Entries that are not in record belong to the process and stay. If
 // there is no record, refresh removes everything that is not in from, except the folders of
 // dependencies and caches. No two calls may refresh the same folder at the same time.
 func refresh(ctx context.Context, from, to, record string) error {
@@ -98,8 +98,8 @@ func openRoots(from, to string) (src, dst *os.Root, done func(), err error) {
 
 // # The source
 
-// scan returns the entries to copy. It fails if a link leads out of src. real is the path of src
-// without links.
+// scan returns the entries to copy. scan fails if a link leads out of src. The argument real is
+// the path of src without links.
 func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	t := tree{}
 	var size int64
@@ -138,8 +138,8 @@ func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	return t, err
 }
 
-// look describes the entry with this name. ok is false if the entry is gone, or is a socket, pipe
-// or device. look fails if a link leads out of src.
+// look describes the entry with this name. The result ok is false if the entry is gone, or is a
+// socket, pipe or device. look fails if a link leads out of src.
 func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err error) {
 	info, err := d.Info()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -162,8 +162,8 @@ func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err
 	return e, err == nil, err
 }
 
-// inside returns the target of a link, relative to the link's folder. It fails if the link leads
-// out of src, by itself or through other links.
+// inside returns the target of a link, relative to the link's folder. inside fails if the link
+// leads out of src, by itself or through other links.
 func inside(src *os.Root, real, name string) (string, error) {
 	link, err := src.Readlink(name)
 	if err != nil {
@@ -191,8 +191,7 @@ func inside(src *os.Root, real, name string) (string, error) {
 	return to, nil
 }
 
-// absolute reports whether name is a link with an absolute path. inside checks such a link
-// separately.
+// absolute reports whether name is a link with an absolute path.
 func absolute(src *os.Root, name string) bool {
 	link, err := src.Readlink(name)
 	return err == nil && filepath.IsAbs(link)
@@ -237,8 +236,8 @@ type copier struct {
 	want, old tree // old is nil if there is no record of the last copy
 }
 
-// removeStale removes the entries that no longer exist in the source, inner ones first. If the
-// process or another program has already removed an entry, that is no error.
+// removeStale removes the entries that no longer exist in the source, inner ones first. An entry
+// that another program has already removed is no error.
 func (c *copier) removeStale() error {
 	stale := c.old
 	if stale == nil {
@@ -276,7 +275,7 @@ func (c *copier) removeStale() error {
 }
 
 // reached reports whether all folders above name exist and are folders. A process may have
-// replaced one with a link; the method place then removes the link.
+// replaced one with a link, which the method place removes.
 func (c *copier) reached(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if info, err := c.dst.Lstat(dir); err != nil || !info.IsDir() {
@@ -330,8 +329,8 @@ func (c *copier) place(name string) error {
 }
 
 // enter prepares dir for a new entry. If a process had removed dir or a folder above it before its
-// box slept ([entry].Own), enter makes dir again. It returns false if the process had put something
-// else in the place of such a folder.
+// box slept ([entry].Own), enter makes dir again. enter returns false if the process had put
+// something else in the place of such a folder.
 func (c *copier) enter(dir string) (bool, error) {
 	for above := dir; above != "."; above = path.Dir(above) {
 		if !c.old[above].Own {
@@ -374,7 +373,7 @@ func (c *copier) replace(name string, e entry) error {
 // errGone says that a file was removed from the source while it was copied.
 var errGone = errors.New("gone from the source")
 
-// copy copies a file of the source to a new file of the target. Their paths are name and temp.
+// copy copies the file name of the source to a new file temp of the target.
 func (c *copier) copy(name, temp string, e entry) (err error) {
 	in, err := c.src.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -399,7 +398,7 @@ func (c *copier) copy(name, temp string, e entry) (err error) {
 // names returns the sorted paths: a folder comes before its contents.
 func (t tree) names() []string { return slices.Sorted(maps.Keys(t)) }
 
-// readTree reads a record. It returns nil if the file is missing or invalid.
+// readTree reads a record, nil if the file is missing or invalid.
 func readTree(file string) (tree, error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

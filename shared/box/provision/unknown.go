@@ -7,7 +7,7 @@ import (
 )
 
 // lacking matches what npm and uv print if an index does not have a package or a version. lacks is
-// how the error for the user then begins.
+// the beginning of the error for the user.
 var lacking = []struct {
 	said  *regexp.Regexp
 	lacks string

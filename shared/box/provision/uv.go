@@ -12,7 +12,7 @@ import (
 )
 
 // uvVersion is the release of uv that pip installs from the package index if there is no uv in the
-// PATH. uv installs Python packages. The container image of boxes has the same release.
+// PATH. The container image of boxes has the same release.
 const uvVersion = "0.9.11"
 
 // uvHashes returns the SHA-256 hashes of the wheels of uvVersion for Linux and macOS.
@@ -27,7 +27,7 @@ func uvHashes() []string {
 }
 
 // uv returns the path of uv, and variables for it. If uv had to be installed, the variables have
-// pip's settings, because the user of this machine then probably uses pip.
+// the settings of pip, which the user probably uses.
 func (s *provisioning) uv(ctx context.Context, interpreter string) (file string, settings []string, err error) {
 	if file, err := s.program("uv"); err == nil {
 		return file, nil, nil
@@ -66,8 +66,8 @@ func (s *provisioning) uv(ctx context.Context, interpreter string) (file string,
 	return program(dir), s.pipSettings(ctx, interpreter), nil
 }
 
-// pipSettings returns pip's settings for indexes, as variables of uv. It leaves out variables of
-// uv that are already set.
+// pipSettings returns pip's settings for indexes, as variables of uv. pipSettings leaves out
+// variables of uv that are already set.
 func (s *provisioning) pipSettings(ctx context.Context, interpreter string) (settings []string) {
 	// An error is ignored, because without pip there are no settings of pip.
 	list, _ := command{argv: []string{interpreter, "-I", "-m", "pip", "config", "list"}, env: s.environ()}.run(ctx)
@@ -89,15 +89,15 @@ func (s *provisioning) pipSettings(ctx context.Context, interpreter string) (set
 	return settings
 }
 
-// runUv runs uv and returns its stdout. If w.Folder is set, code of packages may run: uv then runs
-// in a sandbox, in the folder w.Folder.
+// runUv runs uv and returns its stdout. If w.Folder is set, code of packages may run: uv runs in a
+// sandbox, in that folder.
 func (s *provisioning) runUv(ctx context.Context, b build, in pythonInstall, w Workshop, args ...string) ([]byte, error) {
 	uv, settings, err := s.uv(ctx, in.interpreter)
 	if err != nil {
 		return nil, err
 	}
 	// Images and stored installs do not preserve the times of files, and a process may be unable
-	// to write compiled modules again. So Python must not compare times.
+	// to write compiled modules again. Python must therefore not compare times.
 	settings = append(settings, "PYC_INVALIDATION_MODE=UNCHECKED_HASH")
 	c := command{argv: append([]string{uv}, args...), dir: b.dir, env: s.environ(settings...), log: b.log}
 	run := func() ([]byte, error) { return c.run(ctx) }
@@ -137,8 +137,8 @@ type pythonInstall struct {
 	folders     []folder // folders of the project that are built and installed too
 }
 
-// folder is a folder to build a package from. path is its path in the project, and extras are the
-// extras to install, such as "[cli]".
+// folder is a folder to build a package from. The field path is its path in the project, and
+// extras are the extras to install, such as "[cli]".
 type folder struct{ path, extras string }
 
 // workshop makes an empty folder in which code of packages may write, below b.dir.
@@ -281,7 +281,7 @@ func (s *provisioning) buildPython(ctx context.Context, b build, in pythonInstal
 	return err
 }
 
-// takeVenv copies a virtual environment that was made in a sandbox. So the files belong to the
+// takeVenv copies a virtual environment that was made in a sandbox. The copies belong to the
 // runner, and no link leads out of the folder, except those to the interpreter, which uv makes
 // again.
 func (s *provisioning) takeVenv(ctx context.Context, b build, in pythonInstall, from, to string) error {

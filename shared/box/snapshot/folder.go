@@ -19,11 +19,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// Folder is a [Store] in a folder of this machine, which several programs may share. Each key has a
-// folder of its own, whose name is the key's digest. It contains the archive, and the file
-// "current", the pointer, which names the archive. Put writes an archive under a new name, and then
-// replaces the pointer. A file lock guards the pointers; the kernel releases it when its holder
-// dies.
+// Folder is a [Store] in a folder of this machine, which several programs may share. Each key has
+// a folder of its own, whose name is the key's digest. That folder contains the archive, and the
+// pointer: the file "current", which names the archive. Put writes an archive under a new name,
+// and then replaces the pointer. A file lock guards the pointers.
 type Folder struct {
 	path string
 	fail func(step string) error // if not nil, tests use it to make a step fail
@@ -49,8 +48,8 @@ const (
 	sweptFile   = ".swept"
 )
 
-// Get opens the newest snapshot of a key; see [Store]. It also marks the snapshot as used, so that
-// [Folder.Sweep] does not remove it soon.
+// Get opens the newest snapshot of a key; see [Store]. Get also marks the snapshot as used, for
+// [Folder.Sweep].
 func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, time.Time, error) {
 	file, info, err := f.open(key, func(p pointer) string { return p.Object })
 	if err != nil {
@@ -98,9 +97,9 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 	return f.put(key, gen, nil, func(string) (func(io.Writer) error, error) { return write, nil })
 }
 
-// put saves a memory image, unless image is nil, and then an archive of the workspace. archive
-// gets the name of the present archive. It returns the function that writes the next archive, or
-// nil to keep the present archive. Either both files become current or neither does.
+// put saves a memory image, unless image is nil, and then an archive of the workspace. The
+// function archive gets the name of the present archive, and returns the function that writes the
+// next one, or nil to keep the present one. Either both files become current or neither does.
 func (f *Folder) put(key string, gen int64, image func(io.Writer) error, archive func(present string) (write func(io.Writer) error, err error)) (err error) {
 	dir := f.of(key)
 	var files []*os.File
@@ -160,7 +159,7 @@ func (f *Folder) put(key string, gen int64, image func(io.Writer) error, archive
 }
 
 // begin makes a file for a snapshot, and locks the file so that no other runner removes it while
-// it is written. It holds the lock of f until the file is locked.
+// it is written.
 func (f *Folder) begin(dir, suffix string) (*os.File, error) {
 	unlock, err := f.lock()
 	if err != nil {
@@ -181,8 +180,8 @@ func (f *Folder) begin(dir, suffix string) (*os.File, error) {
 	return nil, fmt.Errorf("make the snapshot: %w", err)
 }
 
-// commit makes p the pointer of a key. It fails with [ErrStale] if the present pointer has a newer
-// generation. The caller holds the lock of f.
+// commit makes p the pointer of a key. commit fails with [ErrStale] if the present pointer has a
+// newer generation. The caller must hold the lock of f.
 func (f *Folder) commit(key string, p pointer) error {
 	was, err := f.current(key)
 	if err != nil {
@@ -209,7 +208,7 @@ func (f *Folder) commit(key string, p pointer) error {
 }
 
 // removeOthers removes all files of a key that its pointer does not name, including those of
-// programs that were killed. It leaves files that a runner is writing.
+// programs that were killed. removeOthers leaves files that a runner is writing.
 func (f *Folder) removeOthers(dir string, p pointer) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -247,7 +246,7 @@ func (f *Folder) Delete(_ context.Context, key string, gen int64) error {
 }
 
 // Sweep removes the snapshots that were neither saved nor read for as long as age, and returns
-// their number. If the last sweep is less than age/24 ago, it returns 0 at once.
+// their number. If the last sweep is less than age/24 ago, Sweep returns 0 at once.
 func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 	mark := filepath.Join(f.path, sweptFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < age/24 {
@@ -283,8 +282,7 @@ func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 }
 
 // newest returns the latest modification time of the files in the folder of a key. Get changes the
-// time of the pointer, so a read counts too. If there are no files, newest returns the folder's
-// time.
+// time of the pointer, so a read counts too.
 func newest(dir string) time.Time {
 	var last time.Time
 	entries, err := os.ReadDir(dir)
@@ -305,8 +303,8 @@ func newest(dir string) time.Time {
 	return last
 }
 
-// remove removes the folder of a key. It removes the pointer first, so that there is no snapshot any
-// more if remove is interrupted.
+// remove removes the folder of a key. The pointer goes first, so that no damaged snapshot is left
+// if remove is interrupted.
 func (f *Folder) remove(dir string) error {
 	if err := os.Remove(filepath.Join(dir, pointerFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the snapshot: %w", err)
@@ -322,10 +320,10 @@ func (f *Folder) of(key string) string {
 	return filepath.Join(f.path, hex.EncodeToString(sum[:]))
 }
 
-// current reads the pointer of a key. It is the zero pointer if there is none.
+// current reads the pointer of a key, the zero pointer if there is none.
 func (f *Folder) current(key string) (pointer, error) { return pointerIn(f.of(key)) }
 
-// pointerIn reads the pointer in the folder of a key. It is the zero pointer if there is none.
+// pointerIn reads the pointer in the folder of a key, the zero pointer if there is none.
 func pointerIn(dir string) (pointer, error) {
 	var p pointer
 	text, err := os.ReadFile(filepath.Join(dir, pointerFile))

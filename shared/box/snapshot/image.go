@@ -21,14 +21,13 @@ func IsImage(path string) bool {
 	return strings.HasPrefix(path, "snapshots/") && strings.HasSuffix(path, imageSuffix)
 }
 
-// Images stores the memory of processes beside their workspaces. The format of an image does not
-// matter here; package memory defines it.
+// Images stores the memory of processes beside their workspaces.
 type Images struct {
 	keeper *Keeper
 	folder *Folder
 }
 
-// Image is an image that was opened. It stays readable after it was deleted.
+// Image is an image that was opened, which stays readable after it was deleted.
 type Image struct {
 	*os.File
 	size int64
@@ -51,8 +50,8 @@ func (k *Keeper) Images() *Images {
 }
 
 // Save lets the function freeze write a memory image, and packs the workspace after that. Until
-// both are written, the earlier ones stay current. If freeze fails, Save fails with its error. The
-// other arguments are those of [Keeper.Save].
+// both are written, the earlier ones stay current. If freeze fails, Save returns the error of
+// freeze. The other arguments are those of [Keeper.Save].
 func (i *Images) Save(ctx context.Context, process, owner, workspace, staged string, freeze func(io.Writer) error) error {
 	k := i.keeper
 	w := k.of(process)
@@ -88,8 +87,8 @@ func (i *Images) Save(ctx context.Context, process, owner, workspace, staged str
 	return nil
 }
 
-// Open opens the memory image that is stored for an owner. It fails with [ErrNone] if there is
-// none.
+// Open opens the memory image that is stored for an owner. Open fails with [ErrNone] if there is
+// no image.
 func (i *Images) Open(_ context.Context, owner string) (*Image, error) {
 	file, info, err := i.folder.open(i.keeper.cfg.Key(owner), func(p pointer) string { return p.Image })
 	if err != nil {
@@ -98,10 +97,10 @@ func (i *Images) Open(_ context.Context, owner string) (*Image, error) {
 	return &Image{file, info.Size()}, nil
 }
 
-// Claim deletes the owner's image with this name, and succeeds for at most one caller. Afterwards
-// the store refuses saves and claims of older generations. Claim fails with [ErrNone] if the image
-// is gone, and with [ErrStale] if a newer generation has saved or claimed. If name is "", it deletes
-// any image of the owner.
+// Claim deletes the owner's image with this name, and succeeds for at most one caller. After a
+// claim the store refuses saves and claims of older generations. Claim fails with [ErrNone] if the
+// image is gone, and with [ErrStale] if a newer generation has saved or claimed. If name is "",
+// Claim deletes any image of the owner.
 func (i *Images) Claim(_ context.Context, owner, name string) error {
 	return i.folder.claim(i.keeper.cfg.Key(owner), i.keeper.cfg.Generation, name)
 }

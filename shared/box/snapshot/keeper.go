@@ -26,10 +26,11 @@ type Config struct {
 	Log    *slog.Logger // nil for none
 }
 
-// Keeper saves and restores the workspaces of the processes of one box. process is the name that
-// the provisioner gives a process. owner is the name under which a workspace is stored: that of
-// the process, or of a principal whose processes share a snapshot. Calls for one process must
-// follow one another; calls for different processes may run at the same time.
+// Keeper saves and restores the workspaces of the processes of one box. The argument process is
+// the name that the provisioner gives a process. The argument owner is the name under which a
+// workspace is stored: that of the process, or of a principal whose processes share a snapshot.
+// Calls for one process must follow one another; calls for different processes may run at the same
+// time.
 type Keeper struct {
 	cfg Config
 	log *slog.Logger
@@ -44,7 +45,7 @@ type kept struct {
 	saved time.Time // when these changes were saved; zero for never
 }
 
-// NewKeeper makes a Keeper. It does no I/O.
+// NewKeeper makes a Keeper, without I/O.
 func NewKeeper(c Config) *Keeper {
 	c.Limits = c.Limits.withDefaults()
 	log := c.Log
@@ -54,9 +55,9 @@ func NewKeeper(c Config) *Keeper {
 	return &Keeper{cfg: c, log: log, kept: map[string]*kept{}}
 }
 
-// Restore unpacks the newest snapshot of owner into the empty workspace of a process. It returns
-// the names in the snapshot, including those of files that were removed. After an error the caller
-// must not use the workspace.
+// Restore unpacks the newest snapshot of owner into the empty workspace of a process. Restore
+// returns the names in the snapshot, including those of files that were removed. After an error
+// the caller must not use the workspace.
 func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) (names []string, err error) {
 	begun := time.Now()
 	k.Leave(process) // if Restore fails, this workspace must not be saved
@@ -81,11 +82,11 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 	return append(w.last.put.names(), w.last.gone...), nil
 }
 
-// Save saves what a process has changed in its workspace. record is a file with what the
-// Provisioner has put into the workspace, "" for nothing. The process, and all that it has started,
-// must have ended. If nothing has changed, Save writes nothing, unless the snapshot is older than
-// renewAfter. After an error the previous snapshot is still there. The error wraps a [*LimitError],
-// [ErrStale], or an error of the store.
+// Save saves what a process has changed in its workspace. The argument record is a file with what
+// the Provisioner has put into the workspace, "" for nothing. The process, and all that it has
+// started, must have ended. If nothing has changed, Save writes nothing, unless the snapshot is
+// older than renewAfter. After an error the previous snapshot is still there. The error wraps a
+// [*LimitError], [ErrStale], or an error of the store.
 func (k *Keeper) Save(ctx context.Context, process, owner, workspace, record string) error {
 	w := k.of(process)
 	if w == nil {
@@ -142,7 +143,7 @@ func (k *Keeper) Leave(process string) {
 	delete(k.kept, process)
 }
 
-// Forget deletes the snapshot of an owner that has ended for good. It also calls Leave for the
+// Forget deletes the snapshot of an owner that has ended for good. Forget also calls Leave for the
 // process with the name owner.
 func (k *Keeper) Forget(ctx context.Context, owner string) error {
 	k.Leave(owner)

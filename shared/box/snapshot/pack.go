@@ -24,11 +24,10 @@ const (
 
 	version = "1" // the version of the archive of a workspace
 
-	// wholeVersion is the version of the archive of a whole folder, which Pack writes. It must
-	// unpack fast: installed packages have thousands of small files, and a box that starts has
-	// only a part of a CPU. So it is compressed with S2, which unpacks faster than zstd and takes
-	// a fifth more space. Entries have short tar headers where their names fit, and files have no
-	// times.
+	// wholeVersion is the version of the archive of a whole folder, which Pack writes. The archive
+	// is compressed with S2, which unpacks faster than zstd and takes a fifth more space: a box
+	// that starts has only a part of a CPU. Entries have short tar headers where their names fit,
+	// and files have no times.
 	wholeVersion = "whole-1"
 	// blockBytes is how many bytes S2 compresses at a time.
 	blockBytes = 1 << 20
@@ -48,7 +47,7 @@ func pack(ctx context.Context, w io.Writer, root *os.Root, c changes) error {
 
 // Pack writes a whole folder to w. Unlike a snapshot, it includes all names, links that lead out
 // of the folder, and files with hard links outside of it. It does not include the times of files.
-// It fails with a [*LimitError] if the folder exceeds limits. It also fails if the folder is
+// Pack fails with a [*LimitError] if the folder exceeds limits. Pack also fails if the folder is
 // changed meanwhile, or if an entry cannot be read.
 func Pack(ctx context.Context, w io.Writer, folder string, limits Limits) error {
 	root, err := os.OpenRoot(folder)
@@ -134,7 +133,7 @@ func (p packer) entry(name string, e entry) error {
 	return p.out.WriteHeader(h)
 }
 
-// file writes a file to the archive. It fails with errMoved if the file has changed since it was
+// file writes a file to the archive, or fails with errMoved if the file has changed since it was
 // scanned.
 func (p packer) file(h *tar.Header, e entry) error {
 	// A process may have replaced the file with a pipe since the scan. Opening a pipe must not

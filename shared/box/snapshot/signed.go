@@ -19,14 +19,14 @@ import (
 // URL is for one snapshot, and is valid for a limited time.
 type Host interface {
 	// Newest returns the URL of the newest snapshot of a key, the snapshot's SHA-256 in
-	// hexadecimal, and the time at which it was saved. sum is "" if the host does not know it.
-	// Newest fails with [ErrNone] if there is no snapshot.
+	// hexadecimal, and the time at which it was saved. The result sum is "" if the host does not
+	// know it. Newest fails with [ErrNone] if there is no snapshot.
 	Newest(ctx context.Context, key string, gen int64) (get, sum string, saved time.Time, err error)
 	// Room returns a URL for the upload of a new object, which has this size in bytes and this
 	// SHA-256 in hexadecimal.
 	Room(ctx context.Context, key string, gen, size int64, sum string) (Room, error)
-	// Commit makes an uploaded object the snapshot of a key. It fails with [ErrStale] if a newer
-	// generation has saved.
+	// Commit makes an uploaded object the snapshot of a key. Commit fails with [ErrStale] if a
+	// newer generation has saved.
 	Commit(ctx context.Context, key string, gen int64, object string) error
 	// Forget removes the snapshot of a key if it is of this generation or an older one.
 	Forget(ctx context.Context, key string, gen int64) error
@@ -46,16 +46,16 @@ type SignedConfig struct {
 	// because S3 must be told its size.
 	Temp   string
 	Client *http.Client // nil means a client that follows no redirects
-	// Pauses are the waits between tries. nil means 200 ms and 1 s, so three tries.
+	// Pauses are the waits between tries; nil means 200 ms and 1 s.
 	Pauses []time.Duration
 }
 
 // Signed is a [Store] in S3, or in a compatible service, that uses presigned URLs. The URLs are
-// secrets, and its errors never contain them. If the bytes of a snapshot differ from those that
-// were saved, reading to its end fails with [ErrCorrupt].
+// secrets, which the errors of a Signed never contain. If the bytes of a snapshot differ from
+// those that were saved, reading to the end fails with [ErrCorrupt].
 type Signed struct{ cfg SignedConfig }
 
-// NewSigned makes a Signed store. It needs no closing.
+// NewSigned makes a Signed store.
 func NewSigned(c SignedConfig) *Signed {
 	if c.Client == nil {
 		c.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -94,7 +94,7 @@ func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser,
 	return body, saved, nil
 }
 
-// Put saves a snapshot of a key. It first writes the snapshot to a file in Temp; see [Store].
+// Put saves a snapshot of a key, through a file in Temp; see [Store].
 func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.Writer) error) (err error) {
 	file, err := os.CreateTemp(s.cfg.Temp, "snapshot-*")
 	if err != nil {
@@ -181,7 +181,7 @@ func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 	return nil, err
 }
 
-// storeBody is the body of a response. Its errors contain no URLs.
+// storeBody is the body of a response, with errors that contain no URLs.
 type storeBody struct{ io.ReadCloser }
 
 // Read removes URLs from errors.
@@ -193,7 +193,7 @@ func (b *storeBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// summed is the body of a response whose SHA-256 is known. Reading to its end fails if the sum
+// summed is the body of a response whose SHA-256 is known. Reading to the end fails if the sum
 // differs.
 type summed struct {
 	io.ReadCloser

@@ -1,9 +1,8 @@
 // Package snapshot saves the changes of processes to their workspaces while their box sleeps. It
 // packs what differs from the workspace as the provisioner had prepared (staged) it, and stores
 // that. Before the next process starts, it unpacks the changes into a new workspace, and the
-// provisioner then adds the program. So the program of a server is never saved, and a new version
-// of it reaches every workspace. The package hides the archive, how it detects a changed file, and
-// how a store stays consistent while runners are killed or replaced.
+// provisioner then adds the program. The program of a server is never saved, so that a new version
+// of it reaches every workspace.
 //
 // The package runs no processes and does not decide when to save: the user of a [Keeper] calls it
 // while no process works in the workspace. It does not merge: if two processes save under one key,
@@ -12,11 +11,11 @@
 // # What is kept
 //
 // A snapshot has the files, folders and links that were made or changed after the workspace was
-// staged, with their permissions and times. It also has the names of those that were removed. It
-// does not have the top folders .venv, .cache, .tmp and node_modules, which are made anew. It has
-// no sockets, pipes and devices, no owners, and no setuid, setgid and sticky bits. It leaves out
-// entries that cannot be read, links that lead out of the workspace, and files with a hard link
-// outside of it. It counts the changed entries that it leaves out.
+// staged, with their permissions and times. It also has the names of those that were removed. A
+// snapshot does not have the top folders .venv, .cache, .tmp and node_modules, which are made
+// anew. It has no sockets, pipes and devices, no owners, and no setuid, setgid and sticky bits. It
+// leaves out, but counts, changed entries that cannot be read, links that lead out of the
+// workspace, and files with a hard link outside of it.
 //
 // The package detects a change by the size, the time, the permissions and the inode of a file,
 // which the provisioner has recorded. It does not notice if a process writes as many bytes into
@@ -24,11 +23,12 @@
 //
 // # The archive
 //
-// The archive is a tar (PAX) in one zstd frame with a checksum. It begins with a global header
-// with two records: "DORMOUSE.snapshot" is the version, 1, and "DORMOUSE.entries" is the number of
-// entries that follow. An entry with the record "DORMOUSE.gone" names something that was removed.
-// The other entries are files, folders and, at the end, symbolic links. Names are relative and
-// clean, with slashes. An archive that is incomplete, or contains anything else, is refused.
+// The archive is a tar (PAX) in one zstd frame with a checksum. The archive begins with a global
+// header with two records: "DORMOUSE.snapshot" is the version, 1, and "DORMOUSE.entries" is the
+// number of entries that follow. An entry with the record "DORMOUSE.gone" names something that was
+// removed. The other entries are files, folders and, at the end, symbolic links. Names are
+// relative and clean, with slashes. An archive that is incomplete, or contains anything else, is
+// refused.
 //
 // # Order
 //
@@ -52,30 +52,29 @@ var (
 	// stays, and the caller's snapshot is lost.
 	ErrStale = errors.New("a newer runner of the box has saved already")
 	// ErrCorrupt means that an archive is incomplete or damaged, or was not made by this package.
-	// If it was being unpacked, the workspace cannot be used.
 	ErrCorrupt = errors.New("the snapshot is damaged")
 )
 
-// Store stores the newest snapshot of each key. A key is any text. gen is the generation of the
-// box: a number that is higher for each later runner of the box. A Store must be safe for concurrent
-// use.
+// Store stores the newest snapshot of each key. A key is any text. The argument gen is the
+// generation of the box: a number that is higher for each later runner of the box. A Store must be
+// safe for concurrent use.
 type Store interface {
-	// Get opens the newest snapshot of a key, and returns the time at which it was saved. It fails
-	// with [ErrNone] if there is no snapshot. The caller closes the snapshot.
+	// Get opens the newest snapshot of a key, and returns the time at which it was saved. Get
+	// fails with [ErrNone] if there is no snapshot. The caller closes the snapshot.
 	Get(ctx context.Context, key string, gen int64) (snapshot io.ReadCloser, saved time.Time, err error)
 
-	// Put calls the function write, and saves what that has written. If Put fails, the previous
-	// snapshot is still there. Its error is that of write, [ErrStale], or an error of the store.
-	// After an error of the store the new snapshot may nevertheless have been saved.
+	// Put calls the function write, and saves what write has written. The error is that of write,
+	// [ErrStale], or an error of the store. If Put fails, the previous snapshot is still there, or
+	// after an error of the store perhaps the new one.
 	Put(ctx context.Context, key string, gen int64, write func(io.Writer) error) error
 
 	// Delete removes the snapshot of a key if it is of generation gen or an older one.
 	Delete(ctx context.Context, key string, gen int64) error
 }
 
-// Key returns the key of an owner's snapshot in a box. owner is a session, "principal-" and the
-// hash of a principal, or "shared". Keys of different boxes are never equal. If a session ends
-// while its box is asleep, whoever ends it must delete its snapshot.
+// Key returns the key of an owner's snapshot in a box. The owner is a session, "principal-" and
+// the hash of a principal, or "shared". Keys of different boxes are never equal. Whoever ends a
+// session while its box is asleep must delete the snapshot of the session.
 func Key(box, owner string) string { return box + "\x00" + owner }
 
 // The defaults of [Limits].
@@ -111,7 +110,7 @@ type LimitError struct {
 	Largest         string // path of the largest changed file; may be ""
 }
 
-// Error names the limit. If there are too many bytes, it also names the largest file.
+// Error names the limit, and for too many bytes the largest file.
 func (e *LimitError) Error() string {
 	if e.Bytes > e.MaxBytes {
 		return fmt.Sprintf("the workspace has %d MiB of changes, over the limit of %d MiB for a snapshot (the largest is %q): put what need not be kept into .cache or .tmp",

@@ -31,7 +31,7 @@ type State struct {
 	Link  string      `json:"l,omitempty"` // the target of a link, relative to its folder
 }
 
-// StateOf returns the state of a file, folder or link. link is the target of a link.
+// StateOf returns the state of a file, folder or link. The argument link is the target of a link.
 func StateOf(info fs.FileInfo, link string) State {
 	s := State{Mode: info.Mode() & (fs.ModeType | fs.ModePerm)}
 	if s.Mode.Type() == fs.ModeSymlink {
@@ -75,15 +75,15 @@ func (t tree) hidden(name string) bool {
 	return false
 }
 
-// skipped reports whether snapshots leave out a name. They leave out dependencies and caches,
-// which are made anew.
+// skipped reports whether snapshots leave out a name, as that of dependencies or caches, which are
+// made anew.
 func skipped(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
 }
 
-// scan reads the entries of a workspace. It follows no links. If whole is set, it skips no names,
-// and also includes links that lead out of the folder and files with hard links outside of it.
+// scan reads the entries of a workspace, and follows no links. If whole is set, scan skips no
+// names, and includes links that lead out of the folder and files with hard links outside of it.
 func scan(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree, error) {
 	s := scanner{ctx: ctx, whole: whole, root: root, found: tree{}, most: maxTree + limits.Files, limits: limits, names: map[uint64]uint64{}, seen: map[uint64]uint64{}}
 	if real, err := filepath.EvalSymlinks(root.Name()); err == nil {
@@ -112,8 +112,8 @@ type scanner struct {
 	limits Limits
 	whole  bool
 
-	// names is, by inode, how many hard links a file has, for files that have several. seen is
-	// how many of these the scan has found.
+	// names is, by inode, how many hard links a file has, for files that have several. seen is how
+	// many of these links the scan has found.
 	names, seen map[uint64]uint64
 }
 
@@ -157,8 +157,8 @@ func (s *scanner) folder(name string) error {
 	return nil
 }
 
-// unread records that a folder cannot be read because of err. It returns an error only if the scan
-// must end.
+// unread records that a folder cannot be read because of err. unread returns an error only if the
+// scan must end.
 func (s *scanner) unread(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && name != ".":
@@ -208,8 +208,8 @@ func (s *scanner) look(name string) (folder bool, err error) {
 	return e.Mode.IsDir(), nil
 }
 
-// link returns the target of a link, relative to the link's folder. out reports whether it leads
-// out of the workspace.
+// link returns the target of a link, relative to the link's folder. The result out reports whether
+// the link leads out of the workspace.
 func (s *scanner) link(name string) (to string, out bool) {
 	to, err := s.root.Readlink(name)
 	if err != nil {
@@ -229,8 +229,8 @@ func (s *scanner) link(name string) (to string, out bool) {
 	return to, leavesOut(s.root, name, to)
 }
 
-// leavesOut reports whether a link leads out of the folder, by itself or through other links. name
-// is the path of the link, and target is what it points to.
+// leavesOut reports whether a link leads out of the folder, by itself or through other links. The
+// argument name is the path of the link, and target is what the link points to.
 func leavesOut(root *os.Root, name, target string) bool {
 	if len(target) > maxName || !local(name, target) {
 		return true
@@ -244,8 +244,7 @@ func local(name, to string) bool {
 	return to != "" && !filepath.IsAbs(to) && filepath.IsLocal(path.Join(path.Dir(name), to))
 }
 
-// absolute reports whether name is a link with an absolute path. The method link checks such a
-// link separately.
+// absolute reports whether name is a link with an absolute path.
 func absolute(root *os.Root, name string) bool {
 	link, err := root.Readlink(name)
 	return err == nil && filepath.IsAbs(link)
@@ -265,8 +264,8 @@ func (c changes) same(o changes) bool {
 	return slices.Equal(c.gone, o.gone) && maps.EqualFunc(c.put, o.put, func(a, b entry) bool { return a.same(b.State) })
 }
 
-// staged reads the record of what a Provisioner has put into a workspace. It returns the states by
-// name, nil if file is "".
+// staged reads the record of what a Provisioner has put into a workspace. staged returns the
+// states by name, nil if file is "".
 func staged(file string) (map[string]State, error) {
 	if file == "" {
 		return nil, nil

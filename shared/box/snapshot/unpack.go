@@ -34,7 +34,7 @@ func unpack(ctx context.Context, r io.Reader, folder string, limits Limits) (cha
 	return u.found, err
 }
 
-// Unpack unpacks an archive of [Pack] into an empty folder. It writes nothing outside of the
+// Unpack unpacks an archive of [Pack] into an empty folder. Unpack writes nothing outside of the
 // folder, whatever the archive contains. Links may lead anywhere, so the caller must trust the
 // archive before it follows a link. Unpack fails with [ErrCorrupt] if the archive is damaged, and
 // with a [*LimitError] if it exceeds limits. After an error the folder contains some of the files.
@@ -43,9 +43,8 @@ func Unpack(ctx context.Context, r io.Reader, folder string, limits Limits) erro
 	return (&unpacker{whole: true}).all(ctx, z, folder, limits.withDefaults())
 }
 
-// unpacker fills an empty folder. Links must come last in the archive, so the path of a file or
-// folder never leads through a link. A file takes only three system calls, because installed
-// packages have thousands of files.
+// unpacker fills an empty folder. Links must come last in the archive, so that the path of a file
+// or folder never leads through a link.
 type unpacker struct {
 	in     *tar.Reader
 	root   *os.Root
@@ -140,8 +139,7 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }
 
-// untar reads the uncompressed archive. It checks the limits, and that the archive has as many
-// entries as its header says.
+// untar reads the uncompressed archive, and checks the limits and the number of entries.
 func (u *unpacker) untar(ctx context.Context, limits Limits) error {
 	if err := u.readUmask(); err != nil {
 		return err
@@ -260,8 +258,8 @@ func (u *unpacker) entry(name string, h *tar.Header) error {
 	return err
 }
 
-// inside calls makeEntry. If it fails because the folder of the entry does not exist, inside makes
-// the folder and calls it again, but not for the archive of a whole folder.
+// inside calls makeEntry. If makeEntry fails because the folder of the entry does not exist,
+// inside makes the folder and calls makeEntry again, but not for the archive of a whole folder.
 func (u *unpacker) inside(name string, makeEntry func() error) error {
 	err := makeEntry()
 	if errors.Is(err, fs.ErrNotExist) && !u.whole {
@@ -275,8 +273,8 @@ func (u *unpacker) inside(name string, makeEntry func() error) error {
 	return err
 }
 
-// file makes a file. It does not use os.File, which takes two more system calls and three
-// allocations for each of thousands of files.
+// file makes a file, without os.File, which takes two more system calls and three allocations for
+// each of thousands of files.
 func (u *unpacker) file(name string, mode uint32, h *tar.Header) error {
 	fd := 0
 	err := u.inside(name, func() (err error) {
