@@ -42,9 +42,9 @@ const LateAfter = time.Second
 // MaxQuestions is how many questions a server may ask a client at once, during one call.
 const MaxQuestions = 100
 
-// MaxTransfers is how many frames a runner may send in parts at the same time. The name of each frame
-// begins with a number below MaxTransfers, and the store keeps the parts under this number. So a
-// hostile runner cannot fill the store.
+// MaxTransfers is how many frames a runner may send in parts at the same time. The store keeps the
+// parts of each frame under a number below MaxTransfers, so that a hostile runner cannot fill the
+// store.
 const MaxTransfers = 64
 
 // maxDetail is how many bytes of a text that the other end sent go to the log.

@@ -9,7 +9,7 @@ import (
 // The Payload, if any, follows the header.
 type Frame interface{ kind() Type }
 
-// FromRunner is a frame that a runner sends. It names its sender.
+// FromRunner is a frame that a runner sends.
 type FromRunner interface {
 	Frame
 	From() Sender
@@ -22,7 +22,7 @@ type Sender struct {
 	Runner string             `json:"runner,omitempty"` // random id, drawn at start
 }
 
-// From returns s. It makes each struct that embeds a Sender a FromRunner.
+// From makes each struct that embeds a Sender a FromRunner.
 func (s Sender) From() Sender { return s }
 
 // Hello is the first frame on a connection. A runner sends it again as a ping.

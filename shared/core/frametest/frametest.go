@@ -30,8 +30,7 @@ type Frame struct {
 	Baked   bool              `json:"baked,omitempty"`   // on a hello: the runner's image contains the server's packages
 	Launch  map[string]string `json:"launch,omitempty"`  // on a welcome: environment variables of the box
 
-	// Questions are the ids under which clients know the open questions of servers, by session. The
-	// runner gets the answers that came while it had no connection.
+	// Questions are the ids under which clients know the open questions of servers, by session.
 	Questions map[storage.ID][]string `json:"questions,omitempty"`
 
 	N     int64              `json:"n,omitempty"`
@@ -43,17 +42,14 @@ type Frame struct {
 	Tickets []string                 `json:"tickets,omitempty"`
 	Ticket  string                   `json:"ticket,omitempty"`
 
-	// The fields of [frame.Events] and of its answer, [frame.Ack]. Next is the index of the next event
-	// of the standalone stream, if the batch had events of that stream.
+	// The fields of [frame.Events] and of its answer, [frame.Ack].
 	Seq    int64              `json:"seq,omitempty"`
 	Items  []frame.EventItem  `json:"items,omitempty"`
 	Next   storage.Index      `json:"next,omitempty"`
 	Closed []storage.StreamID `json:"closed,omitempty"`
 	Fenced bool               `json:"fenced,omitempty"`
 
-	// The fields of [frame.Deliver]. Lens has the lengths of the client's initialize params and of the
-	// message, which make up the payload. Round is how often the delivery was suspended before, and
-	// Base is the index of the last event of its stream.
+	// The fields of [frame.Deliver].
 	ID         storage.StreamID `json:"id,omitempty"`
 	Round      int              `json:"round,omitempty"`
 	Base       storage.Index    `json:"base,omitempty"`
@@ -79,8 +75,7 @@ type Frame struct {
 	In       int64  `json:"in,omitempty"` // on a halt or a drain: milliseconds
 	By       string `json:"by,omitempty"` // on a halt: the operator's name
 
-	// The fields of [frame.Status]. If Payload is set and Lists is not, Payload is the result of
-	// initialize of a fresh process, and Detail is the protocol version that the runner asked for.
+	// The fields of [frame.Status].
 	Process string `json:"process,omitempty"`
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`

@@ -262,8 +262,7 @@ type Question struct {
 	Of     int    `json:"of,omitempty"` // the position of the request that asks, if Item.Raw is a batch
 }
 
-// QuestionID returns the id of question n in a round of a stream. It is unique, and it
-// contains what is needed to find the item of an answer.
+// QuestionID returns the id of question n in a round of a stream. The id is unique.
 func QuestionID(stream StreamID, round, n int) string {
 	return string(stream) + "." + strconv.Itoa(round) + "." + strconv.Itoa(n)
 }

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// This file does not concern storage drivers. Its types are shared by the functions, the
-// adapters of gateways, and the counters of usage.
+// This file does not concern storage drivers.
 
 // Poster sends messages to WebSocket connections. It is safe for concurrent use.
 type Poster interface {
@@ -42,7 +41,7 @@ type Account struct {
 	Code      Code          // of the error that the client got, or ""
 }
 
-// Gateway is the service that invoked a function. Each has its own price.
+// Gateway is the service that invoked a function.
 type Gateway string
 
 // Values of Account.Over.

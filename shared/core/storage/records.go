@@ -52,8 +52,7 @@ const (
 	Modern Transport = "modern"
 )
 
-// Session is the record of one client session. It has everything that an instance needs to serve
-// the session's next message. A driver writes and compares it as one row.
+// Session is the record of one client session. A driver writes and compares it as one row.
 type Session struct {
 	ID         ID
 	Rev        int64 // set by the store; Save fails unless it is the stored one
@@ -167,8 +166,8 @@ type Lease struct {
 	Until time.Time
 }
 
-// Address says where the events of a request go. An [Item] has it in plain. A ticket, with which a box
-// sends events, has it encrypted; the JSON in a ticket also has the keys g and x.
+// Address says where the events of a request go. An [Item] has the Address in plain. A ticket, with
+// which a box sends events, has the Address encrypted; the JSON in a ticket also has the keys g and x.
 type Address struct {
 	Session   ID                `json:"s"`
 	Stream    StreamID          `json:"d"`           // also identifies the delivery

@@ -112,8 +112,7 @@ type Connections interface {
 	DeleteConnection(ctx context.Context, id string) error
 }
 
-// Keys keeps API keys and connect tickets ([EntryTicket]). With a connect ticket a web page can open
-// one WebSocket.
+// Keys keeps API keys and connect tickets ([EntryTicket]).
 type Keys interface {
 	// Keys returns the collection of keys. A key that is revoked is read like any other.
 	Keys() Collection[Key]
@@ -208,8 +207,7 @@ type Log interface {
 	// Wait is Read with limit MaxWait, but waits until there is something to read. It returns an empty
 	// page at until, or earlier at the driver's own pace. Some drivers also return when an item with
 	// the stream's ID was put, claimed, released or swapped; callers that depend on this must poll. It
-	// returns ctx's error if ctx ends first. Tests that count the round trips of an operation do not
-	// count the reads inside of Wait.
+	// returns ctx's error if ctx ends first.
 	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
 }
 

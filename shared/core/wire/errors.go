@@ -32,7 +32,7 @@ const (
 	CodeResourceNotFound Code = -32002
 
 	// CodeOutcomeUnknown: it is unknown whether the request was executed. It will not be
-	// executed from now on. MCP has no code for this.
+	// executed from now on.
 	CodeOutcomeUnknown Code = -32010
 
 	// CodeHeaderMismatch: a header is missing or differs from the body

@@ -46,8 +46,7 @@ type Message struct {
 	Raw []byte
 }
 
-// Parse reads one JSON-RPC 2.0 message. It allocates for the method name and for members
-// it has to unescape, never for values.
+// Parse reads one JSON-RPC 2.0 message.
 //
 // Errors are of type *[Error]. [CodeParse]: raw is not JSON, not UTF-8, or nested deeper
 // than 1000 levels. [CodeInvalidRequest]: raw is JSON but not a JSON-RPC message. If the

@@ -79,9 +79,8 @@ const (
 	ResultTask          = "task"           // tasks extension only
 )
 
-// OfExtension reports whether no version of MCP has a method, as a request or as a
-// notification. Only an extension can explain it. The methods of the tasks extension count
-// as MCP's.
+// OfExtension reports whether no version of MCP has a method, as a request or as a notification.
+// The methods of the tasks extension count as MCP's.
 func OfExtension(method string) bool {
 	switch method {
 	case MethodPing, MethodCreateMessage, MethodElicit, MethodRootsList,

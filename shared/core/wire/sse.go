@@ -59,9 +59,9 @@ func AppendSSE(dst []byte, e SSE) []byte {
 	return append(dst, '\n')
 }
 
-// AppendComment appends the line ": text". This is the form of a keep-alive, which clients
-// read and forget. No blank line follows it: some Python clients take a blank line for an
-// event, if an earlier event had an id. AppendComment leaves out CR, LF and NUL in text.
+// AppendComment appends the line ": text", for a keep-alive. No blank line follows: some Python
+// clients take a blank line for an event, if an earlier event had an id. AppendComment leaves
+// out CR, LF and NUL in text.
 func AppendComment(dst []byte, text string) []byte { return appendField(dst, ": ", text) }
 
 func appendField(dst []byte, prefix, value string) []byte {
