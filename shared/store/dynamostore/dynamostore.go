@@ -97,8 +97,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is a storage.Store in a DynamoDB table. It keeps nothing outside of the table. Its
-// methods are safe for concurrent use.
+// Store is a storage.Store in a DynamoDB table. Its methods are safe for concurrent use.
 //
 // Errors are those that storage.Store names. Unavailable, with the cause attached, also
 // means a throttled, unreachable or missing table, refused credentials, or a context that
@@ -110,8 +109,7 @@ type Store struct {
 	options Options
 }
 
-// requests sends requests to one table, repeats them, and counts what they consume. It does not know
-// what the rows of the table mean.
+// requests sends requests to one table, repeats them, and counts what they consume.
 type requests struct {
 	client   *dynamodb.Client
 	table    string

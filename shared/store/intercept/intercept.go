@@ -64,7 +64,7 @@ func (s *Store) Close() error { return s.inner.Close() }
 
 // Bytes returns how many bytes of content the record c.In has, or 0 if c is not a write. The
 // content is events, messages, answers, parts, lists, durable values, or a session's initialize
-// parameters. Keys and the other fields of a record do not count.
+// parameters.
 func (c *Call) Bytes() (n int) {
 	if c.Kind != Write {
 		return 0

@@ -37,8 +37,8 @@ type Options struct {
 	// while. Defaults: 1,000 events and 8 MiB.
 	Events int
 	Bytes  int64
-	// Settle is how long the store keeps the whole log of an ended request, whatever the
-	// limits. In this time the client can fetch the result. Default: 1 minute.
+	// Settle is how long the store keeps the whole log of an ended request, whatever the limits.
+	// Default: 1 minute.
 	Settle time.Duration
 	// Age is the longest time for which the store keeps an event. Default:
 	// [storage.EventAge].
@@ -90,9 +90,9 @@ type Store struct {
 	records records
 }
 
-// database is the file of a Store: its connections, the writes on their way to the disk, and the
-// state of file and disk. It does not know what the rows mean. One of its two connections writes, and
-// reads single rows when it has nothing to write. The other one only reads.
+// database is the file of a Store: its connections, the writes on their way to the disk, and the state
+// of file and disk. One of its two connections writes, and reads single rows when it has nothing to
+// write. The other one only reads.
 type database struct {
 	options Options
 	path    string

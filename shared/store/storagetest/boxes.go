@@ -23,7 +23,7 @@ func aBox(id storage.BoxID) storage.Box {
 	}
 }
 
-// anItem returns a waiting item. It fills every field that a waiting item has.
+// anItem returns a waiting item with every field that a waiting item has.
 func anItem(box storage.BoxID, id storage.StreamID) storage.Item {
 	return storage.Item{
 		Box: box, ID: id, State: storage.Waiting, Raw: []byte("{\n " + rawJSON + "\n}"), NotAfter: future(), Created: now(),
@@ -90,8 +90,7 @@ func boxRace(t *testing.T, k *kit) {
 	same(t, "Box", got, storage.Box{ID: "b", Rev: writers * each, Gen: writers * each})
 }
 
-// wake adds 1 to the generation of box b. It reads the box again and repeats the update if another
-// writer has changed the box in between.
+// wake adds 1 to the generation of box b.
 func wake(ctx context.Context, s storage.Store) error {
 	for {
 		b, err := s.Box(ctx, "b")

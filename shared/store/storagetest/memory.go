@@ -13,11 +13,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Memory is a [storage.Store] in the memory of one program. It is a short implementation of
-// the contract, for tests and for simulations that read the whole log ([Memory.Batches]). It
-// is never Unavailable, and limits nothing but the age of records. Wait waits on channels and
-// timers only, so that testing/synctest regards it as durably blocked. Memory is safe for
-// concurrent use.
+// Memory is a [storage.Store] in the memory of one program, for tests and for simulations that
+// read the whole log ([Memory.Batches]). It is never Unavailable, and limits nothing but the age
+// of records. Wait waits on channels and timers only, so that testing/synctest regards it as
+// durably blocked. Memory is safe for concurrent use.
 type Memory struct {
 	mu             sync.Mutex // not held while Wait waits
 	sessions       map[storage.ID]storage.Session

@@ -7,8 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// rows makes the tests of a [storage.Collection]. They are the same for keys, grants and upstream
-// tokens.
+// rows makes the tests of a [storage.Collection], for keys, grants and upstream tokens.
 type rows[T any] struct {
 	full   func(id string) T // returns a record of the tenant acme with every field filled
 	kind   storage.Kind[T]

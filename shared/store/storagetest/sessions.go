@@ -249,8 +249,7 @@ func together(t *testing.T, k *kit, writers, each int, update func(s storage.Sto
 	noError(t, "updates", errors.Join(errs...))
 }
 
-// subscribe adds uri to session s1. It loads the session again and repeats the update if another
-// writer has changed the session in between.
+// subscribe adds uri to session s1.
 func subscribe(ctx context.Context, s storage.Store, uri string) error {
 	for {
 		x, _, err := s.Load(ctx, "s1", "b")

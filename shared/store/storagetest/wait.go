@@ -40,7 +40,7 @@ func soon(t *testing.T, back <-chan waited) waited {
 	}
 }
 
-// far returns a deadline for Wait. It passes only if a test fails.
+// far returns a deadline for Wait. The deadline passes only if a test fails.
 func far() time.Time { return time.Now().Add(time.Minute) }
 
 func waitPromises(h Harness) []promise {
