@@ -83,9 +83,7 @@ func Create(ctx context.Context, store storage.Keys, g Grant) (key string, recor
 // keptRevoked is how long the record of a revoked key is kept, so that operators see it.
 const keptRevoked = 30 * 24 * time.Hour
 
-// Revoke ends a key, by its id or by the whole key, and returns its record. A key that was
-// revoked before stays as it is. The package documentation says how fast a revocation takes
-// effect.
+// Revoke ends a key, by its id or by the whole key, and returns its record.
 //
 // Errors: NotFound; Unavailable: perhaps the key is still good, so call Revoke again.
 func Revoke(ctx context.Context, store storage.Keys, name string) (storage.Key, error) {
@@ -102,9 +100,9 @@ func Revoke(ctx context.Context, store storage.Keys, name string) (storage.Key, 
 }
 
 // Rotate makes a key that replaces another one, and returns it as [Create] does. The new key has the
-// same principal, servers, role and props, and as long a life as the old one had. name is the id of
-// the old key, or the whole old key. The old key ends after grace, or earlier if it would expire
-// earlier.
+// same principal, servers, role and props, and as long a life as the old one had. The argument name
+// is the id of the old key, or the whole old key. The old key ends after grace, or earlier if it
+// would expire earlier.
 //
 // Errors: NotFound; Conflict if the old key was revoked; Unavailable. After Unavailable,
 // the new key is lost, even if it is stored. Perhaps the old key does not end, so call Rotate again.
@@ -154,7 +152,7 @@ func change(ctx context.Context, store storage.Keys, name string, edit func(*sto
 	}
 }
 
-// KeyID returns the id of a key. name is the id itself, or the whole key.
+// KeyID returns the id of a key, from the id itself or the whole key.
 func KeyID(name string) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(name, keyPrefix), "_")
 	return id

@@ -9,8 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Right is what a request is about to do. This file is the only place that knows which role permits
-// what.
+// Right is what a request is about to do.
 type Right string
 
 // The rights.
@@ -77,9 +76,8 @@ func May(servers []string, server string) bool {
 	return slices.Contains(servers, server) || slices.Contains(servers, storage.EveryServer)
 }
 
-// Holder returns the key that a request has, after checking that it is good and has a
-// right. It does not look at the key's servers. Costs and errors are as for
-// [Keys.Authenticate].
+// Holder returns the key that a request has, after checking that it is good and has a right.
+// Holder does not check the key's servers. Costs and errors are as for [Keys.Authenticate].
 func (a *Keys) Holder(r *http.Request, right Right) (storage.Key, error) {
 	key, err := bearer(r.Header.Values("Authorization"))
 	if err != nil {

@@ -27,7 +27,7 @@ func random(n int) string {
 	return base32.NewEncoding(alphabet).EncodeToString(raw)
 }
 
-// IsKey reports whether a text begins like an API key. It need not be a valid one.
+// IsKey reports whether a text begins like an API key.
 func IsKey(text string) bool { return strings.HasPrefix(text, keyPrefix) }
 
 func newKey() (key, id string) {

@@ -268,8 +268,8 @@ const (
 	maxState = 1024
 )
 
-// refusal is an error of OAuth (RFC 6749 §5.2). text is what the client or the user reads, in
-// ASCII; cause is for the log.
+// refusal is an error of OAuth (RFC 6749 §5.2). The client or the user reads text, in ASCII; only
+// the log has cause.
 type refusal struct {
 	status int
 	code   string

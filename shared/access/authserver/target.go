@@ -32,7 +32,7 @@ func (b *targets) has(name string) bool {
 }
 
 // isOrigin reports whether a resource is the public URL without a path, which some clients send.
-// Such a request counts as one without a resource.
+// Such a resource counts as none.
 func (b *targets) isOrigin(resource string) bool {
 	origin, _, _ := strings.Cut(resource, "?")
 	return strings.EqualFold(strings.TrimSuffix(origin, "/"), b.settings.PublicURL)

@@ -41,7 +41,7 @@ const (
 )
 
 // Exchanges reports whether one of the providers takes the user's own token of the identity
-// provider. Such a token has to be kept when the user signs in.
+// provider. The caller must keep that token when the user signs in.
 func (v *Vault) Exchanges(providers []string) bool {
 	return slices.ContainsFunc(providers, func(name string) bool { return v.providers[name].Exchange != nil })
 }

@@ -120,8 +120,9 @@ func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Durati
 	return callsRow{Now: now, Full: full + take*every}, int(take), 0
 }
 
-// giveBack returns the tokens of n calls that did not begin. They stay in memory if this instance
-// keeps tokens there now. If not, they go back to the row, and an error of the store loses them.
+// giveBack returns the tokens of n calls that did not begin. If this instance keeps tokens in
+// memory now, the tokens stay there. If not, they go back to the row, and an error of the store
+// loses them.
 func (c *calls) giveBack(ctx context.Context, store storage.Values, r Rate, n int) {
 	if r.most() > 1 && time.Now().Before(c.until) {
 		c.tokens += n

@@ -44,8 +44,8 @@ type jwk struct {
 	Y         string `json:"y"`
 }
 
-// parseKeys reads a JWK set. It keeps RSA keys of 2048 to 8192 bits, P-256, P-384, P-521
-// and Ed25519. It leaves out all other keys, and keys for encryption.
+// parseKeys reads a JWK set. It keeps only RSA keys of 2048 to 8192 bits, P-256, P-384, P-521 and
+// Ed25519, and none for encryption.
 func parseKeys(document []byte) ([]key, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`

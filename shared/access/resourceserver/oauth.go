@@ -1,7 +1,7 @@
 // Package resourceserver identifies callers by the tokens of an identity provider. It makes the
-// endpoint a resource server (OAuth 2.1; MCP, basic/authorization). It verifies tokens,
-// decides by their claims which server a caller may use, and tells clients where to get
-// tokens (RFC 9728). It issues no tokens, and knows no transport, no session and no store.
+// endpoint a resource server (OAuth 2.1; MCP, basic/authorization). It verifies tokens, decides
+// by their claims which server a caller may use, and tells clients where to get tokens (RFC
+// 9728).
 //
 // # Accepted tokens
 //

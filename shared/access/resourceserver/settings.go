@@ -18,9 +18,9 @@ import (
 )
 
 // Settings say which tokens are accepted, and how they become identities. All fields but
-// PublicURL and Secret are in the servers file, under x-dormouse.access. Issuer is the
-// identity provider whose access tokens a [ResourceServer] takes, or at which package
-// authserver has users sign in. The embedded fields are for package authserver only.
+// PublicURL and Secret are in the servers file, under x-dormouse.access. Issuer is the identity
+// provider whose access tokens a [ResourceServer] takes, or at which package authserver has users
+// sign in.
 type Settings struct {
 	Brokered
 
@@ -64,9 +64,8 @@ type Settings struct {
 	// no entry. A server with neither admits no caller. If Allow is nil, every caller with a token
 	// for a server may use it.
 	Allow policy.Rules `json:"allow,omitempty"`
-	// Scopes maps names of servers to optional scopes, and each scope to the tools that
-	// need it. A tool may be a pattern that ends in "*". A caller whose token lacks the
-	// scope is told to get one that has it.
+	// Scopes maps names of servers to optional scopes, and each scope to the tools that need it. A
+	// tool may be a pattern that ends in "*".
 	Scopes map[string]map[string][]string `json:"scopes,omitempty"`
 	// Introspection, if not nil, asks the issuer whether a token is still valid (RFC
 	// 7662).

@@ -205,8 +205,7 @@ func claudeCode(s Server) []Paste {
 	return []Paste{{How: "run", Text: line}}
 }
 
-// vscode returns the link that VS Code opens, and its command. Both contain the whole
-// entry and the name.
+// vscode returns the link that VS Code opens, and its command.
 func vscode(s Server) []Paste {
 	whole := jsonedit.Encode(members{{"name", s.Name}, {"type", "http"}, {"url", s.URL}}.with("headers", s))
 	return []Paste{

@@ -14,8 +14,8 @@ import (
 
 // Remove removes from the text of the client's file the entries that [Client.Merge] puts there for
 // an endpoint. An entry is removed if it has the URL base/mcp, or the name NAME and the URL
-// base/NAME/mcp. The argument wanted has the names of entries to remove, nil for all. Remove
-// returns the names of the entries that it removed. The error quotes no value.
+// base/NAME/mcp. The argument wanted has the names of entries to remove, nil for all. The error
+// quotes no value.
 func (c Client) Remove(text []byte, base string, wanted []string) (out []byte, removed []string, err error) {
 	ours := func(name string, urls ...string) bool {
 		base := strings.TrimSuffix(base, "/")

@@ -16,8 +16,7 @@ type Rules map[string]Rule
 // EveryServer is the key of the rule for servers that have no entry.
 const EveryServer = "*"
 
-// Of returns the rule for a server. ok is false if there is none: then nobody may use the
-// server.
+// Of returns the rule for a server. If ok is false, nobody may use the server.
 func (r Rules) Of(server string) (rule Rule, ok bool) {
 	if rule, ok = r[server]; !ok {
 		rule, ok = r[EveryServer]

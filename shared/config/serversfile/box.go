@@ -45,9 +45,9 @@ type Box struct {
 	// is set, so is Sealed.
 	Hosts []string `json:"hosts,omitempty"`
 
-	// HostPath is a folder with the server's program, absolute or [HostPathAuto]; "" for
-	// none. With HostPathWritable (host_path_mode "rw") the server works in that folder.
-	// Without it ("ro") the server works in a copy, and the folder never changes.
+	// HostPath is a folder with the server's program, absolute or [HostPathAuto]; "" for none. With
+	// HostPathWritable (host_path_mode "rw") the server works in that folder, and without it ("ro")
+	// in a copy.
 	HostPath         string `json:"host_path,omitempty"`
 	HostPathWritable bool   `json:"host_path_rw,omitempty"`
 
@@ -72,8 +72,8 @@ type Box struct {
 	// server.
 	Free bool `json:"free,omitempty"`
 	// Guest says that the file has no profile for the server, and that others than the user of the
-	// machine may call it; see [LoadGuests]. The server may then use the network, its workspace,
-	// and what its command line names. ReadOnlyRootFS is set, too.
+	// machine may call it; see [LoadGuests]. A guest may use the network, its workspace, and what
+	// its command line names. ReadOnlyRootFS is set, too.
 	Guest bool `json:"guest,omitempty"`
 
 	Scope Scope `json:"scope,omitempty"` // "" is ScopeSession

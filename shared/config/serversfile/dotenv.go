@@ -169,7 +169,7 @@ func unquote(s string) (value, behind string, ok bool) {
 	return "", "", false
 }
 
-// readEnv reads a file of variables. It returns wrong lines as problems.
+// readEnv reads a file of variables.
 func readEnv(path string) (map[string]string, []envProblem, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -224,8 +224,8 @@ func withFiles(getenv Getenv, files []string) (Getenv, []Warning) {
 	}, warnings
 }
 
-// envFile reads the variables of a file into the server's environment. It does not replace
-// variables of env.
+// envFile reads the variables of a file into the server's environment. Variables of env take
+// precedence.
 func (r *serverReader) envFile(m member, _ string) {
 	value, ok := m.value, true
 	if r.folder != "" {

@@ -11,8 +11,8 @@ import (
 )
 
 // A value of env may name a secret, "ssm:NAME" or "secretsmanager:NAME": a parameter of AWS Systems
-// Manager or a secret of AWS Secrets Manager. The file, the functions and the request that starts a box
-// then hold only the name. ECS puts the value into the environment of the box when it starts the box,
+// Manager or a secret of AWS Secrets Manager. The file, the functions and the request that starts a
+// box hold only the name. ECS puts the value into the environment of the box when it starts the box,
 // under [SecretVariable]. A box that is a Lambda function gets the value from the relay when it
 // connects, under the same name.
 

@@ -44,8 +44,8 @@ type File struct {
 func (c *File) Files() []string { return c.files }
 
 // Access returns the section x-dormouse.access of the file as JSON, without comments. Variables in it
-// are replaced by their values, if they are set. The section says which tokens package resourceserver
-// accepts. Access returns nil if the file has no such section. The caller must not modify the result.
+// are replaced by their values, if they are set. Access returns nil if the file has no such section.
+// The caller must not modify the result.
 func (c *File) Access() []byte { return c.access }
 
 // BoxesMayCall reports whether programs in boxes may call the endpoints of their own machine
@@ -194,10 +194,11 @@ func read(path string) ([]byte, error) {
 // Parse reads the content of a servers file. The argument file is only for positions in
 // errors.
 //
-// Comments and commas after the last element are allowed, as in the files of editors. A mistake in one
-// server rejects only that server, see [File.Rejected]. If there is a mistake in the file as a whole,
-// Parse returns no File. The error then joins one [*Error] for each mistake, also of the servers, in
-// the order of the file. Parse returns warnings with and without an error. It does not keep data.
+// Comments and commas after the last element are allowed, as in the files of editors. A mistake in
+// one server rejects only that server, see [File.Rejected]. If there is a mistake in the file as a
+// whole, Parse returns no File, and an error that joins one [*Error] for each mistake, also of the
+// servers, in the order of the file. Parse returns warnings with and without an error. Parse does
+// not keep data.
 func Parse(data []byte, file string, getenv Getenv) (*File, []Warning, error) {
 	return parse(data, file, "", getenv, false)
 }

@@ -30,8 +30,8 @@ func JSON(data []byte, file string) ([]byte, error) {
 }
 
 // Entries reads the servers of a servers file, in the order of the file. The argument file is
-// only for positions in errors. Programs that change the file use Entries, and [Parse] says what
-// the file means. Errors are those of Parse for the file as a whole, and for a repeated name.
+// only for positions in errors. Errors are those of Parse for the file as a whole, and for a
+// repeated name.
 func Entries(data []byte, file string) (all []Entry, err error) {
 	r := &reader{source: newSource(file, data)}
 	root, problem := r.source.parse()

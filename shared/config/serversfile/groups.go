@@ -18,13 +18,13 @@ type Group struct {
 // even if the file has no entry for it.
 const AllServers = "all"
 
-// Group returns a group by its name in the file. There is always one with the name AllServers.
+// Group returns a group by its name in the file.
 func (c *File) Group(name string) (Group, bool) {
 	g, ok := c.groups[name]
 	return g, ok || name == AllServers
 }
 
-// Groups returns the names of all groups, sorted. AllServers is always among them.
+// Groups returns the names of all groups, sorted.
 func (c *File) Groups() []string {
 	names := slices.Sorted(maps.Keys(c.groups))
 	if _, ok := c.groups[AllServers]; !ok {

@@ -147,8 +147,8 @@ func (r *reader) filled(n node) node {
 	return n
 }
 
-// servers reads all servers. It rejects servers with mistakes. It rejects all servers of a
-// repeated name, because it cannot tell which one the author meant.
+// servers reads all servers. It rejects servers with mistakes, and all servers of a repeated
+// name, because it cannot tell which one the author meant.
 func (r *reader) servers(all []member, c *File) {
 	of := map[string]int{} // by name of a server: its index in c's list of rejected ones
 	first := map[string]int{}

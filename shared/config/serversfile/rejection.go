@@ -59,8 +59,8 @@ func (r Rejection) String() string {
 func (c *File) Rejected() []Rejection { return append([]Rejection(nil), c.rejected...) }
 
 // Reason says why a server of the file is not served. For a rejected server it is
-// [Rejection.Reason]; for a disabled one it says so. It is "" for a server that is served,
-// and for a name that is not in the file.
+// [Rejection.Reason]. It is "" for a server that is served, and for a name that is not in the
+// file.
 func (c *File) Reason(name string) string {
 	for _, r := range c.rejected {
 		if r.Name == name {

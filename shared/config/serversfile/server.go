@@ -27,8 +27,7 @@ const MaxMarshal = 8 << 10
 // without NUL.
 //
 // Env and Remote may hold secrets, and so may those Args that came from variables. String, GoString
-// and MarshalJSON leave them out; only Marshal writes them. The tags of the fields name the members
-// of what Marshal writes.
+// and MarshalJSON leave them out; only Marshal writes them.
 type Server struct {
 	Name string `json:"name"` // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
 	// Native is the name of a server that is part of the functions, x-dormouse.native. It is
@@ -48,7 +47,7 @@ type Server struct {
 	Cwd      string            `json:"cwd,omitempty"` // the working folder; "" for the workspace, or for the runner's folder if there is none
 
 	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server behaves.
-	// These are Native, Remote, Command, Args, Env, Commands, Unset and Cwd, and some settings of
+	// It covers Native, Remote, Command, Args, Env, Commands, Unset and Cwd, and some settings of
 	// the box: Image, HostPath, the network, Sealed, and InstallScripts. The order of keys, the
 	// name, and timeouts do not change Digest. It contains the values of Env only as hashes.
 	Digest string `json:"-"`

@@ -61,7 +61,8 @@ type input struct {
 	Variables   map[string]input `json:"variables,omitempty"`
 }
 
-// response describes a server of an endpoint. record is zero if no answer of the server is kept.
+// response describes a server of an endpoint. The argument record is zero if no answer of the
+// server is kept.
 func (g Registry) response(base, name string, record storage.Handshake) response {
 	said := func(key string) string {
 		word, _ := wire.String(wire.Lookup(record.Result, "serverInfo", key))

@@ -1,7 +1,5 @@
-// Package transport is the endpoint of all configured servers, over HTTP and over WebSocket.
-// It hides headers, statuses, server-sent events, CORS and the polling contract from the
-// other packages. It has the one table from our errors to HTTP statuses and JSON-RPC
-// codes.
+// Package transport is the endpoint of all configured servers, over HTTP and over WebSocket. It
+// has the only table from our errors to HTTP statuses and JSON-RPC codes.
 //
 // A transport speaks to a [sessions.Endpoint], without knowing whether it is one server or
 // several at one address (package aggregate). An HTTP request goes down through these files:

@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// HTTP is the endpoint of all servers, an http.Handler. It keeps no state between
-// requests, so a new one could serve each. It is safe for concurrent use.
+// HTTP is the endpoint of all servers, an http.Handler. It keeps no state between requests, and
+// is safe for concurrent use.
 type HTTP struct{ opts Options }
 
 // New makes an HTTP. Options that are zero get their defaults.
 func New(opts Options) *HTTP { return &HTTP{opts: opts.withDefaults()} }
 
-// ServeHTTP answers one request, which takes up to [Options].Limit. It logs a panic and
-// answers it with 500. If the response has begun by then, ServeHTTP aborts it with
-// http.ErrAbortHandler.
+// ServeHTTP answers one request, which takes up to [Options].Limit. It logs a panic, and answers
+// 500 or, if the response has begun, aborts it with http.ErrAbortHandler.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := h.exchange(w, r)
 	defer x.finish()

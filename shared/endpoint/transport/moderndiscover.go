@@ -23,9 +23,8 @@ func (m modern) discover(endpoint sessions.Endpoint, kind string) error {
 }
 
 // greeting finds the answer of an endpoint to initialize. If the handshake record of a server has
-// none, the server starts. The start goes on if the client goes or is answered before it ends;
-// the next client finds the record. The result refused is the server's error response to
-// initialize.
+// none, the server starts. The start goes on if the client goes, or is answered earlier; the next
+// client finds the record. The result refused is the server's error response to initialize.
 func (m modern) greeting(endpoint sessions.Endpoint, kind string, out *reply) (greeting []byte, refused *bridge.Response, err error) {
 	result, call, err := endpoint.Greeting(m.ctx, kind, m.client())
 	if err != nil || call == nil {
@@ -54,7 +53,6 @@ func (m modern) greeting(endpoint sessions.Endpoint, kind string, out *reply) (g
 	}
 }
 
-// firstDiscover is how long the first server/discover of a server waits for the server to start. It
-// is shorter than the wait of clients that probe: Python's and Rust's take a server for one of the
-// legacy era if it is silent for 10 s.
+// firstDiscover is how long the first server/discover of a server waits for the server to start.
+// Python's and Rust's clients take a server for one of the legacy era if it is silent for 10 s.
 const firstDiscover = 5 * time.Second

@@ -110,8 +110,8 @@ func (m modern) listen(endpoint sessions.Endpoint, kind string) error {
 	}
 }
 
-// hear listens at one server, which has answered initialize with m.to.Greeting. It holds the
-// response until its time is over and then ends it.
+// hear listens at one server, which has answered initialize with m.to.Greeting, until the time of
+// the response is over.
 func (m modern) hear(out *reply) error {
 	l, err := bridge.NewListener(m.req, m.to.Greeting)
 	if err == nil && m.servesTasks() {

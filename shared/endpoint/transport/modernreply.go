@@ -114,7 +114,7 @@ func (r *reply) until(call *sessions.Call, deadline time.Time) ([]storage.Event,
 	return events, err
 }
 
-// mute reports whether the client takes no event stream. Such a client gets the answer only.
+// mute reports whether the client takes no event stream.
 func (r *reply) mute() bool { return r.into == nil && !takesStreams(r.x) }
 
 // begin makes the response an event stream.
@@ -155,7 +155,7 @@ func (r *reply) flush() error {
 	return nil
 }
 
-// finish sends the answer. code is the code of an error, 0 for a result.
+// finish sends the answer. The argument code is the code of an error, 0 for a result.
 func (r *reply) finish(raw []byte, code wire.Code) {
 	raw = r.seen(raw)
 	if r.into != nil {

@@ -48,15 +48,15 @@ type Options struct {
 	AllowedHosts []string
 	// AllowedOrigins are the origins of web pages that may call, besides the request's own Host and
 	// port. They are exact, such as "https://app.example", or "*" for all. All names of the loopback
-	// address count as one host. A request without an Origin does not come from a page that could read
-	// the answer. exchange.streams checks further those requests whose response is held open.
+	// address count as one host. A request without an Origin is let in: it does not come from a page
+	// that could read the answer.
 	AllowedOrigins []string
-	// Observer gets an event for each request. The event of a tools/call has the tool and
-	// an outcome: done, failed, or open if the call goes on after the request. A later
-	// event with the same stream then has the outcome.
+	// Observer gets an event for each request. The event of a tools/call has the tool and an
+	// outcome: done, failed, or open if the call goes on after the request. A later event with the
+	// same stream has the outcome of an open call.
 	Observer observe.Observer
 	// Outlive does work that goes on after a request. ctx ends with the program. nil: nothing does
-	// such work, as on Lambda. The Observer then learns the end of an open call only from a later
+	// such work, as on Lambda, and the Observer learns the end of an open call only from a later
 	// request.
 	Outlive func(work func(ctx context.Context))
 	// AnswerFirst sends an answer before the Observer gets its event. By default the HTTP
@@ -104,9 +104,9 @@ func (o *Options) admitted(ctx context.Context, c sessions.Caller) (release func
 
 // Authenticator finds out who callers are. Package apikey has implementations.
 type Authenticator interface {
-	// Authenticate returns the identity of the client that sent a request, if it may
-	// use the server. server is a name from the address; there may be no such server.
-	// Authenticate reads only the headers.
+	// Authenticate returns the identity of the client that sent a request, if it may use the server.
+	// The argument server is a name from the address, perhaps of no server. Authenticate reads only
+	// the headers.
 	//
 	// Errors: the endpoint answers Unauthenticated with 401, Forbidden with 403, and others as errors.go
 	// says. It also refuses an identity without a tenant or a principal.
@@ -141,8 +141,8 @@ type Tickets interface {
 // has an implementation. An address is the path of a server as a client calls it, with the client's
 // trailing slash and query, because clients compare the resource with it.
 type SignIn interface {
-	// Metadata returns the protected resource metadata of a server or a group (RFC 9728 §2).
-	// server is its name for people.
+	// Metadata returns the protected resource metadata of a server or a group (RFC 9728 §2). The
+	// argument server is the name for people.
 	Metadata(server, address string) []byte
 	// Challenge returns the WWW-Authenticate header for a request that Auth has refused
 	// with err, "" for none. tried reports that the request had a token.

@@ -68,8 +68,7 @@ func queried(r *http.Request, address, path string) string {
 	if strings.HasSuffix(path, "/") {
 		address += "/"
 	}
-	// Leave out a query that would change in a header or in JSON. No client sends such a
-	// query.
+	// Leave out a query that would change in a header or in JSON.
 	plain := func(c rune) bool { return c > ' ' && c <= '~' && !strings.ContainsRune(`"\<>`, c) }
 	q := r.URL.RawQuery
 	if q != "" && len(q) <= maxQuery && strings.IndexFunc(q, func(c rune) bool { return !plain(c) }) < 0 {

@@ -142,8 +142,8 @@ func respond(x *exchange, call sessions.Response, batch bool, end time.Time) err
 	return nil
 }
 
-// wait answers a client that takes no event stream. It holds the response until all
-// responses have come. The client does not get the other messages of the server.
+// wait answers a client that takes no event stream, once all responses have come. The client does
+// not get the other messages of the server.
 func wait(x *exchange, call sessions.Response, batch bool) error {
 	var responses []sessions.Event
 	accepted := false

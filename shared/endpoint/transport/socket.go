@@ -77,9 +77,9 @@ func NewSocket(o SocketOptions) *Socket {
 	return &Socket{opts: o.withDefaults(), push: o.Push}
 }
 
-// Connect handles a new connection and the request that asks for it. A status other
-// than 200 refuses the connection, and body has the reason. protocol is the subprotocol
-// to answer with, "" for none.
+// Connect handles a new connection and the request that asks for it. A status other than 200
+// refuses the connection, and body has the reason. The result protocol is the subprotocol to
+// answer with, "" for none.
 func (k *Socket) Connect(ctx context.Context, conn string, r *http.Request) (status int, protocol string, body []byte) {
 	x := k.turn("connect", conn)
 	defer func() { x.finish(ctx, recover()) }()
@@ -210,10 +210,10 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 
 // arrives returns who asks for a connection, and to what.
 //
-// A client connects to a group with ?group=NAME. Its session with the group and its sessions with the
-// members all name the connection. So the invocation that writes a member's answer to the log also
-// pushes the answer, with the names that tools have in the group. A connection keeps the query of its
-// address, and the members that its client could use when it connected.
+// A client connects to a group with ?group=NAME. Its sessions with the group and with the members
+// name the connection. The invocation that writes a member's answer to the log also pushes the
+// answer, with the names that tools have in the group. A connection keeps the query of its address,
+// and the members that its client could use when it connected.
 func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	query := r.URL.Query()
 	name := query.Get("server")

@@ -21,8 +21,8 @@ import (
 //	tasks not declared            400 -32021  bridge.NeedsTasks
 //	no name of a task, or expired 400 -32602  bridge.NoTask
 //
-// sessions.TaskMode decides which calls become tasks. After it the tool's own
-// execution.taskSupport decides, if the client has listed the tools or calls at a group.
+// The server's sessions.TaskMode decides which calls become tasks, and after it the tool's own
+// execution.taskSupport, if the client has listed the tools or calls at a group.
 
 // soon is how long a call runs before it becomes a task, if its tool supports tasks or its server
 // has [sessions.TasksAlways].

@@ -110,8 +110,8 @@ func (x *exchange) contentType() error {
 	return nil
 }
 
-// body reads the body. MaxBody limits its size before and after unpacking. The HTTP server limits the
-// time. body leaves out a byte order mark.
+// body reads the body. MaxBody limits its size before and after unpacking. body leaves out a byte
+// order mark.
 func (x *exchange) body() ([]byte, error) {
 	x.read = true
 	most := x.opts.MaxBody

@@ -122,7 +122,7 @@ type Options struct {
 	Meter    storage.Meter    // counts the costs of each request; nil: nothing is counted
 }
 
-// Acts are what operators can do to sessions and boxes. The fields are functions of [Options].
+// Acts are what operators can do to sessions and boxes.
 type Acts struct {
 	// End ends a session for an operator. Errors: NotFound, Unavailable.
 	End func(ctx context.Context, id storage.ID) error
@@ -142,8 +142,7 @@ type Acts struct {
 	Relist func(ctx context.Context, tenant string, s serversfile.Server) error
 }
 
-// History is the record of calls on a machine or stack. The fields are functions of
-// [Options].
+// History is the record of calls on a machine or stack.
 type History struct {
 	// Calls returns single calls, and Series returns counts of calls over time. Metrics writes
 	// counts since the start of the program, in the text format of Prometheus, without the servers

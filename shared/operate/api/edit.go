@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Edits change the servers file of a machine, as the commands of dormouse do. The fields are
-// functions of [Options]. Errors are in words for the user. No error quotes a value.
+// Edits change the servers file of a machine, as the commands of dormouse do. Errors are in words
+// for the user, and quote no value.
 type Edits struct {
 	// Add adds a server, starts it once, and returns what dormouse add prints. A server that
 	// does not start is not added.

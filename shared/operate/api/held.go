@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Accept asks to accept tools that are held back from clients. It maps the name of each to the hash
-// of the version that the operator has seen.
+// Accept asks to accept tools that are held back from clients. Tools maps the name of each to the
+// hash of the version that the operator has seen.
 type Accept struct {
 	Tools map[string]string `json:"tools"`
 }

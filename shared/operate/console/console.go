@@ -291,10 +291,10 @@ func (c *Console) api(w http.ResponseWriter, r *http.Request) {
 	c.API(v.owner()).ServeHTTP(w, v.shows(r))
 }
 
-// mcp passes a request of the page on to a hosted server, with the visitor's API key. Visitors
-// without one are the user of the machine and people who have signed in at the provider, whose
-// token is only for the console. If servers need a key, the page makes one for them that
-// expires soon, and sends it in the header Authorization.
+// mcp passes a request of the page on to a hosted server, with the visitor's API key. For
+// visitors without one (the user of the machine, and people who have signed in at the provider),
+// the page makes a key that expires soon if servers need one, and sends it in the header
+// Authorization.
 func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
 	v, ok := c.door.visitor(r)
 	if !ok {

@@ -1,5 +1,4 @@
-// Package consoletest has what every console promises its visitors, as tests. They run
-// against the handler in a program, and against the function behind a REST API.
+// Package consoletest has what every console promises its visitors, as tests.
 package consoletest
 
 import (
