@@ -18,8 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// announce reports that the endpoints are open. It writes a JSON line for each server to
-// Config.JSON, and the first block of text to Config.Display.
+// announce reports that the endpoints are open.
 func announce(m *machine) {
 	warnings := m.file.news()
 	for _, w := range warnings {

@@ -22,7 +22,7 @@ import (
 )
 
 // Bounds of the files with the bodies of calls: the size of a file in MiB, and the number of older
-// files. A new file also begins each day.
+// files.
 const (
 	bodySize  = 32
 	bodyFiles = 60

@@ -78,7 +78,7 @@ func rooms(counted any, all bodies) sockets.Rooms {
 	return sockets.Rooms{In: twoRooms{c.share.room, all.room}, Out: twoRooms{c.share.unread, all.unread}, Turns: c.share.turns}
 }
 
-// twoRooms are the memory limits of one caller and of all callers. Bytes must fit within both.
+// twoRooms are the memory limits of one caller and of all callers.
 type twoRooms [2]*semaphore.Weighted
 
 // TryAcquire implements [sockets.Room].

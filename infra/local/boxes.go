@@ -66,8 +66,7 @@ func (m *machine) startFleet(context.Context) error {
 	return nil
 }
 
-// isInside reports whether the boxes of a server run in this program. They do if the server has no
-// sandbox and no limits, and only the user of this machine can call.
+// isInside reports whether the boxes of a server run in this program.
 func (m *machine) isInside(server string) bool {
 	s, ok := m.servers.Load().Server(server)
 	return ok && !m.cfg.Apart && !m.file.others && !s.Box.Confined()

@@ -19,8 +19,7 @@ func boxProcesses(runner int) []api.Member {
 	return slices.DeleteFunc(inSessions([]int{runner}), func(m api.Member) bool { return m.PID == runner })
 }
 
-// inSessions lists the processes of the sessions that these processes lead; see setsid(2). It
-// leaves out processes that end while it reads.
+// inSessions lists the processes of the sessions that these processes lead; see setsid(2).
 func inSessions(leaders []int) []api.Member {
 	list := []api.Member{}
 	if len(leaders) == 0 {

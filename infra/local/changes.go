@@ -18,8 +18,7 @@ type changes struct {
 	news chan struct{}      // closed by the next change, and then replaced
 }
 
-// changed names the tenant and the server that an event was about. The tenant is "" if
-// the event has none.
+// changed names the tenant and the server that an event was about.
 type changed struct{ tenant, server string }
 
 // maxChanged limits the entries of changes.last. At the limit, changes removes all of them.

@@ -48,8 +48,7 @@ func newCommands(e environ, servers string) *commands {
 	return &commands{environ: e, folder: serversfile.FolderOf(servers), kept: map[string]*keptValue{}}
 }
 
-// filled returns t with a variable for each command of its server. The value is what the command
-// prints. The error is a [fleet.Refusal].
+// filled returns t with a variable for each command of its server. The error is a [fleet.Refusal].
 func (c *commands) filled(ctx context.Context, servers *serversfile.File, t fleet.Task) (fleet.Task, error) {
 	s, ok := servers.Server(t.Server)
 	if !ok || len(s.Commands) == 0 {

@@ -127,8 +127,7 @@ func works(ctx context.Context, m *machine) bool {
 	return m.boxesRun(ctx) || m.functions.WaitingAlarms() > 0 || callsWait(ctx, m.functions.Records())
 }
 
-// awaitBegun waits for work that goes on after its request, such as tasks. The last requests may
-// have begun such work while the endpoints closed.
+// awaitBegun waits for work that goes on after its request, such as tasks.
 func awaitBegun(ctx context.Context, m *machine) {
 	ctx, cancel := context.WithTimeout(ctx, lastRequests)
 	defer cancel()

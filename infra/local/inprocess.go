@@ -220,8 +220,7 @@ func (in *inprocess) forOneMachine(o *transport.Options) {
 	}
 }
 
-// alarms returns how native servers set alarms. Alarms are kept in files, and this process handles
-// those that are due.
+// alarms returns how native servers set alarms.
 func (in *inprocess) alarms() endpoints.Alarms {
 	return endpoints.Alarms{
 		Schedule: schedules{in.alarm}, Here: true, Command: in.m.commands.header,
@@ -254,7 +253,7 @@ func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
 }
 
 // handleTries is how many times at most an alarm is handled, or stored events are pushed to a
-// client. Lambda also tries an event three times.
+// client.
 const handleTries = 3
 
 // send handles the event of an alarm in the background. done is closed once the alarm is handled,
@@ -277,8 +276,7 @@ func (in *inprocess) send(payload []byte) (done <-chan struct{}, err error) {
 	return end, nil
 }
 
-// retry calls the function do until it returns nil, at most handleTries times. The pause after a
-// failure grows by a second each time.
+// retry calls the function do until it returns nil, at most handleTries times.
 func (in *inprocess) retry(do func() error) {
 	for try := range handleTries {
 		if do() == nil {
@@ -303,7 +301,7 @@ func (in *inprocess) Web() http.Handler {
 	})
 }
 
-// web returns the handler for a path. On AWS, API Gateway makes this choice between the functions.
+// web returns the handler for a path.
 func (h *handlers) web(path string, in *inprocess) http.Handler {
 	if h.pages.Serves(path) {
 		return in.visits.limit(in.bodies.ofStrangers(h.pages), in.refused)
@@ -311,8 +309,7 @@ func (h *handlers) web(path string, in *inprocess) http.Handler {
 	return h.http.Handler
 }
 
-// refused reports a request that was refused before it reached package transport. The event looks
-// like those of that package.
+// refused reports a request that was refused before it reached package transport.
 func (in *inprocess) refused(r *http.Request, status int, refusal string, err error) {
 	address := storage.AddressOf(r.Context())
 	if address == "" {

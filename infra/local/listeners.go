@@ -27,8 +27,7 @@ type listeners struct {
 	use    use
 }
 
-// listenersOf returns the endpoints of a configuration. The address of a listener in Config.Opened
-// replaces Listen or Sockets.
+// listenersOf returns the endpoints of a configuration.
 func listenersOf(cfg Config) *listeners {
 	l := &listeners{Listen: cfg.Listen, Sockets: cfg.Sockets, PublicURL: cfg.PublicURL, Access: cfg.Access, open: cfg.Opened, secure: cfg.TLS.Secure()}
 	for i, opened := range cfg.Opened {

@@ -130,8 +130,7 @@ func (m *machine) observe(ctx context.Context, e *observe.Event) {
 	observe.Log(m.log)(ctx, e)
 }
 
-// note passes an event of a function to the journal and the bill. If the event is about a message
-// of a box, note records its time.
+// note passes an event of a function to the journal and the bill.
 func (m *machine) note(e *observe.Event) {
 	m.lines.Observe(e)
 	m.ledger.Observe(e)

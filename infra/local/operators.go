@@ -113,8 +113,7 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 	return s, nil
 }
 
-// sleepersOf lists the processes whose memory is saved on disk until their next call. It leaves
-// out those in known.
+// sleepersOf lists the processes whose memory is saved on disk until their next call.
 func sleepersOf(m *machine, known []api.Process) []api.Process {
 	if _, err := os.Stat(m.folder.File(memory.KeyFile)); err != nil {
 		return nil // no process has ever saved its memory

@@ -105,7 +105,7 @@ func (k keptLog) is(session string) bool {
 
 // more returns the whole lines that were written since the last call, and counts their bytes in
 // read. On the first call for a log, and after the runner has begun a new file, the lines of
-// the.old file are included. If first is set, more also returns an unfinished last line.
+// the .old file are included. If first is set, more also returns an unfinished last line.
 func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	seen, known := read[k.path]
 	if known && k.size == seen {
@@ -139,8 +139,8 @@ func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 }
 
 // served returns the process that wrote the files called name, and the sessions that it has served.
-// It reads both from NAME.served. Older releases wrote no such file: name is then the id of the
-// process and of its only session.
+// Older releases wrote no file NAME.served: there, name is the id of the process and of its only
+// session.
 func served(folder, name string) (process string, sessions []string) {
 	text, _ := os.ReadFile(filepath.Join(folder, name+".served")) // it may be missing
 	lines := strings.Fields(string(text))

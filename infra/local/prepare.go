@@ -23,7 +23,7 @@ import (
 // to initialize and its lists. While that happens for the first time, clients of the server get
 // their answers at once; see [sessions.Server].Preparing.
 
-// preparing has the servers that are being prepared now. Its zero value has none.
+// preparing has the servers that are being prepared now.
 type preparing struct {
 	mu sync.Mutex
 	of map[string]*preparation

@@ -81,7 +81,7 @@ const mostPlaces = 5
 var place = regexp.MustCompile(`File "([^"]+)", line (\d+)|((?:file://)?[^\s:("'<>=]+\.\w+)[:(](\d+)`)
 
 // placesOf returns the lines in a server's source files that the last output of a process names,
-// each as "main.py:3: import nothere". It returns none if Config.Watch is nil.
+// each as "main.py:3: import nothere".
 func placesOf(m *machine, server, process string) []string {
 	s, ok := m.servers.Load().Server(server)
 	if !ok || m.cfg.Watch == nil {

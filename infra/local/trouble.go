@@ -148,8 +148,7 @@ func lookAtDisk(ctx context.Context, m *machine, s storage.Writable) {
 	m.recorder.Record(journal.Event{Kind: journal.FolderWell, Detail: "the session store can be written again, and everything goes on"})
 }
 
-// renewSockets opens those unix sockets again whose files were deleted. Without the relay's socket
-// no box can reach this machine, and without the control socket no command can.
+// renewSockets opens those unix sockets again whose files were deleted.
 func renewSockets(m *machine) {
 	for _, s := range m.upkeep.unix {
 		path := m.folder.Socket(s.name)

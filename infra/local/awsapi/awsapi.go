@@ -1,5 +1,5 @@
 // Package awsapi has what the local endpoints have in common with AWS: the form of ids and of
-// errors. It also waits for background work.
+// errors.
 package awsapi
 
 import (

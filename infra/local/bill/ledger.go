@@ -1,5 +1,4 @@
-// Package bill counts what AWS would have billed for the work of this machine. It takes the events
-// of functions, and measures how long connections and boxes live.
+// Package bill counts what AWS would have billed for the work of this machine.
 package bill
 
 import (
@@ -56,8 +55,7 @@ func (o owner) share(day string, u meter.Units) api.Share {
 // Bill is what AWS would have billed for all work in a data folder.
 //
 // An event of a function names the owner of its work, and has what API Gateway and the store would
-// have billed for it. The bill leaves out the cold starts of functions. A share has units of use,
-// and no prices.
+// have billed for it. The bill leaves out the cold starts of functions.
 type Bill struct {
 	Since  time.Time   `json:"since"`
 	Until  time.Time   `json:"until"`
@@ -159,7 +157,7 @@ func (l *Ledger) give(o owner, u meter.Units) {
 	l.giveDay(today(o, time.Now()), u)
 }
 
-// giveShare adds a use to an owner in total. It ignores the tool.
+// giveShare adds a use to an owner in total.
 func (l *Ledger) giveShare(o owner, u meter.Units) {
 	o.tool = ""
 	if _, known := l.shares[o]; !known && o.session != "" && len(l.shares) >= maxOwners {
@@ -182,8 +180,7 @@ func (l *Ledger) giveDay(day onDay, u meter.Units) {
 }
 
 // toolOf returns the tool to which the use in an event counts. The result held is true while the
-// tool is unknown, because only the event at the end of the call names it. toolOf keeps such a use
-// in call.early.
+// tool is unknown, because only the event at the end of the call names it.
 func (l *Ledger) toolOf(e *observe.Event, o owner) (tool string, held bool) {
 	if len(e.Traces) == 1 { // an event about a box's messages, which belong to one request
 		c := l.call(e.Traces[0])

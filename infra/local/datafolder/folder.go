@@ -60,8 +60,7 @@ func Open(path string) (f *Folder, err error) {
 	return f, f.unusable(err)
 }
 
-// unusable adds to an error what the user can do, if the folder cannot be written. It returns
-// other errors unchanged.
+// unusable adds to an error what the user can do, if the folder cannot be written.
 func (f *Folder) unusable(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -103,8 +102,7 @@ func keyOf(secret []byte) string {
 }
 
 // Control returns the path of the control socket of the data folder at path, and the key to show.
-// A program that did not open the folder can call it. The error is [os.ErrNotExist] if no run has
-// ever used the folder.
+// The error is [os.ErrNotExist] if no run has ever used the folder.
 func Control(path string) (socket, key string, err error) {
 	folder, err := socketsOf(path)
 	if err != nil {
@@ -171,8 +169,8 @@ const SecretFile = "secret"
 // LostWithSecret says what is lost if a folder that was in use gets a new secret.
 const LostWithSecret = "registrations of clients, refresh tokens and the accounts of users at third parties are lost"
 
-// Secret returns the secret of the folder at path. If folder or secret are missing, it creates
-// them.
+// Secret returns the secret of the folder at path. It creates a missing folder, and a missing
+// secret.
 func Secret(path string) ([]byte, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err
@@ -187,7 +185,7 @@ func SecretLost(path string) bool {
 	return used == nil && errors.Is(err, fs.ErrNotExist)
 }
 
-// ownSecret reads the secret. If the file is missing, it creates a secret.
+// ownSecret reads the secret, and creates a missing one.
 func ownSecret(path string) ([]byte, error) {
 	secret, err := readSecret(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -73,8 +73,7 @@ const (
 	clear = "\x1b[J"   // clears from the cursor to the end of the screen
 )
 
-// frame returns the bytes that replace the bottom of the screen by text and, below it, lines. It
-// returns nil if nothing changes.
+// frame returns the bytes that replace the bottom of the screen by text and, below it, lines.
 func (b *bottom) frame(text []byte, lines []string, width int) []byte {
 	for i, l := range lines {
 		lines[i] = cut(l, width-1) // a line that fills the width would make the terminal begin another line

@@ -109,8 +109,7 @@ func (t *Terminal) people(e journal.Event) {
 	}
 }
 
-// process prints an event of a box or another process of dormouse. Without Verbose it prints only
-// a crash.
+// process prints an event of a box or another process of dormouse.
 func (t *Terminal) process(e journal.Event) {
 	switch {
 	case e.Kind == journal.BoxCrash:

@@ -1,5 +1,5 @@
 // Package journal passes events about this machine to printers: events of dormouse's processes, of
-// servers, and of calls. It counts the running processes.
+// servers, and of calls.
 package journal
 
 import (

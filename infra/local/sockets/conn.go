@@ -227,7 +227,7 @@ func (c *wsConn) next() (m message, ok bool) {
 	return m, true
 }
 
-// read returns the next message. If the connection has ended, it returns how.
+// read returns the next message.
 func (c *wsConn) read() (message, *closing) {
 	// The context must not end: that would drop the connection without a close frame.
 	kind, r, err := c.ws.Reader(context.Background())
