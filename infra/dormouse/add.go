@@ -51,8 +51,7 @@ type addCommand struct {
 // privateSetting is the setting that --private writes.
 const privateSetting = "x-dormouse.remote.private"
 
-// officialRegistry is the default of --registry. The names of servers there have the form
-// OWNER/NAME.
+// officialRegistry is the default of --registry.
 const officialRegistry = "https://registry.modelcontextprotocol.io"
 
 // published reports whether a server.json describes the server, in the registry or elsewhere.
@@ -60,7 +59,7 @@ func (c *addCommand) published() bool {
 	return c.source.Kind == sources.Published || c.word != "" && c.source.Kind == sources.None
 }
 
-// Validate is called by kong. It checks the flags and arguments together.
+// Validate is called by kong.
 func (c *addCommand) Validate() error {
 	if err := c.resolve(); err != nil {
 		return err

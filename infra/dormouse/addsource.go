@@ -28,8 +28,7 @@ import (
 // kong does not say where "--" was. No real argument can contain a NUL byte.
 const behind = "\x00"
 
-// markCommand inserts behind into the arguments of dormouse add. It returns other arguments
-// unchanged.
+// markCommand inserts behind into the arguments of dormouse add.
 func markCommand(args []string) []string {
 	if i := slices.Index(args, "--"); args[0] == "add" && i >= 0 {
 		return slices.Insert(slices.Clone(args), i+1, behind)
@@ -304,9 +303,9 @@ func (c *addCommand) ofUnpacked(t *terminal, f *edited, bundle *sources.Bundle, 
 	return entry, bundle.Version, c.keep(f, &entry)
 }
 
-// configure returns the values of a bundle's options, in the form for the servers file. They come
-// from -e, from the user, or from the defaults. It saves sensitive values in .env, and also values
-// with "${", which the servers file would take for a variable.
+// configure returns the values of a bundle's options, in the form for the servers file. It saves
+// sensitive values in .env, and also values with "${", which the servers file would take for a
+// variable.
 func (c *addCommand) configure(t *terminal, f *edited, bundle *sources.Bundle) (values map[string][]string, err error) {
 	values = map[string][]string{}
 	var missing []string

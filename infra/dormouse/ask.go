@@ -180,7 +180,6 @@ func (t *terminal) fillOne(r serversfile.Rejection, a asked) (kept bool, err err
 }
 
 // askFor asks the user for values of a server, and saves them in the .env beside the servers file.
-// The user may leave out a value.
 func (t *terminal) askFor(servers, server string, lacks []serversfile.Variable) (kept bool, err error) {
 	env, err := openVariables(servers)
 	if err != nil || t.ask == nil {

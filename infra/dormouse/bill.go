@@ -91,7 +91,7 @@ func daysOf(text string) (time.Duration, error) {
 	return 0, failure{exitUsage, fmt.Errorf("--since is %q; want a time such as 12h or 30d", text)}
 }
 
-// Validate is called by kong. It checks the flags together.
+// Validate is called by kong.
 func (c *billCommand) Validate() error {
 	if c.By == "session" && c.Since != "" {
 		return errors.New("the use of a session is not counted by day; leave out --since, or use another --by")

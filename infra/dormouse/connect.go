@@ -33,7 +33,7 @@ type connectCommand struct {
 	printing
 }
 
-// Validate is called by kong. It checks the flags and arguments together.
+// Validate is called by kong.
 func (c *connectCommand) Validate() error {
 	switch {
 	case c.Client == "":

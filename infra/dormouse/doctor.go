@@ -164,7 +164,7 @@ func (d *doctor) served(use func(serversfile.Server)) {
 	}
 }
 
-// about reports whether a server is checked. Without an argument, all servers are.
+// about reports whether a server is checked.
 func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == name }
 
 // look finds a program as dormouse run does: in the PATH of a server, from the server's folder.

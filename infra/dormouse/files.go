@@ -12,8 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// serversFile is embedded in commands that work with the servers file. Its flag, --servers, names
-// that file.
+// serversFile is embedded in commands that work with the servers file.
 type serversFile struct{ fileFlag }
 
 // edited is a servers file that a command changes, with the .env beside it.

@@ -31,7 +31,7 @@ type imageCommand struct {
 	printing
 }
 
-// Validate is called by kong. It checks the platform.
+// Validate is called by kong.
 func (c *imageCommand) Validate() error {
 	if c.Platform != "linux/arm64" && c.Platform != "linux/amd64" {
 		return fmt.Errorf("--platform %s: want linux/arm64 or linux/amd64", c.Platform)

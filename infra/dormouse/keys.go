@@ -118,7 +118,7 @@ type createKeyCommand struct {
 	managed
 }
 
-// Validate is called by kong. It checks the flags together.
+// Validate is called by kong.
 func (c *createKeyCommand) Validate() error {
 	switch {
 	case c.AllServers == (len(c.Server) > 0):

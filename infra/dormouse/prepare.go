@@ -114,8 +114,7 @@ func (o outcome) String() string {
 	return count(o.tools, "tool")
 }
 
-// prepareShown prepares servers. It shows a line for each on the terminal. After success, the lines
-// stay there.
+// prepareShown prepares servers. It shows a line for each on the terminal.
 func (t *terminal) prepareShown(ctx context.Context, p preparation) (all []outcome, err error) {
 	if len(p.names) == 0 {
 		return nil, nil
@@ -182,7 +181,6 @@ func failedIf(failed bool) error {
 }
 
 // preparable returns the names of the servers to prepare: the given ones, or all that are served.
-// It leaves out disabled ones.
 func preparable(servers string, only []string) (names []string, err error) {
 	file, _, err := serversfile.LoadHere(servers, os.LookupEnv)
 	if err != nil {

@@ -96,7 +96,7 @@ type trials struct {
 	Authority   string        `hidden:"" help:"The ACME directory of another authority for --tls."`
 }
 
-// Validate is called by kong. It checks the flags together.
+// Validate is called by kong.
 func (c *runCommand) Validate() error {
 	if len(c.Names) > 0 && strings.HasSuffix(c.Names[0], ".json") {
 		c.Servers, c.Names = kong.ExpandPath(c.Names[0]), c.Names[1:]

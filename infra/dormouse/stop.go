@@ -19,7 +19,7 @@ type stopCommand struct {
 	printing
 }
 
-// Validate is called by kong. It checks the flags and arguments together.
+// Validate is called by kong.
 func (c *stopCommand) Validate() error {
 	if c.All == (c.Of != "") {
 		return errors.New("say what to stop: a server, a session, or --all")

@@ -28,7 +28,7 @@ type upgradeCommand struct {
 	printing
 }
 
-// Validate is called by kong. It checks the flags and arguments together.
+// Validate is called by kong.
 func (c *upgradeCommand) Validate() error {
 	if c.To != "" && c.Server == "" {
 		return errors.New("--to is for one server: dormouse upgrade NAME --to VERSION")

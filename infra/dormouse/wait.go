@@ -135,8 +135,7 @@ func (w *waits) clear() []byte {
 	return out.Bytes()
 }
 
-// draw writes the current lines. It ignores errors, because there is no other place to report
-// them.
+// draw writes the current lines.
 func (w *waits) draw() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
