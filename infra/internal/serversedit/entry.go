@@ -37,7 +37,7 @@ type Variable struct {
 	Null        bool
 }
 
-// MarshalJSON implements json.Marshaler. It writes an object.
+// MarshalJSON implements json.Marshaler.
 func (v Variables) MarshalJSON() ([]byte, error) {
 	all := make([]member, len(v))
 	for i, one := range v {
@@ -177,8 +177,7 @@ func texts(to *[]string, value json.RawMessage) error {
 	return nil
 }
 
-// scalar returns a number or boolean as a JSON string with the same characters. It returns other
-// values unchanged.
+// scalar returns a number or boolean as a JSON string with the same characters.
 func scalar(value json.RawMessage) json.RawMessage {
 	if strings.ContainsRune("-0123456789tf", rune(value[0])) {
 		return jsonedit.Encode(string(value))

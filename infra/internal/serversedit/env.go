@@ -17,7 +17,7 @@ type Env struct {
 	added   []string
 }
 
-// NewEnv parses a.env file. The function outside, if not nil, returns variables that have
+// NewEnv parses a .env file. The function outside, if not nil, returns variables that have
 // precedence over the file, usually those of this process.
 func NewEnv(text []byte, outside serversfile.Getenv) *Env {
 	if outside == nil {

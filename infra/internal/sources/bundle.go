@@ -310,7 +310,7 @@ func (b *Bundle) Entry(dir string, values map[string][]string) (e serversedit.En
 	return e, nil
 }
 
-// within returns the absolute path if word names a file of the bundle. Otherwise it returns word.
+// within returns the absolute path if word names a file of the bundle.
 func within(dir, word string) string {
 	if strings.Contains(word, "/") && filepath.IsLocal(word) && isFile(filepath.Join(dir, word)) {
 		return filepath.Join(dir, word)

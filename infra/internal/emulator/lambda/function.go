@@ -92,8 +92,7 @@ func (f *function) waits(tenant string) (n int) {
 	return n
 }
 
-// free returns an idle instance of a tenant: of several, the one that was used last. It returns nil
-// if there is none.
+// free returns an idle instance of a tenant: of several, the one that was used last.
 func (f *function) free(tenant string) (last *instance) {
 	for i := range f.instances {
 		if i.state == idle && i.tenant == tenant && (last == nil || i.since.After(last.since)) {
