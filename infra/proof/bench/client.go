@@ -28,7 +28,7 @@ type failure struct {
 
 func (e failure) Error() string { return fmt.Sprintf("error %d: %s", e.Code, e.Message) }
 
-// request returns a JSON-RPC request. If params is nil, the request has none.
+// request returns a JSON-RPC request.
 func request(id int64, method string, params any) ([]byte, error) {
 	return json.Marshal(struct {
 		Version string `json:"jsonrpc"`

@@ -130,8 +130,7 @@ func machine() string {
 	return fmt.Sprintf("%d cores (%s), %s %s, %s", runtime.NumCPU(), cpu, runtime.GOOS, release(string(kernel)), runtime.Version())
 }
 
-// release returns the first two numbers of a kernel's version. The rest tells who built
-// it.
+// release returns the first two numbers of a kernel's version.
 func release(kernel string) string {
 	numbers := strings.SplitN(strings.TrimSpace(kernel), ".", 3)
 	return strings.Join(numbers[:min(2, len(numbers))], ".")
@@ -240,7 +239,7 @@ func figure(v float64) string {
 	}
 }
 
-// String describes how a part was measured. It stands above the table.
+// String describes how a part was measured.
 func (run partRun) String() string {
 	text := fmt.Sprintf("%s, hosted server: %s, load of the machine before it: %s.", run.Began.Format("2006-01-02 15:04 UTC"), run.Server, run.Busy)
 	if run.Group {

@@ -156,7 +156,7 @@ type measurement struct {
 	peer  peer
 }
 
-// start starts the compared program. Without l.server, it hosts the server of this run.
+// start starts the compared program.
 func (m *measurement) start(ctx context.Context, l launch) (*endpoint, error) {
 	if l.server == nil {
 		l.server = m.server

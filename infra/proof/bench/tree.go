@@ -43,8 +43,7 @@ func treeCPU(root int) (time.Duration, int, error) {
 	return sum, len(all) - 1, nil
 }
 
-// treePrograms returns the CPU time of living processes by program. It shows which program
-// uses the time of a call.
+// treePrograms returns the CPU time of living processes by program.
 func treePrograms(root int) (map[string]time.Duration, error) {
 	all, err := below(root)
 	if err != nil {
@@ -83,8 +82,7 @@ func treeUsage(root int) (usage, error) {
 	return u, nil
 }
 
-// hosted reports whether a program is a hosted server. Other programs are part of the
-// host.
+// hosted reports whether a program is a hosted server.
 func hosted(command string) bool { return command == "echo" }
 
 // below lists root and its descendants.

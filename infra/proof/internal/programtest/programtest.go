@@ -137,8 +137,7 @@ const (
 	GoHelp     = "go is needed: https://go.dev/dl"
 )
 
-// Build builds a Go package, whose path is relative to a folder, as .tools/<name>. It does
-// not build again what is up to date.
+// Build builds a Go package, whose path is relative to a folder, as .tools/<name>.
 func Build(t testing.TB, name, dir, pkg string) string {
 	t.Helper()
 	binary := filepath.Join(Root(t), ".tools", name)
