@@ -41,7 +41,7 @@ func Scheduler() (native.Scheduler, error) {
 	return eventbridge.New(*c), nil
 }
 
-// read reads the configuration in [Env]. It returns nil if there is none.
+// read reads the configuration in [Env].
 func read() (*eventbridge.Config, error) {
 	text := os.Getenv(Env)
 	if text == "" {
