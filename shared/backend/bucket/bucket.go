@@ -258,8 +258,8 @@ func folder(box storage.BoxID, owner string) string {
 	return plain(tenant) + "/" + plain(server) + "/" + hex.EncodeToString(sum[:]) + "/"
 }
 
-// plain returns name if it needs no escaping in a URL. Otherwise it returns a dot and a
-// digest of name.
+// plain returns name if it needs no escaping in a URL. For any other name it returns a dot
+// and a digest of name.
 func plain(name string) string {
 	ok := name != "" && len(name) <= 100
 	for _, c := range []byte(name) {
