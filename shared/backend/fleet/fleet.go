@@ -19,9 +19,8 @@ import (
 // Inside is the name of a place whose tasks run in the program that starts them, and end with it.
 const Inside = "inside"
 
-// Remembered is how long a fleet still lists a task after it stopped. In this time a client
-// token still names its old task: Run with that token starts nothing and returns the id
-// of the stopped task.
+// Remembered is how long a fleet still lists a task after it stopped. For as long, Run with
+// the client token of a stopped task starts nothing and returns the id of the stopped task.
 const Remembered = 15 * time.Minute
 
 // MaxClientToken is the longest client token that every driver accepts, in bytes.
@@ -58,8 +57,7 @@ type Traits struct {
 	// start two tasks for one token, at once or later.
 	Lists bool
 	// Invites reports whether a task starts with only those variables that its runner needs to
-	// connect to the relay. The relay sends the runner the others when the runner has
-	// connected.
+	// connect to the relay. The relay sends the other variables when the runner has connected.
 	Invites bool
 	// Idle is how long a box with nothing to do should stay awake where its server does not
 	// say; 0 leaves that to the caller.
