@@ -16,7 +16,7 @@
 //
 // A task's environment travels as container overrides. Every principal of AWS that may describe
 // tasks of the cluster can read the overrides; a box cannot, because it is given no role. Values
-// that such principals must not read belong in [Shape.Secrets].
+// that they must not read belong in [Shape.Secrets].
 package ecs
 
 import (
@@ -74,7 +74,7 @@ type Config struct {
 	// PublicIP gives each task a public address. In subnets without a NAT gateway a task
 	// can reach the image and the relay only with it.
 	PublicIP bool
-	// Spot runs tasks on spare capacity. AWS may end such a task with two minutes' notice,
+	// Spot runs tasks on spare capacity. AWS may end a Spot task with two minutes' notice,
 	// which is a SIGTERM to the runner. Without spare capacity Run fails with
 	// fleet.ErrCapacity: it never falls back to the full price.
 	Spot bool
@@ -96,13 +96,13 @@ type Config struct {
 	// RunnerURL returns a URL, valid for some minutes, by which a task gets the runner.
 	RunnerURL func(context.Context) (string, error) `json:"-"`
 	// Inspect reads an image that a Shape names from the registry of the image. It returns the
-	// name of the image with its digest, and what the image starts. Its errors are those of
-	// package fleet.
+	// name of the image with its digest, and what the image starts. Errors: those of package
+	// fleet.
 	Inspect func(ctx context.Context, image string) (name string, config frame.Image, err error) `json:"-"`
 	// Arch is the processor architecture of the images, "arm64" or "amd64".
 	Arch string
 	// Shape returns how a task differs from the others; if Shape is nil, none differs. An error
-	// says why ECS cannot run such a task.
+	// says why ECS cannot run the task.
 	Shape func(fleet.Task) (Shape, error) `json:"-"`
 }
 

@@ -8,11 +8,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// ParsePlace reads a Config from the form that template.yaml writes: one JSON object
-// whose keys are the fields of Config and of Size with a small first letter. The key endpoint
-// is only for a stack that is not on AWS; on AWS the caller sets Endpoint. The caller also
-// sets Credentials, HTTPClient, RunnerURL, Inspect and Shape. Errors: fleet.ErrInvalid for text
-// that is no such object; [New] checks the values.
+// ParsePlace reads a Config from the form that template.yaml writes: one JSON object whose keys
+// are the fields of Config and of Size with a small first letter. The key endpoint is only for
+// a stack that is not on AWS; on AWS the caller sets Endpoint. The caller also sets
+// Credentials, HTTPClient, RunnerURL, Inspect and Shape. Errors: fleet.ErrInvalid for text of
+// another form; [New] checks the values.
 func ParsePlace(text string) (Config, error) {
 	var p struct {
 		Config

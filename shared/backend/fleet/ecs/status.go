@@ -58,7 +58,7 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	defer cancel()
 	var arns []string
 	// In this order, a task that stops between the two calls is on both lists. In the
-	// other order it could be on none.
+	// opposite order it could be on none.
 	for _, desired := range []string{"RUNNING", "STOPPED"} {
 		some, err := f.list(ctx, listTasks{Desired: desired})
 		if err != nil {
