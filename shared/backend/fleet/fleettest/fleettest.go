@@ -33,8 +33,8 @@ type Harness struct {
 }
 
 // Run tests the fleets that the function open makes, one for each test. The fleets must end with their
-// test. If a fleet does not list its tasks ([fleet.Traits].Lists), Run tests only what such a fleet
-// promises, and needs only the field Fleet of the harness.
+// test. If a fleet does not list its tasks ([fleet.Traits].Lists), Run tests only what fleets without
+// lists promise, and needs only the field Fleet of the harness.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	if !open(t).Fleet.Traits("").Lists {
 		unlisted(t, rig{open(t), t})
