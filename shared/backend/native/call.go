@@ -93,8 +93,8 @@ func (c *call) execute() outcome {
 	}
 }
 
-// discovered answers initialize, resources/subscribe and resources/unsubscribe. They need only
-// the server's capabilities, which discovered gets with server/discover.
+// discovered answers initialize, resources/subscribe and resources/unsubscribe. It needs only
+// the server's capabilities, which it gets with server/discover.
 func (c *call) discovered() outcome {
 	discover, fault := c.send(wire.MethodDiscover, bridge.ReadLegacy(c.r.in.record.Init).Params(wire.MethodDiscover, nil, "", false))
 	switch {
@@ -357,8 +357,8 @@ func faultOf(err error) *wire.Error {
 	return out
 }
 
-// connection is go-sdk's transport of one request. Read returns that request, and then blocks
-// until Close.
+// connection is go-sdk's transport of one request. After the request, Read blocks until
+// Close.
 type connection struct {
 	c       *call
 	id      string

@@ -18,7 +18,7 @@ type Executor interface {
 	// resultType input_required.
 	Send(ctx context.Context, r Request) (result json.RawMessage, fault *wire.Error)
 	// Tell passes on a notification of the client, which is Method with Params. If a legacy
-	// client's roots have changed, Tell waits a moment for what the server asks because of it.
+	// client's roots have changed, Tell waits a moment for the server's questions about them.
 	Tell(ctx context.Context, r Request)
 	// Forward passes on a client's response to a question that came by Ask or Apart. name is
 	// what [storage.Forwards] returns. Errors: storage.Unavailable; Forward may be called

@@ -123,8 +123,8 @@ func (in *environment) uses(tool string) bool {
 	}
 }
 
-// decoded decodes a value that the client sent about itself. It returns nil if raw is no such
-// value.
+// decoded decodes a value that the client sent about itself. It returns nil if raw is not a
+// T.
 func decoded[T any](raw json.RawMessage) *T {
 	var v T
 	if raw == nil || json.Unmarshal(raw, &v) != nil {

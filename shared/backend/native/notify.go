@@ -70,8 +70,8 @@ func (s Session) ListChanged(ctx context.Context, list List) error {
 
 // ListChanged announces that a list has changed. It notifies sessions of a tenant with a
 // server, native or remote: the first 1,000, among the first 5,000 sessions that the tenant
-// has with any server. It costs a read for each of those 5,000, and two reads and two writes
-// for each session that it notifies. It goes on after a session that fails.
+// has with any server. ListChanged costs a read for each of the 5,000, and two reads and two
+// writes for each session that it notifies. It goes on after a session that fails.
 //
 // Errors: storage.Unavailable.
 func (k *Backend) ListChanged(ctx context.Context, tenant, server string, list List) error {

@@ -31,7 +31,7 @@ const (
 	unwind = time.Second
 )
 
-// These limit one write. They are below the limits of the log, so that the responses of a
+// These limit one write. They must be below the limits of the log, so that the responses of a
 // batch always fit.
 const (
 	mostEvents = storage.MaxBatchEvents / 2

@@ -22,9 +22,9 @@ const (
 	OfServer    Scope = storage.ValueOfServer    // of all sessions of the tenant with this server
 )
 
-// State is the durable values of one scope, by name. They outlive the message, the process
-// and the deployment. A name has 1 to 128 bytes, and does not begin with a zero byte. A
-// value is any Go value that encodes to at most 256 KiB of JSON.
+// State is the durable values of one scope, by name. Durable values outlive the message, the
+// process and the deployment. A name has 1 to 128 bytes, and does not begin with a zero byte.
+// A value is any Go value that encodes to at most 256 KiB of JSON.
 type State struct {
 	store storage.Values
 	key   storage.ValueKey
@@ -164,12 +164,11 @@ type once struct {
 	Until time.Time `json:"until,omitzero"` // a caller is running f, and holds the value until this time
 }
 
-// Once calls f, unless f has succeeded under this name in this scope before. It returns
-// when f has succeeded: in this call, or in another, which may be in another process.
-// While one caller runs f, the others wait. If f fails, or its process dies, the next
-// caller runs f again, so part of the work may be done twice. f runs at most once at a
-// time, and succeeds once. The context of f ends if another caller has taken over, which
-// happens only to a process that stood still for half a minute.
+// Once calls f, unless f has succeeded under this name in this scope before. It returns when
+// f has succeeded: in this call, or in another, which may be in another process. While one
+// caller runs f, the others wait. If f fails, or its process dies, the next caller runs f
+// again, so f may be executed partly more than once. The context of f ends if another caller
+// has taken over, which happens only to a process that stood still for half a minute.
 //
 // name has 1 to 122 bytes. Load finds no value under it. Errors: the error of f or ctx,
 // storage.Invalid, storage.Unavailable.

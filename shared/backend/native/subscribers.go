@@ -21,9 +21,8 @@ const (
 	subscriberLife = 365 * 24 * time.Hour
 )
 
-// subscribers are the sessions that have subscribed to one resource. They are in a value
-// of the server, under the name of the resource, so that a change need not search all
-// sessions.
+// subscribers are the sessions that have subscribed to one resource. A durable value of the
+// server lists them, under the name of the resource.
 //
 // The value may list too many sessions but never too few. The session's own record says
 // whether it has subscribed. A change of the resource reads the records, and drops the
