@@ -18,7 +18,7 @@ import (
 // state and is safe for concurrent use.
 type Backend struct{ *boxes }
 
-// NewBackend returns a Backend. It makes no call, and does not check c.
+// NewBackend returns a Backend. It does not check c.
 func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
 const (

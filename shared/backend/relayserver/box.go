@@ -114,8 +114,7 @@ func (x *boxes) start(ctx context.Context, b storage.Box, token string) (storage
 
 // maxSkew is more than the usual difference between the clocks of two instances, or of one
 // machine before and after its clock was set. A time that is further in the future was
-// written by a wrong clock and counts as old. Otherwise it would be valid for as long as
-// that clock was wrong.
+// written by a wrong clock and counts as old.
 const maxSkew = 2 * time.Minute
 
 // overdue reports whether the time for the start of a box is over.
@@ -161,7 +160,7 @@ func (x *boxes) giveUp(ctx context.Context, b storage.Box) error {
 }
 
 // A server with many sessions has several boxes, which have numbers (see [storage.BoxID]). The
-// record of box 0 says which of them are full, so that new sessions go to the others.
+// record of box 0 says which boxes are full, so that new sessions avoid them.
 
 // markFull writes into the record of box 0 whether a box is full.
 func (x *boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error {

@@ -26,8 +26,8 @@ type streamPart struct {
 }
 
 // parts opens the tickets of an events frame and cuts its payload. It refuses the whole frame,
-// with Invalid, if anything in it is wrong, or if it has more streams, tickets or events than
-// a batch holds. Each stream costs a write.
+// with Invalid, if a part is wrong, or if the frame has more streams, tickets or events than a
+// batch holds.
 func (r runner) parts(ctx context.Context, f frame.Events) ([]streamPart, error) {
 	count := 0
 	for _, it := range f.Items {
@@ -94,10 +94,10 @@ func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byt
 }
 
 // events stores a batch in this order: items for the tickets in f.Tickets, the standalone stream, the
-// streams of requests. If a request is suspended, its item is stored before its events. Then
-// events pushes the stored events to connected clients, removes the items of ended requests,
-// and returns the ack. A runner that got no ack sends the batch again, and events may repeat
-// all of it.
+// streams of requests. If a request is suspended, its item is stored before its events. After the
+// writes, events pushes the stored events to connected clients, removes the items of ended requests,
+// and returns the ack. A runner that got no ack sends the batch again, and events may repeat all of
+// it.
 func (r runner) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
 	parts, err := r.parts(ctx, f)
 	if errors.Is(err, storage.Invalid) {

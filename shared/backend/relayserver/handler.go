@@ -16,12 +16,12 @@ import (
 )
 
 // Handler is the relay function. It handles one frame of a runner's connection at a time;
-// frames come in any order, and some come twice. It holds no state and is safe for
-// concurrent use. It trusts a frame only because of a ticket, a token or the runner's own
-// random id in it.
+// frames come in any order, and some come twice. A Handler trusts a frame only because of a
+// ticket, a token or the runner's own random id in the frame. A Handler is safe for
+// concurrent use.
 type Handler struct{ *boxes }
 
-// NewHandler returns a Handler. It makes no call, and does not check c.
+// NewHandler returns a Handler. It does not check c.
 func NewHandler(c Config) *Handler { return &Handler{newBoxes(c)} }
 
 // partLife is how long the store keeps the parts of a long frame.

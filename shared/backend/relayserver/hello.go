@@ -12,7 +12,7 @@ import (
 
 // hello answers a hello. A runner with f.Invited gets the environment with which other runners
 // are started, and the secrets in it. If the server is not configured any more, hello answers
-// such a runner with Fenced and leaves the record as it is.
+// an invited runner with Fenced and leaves the record as it is.
 func (r runner) hello(ctx context.Context, f frame.Hello) (frame.Frame, error) {
 	first := false
 	var launch map[string]string

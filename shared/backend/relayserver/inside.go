@@ -19,10 +19,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Inside has the boxes that run in this program, and end with it. A call hands such a box a
-// message, and the box writes its events into the log by a call. The record of the box is like
-// that of any other box. If the program dies, the next sweep finds the record and ends the
-// requests that the box had.
+// Inside has the boxes that run in this program, and end with it. Calls take the place of
+// frames: one hands the box a message, another writes the box's events into the log. The
+// record of the box is like that of any other box. If the program dies, the next sweep finds
+// the record and ends the requests that the box had.
 //
 // An Inside is safe for concurrent use. A program has one for its life.
 type Inside struct {
@@ -318,8 +318,8 @@ func (in *Inside) settle(ctx context.Context, x *boxes, t fleet.Status) error {
 	return errors.Join(errs...)
 }
 
-// keepsTrace reports whether a request is in flight in a box. It writes the item of such a
-// request, unless the store has the item.
+// keepsTrace reports whether a request is in flight in a box. It writes the item of a request
+// in flight, unless the store has the item.
 func (in *Inside) keepsTrace(ctx context.Context, id storage.BoxID, gen storage.Generation, stream storage.StreamID) (bool, error) {
 	l := in.find(id)
 	if l == nil || l.gen != gen {

@@ -52,8 +52,8 @@ func (c *Connections) Post(ctx context.Context, conn string, data []byte) error 
 	}
 }
 
-// Close implements storage.Clients. It succeeds if the connection is gone already, and
-// fails with Unavailable otherwise.
+// Close implements storage.Clients. It succeeds if the connection is gone already. Errors:
+// Unavailable.
 func (c *Connections) Close(ctx context.Context, conn string) error {
 	status, err := c.ask(ctx, http.MethodDelete, conn, nil)
 	if err == nil || status == http.StatusGone {

@@ -60,7 +60,7 @@ func (x *boxes) allow(ctx context.Context, id storage.BoxID, tenant string) erro
 	}
 	var others []storage.BoxID
 	for _, other := range due {
-		// The part after the last slash is the name of the server. Such names have no
+		// The part after the last slash is the name of the server. A server's name has no
 		// slash.
 		if i := strings.LastIndexByte(string(other), '/'); other != id && i >= 0 && string(other[:i]) == tenant {
 			others = append(others, other)

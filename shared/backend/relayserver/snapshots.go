@@ -71,8 +71,8 @@ func (r runner) installed(ctx context.Context, f frame.Snapshot) error {
 	return err
 }
 
-// leftover returns the id of an item for a session that has ended and whose snapshot must
-// be removed. No stream has such an id.
+// leftover returns the id of an item for a session that has ended and whose snapshot must be
+// removed. No stream has the same id.
 func leftover(s storage.ID) storage.StreamID { return storage.StreamID("over-" + s) }
 
 // leave removes the snapshot of a session that has ended, or writes a leftover item for

@@ -16,10 +16,10 @@ import (
 )
 
 // Suspended calls wait for their client (see storage.Item). The runner's batch with the
-// questions says that the delivery is suspended. The relay function writes the item first and
-// then the events. When the last question is answered, the item becomes one that waits for a
-// box. The instance that has the last answer, or the sweep, makes that change with one
-// conditional write.
+// questions says that the delivery is suspended. The relay function writes the item before
+// the events. When the last question is answered, the item becomes one that waits for a box.
+// The instance that has the last answer, or the sweep, makes that change with one conditional
+// write.
 //
 // Each suspension begins another round. A batch that would begin a round again changes
 // nothing. A round is executed once, because its item is claimed once.
@@ -105,7 +105,7 @@ func (x *boxes) answered(ctx context.Context, s storage.ID, box storage.BoxID, q
 
 // resume makes a suspended call wait for a box if all its questions are answered. It ends a
 // call whose client cannot do what the server asked. The item may lack Raw, as in a list of
-// items; resume then reads the whole item.
+// items.
 func (x *boxes) resume(ctx context.Context, it storage.Item) (resumed bool, err error) {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {

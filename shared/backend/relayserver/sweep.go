@@ -17,7 +17,7 @@ import (
 // with waiting instances.
 type Sweeper struct{ *boxes }
 
-// NewSweeper returns a Sweeper. It makes no call, and does not check c.
+// NewSweeper returns a Sweeper. It does not check c.
 func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
 
 // orphanAge is how old the last change of a box's record must be before Sweep stops a task that
@@ -122,7 +122,7 @@ func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[storage.BoxID]stora
 }
 
 // Stopped handles the fleet's report that task t has ended. It records the loss of the box, or
-// starts the box again if it was starting, and then does what is due for the box's requests.
+// starts a box again that was starting, and does what is due for the box's requests.
 func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	settled := w.Inside.settle(ctx, w.boxes, t)
 	b, err := w.Store.Box(ctx, storage.BoxID(t.Box))
