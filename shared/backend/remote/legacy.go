@@ -436,7 +436,7 @@ func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, err
 }
 
 // mixes reports whether the server is known to repeat events of other streams on a resumed
-// stream, and to send nothing new on it. With such a server this process keeps the stream
+// stream, and to send nothing new on it. This process keeps the stream of a server that mixes
 // open while the client is asked. Another process has to resume the stream nevertheless.
 func mixes(x *exchange) bool {
 	return x.s.traits().mixes || x.link.Mixes

@@ -47,7 +47,8 @@ type streamState struct {
 	Heard string `json:"heard,omitempty"` // id of its last event
 	Deaf  bool   `json:"deaf,omitempty"`  // the server has no such stream
 	// Mixes means that the server repeats events of other streams on a resumed standalone
-	// stream, which is a fault of the server. Such a stream is never resumed.
+	// stream, which is a fault of the server. The standalone stream of a server that mixes is
+	// never resumed.
 	Mixes bool `json:"mixes,omitempty"`
 	// Sound means that the server is known not to mix: a resumed stream repeated no event of
 	// another stream, although Others was set.

@@ -33,7 +33,7 @@ func subscribe(ctx context.Context, x *exchange) error {
 }
 
 // joinStandalone subscribes a request to the standalone stream of its session. It returns nil if
-// the session has no such stream, or if nothing that the client wants can come there.
+// the session has no standalone stream, or if the client wants nothing that can come there.
 func joinStandalone(ctx context.Context, x *exchange) *subscriber {
 	subscribed := len(x.r.Session.Subscribed()) > 0
 	speaks := x.req.Rounds() && (asksClient(x) || logs(x)) || extends(x)
