@@ -137,7 +137,8 @@ func (g *Group) key(kind string, s storage.Session) [sha256.Size]byte {
 }
 
 // get returns the index of a key, or nil if the caller must make it. If finds returns false for an
-// index, only the first of several callers makes it anew; the others get the old index meanwhile.
+// index, only the first of several callers makes a new index; the others get the old one
+// meanwhile.
 func (k *Kept) get(key [sha256.Size]byte, wakes bool, finds func(*index) bool) *index {
 	k.mu.Lock()
 	defer k.mu.Unlock()
