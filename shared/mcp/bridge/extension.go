@@ -38,7 +38,8 @@ func withoutTasks(capabilities object) object {
 }
 
 // Extended reports whether the client declares anything besides the capabilities of MCP
-// itself and tasks. Only such a client gets notifications that MCP does not know.
+// itself and tasks. A client that is not Extended gets no notifications that MCP does not
+// know.
 func (r Request) Extended() bool { return len(beyond(r.Capabilities)) > 0 }
 
 // Kind is a hash of what a legacy server must be told of the client in initialize, besides the
