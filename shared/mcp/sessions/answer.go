@@ -12,8 +12,8 @@ import (
 
 // answered takes a client's response to a question, which is a request of the server to the client.
 // It ignores a response to no question. The id of a question is "q-" and a UUID if a process waits
-// for the answer; otherwise [storage.QuestionID] or [storage.ForwardID] has made it. A client can
-// make up an id of the first form, so answered bounds the bytes of all answers.
+// for the answer. [storage.QuestionID] or [storage.ForwardID] has made any other id. A client can
+// make up a "q-" id, so answered bounds the bytes of all answers.
 func (u *use) answered(ctx context.Context, m wire.Message) error {
 	question, _ := wire.String(m.ID)
 	if _, ok := storage.Forwards(question); ok {

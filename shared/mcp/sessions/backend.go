@@ -26,7 +26,7 @@ type Server struct {
 	Spreads bool
 	Tasks   TaskMode
 	// Remembers means that a process keeps its memory while its box sleeps. The client's answer to
-	// a question of such a process wakes the box.
+	// a question therefore wakes the box.
 	Remembers bool
 	// InPlace means that the server has no box: the instance that gets a message executes
 	// it.
@@ -101,14 +101,14 @@ type Status struct {
 }
 
 // InlineTracker is an optional interface of a Tracker whose request is executed by the instance
-// that uses the Tracker. That instance must keep the client's response open until Held is false. It
+// that uses the Tracker. The instance must keep the client's response open until Held is false. It
 // reads the events with Watch.
 type InlineTracker interface {
 	// Held reports whether this instance still executes the request.
 	Held() bool
 	// Watch is [storage.Log.Wait] for a request that this instance executes. It returns the
 	// events after the index after, or an empty page at the time until. If ok is false, this
-	// instance does not have those events, and the caller reads the log.
+	// instance does not have the events, and the caller reads the log.
 	Watch(ctx context.Context, after storage.Index, until time.Time) (page storage.Page, ok bool, err error)
 }
 

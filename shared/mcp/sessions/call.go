@@ -92,7 +92,7 @@ func (c *Call) Held() bool {
 //
 // Of several GETs on the standalone stream only one, the primary, gets events. When Next would return
 // no events for a GET, it first reads the session, at most every five seconds. If the session has
-// ended or another GET has replaced this one, the Call is then Done.
+// ended or another GET has replaced this one, the Call becomes Done.
 //
 // Errors: Unavailable if the request has no durable trace or the store cannot be read; Unknown
 // if a box may execute the request although there is no trace; ctx's error. Next may be called

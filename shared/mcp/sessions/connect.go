@@ -13,8 +13,8 @@ import (
 )
 
 // needsSecrets reports whether a request is refused while its caller has not connected all
-// [Server.Providers]. Requests for lists and a few others are not refused: clients list the tools
-// before their user has connected anything.
+// [Server.Providers]. Requests for lists are not refused: clients list the tools before their
+// user has connected an account.
 func needsSecrets(method string) bool {
 	return !slices.Contains([]string{
 		wire.MethodInitialize, wire.MethodPing, wire.MethodSetLevel, wire.MethodToolsList, wire.MethodPromptsList,

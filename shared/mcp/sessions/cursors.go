@@ -8,9 +8,9 @@ import (
 )
 
 // An event is owed to a WebSocket client if it is in the log and was not delivered, because the
-// connection of its request was closed. The session's record then has a cursor for the event's
-// stream, which says how far the stream was delivered (Pushed). It also has the connections that may
-// get the rest (Conns), and a lease of the instance that pushes the rest (Pusher). The rules:
+// connection of its request was closed. The session's record has a cursor for the stream of an owed
+// event, which says how far the stream was delivered (Pushed). It has the connections that may get
+// the rest (Conns), and a lease of the instance that pushes the rest (Pusher). The rules:
 //
 //   - The instance that finds a connection closed adds the cursor, once. From then on events of the
 //     stream are delivered only by the holder of the lease. The cursor stays when all was
@@ -18,7 +18,7 @@ import (
 //   - The holder of the lease posts an event first and then moves the cursor. If it dies in between,
 //     the next holder posts that page again.
 //   - An instance that appends events returns when they were delivered or the session has no
-//     connection. So when a box hears that its events are stored, the client has got them, or the
+//     connection. When a box hears that its events are stored, the client has got them, or the
 //     record says that they are owed.
 //   - A client that comes back and names its last events sets the cursors and ends the lease, because
 //     its holder was posting to a connection that is closed.

@@ -16,8 +16,8 @@ func (u *use) deliver(ctx context.Context, raw []byte, address storage.Address) 
 }
 
 // deliverWith is deliver for a Delivery. Its caller sets Raw, Tools, Needs, Brief and the fields of
-// the address that deliver names. For a delivery with requests, deliverWith first gets the caller's
-// secrets ([Parts.Secrets]) and then asks [Parts.Gate].
+// the address that deliver names. For a delivery with requests, deliverWith gets the caller's
+// secrets ([Parts.Secrets]) before it asks [Parts.Gate].
 //
 // Errors: those of [storage.Secrets], of the gate, and of the backend.
 func (u *use) deliverWith(ctx context.Context, d Delivery) (*Call, error) {
@@ -105,8 +105,8 @@ func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
 }
 
 // firstTendBrief is how long after its beginning a call first calls [Tracker.Check] if the delivery
-// is [Delivery.Brief] or the client has a WebSocket. The runner of such a request reports sooner that
-// it has taken the request.
+// is [Delivery.Brief] or the client has a WebSocket. The runner reports sooner that it has taken the
+// request.
 const firstTendBrief = 300 * time.Millisecond
 
 // code returns the digest of the server definition that a caller's next request uses. A box that is

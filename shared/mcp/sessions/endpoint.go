@@ -11,7 +11,7 @@ import (
 )
 
 // Endpoint is what a transport speaks to on behalf of one caller: one server ([Manager.At]), or a
-// group of servers at one address (package aggregate). A transport does not know which.
+// group of servers at one address (package aggregate).
 //
 // A method that gets the id of a session returns NotFound if the caller has no such session.
 // A method whose comment names a method of [Manager] also returns the errors of that method.
@@ -101,8 +101,8 @@ type Stream interface {
 	Stop(ctx context.Context, sent string)
 }
 
-// Resumable is a Stream whose response may end before the stream does. The client then comes back
-// with the id of the last event.
+// Resumable is a Stream whose response may end before the stream does. The client comes back with
+// the id of the last event.
 type Resumable interface {
 	Stream
 	// Start returns an id for the position before the first event, with which the response begins.

@@ -11,9 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Fail ends the requests in a.Requests with an error, unless their stream has ended. It writes the
-// error after the last event, where the box would write its next batch. The argument expires is when
-// the store may delete the errors.
+// Fail ends the requests in a.Requests with an error, unless their stream has ended. The argument
+// expires is when the store may delete the errors.
 //
 // Errors: Unavailable.
 func (o Publisher) Fail(ctx context.Context, a storage.Address, why *wire.Error, expires time.Time) error {

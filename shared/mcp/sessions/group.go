@@ -18,9 +18,8 @@ import (
 )
 
 // A group is several servers, its members, at one address. A client has one session with the group,
-// and behind it one session with each member that it uses. A session with a member is like any other
-// session of that server. Its id is computed from the id of the group's session, so a call through
-// the group costs no more reads than a call at the member's own address.
+// and behind it one session with each member that it uses. The id of a session with a member is
+// computed from the id of the group's session.
 
 // MemberID returns the id of the session that a session of a group has with a member.
 func MemberID(of storage.ID, member string) storage.ID {
@@ -236,9 +235,9 @@ func lacks(greeting json.RawMessage, method string) bool {
 
 // Lists returns the members' answers to the list method, in the order of members. The lists are those
 // for clients like that of s: only Version, Init and Transport of s count. If a record has no list
-// for such clients, Lists returns the one that [Manager.Borrow] has kept. The list is empty for a
-// member whose answer to initialize declares no lists of this kind. Lists also extends the life of s,
-// unless s is modern: then s is made up and not stored.
+// for clients like that of s, Lists returns the list that [Manager.Borrow] has kept. The list is
+// empty for a member whose answer to initialize declares no lists of this kind. Lists also extends
+// the life of s, unless s is modern: a modern s is made up and not stored.
 //
 // Cost: one read for up to 25 members, and one for each member with a [Server.Pin].
 func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {

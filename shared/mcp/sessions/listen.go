@@ -163,9 +163,9 @@ func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) erro
 	return nil
 }
 
-// leave ends the lease of a primary if ctx has ended, because then the primary's client is gone. The
-// stream stays reserved for this client for graceRetries times [Limits.Pace]. After that any GET may
-// take it. If the store fails, the lease stays.
+// leave ends the lease of a primary if ctx has ended, because the primary's client is gone. The
+// stream stays reserved for this client for graceRetries times [Limits.Pace]. If the store fails,
+// the lease stays.
 func (c *Call) leave(ctx context.Context) {
 	if ctx.Err() == nil || c.lease == nil || !c.lease.held {
 		return

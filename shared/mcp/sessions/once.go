@@ -15,12 +15,12 @@ import (
 )
 
 // A client may give a tools/call an idempotency key, and then repeat the call with the same key. The
-// first request with the key writes a durable value, which says in which stream of which session
-// the answer will be, and executes the call. A later request finds the value and waits for that
-// answer. The log keeps the answer as long as the value lives.
+// first request with the key writes a durable value, which says in which stream of which session the
+// answer will be, and executes the call. A later request finds the value and waits for the answer,
+// which the log keeps as long as the value lives.
 //
-// The value must be written before the call is executed. If instance and box died after the
-// execution, a repeat would otherwise find nothing and execute the call again.
+// The value must be written before the call is executed. If the value came later, and
+// instance and box died after the execution, a repeat would execute the call again.
 //
 // A call that wakes its box is stored as a [storage.Item] before it is executed. The item cannot
 // replace the value: a repeat may come in another session, and would have to look for the item under

@@ -26,9 +26,9 @@ type ProfileTool struct {
 	Description string `json:"description"`
 }
 
-// Profile returns what the handshake record has about the caller's server, without waking a box. Its
-// tools are those that the caller may see, from a list that all principals share or from one of the
-// caller's own. The record may lag behind the server. Errors: Unavailable.
+// Profile returns what the handshake record has about the caller's server, without waking a box. The
+// Profile has only tools that the caller may see. The record may lag behind the server. Errors:
+// Unavailable.
 func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) {
 	if !c.Server.Record {
 		return p, nil

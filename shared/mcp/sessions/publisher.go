@@ -13,7 +13,7 @@ import (
 
 // Publisher appends events to the log, and then pushes them to a client that has a WebSocket or the
 // event stream of HTTP+SSE (I1 in the package comment). Every instance that appends events uses a
-// Publisher. It holds nothing between calls and is safe for concurrent use.
+// Publisher. A Publisher is safe for concurrent use.
 //
 // Once the WebSocket connection of a request is gone, the session's record says which events the
 // client has not got (see cursors.go).
@@ -32,8 +32,8 @@ type Published struct {
 }
 
 // Append writes a batch of events for the address a to the log and delivers it. After Unavailable
-// the caller may call Append again, but only one caller at a time may do so. A connected
-// client may then get an event twice.
+// the caller may call Append again, but not two callers at a time. A repeated Append may send a
+// connected client an event twice.
 //
 // Errors: Conflict (nothing was written, see [storage.Log]), Unavailable.
 func (o Publisher) Append(ctx context.Context, a storage.Address, b storage.Batch) error {
@@ -91,8 +91,8 @@ func (o Publisher) write(ctx context.Context, a storage.Address, b storage.Batch
 // copies the batches of an HTTP+SSE session to the stream [storage.LegacySSE], as one batch. It
 // posts the events of a WebSocket session to the connections of their addresses.
 //
-// sent is false if another instance may be posting the batches now. The caller must then write and
-// send them again some seconds later, because that instance may have died.
+// If sent is false, another instance may be posting the batches. The caller must write and send
+// them again some seconds later, because that instance may have died.
 func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err error) {
 	if err := o.copyOut(ctx, ps); err != nil {
 		return false, err

@@ -41,7 +41,7 @@ func (u *use) create(ctx context.Context) error {
 	return nil
 }
 
-// newID returns the ID of a new session. newID thereby chooses the session's box. Cost: one read
+// newID returns the ID of a new session, and thereby chooses the session's box. Cost: one read
 // if the caller's sessions may be in several boxes, otherwise none.
 func (h *Manager) newID(ctx context.Context, c Caller) (storage.ID, error) {
 	id := storage.NewID()
@@ -74,9 +74,9 @@ func (c Caller) opened(id storage.ID, limits Limits) storage.Session {
 // the connection to the sessions behind it whose servers are in members.
 //
 // cursors has the ids of the last events that a resuming client says it has. Its keys are names of
-// members, and "" for the session resume. Each has at most 32 ids, and one for each stream. A client
-// with cursors has lost its other connections: Connect closes those, and the new connection must get
-// the events after the cursors. owing lists the sessions that have such events
+// members, and "" for the session resume. A key has at most 32 ids, and one for each stream. A
+// client with cursors has lost its other connections: Connect closes those, and the new connection
+// must get the events after the cursors. owing lists the sessions that owe their client events
 // ([storage.Session.Owes]). The transport must call [Manager.Push] for each of them when the
 // connection is ready.
 //
@@ -305,7 +305,7 @@ func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 // Push pushes to a session's connections the stored events that they have not got yet. Push
 // waits for a connection that is not ready yet.
 //
-// Errors: Unavailable. The caller should arrange another attempt.
+// Errors: Unavailable. After an error the caller should arrange another attempt.
 func (h *Manager) Push(ctx context.Context, id storage.ID) error {
 	p := h.out.redelivery()
 	done := func(s *storage.Session) bool { return p.held || !s.Owes() }

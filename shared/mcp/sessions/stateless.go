@@ -180,9 +180,9 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 	return nil, call, err
 }
 
-// Reattach first passes on responses to questions, as [Manager.Reply] does. It then returns the Call
-// that continues a call of [Manager.Send] after the event with index after. The Call is Done if the
-// log no longer has its events. server is serverInfo, nil if unknown.
+// Reattach first passes on responses to questions, as [Manager.Reply] does. The result continues a
+// call of [Manager.Send] after the event with index after. The Call is Done if the log no longer has
+// its events. server is serverInfo, nil if unknown.
 //
 // Errors: NotFound (the caller has no inner session), Unavailable.
 func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
@@ -253,9 +253,8 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 	return h.out.Fail(ctx, a, end, time.Now().Add(h.limits.EventAge))
 }
 
-// Notify passes a modern client's notification to the process of the caller's inner session. It does
-// nothing if the caller has no such session, and does not wake a sleeping box, which has no process
-// that could know what the notification is about.
+// Notify passes a modern client's notification to the process of the caller's inner session. Notify
+// does nothing if the caller has no inner session, and does not wake a sleeping box.
 //
 // Errors: Unavailable, Busy.
 func (h *Manager) Notify(ctx context.Context, c Caller, m wire.Message) error {
@@ -268,8 +267,8 @@ func (h *Manager) Notify(ctx context.Context, c Caller, m wire.Message) error {
 }
 
 // Watch follows the messages that the process of the caller's inner session sends outside of
-// requests, from now on. Unlike with [Manager.Listen], several callers may do so at once, and each
-// gets all messages.
+// requests, from now on. Unlike with [Manager.Listen], several callers get all messages at the
+// same time.
 //
 // Errors: Unavailable.
 func (h *Manager) Watch(ctx context.Context, c Caller) (*Call, error) {
