@@ -95,8 +95,7 @@ type StatusReport struct {
 	// Era is set with a Handshake if it was not known which era the server speaks. A later
 	// runner of the box finds the era in [EnvEra].
 	Era wire.Era
-	// If Lists is set, Handshake is a fingerprint of the lists of a fresh process. [Status] explains
-	// Lists and Own.
+	// If Lists is set, Handshake is a fingerprint of the lists of a fresh process. See [Status].
 	Lists string
 	Own   bool
 }

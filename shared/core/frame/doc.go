@@ -2,6 +2,5 @@
 // that starts the processes of an MCP server. The package also has what else both ends must agree on:
 // limits, environment variables, and the HTTP header of the pass. Package relay explains the protocol.
 //
-// [Encode] and [Decode] convert one frame. [Cut] and [Assembler] carry a frame that is longer than one
-// message of API Gateway.
+// [Cut] and [Assembler] carry a frame that is longer than one message of API Gateway.
 package frame

@@ -104,7 +104,7 @@ type Box struct {
 	Server string
 	State  BoxState
 	// Gen goes up by one when a function takes the lease to wake the box, or takes it over from
-	// another function. It also goes up when a runner connects again after its bye.
+	// another function. Gen also goes up when a runner connects again after its bye.
 	Gen Generation
 	// Lost is the highest generation whose runner ended without a bye, its announcement of the end.
 	Lost Generation

@@ -14,6 +14,5 @@
 //	errors.go    the codes that every error carries
 //	limits.go    limits of size and time for what is stored
 //
-// A box is the processes of one MCP server for one tenant, and a native server is one in Go that is
-// part of the functions. The package does no I/O and imports no other package of Dormouse.
+// The package does no I/O and imports no other package of Dormouse.
 package storage

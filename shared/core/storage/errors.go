@@ -83,9 +83,8 @@ func IsForOperator(err error) bool {
 	return ok && e.operator
 }
 
-// NameRefused records in err the identity of the caller that err refuses, and returns err. Logs read it
-// with [RefusedOf]. If the caller has not proven its credential, the identity has only the Credential
-// that the caller claims.
+// NameRefused records in err the identity of the caller that err refuses, and returns err. If the
+// caller has not proven its credential, the identity has only the Credential that the caller claims.
 func NameRefused(err error, who Identity) error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		e.refused = who

@@ -47,9 +47,8 @@ type Store interface {
 // the disk is full. While writes would fail, callers refuse requests before they execute them, because
 // the answers would be lost.
 type Writable interface {
-	// Writable returns nil, or why a write would fail as far as is known. It makes no
-	// store operation, except a test write at intervals while writes are failing. Errors:
-	// Unavailable.
+	// Writable returns nil, or why a write would fail as far as is known. It makes no store
+	// operation but a test write at intervals while writes fail. Errors: Unavailable.
 	Writable(ctx context.Context) error
 }
 
@@ -93,7 +92,7 @@ type Handshakes interface {
 	// Handshake reads a part. Errors: NotFound if there is none or it has expired.
 	Handshake(ctx context.Context, digest, version string) (Handshake, error)
 	// Recorded reads parts of several records, each with a box, in one round trip for every 50 wants.
-	// Its results are in the order of wants. A part that is not there is the zero Handshake. A box that
+	// The results are in the order of wants. A part that is not there is the zero Handshake. A box that
 	// was never written is the zero Box with its ID. A want without Version reads only the box. A want
 	// without Box reads only the part.
 	Recorded(ctx context.Context, wants []RecordKey) ([]Recorded, error)
@@ -176,9 +175,9 @@ type Values interface {
 //     these ends of a session exceed 16 times the bounds, the driver drops the oldest;
 //   - a reader whose cursor is before the first remaining event gets a Page with Gap.
 type Log interface {
-	// Append writes a batch under the key of its first index, if that key is free. It wakes callers
-	// that Wait for the stream. If the key has the same batch already, nothing is written, and the
-	// result is nil, or Duplicate if b.Once is set. Batches are the same if they have equal Gen, Seq,
+	// Append writes a batch under the key of its first index, if that key is free. Append wakes callers
+	// that Wait for the stream. If the key has the same batch already, Append writes nothing, and
+	// returns nil, or Duplicate if b.Once is set. Batches are the same if they have equal Gen, Seq,
 	// Final, Retry to the millisecond, and bytes of events. If a driver repeats its own attempt, it
 	// must not take the batch of the first attempt for another caller's.
 	//

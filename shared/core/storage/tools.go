@@ -35,8 +35,8 @@ func (f ToolFilter) Allows(tool string) bool {
 	return may && (f.And == nil || f.And.Allows(tool))
 }
 
-// allows applies Deny and Allow to a tool's name. It converts each entry with form first; the caller
-// has converted the name.
+// allows applies Deny and Allow to a tool's name. It converts each entry with the function form; the
+// caller has converted the name.
 func (f ToolFilter) allows(tool string, form func(string) string) bool {
 	denied := nearest(f.Deny, tool, form)
 	return denied < 0 || denied < nearest(f.Allow, tool, form)

@@ -31,9 +31,8 @@ func check(raw []byte) error {
 	}
 }
 
-// checker walks over JSON without recursion. It keeps one bit for each open container,
-// so nesting costs no stack. Its methods return false at the first byte that is not
-// JSON, and leave pos there.
+// checker walks over JSON without recursion. Its methods return false at the first byte that is
+// not JSON, and leave pos there.
 type checker struct {
 	raw   []byte
 	pos   int

@@ -7,9 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Lookup returns the value at a path of object keys, without the whitespace around it. It
-// returns nil if there is none. An empty path gives the whole value. The result aliases
-// raw.
+// Lookup returns the value at a path of object keys, without the whitespace around it. Lookup
+// returns nil if there is none. An empty path gives the whole value. The result aliases raw.
 //
 // If a key comes twice, the last one counts, as in JavaScript, Python and encoding/json, so that
 // Dormouse checks the value that the server will use. The argument raw must be valid JSON, as
@@ -22,8 +21,8 @@ func Lookup(raw []byte, path ...string) json.RawMessage {
 	return raw[start:end:end]
 }
 
-// Replace returns a copy of raw with another value at path. All other bytes stay the same.
-// If the path is absent, it returns raw itself and false. raw and value must be valid
+// Replace returns a copy of raw with another value at path. All other bytes stay the same. If
+// the path is absent, Replace returns raw itself and false. Both raw and value must be valid
 // JSON. Replace exchanges the value that [Lookup] finds.
 func Replace(raw []byte, value json.RawMessage, path ...string) (out []byte, ok bool) {
 	start, end, ok := locate(raw, path)

@@ -201,7 +201,7 @@ func parseRetry(value []byte) (time.Duration, bool) {
 	return time.Duration(ms) * time.Millisecond, true
 }
 
-// line returns the next line without its end. It is valid until the next call.
+// line returns the next line without its end. The line is valid until the next call.
 func (r *SSEReader) line() ([]byte, error) {
 	for searched := 0; ; {
 		if r.afterCR && len(r.buf) > 0 {
