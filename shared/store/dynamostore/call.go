@@ -359,8 +359,7 @@ func (q *requests) writeMany(ctx context.Context, writes []types.WriteRequest) e
 	return nil
 }
 
-// progress paces the repeats of batch requests that DynamoDB left undone. While nothing is
-// done it waits longer each time, and it gives up after the store's Patience.
+// progress paces the repeats of batch requests that DynamoDB left undone.
 type progress struct {
 	idle  int       // how many requests in a row have done nothing
 	since time.Time // the last time a request did something

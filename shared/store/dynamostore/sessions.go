@@ -172,9 +172,9 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 	return keys[:min(len(keys), limit)], err
 }
 
-// queryTenant reads the rows of a tenant from the index "tenant", in the order of their partition
-// keys. It begins behind the key after. It calls the function each for each row, until the function
-// returns false.
+// queryTenant reads the rows of a tenant from the index "tenant", in the order of their partition keys.
+// It begins behind the key after, and calls the function each for each row until this function returns
+// false.
 func (q *requests) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
 	limit = min(limit, 1000)
 	in := &dynamodb.QueryInput{

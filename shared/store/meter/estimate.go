@@ -96,10 +96,8 @@ func writeUnits(size int) float64 {
 	return unitsOf(size, writeUnit)
 }
 
-// readUnits returns the cost of a read. Load reads two rows, and Answers one for each
-// question. Recorded reads two rows for each key. A query of an index, such as List,
-// costs one unit more than its rows. A query of a box's items or of a frame's parts is
-// billed for all rows together.
+// readUnits returns the cost of a read. A query of an index, such as List, costs one unit more
+// than its rows. A query of a box's items or of a frame's parts is billed for all rows together.
 func readUnits(c *intercept.Call) float64 {
 	switch out := c.Out.(type) {
 	case intercept.Loaded:
@@ -182,9 +180,7 @@ func writeSize(c *intercept.Call) int {
 	return size(c.In)
 }
 
-// indexes returns how many rows of indexes a write changes. One index has sessions with
-// their expiry, keys, grants and upstream tokens. The other has items, and the boxes that the
-// sweep must check.
+// indexes returns how many rows of indexes a write changes.
 func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 	switch c.Method {
 	case "Create", "Save":

@@ -137,8 +137,7 @@ func (d *database) Inspect(ctx context.Context) error {
 }
 
 // present returns an error if the file or its write-ahead log was removed, renamed, replaced,
-// emptied or cut, and notes it as damage. SQLite would go on to write to a file that has no
-// name, which no other process can open. The caller holds health.mu.
+// emptied or cut, and notes it as damage. The caller holds health.mu.
 func (d *database) present() error {
 	info, err := os.Stat(d.path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.Size() == 0 || !os.SameFile(info, d.opened)) {

@@ -14,7 +14,7 @@ import (
 )
 
 // Fault is a way in which [Faulty] makes a call fail. The caller gets an Unavailable error with
-// the Fault as its cause, so that errors.Is(err, storagetest.Unanswered) recognizes it.
+// the Fault as its cause.
 type Fault string
 
 // The faults. The caller cannot tell them apart, and must repeat the call correctly after both.
