@@ -76,7 +76,7 @@ func originOf(text string) string {
 }
 
 // discover returns the provider with its metadata, which it fetches once. go-oidc checks that the
-// metadata names the issuer.
+// metadata names the issuer, and fetches the keys later, without the request's context.
 func (p *provider) discover(ctx context.Context) (*oidc.Provider, providerMetadata, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,7 +19,8 @@ type Report struct {
 	USD    float64         `json:"usd"`           // used in Month; use of the last minute may be missing, up to a cent for each instance
 }
 
-// Show reads the account of a tenant. Errors: Unavailable.
+// Show reads the account of a tenant. A tenant without an account has used nothing. Errors:
+// Unavailable.
 func Show(ctx context.Context, store storage.Values, tenant string) (Report, error) {
 	_, row, err := readAccount(ctx, store, tenant)
 	return row.report(tenant), err

@@ -72,7 +72,8 @@ func (l *Limiter) freeSlot(ctx context.Context, key storage.ValueKey, stream sto
 	})
 }
 
-// running returns the slots whose calls are in flight.
+// running returns the slots whose calls are in flight. A call of which the store knows nothing
+// has just begun, or its program has died.
 func (l *Limiter) running(ctx context.Context, slots []slot) (left []slot, err error) {
 	for _, s := range slots {
 		age := time.Since(time.UnixMilli(s.Begun))

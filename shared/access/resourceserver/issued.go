@@ -75,8 +75,8 @@ type IssuedConfig struct {
 }
 
 // Issued verifies the tokens of this endpoint's own authorization server (package authserver). It
-// reads nothing from the store but the list of revoked grants, at most every 30 seconds. It is
-// safe for concurrent use.
+// opens a token without the store, and reads the list of revoked grants at most every 30 seconds.
+// It is safe for concurrent use.
 type Issued struct {
 	resources
 	sealer *storage.Sealer

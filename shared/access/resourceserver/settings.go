@@ -24,8 +24,9 @@ import (
 type Settings struct {
 	Brokered
 
-	// PublicURL is the URL at which clients reach the endpoint: https://HOST, or http on loopback.
-	// The resource of a server is this URL and the server's path.
+	// PublicURL is the URL at which clients reach the endpoint: https://HOST, or http on loopback,
+	// and the path, if any, that clients write before those of servers. The resource of a server is
+	// this URL and the server's path.
 	PublicURL string `json:"-"`
 	// Groups are the addresses at which several servers are served, with the servers at each:
 	// "/mcp", "/g/dev/mcp".
@@ -219,7 +220,8 @@ func (s Settings) checkAlgorithms() error {
 	return nil
 }
 
-// given lists claims whose value may pass from one person to another, such as an address.
+// given lists claims whose value may pass from one person to another, such as an address. The new
+// owner must not get the sessions of the old one.
 func given() []string {
 	return []string{"email", "name", "nickname", "phone_number", "preferred_username", "upn", "unique_name"}
 }

@@ -52,8 +52,8 @@ const SecretFailure = "DORMOUSE_SECRET_FAILURE"
 
 // A value of env, or of a header, may be a command for the shell, "exec:COMMAND": its output is the
 // value. The machine that hosts the server runs the command when it starts the box. The box gets
-// the output under [SecretVariable]. The prefix must be in the file itself, so that nobody who sets
-// a variable can have a command executed.
+// the output under [SecretVariable]. The shell expands the variables in the command. The prefix
+// must be in the file itself, so that nobody who sets a variable can have a command executed.
 const execPrefix = "exec:"
 
 // command returns the command of a value; ok is false for a value without the prefix.

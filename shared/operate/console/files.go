@@ -17,8 +17,8 @@ import (
 //go:embed page
 var page embed.FS
 
-// files serves the page. The paths of its files have a version, so that browsers cache the files
-// for ever, except the first page, which names the provider for the sign-in.
+// files serves the page. The paths of its files have a version, so that browsers cache all but
+// the first page for ever. The first page names the provider for the sign-in.
 type files struct {
 	version string
 	first   string
