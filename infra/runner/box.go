@@ -145,7 +145,7 @@ const DrainTime = 5 * time.Second
 
 // live runs the link to the host until the box sleeps, a newer runner runs the box, or ctx ends.
 // When ctx ends, live stops the processes while the link still works, so that the responses to
-// open requests reach the host. The function made returns the box, or nil if there is none yet.
+// open requests reach the host.
 func live(ctx context.Context, link frame.Link, guarded *guard.Guard, made func() *prepared) error {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})

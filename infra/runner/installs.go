@@ -28,9 +28,8 @@ const (
 
 // keptInstalls stores what npx and uvx install, in the same place as the workspaces of the box.
 // Only this box gets the installs back, because the host gives a box no URLs of other boxes. The
-// runner packs an install, and takes its digest, before the server runs. If a server can write
-// wherever the runner can, it might change the file before the upload; a later start then notices
-// that the digest is wrong.
+// runner packs an install, and takes its digest, before the server runs. A later start notices by
+// the digest if a server has changed the file before the upload.
 type keptInstalls struct {
 	store snapshot.Store
 	key   func(name string) string

@@ -22,10 +22,10 @@ import (
 // function.
 const runtimeAPI = "AWS_LAMBDA_RUNTIME_API"
 
-// bootstrap is the runtime of the Lambda function for boxes. Each invocation runs one box.
-// bootstrap begins the response to an invocation before it starts any server, and ends the
-// response after all servers have ended. In between Lambda accepts no other response and hands out
-// no other invocation, so that a server cannot answer in the place of bootstrap.
+// bootstrap is the runtime of the Lambda function for boxes. bootstrap begins the response to an
+// invocation before it starts any server, and ends the response after all servers have ended. In
+// between Lambda accepts no other response and hands out no other invocation, so that a server
+// cannot answer in the place of bootstrap.
 type bootstrap struct {
 	api    string
 	client *http.Client

@@ -31,8 +31,7 @@ const (
 
 // logFiles stores the stderr of one server's processes in files that remain after the process and
 // the runner have ended: NAME.NANOSECONDS.log, and .log.old for the output before it. NAME is the
-// result of [proc.LogName]. The command dormouse logs reads the files. Only the user of the runner
-// can read them.
+// result of [proc.LogName]. Only the user of the runner can read the files.
 type logFiles struct {
 	folder string
 	log    *slog.Logger
@@ -51,9 +50,8 @@ func (l *logFiles) open(session string) io.WriteCloser {
 	return &logFile{path: filepath.Join(l.folder, name), process: session}
 }
 
-// sharedEnding is the suffix of a file beside the logs of a process: NAME.served. Its first line
-// is the name of the process. If several sessions share the process, the other lines are the names
-// of these sessions.
+// sharedEnding is the suffix of a file beside the logs of a process: NAME.served. The first line
+// is the name of the process, and the other lines are the sessions that share it.
 const sharedEnding = ".served"
 
 // maxShared is how many bytes a file with sharedEnding may have. When it gets longer, the older

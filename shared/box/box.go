@@ -191,8 +191,7 @@ func invalid(msgs []wire.Message, err error) []byte {
 }
 
 // Answer passes raw, a client's response, to the process that asked. The argument question is the
-// id under which the box sent the request of the process to the client. The box drops an answer to
-// a question that is not open.
+// id under which the box sent the request of the process to the client.
 func (b *Box) Answer(session storage.ID, question string, raw []byte) {
 	m, err := wire.Parse(raw)
 	b.mu.Lock()

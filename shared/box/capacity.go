@@ -9,8 +9,8 @@ import (
 const tryAgain = 10 * time.Second
 
 // makeRoom finds room for one more process. Below the limit it returns nil and true. At the limit
-// it returns a process that is ending, and the new process must wait for that end. If no process
-// is ending, makeRoom stops the one that has been idle longest. If all processes are busy,
+// makeRoom returns a process that is ending, for whose end the new process must wait. If no
+// process is ending, makeRoom stops the one that has been idle longest. If all processes are busy,
 // makeRoom returns false.
 func (b *Box) makeRoom() (free *process, ok bool) {
 	if b.server.MaxProcesses == 0 {

@@ -66,8 +66,7 @@ type clockSide interface {
 // lock. Its caller must hold [Box].mu.
 //
 // The process never sees the ids of clients. Every request gets a number, which is its id and its
-// progress token in the process, because two clients may use equal ids. The numbers are random, so
-// a client cannot name the request of another one.
+// progress token in the process, because two clients may use equal ids.
 //
 // The conversation does not change a byte slice after it has passed it on. It composes every
 // message anew from the parts that [wire.Parse] has found, without other top-level members.
@@ -268,10 +267,10 @@ func (c *conversation) response(m wire.Message) bool {
 	return true
 }
 
-// release is called when the process answers r. Open questions whose call is r cannot really belong
-// to r, because the process still waits for their answers. release assigns them to the newest other
-// request of the same session, or to none. If r comes from a client of 2026-07-28, its questions end
-// with it, because such a client is asked only in responses.
+// release is called when the process answers r. Open questions whose call is r cannot really
+// belong to r. release assigns them to the newest other request of the same session, or to none.
+// If r comes from a client of 2026-07-28, its questions end, because that client is asked only in
+// responses.
 func (c *conversation) release(r *request) {
 	var heir *request
 	for e := c.passed.Back(); e != nil && heir == nil; e = e.Prev() {

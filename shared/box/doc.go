@@ -1,13 +1,9 @@
-// Package box runs one configured stdio MCP server for one tenant. Each session, or a
-// group of sessions, has one OS process. The first message starts the process, and the
-// box stops it when it is idle. The package hides processes and their groups, line
-// framing, the initialize handshake, and ids and progress tokens that would collide. It
-// also hides how it chooses the stream for a message, and how it ends open requests when
-// a process dies.
+// Package box runs one configured stdio MCP server for one tenant. Each session, or a group of
+// sessions, has one OS process. The first message starts the process, and the box stops it when it
+// is idle.
 //
 // The package knows nothing of HTTP, connections or the store. The types of what a box receives
-// and sends are those of package frame. The output of a server goes to a [Sink]. The program that
-// made the [Box] implements the Sink; it numbers, stores and sends the output.
+// and sends are those of package frame. The output of a server goes to a [Sink].
 //
 // # One process
 //
@@ -17,10 +13,10 @@
 //	        process_start  mcp_init   runtime       it failed: every open request
 //	                                                ends in an error with that phase
 //
-// The box owns the handshake. A fresh process first gets initialize with the parameters
-// of the session's client. Then it gets the log level and the subscriptions that the
-// session had, and then the waiting messages. The box answers a client's own initialize
-// with the result of that handshake, and drops its notifications/initialized.
+// The box owns the handshake. A fresh process first gets initialize with the parameters of the
+// session's client. The log level, the subscriptions of the session and the waiting messages
+// follow. The box answers a client's own initialize with the result of that handshake, and drops
+// its notifications/initialized.
 //
 // # Streams
 //
@@ -60,33 +56,32 @@
 // whose call a message belongs to. The box then answers each question with an error, and
 // drops log lines.
 //
-// The end of a session cancels its calls and takes back the settings that only it had.
-// If a session is never ended, the box forgets it when the process ends, or when there
-// are over a thousand sessions. A session that speaks again joins the process again.
+// The end of a session cancels its calls and takes back the settings that only it had. If a
+// session is never ended, the box forgets it when the process ends, or when there are over a
+// thousand sessions.
 //
 // # Protocols
 //
-// Sessions use the versions that have initialize. If a server refuses initialize, the
-// box tries it as a stateless server (2026-07-28), in another process, and remembers
-// the protocol. A stateless process gets with each request what initialize would have
-// told it; the box removes from its results what clients do not know. It cannot ask a
-// client: a call that needs input ends here as a [Suspension]. When the client has
-// answered, the call is delivered again, to any box.
+// Sessions use the versions that have initialize. If a server refuses initialize, the box tries it
+// as a stateless server (2026-07-28), in another process, and remembers the protocol. A stateless
+// process gets with each request what initialize would have told it; the box removes from its
+// results what clients do not know. A stateless process cannot ask a client: a call that needs
+// input ends here as a [Suspension]. When the client has answered, the call is delivered again, to
+// any box.
 //
 // Clients do not see the tasks of 2025-11-25. Some tools of legacy servers can only be
 // called as such a task; the box then makes the task in the client's place.
 //
 // # What a process writes
 //
-// [wire.Hear] takes messages in odd forms that can mean one thing only, and the box passes
-// them on in the right form. A line that looks like an answer and cannot be understood ends
-// the request that it answers, also one of the box itself. If it is not JSON, or has several
-// lines, the box first waits a second for the right answer, because some servers print
-// answers before they send them. An error without an id belongs to the only request that
-// waits, unless the process answers notifications with such errors; the box finds that out.
+// [wire.Hear] takes messages in odd forms that can mean one thing only, and the box passes them on
+// in the right form. A line that looks like an answer and cannot be understood ends the request
+// that it answers, also one of the box itself. If the line is not JSON, or continues on others,
+// the box first waits a second for the right answer. An error without an id belongs to the only
+// request that waits, unless the process answers notifications with such errors; the box finds
+// that out.
 //
-// An error does not quote what a process wrote before it got its oldest open request, because that
-// does not explain why the process ended.
+// An error quotes only what a process wrote after it got its oldest open request.
 //
 // If a process exits with code 0, the box finds out which requests the process has not read: the
 // kernel says how much is left in its stdin, once no program can read it any more. The box gives
@@ -112,9 +107,9 @@
 // work, the box refuses the requests, and says when the client may try again.
 //
 // Every process has a variable with a unique value, its mark, in its environment, and its children
-// inherit it. When the process has exited, the box finds and ends its children by the mark, even if
-// they have left the process group. By the same mark the next runner finds the processes that a
-// killed runner has left.
+// inherit it. When the process has exited, the box finds and ends its children by the mark, even
+// if they have left the process group. The next runner finds by the mark what a killed runner has
+// left.
 //
 // The box keeps the stderr of a process in two places, with secrets removed. The last 4,000
 // characters stay in memory, for the errors that end its requests. All of it goes to the writer
@@ -122,37 +117,33 @@
 //
 // # Asleep
 //
-// A [Keeper] restores the workspace before the process starts, and saves it when the
-// process has ended. The box is idle only after that, so a box that is woken later
-// finds everything. A workspace is not saved if its process failed or was killed at
-// work: a file may be half written. Such a workspace stays as it is for the life of the
-// box; the next box restores the last saved one. The workspace of a principal
-// ([Server].Kept) is restored at each start, because another session of the principal
-// may have saved meanwhile. If two of its sessions work at the same time, the later
-// save wins.
+// A [Keeper] restores the workspace before the process starts, and saves it when the process has
+// ended. The box is idle only after the save. A workspace is not saved if its process failed or
+// was killed at work: a file may be half written. A workspace that is not saved stays as it is for
+// the life of the box; the next box restores the last saved one. The workspace of a principal
+// ([Server].Kept) is restored at each start, because another session of the principal may have
+// saved meanwhile. If two of its sessions work at the same time, the later save wins.
 //
 // With [Server].Images a process sleeps with its memory. It is frozen when it is idle, when each
 // open request waits for its client, and when the box ends. The box saves the memory, the
 // workspace and the state of the conversation together. If a request is still open, the box at
 // once makes a successor, which takes over the conversation and is started when a message needs
-// it. The successor, or a process of a later box, gets the memory back if the memory fits. It then
-// needs no handshake. If the memory does not fit, the log says why, and the process starts as any
-// other does. A client's answer to a question that the process asked outside of requests also
-// wakes it, even in a later box.
+// it. The successor, or a process of a later box, gets the memory back if the memory fits. If the
+// memory does not fit, the log says why, and the process starts as any other does. A client's
+// answer to a question that the process asked outside of requests also wakes it, even in a later
+// box.
 //
 // # Time
 //
-// The tool timeout of a request begins when the process gets the request. It stands
-// still while a question of the request is open to the client; the answer timeout of
-// the question runs instead. A human may take hours, but a client that has gone must
-// not take for ever.
+// The tool timeout of a request begins when the process gets the request. It stands still while a
+// question of the request is open to the client; the answer timeout of the question runs instead.
 //
-// After a request has timed out, the process must show that it works. The box sends a ping,
-// and asks for a list of a kind that the process has declared, because some servers answer
-// no ping. Any response, question or progress of a request in flight is a sign of life.
-// Until it comes, new requests wait. If it does not come within five seconds, another
-// process takes the place of this one as soon as a request waits and no other is open. A
-// process without lists is not asked and never replaced.
+// After a request has timed out, the process must show that it works. The box sends a ping, and
+// asks for a list of a kind that the process has declared, because some servers answer no ping.
+// Any response, question or progress of a request in flight is a sign of life. New requests wait
+// for a sign. If none comes within five seconds, another process takes the place of this one as
+// soon as a request waits and no other is open. A process without lists is not asked and never
+// replaced.
 //
 // # What it does not do
 //

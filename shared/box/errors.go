@@ -35,9 +35,8 @@ type Failure struct {
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Signal   string `json:"signal,omitempty"` // such as SIGKILL
 
-	// Stderr is the end of the process's stderr, up to 4,000 characters. Stdout is the end of
-	// those lines of its stdout that were no messages. Clients get both only if
-	// [Server].ShowOutput is set.
+	// Stderr is the end of the process's stderr, up to 4,000 characters. Stdout is the end of the
+	// lines on stdout that were no messages. Clients get both only if [Server].ShowOutput is set.
 	Stderr string `json:"stderr,omitempty"`
 	Stdout string `json:"stdout,omitempty"`
 	// OutOfMemory says that the process seems to have run out of memory. The process printed so,

@@ -10,9 +10,8 @@ import (
 // or all processes if session is "".
 //
 // Calls that are still in flight after timeout end with an error of phase box_unavailable, which
-// gives the operator's name to the client. The next message of a session starts another process,
-// once the old one has ended. If the session shares its process, the process goes on, and only the
-// calls of that session end.
+// gives the operator's name to the client. If the session shares its process, the process goes on,
+// and only the calls of that session end.
 func (b *Box) Halt(session storage.ID, operator string, timeout time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -190,7 +190,7 @@ func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 }
 
 // done ends the handshake. The argument version is the protocol version that the box asked for.
-// The process gets the settings of its sessions, and then the waiting messages.
+// done sends the process the settings of its sessions, and then the waiting messages.
 func (h *handshake) done(version string) {
 	p := h.p
 	h.startup.Stop()

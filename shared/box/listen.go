@@ -164,8 +164,7 @@ func (l *listener) answered(m wire.Message, raw []byte) {
 	}
 }
 
-// unnamed handles an error response without an id. Servers send one if they could not read a
-// request, and some also send one for each notification. If the error may be about a notification,
+// unnamed handles an error response without an id. If the error may be about a notification,
 // unnamed tests whether the process answers notifications: it sends another notification, and then
 // a ping.
 func (l *listener) unnamed(m wire.Message, raw []byte) {
@@ -196,10 +195,9 @@ func (l *listener) unnamed(m wire.Message, raw []byte) {
 	l.noise(raw, why, false)
 }
 
-// garbled handles a part of a line that is no message. The part may be a broken response, whose
-// request would otherwise wait until its deadline. If the part is JSON, garbled ends that request
-// at once. If it is not JSON, garbled first gives the process the time [repair] to send the right
-// response.
+// garbled handles a part of a line that is no message. If the part is JSON, garbled ends that
+// request at once. If it is not JSON, garbled first gives the process the time [repair] to send
+// the right response.
 func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool) {
 	why := err.Error()
 	var wrong *wire.Error

@@ -31,8 +31,8 @@ const (
 )
 
 // awaitTurn waits until the previous processes have ended, because two processes of a session
-// would write the same files. It then waits until the process is needed. It returns false if the
-// process was stopped meanwhile.
+// would write the same files. After that, awaitTurn waits until the process is needed. It returns
+// false if the process was stopped meanwhile.
 func (r *processRun) awaitTurn() bool {
 	for _, gone := range r.before {
 		select {
@@ -213,8 +213,7 @@ func (r *processRun) withSecrets(s Server, placed provision.Launch) (Server, err
 }
 
 // mark adds the variable [proc.MarkEnv] to the environment of s, with a value that no other
-// process has. The children of the process inherit it. The function clear kills every process with
-// that value.
+// process has. The function clear kills every process with that value.
 func (r *processRun) mark(s *Server) (clear func()) {
 	p := r.p
 	if s.Mark == "" {

@@ -171,8 +171,8 @@ func (p *process) endRequests(f *fault) {
 }
 
 // reason returns how much the process had written before it got the oldest of its open requests.
-// Only what it wrote later may explain its end. Without an open request, only its most recent
-// output may explain it. Before the handshake is over, all output may.
+// Only what it wrote later may explain its end. Without an open request, only the most recent
+// output may. Before the handshake is over, all output may.
 func (p *process) reason() written {
 	w := p.before()
 	p.since = &w

@@ -84,8 +84,8 @@ type Server struct {
 	// value, such as a child that left the process group. [proc.EndMarked] finds the processes
 	// that a killed runner has left. Mark works only on Linux.
 	Mark string
-	// Guard protects a program that runs several boxes from the faults of one box. It may be nil.
-	// Apart starts each process in an OS session of its own, so that it has no access to the
+	// Guard protects a program that runs several boxes from the faults of one box. Guard may be
+	// nil. Apart starts each process in an OS session of its own, so that it has no access to the
 	// terminal of the program.
 	Guard *guard.Guard
 	Apart bool
@@ -98,9 +98,9 @@ type Server struct {
 	MaxProcesses int
 	// Stderr, if not nil, opens a writer for the stderr of the process with this name. One
 	// goroutine at a time writes whole lines, in which secrets are replaced by [redact.Hidden].
-	// Lines of stdout that were no messages begin with "stdout: ". Lines about the process itself
-	// begin with "---". The box ignores errors of the writer, and closes it. If Stderr is nil, the
-	// box logs the end of the output when the process fails.
+	// Lines of stdout that were no messages begin with "stdout: ", and lines about the process
+	// itself with "---". The box ignores errors of the writer, and closes it. If Stderr is nil,
+	// the box logs the end of the output when the process fails.
 	Stderr func(name string) io.WriteCloser
 
 	// Refusals says that the program is a keeper (see package memory) that reports on
@@ -130,8 +130,8 @@ type Server struct {
 	// it has answered initialize. Zero means the default.
 	StartupTimeout time.Duration
 	// ProbeTime limits how long a server of unknown protocol may take to answer server/discover.
-	// After a sixth of this time the box also sends initialize. At its end another process takes
-	// the place of the silent one. Zero means the default.
+	// After a sixth of this time the box also sends initialize. After ProbeTime, another process
+	// takes the place of the silent one. Zero means the default.
 	ProbeTime time.Duration
 	// ToolTimeout limits the time of one request, such as a tools/call, from when it is sent to
 	// the process. Zero means the default, less than zero no limit.
@@ -147,8 +147,8 @@ type Server struct {
 // it.
 type Provisioner interface {
 	// Provision prepares the process with this name, which is the [Scope.Name] of its session. It
-	// blocks until it is done or ctx ends. It calls tell for each step. restore, if not nil, fills
-	// a new workspace. The error may be a [*provision.Error].
+	// calls tell for each step. The function restore, if not nil, fills a new workspace. The error
+	// may be a [*provision.Error].
 	Provision(ctx context.Context, name string, tell func(provision.Progress), restore provision.Restore) (provision.Launch, error)
 	// Remove deletes the files of a process whose session has ended.
 	Remove(name string) error
@@ -170,17 +170,17 @@ func (s Server) log(name string, hide *redact.Redactor) *proc.Log {
 	return proc.NewLog(s.Stderr(name), hide)
 }
 
-// Keeper stores the workspaces of processes while their box sleeps. name is the name of a process,
-// as [Scope.Name] returns it. owner is the name under which a workspace is stored. It is the name
-// of the process, or "principal-" and a hash if several processes may share the workspace. The box
-// makes one call at a time for each process.
+// Keeper stores the workspaces of processes while their box sleeps. The argument name is that of a
+// process, as [Scope.Name] returns it. The argument owner is the name under which a workspace is
+// stored: that of the process, or "principal-" and a hash if several processes may share the
+// workspace. The box makes one call at a time for each process.
 type Keeper interface {
 	// Restore fills the new workspace of a process with what is stored for owner. Its results are
 	// those of a [provision.Restore].
 	Restore(ctx context.Context, name, owner, workspace string) (names []string, err error)
-	// Save stores the workspace of a process, which has ended, for owner. staged is a file that
-	// lists what the Provisioner has put into the workspace, "" if nothing. If Save fails, what was
-	// stored before must still be there.
+	// Save stores the workspace of a process, which has ended, for owner. The argument staged is a
+	// file that lists what the Provisioner has put into the workspace, "" if nothing. If Save
+	// fails, what was stored before must still be there.
 	Save(ctx context.Context, name, owner, workspace, staged string) error
 	// Leave tells the Keeper that the box removes the workspace of a process from this machine.
 	// What the Keeper has stored remains.

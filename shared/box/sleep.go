@@ -267,7 +267,6 @@ func (c *conversation) frozenQuestions() []frozenQuestion {
 
 // passOn makes another process, the heir, take over the conversation of a process that sleeps. It
 // does nothing if no request is open and nothing was sent to the process while it fell asleep.
-// Questions outside of calls are restored from the image later.
 func (r *processRun) passOn() {
 	p := r.p
 	p.box.mu.Lock()
@@ -325,9 +324,8 @@ func (p *process) inherit(sleeper *process) {
 
 // # To wake
 
-// begin starts the OS process. If the program is a keeper and a fitting image of the memory is
-// found, the keeper thaws it, and begin returns the state of the conversation. If there is no
-// fitting image, the state is nil.
+// begin starts the OS process. If a keeper thaws an image of the memory, begin returns the state
+// of the conversation, and nil if not.
 func (r *processRun) begin(l launch) (child, *frozen, error) {
 	p := r.p
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{l.Command.Path}, l.Command.Args...), "\x00")))

@@ -11,8 +11,7 @@ import (
 const maxSpread = 4 << 10
 
 // spread recognizes a message that a process writes over several lines, as programs print JSON for
-// people. MCP does not allow that. The request that the message answers ends with an error,
-// instead of waiting for ever.
+// people. The request that the message answers ends with an error.
 type spread struct {
 	text   []byte // the message as far as it was written; nil if no such message is being written
 	indent []byte // the white space before each member of the message

@@ -16,8 +16,7 @@ const InitPath = "/.init"
 
 // Init returns an ELF program that starts another program as its child, and does not exit when the
 // child does. The ELF program reaps orphans, but not its child, so the sentry can return the
-// child's exit status at any time. [initArgs] returns the arguments for it. Init is machine code,
-// so that an image needs no other file to run it.
+// child's exit status at any time.
 func Init() ([]byte, error) {
 	said := []byte("dormouse-keeper: there is no such program in the box\n")
 	// The comments are the instructions. A name with a colon is a label.

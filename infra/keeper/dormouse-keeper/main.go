@@ -276,7 +276,7 @@ func (o *options) list() (gate.Hosts, func(string), error) {
 
 // base returns the image for a box that has only folders of this machine. base changes o.folders,
 // so that each folder is mounted once, at its path without links, in the mode that allows the
-// most. A folder inside of another one with the same mode is left out.
+// most.
 func (o *options) base(images image.Store) (*image.Image, error) {
 	var ways, hidden []string
 	modes := map[string]string{}

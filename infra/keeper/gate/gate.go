@@ -252,8 +252,8 @@ func (g *Gate) exists(name string) bool {
 // for benchmarks (RFC 2544).
 var made = netip.MustParsePrefix("198.18.0.0/15")
 
-// address returns the made-up address for a name. The address is computed from the name, unless
-// another name already has that address. The result ok is false if too many names have addresses.
+// address returns the made-up address for a name. The result ok is false if too many names have
+// addresses.
 func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,7 +1,6 @@
 // Package image stores container images, each as one EROFS file.
 //
-// A store is a folder that the boxes of one user share. A box is a program that runs in a virtual
-// kernel.
+// A store is a folder that the boxes of one user share.
 //
 //	refs/NAME      the digest of an image that was pulled by this name
 //	sha256-HEX.N/  an image, in the form N: rootfs.erofs and image.json

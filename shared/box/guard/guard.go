@@ -1,7 +1,6 @@
-// Package guard is for a program that runs several boxes. It protects them from the faults of one
-// box. The [Guard] of a box starts every goroutine and timer of the box, and catches their panics.
-// A [Budget] limits the output that all boxes hold, and a [Memory] the memory of all their
-// processes.
+// Package guard protects the boxes of a program from the faults of one of them. The [Guard] of a
+// box starts every goroutine and timer of the box, and catches their panics. A [Budget] limits the
+// output that all boxes hold, and a [Memory] the memory of all their processes.
 //
 // A Guard cannot catch what the Go runtime calls a fatal error: concurrent map writes, a stack
 // overflow, or a lack of memory. It cannot tell what a panic has left half done, so the box must
@@ -18,7 +17,7 @@ import (
 )
 
 // Guard catches the panics of one box. A nil Guard catches none; it is for a program with a single
-// box, which a panic then ends. A Guard is safe for concurrent use.
+// box. A Guard is safe for concurrent use.
 type Guard struct {
 	log      *slog.Logger
 	budget   *Budget

@@ -161,8 +161,8 @@ func (c *Control) begun() error {
 	return nil
 }
 
-// Freeze stops the program for good, and writes its memory to w. The caller must not write to the
-// program any more. After an error the caller must end the program.
+// Freeze stops the program for good, and writes its memory to w. After an error the caller must
+// end the program.
 func (c *Control) Freeze(ctx context.Context, w io.Writer) error {
 	defer c.within(ctx)()
 	if err := c.say(message{Freeze: true}); err != nil {

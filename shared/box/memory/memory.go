@@ -1,7 +1,7 @@
-// Package memory stores the memory of a process while it sleeps. It is for a process that a keeper
-// runs in a virtual kernel. The package encrypts an image of the memory for one box, decrypts it
-// again, and speaks with the keeper, which makes images and restores them. It does not decide when
-// a process sleeps, and runs no processes.
+// Package memory stores the memory of a process that a keeper runs in a virtual kernel, while the
+// process sleeps. The package encrypts an image of the memory for one box, decrypts it again, and
+// speaks with the keeper, which makes images and restores them. It does not decide when a process
+// sleeps, and runs no processes.
 //
 // # The image
 //
@@ -22,8 +22,7 @@
 // # Used once
 //
 // If an image were thawed twice, random values that the program had drawn, such as keys, would be
-// used twice. Therefore [Found.Claim] deletes the image before a process gets its first byte. A
-// runner that has not claimed an image does not thaw it, and no image is tried a second time.
+// used twice. [Found.Claim] therefore deletes the image before a process gets the first byte.
 package memory
 
 import (

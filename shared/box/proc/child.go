@@ -46,8 +46,8 @@ type Command struct {
 }
 
 // Child is a running process that leads its own process group, with its three pipes. When the
-// process ends, its whole group is killed. The caller reads Stdout and Stderr to their ends, and
-// calls Release after the process has exited. All methods are safe for concurrent use.
+// process ends, its whole group is killed. The caller must read Stdout and Stderr to the end, and
+// call Release after the exit of the process. All methods are safe for concurrent use.
 type Child struct {
 	cmd    *exec.Cmd
 	pid    int

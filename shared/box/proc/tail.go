@@ -75,8 +75,7 @@ func (t *Tail) Total() int64 {
 }
 
 // Lately returns how many bytes the process had written before its current burst of output. A
-// burst is output without a pause of more than a second. If the last second had no output, Lately
-// returns the total.
+// burst is output without a pause of more than a second.
 func (t *Tail) Lately() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

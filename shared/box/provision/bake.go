@@ -12,8 +12,7 @@ import (
 )
 
 // A container image may contain installs, in subfolders of Config.Baked. Each subfolder is named
-// by a digest of the [request] of npx or uvx. With that name a start finds the install without
-// asking a program, a registry or Config.Kept.
+// by a digest of the [request] of npx or uvx.
 
 // ErrNotBaked means that the command line of a server names no package that npx or uvx would
 // install, or that this machine lacks the program that would install it.
@@ -28,8 +27,7 @@ type BakeConfig struct {
 }
 
 // Bake installs the package of the server's command line, and copies the install to a folder for
-// an image. Paths in the copy are those in the image. Bake replaces a previous copy. The result is
-// the name of the copy's folder.
+// an image. Paths in the copy are those in the image. The result is the name of the copy's folder.
 func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (name string, err error) {
 	run := &provisioning{Provisioner: s, tell: func(Progress) {}, launch: Launch{Command: s.server.Command, Args: s.server.Args, Env: map[string]string{}}}
 	r, ok := parseTool(s.server.Command, s.server.Args)

@@ -9,8 +9,7 @@ import (
 
 // CacheFolder makes the folder for installs and workspaces, and returns its path. If folder is "",
 // CacheFolder uses the first default folder in which this process can write. The argument data is
-// the data folder of this machine, "" for none. The error says which user cannot write to which
-// folders, and which variable to set.
+// the data folder of this machine, "" for none.
 func CacheFolder(folder, data string) (string, error) {
 	if folder != "" {
 		return firstWritable(folder)

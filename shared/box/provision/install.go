@@ -197,8 +197,8 @@ func fileDigest(root *os.Root, name string) (string, error) {
 }
 
 // version returns the version that a program prints. The answer of a binary is cached under the
-// identity of its file. A script, such as one of a version manager, is asked each time, because
-// its answer may change.
+// identity of its file. A script is asked each time, because a version manager may change its
+// answer.
 func (s *provisioning) version(ctx context.Context, program string, question ...string) (string, error) {
 	_, binary := identity(program)
 	return s.ask(ctx, binary, program, question...)

@@ -70,9 +70,8 @@ var claimed sync.Map
 // settleTime is how long Claim waits until another runner releases the folder of a name.
 const settleTime = 5 * time.Second
 
-// Claim makes a folder below root for one runner, to be the Base of its Config. The same name
-// always gets the same path. If another runner still has that folder after five seconds, or if
-// name is "", the folder gets a new path.
+// Claim makes a folder below root for one runner, to be the Base of its Config. If another runner
+// still has that folder after five seconds, or if name is "", the folder gets a new path.
 //
 // Claim also removes the folders of runners that were killed; a live runner holds a lock in its
 // folder. Before it removes a folder, Claim calls bury, if that is not nil, which must kill the

@@ -58,10 +58,10 @@ func within(path, root string) bool {
 	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }
 
-// InferHostPath infers the folder of a project from the absolute paths in a command line. It takes
-// the common folder of all files in the command line, and goes up to the nearest folder with a
-// manifest. A file in a virtual environment counts as one in the folder above the environment.
-// Programs of the system are ignored. If there is no such folder, InferHostPath returns "".
+// InferHostPath infers the folder of a project from the absolute paths in a command line. From the
+// common folder of all files there, it goes up to the nearest folder with a manifest, if there is
+// one. A file in a virtual environment counts as one in the folder above the environment. If all
+// files belong to the system, InferHostPath returns "".
 func InferHostPath(cmd string, args []string) string {
 	common := ""
 	for _, part := range append([]string{cmd}, args...) {
@@ -98,8 +98,8 @@ func InferHostPath(cmd string, args []string) string {
 	return project(common)
 }
 
-// project returns the nearest folder, from dir upwards, that has a manifest. project does not go
-// above the root of the repository. If no folder has a manifest, project returns dir.
+// project returns the nearest folder that has a manifest, from dir upwards to the root of the
+// repository, or dir if there is none.
 func project(dir string) string {
 	for at := dir; at != "/"; at = filepath.Dir(at) {
 		for _, name := range append([]string{"package.json"}, pythonManifests()...) {
@@ -134,8 +134,8 @@ func inVenv(venv, bin string) bool {
 
 // rewrite adapts the command line to the workspace. It changes paths below Server.HostPath into
 // paths in the copy. Programs of a virtual environment below Server.HostPath become plain names,
-// because they are installed anew. The result plain is the plain name of such a command, "" for
-// any other command.
+// because they are installed anew. The result plain is that name if the command is such a program,
+// and "" if not.
 func (s *provisioning) rewrite() (plain string, err error) {
 	l := &s.launch
 	from := []string{s.host}

@@ -113,8 +113,7 @@ func npmTop(lock []byte) ([]byte, error) {
 }
 
 // hashed returns an error if a package-lock.json does not determine the bytes of each package. The
-// commit of a repository counts as a hash. The hash of a package also covers the packages that are
-// bundled in it.
+// commit of a repository counts as a hash.
 func hashed(lock []byte) error {
 	all, err := npmPackages(lock)
 	if err != nil {

@@ -110,8 +110,8 @@ func withScripts(dir string) []string {
 }
 
 // runScripts runs the install scripts of all packages in b.dir, in a sandbox, and copies the
-// result. The copies belong to the runner, and no link leads out of the folder. A process that a
-// script has left running cannot change the copies.
+// result. No link in the copy leads out of the folder, and no process that a script has left
+// running can change the copy.
 func (s *provisioning) runScripts(ctx context.Context, b build, npm, node string) error {
 	work := b.dir + "-scripts"
 	if err := errors.Join(os.Rename(b.dir, work), os.Mkdir(b.dir, 0o755)); err != nil {

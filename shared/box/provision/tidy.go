@@ -18,8 +18,8 @@ import (
 
 // This file removes unused installs. The file "used" in an install's folder has the time of the
 // last use as its modification time. A Provisioner that has returned the install holds a shared
-// lock on that file until the Provisioner is closed. The kernel releases the lock of a program that
-// dies. To remove an install, Tidy needs the exclusive lock.
+// lock on that file until the Provisioner is closed. To remove an install, Tidy needs the
+// exclusive lock.
 
 // Keep limits what stays in a cache. Zero means no limit.
 type Keep struct {
@@ -87,8 +87,8 @@ type stored struct {
 
 // Tidy removes from a cache the unused installs that are over the limits in keep, even unfinished
 // ones, and returns their number. If Tidy has run within the last day, and no install was made
-// since, it returns at once. Tidy leaves two empty lock files of each install: without them, two
-// starts could hold locks of the same name on different files.
+// since, it returns at once. Tidy leaves the two lock files of each install, on which another
+// start may hold a lock.
 func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {
 	mark := filepath.Join(cache, tidiedFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < tidyEvery {

@@ -91,9 +91,9 @@ func (in *inflight) deliver(f frame.Deliver) {
 	in.seen(f)
 }
 
-// deliveredAgain handles a message that was executed before. The host repeats a message if it has
-// seen no progress. If the request of the message has not ended, [frame.Taken] tells the host so.
-// If it has ended, the outbox repeats the response until the host has it.
+// deliveredAgain handles a message that was executed before. If the request of the message has not
+// ended, [frame.Taken] tells the host so. If it has ended, the outbox repeats the response until
+// the host has it.
 func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	switch {
 	case f.Inbox:

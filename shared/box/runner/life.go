@@ -10,8 +10,7 @@ import (
 )
 
 // life is the state of one call of Run. Each field uses only fields above it in this list, except
-// links, which uses life. The loop of Run calls their methods for frames from the host, for results
-// of the Executor, and for timers.
+// links, which uses life.
 type life struct {
 	cfg        *Config     // begin may set some fields
 	loop       *loop       // the goroutines, the timers, and the end of Run

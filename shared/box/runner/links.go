@@ -53,8 +53,8 @@ const (
 )
 
 // links keeps one connection to the host. It renews the connection before the gateway's time
-// limit, and connects again after the connection was lost. During a renewal there are two
-// connections. The runner reads both, and sends on the one on which the last [frame.Welcome] came.
+// limit, and connects again after the connection was lost. During a renewal the runner reads two
+// connections, and sends on the one on which the last [frame.Welcome] came.
 type links struct {
 	cfg       *Config
 	loop      *loop
@@ -267,8 +267,8 @@ func (lk *link) send(o outgoing) {
 	lk.pump()
 }
 
-// sendFirst puts a message before all others that wait. It is for small frames that keep the
-// connection alive. The order of frames does not matter to the host.
+// sendFirst puts a message before all others that wait. The order of frames does not matter to the
+// host.
 func (lk *link) sendFirst(data []byte) {
 	lk.queue = slices.Insert(lk.queue, 0, outgoing{data: data})
 	lk.pump()

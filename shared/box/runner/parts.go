@@ -18,8 +18,8 @@ const window = 8
 const wholes = 3
 
 // transfer is a long frame that is sent in parts. Each part is repeated until its [frame.PartOK]
-// comes. When all parts have theirs, [frame.Whole] is sent. A transfer goes on over several
-// connections, because the host keeps the parts.
+// comes; the last frame is [frame.Whole]. A transfer goes on over several connections, because the
+// host keeps the parts.
 type transfer struct {
 	place      int         // 0 to frame.MaxTransfers-1; no two active transfers have the same place
 	name       string      // its place and a nonce; "" while it waits for a place

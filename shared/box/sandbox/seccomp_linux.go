@@ -45,9 +45,9 @@ const x32 = 0x40000000
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// denied returns system calls that no server needs. Some of them get around this filter, reach
-// other processes of the user, or give access to keys that the user's processes share. Others
-// reach parts of the kernel that have often had security holes.
+// denied returns system calls that no server needs. Some get around this filter, or reach other
+// processes or keys of the user. Others reach parts of the kernel that have often had security
+// holes.
 func denied(p Policy) []uint32 {
 	calls := []uint32{
 		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // io_uring can open sockets, too

@@ -191,7 +191,7 @@ func (s *Sandbox) order() order {
 }
 
 // shim makes cmd the shim for an order, starts it, and waits until the shim has become the program
-// or failed. On success both results are nil. If not, the process has ended.
+// or failed. On success both results are nil; after a failure the process has ended.
 func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	in, err := orderFile(o)
 	if err != nil {

@@ -28,8 +28,8 @@ type Folder struct {
 	fail func(step string) error // if not nil, tests use it to make a step fail
 }
 
-// NewFolder returns a store in the folder with this path. The first save makes the folder. Only the
-// user of this program can read its contents.
+// NewFolder returns a store in the folder with this path. Only the user of this program can read
+// its contents.
 func NewFolder(path string) *Folder { return &Folder{path: path} }
 
 var _ Store = (*Folder)(nil)

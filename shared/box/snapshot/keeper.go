@@ -27,10 +27,9 @@ type Config struct {
 }
 
 // Keeper saves and restores the workspaces of the processes of one box. The argument process is
-// the name that the provisioner gives a process. The argument owner is the name under which a
-// workspace is stored: that of the process, or of a principal whose processes share a snapshot.
-// Calls for one process must follow one another; calls for different processes may run at the same
-// time.
+// the name that the provisioner gives a process, and owner is the name under which its workspace
+// is stored: that of the process, or of a principal whose processes share a snapshot. Calls for
+// one process must follow one another; calls for different processes may run at the same time.
 type Keeper struct {
 	cfg Config
 	log *slog.Logger

@@ -45,10 +45,10 @@ func pack(ctx context.Context, w io.Writer, root *os.Root, c changes) error {
 	return packer{ctx: ctx, root: root, out: tar.NewWriter(z)}.all(z, c)
 }
 
-// Pack writes a whole folder to w. Unlike a snapshot, it includes all names, links that lead out
-// of the folder, and files with hard links outside of it. It does not include the times of files.
+// Pack writes a whole folder to w. Unlike a snapshot, the archive includes all names, links that
+// lead out of the folder, and files with hard links outside of it, but not the times of files.
 // Pack fails with a [*LimitError] if the folder exceeds limits. Pack also fails if the folder is
-// changed meanwhile, or if an entry cannot be read.
+// changed meanwhile.
 func Pack(ctx context.Context, w io.Writer, folder string, limits Limits) error {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
