@@ -35,7 +35,7 @@ func (u *Units) Each(visit func(name string, n *float64)) {
 	visit("out_gb", &u.OutGB)
 }
 
-// Plus adds each field of v to the same field of u and returns the result. It changes neither.
+// Plus adds each field of v to the same field of u and returns the result.
 func (u Units) Plus(v Units) Units {
 	added := make([]float64, 0, 16)
 	v.Each(func(_ string, n *float64) { added = append(added, *n) })
@@ -44,14 +44,14 @@ func (u Units) Plus(v Units) Units {
 	return u
 }
 
-// Times multiplies each field of u by k and returns the result. It does not change u.
+// Times multiplies each field of u by k and returns the result.
 func (u Units) Times(k float64) Units {
 	u.Each(func(_ string, n *float64) { *n *= k })
 	return u
 }
 
 // WithoutTasks returns u without the time of tasks and their addresses, for bills that count it
-// separately. It does not change u.
+// separately.
 func (u Units) WithoutTasks() Units {
 	u.VCPUSeconds, u.TaskGBSeconds, u.AddressSeconds = 0, 0, 0
 	return u
