@@ -1,9 +1,8 @@
 // Package dynamostore implements storage.Store on one DynamoDB table, which any
 // number of functions read and write at the same time.
 //
-// The package hides the layout of the table, values longer than an item may be, retries, and
-// conditional writes whose answers are lost. It counts what its requests cost ([Store.Usage]).
-// It reads no environment, creates no credentials and does not log.
+// The package counts what its requests cost ([Store.Usage]). It reads no environment, creates no
+// credentials and does not log.
 //
 // # Layout
 //

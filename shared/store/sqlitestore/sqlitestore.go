@@ -1,8 +1,5 @@
 // Package sqlitestore implements storage.Store for one machine. The store is a SQLite file that
-// many processes read and write at the same time.
-//
-// The package hides SQL, the schema, the layout of the log, and how a process learns that
-// another process has written (see [Store.Wait]). The package does not log.
+// many processes read and write at the same time. The package does not log.
 //
 // A write is on the disk when its method returns: it survives the death of any process, and of
 // the machine. [Options].Behind lets most writes return before their fsync, and those of

@@ -71,7 +71,7 @@ func long(t *testing.T, k *kit, stream storage.StreamID, total int) {
 }
 
 // replay reads a stream of [long] in pages of at most limit events, and checks that it has the given
-// total of events. The result is the number of pages.
+// total of events.
 func replay(t *testing.T, s storage.Store, stream storage.StreamID, total, limit int) (pages int) {
 	t.Helper()
 	after := storage.Index(0)

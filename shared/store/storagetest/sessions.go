@@ -12,9 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// rawJSON is JSON that changes if a driver decodes and encodes it. It has white space, escapes,
-// characters that encoding/json escapes, a number that no float64 holds, a field that occurs
-// twice, and an unknown field.
+// rawJSON is JSON that changes if a driver decodes and encodes it.
 const rawJSON = "{ \"a\" : 9007199254740993,\t\"b\":\"<&>\u2028 \\u00e9\\/ é 𝄞\", \"a\":1.0e+2 , \"_x\":[ ] }"
 
 // aSession returns a session with every field filled.

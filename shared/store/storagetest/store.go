@@ -37,7 +37,7 @@ type Harness struct {
 
 // Store tests a driver against the whole contract, each promise with a new store. Times have
 // millisecond precision and are compared as instants. To test expiry, Store writes records that
-// have expired already, instead of sleeping.
+// have expired already.
 func Store(t *testing.T, h Harness) {
 	groups := []struct {
 		name     string

@@ -9,9 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// stateKeys returns keys of durable values, all different. The first is one of session s1, and most
-// others differ from it in one field. The tenant of the last contains quotes, which a driver must
-// not mistake for the end of the tenant.
+// stateKeys returns keys of durable values, all different. The tenant of the last contains quotes,
+// which a driver must not mistake for the end of the tenant.
 func stateKeys() []storage.ValueKey {
 	base := storage.ValueKey{Tenant: "acme", Server: "everything", Scope: storage.ValueOfSession, Of: "s1", Since: time.UnixMilli(1_700_000_000_123).UTC(), Name: "é/\x00 #"}
 	keys := []storage.ValueKey{base}
