@@ -11,10 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Assertions verifies the assertions of one company's identity provider: identity
-// assertion authorization grants (ID-JAG). With such an assertion, a client that the
-// provider knows gets a token without asking the user. Keys are fetched as for a
-// [ResourceServer].
+// Assertions verifies the assertions of one company's identity provider: identity assertion
+// authorization grants (ID-JAG). With such an assertion, a client that the provider knows gets a
+// token without asking the user.
 type Assertions struct {
 	verifier verifier
 	settings Settings

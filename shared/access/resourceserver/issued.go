@@ -12,8 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// AccessLife is how long an access token of package authserver is valid. A client gets a new one
-// with its refresh token.
+// AccessLife is how long an access token of package authserver is valid.
 const AccessLife = time.Hour
 
 // tokenPrefix begins the access tokens that package authserver issues.

@@ -45,8 +45,7 @@ type tool = string
 
 func (r record) accepts() bool { return r.Tools != nil }
 
-// encode returns the record as a value's data. Lists of tools are repetitive, so gzip makes them
-// ten times smaller.
+// encode returns the record as a value's data.
 func (r record) encode() ([]byte, error) {
 	text, err := json.Marshal(r)
 	if err != nil {

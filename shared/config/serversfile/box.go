@@ -135,7 +135,7 @@ func profiles() map[string]profile {
 
 // box reads x-dormouse.box, after all other keys of the server, because it may name variables that
 // they set. It reads the profile first, wherever it stands in the section, because other keys
-// change its values. The argument timed says that the file has tool_timeout_sec.
+// change its values. If timed is true, the file has tool_timeout_sec.
 func (r *serverReader) box(m member, settings []setting, timed bool) {
 	if !r.want(m.value, object, r.what+": box") {
 		return

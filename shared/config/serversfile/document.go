@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// source is the text of a servers file. It turns byte offsets into lines and columns.
+// source is the text of a servers file.
 type source struct {
 	file string
 	data []byte // without a byte order mark

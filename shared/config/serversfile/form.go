@@ -16,9 +16,9 @@ type Entry struct {
 	JSON []byte // without comments; it may hold secrets
 }
 
-// JSON returns the content of a file that another client may have written, without comments
-// and without commas behind the last element. The argument file is only for positions in
-// errors. The error has the place of a mistake and quotes nothing of the file.
+// JSON returns the content of a file that another client may have written, without comments and
+// without commas behind the last element. The argument file is only for positions in errors. The
+// error quotes nothing of the file.
 func JSON(data []byte, file string) ([]byte, error) {
 	s := newSource(file, data)
 	v, problem := s.json()

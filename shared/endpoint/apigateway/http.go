@@ -208,7 +208,7 @@ func (w *response) streaming() *events.APIGatewayProxyStreamingResponse {
 	return res
 }
 
-// Header returns the headers. Changes after the status was set have no effect.
+// Header returns the headers.
 func (w *response) Header() http.Header { return w.header }
 
 // WriteHeader sets the status and the headers. Only its first call counts.

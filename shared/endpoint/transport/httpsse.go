@@ -99,8 +99,8 @@ func postSSE(x *exchange) error {
 	modern := anyModern(msgs, x.r.Header.Get(wire.HeaderProtocolVersion))
 	if modern {
 		// The modern era has no HTTP+SSE, so a modern request gets an error. The error goes to the
-		// stream, like all answers: the client of the Go SDK tries the modern era first, and would
-		// take a refused POST for a broken connection. After an error in the stream it sends
+		// stream, like all answers: the client of the Go SDK tries the modern era first, and would take
+		// a refused POST for a broken connection. After an error in the stream, that client sends
 		// initialize.
 		for _, m := range msgs {
 			if m.Kind == wire.Request {

@@ -15,7 +15,7 @@ import (
 
 // A person who opens an address in a browser gets a page: what is there, how each client
 // connects, where to sign in, and the console. The page has the status and the reason that a
-// client gets. No client of MCP asks for text/html.
+// client gets.
 
 // consolePath is the path of the console, which the same endpoint has on one machine and on AWS.
 const consolePath = "/console"

@@ -300,7 +300,7 @@ func (a *response) answer(status int, body any) {
 // mediaLines is the type of a response that is lines of JSON.
 const mediaLines = "application/x-ndjson"
 
-// lines returns the function that writes one line of JSON. The first line begins the response.
+// lines returns the function that writes one line of JSON.
 func (a *response) lines() func(any) error {
 	enc, flush := json.NewEncoder(a.w), http.NewResponseController(a.w)
 	return func(v any) error {
