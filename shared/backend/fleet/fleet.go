@@ -1,7 +1,6 @@
 // Package fleet defines how to run boxes in some place, such as this machine or ECS: start
-// one, stop one, list the live ones. A driver knows one place (package process: this machine)
-// and nothing of sessions, generations or the relay. Its callers decide when to wake which
-// box.
+// one, stop one, list the live ones. A driver knows one place, and nothing of sessions,
+// generations or the relay.
 //
 // If a place lists tasks, the fleet knows whether any process of a silent box still runs. In
 // other places the fleet's [Traits] bound the life of a task.
