@@ -1,9 +1,7 @@
-// Package ecs is the fleet on AWS: a task is one Fargate task of an ECS cluster. It hides
-// task definitions, the sizes that Fargate sells, and how it recognizes its own tasks in a
-// cluster.
+// Package ecs is the fleet on AWS: a task is one Fargate task of an ECS cluster.
 //
 // The stack's template makes the cluster, network, roles and log group. The package keeps no
-// state between calls, and does not decide when a box is started.
+// state between calls.
 //
 // # Names
 //
@@ -15,8 +13,8 @@
 // # Secrets
 //
 // A task's environment travels as container overrides. Every principal of AWS that may describe
-// tasks of the cluster can read the overrides; a box cannot, because it is given no role. Values
-// that they must not read belong in [Shape.Secrets].
+// tasks of the cluster can read the overrides; a box cannot, because it is given no role. Secret
+// values belong in [Shape.Secrets].
 package ecs
 
 import (
