@@ -17,7 +17,7 @@ import (
 const Room = 2
 
 // Harness is an empty fleet with room for [Room] tasks at a time, and functions that control
-// its runners. A runner is the program of a task.
+// its runners.
 type Harness struct {
 	Fleet fleet.Fleet
 	// Waits and Exits3 are values for [fleet.Task].Env. With Waits, a runner runs until it is
