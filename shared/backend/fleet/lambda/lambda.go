@@ -1,6 +1,5 @@
-// Package lambda is the fleet whose boxes are invocations of Lambda functions. A task is
-// one asynchronous invocation, which holds its response open for the life of the box. The
-// package hides the requests to Lambda.
+// Package lambda is the fleet whose boxes are invocations of Lambda functions. A task is one
+// asynchronous invocation, which holds its response open for the life of the box.
 //
 // The stack's template makes the functions, roles and log groups. The package keeps no state.
 //
