@@ -1,8 +1,7 @@
 // Package process is the fleet of one machine: a task is a runner program started as a local
 // process, or a runner inside of this program. Nothing of a box outlives its runner.
 //
-// The package does not decide when a box is started, does not talk to the runner, and
-// does not limit the resources of a box.
+// The package does not limit the resources of a box.
 //
 // # What ends with a runner
 //

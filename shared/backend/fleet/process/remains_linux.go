@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearTime limits how long the pool tries to kill the processes of a runner. SIGKILL
-// takes effect at once, unless a process is stuck in the kernel.
+// clearTime limits how long the pool tries to kill the processes of a runner.
 const clearTime = 5 * time.Second
 
 // BecomeSubreaper makes this program the parent of the orphans among its descendants. A
