@@ -91,10 +91,9 @@ type schedule struct {
 	Tries   int             `json:"tries,omitempty"` // how often the handler was called
 }
 
-// OnAlarm sets the handler of this session's alarms. Call it in [Server], which runs for
-// an alarm as for a message. One instance at a time handles an alarm. If the handler
-// fails, or its instance dies, the handler is called again, three times at most. To send
-// the client something, use [Session.Notify].
+// OnAlarm sets the handler of this session's alarms. Call it in [Server], which runs for an
+// alarm as for a message. One instance at a time handles an alarm. If the handler fails, or
+// its instance dies, the handler is called again, three times at most.
 func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
 
 // WakeAt asks for a call of the handler of [Session.OnAlarm] at a time or soon after (on AWS

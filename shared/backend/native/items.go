@@ -10,8 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// items writes the items of native calls. It also ends their requests, and starts invocations
-// that go on with them.
+// items writes the items of native calls.
 type items struct {
 	*Config
 	out sessions.Publisher

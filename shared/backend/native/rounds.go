@@ -28,8 +28,7 @@ const (
 
 // Later is the result of a tool whose call has nothing to do until a time. At that time
 // another invocation calls the handler again, with the same arguments and with state as
-// RequestState. No instance runs meanwhile. The client gets the handler's earlier progress at
-// once.
+// RequestState. The client gets the handler's earlier progress at once.
 //
 // If another call of the same batch asks its client, the handler may be called sooner. A
 // call may pause 10,000 times, at most as long as its session lives. It can ask its client

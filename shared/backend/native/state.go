@@ -225,8 +225,7 @@ func (s State) doOnce(ctx context.Context, v storage.Value, f func(context.Conte
 	return !errors.Is(err, storage.Conflict), err
 }
 
-// heldLease is a lease in a durable value. While the lease is held, the value says that a
-// caller does the work, and until when.
+// heldLease is a lease in a durable value.
 type heldLease struct {
 	state State
 	v     storage.Value

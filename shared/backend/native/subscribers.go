@@ -25,8 +25,8 @@ const (
 // server lists them, under the name of the resource.
 //
 // The value may list too many sessions but never too few. The session's own record says
-// whether it has subscribed. A change of the resource reads the records, and drops the
-// entries of sessions that have gone or have unsubscribed.
+// whether it has subscribed. A change of the resource drops the entries of sessions that have
+// gone or have unsubscribed.
 type subscribers struct {
 	store storage.Store
 	of    storage.Session // any session of the server and tenant

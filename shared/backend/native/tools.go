@@ -13,8 +13,7 @@ import (
 const listWithin = 2 * time.Second
 
 // Tools returns the tools that a server lists for a client of a tenant that declares no
-// capability and has no principal. The caller owns them. There is no session: the store
-// keeps nothing.
+// capability and has no principal. The caller owns them.
 //
 // Errors: NotFound if this program does not have the server; Unavailable if it does not
 // answer as MCP says.
