@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Backend delivers clients' messages to boxes. It implements sessions.Backend. It holds no
-// state and is safe for concurrent use.
+// Backend delivers clients' messages to boxes. It implements sessions.Backend. It is safe for
+// concurrent use.
 type Backend struct{ *boxes }
 
 // NewBackend returns a Backend. It does not check c.

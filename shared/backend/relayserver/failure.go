@@ -60,8 +60,7 @@ func sessionEnded() storage.Failure {
 	return storage.Failure{Phase: phaseUnavailable, Detail: "the session has ended"}
 }
 
-// begun reports whether a box has executed a part of a call. The call may be suspended or wait for a
-// box now.
+// begun reports whether a box has executed a part of a call.
 func begun(it storage.Item) bool { return it.State == storage.Suspended || it.Round > 0 }
 
 // errorOf returns the error that ends the request of an item. If the call has begun, the error says
@@ -94,7 +93,7 @@ func startFailure(err error) storage.Failure {
 	}
 }
 
-// The error phases that this package reports. Runners report others.
+// The error phases that this package reports.
 const (
 	phaseUnavailable = "box_unavailable"
 	phaseConnect     = "relay_connect"

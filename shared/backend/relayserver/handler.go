@@ -319,9 +319,8 @@ func (r runner) claim(ctx context.Context, b storage.Box, it storage.Item) (deli
 	return true, r.h.post(ctx, r.conn, f)
 }
 
-// mark writes an item in state Taken for each ticket. The item says that the sender's generation has
-// to end the request of the ticket. mark returns Invalid for a ticket that is not the sender's, or
-// whose delivery has no request.
+// mark writes an item in state Taken for each ticket. mark returns Invalid for a ticket that is not
+// the sender's, or whose delivery has no request.
 func (r runner) mark(ctx context.Context, tickets []string) error {
 	if len(tickets) > storage.MaxBatchEvents {
 		return storage.Errorf(storage.Invalid, "a frame of box %s has %d tickets; at most %d are taken", r.from.Box, len(tickets), storage.MaxBatchEvents)

@@ -59,8 +59,7 @@ type life struct {
 	retiring  bool
 }
 
-// request is a client's request that the box has and that has not ended. The store may have an item
-// for it; see [life].
+// request is a client's request that the box has and that has not ended.
 type request struct {
 	to      storage.Address
 	round   int           // how often the request was suspended before

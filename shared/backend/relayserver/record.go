@@ -122,7 +122,7 @@ func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, decision) {
 }
 
 // busy returns the new [storage.Box].Busy of a box that says bye: a moving average of the times from
-// hello to bye. The idle time before each bye does not count.
+// hello to bye. Idle time does not count.
 func busy(b storage.Box, f frame.Bye, now time.Time) time.Duration {
 	took := now.Sub(b.Began) - time.Duration(f.Idle)*time.Millisecond
 	if b.Began.IsZero() || took < 0 {

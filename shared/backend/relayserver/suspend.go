@@ -15,11 +15,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Suspended calls wait for their client (see storage.Item). The runner's batch with the
-// questions says that the delivery is suspended. The relay function writes the item before
-// the events. When the last question is answered, the item becomes one that waits for a box.
-// The instance that has the last answer, or the sweep, makes that change with one conditional
-// write.
+// Suspended calls wait for their client (see storage.Item). The relay function writes the
+// item before the events. When the last question is answered, the instance that has the
+// answer, or the sweep, makes the item wait for a box, with one conditional write.
 //
 // Each suspension begins another round. A batch that would begin a round again changes
 // nothing. A round is executed once, because its item is claimed once.
