@@ -1,7 +1,6 @@
-// Package remote speaks to MCP servers that somebody else hosts, and that are reached by
-// URL. A [Servers] is the client of such servers: it sends one request, in any protocol
-// version that the server speaks, and keeps nothing open afterwards. It does not know
-// streams, sessions of clients or the log; package native has these.
+// Package remote speaks to MCP servers that somebody else hosts, and that are reached by URL.
+// A [Servers] is the client of such servers: it sends one request, in any protocol version
+// that the server speaks, and keeps nothing open afterwards.
 //
 // # What is kept
 //

@@ -51,8 +51,7 @@ func (x *exchange) begin(ctx context.Context, talk *conversation) error {
 	return x.tell(ctx, talk, wire.NewNotification(wire.NotifyInitialized, nil))
 }
 
-// greetSSE opens a session only to find out whether the server speaks HTTP+SSE. The
-// session ends with its stream.
+// greetSSE opens a session only to find out whether the server speaks HTTP+SSE.
 func (x *exchange) greetSSE(ctx context.Context) error {
 	x.link.Session, x.link.Version = "", ""
 	talk, err := x.connect(ctx)
