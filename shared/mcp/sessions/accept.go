@@ -189,8 +189,7 @@ func bodyOf(msgs []wire.Message, batch bool) []byte {
 	return wire.Array(raws)
 }
 
-// ready makes a session Ready, so that it lives for [Limits.Life] after each message. It writes
-// nothing if the session is Ready already.
+// ready makes a session Ready, so that it lives for [Limits.Life] after each message.
 func (u *use) ready(ctx context.Context) error {
 	return u.update(ctx, func(s *storage.Session) bool {
 		if s.State != storage.Created {

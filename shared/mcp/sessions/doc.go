@@ -3,12 +3,11 @@
 // [Backend], which executes the client's messages. The package knows no HTTP, no AWS and no process.
 // A transport speaks to an [Endpoint]: one server, or several at one address (package aggregate).
 //
-// The comments use these words. The log is the streams of events in the store. An instance is a
-// running program that uses this package: an invocation on Lambda, or the one process on one machine.
-// A box runs the processes of one server for one tenant; it sleeps when they have nothing to do. A
-// handshake record keeps what a server answered to initialize and to requests for lists. Legacy
-// clients speak MCP up to 2025-11-25, which has sessions; modern clients speak 2026-07-28, which has
-// none.
+// The log is the streams of events in the store. An instance is a running program that uses this
+// package: an invocation on Lambda, or the one process on one machine. A box runs the processes of
+// one server for one tenant; it sleeps when they have nothing to do. A handshake record keeps what a
+// server answered to initialize and to requests for lists. Legacy clients speak MCP up to 2025-11-25,
+// which has sessions; modern clients speak 2026-07-28, which has none.
 //
 // Each message takes the same way through the package:
 //
@@ -16,9 +15,9 @@
 //	                                           ─▶ Backend.Deliver   1 post, or an inbox item and a wake
 //	transport ◀─ Stream.Next    ◀─ Call.Next   ◀─ Store.Wait        the log is the only meeting place
 //
-// The instance that gets the answer from the box writes it to the log. A client that comes back
-// later waits on the same log with Store.Wait. If the client has a WebSocket, or the event stream of
-// HTTP+SSE, the instance that appends events also sends them there ([Publisher]).
+// A client that comes back later waits on the log with Store.Wait. If the client has a WebSocket, or
+// the event stream of HTTP+SSE, the instance that appends events also sends them there
+// ([Publisher]).
 //
 // # Invariants
 //

@@ -41,7 +41,6 @@ func (o Publisher) Fail(ctx context.Context, a storage.Address, why *wire.Error,
 }
 
 // failures returns an error response for each request that has no response in the log yet.
-// Some requests of a batch may have one.
 func (o Publisher) failures(ctx context.Context, a storage.Address, tail storage.Tail, why *wire.Error) ([][]byte, error) {
 	open := slices.Clone(a.Requests)
 	for after := storage.Index(0); len(a.Requests) > 1 && after < tail.Last; {

@@ -162,8 +162,7 @@ func (u *use) openMember(ctx context.Context, c Caller) error {
 }
 
 // Joins returns a Call that reads what [Manager.Say] has written for the group's session with this
-// id. The Call begins at the first message. Package aggregate writes a message when the session
-// uses a member for the first time.
+// id. The Call begins at the first message.
 func (h *Manager) Joins(id storage.ID) *Call {
 	return &Call{manager: h, session: id, stream: storage.LegacySSE, begun: time.Now()}
 }

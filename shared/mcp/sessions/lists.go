@@ -18,14 +18,13 @@ import (
 // When the box answers a request for a list, the instance that writes the answer to the log also
 // stores the list. A later client gets the list without the box.
 //
-// A record has many parts, each with a list. The name of a record and of a part together hold
-// everything that the list may depend on: tenant, configuration of the server, protocol version, the
-// client's capabilities, and the principal. The name lacks the principal if processes do not know it
-// ([Server.Anonymous]); a list without a principal in its name is only kept if its client has told
-// the process nothing. Once the session's process has done more than answer lists
-// ([storage.Session.Served]), the name holds the session in place of the principal. With
-// [Server.SameLists] the operator says that tools and templates depend on neither principal nor
-// session.
+// The name of a record and of a part together hold everything that the list may depend on: tenant,
+// configuration of the server, protocol version, the client's capabilities, and the principal. The
+// name lacks the principal if processes do not know it ([Server.Anonymous]); a list without a
+// principal in its name is only kept if its client has told the process nothing. Once the session's
+// process has done more than answer lists ([storage.Session.Served]), the name holds the session in
+// place of the principal. With [Server.SameLists] the operator says that tools and templates depend
+// on neither principal nor session.
 //
 // A client must get the list that its own process would give. The record is not used while the
 // session may have a running process that has done more than answer lists. At other times it is

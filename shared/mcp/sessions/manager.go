@@ -10,8 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Manager opens sessions, takes their messages, and ends them. A Manager keeps nothing
-// between calls, so any instance can serve any message. It is safe for concurrent use.
+// Manager opens sessions, takes their messages, and ends them. It is safe for concurrent use.
 type Manager struct {
 	store   storage.Store
 	backend Backend

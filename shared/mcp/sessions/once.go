@@ -22,9 +22,8 @@ import (
 // The value must be written before the call is executed. If the value came later, and
 // instance and box died after the execution, a repeat would execute the call again.
 //
-// A call that wakes its box is stored as a [storage.Item] before it is executed. The item cannot
-// replace the value: a repeat may come in another session, and would have to look for the item under
-// another key.
+// The [storage.Item] of a call cannot replace the value: a repeat may come in another session, and
+// would have to look for the item under another key.
 
 // MaxKey bounds an idempotency key, in bytes.
 const MaxKey = 255
@@ -143,7 +142,7 @@ func keyError(kind, text string) *wire.Error {
 const KeyInUse = "idempotency_key_in_progress"
 
 // StillRunning returns the error for a tools/call with an idempotency key whose response cannot be
-// held until the end of the call. The call goes on.
+// held until the end of the call.
 func StillRunning() *wire.Error {
 	return keyError(KeyInUse, "the call is still running; send it again with the same key")
 }

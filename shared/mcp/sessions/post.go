@@ -51,7 +51,7 @@ func EventNotice(s storage.ID, member string, id storage.EventID, request []byte
 
 // Fit returns an event in a form that a WebSocket client can get. A response of more than
 // [storage.MaxPost] bytes becomes an error response, and another message of that size becomes a log
-// message. The log keeps the original.
+// message.
 func Fit(raw []byte) []byte {
 	if len(raw) <= storage.MaxPost {
 		return raw

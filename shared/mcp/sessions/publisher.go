@@ -12,8 +12,7 @@ import (
 )
 
 // Publisher appends events to the log, and then pushes them to a client that has a WebSocket or the
-// event stream of HTTP+SSE (I1 in the package comment). Every instance that appends events uses a
-// Publisher. A Publisher is safe for concurrent use.
+// event stream of HTTP+SSE (I1 in the package comment). A Publisher is safe for concurrent use.
 //
 // Once the WebSocket connection of a request is gone, the session's record says which events the
 // client has not got (see cursors.go).

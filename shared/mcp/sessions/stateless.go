@@ -230,8 +230,8 @@ func (u *use) replies(ctx context.Context, responses [][]byte) error {
 }
 
 // Abandon cancels a call of [Manager.Send], because its client has closed the response or cancelled
-// the task that the call became. why gives the reason in a few words. A server that works on the
-// call gets notifications/cancelled once. A server that has not begun never gets the call.
+// the task that the call became. A server that works on the call gets notifications/cancelled once.
+// A server that has not begun does not get the call.
 //
 // Errors: Unavailable.
 func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID, why string) error {

@@ -10,7 +10,7 @@ import (
 
 // use is one use of a session by its caller, for one call of a method of [Manager]. session and box
 // are the records as that call has last read or written them. box is zero if the call sends nothing
-// to a box. A [Recalled] keeps the use that has read it. One goroutine at a time may change a use.
+// to a box. One goroutine at a time may change a use.
 type use struct {
 	manager *Manager
 	caller  Caller
