@@ -210,7 +210,7 @@ func (b *adapter) Lists(s, ticket string, l box.Lists) {
 	b.link.Status(runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Lists: l.Kind, Own: l.Own, Handshake: l.Fingerprint})
 }
 
-// Process implements box.Sink. It does not log the state, because the box has logged it.
+// Process implements box.Sink.
 func (b *adapter) Process(s box.ProcessStatus) {
 	b.show.show(s)
 	b.took.seen(s)

@@ -17,7 +17,7 @@ const (
 )
 
 // dataFolder returns the folder of this machine's data, which is the parent of the folder for
-// logs. The folder is "" if logs is "".
+// logs.
 func dataFolder(logs string) string {
 	if logs == "" {
 		return ""

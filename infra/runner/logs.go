@@ -133,7 +133,7 @@ func oneLine(name string) string {
 	return proc.LogName(name)
 }
 
-// prune removes the log files of the oldest processes. Other runners may do so at the same time.
+// prune removes the log files of the oldest processes.
 func (l *logFiles) prune() {
 	entries, err := os.ReadDir(l.folder)
 	if err != nil {

@@ -84,8 +84,8 @@ type prepared struct {
 	log     *slog.Logger
 }
 
-// supported returns what the system supports. The result is kept, because finding it out takes
-// sixty system calls, and a program may start many boxes.
+// supported returns what the system supports. The result is kept, because Probe takes sixty system
+// calls.
 var supported = sync.OnceValue(sandbox.Probe)
 
 // prepare makes a box from its settings in env. The argument own is the environment of this program

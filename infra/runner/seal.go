@@ -228,8 +228,7 @@ func (p inSeal) Provision(ctx context.Context, process string, tell func(provisi
 	return l, err
 }
 
-// stateOf returns a digest of files and folders, which differs after one of them was replaced. A
-// package manager replaces files of a package in their folders, whose times then change.
+// stateOf returns a digest of files and folders, which differs after one of them was replaced.
 func stateOf(paths []string) string {
 	sum := sha256.New()
 	note := func(at string) {

@@ -69,8 +69,7 @@ func (a *audience) subscriptions() []string {
 // a client that supports all features.
 const everything = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
-// initParams returns the params of initialize for the process. For a process of several sessions
-// the params name Dormouse as the client.
+// initParams returns the params of initialize for the process.
 func (a *audience) initParams() json.RawMessage {
 	params := initParams(a.speaker.init)
 	if !a.box.server.Scope.wide() {

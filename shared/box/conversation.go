@@ -51,8 +51,8 @@ type clientSide interface {
 // clockSide starts and stops the timers of requests and of the process, at the events of a
 // conversation.
 type clockSide interface {
-	// opened is called when the process asks the client something for a request. closed is called
-	// when that question is answered or withdrawn, or when its request ends.
+	// opened is called when the process asks the client something for a request, and closed when
+	// that question or its request ends.
 	opened(q *question)
 	closed(q *question)
 	// quiet is called when no request is in flight any more.
@@ -172,8 +172,7 @@ func (c *conversation) pass(r *request, m wire.Message) bool {
 	return c.pipe.send(r.number, m.Line())
 }
 
-// known marks a request as sent to the process. Before that, no message of the process can belong
-// to the request.
+// known marks a request as sent to the process.
 func (c *conversation) known(r *request) {
 	if r.passed == nil {
 		r.passed = c.passed.PushBack(r)
@@ -426,7 +425,7 @@ func (c *conversation) end(r *request, raw []byte) {
 }
 
 // suspend removes a request whose client must first answer questions. When the client has
-// answered, the request is delivered again, perhaps to another box.
+// answered, the request is delivered again.
 func (c *conversation) suspend(r *request, a asking) {
 	c.drop(r)
 	r.stream.open--

@@ -65,7 +65,7 @@ func (d *deadlines) soon(wait bool, open func() bool, giveUp func()) {
 }
 
 // opened stops the timer of a request whose client is asked something: a human may take time to
-// answer. The question has a time limit of its own, because a client that has gone never answers.
+// answer.
 func (d *deadlines) opened(q *question) {
 	r := q.call
 	if r.asked++; r.asked == 1 && r.timer != nil {

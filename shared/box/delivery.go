@@ -29,9 +29,8 @@ type dropped struct {
 }
 
 // Sink receives the output of a box. Goroutines of the box call its methods, for each session in
-// order and one at a time. A method may call the box. A method that blocks delays only its own
-// session. When 4 MiB of output of a session wait for the Sink, the box stops reading from the
-// processes of that session.
+// order and one at a time. A method may call the box. When 4 MiB of output of a session wait for
+// the Sink, the box stops reading from the processes of that session.
 type Sink interface {
 	Output(Output)
 	// Handshake receives the result of initialize from a process that was just started, and the

@@ -13,8 +13,7 @@ import (
 // Phase is the step of a hosted server's life at which something went wrong.
 type Phase string
 
-// The phases that a box reports, in the order in which a process goes through them. The program
-// that starts boxes has another one, relay_connect, for a box that could not connect to it.
+// The phases that a box reports, in the order in which a process goes through them.
 const (
 	PhaseSessionCreate  Phase = "session_create"  // the workspace or the sandbox could not be made, or memory is full
 	PhaseDepInstall     Phase = "dep_install"     // the server's dependencies could not be installed

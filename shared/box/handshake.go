@@ -127,9 +127,8 @@ func (h *handshake) unreadable(f *fault) {
 	h.p.fail(f)
 }
 
-// insisted sends initialize too if the process has not answered server/discover. Some servers
-// ignore unknown methods; others are slow to read their first message. The first result decides
-// which protocol the process speaks (MCP 2026-07-28, stdio).
+// insisted sends initialize too if the process has not answered server/discover. The first result
+// decides which protocol the process speaks (MCP 2026-07-28, stdio).
 func (h *handshake) insisted() {
 	p := h.p
 	p.box.mu.Lock()
@@ -210,8 +209,8 @@ func (h *handshake) done(version string) {
 	p.clock.quiet()
 }
 
-// tellHandshake passes the result of initialize to the sink. It also tells the clients about a
-// changed server; see [process.announce].
+// tellHandshake passes the result of initialize to the sink, and tells the clients about a changed
+// server.
 func (p *process) tellHandshake(version string) {
 	session, ticket, result := p.group.speaker.id, p.group.speaker.ticket, p.proto.initialized(p.group.speaker)
 	p.group.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})

@@ -105,8 +105,8 @@ func (p *process) excuse(r *request, f *fault) {
 	f.after = ". It wrote to stdout what is no MCP message: every line there must be one message of JSON"
 }
 
-// expire ends a request with the error f, and tells the process to stop working on it. The process
-// then has to show that it still works.
+// expire ends a request with the error f, tells the process to stop working on it, and asks for a
+// sign of life.
 func (p *process) expire(r *request, reason string, f *fault) {
 	p.conv.tellCancelled(r, reason)
 	p.clock.doubt()
@@ -311,7 +311,7 @@ type heldLine struct {
 }
 
 // heldAnswer is the response of a session's client to a question that the process asked before it
-// slept. It can be passed on when the process has its memory back.
+// slept.
 type heldAnswer struct {
 	of *session
 	m  wire.Message

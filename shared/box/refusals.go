@@ -25,7 +25,7 @@ const (
 	mostSaid    = 3           // how many refusals one error quotes
 )
 
-// refusals is what the network of a process has refused. It has its own lock.
+// refusals is what the network of a process has refused, with a lock of its own.
 type refusals struct {
 	from *os.File // nil if the process has no network that reports refusals
 
@@ -35,7 +35,7 @@ type refusals struct {
 	told int                  // how many refusals the sink has got
 }
 
-// open makes a pipe, and returns the end that the process gets. The caller closes that end.
+// open makes a pipe, and returns the end for the process, which the caller closes.
 func (f *refusals) open() (theirs *os.File, err error) {
 	f.from, theirs, err = os.Pipe()
 	return theirs, err

@@ -87,8 +87,7 @@ func (r *processRun) unsend(f *fault) (some bool) {
 	return some
 }
 
-// again gives another process the requests that this one has not read, each request once. Some
-// servers exit after each answer, just when the next request may come.
+// again gives another process the requests that this one has not read, each request once.
 func (r *processRun) again(f *fault) {
 	p := r.p
 	for _, q := range p.conv.inOrder() {
@@ -144,8 +143,7 @@ func (r *processRun) launch() bool {
 	return true
 }
 
-// spawn starts the OS process. A keeper (see package memory) inherits [RefusalsFile] and
-// [ControlFile].
+// spawn starts the OS process.
 func (r *processRun) spawn(l launch) (child, error) {
 	l.Extra = nil
 	if r.p.box.server.Refusals {

@@ -50,8 +50,8 @@ type Server struct {
 	// variables of [provision.Network] from it. The box removes passwords of proxies from all that
 	// it passes on.
 	Base map[string]string
-	// Given has the variables of the container image that the server was written for. The server
-	// gets all of them, and none of them is treated as a secret.
+	// Given has the variables of the container image that the server was written for. None of them
+	// is treated as a secret.
 	Given map[string]string
 	// Unset names variables that the server does not get from Base.
 	Unset []string
@@ -104,8 +104,7 @@ type Server struct {
 	Stderr func(name string) io.WriteCloser
 
 	// Refusals says that the program is a keeper (see package memory) that reports on
-	// [RefusalsFile] which hosts its network refuses. Each report goes to the log, and into the
-	// error of a request that was in flight.
+	// [RefusalsFile] which hosts its network refuses.
 	Refusals bool
 
 	// Images, if not nil, stores the memory of processes while they sleep. The program must then
@@ -183,7 +182,6 @@ type Keeper interface {
 	// fails, what was stored before must still be there.
 	Save(ctx context.Context, name, owner, workspace, staged string) error
 	// Leave tells the Keeper that the box removes the workspace of a process from this machine.
-	// What the Keeper has stored remains.
 	Leave(name string)
 	// Forget deletes what is stored for owner, after its process has ended for good.
 	Forget(ctx context.Context, owner string) error

@@ -37,8 +37,7 @@ type session struct {
 	untold []pendingOutput // output that waits for the sink
 	bytes  int             // size of the messages in untold
 	room   sync.Cond       // signaled when bytes has shrunk
-	// telling says that a goroutine passes untold to the sink. The goroutine ends when untold is
-	// empty.
+	// telling says that a goroutine passes untold to the sink.
 	telling bool
 }
 

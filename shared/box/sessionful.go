@@ -51,8 +51,7 @@ func (s *sessionful) greeted(m wire.Message) firstAnswer {
 	return firstAnswer{version: s.version}
 }
 
-// introduced stores the result of initialize. It removes the capability of tasks, which clients
-// must not see.
+// introduced stores the result of initialize, without the capability of tasks.
 func (s *sessionful) introduced(result json.RawMessage) {
 	var calls bool
 	if s.result, calls = bridge.WithoutLegacyTasks(result); calls {
@@ -77,7 +76,7 @@ func (s *sessionful) begin() {
 	}
 }
 
-// set sends a request of the box itself. It ignores the answer, because no client waits for it.
+// set sends a request of the box itself.
 func (s *sessionful) set(method string, params map[string]string) {
 	raw, err := json.Marshal(params)
 	if err != nil {

@@ -172,8 +172,7 @@ func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) 
 	return p.frozen(input), nil
 }
 
-// frozen is the state of a conversation with a process that sleeps. The image of the process stores
-// it after the memory, as JSON.
+// frozen is the state of a conversation with a process that sleeps. The image stores it as JSON.
 type frozen struct {
 	Unread []byte `json:"unread"` // bytes that the box has sent and the process has not read
 	Said   []byte `json:"said"`   // the beginning of an output line whose end the process has not written
@@ -463,8 +462,8 @@ func (p *process) forgetMemory() {
 	})
 }
 
-// thawed continues the conversation with a process that has its memory again. It sends the process
-// the settings that have changed while it slept, and then the waiting messages.
+// thawed continues the conversation with a process that has its memory again. thawed sends the
+// settings that have changed meanwhile, and then the waiting messages.
 func (p *process) thawed(f *frozen) {
 	if f.Stateless {
 		p.proto = &stateless{p: p, discover: f.Greeting, changes: f.Changes}

@@ -48,8 +48,7 @@ func (s *stateless) params(method string) json.RawMessage {
 	return s.p.group.speaker.client().Params(method, nil, "", false)
 }
 
-// begin asks for the notifications of changes that the sessions want. It cancels the previous
-// request for them.
+// begin asks for the notifications of changes that the sessions want.
 func (s *stateless) begin() {
 	p := s.p
 	if s.changes != 0 {

@@ -54,7 +54,7 @@ func (st *stream) refuseAll(requests []wire.Message, f *fault) {
 	}
 }
 
-// ask suspends the delivery and sends the questions of its requests to the client. It is called
+// ask suspends the delivery and sends the questions of its requests to the client. ask is called
 // once, when each request of the delivery has ended or waits for answers.
 func (st *stream) ask() {
 	suspended := &Suspension{}

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// survey asks a process that was just started for its lists. The program may have changed since
-// the previous process, and no process announces changes from before its start.
+// survey asks a process that was just started for its lists. No process announces changes from
+// before its start.
 type survey struct {
 	p      *process
 	left   []wire.List       // lists that were not asked for yet; the first is being asked for

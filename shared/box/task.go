@@ -48,8 +48,7 @@ func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
 	return bridge.AsLegacyTask(line, t.life())
 }
 
-// needs reports whether the box must make a task of a call. It must not if the client has asked
-// for a task itself.
+// needs reports whether the box must make a task of a call.
 func (t *legacyTasks) needs(r *request) bool {
 	name, _ := wire.String(wire.Lookup(r.line, "params", "name"))
 	return t.needed[name] && wire.Lookup(r.line, "params", "task") == nil
@@ -111,8 +110,8 @@ func (t *legacyTasks) learn(list json.RawMessage) {
 	}
 }
 
-// listed returns the response to a request of a client. In a list of tools, listed hides that some
-// need a task.
+// listed returns the response to a client's request, which in a list of tools hides that some need
+// a task.
 func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
 	if r.method == wire.MethodToolsList && m.Error == nil {
 		t.learn(m.Result)
@@ -140,7 +139,7 @@ func (t *legacyTasks) life() time.Duration {
 	return s.ToolTimeout + s.AnswerTimeout
 }
 
-// sendAgain sends a request in another form under a new number. Its progress token stays the same.
+// sendAgain sends a request in another form under a new number, with the same progress token.
 func (t *legacyTasks) sendAgain(r *request, line []byte) {
 	line, _ = wire.Replace(line, strconv.AppendInt(nil, t.p.conv.renumber(r), 10), "id")
 	if !t.p.write(wire.Compact(line)) {

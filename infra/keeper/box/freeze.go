@@ -195,7 +195,7 @@ func (b *Box) Thaw(ctx context.Context, m *Memory) error {
 	return nil
 }
 
-// first returns the first line of an error, without the stack of a sentry.
+// first returns the first line of an error, without a sentry's stack.
 func first(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line[:min(len(line), 500)]

@@ -63,7 +63,7 @@ type record struct {
 	Config v1.Config `json:"config"`
 }
 
-// stamp is metadata of a file that changes whenever somebody writes to the file.
+// stamp is metadata of a file that changes with each write to the file.
 type stamp struct {
 	Inode   uint64 `json:"inode"`
 	Size    int64  `json:"size"`

@@ -67,8 +67,7 @@ func (i *Image) User(text string) (User, error) {
 	return u, nil
 }
 
-// each splits each line of a file at the colons, and calls the function do with the parts. A line
-// with fewer parts than the argument fields says is skipped.
+// each splits each line of a file at the colons, and calls the function do with the parts.
 func each(system fs.FS, file string, fields int, do func([]string)) {
 	text, err := fs.ReadFile(system, file)
 	if err != nil {

@@ -21,8 +21,7 @@ type Budget struct {
 // NewBudget returns a Budget with a limit in bytes.
 func NewBudget(limit int) *Budget { return &Budget{limit: limit} }
 
-// Hold adds bytes to the sum, even above the limit. A negative number subtracts bytes that are not
-// held any more.
+// Hold adds bytes, which may be negative, to the sum, even above the limit.
 func (b *Budget) Hold(bytes int) {
 	if b == nil {
 		return
@@ -40,7 +39,7 @@ func (b *Budget) Hold(bytes int) {
 }
 
 // Room waits until the sum is not over the limit, and returns true. It returns false after ten
-// seconds, for example if servers do not finish their lines, or the store accepts nothing.
+// seconds.
 func (b *Budget) Room() bool {
 	if b == nil {
 		return true

@@ -9,7 +9,8 @@ import (
 )
 
 // Left returns how many bytes of memory are free for programs on this machine, and how many it has
-// in total. If a control group of this program leaves less, Left returns the numbers of that group.
+// in total. If a control group of this program leaves less, Left returns the numbers of that
+// group.
 func Left() (free, total int64, known bool) {
 	info := numbers("/proc/meminfo", ":")
 	free, total, known = info["MemAvailable"]<<10, info["MemTotal"]<<10, info["MemAvailable"] > 0

@@ -64,7 +64,7 @@ func newControl(conn net.Conn) *Control {
 	return &Control{conn: conn, in: bufio.NewReaderSize(conn, maxMessage)}
 }
 
-// Close closes the connection. The keeper and its program go on.
+// Close closes the connection.
 func (c *Control) Close() { _ = c.conn.Close() }
 
 // message is one line of JSON in either direction, with exactly one of these members.

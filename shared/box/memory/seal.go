@@ -69,8 +69,7 @@ func newSealer(to io.Writer, key Tenant, h Header) (*sealer, error) {
 	return &sealer{to: to, crypt: c, plain: make([]byte, 0, chunkBytes)}, nil
 }
 
-// Write encrypts p in chunks and writes them. The last chunk waits for the next call of Write or
-// Close.
+// Write encrypts p in chunks and writes them.
 func (s *sealer) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {

@@ -33,7 +33,7 @@ func NewLineReader(r io.Reader, limit int, budget *guard.Budget) *LineReader {
 }
 
 // Whole makes l return only complete lines: text after the last line end is returned by Rest, and
-// not by Next. Whole returns l.
+// not by Next.
 func (l *LineReader) Whole() *LineReader {
 	l.whole = true
 	return l

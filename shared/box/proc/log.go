@@ -90,8 +90,7 @@ func (d *Log) write(text []byte, prefix string) {
 	_, _ = io.WriteString(d.to, said) // an error could be reported to nobody
 }
 
-// Note writes a line about the process itself, with the time. Note first writes all output that is
-// not written yet.
+// Note writes a line about the process itself, with the time.
 func (d *Log) Note(format string, args ...any) {
 	if d == nil {
 		return

@@ -73,8 +73,7 @@ func (s *Provisioner) Baked() bool {
 	return err == nil && info.IsDir()
 }
 
-// bakedName returns the name of the folder for the install of a request. An image has one platform
-// and one version of each interpreter, so these are not part of the name.
+// bakedName returns the name of the folder for the install of a request.
 func (s *Provisioner) bakedName(r request) string {
 	return digest("baked-1", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, fmt.Sprint(s.server.Scripts))
 }
@@ -154,7 +153,7 @@ func relink(link, python string) error {
 }
 
 // reshebang changes the folder of the interpreter in the first line of a script, from oldDir to
-// newDir. An interpreter in another folder stays as it is.
+// newDir.
 func reshebang(file, oldDir, newDir string) error {
 	text, err := os.ReadFile(file)
 	if err != nil || !bytes.HasPrefix(text, []byte("#!")) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Phase is the step of a start that failed. The values are those of package box.
+// Phase is the step of a start that failed.
 type Phase string
 
 // The steps of a start that can fail in this package.

@@ -17,8 +17,7 @@ func CacheFolder(folder, data string) (string, error) {
 	return firstWritable(cacheFolders(data)...)
 }
 
-// cacheFolders returns the default folders for the cache. The one in data is for users without a
-// home folder.
+// cacheFolders returns the default folders for the cache.
 func cacheFolders(data string) []string {
 	var folders []string
 	// Other users cannot read below root's home, and servers may run as another user.

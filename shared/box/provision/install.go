@@ -204,8 +204,7 @@ func (s *provisioning) version(ctx context.Context, program string, question ...
 	return s.ask(ctx, binary, program, question...)
 }
 
-// ask returns the program's answer to a question. If keep is set, a cached answer is used, and a
-// new one is cached.
+// ask returns the program's answer to a question, from or into the cache if keep is set.
 func (s *provisioning) ask(ctx context.Context, keep bool, program string, question ...string) (string, error) {
 	id, _ := identity(program)
 	file := filepath.Join(s.cfg.Cache, "versions", digest(append([]string{id}, question...)...))

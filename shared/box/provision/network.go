@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// Proxies returns the names of the variables for a machine's proxies. Programs read them in upper
-// or lower case.
+// Proxies returns the names of the variables for a machine's proxies.
 func Proxies() []string { return []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} }
 
 // Certificates returns the names of the variables for files and folders with the certificates that
@@ -16,7 +15,7 @@ func Certificates() []string {
 }
 
 // IsNetwork reports whether a variable says through which proxies the programs of this machine
-// reach others, or which certificates they trust. Installers and servers get these variables.
+// reach others, or which certificates they trust.
 func IsNetwork(name string) bool {
 	return IsProxy(name) || slices.Contains(Certificates(), name) ||
 		name == "NODE_USE_ENV_PROXY" || name == "NODE_USE_SYSTEM_CA" // these make Node read the variables for proxies and certificates

@@ -233,8 +233,7 @@ func withoutScripts(data []byte) []byte {
 	return out
 }
 
-// link makes node_modules in the workspace a link to the node_modules of an install. Node looks
-// modules up from their real paths, so the packages of the install find each other.
+// link makes node_modules in the workspace a link to the node_modules of an install.
 func (s *provisioning) link(modules string) error {
 	root, err := os.OpenRoot(s.launch.Workspace)
 	if err != nil {

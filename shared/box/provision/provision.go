@@ -162,8 +162,8 @@ func (s *Provisioner) Provision(ctx context.Context, process string, tell func(P
 	return run.launch, nil
 }
 
-// Restore fills the empty workspace of a process with the files of an earlier process. Restore
-// returns the names of these files, and of those that the earlier process had removed.
+// Restore fills the empty workspace of a process with the files of an earlier process, and returns
+// their names and those of files that the earlier process had removed.
 type Restore func(ctx context.Context, workspace string) (names []string, err error)
 
 // Remove deletes the files of a process, which must have ended.
@@ -279,8 +279,8 @@ func (s *provisioning) workspace(ctx context.Context, process string) error {
 	return nil
 }
 
-// restored restores a new workspace, and records the names of the restored files. Until the record
-// is written, the workspace counts as new.
+// restored restores a new workspace, and records the names of the restored files. Without a
+// record, the workspace counts as new.
 func (s *provisioning) restored(ctx context.Context, folder string) error {
 	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755)); err != nil {
 		return err

@@ -222,7 +222,7 @@ func folderIn(line string) (f folder, ok bool) {
 }
 
 // outsidePython returns the command if it is the path of a Python outside of virtual environments,
-// and "" otherwise. A command with the Python of a virtual environment needs the packages in it.
+// and "" otherwise.
 func outsidePython(command string) string {
 	if !filepath.IsAbs(command) || !strings.HasPrefix(filepath.Base(command), "python") {
 		return ""

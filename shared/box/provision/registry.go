@@ -85,8 +85,7 @@ func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) err
 	return os.WriteFile(filepath.Join(b.dir, unrunFile), []byte(strings.Join(scripts, "\n")), 0o644)
 }
 
-// npmPackages returns the packages in a package-lock.json, by their folders. The entry "" is the
-// project, which requires the others.
+// npmPackages returns the packages in a package-lock.json, by their folders.
 func npmPackages(lock []byte) (map[string]npmPackage, error) {
 	var l struct {
 		Packages map[string]npmPackage `json:"packages"`

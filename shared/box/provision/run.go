@@ -104,8 +104,7 @@ var userinfo = regexp.MustCompile(`://([^/ \t\r\n"']*)@`)
 // withoutCredentials replaces the user and the password in the URLs of a text.
 func withoutCredentials(text string) string { return userinfo.ReplaceAllString(text, "://***@") }
 
-// output is the log file of an install, without what exceeds maxOutput. A nil output drops
-// everything.
+// output is the log file of an install, without what exceeds maxOutput.
 type output struct {
 	mu   sync.Mutex // one goroutine writes the command's stdout, and another one its stderr
 	f    *os.File

@@ -196,7 +196,7 @@ func PackageOf(command string, args []string) (p Package, ok bool) {
 }
 
 // Needs returns the program that must be installed on this machine for a command line. A package
-// of PyPI needs only Python, because Dormouse installs uv from the package index if it is missing.
+// of PyPI needs only Python.
 func Needs(command string, args []string) string {
 	if r, ok := parseTool(command, args); ok && r.kind == "pypi" {
 		return "python3"
@@ -315,8 +315,7 @@ func pypiSpec(spec string) (pip, name string) {
 	return spec, name
 }
 
-// npmName matches the name of a package in the registry. npx also accepts other specs, such as
-// URLs of repositories.
+// npmName matches the name of a package in the registry.
 func npmName() *regexp.Regexp {
 	return regexp.MustCompile(`^(@[A-Za-z0-9._~-]+/)?[A-Za-z0-9_~][A-Za-z0-9._~-]*$`)
 }

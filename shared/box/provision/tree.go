@@ -221,8 +221,7 @@ func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	return err == nil || strings.HasSuffix(base, ".egg-info")
 }
 
-// kept reports whether a name is in a folder of dependencies or caches of the process. If there is
-// no record, removeStale leaves these folders alone.
+// kept reports whether a name is in a folder of dependencies or caches of the process.
 func kept(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)

@@ -75,8 +75,7 @@ type Config struct {
 	// [frame.YieldAfter], because the host needs memory. Yield is called on the goroutine that
 	// calls the Executor. If Yield is nil, no process is ended.
 	Yield func()
-	// Baked says that the container image already contains the server's installed packages. The
-	// host stores this with Digest.
+	// Baked says that the container image already contains the server's installed packages.
 	Baked bool
 
 	Idle       time.Duration // the box sleeps after it was idle for this long; 120 s

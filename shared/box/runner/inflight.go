@@ -114,7 +114,7 @@ func (in *inflight) giveBack(f frame.Deliver) {
 }
 
 // run executes a message. The argument reported is true if the runner has asked the host about the
-// message before; the store may then have a record of it.
+// message before.
 func (in *inflight) run(f frame.Deliver, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	in.deliveries.byID[f.ID] = d
@@ -347,7 +347,7 @@ func (in *inflight) forgetAsked(id storage.StreamID) bool {
 }
 
 // resumeAsked repeats the questions about late messages over a new connection. It forgets messages
-// for an older generation, because no runner may execute them.
+// for an older generation.
 func (in *inflight) resumeAsked(moved bool) {
 	for id, a := range in.late {
 		switch {

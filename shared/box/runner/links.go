@@ -208,8 +208,7 @@ func (ls *links) received(lk *link, data []byte, err error) {
 }
 
 // unreadable logs a message that is no frame, for example the gateway's own message about a failed
-// function. If the host has another protocol version, every frame is unreadable, and unreadable
-// logs only the first one of a connection.
+// function. Of frames in another protocol version, it logs only the first of a connection.
 func (ls *links) unreadable(lk *link, size int, err error) {
 	if _, ok := errors.AsType[*frame.VersionError](err); ok {
 		if lk.foreign {

@@ -352,8 +352,7 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 	})
 }
 
-// status sends a report. A report with a handshake waits for a connection; any other report is
-// dropped if there is no connection.
+// status sends a report.
 func (ob *outboxes) status(s StatusReport) {
 	f := frame.Status{
 		Sender: ob.links.ofBox(), Session: s.Session, Ticket: s.Ticket,

@@ -175,7 +175,6 @@ func (ts *transfers) dropTransfer(t *transfer) {
 }
 
 // resumeTransfers continues, over a new connection, to send the frames that get no answer.
-// resumeOutboxes continues to send all other frames.
 func (ts *transfers) resumeTransfers() {
 	for _, name := range slices.Sorted(maps.Keys(ts.byName)) {
 		if t := ts.byName[name]; t.unanswered {

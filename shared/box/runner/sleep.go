@@ -12,8 +12,7 @@ const (
 	byeTries = 5 // after so many byes without an answer the connection is given up
 )
 
-// sleep decides when the box sleeps and when Run ends. The runner sends [frame.Bye] once no part of
-// [life] has work to do.
+// sleep decides when the box sleeps and when Run ends.
 type sleep struct {
 	cfg        *Config
 	loop       *loop
@@ -160,7 +159,7 @@ func (fw *farewell) sayBye() {
 }
 
 // byeTaken handles the host's answer to a bye: the box now counts as asleep. The runner stays
-// connected for Config.Linger, in case a message was already on its way.
+// connected for Config.Linger.
 func (fw *farewell) byeTaken(f frame.ByeOK) {
 	if fw.links.stage != parting || f.Link != fw.links.no {
 		return

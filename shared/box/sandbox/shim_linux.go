@@ -180,7 +180,7 @@ func pin(cpus float64) error {
 const bitsPerWord = strconv.IntSize
 
 // become changes the user and group of this thread for good; 0 changes nothing. become makes raw
-// system calls, because the functions of package syscall change all threads, which takes longer.
+// system calls, because the functions of package syscall change all threads.
 func become(user uint32) error {
 	if user == 0 {
 		return nil

@@ -26,9 +26,9 @@ func (s Support) userOf(p Policy) uint32 {
 	return s.FirstUser + uint32(binary.BigEndian.Uint64(sum[:])%uint64(s.Users))
 }
 
-// userRange returns the range of ids for programs, from the contents of /proc/self/uid_map. Each
-// line there has the first id inside, the first id outside, and the number of ids. The range is
-// far above the ids that systems give to users. The result n is 0 if there are too few ids.
+// userRange returns the range of ids for programs, from the contents of /proc/self/uid_map. The
+// range is far above the ids that systems give to users. The result n is 0 if there are too few
+// ids.
 func userRange(idMap string) (first, n uint32) {
 	const far, end = 1 << 30, 1 << 31
 	for line := range strings.Lines(idMap) {

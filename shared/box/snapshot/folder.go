@@ -353,8 +353,8 @@ func (p pointer) write(dir string) error {
 	return durable.WriteFile(filepath.Join(dir, pointerFile), text, 0o600)
 }
 
-// lock locks the folder against all other commits, reads and removals. No caller writes a snapshot
-// while it has the lock.
+// lock locks the folder against all other commits, reads and removals. No caller may write a
+// snapshot while it has the lock.
 func (f *Folder) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(f.path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of snapshots: %w", err)

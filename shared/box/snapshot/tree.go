@@ -75,8 +75,7 @@ func (t tree) hidden(name string) bool {
 	return false
 }
 
-// skipped reports whether snapshots leave out a name, as that of dependencies or caches, which are
-// made anew.
+// skipped reports whether a name is in the dependencies or caches, which snapshots leave out.
 func skipped(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
