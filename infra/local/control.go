@@ -32,9 +32,9 @@ func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	api.New(o).ServeHTTP(w, r)
 }
 
-// Control returns a transport to the control socket of the Run that uses a data folder, and the
-// key that requests must carry. The transport ignores the host in a URL. up is false if no Run
-// uses the folder.
+// Control returns a transport to the control socket of the Run that uses a data folder, and the key
+// that requests must carry. The transport ignores the host in a URL. The result up is false if no
+// Run uses the folder.
 func Control(ctx context.Context, data string) (to *http.Transport, key string, up bool, err error) {
 	socket, key, err := datafolder.Control(data)
 	if errors.Is(err, os.ErrNotExist) {

@@ -33,11 +33,9 @@ func (e environ) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// boxes returns the variables that runners get from this machine. They say where programs and the
-// user's files are, how to reach the network and package registries, and what the runner's
-// settings are. Runners pass PATH, HOME, TMPDIR, LANG, and the variables for proxies and
-// certificates on to servers. Runners write the output of servers to the folder logs. If show is
-// set, they also quote that output in errors for clients.
+// boxes returns the variables that runners get from this machine. Runners pass PATH, HOME, TMPDIR,
+// LANG, and the variables for proxies and certificates on to servers. Runners write the output of
+// servers to the folder logs, and if show is set, they quote that output in errors for clients.
 func (e environ) boxes(logs string, show bool) map[string]string {
 	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_PROFILE", "PYENV_ROOT")
 	if folder := e.get(cacheEnv); folder != "" {
@@ -68,8 +66,7 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 }
 
 // withHome returns env with a HOME that this user can write to. If HOME in env is not such a
-// folder, withHome creates the folder fallback and uses it. npm does not start without a home, and
-// services of systemd and users in containers often have none.
+// folder, withHome creates the folder fallback and uses it. npm does not start without a home.
 func withHome(env map[string]string, fallback string) (map[string]string, error) {
 	if home := env["HOME"]; home != "" && unix.Access(home, unix.W_OK) == nil {
 		return env, nil

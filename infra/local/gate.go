@@ -12,8 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// gate keeps the programs in boxes away from the client endpoints. Otherwise a program in a
-// sandbox could call a server without one, and that server would do what the sandbox forbids.
+// gate keeps the programs in boxes away from the client endpoints. Without the gate, a program in a
+// sandbox could call a server that has no sandbox, and that server would do what the sandbox
+// forbids.
 //
 // The gate is shut if the machine has, or once had, a server in a sandbox with network access.
 // (Processes of a server that was removed from the file may still run.) It is open nevertheless

@@ -21,7 +21,7 @@ import (
 // gaugesWithin is the longest time that one answer with metrics may take to find out what runs.
 const gaugesWithin = 5 * time.Second
 
-// gauge counts what runs for a tenant on one server. memory is in bytes.
+// gauge counts what runs for a tenant on one server. The field memory is in bytes.
 type gauge struct{ processes, sessions, queue, memory int64 }
 
 type ofServer struct{ tenant, server string }

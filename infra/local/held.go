@@ -10,9 +10,9 @@ import (
 // mostHeldLines is how many lines the terminal shows about tools that are held back from clients.
 const mostHeldLines = 20
 
-// heldOf returns how many tools of a server are held back from clients, and lines that say how
-// they differ from the tools that the operator has accepted. detail is "" if no tool is held back,
-// or if that is unknown.
+// heldOf returns how many tools of a server are held back from clients, and lines that say how they
+// differ from the tools that the operator has accepted. The result detail is "" if no tool is held
+// back, or if that is unknown.
 func heldOf(m *machine, server string) (detail string, lines []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()

@@ -256,8 +256,8 @@ func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
 // client.
 const handleTries = 3
 
-// send handles the event of an alarm in the background. done is closed once the alarm is handled,
-// or has failed handleTries times.
+// send handles the event of an alarm in the background. The channel done is closed once the alarm
+// is handled, or has failed handleTries times.
 func (in *inprocess) send(payload []byte) (done <-chan struct{}, err error) {
 	var e struct {
 		Alarm *native.Alarm `json:"dormouseAlarm"`

@@ -49,9 +49,9 @@ func newStoreLease(store storage.Values, secret []byte, path string) *storeLease
 // errLeased is the error for a store that another Run uses.
 var errLeased = errors.New("is in use by another dormouse run")
 
-// take takes the lease. If another Run has it, that Run may have crashed. So take calls the function
-// waits once, and fails only if the lease is written again within the time leaseFor. It compares no
-// clocks of two machines.
+// take takes the lease. If another Run has the lease, take calls the function waits once, and fails
+// only if the lease is written again within the time leaseFor: that Run may have crashed. It
+// compares no clocks of two machines.
 //
 // Errors: errLeased, and those of the store.
 func (l *storeLease) take(ctx context.Context, waits func(where string)) error {

@@ -43,8 +43,8 @@ func recordsOfAll(ctx context.Context, m *machine) recorded {
 	return r
 }
 
-// tools returns how many tools a server has, as far as stored lists say. started reports whether
-// the server has ever answered initialize with this definition. If the store fails, started is
+// tools returns how many tools a server has, as far as stored lists say. The result started is true
+// if the server has ever answered initialize with this definition. If the store fails, started is
 // true.
 func (r recorded) tools(s serversfile.Server) (n int, started bool) {
 	for _, tenant := range r.tenants {

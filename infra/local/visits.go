@@ -20,11 +20,10 @@ const (
 )
 
 // visits limits how often an address may request the pages where people sign in. The callers of
-// these pages are not authenticated yet, so limits by principal do not apply. On AWS, the
-// throttling of API Gateway limits them.
+// these pages are not authenticated yet, so limits by principal do not apply.
 //
-// Requests from loopback share one higher limit. They come from this machine, or from a proxy
-// that forwards the requests of all clients.
+// Requests from loopback share one higher limit, because a proxy may forward the requests of all
+// clients.
 type visits struct {
 	here *rate.Limiter
 	seed maphash.Seed

@@ -57,8 +57,8 @@ type Summary struct {
 	Disowned int `json:"disowned,omitempty"`
 }
 
-// Write writes a backup of the data folder to w. store is the path of the store's file, or "" if
-// the store is not a file.
+// Write writes a backup of the data folder to w. The argument store is the path of the store's
+// file, or "" if the store is not a file.
 func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, err error) {
 	packed := gzip.NewWriter(w)
 	a := &archive{ctx: ctx, out: tar.NewWriter(packed)}
@@ -367,7 +367,8 @@ func unpackFile(path string, head *tar.Header, in io.Reader) error {
 	return errors.Join(err, out.Sync(), out.Close(), os.Chtimes(path, time.Time{}, head.ModTime))
 }
 
-// give gives a file or folder to its owner in the backup. own is false if only root may do that.
+// give gives a file or folder to its owner in the backup. The result own is false if only root may
+// do that.
 func give(path string, head *tar.Header) (own bool, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {

@@ -65,8 +65,8 @@ type Bill struct {
 	Days []api.Share `json:"days,omitempty"`
 }
 
-// After returns the use since the beginning of t's day (UTC), by day. since is that beginning, or
-// b.Since if the ledger began to count later.
+// After returns the use since the beginning of t's day (UTC), by day. The result since is that
+// beginning, or b.Since if the ledger began to count later.
 func (b Bill) After(t time.Time) (since time.Time, shares []api.Share) {
 	since = t.UTC().Truncate(24 * time.Hour)
 	for _, s := range b.Days {

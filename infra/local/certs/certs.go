@@ -52,9 +52,9 @@ type Certs struct {
 	files   *files                          // nil if the certificate comes from an authority
 }
 
-// Open opens the certificates that the settings name. Those of an authority are kept in folder,
-// with the account's key. If the files of a certificate change and cannot be used, failed is
-// called with the error.
+// Open opens the certificates that the settings name. Certificates of an authority are kept in
+// folder, with the account's key. If the files of a certificate change and cannot be used, failed
+// is called with the error.
 func Open(s Settings, folder string, failed func(error)) (*Certs, error) {
 	if s.Domain == "" {
 		f := &files{cert: s.Cert, key: s.Key, failed: failed}

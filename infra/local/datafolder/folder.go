@@ -118,9 +118,9 @@ func Control(path string) (socket, key string, err error) {
 	return filepath.Join(folder, "control.sock"), keyOf(secret), nil
 }
 
-// sameOwner returns an error if the folder of the sockets belongs neither to the owner of file,
-// nor to this user, nor to root. That folder may lie in the system's temporary folder, where
-// anybody can create it. Whoever listens in it receives the key.
+// sameOwner returns an error if the folder of the sockets belongs neither to the owner of file, nor
+// to this user, nor to root. The folder of the sockets may lie in the system's temporary folder,
+// where anybody can create it. Whoever listens in it receives the key.
 func sameOwner(folder, file string) error {
 	var of, want syscall.Stat_t
 	switch err := syscall.Lstat(folder, &of); {

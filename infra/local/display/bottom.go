@@ -54,8 +54,8 @@ func (b *bottom) next() time.Duration {
 	return time.Hour
 }
 
-// installing returns a line for each install in progress. name is the width of the column with the
-// servers' names.
+// installing returns a line for each install in progress. The argument name is the width of the
+// column with the servers' names.
 func (b *bottom) installing(now time.Time, name int) []string {
 	var lines []string
 	for _, i := range b.installs {

@@ -41,8 +41,8 @@ func (t *Terminal) record(e journal.Event) {
 	t.recordLine(e.Time, e.Name, kind, values...)
 }
 
-// recordKind returns the word for an event's kind. always is false for kinds that only a verbose
-// Terminal prints; their word is e.Kind.
+// recordKind returns the word for an event's kind. The result always is false for kinds that only a
+// verbose Terminal prints; their word is e.Kind.
 func recordKind(e journal.Event) (word string, always bool) {
 	if e.Kind == journal.Call {
 		switch {

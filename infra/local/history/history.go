@@ -139,7 +139,7 @@ func (h *History) called(e journal.Event) {
 	h.count(e.Time, of, n)
 }
 
-// refusal is the key of History.turned. tenant is "" for a caller who is not known.
+// refusal is the key of History.turned. The field tenant is "" for an unknown caller.
 type refusal struct{ tenant, reason string }
 
 func (h *History) refused(e journal.Event) {

@@ -219,8 +219,9 @@ func event(kind string, of *observe.Event) Event {
 	return e
 }
 
-// repeated reports whether a refusal should only be counted. That is so if the last minute had a
-// refusal with the same caller and reason, or too many refusals in all. key has caller and reason.
+// repeated reports whether a refusal should only be counted, because the last minute had a refusal
+// with the same caller and reason, or too many refusals in all. The argument key names caller and
+// reason.
 func (l *Lines) repeated(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

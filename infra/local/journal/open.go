@@ -7,7 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// later stores a call until ended is called for its stream. That may have happened already.
+// later stores a call until ended is called for its stream. The method ended may have been called
+// before.
 func (l *Lines) later(stream storage.StreamID, e Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

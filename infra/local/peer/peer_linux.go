@@ -21,7 +21,7 @@ import (
 // started here. A program of any other user than this process's does not.
 //
 // If the other end is on this machine and no process that holds it can be found, StartedHere
-// returns true. Otherwise a program could avoid detection: it could send a request and close its
+// returns true. A program could otherwise avoid detection: it could send a request and close its
 // end, or pass its end on from process to process while StartedHere looks.
 func StartedHere(c net.Conn, own func(uid uint32) bool) bool {
 	there, here := address(c.RemoteAddr()), address(c.LocalAddr())

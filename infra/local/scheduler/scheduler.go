@@ -213,7 +213,7 @@ func (a *API) Create(name string, due time.Time, event string) (created bool, er
 	return true, nil
 }
 
-// Delete removes a schedule. found is false if there is none with this name.
+// Delete removes a schedule. The result found is false if there is none with this name.
 func (a *API) Delete(name string) (found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -88,8 +88,8 @@ type Config struct {
 	// empty, the text is "Forbidden", as with API Gateway.
 	Elsewhere string
 	Limits    Limits // limits of each connection; see [Home]
-	// Opened and Closed are called with the id of each connection. lived is how long it was open.
-	// Both may be nil.
+	// Opened and Closed are called with the id of each connection. The argument lived is how long
+	// it was open. Both may be nil.
 	Opened func(conn string)
 	Closed func(conn string, lived time.Duration)
 	// Logger may be nil.

@@ -25,9 +25,7 @@ func (r *tree) add(parent otlp.SpanID, part, name string, begin, end time.Time) 
 	return id
 }
 
-// spansOf returns the spans of a request that has ended. The first one is the request. Its
-// children are the start of the server if the request waited for it, the execution in the box, and
-// each write of the box's messages to the store.
+// spansOf returns the spans of a request that has ended. The first one is the request.
 func (t *Telemetry) spansOf(e journal.Event) []otlp.Span {
 	request, ok := requestSpan(e, t.options.Settings.Sampler)
 	if !ok {

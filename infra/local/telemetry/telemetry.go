@@ -151,8 +151,8 @@ func (t *Telemetry) sendSpans(ctx context.Context, log *slog.Logger, before time
 	}
 }
 
-// take removes the requests that ended before a time, and returns their spans. lost is how many
-// requests were not recorded since the last call, because too many waited.
+// take removes the requests that ended before a time, and returns their spans. The result lost is
+// how many requests were not recorded since the last call, because too many waited.
 func (t *Telemetry) take(before time.Time) (spans []otlp.Span, lost int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -169,7 +169,7 @@ func (e *Exporter) post(ctx context.Context, body object) error {
 	}
 }
 
-// postOnce sends a body once. again reports whether another attempt may succeed.
+// postOnce sends a body once. The result again is true if another attempt may succeed.
 func (e *Exporter) postOnce(ctx context.Context, text []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.settings.Timeout)
 	defer cancel()
