@@ -93,9 +93,9 @@ func (c *addCommand) register(ctx context.Context, client *http.Client, f *edite
 	return err
 }
 
-// protection returns the metadata in which a server names its authorization servers (RFC 9728).
-// When the server refuses a request without a token, it may say where the metadata is. Otherwise
-// it is at a well-known URL.
+// protection returns the metadata in which a server names its authorization servers (RFC 9728). The
+// metadata is at the URL that the server names when it refuses a request without a token, or else
+// at a well-known URL.
 func protection(ctx context.Context, client *http.Client, server string) (*oauthex.ProtectedResourceMetadata, error) {
 	probe := wire.NewRequest(json.RawMessage("1"), wire.MethodInitialize, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server, bytes.NewReader(probe))

@@ -116,9 +116,9 @@ const (
 	repositories = "repositories"
 )
 
-// fetched returns the folder for one kind of downloads. Each servers file has its own; servers is
-// the path of the file. The folder is in the user's XDG data folder, or for a user without a home
-// in the data folder of dormouse run, which is the argument data.
+// fetched returns the folder for one kind of downloads. Each servers file, whose path is servers,
+// has its own. The folder is in the user's XDG data folder, or for a user without a home in the
+// data folder of dormouse run, which is the argument data.
 func fetched(kind, servers, data string) string {
 	if folder := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(folder) {
 		data = filepath.Join(folder, "dormouse")
@@ -348,8 +348,8 @@ func (c *addCommand) configure(t *terminal, f *edited, bundle *sources.Bundle) (
 	return nil, fmt.Errorf("%s was not added: it needs %s: %s", c.Name, strings.Join(missing, ", "), c.typed(give...))
 }
 
-// takes returns the value that -e sets for an option of a bundle. Such a -e sets no environment
-// variable.
+// takes returns the value that -e sets for an option of a bundle. A -e for an option sets no
+// environment variable.
 func (c *addCommand) takes(o sources.Option) (given string, set bool) {
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")

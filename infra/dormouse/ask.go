@@ -147,9 +147,9 @@ type asked struct {
 	all      bool     // ask for every missing variable, not only for those that the file declares as inputs
 }
 
-// fill asks the user for values that servers lack, and saves them in .env. filled reports whether
-// it has saved any. It does nothing if it cannot ask, or if it cannot read the servers file: later
-// readers of the file report that error.
+// fill asks the user for values that servers lack, and saves them in .env. The result filled is
+// true if it has saved any. It does nothing if it cannot ask, or if it cannot read the servers
+// file: later readers of the file report that error.
 func (t *terminal) fill(a asked) (filled bool, err error) {
 	if t.ask == nil {
 		return false, nil

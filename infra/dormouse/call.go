@@ -413,8 +413,8 @@ func (c *client) endpoint(ctx context.Context, server string, lifetime time.Dura
 	return base + "/" + server + "/mcp", key, nil
 }
 
-// connect opens an MCP session with a server. version is the protocol version; "" stands for the
-// newest one that the server speaks.
+// connect opens an MCP session with a server. The argument version is the protocol version; ""
+// stands for the newest one that the server speaks.
 func (c *client) connect(ctx context.Context, server, version string) (*mcp.ClientSession, error) {
 	address, key, err := c.endpoint(ctx, server, callPatience)
 	if err != nil {

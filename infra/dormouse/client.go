@@ -92,8 +92,8 @@ func (p placed) open(ctx context.Context) (*client, error) {
 	}, nil
 }
 
-// use opens a client with place.open, passes it to the function do, and closes it. limit is the time
-// limit for all of that; 0 means none.
+// use opens a client with place.open, passes it to the function do, and closes it. The argument
+// limit is the time limit for all three; 0 means none.
 func use(ctx context.Context, place interface {
 	open(context.Context) (*client, error)
 }, limit time.Duration, do func(context.Context, *client) error,
@@ -247,8 +247,8 @@ func (c *client) servers(ctx context.Context) ([]api.Server, error) {
 	return all, err
 }
 
-// serversFile returns the servers in a machine's servers file, including rejected ones. notes are
-// other remarks about the file.
+// serversFile returns the servers in a machine's servers file, including rejected ones. The result
+// notes has other remarks about the file.
 func (c *client) serversFile(ctx context.Context) (all []api.Server, notes []string, err error) {
 	var answer struct {
 		Servers []api.Server

@@ -110,7 +110,7 @@ type printing struct {
 	JSON bool `help:"Print JSON."`
 }
 
-// show prints v as JSON if --json is set. Otherwise it calls text.
+// show prints v as JSON if --json is set, and calls text if not.
 func (p printing) show(t *terminal, v any, text func() error) error {
 	if p.JSON {
 		return t.printJSON(v)
@@ -154,10 +154,9 @@ func widest(text string) (most int) {
 	return most
 }
 
-// folded formats tables in lines of at most width characters. Each line in cells is a row whose cells
-// are separated by tabs; a line without a tab is text between tables. A column that does not fit
-// beside the previous ones begins another line in each row. Texts in the last column are broken at
-// spaces.
+// folded formats tables in lines of at most width characters. Each line in cells is a row whose
+// cells are separated by tabs; a line without a tab is text between tables. A column that does not
+// fit beside the previous ones begins another line in each row.
 func folded(cells string, width int) string {
 	var out strings.Builder
 	var widths, words []int // widths of the longest cell, and of the longest word, by column

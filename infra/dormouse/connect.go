@@ -101,7 +101,7 @@ func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, acce
 // usualURL is the URL of dormouse run with default settings.
 const usualURL = "http://127.0.0.1:8787"
 
-// here returns the URL and the servers of this machine. They come from the dormouse run that uses
+// here returns the URL and the servers of this machine. Both come from the dormouse run that uses
 // the data folder, or if there is none, from the servers file.
 func (c *connectCommand) here(t *terminal) (base string, names []string, access string, err error) {
 	data, err := c.folder(context.Background())

@@ -82,7 +82,7 @@ func (e *edited) undo() {
 
 func (e *edited) name() string { return filepath.Base(e.path) }
 
-// maxClientFile is the largest configuration file of a client that is read, in bytes. That of
+// maxClientFile is the largest configuration file of a client that is read, in bytes. The file of
 // Claude Code also contains much else.
 const maxClientFile = 64 << 20
 

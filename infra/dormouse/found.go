@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 )
 
-// While dormouse run is up, there is a note about it in the user's runtime folder. So commands
-// find it from any working directory.
+// While dormouse run is up, commands find it from any working directory by a note in the user's
+// runtime folder.
 
 type upNote struct {
 	Data string `json:"data"` // absolute path of the data folder
@@ -92,9 +92,9 @@ func allUp(ctx context.Context) (all []upNote) {
 	return all
 }
 
-// folder returns the data folder for a command that reads from a dormouse run. That is the folder
-// that the user has named, or the one in the working directory, or else that of the only dormouse
-// run that is up.
+// folder returns the data folder for a command that reads from a dormouse run: the folder that the
+// user has named, or the one in the working directory, or else that of the only dormouse run that
+// is up.
 func (d dataFlag) folder(ctx context.Context) (string, error) {
 	if filepath.Base(d.Data) != defaultData || exists(d.Data) {
 		return d.Data, nil

@@ -51,9 +51,8 @@ func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 }
 
-// prepare prepares servers, all at the same time. It asks the dormouse run that uses the data
-// folder. If none is up, this program serves them itself meanwhile, at a free port. The outcomes
-// are in the order of the names.
+// prepare prepares servers, all at the same time. If no dormouse run uses the data folder, this
+// program itself serves them meanwhile, at a free port. The outcomes are in the order of the names.
 func (p Program) prepare(ctx context.Context, what preparation) (all []outcome, err error) {
 	do := func(ctx context.Context, to *client) error {
 		all, err = to.prepareAll(ctx, what)

@@ -82,8 +82,8 @@ func (c *addCommand) serverJSON(ctx context.Context, t *terminal) ([]byte, error
 }
 
 // guardVariables refuses the entry of a remote server that uses a variable which is set here,
-// unless -e gives its value. Otherwise the author of the entry could name any secret, and the
-// first request would send it to the server.
+// unless -e gives its value. Without this check, the author of the entry could name any secret, and
+// the first request would send it to the server.
 func (c *addCommand) guardVariables(e serversedit.Entry, f *edited) error {
 	texts := []string{e.URL}
 	for _, h := range e.Headers {

@@ -13,10 +13,9 @@ import (
 
 const dynamodb = "dynamodb:"
 
-// useTable creates the table of a store on DynamoDB if it does not exist. For other stores it does
-// nothing. It returns the name of the store with its region. The result more has environment
-// variables with which the functions find the same table: DynamoDB Local has separate tables for
-// each region and access key.
+// useTable creates the table of a store on DynamoDB if it does not exist. It returns the name of
+// the store with its region. The result more has environment variables with which the functions
+// find the same table: DynamoDB Local has separate tables for each region and access key.
 func useTable(ctx context.Context, store string) (name string, more []string, err error) {
 	where, ok := strings.CutPrefix(store, dynamodb)
 	if !ok {

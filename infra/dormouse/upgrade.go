@@ -144,8 +144,8 @@ type changedTools struct {
 }
 
 // apply tries another version of a server, while the current one stays in use. It shows how the
-// tools differ, and asks the user. Then it sets the version in the servers file, and accepts the
-// tools.
+// tools differ. Unless a user at the terminal refuses, it sets the version in the servers file, and
+// accepts the tools.
 func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s newer) error {
 	trial, before := *f.File, c.Server+"-before"
 	for trial.Has(before) {
