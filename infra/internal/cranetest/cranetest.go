@@ -12,7 +12,7 @@ import (
 )
 
 // Registry starts a registry, which runs until the end of the test, and returns its host and port
-// on loopback. crane is the path of the program.
+// on loopback. The argument crane is the path of the program.
 func Registry(t testing.TB, crane string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), crane, "registry", "serve", "--address", "127.0.0.1:0")

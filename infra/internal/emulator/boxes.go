@@ -20,10 +20,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
-// invokedBoxes runs each box as an invocation of a function, as on Lambda. The program of the
-// function is the runner, which runs an MCP server. Each process of the function serves one
-// box, and has a TMPDIR of its own. As on Lambda, no other function learns that an invocation
-// has ended. The bill that dormouse run shows leaves out these boxes.
+// invokedBoxes runs each box as an invocation of a function, as on Lambda. Each process of the
+// function serves one box, and has a TMPDIR of its own. As on Lambda, no other function learns that
+// an invocation has ended. The bill that dormouse run shows leaves out these boxes.
 type invokedBoxes struct {
 	site *local.Site
 	pool *lambda.Pool
@@ -111,7 +110,7 @@ func (b *invokedBoxes) began(pid int, event []byte) {
 	b.site.Recorder.Record(journal.Event{Kind: journal.BoxWake, Name: i.Server, Detail: i.Box})
 }
 
-// ended records that an invocation has ended. answer is the [fleet.Status] of the box.
+// ended records that an invocation has ended. The argument answer is the [fleet.Status] of the box.
 func (b *invokedBoxes) ended(event, answer []byte, failed error) {
 	var i fleet.Invitation
 	if json.Unmarshal(event, &i) != nil {

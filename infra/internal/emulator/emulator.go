@@ -226,8 +226,8 @@ func (e *emulated) paths() map[string]string {
 	return of
 }
 
-// Serve implements [local.Functions]. A process that is starting may not find the previous servers
-// file any more, and then fails. That does no harm, because the pool replaces the process.
+// Serve implements [local.Functions]. The pool replaces a process that fails at its start because
+// the previous servers file is gone.
 func (e *emulated) Serve(servers *serversfile.File) error {
 	file, err := e.accept(servers)
 	if err != nil {
@@ -405,8 +405,7 @@ func (e *emulated) forget(kept string) error {
 }
 
 // renewOperators makes the API for operators on the control socket use these servers. The first
-// call opens the store. On the endpoint the functions serve an API for operators themselves,
-// which shows only what it shows on AWS.
+// call opens the store.
 func (e *emulated) renewOperators(servers *serversfile.File) (err error) {
 	s := wiring.Settings{Servers: servers, Secret: e.site.Folder.Secret}
 	if err := s.Read(variables(e.site.Environ).get); err != nil {

@@ -25,7 +25,7 @@ const (
 //	POST   /schedules/<name>                   CreateSchedule
 //	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule
 //
-// It accepts only schedules at(...) in UTC, to the second and in the future. They must have no
+// It accepts only schedules at(...) in UTC, to the second and in the future. Schedules must have no
 // flexible window, be deleted after completion, and be in the group [scheduleGroup]. Errors are
 // those of AWS. schedules does not verify the signatures of requests: the server that serves it
 // must authenticate callers.

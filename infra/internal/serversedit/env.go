@@ -94,9 +94,7 @@ func (e *Env) add(name, value string) {
 	e.have[name], e.added = value, append(e.added, name)
 }
 
-// quote formats a value so that all readers of .env files decode it alike. A value without special
-// characters stays bare. Most others are put in single quotes, and those with a single quote or a
-// carriage return in double quotes.
+// quote formats a value so that all readers of .env files decode it alike.
 func quote(value string) string {
 	plain := func(c rune) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("_-./:@%+,=", c)

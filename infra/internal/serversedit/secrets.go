@@ -19,9 +19,8 @@ func (e *Entry) Keep(server string, env *Env, name, value string) error {
 }
 
 // KeepSecrets moves values that may be secrets to .env. It moves each value in Env that is not
-// clearly harmless; a word, a small number, a path or a plain URL is harmless. It moves an
-// argument if it looks like a secret, or follows an option whose name suggests one. References
-// such as `${VAR}` stay.
+// clearly harmless. It moves an argument if it looks like a secret, or follows an option whose name
+// suggests one. References such as `${VAR}` stay.
 func (e *Entry) KeepSecrets(server string, env *Env) error {
 	k := keeper{server, env}
 	for i, v := range e.Env {

@@ -229,8 +229,8 @@ func routeReply(answer routeAnswer, err error) ([]byte, bool) {
 	return body, len(body) <= Limits().Message
 }
 
-// failure returns the message that a client gets instead of a route's answer. about is the
-// requestContext of the route's event.
+// failure returns the message that a client gets instead of a route's answer. The argument about is
+// the requestContext of the route's event.
 func failure(text string, about map[string]any) []byte {
 	return fmt.Appendf(nil, `{"message": %q, "connectionId":%q, "requestId":%q}`, text, about["connectionId"], about["requestId"])
 }
