@@ -5,7 +5,6 @@
 // image, and prints the next steps. make doctor only makes the checks, with rights to read.
 //
 // It calls the commands aws, sam and make, which use their usual region and credentials.
-// It keeps no state.
 package main
 
 import (
