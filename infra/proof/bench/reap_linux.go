@@ -48,8 +48,8 @@ func reap(command []string) error {
 	}
 }
 
-// setGroup puts a process into a group of its own. So an interrupt ends only the
-// benchmark, which then stops its processes in order.
+// setGroup puts a process into a group of its own, so that an interrupt ends only the benchmark,
+// which then stops its processes in order.
 func setGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }

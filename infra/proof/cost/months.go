@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
-// work describes the calls of a month. They are split into sessions. The calls of a session follow
+// work describes the calls of a month, which are split into sessions. The calls of a session follow
 // one another, and so keep a box awake.
 type work struct {
 	calls  int           // how many calls a session makes

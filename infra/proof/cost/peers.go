@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
-// This file computes what alternatives cost by published prices. They were not measured; each
-// type names its assumptions.
+// This file computes what alternatives cost by published prices. Nothing was measured; each type
+// names its assumptions.
 
 // alwaysOn is supergateway (stateful) on Fargate. It stands behind a load balancer, because it
 // has no TLS and one task does not know another task's sessions. It keeps a process for each

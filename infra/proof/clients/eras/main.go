@@ -219,8 +219,8 @@ func toggle(ctx context.Context, req *mcp.CallToolRequest, on *atomic.Bool) (*mc
 // answer has left, and the server is still awake.
 const pushDelay = 300 * time.Millisecond
 
-// push returns a tool that adds a tool to the server some time after its answer. So no
-// request of the client is under way when the server tells of it.
+// push returns a tool that adds a tool to the server some time after its answer, when no request of
+// the client is under way.
 func push(server *mcp.Server) handler {
 	return func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		time.AfterFunc(pushDelay, func() {

@@ -41,7 +41,7 @@ const (
 	sdkModule    = "github.com/modelcontextprotocol/go-sdk"
 )
 
-// check is one named promise of the endpoint. run returns nil if it holds.
+// check is one named promise of the endpoint. The function run returns nil if the promise holds.
 type check struct {
 	name string
 	run  func(context.Context, *session) error

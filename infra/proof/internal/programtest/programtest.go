@@ -1,7 +1,6 @@
-// Package programtest holds code for tests that run real programs. It finds programs,
-// installs each pinned version once, and starts endpoints, which end with the test and
-// leave nothing behind. It knows Dormouse's command line and nothing of MCP. A failure
-// ends the test with a message that says what to do.
+// Package programtest holds code for tests that run real programs. It finds programs, installs each
+// pinned version once, and starts endpoints, which end with the test and leave nothing behind. It
+// knows Dormouse's command line and nothing of MCP.
 package programtest
 
 import (
@@ -74,8 +73,9 @@ func Run(t testing.TB, dir, help string, limit time.Duration, name string, args 
 // installing is held during an installation: tests that run at once install the same folder once.
 var installing sync.Mutex
 
-// Installed returns the folder .tools/<name>-<digest of key>. The first call fills it by the function
-// install, and then marks the folder as complete. So an interrupted installation is repeated.
+// Installed returns the folder .tools/<name>-<digest of key>. The first call fills it by the
+// function install, and then marks the folder as complete, so that an interrupted installation is
+// repeated.
 func Installed(t testing.TB, name string, key []byte, install func(dir string)) string {
 	t.Helper()
 	installing.Lock()

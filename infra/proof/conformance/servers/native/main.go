@@ -1,7 +1,6 @@
-// Command native is a program with two servers in Go. "everything" has all that the official
-// suite calls, and "tasks" is for the scenarios about tasks. The servers know nothing of their
-// clients' versions: one handler serves all. Simple tools are in this file, tools that ask or
-// announce in asking.go, and tools that take long in tasks.go.
+// Command native is a program with two servers in Go. "everything" has all that the official suite
+// calls, and "tasks" is for the scenarios about tasks. The servers know nothing of their clients'
+// versions: one handler serves all.
 package main
 
 import (

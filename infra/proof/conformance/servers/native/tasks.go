@@ -14,8 +14,8 @@ import (
 // task of the call.
 const before = 1500 * time.Millisecond
 
-// asleepFrom is the shortest work for which a tool does not keep running. Its call then ends for
-// now, and an alarm continues it.
+// asleepFrom is the shortest work for which a tool does not keep running. An alarm continues the
+// call of the tool.
 const asleepFrom = 30 * time.Second
 
 func tasks(_ context.Context, s native.Session) (*mcp.Server, error) {

@@ -1,8 +1,7 @@
-// Command extended is a stdio server of the legacy era. It has all that the suite's
-// scenarios for 2026-07-28 call, as far as a legacy server can have it. Where a modern
-// server answers with input requests, this one asks its client while the call runs. It
-// does not know 2026-07-28, nor its host. This file has the simple tools; asking.go has
-// the tools that ask or announce.
+// Command extended is a stdio server of the legacy era. It has all that the suite's scenarios for
+// 2026-07-28 call, as far as a legacy server can have it. Where a modern server answers with input
+// requests, this one asks its client while the call runs. It does not know 2026-07-28, nor its
+// host.
 package main
 
 import (
