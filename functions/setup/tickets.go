@@ -22,9 +22,8 @@ const (
 	previous = "AWSPREVIOUS" // the previous secret
 )
 
-// ticketSecrets are the secrets that seal tickets, each in hexadecimal with at least 32 bytes. A
-// ticket is the right of a box to write the events of one delivery. The secrets are kept as JSON in
-// a parameter of Systems Manager.
+// ticketSecrets are the secrets that seal tickets, each in hexadecimal with at least 32 bytes. The
+// secrets are kept as JSON in a parameter of Systems Manager.
 type ticketSecrets struct {
 	Current  string `json:"current"`
 	Pending  string `json:"pending,omitempty"`

@@ -75,8 +75,8 @@ func checkAccess(c *serversfile.File, section []byte) error {
 }
 
 // unknownKey rewords the error of package json about an unknown key in a section. The new error
-// proposes a similar known key, or if there is none, all known keys. typ is the type into which the
-// section was decoded.
+// proposes a similar known key, or if there is none, all known keys. The section was decoded into
+// the type typ.
 func unknownKey(err error, section []byte, typ reflect.Type) error {
 	if err == nil {
 		return nil
@@ -91,8 +91,8 @@ func unknownKey(err error, section []byte, typ reflect.Type) error {
 }
 
 // knownBeside finds the JSON object with an unknown key, and returns the valid keys of that object.
-// The object is value itself or is inside value. typ is the type into which value was decoded. If
-// there is no such object, knownBeside returns nil.
+// The argument value was decoded into the type typ. If there is no such object, knownBeside returns
+// nil.
 func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
 	if typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()

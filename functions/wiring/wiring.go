@@ -51,7 +51,7 @@ type Settings struct {
 	Metrics      string                   // CloudWatch namespace for metrics in log lines; "" for none
 
 	// ConnectSecrets has the client secrets of this endpoint at third parties, by their names in
-	// x-dormouse.connect. They replace those in the servers file.
+	// x-dormouse.connect. ConnectSecrets replaces those in the servers file.
 	ConnectSecrets map[string]string
 	NoConnect      bool // this function calls no third party, and lacks their secrets
 }

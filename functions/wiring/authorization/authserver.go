@@ -42,8 +42,8 @@ type Pages struct {
 	pages      *credentials.Pages
 }
 
-// Paths returns all paths that [Pages] may serve. signIn says whether there is an authorization
-// server.
+// Paths returns all paths that [Pages] may serve. The argument signIn is true if there is an
+// authorization server.
 func Paths(signIn bool) []string {
 	if !signIn {
 		return credentials.Paths()

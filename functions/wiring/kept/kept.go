@@ -14,8 +14,8 @@ import (
 
 // Folder returns a function that removes what is saved for an owner from the folder at path. If
 // remembers is set, the owner is a session whose process has saved memory, which is also removed.
-// That memory may be next to a workspace that all sessions of a principal share, so the function
-// must search all workspaces for it.
+// The function searches all workspaces for the memory, which may be next to one that all sessions
+// of a principal share.
 func Folder(path string) wiring.Forget {
 	folder := snapshot.NewFolder(path)
 	return func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error {

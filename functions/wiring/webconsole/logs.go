@@ -188,8 +188,8 @@ func (f found) calls(q api.CallQuery) api.Calls {
 	for _, row := range f.Results {
 		of := cells(row)
 		at, err := time.Parse(lineTime, of["@timestamp"])
-		// The query has the same conditions. They are checked again here, because the caller must
-		// not see other rows if CloudWatch understands the query differently.
+		// The conditions of the query are checked again here, because the caller must not see other
+		// rows if CloudWatch understands the query differently.
 		if err != nil || q.Tenant != "" && of["tenant"] != q.Tenant || q.Servers != nil && !slices.Contains(q.Servers, of["server"]) {
 			continue
 		}
