@@ -72,7 +72,7 @@ type Bucket struct {
 	s3  awscall.Service
 }
 
-// New makes a Bucket. It makes no call.
+// New makes a Bucket.
 func New(c Config) *Bucket {
 	c.MaxBytes = cmp.Or(c.MaxBytes, MaxSnapshot)
 	c.Domain = cmp.Or(c.Domain, "amazonaws.com")
