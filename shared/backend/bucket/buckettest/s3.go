@@ -31,7 +31,7 @@ const (
 	Region = "eu-test-1"
 )
 
-// S3 is one endpoint. It accepts every bucket name.
+// S3 is one endpoint.
 type S3 struct {
 	server *httptest.Server
 
