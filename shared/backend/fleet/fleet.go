@@ -48,8 +48,7 @@ func (r Refusal) Error() string { return r.Why }
 
 // Traits say what a place, such as ECS or Lambda, can do besides starting tasks.
 type Traits struct {
-	// Lifetime is the longest life of a task; 0 for no limit. A task is certainly dead
-	// once this time has passed since its start.
+	// Lifetime is the longest life of a task; 0 for no limit.
 	Lifetime time.Duration
 	// Lists reports whether Tasks lists the tasks and Stop ends them. If Lists is false,
 	// Tasks fails with [ErrUnlisted], Stop does nothing, a task ends by itself, and Run may
@@ -125,8 +124,7 @@ type Task struct {
 	// act on them.
 	Box    string `json:"box"`
 	Server string `json:"server"`
-	// Place is where to run the task, for a fleet with several places. A fleet with one
-	// place ignores it.
+	// Place is where to run the task, for a fleet with several places.
 	Place string `json:"place,omitempty"`
 	// Env is the runner's environment (where the relay is, its one-time token ...). It
 	// may hold secrets: drivers never log it and never return it.
@@ -147,7 +145,7 @@ func (t Task) Check() error {
 	return nil
 }
 
-// State is the step of its life that a task has reached. It only moves forward.
+// State is the step of its life that a task has reached.
 type State string
 
 const (
@@ -197,7 +195,7 @@ type Invitation struct {
 const maxInvitation = 1 << 20
 
 // Invite returns the id of a task in a place with [Traits].Invites, and its invitation as
-// JSON. The id is made of the place and the client token.
+// JSON.
 //
 // Errors: [ErrInvalid] for a task that could never run there.
 func (t Task) Invite(place string) (id string, invitation []byte, err error) {
