@@ -18,7 +18,8 @@ import (
 const (
 	// fetcher is the name of the first container.
 	fetcher = "fetch"
-	// fetcherImage is alpine:3.22 for both architectures, 4 MB. Its wget checks certificates.
+	// fetcherImage is alpine:3.22 for both architectures, 4 MB, whose wget checks
+	// certificates.
 	fetcherImage = "public.ecr.aws/docker/library/alpine@sha256:14358309a308569c32bdc37e2e0e9694be33a9d99e68afb0f5ff33cc1f695dce"
 	// fetchTime is the number of seconds after which ECS gives up a first container.
 	fetchTime = 60

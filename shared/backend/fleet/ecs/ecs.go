@@ -36,8 +36,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// Place is the name of ECS as a place where boxes can run. The ids of this fleet's tasks begin with
-// Place.
+// Place is the name of ECS as a place where boxes can run.
 const Place = "ecs"
 
 // taskEnv is the environment variable that tells a runner its task id.
@@ -66,7 +65,7 @@ type Config struct {
 
 	// Cluster is the name or ARN of the cluster.
 	Cluster string
-	// Subnets and SecurityGroups are ids. The groups need not allow inbound traffic.
+	// Subnets and SecurityGroups are ids.
 	Subnets        []string
 	SecurityGroups []string
 	// PublicIP gives each task a public address. In subnets without a NAT gateway a task
@@ -254,8 +253,7 @@ func tagValue(text string) string {
 func taskID(token string) string { return Place + "/" + token }
 
 // overridesOf returns the environments of both containers: for the runner the variables of the
-// task, in sorted order, and for the first container the variables of its script, fetch. url is
-// where the script gets the runner program.
+// task, in sorted order, and for the first container the variables of its script, fetch.
 func (f *Fleet) overridesOf(t fleet.Task, url string) (overrides, error) {
 	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
 		return overrides{}, fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)

@@ -27,8 +27,7 @@ func notPlaced(answer taken) error {
 // and task definitions that do not exist.
 func refused(err error) bool { return is(err, "ClientException", "InvalidParameterException") }
 
-// classify wraps an error of ECS in the matching error of package fleet. The text is for
-// the operator's log.
+// classify wraps an error of ECS in the matching error of package fleet.
 func classify(what string, err error) error {
 	kind := fleet.ErrUnavailable
 	_, unplaced := errors.AsType[placement](err)

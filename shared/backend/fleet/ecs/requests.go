@@ -22,7 +22,7 @@ func newRequests(c Config) requests {
 	return requests{awscall.Service{Name: "ecs", Region: c.Region, Endpoint: c.Endpoint, Credentials: c.Credentials, Client: c.HTTPClient}}
 }
 
-// maxAnswer bounds an answer in bytes. The longest one describes a page of tasks.
+// maxAnswer bounds an answer in bytes.
 const maxAnswer = 16 << 20
 
 // ask sends a request, and reads the answer into out. It repeats a request that may succeed
