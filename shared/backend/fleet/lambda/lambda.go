@@ -41,8 +41,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Place is the name of Lambda as a place where boxes can run. The ids of the fleet's tasks begin
-// with Place.
+// Place is the name of Lambda as a place where boxes can run.
 const Place = "lambda"
 
 const (
@@ -129,7 +128,7 @@ func (f *Fleet) Traits(string) fleet.Traits {
 	return fleet.Traits{Lifetime: f.cfg.Lifetime, Invites: true, Idle: idle, StartTimeout: startTimeout}
 }
 
-// Stop implements [fleet.Fleet]. It does nothing: an invocation ends by itself.
+// Stop implements [fleet.Fleet]. It does nothing.
 func (f *Fleet) Stop(ctx context.Context, _, _ string) error { return ctx.Err() }
 
 // Tasks implements [fleet.Fleet]. It fails with fleet.ErrUnlisted.
