@@ -1,5 +1,5 @@
 // Package places makes one fleet for all places where boxes can run, such as ECS and Lambda, and
-// chooses the place for each start. Each place has a driver, which is a [fleet.Fleet] of its own.
+// chooses the place for each start.
 package places
 
 import (
