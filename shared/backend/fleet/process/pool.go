@@ -59,8 +59,8 @@ type Config struct {
 	// Args are the arguments of the runner program.
 	Command string
 	Args    []string
-	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) besides taskEnv
-	// and the task's own variables, which win. A runner inherits no other variables.
+	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) besides taskEnv and
+	// the task's own variables, which win.
 	Env map[string]string
 	// Dir is the runners' working directory; "" means this program's own.
 	Dir string
@@ -94,8 +94,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Pool runs boxes as processes of this machine. It is safe for concurrent use. Close it
-// when it is not needed any more.
+// Pool runs boxes as processes of this machine. It is safe for concurrent use. Close it after
+// use.
 type Pool struct {
 	cfg     Config
 	log     *slog.Logger

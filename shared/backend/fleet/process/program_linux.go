@@ -8,7 +8,7 @@ const self = "/proc/self/exe"
 
 // programOf returns a function that returns the path by which to start the program at path.
 // If path is the file of this program, and an upgrade replaces the file, the function returns
-// a path of the old file. Runners therefore have the version of the program that starts them.
+// a path of the old file.
 func programOf(path string) func() string {
 	was, err := os.Stat(path)
 	own, ownErr := os.Stat(self)
