@@ -83,7 +83,7 @@ type Client struct {
 var _ fleet.Fleet = (*Client)(nil)
 
 // NewClient returns a client of the pool whose [Handler] is served at base, a URL without a
-// slash at its end. NewClient does not connect. since must be the pool's [fleet.Traits].Since.
+// slash at its end. since must be the pool's [fleet.Traits].Since.
 func NewClient(base string, since time.Time) *Client {
 	return &Client{base: base, since: since, http: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 }
