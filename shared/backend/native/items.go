@@ -16,8 +16,7 @@ type items struct {
 	out sessions.Publisher
 }
 
-// invokeLater starts an invocation that executes a waiting item. If the invocation is
-// lost, an instance that looks at the item later starts another.
+// invokeLater starts an invocation that executes a waiting item.
 func (k items) invokeLater(ctx context.Context, it storage.Item) {
 	if err := k.invoke(ctx, it); err != nil {
 		k.Log.WarnContext(ctx, "call waits for an invocation", "session_id", it.Address.Session, "stream", it.ID, "error", err)

@@ -46,8 +46,7 @@ type environment struct {
 	secrets map[string]storage.Secret // the caller's keys and tokens at third parties; nil if the call goes on after an answer or a pause
 }
 
-// ID returns the id of the session. It stays the same over restarts and deployments, and no
-// other session has it.
+// ID returns the id of the session. It stays the same over restarts and deployments.
 func (s Session) ID() string { return string(s.in.record.ID) }
 
 // Server returns the name of the server in the servers file.
@@ -102,8 +101,7 @@ func (s Session) Options() *mcp.ServerOptions {
 }
 
 // AddTool is mcp.AddTool for a server that is made for one message. It leaves out a tool that
-// the message does not need. With AddTool the cost of a call does not grow with the number of
-// tools.
+// the message does not need.
 func AddTool[In, Out any](s Session, server *mcp.Server, t *mcp.Tool, h mcp.ToolHandlerFor[In, Out]) {
 	if s.in.uses(t.Name) {
 		mcp.AddTool(server, t, h)

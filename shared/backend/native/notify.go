@@ -165,8 +165,7 @@ func (k notifier) one(ctx context.Context, s storage.Session, raw []byte) error 
 	})
 }
 
-// noConnection is the Conn of an address whose WebSocket client is not connected. The client
-// gets the event when it connects.
+// noConnection is the Conn of an address whose WebSocket client is not connected.
 const noConnection = "-"
 
 // commonOf returns the address of a session's standalone stream. open is false for a session

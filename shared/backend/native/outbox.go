@@ -55,8 +55,8 @@ func (o *outbox) noted(written int) (last note, ok bool) {
 	return o.notes[0], true
 }
 
-// skipped reports whether an event is in the log already and the server has sent it again. The
-// server repeats its events in order, so after the first new event all are new.
+// skipped reports whether an event is in the log already and the server has sent it again.
+// After the first new event all are new, because the server repeats its events in order.
 func (o *outbox) skipped(raw []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -214,8 +214,7 @@ func (k *Backend) goOn(ctx context.Context, it storage.Item) error {
 	return err
 }
 
-// early is how long before its time an alarm may come. Schedulers know only whole
-// seconds.
+// early is how long before its time an alarm may come.
 const early = time.Second
 
 // resume claims an item for this instance, to execute raw. The run is nil if another

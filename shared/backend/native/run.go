@@ -411,8 +411,7 @@ func (r *run) Watch(ctx context.Context, after storage.Index, until time.Time) (
 	return r.shown.watch(ctx, after, until, r.over)
 }
 
-// Held implements sessions.InlineTracker. It reports whether this run still executes the
-// request.
+// Held implements sessions.InlineTracker.
 func (r *run) Held() bool {
 	select {
 	case <-r.over:

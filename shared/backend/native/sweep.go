@@ -86,7 +86,7 @@ func (k *Backend) invokeAgain(ctx context.Context, it storage.Item) error {
 }
 
 // resolveAsking is resolve for a call that waits for its client. It goes on with the call if
-// all questions are answered. It ends the call, and removes its item, if the log has the end
+// all questions are answered, and ends the call, and removes its item, if the log has the end
 // of the call, its session has ended, its time is over, or its questions were never written.
 func (k *Backend) resolveAsking(ctx context.Context, it storage.Item, now time.Time) error {
 	tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
