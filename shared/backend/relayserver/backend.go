@@ -14,8 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Backend delivers clients' messages to boxes. It implements sessions.Backend. It is safe for
-// concurrent use.
+// Backend delivers clients' messages to boxes. It is safe for concurrent use.
 type Backend struct{ *boxes }
 
 // NewBackend returns a Backend. It does not check c.
@@ -118,7 +117,7 @@ func (k *Backend) announce(ctx context.Context, d sessions.Delivery) {
 	})
 }
 
-// postOnce posts a frame that may be lost. It logs a failure.
+// postOnce posts a frame that may be lost.
 func (k *Backend) postOnce(ctx context.Context, conn string, of storage.ID, f frame.Frame) {
 	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, storage.Closed) {
 		k.Log.WarnContext(ctx, "post to a box failed", "type", frame.Kind(f), "session_id", of, "error", err)
@@ -405,8 +404,7 @@ func (t *tracker) GiveUp(ctx context.Context) error {
 }
 
 // haveItem does what is due for a request that has an item. A taken item shows that a box has
-// the request, unless the generation of the item is over. A waiting item needs a box that is
-// awake.
+// the request, unless the generation of the item is over.
 func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 	t.inbox = true
 	switch it.State {
@@ -483,7 +481,7 @@ func (t *tracker) after(ctx context.Context, b storage.Box) error {
 
 // ended pushes the last event of a request to the client's connection, unless it was pushed
 // before. It pushes only an event of generation 0, because the instance that wrote the event may
-// have died before it pushed it. The relay function pushes the last events that runners send.
+// have died before it pushed it.
 func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
 	if tail.Gen != 0 {
 		return nil

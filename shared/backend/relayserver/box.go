@@ -142,8 +142,7 @@ func (x *boxes) run(ctx context.Context, b storage.Box, token string) error {
 	return err
 }
 
-// ClientToken returns the fleet's idempotency token for one generation of a box. It
-// also tells which generation a stopped task belonged to.
+// ClientToken returns the fleet's idempotency token for one generation of a box.
 func ClientToken(id storage.BoxID, gen storage.Generation) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s#%d", id, gen))
 	return base64.RawURLEncoding.EncodeToString(sum[:])

@@ -119,8 +119,7 @@ func (r runner) events(ctx context.Context, f frame.Events) (frame.Frame, error)
 }
 
 // publish stores the events of one session, the standalone stream first, and pushes them to
-// connected clients. It writes into ack what the box has to know. If sent is false, the caller
-// must call publish again.
+// connected clients. If sent is false, the caller must call publish again.
 func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPart, ack *frame.Ack) (sent bool, err error) {
 	stored := make([]sessions.Published, 0, len(parts))
 	for _, i := range commonFirst(parts) {
@@ -178,8 +177,7 @@ func (x *boxes) storePart(ctx context.Context, say streamPart, ack *frame.Ack) (
 	return p, v == write, nil
 }
 
-// refused returns the ack of a batch that was refused as a whole. It closes all request
-// streams of the batch.
+// refused returns the ack of a batch that was refused as a whole.
 func refused(f frame.Events) frame.Ack {
 	ack := frame.Ack{Seq: f.Seq, Session: f.Session}
 	for _, it := range f.Items {

@@ -218,9 +218,8 @@ func joinable(f frame.Frame, box storage.BoxID) bool {
 	}
 }
 
-// change changes the record of the runner's box by a rule, such as those in record.go. It writes
-// the record if no other writer came in between. After a conflict it reads the record and asks
-// the rule again.
+// change changes the record of the runner's box by a rule, such as those in record.go. After a
+// conflict it reads the record and asks the rule again.
 func (r runner) change(ctx context.Context, rule func(storage.Box) (storage.Box, decision)) (storage.Box, decision, error) {
 	for {
 		b, err := r.h.Store.Box(ctx, r.from.Box)

@@ -180,8 +180,8 @@ func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, serve
 	}
 }
 
-// deliverInside hands a request to its box, if the box runs in this program or starts in it now. gen
-// is the generation that has the request. ok is false for any other box.
+// deliverInside hands a request to its box, if the box runs in this program or starts in it now. ok
+// is false for any other box.
 func (x *boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage.Box) (gen storage.Generation, ok bool, err error) {
 	for {
 		now, ok, err := x.insideBox(ctx, b, d.Client.Tenant, d.Server)
@@ -359,8 +359,7 @@ func (l *life) address(ticket string) (a storage.Address, ok bool) {
 	return a, json.Unmarshal([]byte(ticket), &a) == nil
 }
 
-// sealedTicket begins the ticket of a delivery that came as a frame. Other tickets of boxes in
-// this program are the JSON of an address.
+// sealedTicket begins the ticket of a delivery that came as a frame.
 const sealedTicket = "sealed "
 
 // ticketOf returns a ticket of a box in this program. No other program sees it.

@@ -717,7 +717,7 @@ func (l *life) hurry() {
 	l.tell()
 }
 
-// retire makes the box end as soon as it has nothing in flight. It takes no message for
+// retire makes the box end as soon as it has nothing in flight. The box takes no message for
 // frame.RefuseFor.
 func (l *life) retire() {
 	l.mu.Lock()

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Connections posts to the connections of one WebSocket API, and closes them. It
-// implements storage.Clients. It is safe for concurrent use.
+// Connections posts to the connections of one WebSocket API, and closes them. It is safe for
+// concurrent use.
 type Connections struct{ api awscall.Service }
 
 // NewPoster returns the Connections of an @connections endpoint, https://HOST/STAGE, in a

@@ -10,8 +10,7 @@ import (
 )
 
 // snapshot answers a runner's request about the snapshots of its box. The request must have the
-// random id of the runner in the box record. A runner that was replaced therefore gets no URL
-// and changes nothing.
+// random id of the runner in the box record, so that a runner that was replaced gets no URL.
 func (r runner) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, error) {
 	reply := frame.Kept{N: f.N}
 	if r.h.Snapshots == nil || f.Owner == "" || f.Box == "" {
@@ -55,7 +54,7 @@ func (r runner) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, er
 }
 
 // installed writes into the record of a box that a snapshot has the installed packages of its
-// server. Config.Place uses the mark for the next start.
+// server.
 func (r runner) installed(ctx context.Context, f frame.Snapshot) error {
 	if r.h.Definition == nil {
 		return nil
@@ -72,7 +71,7 @@ func (r runner) installed(ctx context.Context, f frame.Snapshot) error {
 }
 
 // leftover returns the id of an item for a session that has ended and whose snapshot must be
-// removed. No stream has the same id.
+// removed.
 func leftover(s storage.ID) storage.StreamID { return storage.StreamID("over-" + s) }
 
 // leave removes the snapshot of a session that has ended, or writes a leftover item for

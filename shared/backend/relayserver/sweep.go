@@ -21,7 +21,7 @@ type Sweeper struct{ *boxes }
 func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
 
 // orphanAge is how old the last change of a box's record must be before Sweep stops a task that
-// the record does not name. A runner that said bye or was fenced ends by itself much sooner.
+// the record does not name.
 const orphanAge = 10 * time.Minute
 
 // Sweep compares the record of every box that is up or has items with the fleet's list of
