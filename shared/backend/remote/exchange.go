@@ -91,8 +91,7 @@ func (x *exchange) set(name, value string) {
 }
 
 // send has the server answer the request. send opens a session at the server if there is
-// none, and another, once, if the server does not know the session any more. After a lost
-// connection it uses the same session, because the server still has its state.
+// none, and another, once, if the server does not know the session any more.
 func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 	m := wire.Message{Kind: wire.Request, ID: json.RawMessage("1"), Method: x.r.Method, Params: x.r.Params}
 	req, err := bridge.ReadRequest(m)

@@ -12,8 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// round is the state that a call keeps while its client answers questions of the server. The
-// client, or the stored item of the call, carries a round as requestState.
+// round is the state that a call keeps while its client answers questions of the server.
 type round struct {
 	Turn      bridge.State    `json:"turn"`
 	Questions []askedQuestion `json:"asked"`
@@ -291,8 +290,8 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 	}
 }
 
-// gathers reports whether the client must be asked. At the first question it sets c.until.
-// Questions that come before c.until go to the client together with the first.
+// gathers reports whether the client must be asked. Questions that come before c.until, which
+// gathers sets at the first question, go to the client together with the first.
 func (c *following) gathers() bool {
 	switch {
 	case !c.turn.Asks():

@@ -28,8 +28,7 @@ const (
 	eraSSE    era = "sse"    // HTTP+SSE, 2024-11-05
 )
 
-// link describes the session at the server that belongs to a client's session here. It is a
-// durable value of the client's session.
+// link describes the session at the server that belongs to a client's session here.
 type link struct {
 	Era         era             `json:"era"`
 	Of          string          `json:"of"` // hash of the server's URL

@@ -66,7 +66,7 @@ const (
 	mostGreeted = 32 << 20
 )
 
-// New returns a Servers with empty caches. It makes no connection.
+// New returns a Servers with empty caches.
 func New() *Servers {
 	return &Servers{
 		public: newClient(false), private: newClient(true),
@@ -75,7 +75,7 @@ func New() *Servers {
 	}
 }
 
-// Server returns the executor of one remote server. Callers may make one for each message.
+// Server returns the executor of one remote server.
 func (c *Servers) Server(s Server) native.Executor { return &server{c, s} }
 
 // Close closes idle connections, and conversations that wait for answers.
@@ -89,7 +89,7 @@ func (c *Servers) Close() {
 	c.private.CloseIdleConnections()
 }
 
-// server is one remote server. It implements native.Executor.
+// server is one remote server.
 type server struct {
 	*Servers
 	Server
