@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Initialize implements [sessions.Endpoint]. It wakes no box.
+// Initialize implements [sessions.Endpoint].
 func (g *Group) Initialize(ctx context.Context, id storage.ID, m wire.Message) (storage.ID, sessions.Response, error) {
 	s, call, err := g.Host.Greet(ctx, g.As, id, m, func(version string) (json.RawMessage, error) {
 		greeting, _, err := g.greeting(ctx, version, declared(m.Params))

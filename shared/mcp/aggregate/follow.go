@@ -141,7 +141,7 @@ func (f *following) Next(ctx context.Context, until time.Time) ([]sessions.Event
 				}
 			}
 			if f.done = h.done && h.of.member == ""; h.done && !f.done && time.Now().Before(f.end) {
-				// The session with this member has ended. A later call may open it anew.
+				// The session with this member has ended.
 				f.places[h.of.member] = h.of.index
 				f.parts = slices.DeleteFunc(f.parts, func(p *part) bool { return p == h.of })
 			}
@@ -156,8 +156,7 @@ func (f *following) Next(ctx context.Context, until time.Time) ([]sessions.Event
 	return nil, nil
 }
 
-// join tries to open the streams of the members in joining. A session may be created a moment after
-// it was announced.
+// join tries to open the streams of the members in joining.
 func (f *following) join() error {
 	for name := range f.joining {
 		if c, ok := f.g.member(name); ok {

@@ -44,7 +44,7 @@ type Group struct {
 
 var _ sessions.Endpoint = (*Group)(nil)
 
-// New returns a Group. It asks the members nothing.
+// New returns a Group.
 func New(c Config) *Group {
 	members := make([]string, len(c.Members))
 	for i, m := range c.Members {
@@ -93,7 +93,7 @@ func (g *Group) join(ctx context.Context, id storage.ID, members ...sessions.Cal
 }
 
 // markJoined is the method of an internal message, a mark, in the stream of a group's session. A mark
-// names a member whose stream must be read too (see join). Clients never get a mark.
+// names a member whose stream must be read too (see join). Clients get no marks.
 const markJoined = "notifications/dormouse/joined"
 
 func joinedMark(member string) []byte {

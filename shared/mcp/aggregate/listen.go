@@ -247,8 +247,7 @@ func (l *listening) listed(ctx context.Context) (events []sessions.Event) {
 	return events
 }
 
-// unlisted returns for how many members no record has a list of tools. A list of the group may
-// lack the tools of these members.
+// unlisted returns for how many members no record has a list of tools.
 func (g *Group) unlisted(ctx context.Context, of storage.Session) (n int, err error) {
 	known, err := g.Host.Lists(ctx, of, g.Members, wire.MethodToolsList)
 	for _, k := range known {

@@ -48,7 +48,7 @@ func (g *Group) merge(ctx context.Context, id storage.ID) *merged {
 	return m
 }
 
-// read starts a goroutine that reads a part until the response must end. wait returns what it reads.
+// read starts a goroutine that reads a part until the response must end.
 func (m *merged) read(p *part) {
 	m.reading.Go(func() {
 		for done := false; !done; {

@@ -116,8 +116,7 @@ func (g *Group) subscribed(ctx context.Context, params json.RawMessage) (json.Ra
 	return params, nil
 }
 
-// owner returns the member for a request that names no member and has a method of an extension. The
-// owner is the only member that declares the extension.
+// owner returns the member for a request that names no member and has a method of an extension.
 func (g *Group) owner(ctx context.Context, id storage.ID, m wire.Message) (member string, err error) {
 	s, err := g.model(ctx, id)
 	if err != nil {
