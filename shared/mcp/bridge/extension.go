@@ -43,7 +43,7 @@ func withoutTasks(capabilities object) object {
 func (r Request) Extended() bool { return len(beyond(r.Capabilities)) > 0 }
 
 // Kind is a hash of what a legacy server must be told of the client in initialize, besides the
-// Superset: its extensions, with their settings. It is "" for a client that is not Extended.
+// Superset: its extensions, with their settings.
 func (r Request) Kind() string {
 	o := beyond(r.Capabilities)
 	if len(o) == 0 {

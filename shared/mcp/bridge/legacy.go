@@ -8,8 +8,7 @@ import (
 )
 
 // This file is for a legacy client before a server that speaks the modern era only. A modern
-// server gets with every request what a legacy server gets once, in initialize. Results lose the
-// members that a legacy client does not know.
+// server gets with every request what a legacy server gets once, in initialize.
 
 // Legacy is what a legacy client says about itself in initialize.
 type Legacy struct {

@@ -35,8 +35,8 @@ func LegacyNeed(list json.RawMessage) (names []string) {
 	return names
 }
 
-// WithoutLegacyNeed returns a result of tools/list in which each tool that requires a
-// task says that a task is optional. Clients refuse to call a tool that requires one.
+// WithoutLegacyNeed returns a result of tools/list in which each tool that requires a task
+// says that a task is optional.
 func WithoutLegacyNeed(list json.RawMessage) json.RawMessage {
 	if !bytes.Contains(list, []byte(`"`+TaskRequired+`"`)) {
 		return list

@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Limits of one subscriptions/listen. Each task costs a goroutine.
+// Limits of one subscriptions/listen.
 const (
 	maxSubscriptions = 100 // resources of one subscription
 	maxTasks         = 16
