@@ -226,7 +226,7 @@ func (u *use) remember(ctx context.Context, msgs []wire.Message) error {
 	})
 }
 
-// Bounds of the client's data in a session's record. A driver stores the record as one row.
+// Bounds of the client's data in a session's record.
 const (
 	maxInit       = 64 << 10  // bytes of the initialize parameters
 	maxLevel      = 64        // bytes; no level of MCP is longer

@@ -53,8 +53,7 @@ type Delivery struct {
 	Raw             []byte   // one message or a batch array, as the client wrote it
 	Tools           []string // name of the tool of each tools/call in Raw
 	Needs           bool     // a message in Raw needs the secrets of all [Server.Providers]
-	// Secrets are the caller's keys and tokens at third parties, by provider. The process
-	// that executes the message gets them.
+	// Secrets are the caller's keys and tokens at third parties, by provider.
 	Secrets map[string]storage.Secret
 	Wakes   bool // Raw is a response to a question, and wakes the box; see [Server.Remembers]
 	Brief   bool // a client waits until the request is accepted, so a box should confirm it soon

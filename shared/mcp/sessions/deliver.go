@@ -105,8 +105,7 @@ func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
 }
 
 // firstTendBrief is how long after its beginning a call first calls [Tracker.Check] if the delivery
-// is [Delivery.Brief] or the client has a WebSocket. The runner reports sooner that it has taken the
-// request.
+// is [Delivery.Brief] or the client has a WebSocket.
 const firstTendBrief = 300 * time.Millisecond
 
 // code returns the digest of the server definition that a caller's next request uses. A box that is

@@ -68,8 +68,7 @@ type Dispatched struct {
 	View func(raw []byte) []byte
 	// Result, if not nil, returns the result of the request, which then goes to no server.
 	Result func(ctx context.Context, client Client) (json.RawMessage, error)
-	// Listed, if not nil, asks the server for its tools. A transport uses Listed for
-	// [Client.List].
+	// Listed, if not nil, asks the server for its tools.
 	Listed func(ctx context.Context, client Client) (json.RawMessage, error)
 	// Greeting is the server's answer to initialize, if the message is a subscription and the
 	// endpoint knows that answer; otherwise nil.
@@ -101,8 +100,7 @@ type Stream interface {
 	Stop(ctx context.Context, sent string)
 }
 
-// Resumable is a Stream whose response may end before the stream does. The client comes back with
-// the id of the last event.
+// Resumable is a Stream whose response may end before the stream does.
 type Resumable interface {
 	Stream
 	// Start returns an id for the position before the first event, with which the response begins.

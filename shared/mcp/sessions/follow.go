@@ -64,7 +64,7 @@ func (c *Call) Report(ctx context.Context, sent storage.Index) error {
 }
 
 // superseded ends the call if a newer response reads the stream or the session has ended. It reads
-// the session at most every five seconds. If the store fails, superseded does nothing.
+// the session at most every five seconds.
 func (c *Call) superseded(ctx context.Context) {
 	if time.Since(c.follower.read) < lookEvery {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// maxList bounds a list that is kept, in bytes. A longer list comes from the box each time.
+// maxList bounds a list that is kept, in bytes.
 const maxList = 255 << 10
 
 // keptList is the stored form of a list in a handshake record.

@@ -104,7 +104,7 @@ func (c *Call) reload(ctx context.Context) error {
 }
 
 // look checks, every five seconds, whether the session has ended or another GET has replaced this
-// one, because no event reports that. If the store fails, the next look tries again.
+// one, because no event reports that.
 func (c *Call) look(ctx context.Context) {
 	l := c.lease
 	if c.follower != nil {
@@ -180,7 +180,6 @@ func (c *Call) leave(ctx context.Context) {
 }
 
 // dismiss removes the standbys from the record, because the server has closed the standalone stream.
-// If the store fails, they stay, which does no harm.
 func (c *Call) dismiss(ctx context.Context) {
 	c.tryChange(ctx, func(s *storage.Session, _ time.Time) bool {
 		some := len(s.Standby) > 0

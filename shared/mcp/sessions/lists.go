@@ -39,7 +39,7 @@ import (
 // The record keeps no lists of a server whose lists change by themselves ([Server.OwnLists]).
 
 // runs reports whether the session may have a running process that has done more than answer
-// lists. Only that process knows the session's lists.
+// lists.
 func runs(s storage.Session, box storage.Box) bool { return s.Served && box.State != storage.Asleep }
 
 // listPart returns the key, within the handshake record, of the list that a request asks for. ok is

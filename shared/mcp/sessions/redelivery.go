@@ -85,8 +85,7 @@ var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events s
 // which ends the lease.
 var errLeaseLost = errors.New("another function holds the lease for pushing")
 
-// work pushes all events, then writes the record without the lease, which frees the lease. If the
-// write fails, the lease expires.
+// work pushes all events, then writes the record without the lease, which frees the lease.
 func (p *redelivery) work(ctx context.Context) error {
 	for {
 		p.again = false
