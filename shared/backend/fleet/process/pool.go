@@ -13,9 +13,9 @@
 // process group. On Linux the kernel also kills a runner when the program that holds the pool
 // dies.
 //
-// The pool cannot tell which task an orphan came from. A daemon in its own session,
-// whose parents have all ended, counts as left behind as soon as any task stops. A
-// runner that is a subreaper itself keeps such daemons for its own lifetime.
+// A daemon in its own session, whose parents have all ended, counts as left behind as soon as
+// any task stops, because the pool cannot tell which task it came from. A runner that is a
+// subreaper itself keeps these daemons for its own lifetime.
 package process
 
 import (
