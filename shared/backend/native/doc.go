@@ -1,8 +1,6 @@
-// Package native hosts servers that are written in Go with go-sdk. An author gives a
-// [Server] for a name. Clients use it like a server in a box, with the same sessions,
-// transports and protocol versions, but there is no box. The package hides that no server
-// exists between two messages, the two eras of the protocol, and the mistakes of go-sdk.
-// It does not know HTTP routes, AWS, or any particular server.
+// Package native hosts servers that are written in Go with go-sdk. An author gives a [Server]
+// for a name. Clients use it like a server in a box, with the same sessions, transports and
+// protocol versions, but there is no box.
 //
 // # A message
 //
