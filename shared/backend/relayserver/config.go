@@ -61,8 +61,8 @@ type Config struct {
 	// would wake one more is Busy. 0, or nil in place of the function, means any number.
 	BoxesOf func(ctx context.Context, tenant string) int
 	// WaitingCalls is about how many requests may wait for one box that is not up. One more
-	// is Busy, because each waiting request occupies an instance, and the box's frames need
-	// instances, too. 0 means any number.
+	// is Busy, because each of them occupies an instance, and frames need instances, too. 0
+	// means any number.
 	WaitingCalls int
 	// Snapshots gives runners the URLs of snapshots. nil refuses every request for a URL.
 	Snapshots Snapshots

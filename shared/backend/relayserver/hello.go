@@ -52,10 +52,9 @@ func (r runner) hello(ctx context.Context, f frame.Hello) (frame.Frame, error) {
 	return frame.Welcome{Gen: b.Gen, Link: f.Link, Ticket: r.h.Sealer.Pass(b.ID), Retire: !first && r.h.outdated(b.Server, f.Digest), Launch: launch}, nil
 }
 
-// outdated reports whether a runner was started with another definition of its server than
-// this instance has. hello does not call it for the first hello of a runner: while a
-// deployment replaces the program, a newer instance may have started the runner, and this older
-// one would retire it at once.
+// outdated reports whether a runner was started with another definition of its server than this
+// instance has. hello does not call it for the first hello of a runner: a newer instance may
+// have started the runner.
 func (h *Handler) outdated(server, digest string) bool {
 	return h.Definition != nil && digest != "" && h.Definition(server) != digest
 }
