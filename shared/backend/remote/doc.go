@@ -5,9 +5,8 @@
 // # What is kept
 //
 // One durable value of the client's session holds the server's version, its session id and
-// its answer to initialize (type link). A process caches the values, so a call reads nothing
-// in a process that has seen the session. If a server does not know its session any more
-// (404), the package opens a new one and sends the request again.
+// its answer to initialize (type link). If a server does not know its session any more (404),
+// the package opens a new one and sends the request again.
 //
 // # Versions
 //

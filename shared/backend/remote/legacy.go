@@ -26,8 +26,7 @@ type askedQuestion struct {
 	Raw   json.RawMessage `json:"r"`
 }
 
-// Pauses of one request at a legacy server. A server that lets its clients poll ends each
-// stream early, for as long as the call takes, and the client resumes the stream.
+// Pauses of one request at a legacy server.
 const (
 	gather      = 100 * time.Millisecond // the wait for more questions after the first
 	resumeWait  = time.Second            // the pause before a stream is resumed, if the server does not name one

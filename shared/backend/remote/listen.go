@@ -173,8 +173,8 @@ func (c *following) withdraws(m wire.Message) bool {
 	return false
 }
 
-// afterwards is how long linger waits for the next message. The stream of a request and the standalone
-// stream have connections of their own, so a response may overtake what the server sent before.
+// afterwards is how long linger waits for the next message. A response may overtake what the server
+// sent before on the standalone stream.
 const afterwards = 30 * time.Millisecond
 
 // leaves passes on the questions of the server that are unanswered when the request has ended.
