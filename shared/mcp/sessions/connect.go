@@ -47,7 +47,7 @@ func (u *use) unconnected(err error, visits bool, requests ...wire.Message) *Cal
 
 // notConnected returns the answer to one request. A client that supports elicitation by URL gets the
 // error with the pages at which the user connects the accounts. Any other client gets a text, which
-// for a tools/call is in the result, because models read results.
+// for a tools/call is in the result.
 func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits bool) []byte {
 	text := err.Error()
 	if e, ok := errors.AsType[*storage.Error](err); ok {

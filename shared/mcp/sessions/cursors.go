@@ -27,11 +27,10 @@ import (
 // of the lease delivers the rest. When all is delivered, the cursor becomes Live, and later
 // events are posted directly again.
 //
-// A box that hears nothing sends its batch again. The second instance finds the batch in the log and
-// cannot know whether the first instance is posting it, has posted it or is dead. The second instance
-// posts nothing, records the time in the cursor (Since), and does not answer the box. When the box
-// sends the batch again some seconds later, the first instance has answered, has added a cursor, or is
-// dead, and the batch is posted once more.
+// A box that hears nothing sends its batch again. An instance that finds the batch in the log posts
+// nothing, because the first instance may be posting it. It records the time in the cursor (Since),
+// and does not answer the box. When the box sends the batch again some seconds later, the first
+// instance has answered, has added a cursor, or is dead, and the batch is posted once more.
 const (
 	straight     = time.Second                            // how long the instance that writes a batch posts it itself
 	onePost      = 2 * time.Second                        // how much longer the last post of that second may take

@@ -1,7 +1,7 @@
 // Package sessions serves the sessions of MCP clients. [Manager] has a method for each thing that a
 // client can do. A Manager joins a [storage.Store], which keeps everything that must last, and a
-// [Backend], which executes the client's messages. The package knows no HTTP, no AWS and no process.
-// A transport speaks to an [Endpoint]: one server, or several at one address (package aggregate).
+// [Backend], which executes the client's messages. A transport speaks to an [Endpoint]: one server,
+// or several at one address (package aggregate).
 //
 // The log is the streams of events in the store. An instance is a running program that uses this
 // package: an invocation on Lambda, or the one process on one machine. A box runs the processes of

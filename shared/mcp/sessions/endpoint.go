@@ -28,8 +28,8 @@ type Endpoint interface {
 	// last is "" ([Manager.Listen], [Manager.Resume]). hold is the result of [Resumable.Hold];
 	// until returns the time at which the transport will end a response that may be held for hold.
 	Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (Resumable, error)
-	// Again returns a new event id for the same position in the stream as the id last. A client whose
-	// Listen has failed gets it, because some clients break when they get an id twice.
+	// Again returns a new event id for the same position in the stream as the id last. It is for a
+	// client whose Listen has failed: some clients break when they get an id twice.
 	Again(last string) string
 	// Follow opens the event stream of an HTTP+SSE client, and returns the id of its session. The
 	// session is the one that the event id last names, or else the one with the id named. If both are

@@ -238,8 +238,8 @@ func (o Publisher) revive(ctx context.Context, ps []Published) error {
 	}
 }
 
-// copyOut copies the batches of an HTTP+SSE session to the stream [storage.LegacySSE]. It writes them
-// as one batch, because appendOut recognizes a repeat by the generation and number of a batch.
+// copyOut copies the batches of an HTTP+SSE session to the stream [storage.LegacySSE]. It must write
+// one batch, because appendOut recognizes a repeat by the generation and number of a batch.
 func (o Publisher) copyOut(ctx context.Context, ps []Published) error {
 	var out storage.Batch
 	for _, p := range ps {

@@ -59,9 +59,8 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 // from is the event id with which the client comes back.
 //
 // The log may have lost events that the client has: the store was restored from a backup, or the power
-// failed. If the log is shorter than the client's position, place ends the request, because nobody
-// knows what came of it. The client gets the last event of a request that has ended since, even if
-// that event has the index of a lost one.
+// failed. If the log is shorter than the client's position, place ends the request. The client gets
+// the last event of a request that has ended since, even if that event has the index of a lost one.
 //
 // Errors: Unavailable.
 func (u *use) place(ctx context.Context, from storage.EventID) (tail storage.Tail, after storage.Index, err error) {

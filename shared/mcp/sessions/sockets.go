@@ -261,8 +261,8 @@ func (h *Manager) Drop(ctx context.Context, conn string) error {
 	return h.out.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
-// Disconnect removes a closed connection from its session, which lives on. API Gateway does not report
-// every closed connection, so a session may keep some.
+// Disconnect removes a closed connection from its session, which lives on. A session may keep closed
+// connections, because API Gateway does not report all.
 //
 // Errors: Unavailable.
 func (h *Manager) Disconnect(ctx context.Context, conn string) error {

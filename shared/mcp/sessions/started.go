@@ -82,7 +82,7 @@ func relist(ctx context.Context, store storage.Store, a storage.Address, now tim
 }
 
 // Forget makes the handshake record of a tenant's server invalid, for an operator. The fingerprints
-// of lists stay, so that the next process is compared with them.
+// of lists stay.
 //
 // Errors: Unavailable.
 func Forget(ctx context.Context, store storage.Store, tenant, server, digest string) error {

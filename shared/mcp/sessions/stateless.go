@@ -360,8 +360,7 @@ func (u *use) subscription(ctx context.Context, method string, uris []string) (*
 
 // pinned reads the inner session of the caller and its box, and makes the session if there is none
 // or an operator has ended it. moved says that the server's lists may have changed since the
-// session's last request ([moves]). A client whose Init is too long is refused with each request,
-// not only with the first, which would store the Init.
+// session's last request ([moves]).
 func (u *use) pinned(ctx context.Context, client Client) (moved bool, err error) {
 	if len(client.Init) > maxInit {
 		return false, storage.Errorf(storage.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
