@@ -23,8 +23,8 @@ import (
 type adapter struct {
 	*box.Box
 	link frame.Link
-	// memory limits how much memory the processes of all boxes on one machine use together. It is
-	// nil on AWS, and inside of dormouse run, which has one limit for all its boxes.
+	// memory limits how much memory the processes of all boxes on one machine use together. On
+	// AWS, and inside of dormouse run, memory is nil.
 	memory *guard.Memory
 	show   *statusFile                            // shows the states of processes; nil for none
 	all    *sharing                               // records which sessions share a process; nil if logs are not kept

@@ -38,8 +38,8 @@ func becomeSubreaper() error {
 // endWithin limits how long endDescendants tries.
 const endWithin = 2 * time.Second
 
-// endDescendants kills and reaps all descendants of this process. It reaps every child, so no
-// other code may be waiting for one.
+// endDescendants kills and reaps all descendants of this process. No other code may be waiting for
+// a child.
 func endDescendants() error {
 	for until := time.Now().Add(endWithin); ; time.Sleep(5 * time.Millisecond) {
 		left, err := descendants(os.Getpid())

@@ -16,8 +16,7 @@ import (
 // host that the box sleeps. Each second costs money.
 const invocationLinger = 200 * time.Millisecond
 
-// invocation is the runner of one Lambda invocation. Its box is made when the first answer of the
-// host brings the settings.
+// invocation is the runner of one Lambda invocation.
 type invocation struct {
 	base environment // the environment of this program, without settings of boxes
 	log  *slog.Logger

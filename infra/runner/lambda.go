@@ -18,7 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// runtimeAPI is the variable with the address of Lambda's Runtime API. It is set only in a Lambda
+// runtimeAPI is the variable with the address of Lambda's Runtime API, set only in a Lambda
 // function.
 const runtimeAPI = "AWS_LAMBDA_RUNTIME_API"
 

@@ -177,8 +177,8 @@ func (l *logFiles) prune() {
 	}
 }
 
-// forget removes the file NAME.served of a process whose logs were all removed. It keeps a file that
-// lists sessions, because the next log of the process may need it.
+// forget removes the file NAME.served of a process whose logs were all removed. forget keeps a
+// file that lists sessions, for the next log of the process.
 func (l *logFiles) forget(name string) {
 	path := filepath.Join(l.folder, name+sharedEnding)
 	if lines, err := os.ReadFile(path); err == nil && bytes.Count(lines, []byte("\n")) < 2 {

@@ -206,5 +206,5 @@ func forget(prefix string) {
 	}
 }
 
-// stopTime is how long processes may take to end. It is longer than the grace of package box.
+// stopTime is how long processes may take to end, longer than the grace of package box.
 const stopTime = 8 * time.Second

@@ -32,9 +32,9 @@ type notice struct {
 }
 
 // statusFile is a file with the states of a box's processes. It contains no secrets, and only the
-// user of the runner can read it. The runner removes the file at its end. The file of a killed
-// runner stays, but the task in its name does not run any more. A box inside of this program has
-// no file: [Processes] returns its states. A nil statusFile shows nothing.
+// user of the runner can read it. The runner removes the file at its end, unless it is killed. A
+// box inside of this program has no file: [Processes] returns its states. A nil statusFile shows
+// nothing.
 type statusFile struct {
 	path string // path of the file; "" for a box inside of this program
 	task string // the id of the box's task, if path is ""

@@ -203,8 +203,8 @@ func (b *Box) Answer(session storage.ID, question string, raw []byte) {
 	}
 }
 
-// answered passes a response of a session's client to the process that asked the question. It
-// returns false if none of the processes has asked it.
+// answered passes a response of a session's client to the process that asked the question, and
+// returns false if there is none.
 func answered(processes []*process, s *session, m wire.Message) bool {
 	question, _ := wire.String(m.ID)
 	return slices.ContainsFunc(processes, func(p *process) bool { return p.conv.answer(s, question, m) })
@@ -259,9 +259,9 @@ func (b *Box) Questions() map[storage.ID][]string {
 	return open
 }
 
-// IdleSince returns the time at which a client or one of its requests was last active. ok is true
-// only if no request is in flight, no process is starting, and the sink has taken all output. If
-// the server has a Keeper, every workspace must be saved as well.
+// IdleSince returns the time at which a client or one of its requests was last active. The result
+// ok is true only if no request is in flight, no process is starting, and the sink has taken all
+// output. If the server has a Keeper, every workspace must be saved as well.
 func (b *Box) IdleSince() (since time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -328,8 +328,8 @@ func (b *Box) shut(within time.Duration) <-chan struct{} {
 
 // # For sessions and processes; the caller holds mu
 
-// session finds or makes a session and adds it to its group. fresh is true if the session was not
-// a member of the group before.
+// session finds or makes a session and adds it to its group. The result fresh is true if the
+// session is a new member.
 func (b *Box) session(id, principal string) (s *session, g *group, fresh bool) {
 	if s = b.sessions[id]; s == nil {
 		s = &session{box: b, id: id, principal: principal}

@@ -43,8 +43,7 @@ func (b *Box) makeRoom() (free *process, ok bool) {
 	return free, true
 }
 
-// Idlest finds the process that has been idle longest. It returns the time at which that process
-// was last used, and a function that stops it; see [guard.Sleeper].
+// Idlest finds the process that has been idle longest. See [guard.Sleeper] for the results.
 func (b *Box) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -364,8 +364,8 @@ func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 	return true
 }
 
-// progress passes the progress of a request to its client, with the client's own token. It returns
-// false if no such request is in flight, or its client has not asked for progress.
+// progress passes the progress of a request to its client, with the client's own token. progress
+// returns false if no request wants it.
 func (c *conversation) progress(m wire.Message) bool {
 	n, ok := wire.Integer(wire.Lookup(m.Params, wire.MetaProgressToken))
 	if !ok {
@@ -393,9 +393,9 @@ func (c *conversation) withdraw(m wire.Message) bool {
 	return true
 }
 
-// owner returns the request to which the box assigns a message of the process that names no request:
-// the newest one that was sent to the process, or nil. mixed is true if requests of several
-// principals are in flight, so the message may belong to another principal.
+// owner returns the request to which the box assigns a message of the process that names no
+// request: the newest one that was sent to the process, or nil. The result mixed is true if
+// requests of several principals are in flight.
 func (c *conversation) owner() (newest *request, mixed bool) {
 	for e := c.passed.Back(); e != nil; e = e.Prev() {
 		r, _ := e.Value.(*request)
@@ -465,7 +465,7 @@ func (c *conversation) leave(s *session, f *fault) {
 	}
 }
 
-// drop forgets a request and its questions. It sends the client nothing.
+// drop forgets a request and its questions, and sends the client nothing.
 func (c *conversation) drop(r *request) {
 	delete(c.requests, r.number)
 	delete(c.renamed, r.sent)

@@ -42,8 +42,8 @@ func (b *Box) leave() {
 	}
 }
 
-// remove deletes the files of a session's processes. It also deletes the saved workspace, unless the
-// workspace belongs to all sessions of a principal.
+// remove deletes the files of a session's processes. A saved workspace that belongs only to the
+// session is deleted too.
 func (b *Box) remove(sessionID string) {
 	if b.server.Provisioner == nil {
 		return

@@ -210,7 +210,8 @@ func (g *group) request(p *process, st *stream, m wire.Message) {
 	p.request(st, m)
 }
 
-// notification handles a notification of a session's client. p is nil if no process runs.
+// notification handles a notification of a session's client. The argument p is nil if no process
+// runs.
 func (g *group) notification(p *process, s *session, m wire.Message) {
 	switch {
 	case m.Method == wire.NotifyInitialized:

@@ -82,8 +82,8 @@ func (s Server) staged(l provision.Launch) Server {
 // launch is what the operating system needs to start the server.
 type launch struct {
 	proc.Command
-	// keep is the workspace to save after the end of the process, "" for none. staged is a file
-	// that lists what the provisioner has put into the workspace.
+	// keep is the workspace to save after the end of the process, "" for none. The field staged is
+	// a file that lists what the provisioner has put into the workspace.
 	keep, staged string
 
 	unrun []string // packages whose install scripts were not run
@@ -134,8 +134,8 @@ func (s Server) launch() (launch, error) {
 }
 
 // LookPath finds the program of a server as execvp does, but in the given PATH. A relative command
-// with a slash is relative to dir. LookPath returns the absolute path of the program. Its error is
-// written for the user.
+// with a slash is relative to dir. LookPath returns an absolute path. The error is written for the
+// user.
 func LookPath(command, path, dir string) (string, error) {
 	if command == "" {
 		return "", errors.New("command of the server is empty")

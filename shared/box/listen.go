@@ -242,8 +242,8 @@ func answers(raw json.RawMessage) bool {
 }
 
 // unreadable ends the request with this id, because its response cannot be read. If wait is true,
-// unreadable first gives the process the time [repair] to send the right response. It returns
-// false if no request has this id.
+// unreadable first gives the process the time [repair] to send the right response. unreadable
+// returns false if no request has this id.
 func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait bool) bool {
 	p := l.p
 	const text = "answered %s with something that is no JSON-RPC response: %s"
@@ -282,8 +282,8 @@ func (l *listener) own(id json.RawMessage) (n int64, o *ownRequest, ok bool) {
 	return n, o, ok
 }
 
-// onlyRequest returns the id of the request that the process has not answered. It returns nil if
-// there is none, or more than one.
+// onlyRequest returns the id of the only request that the process has not answered, nil if there
+// is none or more than one.
 func (l *listener) onlyRequest() json.RawMessage {
 	p := l.p
 	var waiting []int64

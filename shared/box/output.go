@@ -60,7 +60,7 @@ func (o *output) silent() bool {
 }
 
 // words returns the line that best explains the end of the process: a line of stderr, or else of
-// stdout. It searches only what the process printed later than since.
+// stdout, later than since.
 func (o *output) words(since written) string {
 	return cmp.Or(proc.LastWords(o.stderr.Since(since.stderr, o.hide)), marked(proc.LastWords(o.stdout.Since(since.stdout, o.hide))))
 }

@@ -31,8 +31,8 @@ const (
 )
 
 // awaitTurn waits until the previous processes have ended, because two processes of a session
-// would write the same files. After that, awaitTurn waits until the process is needed. It returns
-// false if the process was stopped meanwhile.
+// would write the same files. It also waits until the process is needed. awaitTurn returns false
+// if the process was stopped meanwhile.
 func (r *processRun) awaitTurn() bool {
 	for _, gone := range r.before {
 		select {
@@ -47,8 +47,8 @@ func (r *processRun) awaitTurn() bool {
 	return r.p.wanted.Err() == nil && r.awaitStart()
 }
 
-// awaitStart waits for the pause that follows failed starts. It returns false if the process was
-// stopped meanwhile.
+// awaitStart waits for the pause that follows failed starts. awaitStart returns false if the
+// process was stopped meanwhile.
 func (r *processRun) awaitStart() bool {
 	b := r.p.box
 	b.mu.Lock()
@@ -115,8 +115,8 @@ func (r *processRun) progress(step provision.Progress) {
 		log.Info("process", "phase", string(step.Phase), "step", st.Detail)
 		k.Process(st)
 	}})
-	// Progress values have to grow, and those of the server begin at zero or above. So these
-	// values are negative, and approach zero.
+	// Progress values have to grow, and those of the server begin at zero or above. The values of
+	// the box are therefore negative, and approach zero.
 	r.steps++
 	at := -1 / float64(uint64(1)<<min(r.steps, 40))
 	for _, q := range p.conv.inOrder() {
@@ -253,7 +253,7 @@ func closedWay(err error) string {
 }
 
 // Shebang returns the words of the first line of a script: its interpreter and perhaps an
-// argument. It returns nil if the file is no script, or cannot be read.
+// argument. Shebang returns nil if the file is no script, or cannot be read.
 func Shebang(script string) []string {
 	f, err := os.Open(script)
 	if err != nil {

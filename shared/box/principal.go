@@ -65,7 +65,7 @@ func (s Server) uses(template string) bool {
 	return false
 }
 
-// newFolder makes an empty folder for the files of secrets. It fails if the process has no
+// newFolder makes an empty folder for the files of secrets, or fails if the process has no
 // workspace.
 func newFolder(placed provision.Launch) (string, error) {
 	if placed.Workspace == "" {
@@ -80,8 +80,8 @@ func newFolder(placed provision.Launch) (string, error) {
 
 func (f processSecrets) path(name string) string { return filepath.Join(f.folder, name) }
 
-// write replaces the file of a secret, or removes it if value is "". It uses an [os.Root], because
-// the server may have replaced the folder with a link to a place outside of the workspace.
+// write replaces the file of a secret, or removes it if value is "". write uses an [os.Root],
+// because the server may have replaced the folder with a link to a place outside of the workspace.
 func (f processSecrets) write(name, value string) error {
 	if f.folder == "" {
 		return fs.ErrNotExist

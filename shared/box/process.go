@@ -179,7 +179,7 @@ func (p *process) reason() written {
 	return w
 }
 
-// before returns the result of reason for a process that may still run. It changes nothing.
+// before returns the result of reason for a process that may still run, and changes nothing.
 func (p *process) before() (w written) {
 	if p.since != nil {
 		return *p.since
@@ -286,7 +286,7 @@ func (p *process) ask(method string, params json.RawMessage, answer func(wire.Me
 	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), method, params))
 }
 
-// write queues a line for the process, even if the handshake is not over. It returns false if
+// write queues a line for the process, even if the handshake is not over. write returns false if
 // there is no room for the line.
 func (p *process) write(line []byte) bool {
 	if p.queue.Push(line) {
@@ -302,8 +302,7 @@ type heldLines struct {
 	bytes int
 }
 
-// heldLine is one waiting message. number is the number of the request in it, 0 for other
-// messages.
+// heldLine is one waiting message, with the number of its request, 0 for other messages.
 type heldLine struct {
 	number int64
 	line   []byte
@@ -376,7 +375,7 @@ func (p *process) fill(f *fault) *fault {
 	return f
 }
 
-// exit returns how the process ended. ok is false while it runs or if it never ran.
+// exit returns how the process ended. The result ok is false if the process runs or never ran.
 func (p *process) exit() (proc.Exit, bool) {
 	if p.child == nil {
 		return proc.Exit{}, false

@@ -28,19 +28,19 @@ type protocol interface {
 	// params returns the params that every request of the box itself has in this protocol, without
 	// those of the method itself.
 	params(method string) json.RawMessage
-	// outgoing translates a client's line for the process. It returns nil if the process
-	// must get nothing. r is the request in the line, nil for other messages.
+	// outgoing translates a client's line for the process. outgoing returns nil if the process
+	// must get nothing. The argument r is the request in the line, nil for other messages.
 	outgoing(r *request, line []byte) []byte
-	// withdraw makes the process stop working on a request. It returns false if the caller must
-	// send the client's own cancellation instead.
+	// withdraw makes the process stop working on a request. withdraw returns false if the caller
+	// must send the client's own cancellation instead.
 	withdraw(r *request) bool
-	// prove sends the process requests that every working server answers. It returns false if
+	// prove sends the process requests that every working server answers, or returns false if
 	// there are none.
 	prove() bool
 	// response handles the response to a client's request.
 	response(r *request, m wire.Message)
-	// notification translates a notification of the process for clients. It returns
-	// false for one that clients must not get.
+	// notification translates a notification of the process for clients. notification returns
+	// false if clients must not get it.
 	notification(m wire.Message) (wire.Message, bool)
 	// tellSettings sends the process the log level and the subscriptions that its sessions want now.
 	// The arguments are those that it was sent before; what has not changed is not sent again.

@@ -2,7 +2,7 @@ package box
 
 import "time"
 
-// pulse says whether a process still works. It is used after a request has timed out.
+// pulse says whether a process still works, after a request has timed out.
 type pulse struct {
 	asked  *time.Timer // runs since the box asked the process for a sign of life; nil if the box has not asked
 	silent bool        // the process has not answered within signTime

@@ -15,8 +15,8 @@ import (
 )
 
 // RefusalsFile is the file descriptor on which the process of a server with [Server].Refusals
-// reports what its network refuses. It writes a line of text for each refusal before the server
-// gets the error.
+// reports what its network refuses. The process writes a line of text for each refusal before the
+// server gets the error.
 const RefusalsFile = 4
 
 const (
@@ -50,7 +50,7 @@ func (f *refusals) close() {
 
 // hear returns in said the lines that were reported since the last call, and in fresh those of
 // them that the sink should get. If no line has come and wait is true, hear waits for the next
-// line. over is true if no more lines will come.
+// line. The result over is true if no more lines will come.
 func (f *refusals) hear(wait bool, hide func(string) string) (said, fresh []string, over bool) {
 	conn, err := f.from.SyscallConn()
 	if err != nil {
@@ -91,7 +91,7 @@ func (f *refusals) hear(wait bool, hide func(string) string) (said, fresh []stri
 	return said, fresh, over || err != nil
 }
 
-// add records a refusal. It reports whether the sink should get it.
+// add records a refusal, and reports whether the sink should get it.
 func (f *refusals) add(text string) (fresh bool) {
 	_, known := f.last[text]
 	if len(f.last) >= maxRefusals || f.last == nil {
@@ -105,7 +105,7 @@ func (f *refusals) add(text string) (fresh bool) {
 }
 
 // since returns the last refusals that were reported since the time at, in the order of their
-// reports. It also returns refusals from the second before that time, because the network does not
+// reports. since also returns refusals from the second before at, because the network does not
 // repeat a report within a second.
 func (f *refusals) since(at time.Time) []string {
 	f.mu.Lock()
@@ -124,7 +124,7 @@ func (f *refusals) latest() string {
 }
 
 // hearRefusals logs what the network has refused, and passes what is new to the sink. The caller
-// must not hold [Box].mu. It returns false when there will be no more.
+// must not hold [Box].mu. hearRefusals returns false when no more refusals will come.
 func (p *process) hearRefusals(wait bool) bool {
 	f := &p.output.refused
 	if f.from == nil {

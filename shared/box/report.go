@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// report passes the state of the process to the sink, and logs it. f is the error that ended the
-// process, nil for none.
+// report passes the state of the process to the sink, and logs it. The argument f is the error
+// that ended the process, nil for none.
 func (p *process) report(state ProcessState, f *fault) {
 	st := p.status(state, f)
 	log := p.logOf(st)
@@ -37,8 +37,8 @@ func (p *process) report(state ProcessState, f *fault) {
 	}})
 }
 
-// logOf returns a logger for a state of the process. Its lines name the session that was active
-// last, and that session's client.
+// logOf returns a logger for a state of the process. The lines of that logger name the session
+// that was active last, and that session's client.
 func (p *process) logOf(st ProcessStatus) *slog.Logger {
 	return p.box.log.With("server", p.box.server.Name, "process", st.Process, "session_id", st.Session,
 		"client", p.box.hide.Text(wire.ClientName(p.group.speaker.init)), "pid", st.PID, "state", string(st.State))

@@ -70,8 +70,8 @@ func (q *question) stream() *stream {
 	}
 }
 
-// idKey returns a key that is equal for ids that are the same by [wire.SameID]. It
-// returns "" for a value that is no id.
+// idKey returns a key that is equal for ids that are the same by [wire.SameID]. The key is "" for
+// a value that is no id.
 func idKey(id json.RawMessage) string {
 	if len(id) == 0 {
 		return ""

@@ -102,7 +102,7 @@ func (r *processRun) again(f *fault) {
 	}
 }
 
-// launch starts the OS process and sends it the first message. It returns false if the process
+// launch starts the OS process and sends it the first message, or returns false if the process
 // cannot be started.
 func (r *processRun) launch() bool {
 	p := r.p

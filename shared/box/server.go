@@ -60,8 +60,8 @@ type Server struct {
 	// Provisioner prepares each process, and returns the command, arguments and folder to use in
 	// the place of Command, Args and Cwd. If it is nil, the box uses those three.
 	Provisioner Provisioner
-	// Keeper stores the workspaces of the Provisioner while the box sleeps. It needs a
-	// Provisioner. If Keeper is nil, no workspace is stored.
+	// Keeper, which needs a Provisioner, stores workspaces while the box sleeps. If Keeper is nil,
+	// no workspace is stored.
 	Keeper Keeper
 	// Kept is used only if each session has its own process. If it is ScopePrincipal, each process
 	// begins with the workspace that was saved last for any session of its principal.
@@ -135,8 +135,8 @@ type Server struct {
 	// ToolTimeout limits the time of one request, such as a tools/call, from when it is sent to
 	// the process. Zero means the default, less than zero no limit.
 	ToolTimeout time.Duration
-	// AnswerTimeout limits the time that the client has to answer a question of a
-	// request. That time does not count against ToolTimeout. Zero means the default.
+	// AnswerTimeout limits the time that the client has to answer a question of a request. The
+	// time for an answer does not count against ToolTimeout. Zero means the default.
 	AnswerTimeout time.Duration
 	// Idle is how long the box keeps an idle process. Zero means the default.
 	Idle time.Duration
@@ -174,7 +174,7 @@ func (s Server) log(name string, hide *redact.Redactor) *proc.Log {
 // stored: that of the process, or "principal-" and a hash if several processes may share the
 // workspace. The box makes one call at a time for each process.
 type Keeper interface {
-	// Restore fills the new workspace of a process with what is stored for owner. Its results are
+	// Restore fills the new workspace of a process with what is stored for owner. The results are
 	// those of a [provision.Restore].
 	Restore(ctx context.Context, name, owner, workspace string) (names []string, err error)
 	// Save stores the workspace of a process, which has ended, for owner. The argument staged is a

@@ -63,7 +63,7 @@ func (s *session) note(d Delivery, msgs []wire.Message) {
 }
 
 // announce tells the client that lists may have changed, after the definition of the server has
-// changed. result is the new server's result of initialize.
+// changed. The argument is the new server's result of initialize.
 func (s *session) announce(result json.RawMessage) {
 	s.moved = false
 	for _, changed := range []struct{ kind, method string }{
@@ -107,7 +107,8 @@ func (s *session) tell(t pendingOutput) {
 	}
 }
 
-// hold adds to the bytes that wait for the sink. bytes is negative when the sink has taken some.
+// hold adds to the bytes that wait for the sink. The argument is negative when the sink has taken
+// some.
 func (s *session) hold(bytes int) {
 	s.bytes += bytes
 	s.box.server.Guard.Budget().Hold(bytes)
@@ -133,8 +134,8 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
-// call makes one call of the sink, with the box unlocked. It locks the box again even after a
-// panic, because tellAll unlocks it.
+// call makes one call of the sink, with the box unlocked. call locks the box again even after a
+// panic, because tellAll unlocks the box.
 func (s *session) call(t pendingOutput) {
 	s.box.mu.Unlock()
 	defer s.box.mu.Lock()
@@ -152,8 +153,8 @@ func (s *session) dropStream(id string) {
 	s.room.Broadcast()
 }
 
-// verbosity returns the position of an MCP log level, from 0 for debug, the most verbose one. It
-// returns -1 for any other string.
+// verbosity returns the position of an MCP log level, from 0 for debug, the most verbose one, and
+// -1 for any other string.
 func verbosity(level string) int {
 	return slices.Index([]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}, level)
 }

@@ -54,8 +54,8 @@ func (t *legacyTasks) needs(r *request) bool {
 	return t.needed[name] && wire.Lookup(r.line, "params", "task") == nil
 }
 
-// response handles a response that belongs to a task. It returns false if the response must go to
-// the client.
+// response handles a response that belongs to a task. response returns false if the response must
+// go to the client.
 func (t *legacyTasks) response(r *request, m wire.Message) bool {
 	switch {
 	case r.method != wire.MethodToolsCall:
@@ -120,8 +120,8 @@ func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
 	return m
 }
 
-// notification handles a notification about tools or tasks. It returns true if clients must not
-// get the notification.
+// notification handles a notification about tools or tasks, and returns true if clients must not
+// get it.
 func (t *legacyTasks) notification(m wire.Message) bool {
 	if m.Method == wire.NotifyToolsChanged {
 		t.needed, t.all = map[string]bool{}, false
@@ -147,7 +147,7 @@ func (t *legacyTasks) sendAgain(r *request, line []byte) {
 	}
 }
 
-// cancel makes the process stop working on a request that is a task. It returns false for any
+// cancel makes the process stop working on a request that is a task. cancel returns false for any
 // other request.
 func (t *legacyTasks) cancel(r *request) bool {
 	if r.task == nil || r.task.id == nil {

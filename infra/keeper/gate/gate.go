@@ -283,8 +283,8 @@ func (g *Gate) Names() map[string]netip.Addr {
 	return maps.Clone(g.names)
 }
 
-// Remember sets the addresses of names to those of an earlier gate with the same hosts. It must be
-// called before a box asks this gate for a name.
+// Remember sets the addresses of names to those of an earlier gate with the same hosts. Remember
+// must be called before a box asks this gate for a name.
 func (g *Gate) Remember(names map[string]netip.Addr) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -38,8 +38,7 @@ func (b *Budget) Hold(bytes int) {
 	}
 }
 
-// Room waits until the sum is not over the limit, and returns true. It returns false after ten
-// seconds.
+// Room waits until the sum is not over the limit, and returns true, or after ten seconds false.
 func (b *Budget) Room() bool {
 	if b == nil {
 		return true

@@ -52,7 +52,7 @@ func (g *Guard) Budget() *Budget {
 	return g.budget
 }
 
-// Catch must be deferred. It catches a panic of the function that defers Catch.
+// Catch, which must be deferred, catches a panic of the function that defers it.
 func (g *Guard) Catch() {
 	if g == nil {
 		return

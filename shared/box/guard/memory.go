@@ -15,7 +15,7 @@ const (
 	// because it has not yet taken all its memory.
 	perStart = 32 << 20
 	settle   = time.Second
-	// The memory is full when less than 1/leftPart of it is free. This threshold is at least
+	// The memory is full when less than 1/leftPart of it is free. The threshold is at least
 	// leftLeast and at most leftMost bytes.
 	leftPart            = 32
 	leftLeast, leftMost = 32 << 20, 256 << 20

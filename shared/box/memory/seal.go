@@ -93,7 +93,7 @@ func (s *sealer) flush(last bool) error {
 // Close encrypts and writes the last chunk.
 func (s *sealer) Close() error { return s.flush(true) }
 
-// opener decrypts an image. It returns no byte of a chunk before it has authenticated the chunk.
+// opener decrypts an image, and returns no byte of a chunk before it has authenticated the chunk.
 type opener struct {
 	from  io.Reader
 	crypt *crypt

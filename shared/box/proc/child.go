@@ -238,7 +238,7 @@ func (c *Child) exits(within time.Duration) bool {
 	}
 }
 
-// Release closes the pipes. It must be called after the process has exited.
+// Release closes the pipes. The process must have exited.
 func (c *Child) Release() { closeAll(c.stdin, c.stdout.f, c.stderr.f) }
 
 func exitOf(s *os.ProcessState) Exit {

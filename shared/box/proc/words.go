@@ -44,8 +44,8 @@ func LastWords(tail string) string {
 	return strings.TrimSpace(all[len(all)-1])
 }
 
-// saidLine is a line of output. telling is true if the line is about an error; hint is the advice
-// in parentheses after the line.
+// saidLine is a line of output. The field telling is true if the line is about an error; hint is
+// the advice in parentheses after the line.
 type saidLine struct {
 	text    string
 	telling bool

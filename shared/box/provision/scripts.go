@@ -16,7 +16,7 @@ import (
 )
 
 // Packages execute code while they are installed: install scripts of npm, and builds of Python
-// source distributions. That code is not trusted, so it runs in a sandbox or not at all.
+// source distributions. That code is not trusted: it runs in a sandbox or not at all.
 
 // scriptsSetting is the setting by which an operator allows packages to execute code.
 const scriptsSetting = "x-dormouse.box.install_scripts: true"

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// lacking matches what npm and uv print if an index does not have a package or a version. lacks is
-// the beginning of the error for the user.
+// lacking matches what npm and uv print if an index does not have a package or a version. The
+// field lacks is the beginning of the error for the user.
 var lacking = []struct {
 	said  *regexp.Regexp
 	lacks string

@@ -52,7 +52,7 @@ func New(c Config) *Runner {
 	return &Runner{cfg: c.withDefaults(), id: string(storage.NewID()), in: make(chan func(*life)), done: make(chan struct{})}
 }
 
-// ID returns the random id of the runner. It is a secret between the runner and its host.
+// ID returns the random id of the runner, a secret between the runner and its host.
 func (r *Runner) ID() string { return r.id }
 
 // Run connects to the host and runs until one of these ends it. It may be called once.
