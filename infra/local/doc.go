@@ -1,5 +1,4 @@
-// Package local hosts the MCP servers of a servers file on one machine. It is the implementation of
-// `dormouse run`.
+// Package local hosts the MCP servers of a servers file on one machine, for `dormouse run`.
 //
 // [Run] builds the functions' handlers in this process (inprocess.go). A client's request goes
 // from net/http to package transport, and a runner's frame goes from its WebSocket to the relay's

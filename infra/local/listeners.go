@@ -37,7 +37,7 @@ func listenersOf(cfg Config) *listeners {
 	return l
 }
 
-// start opens the endpoints that are not open yet. It does not serve them.
+// start opens the endpoints that are not open yet.
 func (l *listeners) start(ctx context.Context) error {
 	var lc net.ListenConfig
 	for _, at := range []struct{ address, flag string }{{l.Listen, "--listen"}, {l.socketsAddress(), "--sockets"}}[len(l.open):] {

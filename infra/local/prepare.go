@@ -195,7 +195,7 @@ func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 // sleepWithin is the longest time that prepare waits until the box of the server is asleep again.
 const sleepWithin = 3 * time.Second
 
-// preparer is an MCP client in this program. It calls the session manager directly.
+// preparer is an MCP client in this program.
 type preparer struct {
 	h   *sessions.Manager
 	c   sessions.Caller

@@ -116,8 +116,8 @@ func (l *storeLease) lost(ctx context.Context) error {
 	return nil
 }
 
-// keep renews the lease until ctx ends. It returns errLeased if another Run has taken the lease, because
-// this one could not renew it in time. While the store fails, it tries again.
+// keep renews the lease until ctx ends. It returns errLeased if another Run has taken the lease.
+// While the store fails, it tries again.
 func (l *storeLease) keep(ctx context.Context) error {
 	for storage.Rest(ctx, leaseRenew) == nil {
 		if errors.Is(l.write(ctx, true), storage.Conflict) {

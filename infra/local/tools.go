@@ -154,8 +154,7 @@ func (t *toolNames) keep(key [2]string, list nameList) {
 	t.of[key] = list
 }
 
-// namesOf returns the names of the tools in all recorded lists of a tenant's server. It returns nil
-// if there is no list.
+// namesOf returns the names of the tools in all recorded lists of a tenant's server.
 func namesOf(m *machine, tenant, server string) map[string]bool {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()

@@ -241,8 +241,8 @@ func isDatabase(name string) bool {
 	})
 }
 
-// content adds a file with exactly the size in its header. It cuts off a file that grows during
-// the copy. It fills up with zeros if a file shrinks, or cannot be read to its end.
+// content adds a file with exactly the size in its header. It cuts off a file that has grown, and
+// fills up with zeros one that has shrunk or cannot be read to its end.
 func (a *archive) content(head *tar.Header, f io.Reader) error {
 	if err := a.out.WriteHeader(head); err != nil {
 		return err

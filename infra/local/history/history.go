@@ -1,6 +1,5 @@
 // Package history keeps which tools clients have called on this machine. It has the newest calls
-// one by one, and for each server counts by minute for a day and by hour for 90 days. It gets its
-// data from events of the journal, so a call costs no operation of the store. It has names, times
+// one by one, and for each server counts by minute for a day and by hour for 90 days: names, times
 // and outcomes, but neither arguments nor results.
 package history
 

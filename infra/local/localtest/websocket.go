@@ -76,7 +76,7 @@ func (c *WebSocket) Say(text string) {
 	}
 }
 
-// SayFrames sends one message in several frames. It stops if the server refuses one.
+// SayFrames sends one message in several frames.
 func (c *WebSocket) SayFrames(kind websocket.MessageType, frames ...string) {
 	w, err := c.Writer(c.t.Context(), kind)
 	for _, f := range frames {

@@ -392,8 +392,8 @@ func (c *wsConn) nudge() {
 	}
 }
 
-// shut begins to end the connection. It takes no more messages, sends those in the queue, and then
-// closes. Only the first call counts.
+// shut begins to end the connection. It takes no more messages, and sends those in the queue. Only
+// the first call counts.
 func (c *wsConn) shut(why closing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
