@@ -250,8 +250,7 @@ var (
 	variableWord = regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b`)
 )
 
-// mended returns the error for the user after a failed add, which has changed nothing. It proposes
-// a command if err shows what is missing.
+// mended returns the error for the user after a failed add, which has changed nothing.
 func (c *addCommand) mended(err error) error {
 	words, name := err.Error(), lacks(err.Error())
 	var not notServed
@@ -547,8 +546,7 @@ func exists(path string) bool {
 const askTime = 30 * time.Second
 
 // pin adds the newest version of its npm or PyPI package to an entry that names none, and returns
-// that version. It asks the registry that npm or pip is configured for. If the registry does not
-// answer, the entry stays without a version.
+// that version. It asks the registry that npm or pip is configured for.
 func (t *terminal) pin(ctx context.Context, e *serversedit.Entry, folder string) (version string) {
 	p, ok := e.Package()
 	if !ok || p.Version != "" {

@@ -136,8 +136,7 @@ type progress struct {
 	tool string
 }
 
-// show shows a progress notification. It comes from the tool, or from Dormouse about a step in the
-// start of the server.
+// show shows a progress notification.
 func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
 	text := n.Message
 	switch {
@@ -216,8 +215,7 @@ func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, err
 
 var errNoTools = errors.New("there are none")
 
-// arguments returns the arguments of the call in the types of the tool's input schema. It asks the
-// user for required ones that are missing.
+// arguments returns the arguments of the call in the types of the tool's input schema.
 func (c *callCommand) arguments(t *terminal, of tool) (map[string]json.RawMessage, error) {
 	args, err := of.values(c.Arguments, c.Args)
 	if err != nil {

@@ -183,7 +183,7 @@ func (c *client) stream(ctx context.Context, method, path string, in any) (io.Re
 	return c.send(ctx, method, api.Prefix+path, in)
 }
 
-// send is like stream, but takes a full path. It returns an error for any status but 200.
+// send is like stream, but takes a full path.
 func (c *client) send(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var text []byte
 	if in != nil {

@@ -289,8 +289,7 @@ func (d *doctor) serversFile() []finding {
 }
 
 // network reports which environment variables for proxies and certificates are set. It leaves out
-// their values, which may contain passwords. It also reports a certificate file that cannot be
-// read.
+// their values, which may contain passwords.
 func (d *doctor) network() finding {
 	const check = "network"
 	var set []string

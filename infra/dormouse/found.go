@@ -44,8 +44,7 @@ func placeOfNotes() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("dormouse-%d", os.Getuid()))
 }
 
-// leave writes the note, and returns a function that removes it. If writing fails, only commands
-// in the right working directory find this dormouse run.
+// leave writes the note, and returns a function that removes it.
 func (n upNote) leave() (forget func()) {
 	_ = os.Mkdir(placeOfNotes(), 0o700) // fails if the folder exists; notesFolder checks it
 	folder, text := notesFolder(), []byte(nil)
@@ -104,8 +103,7 @@ func (d dataFlag) folder(ctx context.Context) (string, error) {
 }
 
 // elsewhere returns the data folder of the only dormouse run that is up. If the command names a
-// data folder, or the working directory has one, the result is "". If several are up, the error
-// lists them.
+// data folder, or the working directory has one, the result is "".
 func (t target) elsewhere(ctx context.Context) (data string, err error) {
 	if t.Data != "" || os.Getenv(dataEnv) != "" || exists(defaultData) {
 		return "", nil

@@ -162,8 +162,7 @@ func (c *createKeyCommand) Run(t *terminal) error {
 }
 
 // makeFolder creates the data folder, because users often create keys before the first dormouse
-// run. It prints a warning if nothing indicates that a dormouse run will use this folder. If the
-// key is for a dormouse run that is up elsewhere, makeFolder does nothing.
+// run. If the key is for a dormouse run that is up elsewhere, makeFolder does nothing.
 func (c *createKeyCommand) makeFolder(t *terminal) error {
 	if c.remote() || c.Store != "" {
 		return nil

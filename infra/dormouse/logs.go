@@ -147,8 +147,8 @@ func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err err
 // in UTC.
 var noted = regexp.MustCompile(`(?m)^--- \d{4}-\d\d-\d\dT[\d:.]+Z`)
 
-// lastOf reads all outputs from next. It returns a function like next that returns only their last
-// lines.
+// lastOf reads all outputs from next. The function that it returns is like next, for the last lines
+// only.
 func lastOf(next func() (api.Output, error), lines int) func() (api.Output, error) {
 	var all []api.Output
 	o, end := next()
@@ -171,8 +171,8 @@ func lastOf(next func() (api.Output, error), lines int) func() (api.Output, erro
 	}
 }
 
-// whose returns the title of a process for the user. If one session uses the process, the title names
-// the session. If several share it, the title names the process.
+// whose returns the title of a process for the user. It names the process if several sessions share
+// the process, and the session if not.
 func whose(process string) string {
 	if process == "shared" || strings.HasPrefix(process, "principal-") {
 		return "process " + process

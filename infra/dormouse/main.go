@@ -142,8 +142,7 @@ func (runnerCommand) Run() error {
 // It is the value of a panic, because the parser would go on if Exit returned.
 type exited int
 
-// execute runs a command line and returns the exit code. It prints an error as one line to t.err.
-// If the command line is invalid, that line also names the help to read.
+// execute runs a command line and returns the exit code.
 func execute(args []string, t *terminal) (code int) {
 	defer func() {
 		if r := recover(); r != nil {

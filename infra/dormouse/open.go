@@ -53,8 +53,7 @@ func (c *openCommand) entry(ctx context.Context, to *client) (e api.Entry, err e
 	return e, err
 }
 
-// browse opens a page in the browser of a desktop. If that fails, the user still has the printed
-// link.
+// browse opens a page in the browser of a desktop.
 func browse(url string) {
 	program := ""
 	switch {

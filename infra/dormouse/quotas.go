@@ -58,8 +58,8 @@ func (c *showQuotasCommand) Run(t *terminal) error {
 	})
 }
 
-// fileLimits returns the section with the limits in a servers file. If it cannot read the file,
-// for example because the stack was deployed from another machine, it prints a warning.
+// fileLimits returns the section with the limits in a servers file. If the file cannot be read, it
+// only prints a warning: the stack may have been deployed from another machine.
 func fileLimits(t *terminal, path string) []byte {
 	servers, _, err := serversfile.Load(path, os.LookupEnv)
 	if err != nil {

@@ -273,8 +273,8 @@ func (p Program) try(ctx context.Context, what trying) (one, two tried, err erro
 	return one, two, err
 }
 
-// isNewer reports whether version a is newer than version b. It compares the numbers up to the
-// first word. If the numbers are equal, a version with a word, such as 2.0.0-rc.1, is older.
+// isNewer reports whether version a is newer than version b. A version with a word, such as
+// 2.0.0-rc.1, is older than one with the same numbers.
 func isNewer(a, b string) bool {
 	numbers := func(version string) (all []int, word bool) {
 		version, _, _ = strings.Cut(strings.TrimPrefix(version, "v"), "+")

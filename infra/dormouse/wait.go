@@ -104,7 +104,7 @@ func (w *waits) row(name string) int {
 	return slices.IndexFunc(w.rows, func(r wait) bool { return r.name == oneLine(name) })
 }
 
-// end ends all waits. If stay is set, the lines stay on the terminal.
+// end ends all waits.
 func (w *waits) end(stay bool) {
 	close(w.stop)
 	<-w.gone
