@@ -296,8 +296,7 @@ func (e *emulated) tells() string {
 	return "DORMOUSE_EMULATOR=" + string(text)
 }
 
-// scheduleSettings returns the JSON of an eventbridge.Config. It says where functions create a
-// schedule for each alarm of a server.
+// scheduleSettings returns the JSON of an eventbridge.Config.
 func scheduleSettings() string {
 	return `{"group":"` + scheduleGroup + `","target":"` + aws.FunctionARN("http") + `","role":"arn:aws:iam::` + aws.Account + `:role/schedules"}`
 }

@@ -7,8 +7,7 @@ import (
 )
 
 // Hide replaces what may be a secret in one line of a client's file by "***", so that the line can
-// be shown. It replaces the value of each member that is not clearly harmless, and each string that
-// looks like a secret. Hide knows the syntax of JSON, TOML and YAML.
+// be shown. Hide knows the syntax of JSON, TOML and YAML.
 func Hide(line string) string {
 	quoted := regexp.MustCompile(`("(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_.-]+)?(\s*[:=]\s*)?("(?:[^"\\]|\\.)*"|'[^']*')`)
 	hidden := quoted.ReplaceAllStringFunc(line, func(s string) string {

@@ -120,8 +120,8 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 	}
 }
 
-// pump writes chunk, and then the rest of the answer, which it reads into buf. It flushes each
-// piece at once. It returns the error of reading. If the client has gone, it returns nil.
+// pump writes chunk, and then the rest of the answer, which it reads into buf. The error is that of
+// reading; it is nil if the client has gone.
 func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 	rc := http.NewResponseController(w)
 	for err := error(nil); ; {
@@ -143,8 +143,8 @@ func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 	}
 }
 
-// fail responds with an error of the gateway. It must be called before any part of a response
-// was sent. It logs err, which the client does not get.
+// fail responds with an error of the gateway. It must be called before any part of a response was
+// sent.
 func (a *RESTAPI) fail(w http.ResponseWriter, id string, err error) {
 	status, text := http.StatusBadGateway, textInternal
 	if errors.Is(err, lambda.ErrThrottled) {

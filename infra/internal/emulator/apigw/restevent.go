@@ -125,9 +125,8 @@ func droppedInRequest(name string) bool {
 	return false
 }
 
-// responseHeader returns the name under which a header of the function reaches the
-// client, or "" if API Gateway drops it. It follows the table that droppedInRequest
-// names. name must be canonical.
+// responseHeader returns the name under which a header of the function reaches the client, or "" if
+// API Gateway drops it. name must be canonical.
 func responseHeader(name string) string {
 	switch name {
 	case "Authorization", "Connection", "Content-Md5", "Date", "Max-Forwards", "Server", "User-Agent",

@@ -1,6 +1,4 @@
 // Package lambda imitates the parts of AWS Lambda that Dormouse needs, on one machine, for tests.
-// It runs function binaries behind a Runtime API, starts them on demand, stops idle ones, and
-// serves Invoke.
 package lambda
 
 import (

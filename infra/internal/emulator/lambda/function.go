@@ -108,8 +108,7 @@ func (f *function) full(tenant string) bool {
 	return f.free(tenant) == nil && f.coming(tenant) <= f.waits(tenant) && f.live() >= f.MaxInstances
 }
 
-// submit gives inv to the idle process that was used last. If no process is idle, inv waits, and
-// submit starts a process if it needs one.
+// submit gives inv to the idle process that was used last.
 func (f *function) submit(inv *invocation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

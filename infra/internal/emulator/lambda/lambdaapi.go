@@ -131,8 +131,7 @@ func (a *API) send(e event) (done <-chan struct{}, err error) {
 	return end, nil
 }
 
-// handle tries an event until the function succeeds or the tries are used up. It
-// returns the last try's error.
+// handle tries an event until the function succeeds or the tries are used up.
 func (a *API) handle(e event) error {
 	until := time.Now().Add(a.cfg.EventAge)
 	throttled := a.cfg.RetryWait / 60
