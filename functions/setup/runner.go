@@ -21,9 +21,8 @@ import (
 // program. So during a deployment, old and new functions each start boxes with their own runner.
 const folder = "runner/"
 
-// runner uploads the program that runs boxes to the stack's bucket. The physical id of the
-// resource is the name of the object. If an update uploads another runner, CloudFormation later
-// deletes the old one, or the new one if the update fails.
+// runner uploads the program that runs boxes to the stack's bucket. If an update uploads another
+// runner, CloudFormation later deletes the old one, or the new one if the update fails.
 func runner(ctx context.Context, e event) (made, error) {
 	id := e.PhysicalResourceID
 	var want struct{ Bucket string }

@@ -98,9 +98,8 @@ func newSecret() string {
 	return hex.EncodeToString(b)
 }
 
-// keptTickets reads the secrets in the parameter. It returns the zero value if the parameter does
-// not exist. The value may also be a single secret without JSON, for an owner who restores it by
-// hand.
+// keptTickets reads the secrets in the parameter. The value may also be a single secret without
+// JSON, for an owner who restores it by hand.
 func keptTickets(ctx context.Context, name string) (s ticketSecrets, err error) {
 	var answer struct{ Parameters []struct{ Value string } }
 	refused, err := ask(ctx, "AmazonSSM.GetParameters", map[string]any{"Names": []string{name}, "WithDecryption": true}, &answer)
@@ -172,9 +171,8 @@ func ask(ctx context.Context, operation string, q, answer any) (refused string, 
 	return refused, err
 }
 
-// again calls f until f reports that AWS did not deny access. It gives up when the Lambda function
-// has less than 30 s left.
-// A new role may take some seconds until its rights are effective.
+// again calls f until f reports that AWS did not deny access. A new role may take some seconds
+// until its rights are effective.
 func again(ctx context.Context, f func() (denied bool)) {
 	const pause, enough = time.Second, 30 * time.Second
 	for f() {

@@ -91,8 +91,7 @@ func unknownKey(err error, section []byte, typ reflect.Type) error {
 }
 
 // knownBeside finds the JSON object with an unknown key, and returns the valid keys of that object.
-// The argument value was decoded into the type typ. If there is no such object, knownBeside returns
-// nil.
+// The argument value was decoded into the type typ.
 func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
 	if typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
@@ -138,10 +137,8 @@ func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
 // it, or is "" if no single member has it.
 type mistake struct{ key, why string }
 
-// mistakes returns the mistakes in a section, which is nil if the file lacks it. It calls read
-// with the whole section. If read returns an error, it calls readMember with each member, to find
-// all members that are wrong by themselves. If there are none, it looks for a member without which
-// read succeeds.
+// mistakes returns the mistakes in a section, which is nil if the file lacks it. It names all
+// members that are wrong by themselves, or else a member without which read succeeds.
 func mistakes(section []byte, readMember, read func([]byte) error) (all []mistake) {
 	if section == nil {
 		return nil

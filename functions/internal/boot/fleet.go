@@ -94,7 +94,7 @@ func shapeOf(servers *serversfile.File, server string) (ecs.Shape, error) {
 }
 
 // signer returns a function that signs URLs of the runner's object in S3. The argument object is
-// "BUCKET/FOLDER/SHA256". If it is "", the function returns an error.
+// "BUCKET/FOLDER/SHA256".
 func signer(object string) (func(context.Context) (string, error), error) {
 	if object == "" {
 		return func(context.Context) (string, error) {

@@ -65,8 +65,8 @@ func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.AuthServer.ServeHTTP(w, r)
 }
 
-// New returns the pages of a Function. If the argument change is not nil, New calls it to change the
-// settings of the authorization server. An error names the wrong setting.
+// New returns the pages of a Function. The function change, if not nil, changes the settings of the
+// authorization server. An error names the wrong setting.
 func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
 	var others [][]byte
 	if f.OtherSecret != nil {

@@ -90,8 +90,8 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 }
 
 // optionsOf returns the options of an endpoint with the backend b. The argument clients has the
-// connections of WebSocket clients; it is nil if there are none. If the argument change is not nil,
-// optionsOf calls it to change the options.
+// connections of WebSocket clients; it is nil if there are none. The function change, if not nil,
+// changes the options.
 func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, change func(*transport.Options)) transport.Options {
 	o := transport.Options{
 		Servers: f.Server, Unserved: f.Servers.Reason, Removed: f.Servers.Removed,

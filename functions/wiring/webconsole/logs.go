@@ -84,7 +84,7 @@ func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte)
 	return r.Bodies(), nil
 }
 
-// search runs a query on the log lines since a time. If since is zero, it starts searchSince ago. The
+// search runs a query on the log lines since a time. A zero time stands for searchSince ago. The
 // code of an error is Unavailable, or Invalid if since is longer ago than searchMost.
 func (l *Logs) search(ctx context.Context, text string, groups []string, since time.Time, limit int) (found, error) {
 	now := time.Now()
@@ -229,8 +229,7 @@ func (l *Logs) results(ctx context.Context, id string) (found, error) {
 	return f, err
 }
 
-// stop ends a search whose caller is gone; otherwise it would go on reading, which costs money. If
-// stop fails, CloudWatch ends the search after an hour.
+// stop ends a search whose caller is gone; otherwise it would go on reading, which costs money.
 func (l *Logs) stop(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
