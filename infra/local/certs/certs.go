@@ -119,7 +119,7 @@ func (c *Certs) Prepare() error {
 
 // Plain returns the handler for plain HTTP. It answers the authority's challenges. It redirects GET
 // and HEAD requests to the endpoint at url, unless they have an API key. It refuses other requests,
-// because their keys have crossed the network unencrypted.
+// because a key in them has crossed the network unencrypted.
 func (c *Certs) Plain(url string) http.Handler {
 	h := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Authorization") != "" {
