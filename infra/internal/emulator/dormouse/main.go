@@ -1,6 +1,6 @@
-// Command dormouse is the command line of Dormouse for tests. Its command dormouse run executes
-// the Lambda functions as programs, behind an imitation of AWS. The environment variable
-// DORMOUSE_EMULATOR has [emulator.Options] as JSON.
+// Command dormouse is the command line of Dormouse for tests. It executes the Lambda functions as
+// programs, behind an imitation of AWS. The environment variable DORMOUSE_EMULATOR has
+// [emulator.Options] as JSON.
 package main
 
 import (

@@ -47,9 +47,7 @@ type PoolConfig struct {
 	Logger     *slog.Logger
 }
 
-// Pool runs functions as processes of this machine. It starts a process when an
-// invocation finds no free one, reuses the last used one first, and stops idle ones.
-// It must be closed.
+// Pool runs functions as processes of this machine. It must be closed.
 type Pool struct {
 	cfg       PoolConfig
 	env       atomic.Pointer[[]string] // the environment of processes that are started from now on
