@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuGroup is the kernel's cpu group of a run: this program, the hosts and the servers. Their threads
-// share the processors equally, whichever process has started them. Together they get nearly all of a
-// machine that has other work. Without a group, Linux gives each session of processes its own share.
+// cpuGroup is the kernel's cpu group of a run: this program, the hosts and the servers. Their
+// threads share the processors equally, whichever process has started them. Together they get
+// nearly all of a machine that has other work.
 type cpuGroup struct {
 	folders []string // folders of the group: two if cgroups version 1 has cpu and cpuacct in separate folders, else one
 	account string   // file with the CPU time of the group

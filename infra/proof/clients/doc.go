@@ -13,10 +13,10 @@
 //
 //	{"client":"ts-1.32.2","check":"echo-large","ok":true,"ms":12}
 //
-// The tests start the endpoint, run the programs and turn every line into a subtest. They
-// run the programs against Dormouse, first one after the other and then all at once. The
-// matrix also runs them against server-everything's own HTTP servers, as a control: it tells
-// a broken client from a broken endpoint. server-everything has no WebSocket server.
+// The tests start the endpoint, run the programs and turn every line into a subtest. They run the
+// programs against Dormouse, first one after the other and then all at once. The matrix also runs
+// them against server-everything's own HTTP servers, as a control: it tells a broken client from a
+// broken endpoint.
 //
 // # The polls
 //
@@ -31,15 +31,13 @@
 //
 // # The sign-in
 //
-// SDKs, mcp-remote, dormouse stdio and the inspector sign in, call a tool, and refresh a token that has
-// expired (signin_test.go, programs_test.go). They do so at Dormouse's own sign-in, also
-// behind stand-ins of API Gateway; at oidc-provider by way of Dormouse; and with
-// oidc-provider's own tokens. The same with Keycloak takes minutes (build tag keycloak, by
-// `make test-idp`); Keycloak also exchanges tokens there. Clients register themselves, or
-// they are the client of a metadata document (document_test.go). They sign in again after
-// their grant was revoked.
-// Programs that cannot go through the pages use visit. A real browser goes through them in
-// browser_test.go (build tag browser, by `make test-browser`).
+// SDKs, mcp-remote, dormouse stdio and the inspector sign in, call a tool, and refresh a token that
+// has expired (signin_test.go, programs_test.go). They do so at Dormouse's own sign-in, also behind
+// stand-ins of API Gateway; at oidc-provider by way of Dormouse; and with oidc-provider's own
+// tokens. The same with Keycloak takes minutes (build tag keycloak, by `make test-idp`); Keycloak
+// also exchanges tokens there. Clients register themselves, or they are the client of a metadata
+// document (document_test.go). Programs that cannot go through the pages use visit. A real browser
+// goes through them in browser_test.go (build tag browser, by `make test-browser`).
 //
 // # The bundles
 //

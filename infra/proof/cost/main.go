@@ -1,7 +1,7 @@
 // Command cost prints what Dormouse costs on AWS, as tables in Markdown: each operation, sessions
 // that send nothing, and months of calls, beside the prices of alternatives. make bench-cost counts
-// the operations first, with the real driver against DynamoDB Local. The command itself
-// counts nothing and makes no requests. Prices come from package meter, or from a file.
+// the operations first, with the real driver against DynamoDB Local. Prices come from package
+// meter, or from a file.
 package main
 
 import (

@@ -88,9 +88,8 @@ var (
 // parameters, or one of our programs sets them to start another.
 const notCounted = "not counted: variables that the template, or a program of ours, sets"
 
-// knobs returns what somebody can set, by its kind: the template's parameters, variables in
-// the strings of programs, and keys of the servers file and flags of the commands that docs
-// lists. If several commands have the same line about a flag, it counts once.
+// knobs returns what somebody can set, by its kind: the template's parameters, variables in the
+// strings of programs, and keys of the servers file and flags of the commands that docs lists.
 func knobs(root string, packages []*pkg) (map[string][]string, error) {
 	var pages [4]string
 	for i, name := range []string{"template.yaml", "docs/servers-file.md", "docs/cli.md", "docs/environment.md"} {

@@ -225,8 +225,8 @@ func (p *pkg) references() (all, back int) {
 	return all, pointBack(uses)
 }
 
-// pointBack returns how many references to earlier files are left in the best order of files
-// that it finds. It moves one file at a time while that helps. uses[i][j]: file i uses file j.
+// pointBack returns how many references to earlier files are left in the best order of files that
+// it finds. If uses[i][j] is true, file i uses file j.
 func pointBack(uses [][]bool) int {
 	order := make([]int, len(uses))
 	for i := range order {

@@ -5,8 +5,6 @@
 //
 //	eras dual      speaks all versions of the protocol; the first message decides
 //	eras modern    2026-07-28 only: refuses initialize
-//
-// server-everything itself is of the legacy era.
 package main
 
 import (
@@ -133,8 +131,7 @@ func work(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, e
 	return says("Long running operation completed. Duration: %v seconds, Steps: %d.", a.Duration, a.Steps)
 }
 
-// answer is the key of the input that the tools ask for. A call with an answer under that
-// key goes on.
+// answer is the key of the input that the tools ask for.
 const answer = "answer"
 
 func needs(input mcp.InputRequest) (*mcp.CallToolResult, error) {

@@ -18,9 +18,8 @@
 //
 // With --sign-in it signs in, calls a tool, and refreshes its token instead; see signin.go.
 //
-// Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the
-// same names, are in ../ts/client.mjs and ../py/client.py. It knows nothing of Dormouse:
-// any endpoint that hosts server-everything will do.
+// Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
+// names, are in ../ts/client.mjs and ../py/client.py.
 package main
 
 import (

@@ -1,6 +1,5 @@
 // Package programtest holds code for tests that run real programs. It finds programs, installs each
-// pinned version once, and starts endpoints, which end with the test and leave nothing behind. It
-// knows Dormouse's command line and nothing of MCP.
+// pinned version once, and starts endpoints, which end with the test and leave nothing behind.
 package programtest
 
 import (

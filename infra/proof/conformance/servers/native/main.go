@@ -106,8 +106,7 @@ const headerSchema = `{
 	"properties": {"region": {"type": "string", "x-mcp-header": "Region"}, "level": {"type": "integer"}}
 }`
 
-// vocabularySchema uses a bit of every part of JSON Schema 2020-12. It must arrive
-// unchanged.
+// vocabularySchema uses a bit of every part of JSON Schema 2020-12.
 const vocabularySchema = `{
 	"$schema": "https://json-schema.org/draft/2020-12/schema",
 	"type": "object",
