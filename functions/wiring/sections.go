@@ -75,8 +75,7 @@ func checkAccess(c *serversfile.File, section []byte) error {
 }
 
 // unknownKey rewords the error of package json about an unknown key in a section. The new error
-// proposes a similar known key, or if there is none, all known keys. The section was decoded into
-// the type typ.
+// proposes known keys. The section was decoded into the type typ.
 func unknownKey(err error, section []byte, typ reflect.Type) error {
 	if err == nil {
 		return nil
