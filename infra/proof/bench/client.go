@@ -108,7 +108,8 @@ type streamEnded struct{}
 
 func (streamEnded) Error() string { return "the stream ended without the answer" }
 
-// openSocket connects to a WebSocket and initializes a session over it. The caller closes the
+// openSocket connects to a WebSocket and initializes a session over it. It reads what comes
+// afterwards, because a connection answers pings only while it is read. The caller closes the
 // connection.
 func openSocket(ctx context.Context, address, key string) (*websocket.Conn, error) {
 	conn, _, err := websocket.Dial(ctx, address, &websocket.DialOptions{ //nolint:bodyclose // there is none after the upgrade
