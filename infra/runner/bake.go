@@ -22,7 +22,6 @@ type BakeConfig struct {
 }
 
 // Bake installs the package of a server for a container image; see [provision.Provisioner.Bake].
-// Bake returns the name of the install's folder.
 func Bake(ctx context.Context, s serversfile.Server, c BakeConfig) (string, error) {
 	s, err := s.Resolve(os.LookupEnv)
 	if err != nil {

@@ -28,8 +28,7 @@ type confiner struct {
 	made atomic.Int64      // how many sandboxes were made
 }
 
-// surroundings returns PATH, HOME and the network variables of a server. The server must be able
-// to read the files that they name.
+// surroundings returns PATH, HOME and the network variables of a server.
 func surroundings(s serversfile.Server, environ map[string]string) map[string]string {
 	env := provision.Network(environ, s.Env, s.Unset)
 	env["HOME"], env["PATH"] = environ["HOME"], cmp.Or(s.Env["PATH"], environ["PATH"])
@@ -61,8 +60,7 @@ func (c *confiner) sandboxFor(_ string, placed provision.Launch) (*sandbox.Sandb
 	return sandbox.New(c.policy(placed, filepath.Join(c.temp, strconv.FormatInt(c.made.Add(1), 10))), c.on)
 }
 
-// enclosed reports whether the server can access only the system, its program and its workspace. A
-// server that has only limits, or no network, can still access the files of its user.
+// enclosed reports whether the server can access only the system, its program and its workspace.
 func (c *confiner) enclosed() bool { return c.box.Profile != "" || c.box.ReadOnlyRootFS }
 
 // policy returns the sandbox policy for a process. The argument placed is what the provisioner

@@ -35,8 +35,8 @@ func trust(file string) error {
 	return nil
 }
 
-// readImage decodes the description of the server's own container image. The result is nil if text
-// is "": the server has no image of its own.
+// readImage decodes the description of the server's own container image. If text is "", the server
+// has none, and the result is nil.
 func readImage(text string) (*frame.Image, error) {
 	if text == "" {
 		return nil, nil

@@ -13,7 +13,7 @@ import (
 )
 
 // invocationLinger is how long a runner in a Lambda function stays connected after it has told the
-// host that the box sleeps. Each second costs money.
+// host that the box sleeps.
 const invocationLinger = 200 * time.Millisecond
 
 // invocation is the runner of one Lambda invocation.
@@ -23,8 +23,7 @@ type invocation struct {
 	made atomic.Pointer[prepared] // the box, nil before that answer
 }
 
-// host runs the box of an invocation until it sleeps, a newer runner runs it, or ctx ends. host
-// returns the status for the response to the invocation.
+// host runs the box of an invocation until it sleeps, a newer runner runs it, or ctx ends.
 func (g *invocation) host(ctx context.Context, i fleet.Invitation, deadline time.Time) fleet.Status {
 	end := i.End()
 	end.Started = time.Now()

@@ -18,8 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
-// Limits of the logs with the stderr of a server's processes. The ends of the newest logs are
-// kept, because an operator may ask for them later.
+// Limits of the logs with the stderr of a server's processes.
 const (
 	maxLogHalf  = 64 << 10           // bytes; a process has up to two files, and the older one is full
 	maxLogs     = 64                 // how many logs are kept for each server

@@ -107,8 +107,7 @@ func Main() {
 	}
 }
 
-// ExitCode returns the exit code for an error, 0 for nil. The code tells the host why the runner
-// ended.
+// ExitCode returns the exit code for an error, 0 for nil.
 func ExitCode(err error) int {
 	switch {
 	case err == nil:

@@ -129,8 +129,7 @@ func (a *asked) ask(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	return answer, err
 }
 
-// Newest implements snapshot.Host. Newest ignores the generation, because the host knows the
-// generation of the box.
+// Newest implements snapshot.Host.
 func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get, sum string, saved time.Time, err error) {
 	answer, err := a.ask(ctx, frame.Snapshot{Op: frame.Get, Owner: owner})
 	return answer.URL, answer.Sum, time.UnixMilli(answer.Saved), err

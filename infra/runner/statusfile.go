@@ -20,7 +20,7 @@ const maxGone = 16
 // TASK.processes.
 const statusEnding = ".processes"
 
-// notice is the entry of a status file for one process. The command dormouse ps reads it as JSON.
+// notice is the entry of a status file for one process.
 type notice struct {
 	Process  string    `json:"process"`
 	PID      int       `json:"pid,omitempty"`

@@ -305,8 +305,7 @@ func (c *conversation) request(id json.RawMessage) *request {
 }
 
 // ask sends a request of the process to a client as a question, or returns the error for the
-// process. The id of the question is random: it is unique in the session for ever, and no client can
-// guess it.
+// process. The id of the question is random, so that no client can guess it.
 func (c *conversation) ask(m wire.Message) *wire.Error {
 	if len(c.questions) >= maxQuestions || len(m.ID) > maxID {
 		return &wire.Error{Code: wire.CodeInternal, Message: "too many requests to the client are open"}
@@ -393,9 +392,9 @@ func (c *conversation) withdraw(m wire.Message) bool {
 	return true
 }
 
-// owner returns the request to which the box assigns a message of the process that names no
-// request: the newest one that was sent to the process, or nil. The result mixed is true if
-// requests of several principals are in flight.
+// owner returns the newest request that was sent to the process, nil for none: the box assigns to
+// it a message of the process that names no request. The result mixed is true if requests of
+// several principals are in flight.
 func (c *conversation) owner() (newest *request, mixed bool) {
 	for e := c.passed.Back(); e != nil; e = e.Prev() {
 		r, _ := e.Value.(*request)
@@ -414,8 +413,7 @@ func (c *conversation) owner() (newest *request, mixed bool) {
 
 // # Ends
 
-// end gives a request its last event, and forgets the request and its questions. The
-// event is the last one of the stream when no other request of the delivery is open.
+// end gives a request its last event, and forgets the request and its questions.
 func (c *conversation) end(r *request, raw []byte) {
 	c.drop(r)
 	st := r.stream
@@ -448,8 +446,7 @@ func (c *conversation) endAll(f *fault) {
 	clear(c.asked)
 }
 
-// leave ends the open requests of a departing session with the error f. The questions to its
-// client end with an error for the process.
+// leave ends the open requests of a departing session with the error f.
 func (c *conversation) leave(s *session, f *fault) {
 	for _, r := range c.inOrder() {
 		if r.stream.session == s {

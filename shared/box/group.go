@@ -70,8 +70,7 @@ func (g *group) tellAnew() {
 	g.untold = nil
 }
 
-// depart removes s from a group of several sessions. The requests of s end with the error f; the
-// process goes on for the other sessions.
+// depart removes s from a group of several sessions. The requests of s end with the error f.
 func (g *group) depart(s *session, f *fault) {
 	if !slices.Contains(g.members, s) {
 		return

@@ -152,7 +152,7 @@ func (h *handshake) insisted() {
 }
 
 // probed replaces a process that did not answer server/discover as a stateless server does, or did
-// not answer at all. The new process gets initialize.
+// not answer at all. The next process gets initialize.
 func (h *handshake) probed(how probe) {
 	why := "it refused server/discover, so another process gets initialize"
 	if how == probeSilent {

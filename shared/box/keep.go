@@ -32,8 +32,8 @@ func (k *keeping) restore() provision.Restore {
 	}
 }
 
-// save saves the workspace of a process that has ended. If inOrder is false, a file may be half
-// written, so save saves nothing and logs that.
+// save saves the workspace of a process that has ended. If inOrder is false, save saves nothing,
+// because a file may be half written.
 func (k *keeping) save(inOrder bool) {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()

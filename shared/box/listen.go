@@ -220,8 +220,8 @@ func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool)
 // maxMethod is how many bytes of a method the log line about a dropped message shows.
 const maxMethod = 64
 
-// noise counts a part that is no message. If kept is false, the log does not have the part, so noise
-// sets l.note, a line for the log that says why the part was dropped.
+// noise counts a part that is no message. If kept is false, noise sets l.note, a line for the log
+// that says why the part was dropped.
 func (l *listener) noise(raw []byte, why string, kept bool) {
 	p := l.p
 	p.output.wrote.lines++
@@ -303,7 +303,7 @@ func (l *listener) onlyRequest() json.RawMessage {
 }
 
 // overlong handles a line that the reader has dropped because it was over the limit, or because
-// there was no memory for it. If the line was a response, its request ends with an error.
+// there was no memory for it.
 func (l *listener) overlong(long *proc.TooLong) {
 	p := l.p
 	p.box.mu.Lock()

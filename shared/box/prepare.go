@@ -130,8 +130,7 @@ func (r *processRun) progress(step provision.Progress) {
 	}
 }
 
-// confine finds the program of a prepared process, and makes the sandbox in which it will start. If
-// [Server].Sandbox is nil, confine makes none.
+// confine finds the program of a prepared process, and makes the sandbox in which it will start.
 func (r *processRun) confine(s Server, placed provision.Launch) (launch, error) {
 	p := r.p
 	clear := r.mark(&s)

@@ -42,8 +42,8 @@ type protocol interface {
 	// notification translates a notification of the process for clients. notification returns
 	// false if clients must not get it.
 	notification(m wire.Message) (wire.Message, bool)
-	// tellSettings sends the process the log level and the subscriptions that its sessions want now.
-	// The arguments are those that it was sent before; what has not changed is not sent again.
+	// tellSettings sends the process the log level and the subscriptions that its sessions want
+	// now, if they differ from the arguments, which were sent before.
 	tellSettings(level string, subscriptions []string)
 }
 

@@ -37,8 +37,7 @@ func (p *process) report(state ProcessState, f *fault) {
 	}})
 }
 
-// logOf returns a logger for a state of the process. The lines of that logger name the session
-// that was active last, and that session's client.
+// logOf returns a logger for a state of the process.
 func (p *process) logOf(st ProcessStatus) *slog.Logger {
 	return p.box.log.With("server", p.box.server.Name, "process", st.Process, "session_id", st.Session,
 		"client", p.box.hide.Text(wire.ClientName(p.group.speaker.init)), "pid", st.PID, "state", string(st.State))

@@ -138,7 +138,7 @@ type Server struct {
 	// AnswerTimeout limits the time that the client has to answer a question of a request. The
 	// time for an answer does not count against ToolTimeout. Zero means the default.
 	AnswerTimeout time.Duration
-	// Idle is how long the box keeps an idle process. Zero means the default.
+	// Idle is how long the box keeps an idle process; zero means the default.
 	Idle time.Duration
 }
 

@@ -90,7 +90,7 @@ func (s *session) common(raw []byte) {
 	s.output("", Output{Ticket: s.ticket, Raw: raw})
 }
 
-// output passes a message of a stream to the sink. stream "" is the standalone stream.
+// output passes a message of a stream, "" for the standalone one, to the sink.
 func (s *session) output(stream string, e Output) {
 	e.Session, e.Stream = storage.ID(s.id), storage.StreamID(stream)
 	s.tell(pendingOutput{call: func(k Sink) { k.Output(e) }, streamID: stream, bytes: len(e.Raw)})

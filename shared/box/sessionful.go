@@ -20,8 +20,8 @@ type sessionful struct {
 func (s *sessionful) hello(id int64) string {
 	number := strconv.AppendInt(nil, id, 10)
 	params := s.p.group.initParams()
-	// The client may offer 2026-07-28, which has no initialize, so the box offers an earlier version.
-	// Some servers would take the offer, and then send what a client of 2025-11-25 refuses.
+	// The client may offer 2026-07-28, which has no initialize, so the box offers an earlier
+	// version.
 	offered, _ := wire.String(wire.Lookup(params, "protocolVersion"))
 	if s.version = wire.Negotiate(offered); s.version != offered {
 		params, _ = wire.Replace(params, wire.AppendString(nil, s.version), "protocolVersion")

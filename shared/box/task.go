@@ -28,8 +28,7 @@ type legacyTasks struct {
 }
 
 // unconfirmedCall is a call that ended in an error and whose tool the box does not know yet.
-// Before the client gets the error, the box lists the tools to find out whether the tool needs a
-// task.
+// Before the client gets the error, the box finds out whether the tool needs a task.
 type unconfirmedCall struct {
 	r     *request
 	end   wire.Message // the error, or the result that says isError
@@ -85,8 +84,8 @@ func (t *legacyTasks) askTools(d unconfirmedCall, cursor json.RawMessage) {
 	t.p.ask(wire.MethodToolsList, params, func(m wire.Message) { t.toolsTold(d, m) })
 }
 
-// toolsTold handles a page of the tools that askTools has asked for. toolsTold calls the tool
-// again as a task, asks for the next page, or sends the client the error.
+// toolsTold handles a page of the tools that askTools has asked for: it calls the tool again as a
+// task, asks for the next page, or sends the client the error.
 func (t *legacyTasks) toolsTold(d unconfirmedCall, m wire.Message) {
 	t.learn(m.Result)
 	cursor, err := d.pages.Next(m.Result)

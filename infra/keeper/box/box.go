@@ -305,8 +305,7 @@ func (b *Box) enter() error {
 	return nil
 }
 
-// sweep removes temporary files of keepers that were killed. A running keeper needs its own
-// temporary files for less than a minute.
+// sweep removes temporary files of keepers that were killed: those older than a minute.
 func sweep() {
 	all, _ := filepath.Glob(filepath.Join(os.TempDir(), image.Temporary+"*")) // the pattern is well formed
 	for _, at := range all {
@@ -528,7 +527,7 @@ func (b *Box) Signal(s syscall.Signal) error {
 }
 
 // Used returns how many bytes of memory the box uses. The number includes written files, and what
-// the sentry needs itself, for example for pipes.
+// the sentry needs itself.
 func (b *Box) Used() (uint64, error) {
 	var u control.MemoryUsage
 	if err := b.call(boot.UsageCollect, &control.MemoryUsageOpts{}, &u); err != nil {

@@ -61,9 +61,7 @@ func seal(args []string) error {
 	return unix.Exec("/proc/self/fd/"+strconv.Itoa(self), role, []string{})
 }
 
-// facts returns the kernel's files that a sentry reads before it installs its seccomp filter. The
-// sentry reads /proc/self/maps only if the random address for the code in its child processes is
-// in use.
+// facts returns the kernel's files that a sentry reads before it installs its seccomp filter.
 func facts() []string {
 	return []string{"/proc/sys/vm/mmap_min_addr", "/proc/cpuinfo", "/proc/self/auxv", "/proc/self/maps", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"}
 }

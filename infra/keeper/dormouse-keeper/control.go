@@ -195,8 +195,7 @@ func thaw(ctx context.Context, l launch, b *box.Box, m *box.Memory) (err error) 
 	return b.Thaw(ctx, m)
 }
 
-// send sends a memory as an image. send adds the made-up addresses that the server's network has
-// for names; see [gate.Gate.Names].
+// send sends a memory as an image, with the addresses of [gate.Gate.Names].
 func (c *control) send(ctx context.Context, l launch, m *box.Memory) (err error) {
 	if l.gate != nil {
 		if m.Note, err = json.Marshal(l.gate.Names()); err != nil {

@@ -402,7 +402,7 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 }
 
 // writtenTo returns the file in dir for what a server writes to its root, if its image has this
-// digest. writtenTo removes the files for other images.
+// digest, and removes the files for other images.
 func writtenTo(dir, digest string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err

@@ -275,8 +275,7 @@ func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 	}
 }
 
-// Names returns the made-up addresses, by name. A box that is thawed goes on using them; see
-// [Gate.Remember].
+// Names returns the made-up addresses, by name.
 func (g *Gate) Names() map[string]netip.Addr {
 	g.mu.Lock()
 	defer g.mu.Unlock()

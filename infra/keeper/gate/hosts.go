@@ -109,8 +109,7 @@ func (all Hosts) write(at netip.AddrPort) bool {
 	return slices.ContainsFunc(all, func(h host) bool { return h.at == at.Addr() && h.on(at.Port()) })
 }
 
-// refusal is the error for a place that the box may not connect to. Users see its text in the log,
-// in errors and in the terminal.
+// refusal is the error for a place that the box may not connect to.
 type refusal struct {
 	place string // the entry of Hosts that would allow it
 	how   string // the text after place; "" if the user could add that entry
@@ -142,8 +141,7 @@ const greeting = 32 << 10
 
 var errGreeted = errors.New("the ClientHello was read")
 
-// hello is the connection of a TLS server that only reads a ClientHello. hello drops what the
-// server writes.
+// hello is the connection of a TLS server that only reads a ClientHello.
 type hello struct {
 	net.Conn // nil, because the server calls no other method
 	io.Reader

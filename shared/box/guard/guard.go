@@ -90,8 +90,8 @@ func (g *Guard) Err() error {
 // keepIdle is how long a goroutine of Go waits for its next function before it ends.
 const keepIdle = time.Second
 
-// Go calls do in another goroutine. Go reuses idle goroutines, because the stack of a new one has
-// to grow first.
+// Go calls do in another goroutine, an idle one if possible: the stack of a new one has to grow
+// first.
 func (g *Guard) Go(do func()) {
 	if g == nil {
 		go do()

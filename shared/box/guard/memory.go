@@ -78,8 +78,7 @@ func (m *Memory) Known() bool {
 	return m != nil && m.known()
 }
 
-// Join adds a box whose idle processes may be ended to make room for others. The function leave
-// removes the box.
+// Join adds a box whose idle processes may be ended to make room for others.
 func (m *Memory) Join(box Sleeper) (leave func()) {
 	if m == nil {
 		return func() {}

@@ -17,7 +17,7 @@ import (
 )
 
 // KeyFile is the name of the file with a machine's [Root], in the data folder. A file lock on
-// KeyFile + ".lock" guards it.
+// KeyFile + ".lock" guards this file.
 const KeyFile = "memory.key"
 
 const keyBytes = 32

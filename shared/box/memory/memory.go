@@ -44,8 +44,8 @@ const (
 // format is the version of the format of images.
 const format = 1
 
-// Fit says which keepers can thaw an image, as key-value pairs. An image fits only a keeper that
-// reports exactly the same pairs; see [Control.Fit].
+// Fit says which keepers can thaw an image, as key-value pairs, all of which must be equal; see
+// [Control.Fit].
 type Fit map[string]string
 
 // Header is the part of an image that is not encrypted. Each chunk authenticates the header.

@@ -158,8 +158,8 @@ func (o *opener) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next decrypts the next chunk. next also reads one byte more, to find out whether the chunk is
-// the last one.
+// next decrypts the next chunk, and reads one byte more, to find out whether the chunk is the last
+// one.
 func (o *opener) next() error {
 	n, err := io.ReadFull(o.from, o.chunk[o.have:])
 	switch n += o.have; {

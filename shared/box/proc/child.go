@@ -136,8 +136,7 @@ func (c *Child) Stdin() io.Writer { return c.stdin }
 // exited, even if another process still has the pipe open.
 func (c *Child) Stdout() io.Reader { return c.stdout }
 
-// Stderr returns a reader of the process's stderr. The output ends soon after the process has
-// exited.
+// Stderr returns a reader of the process's stderr.
 func (c *Child) Stderr() io.Reader { return c.stderr }
 
 // Exited returns a channel that is closed when the whole process group has ended.

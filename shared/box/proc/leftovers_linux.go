@@ -84,8 +84,7 @@ func markOf(pid int) string {
 	return ""
 }
 
-// folders returns the inode of the folder in /proc of each process except this one, by pid. A
-// later process with the same pid has another inode.
+// folders returns the inode of the folder in /proc of each process except this one, by pid.
 func folders() (inodes map[int]uint64, err error) {
 	f, err := os.Open("/proc")
 	if err != nil {

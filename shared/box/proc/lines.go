@@ -99,8 +99,7 @@ func (l *LineReader) Next() ([]byte, error) {
 	}
 }
 
-// TooLong is the error for a line that is over the limit. A TooLong has enough of the line to find
-// the request that the line answers.
+// TooLong is the error for a line that is over the limit.
 type TooLong struct {
 	Bytes      int  // length of the line
 	Full       bool // the line is within the limit, but the budget had no room for it
@@ -147,8 +146,7 @@ func stripSpace(b []byte) []byte {
 	}, b)
 }
 
-// Queue holds lines for the goroutine that writes them. The size of a Queue in bytes is limited,
-// so that a server that does not read blocks only its own session.
+// Queue holds lines for the goroutine that writes them. The size of a Queue in bytes is limited.
 type Queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
@@ -203,7 +201,7 @@ func (q *Queue) Written() int64 {
 	return q.written
 }
 
-// Prepend makes WriteLines write raw before all lines. Prepend must be called before WriteLines.
+// Prepend, which must be called before WriteLines, makes WriteLines write raw before all lines.
 func (q *Queue) Prepend(raw []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -271,7 +269,7 @@ func (q *Queue) Pause(interrupt func()) {
 }
 
 // Take returns what a paused queue has not written: the rest of a line that was partly written,
-// and the lines after it. The next Take returns lines that are pushed later.
+// and the lines after it.
 func (q *Queue) Take() (rest []byte, lines [][]byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

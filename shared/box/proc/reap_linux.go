@@ -57,8 +57,7 @@ func haveEnded() bool {
 	return err == nil && some.Signo != 0
 }
 
-// reapOrphans reaps the orphans that have ended. After an error the orphans are left for the next
-// call.
+// reapOrphans reaps the orphans that have ended.
 func reapOrphans() {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well formed
 	fds := map[int]int{}                           // pidfds by pid

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// spares lets a Go runtime that uses one CPU use a second one while processes start. With one CPU
-// the start of a process would block all goroutines for a millisecond or more.
+// spares lets a Go runtime that uses one CPU use a second one while processes start, because a
+// start would block all goroutines for a millisecond or more.
 var spares spare
 
 type spare struct {

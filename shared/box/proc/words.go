@@ -57,7 +57,7 @@ func said(all []string) (lines []saidLine) {
 	caused := false // the previous line was a cause, or began a list of causes
 	for i, line := range all {
 		text := strings.Trim(line, " \t\r|")
-		// The last cause is the deepest one. The lines of a list of causes are indented.
+		// The last cause is the deepest one.
 		caused = cause.MatchString(text) || caused && indent(line) > 0
 		switch {
 		case frame.MatchString(line):

@@ -50,8 +50,7 @@ func (s *provisioning) fetchKept(ctx context.Context, r request, h handler) (dir
 }
 
 // keptName returns the name of the install for a request. The name depends on everything that
-// decides whether the install fits this box: the packages asked for, the interpreter, the
-// platform, the folder of the cache, and the lock if the image has one.
+// decides whether the install fits this box.
 func (s *provisioning) keptName(ctx context.Context, r request, h handler) (string, error) {
 	parts := []string{"kept-2", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, h.runtime, runtime.GOOS, runtime.GOARCH, s.cfg.Cache, fmt.Sprint(s.server.Scripts)}
 	if all, err := os.ReadDir(s.cfg.Locks); s.cfg.Locks == "" || err != nil || len(all) == 0 {
@@ -68,7 +67,7 @@ func (s *provisioning) keptName(ctx context.Context, r request, h handler) (stri
 	return digest(append(parts, string(text))...), nil
 }
 
-// unpacked unpacks a stored install. If ok is false, the start must make the install.
+// unpacked unpacks a stored install.
 func (s *provisioning) unpacked(ctx context.Context, home string, r recipe) (dir string, ok bool) {
 	if r.kept == "" {
 		return "", false

@@ -63,8 +63,7 @@ func tryLock(file string, kind int) (unlock func(), held bool, err error) {
 	}
 }
 
-// claimed has the folders that Claim has made for this program. Claim does not try to lock those
-// folders, because a program may have hundreds of boxes.
+// claimed has the folders that Claim has made for this program.
 var claimed sync.Map
 
 // settleTime is how long Claim waits until another runner releases the folder of a name.

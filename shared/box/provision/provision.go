@@ -40,8 +40,7 @@ type Config struct {
 	// Confine makes the sandbox in which packages run their own code while they are installed. If
 	// Confine is nil, no such code is run.
 	Confine func(Workshop) (Sandbox, error)
-	// Compile makes installs compile Python modules, so that processes start faster. Compile is
-	// useful if installs outlive the box.
+	// Compile makes installs compile Python modules, so that processes start faster.
 	Compile bool
 	// Environ is the environment of the runner. Installers get only its permitted variables.
 	// Programs are looked up in the PATH of Environ.

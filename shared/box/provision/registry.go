@@ -57,8 +57,8 @@ func (s *provisioning) npm(r request) (h handler, ok bool) {
 	return h, true
 }
 
-// npmCommand returns a command line of npm. The options keep npm from executing code of packages,
-// and programs that a project's settings name.
+// npmCommand returns a command line of npm, with options that keep npm from executing code of
+// packages, and programs that a project's settings name.
 func npmCommand(npm string, args ...string) []string {
 	return append([]string{npm, args[0], "--ignore-scripts", "--git=git", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}, args[1:]...)
 }

@@ -69,8 +69,7 @@ func (s *Provisioner) Close() {
 	clear(s.held)
 }
 
-// measure records the size of a new install, and makes the next Tidy check the limit. If measure
-// fails, Tidy measures the install itself.
+// measure records the size of a new install, and makes the next Tidy check the limit.
 func (s *Provisioner) measure(home, dir string) {
 	if n, err := size(dir); err == nil {
 		_ = writeFile(filepath.Join(home, sizeFile), []byte(strconv.FormatInt(n, 10)))

@@ -54,8 +54,8 @@ func (s *provisioning) tool(ctx context.Context) error {
 	return nil
 }
 
-// localBin makes the launch execute a program of the workspace's own dependencies, as npx does.
-// localBin returns false if there is no such program.
+// localBin makes the launch execute a program of the workspace's own dependencies, as npx does, or
+// returns false if there is none.
 func (s *provisioning) localBin(r request) bool {
 	if r.kind != "npm" || r.spec != r.name || s.host == "" {
 		return false
@@ -220,7 +220,7 @@ func option(args []string, names ...string) (value string, rest []string, ok boo
 }
 
 // take parses what follows the options of npx or uvx: the package, or the program if an option has
-// named the package, and then the arguments. take returns false if args is empty.
+// named the package, and then the arguments.
 func (r *request) take(args []string) bool {
 	if len(args) == 0 {
 		return false

@@ -273,8 +273,7 @@ func (c *copier) removeStale() error {
 	return nil
 }
 
-// reached reports whether all folders above name exist and are folders. A process may have
-// replaced one with a link, which the method place removes.
+// reached reports whether all folders above name exist and are folders.
 func (c *copier) reached(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if info, err := c.dst.Lstat(dir); err != nil || !info.IsDir() {

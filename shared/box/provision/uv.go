@@ -66,8 +66,8 @@ func (s *provisioning) uv(ctx context.Context, interpreter string) (file string,
 	return program(dir), s.pipSettings(ctx, interpreter), nil
 }
 
-// pipSettings returns pip's settings for indexes, as variables of uv. pipSettings leaves out
-// variables of uv that are already set.
+// pipSettings returns pip's settings for indexes, as variables of uv, without those that are
+// already set.
 func (s *provisioning) pipSettings(ctx context.Context, interpreter string) (settings []string) {
 	// An error is ignored, because without pip there are no settings of pip.
 	list, _ := command{argv: []string{interpreter, "-I", "-m", "pip", "config", "list"}, env: s.environ()}.run(ctx)

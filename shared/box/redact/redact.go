@@ -56,8 +56,7 @@ func (r *Redactor) Hide(value string) {
 	}
 }
 
-// HideProxy adds the password in the URL of a proxy, which may lack its scheme. The rest of the
-// URL is no secret.
+// HideProxy adds the password in the URL of a proxy, which may lack its scheme.
 func (r *Redactor) HideProxy(value string) {
 	_, rest, ok := strings.Cut(value, "://")
 	if !ok {

@@ -61,8 +61,7 @@ func DialWith(ctx context.Context, url string, header http.Header, client *http.
 	return w, nil
 }
 
-// retryAfter reads the Retry-After header. retryAfter returns 0 if the header has a date instead
-// of seconds.
+// retryAfter reads the Retry-After header, 0 if the header has a date instead of seconds.
 func retryAfter(h http.Header) time.Duration {
 	seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 16)
 	if err != nil {

@@ -335,8 +335,7 @@ func (in *inflight) may(f frame.May) {
 	}
 }
 
-// forgetAsked forgets a late message. forgetAsked reports whether the runner was asking the host
-// about it.
+// forgetAsked forgets a late message, and reports whether the runner was asking the host about it.
 func (in *inflight) forgetAsked(id storage.StreamID) bool {
 	a := in.late[id]
 	if a != nil {

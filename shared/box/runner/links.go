@@ -488,8 +488,8 @@ func (ls *links) cut(lk *link, err error) {
 	case ls.next:
 		ls.next = nil
 		if ls.live != nil {
-			// The host may have got the hello of the connection that was lost. A hello with a
-			// newer number makes live the newest connection again.
+			// The host may have got the hello of the lost connection; this hello makes live the
+			// newest connection again.
 			ls.hello(ls.live)
 		}
 		ls.retry(after, err)

@@ -325,7 +325,7 @@ func (ob *outboxes) drop() {
 	}
 }
 
-// unsent counts the events that the host does not have. A batch without an ack counts as one.
+// unsent counts the events that the host does not have, with each batch as one.
 func (ob *outboxes) unsent() int {
 	n := 0
 	for _, o := range ob.boxes {

@@ -9,8 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// window is how many parts of one frame are sent before their answers come. Each part is one
-// invocation of the relay function.
+// window is how many parts of one frame are sent before their answers come.
 const window = 8
 
 // wholes is how often [frame.Whole] is sent before all parts are sent anew, because the parts that
@@ -183,8 +182,7 @@ func (ts *transfers) resumeTransfers() {
 	}
 }
 
-// sendSmall sends a frame to which the host sends no answer. If the frame is lost, later messages
-// make up for it.
+// sendSmall sends a frame to which the host sends no answer.
 func (ts *transfers) sendSmall(f frame.Frame) {
 	data := frame.Encode(f)
 	if len(data) > frame.MaxFrame {

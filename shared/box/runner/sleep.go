@@ -87,8 +87,7 @@ func (sl *sleep) idleSince(since time.Time, ok bool) {
 	})
 }
 
-// hasty reports whether all processes were halted and no message was executed since. If so, the
-// box sleeps as soon as it has nothing to do.
+// hasty reports whether all processes were halted and no message was executed since.
 func (sl *sleep) hasty() bool { return sl.halted == sl.inflight.delivered+1 }
 
 func (sl *sleep) hurry() {

@@ -150,8 +150,7 @@ func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	return held
 }
 
-// family returns a process and its descendants, without those whose parent has ended. The function
-// ofUser finds those too, if the program has its own user.
+// family returns a process and its descendants, without those whose parent has ended.
 func family(pid int) []int {
 	if _, err := os.Stat(procFile(pid, "stat")); err != nil {
 		return nil

@@ -40,8 +40,8 @@ const sockType = 0xf
 // x32 is the bit that is set in the numbers of system calls of amd64's x32 ABI.
 const x32 = 0x40000000
 
-// newNamespaces are the clone flags for new namespaces. In a new namespace a process
-// could reach more of the kernel.
+// newNamespaces are the clone flags for new namespaces, in which a process could reach more of the
+// kernel.
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
@@ -68,8 +68,7 @@ func denied(p Policy) []uint32 {
 	return calls
 }
 
-// filter installs the seccomp filter on this thread. After the call of filter, the shim makes only
-// those system calls that the filter allows the program.
+// filter installs the seccomp filter on this thread.
 func filter(o order) error {
 	if !o.Support.Seccomp {
 		return nil

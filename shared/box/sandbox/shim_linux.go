@@ -110,8 +110,7 @@ func closeOnExec(first int) error {
 func limit(o order) error {
 	p := o.Policy
 	unix.Umask(0o077)
-	// If the machine runs out of memory, the kernel kills this program before the runner. The file
-	// may not exist.
+	// If the machine runs out of memory, the kernel kills this program before the runner.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)
 	if o.User != 0 {
 		if err := setLimit(unix.RLIMIT_NPROC, int64(p.Processes)); err != nil {
@@ -133,8 +132,7 @@ func limitMemory(n int64) error {
 	return setLimit(unix.RLIMIT_DATA, n+Reserved)
 }
 
-// setLimit sets a resource limit to n, but never above the present limit. If n is 0, setLimit does
-// nothing.
+// setLimit sets a resource limit to n, but never above the present limit; 0 changes nothing.
 func setLimit(resource int, n int64) error {
 	if n == 0 {
 		return nil

@@ -105,8 +105,8 @@ func (i *Images) Claim(_ context.Context, owner, name string) error {
 	return i.folder.claim(i.keeper.cfg.Key(owner), i.keeper.cfg.Generation, name)
 }
 
-// claim removes an image from the pointer of a key, and then deletes the file. Once the pointer is
-// written, nobody else can get the image.
+// claim removes an image from the pointer of a key, so that nobody else can get the image, and
+// then deletes the file.
 func (f *Folder) claim(key string, gen int64, name string) error {
 	unlock, err := f.lock()
 	if err != nil {
@@ -184,7 +184,7 @@ func forgetImage(image string) error {
 	return os.Remove(image)
 }
 
-// ForgetImage deletes an image by a path that ImageFiles has returned. The workspace stays.
+// ForgetImage deletes an image by a path that ImageFiles has returned, but not the workspace.
 func (f *Folder) ForgetImage(image string) error {
 	unlock, err := f.lock()
 	if err != nil {

@@ -193,8 +193,7 @@ func (b *storeBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// summed is the body of a response whose SHA-256 is known. Reading to the end fails if the sum
-// differs.
+// summed is the body of a response. Reading to the end fails if the SHA-256 differs.
 type summed struct {
 	io.ReadCloser
 	sum  hash.Hash

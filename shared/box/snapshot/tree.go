@@ -156,8 +156,7 @@ func (s *scanner) folder(name string) error {
 	return nil
 }
 
-// unread records that a folder cannot be read because of err. unread returns an error only if the
-// scan must end.
+// unread records that a folder cannot be read because of err.
 func (s *scanner) unread(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && name != ".":
@@ -229,7 +228,7 @@ func (s *scanner) link(name string) (to string, out bool) {
 }
 
 // leavesOut reports whether a link leads out of the folder, by itself or through other links. The
-// argument name is the path of the link, and target is what the link points to.
+// link is at name, and points to target.
 func leavesOut(root *os.Root, name, target string) bool {
 	if len(target) > maxName || !local(name, target) {
 		return true

@@ -43,8 +43,8 @@ func Unpack(ctx context.Context, r io.Reader, folder string, limits Limits) erro
 	return (&unpacker{whole: true}).all(ctx, z, folder, limits.withDefaults())
 }
 
-// unpacker fills an empty folder. Links must come last in the archive, so that the path of a file
-// or folder never leads through a link.
+// unpacker fills an empty folder. Links come last, so that the path of a file or folder never
+// leads through a link.
 type unpacker struct {
 	in     *tar.Reader
 	root   *os.Root
