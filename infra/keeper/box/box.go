@@ -235,7 +235,8 @@ func (b *Box) connect(link *boot.CreateLinksAndRoutesArgs) error {
 	return b.call(boot.ContMgrSetNetworkArgs, link, nil)
 }
 
-// born waits until [Init], if the box uses it, has started the program, for which Wait can wait.
+// born waits until [Init], if the box uses it, has started the program; before that Wait has
+// nothing to wait for.
 func (b *Box) born() error {
 	for until := time.Now().Add(10 * time.Second); b.spec.Written != ""; time.Sleep(time.Millisecond) {
 		err := b.Signal(unix.SIGCONT)

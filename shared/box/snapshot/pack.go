@@ -48,7 +48,7 @@ func pack(ctx context.Context, w io.Writer, root *os.Root, c changes) error {
 // Pack writes a whole folder to w. Unlike a snapshot, the archive includes all names, links that
 // lead out of the folder, and files with hard links outside of it, but not the times of files.
 // Pack fails with a [*LimitError] if the folder exceeds limits. Pack also fails if the folder is
-// changed meanwhile.
+// changed meanwhile, or if an entry cannot be read.
 func Pack(ctx context.Context, w io.Writer, folder string, limits Limits) error {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
