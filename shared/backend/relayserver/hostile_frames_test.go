@@ -2,6 +2,7 @@ package relayserver_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -16,6 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
+var hostileFor = flag.Duration("hostile.for", 0, "TestHostileRunner sends mutated frames for so long, and 20,000 of them at least")
+
 // TestHostileRunner sends frames of every type as the runner of a box of tenant t. It
 // mutates their tickets, generations, boxes, names and lengths, and recombines them. No
 // row of tenant a may change, and nothing may be posted to its runner. A frame without
@@ -28,7 +31,7 @@ func TestHostileRunner(t *testing.T) {
 		frame.TypeHello, frame.TypePull, frame.TypeTaken, frame.TypeAsk, frame.TypeReturn, frame.TypeEvents, frame.TypeStatus, frame.TypeBye, frame.TypePart, frame.TypeWhole,
 		frame.Get, frame.Put, frame.Done, frame.Forget, frame.TypeDeliver, "unknown",
 	}
-	for n := range 20_000 {
+	for end, n := time.Now().Add(*hostileFor), 0; n < 20_000 || time.Now().Before(end); n++ {
 		f := s.mutant(rng, types[n%len(types)])
 		data := frametest.Encode(f)
 		if rng.IntN(10) == 0 {

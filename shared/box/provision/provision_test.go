@@ -95,7 +95,7 @@ func (r *rig) stageWith(s *Provisioner) Launch {
 func (r *rig) failure(s Server) *Error {
 	r.t.Helper()
 	_, err := r.try(s)
-	return wantError(r.t, err, "", "")
+	return errorOf(r.t, err)
 }
 
 // fails stages a server and checks a part of its error.
@@ -106,14 +106,18 @@ func (r *rig) fails(s Server, phase Phase, says string) {
 }
 
 // wantError checks a phase, of which "" may be any, and a part of an error.
-func wantError(t *testing.T, err error, phase Phase, says string) *Error {
+func wantError(t *testing.T, err error, phase Phase, says string) {
+	t.Helper()
+	if got := errorOf(t, err).Phase; phase != "" && got != phase || !strings.Contains(err.Error(), says) {
+		t.Errorf("got phase %s: %v, want %s: %s", got, err, phase, says)
+	}
+}
+
+func errorOf(t *testing.T, err error) *Error {
 	t.Helper()
 	var known *Error
 	if !errors.As(err, &known) {
 		t.Fatalf("got %v, want an Error", err)
-	}
-	if phase != "" && known.Phase != phase || !strings.Contains(err.Error(), says) {
-		t.Errorf("got phase %s: %v, want %s: %s", known.Phase, err, phase, says)
 	}
 	return known
 }

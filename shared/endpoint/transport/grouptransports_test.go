@@ -159,11 +159,6 @@ func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
 	})
 }
 
-// ofMember returns the session that a session of a group has with a server.
-func (c *sseClient) ofMember(server string) storage.ID {
-	return sessions.MemberID(storage.ID(c.session), server)
-}
-
 func slicesWith(texts []string, part string) (out []string) {
 	for _, text := range texts {
 		if strings.Contains(text, part) {
