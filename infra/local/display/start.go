@@ -50,7 +50,7 @@ func (t *Terminal) first(s Start) {
 	rests := "Nothing runs until a message comes."
 	if len(s.Preparing) > 0 {
 		t.say("Installed now, and started once: %s.", strings.Join(s.Preparing, ", "))
-		rests = "Nothing else runs until a message comes."
+		rests = "Nothing else runs until a message."
 	}
 	keys := "Ctrl-C ends it."
 	if t.opts.Keys {

@@ -39,7 +39,7 @@ type world struct {
 	opts    transport.Options
 	fresh   func(*transport.Options) // sets what a function makes when it starts; may be nil
 	secrets storage.Secrets          // nil: no server needs any
-	logged  *bytes.Buffer
+	logged  *commontest.Lines
 	pushes  []storage.ID // sessions for which a function of w.function wants to be invoked again
 
 	mu     sync.Mutex
@@ -60,7 +60,7 @@ func in(t *testing.T, name string, world func(*testing.T, func(*testing.T, *worl
 
 func newWorld(t *testing.T) *world {
 	store := storagetest.NewMemory()
-	w := &world{t: t, store: store, served: store, api: newAPI(), logged: &bytes.Buffer{}, calls: map[string]int{}}
+	w := &world{t: t, store: store, served: store, api: newAPI(), logged: &commontest.Lines{}, calls: map[string]int{}}
 	w.backend = &backend{w: w, asked: map[string]chan string{}, turn: make(chan struct{}, 1)}
 	t.Cleanup(w.backend.running.Wait) // tools have the store till they end
 	w.opts = transport.Options{

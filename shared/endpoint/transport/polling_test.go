@@ -162,7 +162,7 @@ func TestLogLineOfARequestHasNothingOfItsBody(t *testing.T) {
 			{`{"jsonrpc":"2.0","id":7}`, "none", `"level":"WARN" "status":400 "code":"invalid" "rpc_id":"number"`},
 			{callOf("look"), "", `"level":"ERROR" "status":503 "code":"unavailable" disk`},
 		} {
-			w.logged.Reset()
+			w.logged.Take()
 			w.down(tt.down)
 			c.post(tt.body)
 			w.down()
