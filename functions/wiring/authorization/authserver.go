@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Handler returns the pages of a Function. All other paths get 404. If there is no authorization
-// server, clients that look for one expect a 404.
+// Handler serves the authorization server of a Function. Any other path gets 404, and every path if
+// there is no authorization server: clients that look for one expect that.
 func Handler(f *wiring.Function) (http.Handler, error) {
 	p, err := New(f, nil)
 	if err != nil {

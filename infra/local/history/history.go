@@ -32,7 +32,7 @@ const (
 // more count, the last, is for longer durations.
 var bounds = [11]float64{5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 10_000, 60_000}
 
-// History is the history of a machine. The methods are safe for concurrent use.
+// History has the latest calls and starts on a machine, and counts of both. The methods are safe for concurrent use.
 type History struct {
 	kept   int           // how many calls are kept at most
 	full   chan struct{} // has capacity 1; a value makes Keep save at once

@@ -89,7 +89,7 @@ func cutCases() (all []cutCase) {
 	return all
 }
 
-// cuts makes four calls of a case at the same time.
+// cuts measures four calls at the same time, whose connections are cut as how says.
 func (m *measurement) cuts(ctx context.Context, e *endpoint, how cutCase) error {
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -127,7 +127,7 @@ type route struct {
 	public  bool // pages of any origin may send requests and read the answers
 }
 
-// New makes a Server. It makes no request. The error names the wrong setting.
+// New makes a Server, and sends no request. The error says which setting is wrong.
 func New(c Config) (*Server, error) {
 	s, err := c.Settings.Complete(c.Servers)
 	if err == nil {

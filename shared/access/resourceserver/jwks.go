@@ -21,7 +21,7 @@ const (
 
 type key struct {
 	id, algorithm string // from the issuer; "" if not given
-	kind          string // a value of the map that algorithms returns
+	kind          string // such as "RSA" or "P-256"; see [algorithms]
 	public        crypto.PublicKey
 }
 

@@ -80,7 +80,7 @@ func ReadAlarm(event []byte) (a Alarm, ok bool) {
 // their session.
 const alarmPrefix = "\x00alarm:"
 
-// maxAlarmTries is how often a handler of an alarm may fail.
+// maxAlarmTries is how often a handler is called for an alarm, if each call fails.
 const maxAlarmTries = 3
 
 // schedule is the durable value of an author's alarm.

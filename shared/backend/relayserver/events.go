@@ -214,11 +214,10 @@ func (x *boxes) appendStream(ctx context.Context, p *sessions.Published) (closed
 	return false, err
 }
 
-// appendStandalone writes to the standalone stream and sets the first index of the batch. For
-// First 0, from a runner that is new to the session, appendStandalone writes behind the last
-// event, which fences a runner of an older generation. It returns write, or refuse if a newer
-// generation has written. It returns ignore if a later batch of the same runner is in the log
-// already.
+// appendStandalone writes a batch to the standalone stream. A runner that is new to the session
+// sends First 0. Then appendStandalone writes behind the last event, sets First, and keeps runners of
+// older generations from writing. The result is write, refuse if a newer generation has written, or
+// ignore if a later batch of the same runner is in the log already.
 func (x *boxes) appendStandalone(ctx context.Context, p *sessions.Published) (v decision, err error) {
 	b := &p.Batch
 	if b.First > 0 {

@@ -362,8 +362,6 @@ func (l *life) trace(ctx context.Context, d *request) error {
 	return err
 }
 
-// The next functions take events and reports from the box.
-
 // maxInside is how many bytes of a session's events may wait for the store.
 const maxInside = 4 << 20
 

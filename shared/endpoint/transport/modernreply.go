@@ -23,7 +23,7 @@ type reply struct {
 	id    []byte
 	end   time.Time // when the response must be over
 	alive time.Time // when the next comment is due
-	task  time.Time // when the call becomes a task, if it has been accepted; zero: never
+	task  time.Time // when the call becomes a task, unless this instance executes it; zero: never
 	out   *stream   // nil: nothing has been sent
 }
 

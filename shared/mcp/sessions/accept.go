@@ -219,7 +219,7 @@ func (u *use) remember(ctx context.Context, msgs []wire.Message) error {
 				noteRequest(s, m)
 			}
 		}
-		if s.Group == "" { // in a session with a member of a group, use.touch has already done this
+		if s.Group == "" { // for a session within a group, use.touch extends the life
 			u.manager.limits.extend(s)
 		}
 		return true

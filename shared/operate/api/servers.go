@@ -190,9 +190,9 @@ func summary(file *serversfile.File, status Status) []Server {
 }
 
 // StateOf returns the state of a served server, how many of its boxes are up, and how many
-// processes run in them. If no process is ready, it also returns why the last one failed. A ready
-// process counts for more than a starting one, and a starting process for more than a failed one. A
-// sleeping box does not count, although its runner may stay for a moment.
+// processes run in them. The state is that of a ready process, else of a starting one, else of one
+// that failed, with the reason in why. A box that sleeps is not up, although its runner may stay for
+// a moment.
 func StateOf(server string, status Status) (state string, boxes, running int, why string) {
 	starting := false
 	for _, b := range status.Boxes {
