@@ -70,24 +70,29 @@ func (p *preparing) end(server string) {
 // mostPrepared is how many servers are prepared at the same time.
 const mostPrepared = 16
 
-// prepareTaken begins to prepare those of the named servers that have something to install and
-// have never started. It does nothing unless Config.Prepare is set.
-func (m *machine) prepareTaken(names []string) {
+// prepareTaken notes that those of the named servers are being prepared that have something to install
+// and have never started. The caller must call start, which begins the work. prepareTaken does nothing
+// unless Config.Prepare is set.
+func (m *machine) prepareTaken(names []string) (start func()) {
 	in, ok := m.functions.(*inprocess)
 	if !ok {
-		return
+		return func() {}
 	}
-	room := make(chan struct{}, mostPrepared)
+	begun := map[string]*preparation{}
 	for _, name := range in.unprepared(names) {
-		one, mine := in.preparing.begin(name, true)
-		if !mine {
-			continue
+		if one, mine := in.preparing.begin(name, true); mine {
+			begun[name] = one
 		}
-		in.work.Go(func() {
-			room <- struct{}{}
-			defer func() { <-room }()
-			in.prepare(in.ctx, name, one)
-		})
+	}
+	return func() {
+		room := make(chan struct{}, mostPrepared)
+		for name, one := range begun {
+			in.work.Go(func() {
+				room <- struct{}{}
+				defer func() { <-room }()
+				in.prepare(in.ctx, name, one)
+			})
+		}
 	}
 }
 

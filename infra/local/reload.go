@@ -106,7 +106,7 @@ func (r *reloader) reload() (serversfile.Changes, error) {
 		go r.retire()
 	}
 	r.forget(before, changes.Removed)
-	r.m.prepareTaken(slices.Concat(e.Added, e.Changed))
+	r.m.prepareTaken(slices.Concat(e.Added, e.Changed))()
 	r.watchSources(e.Added)
 	return changes, nil
 }

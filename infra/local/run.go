@@ -28,11 +28,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := m.start(ctx); err != nil {
 		return err
 	}
+	prepare := m.prepareTaken(m.served()) // before a client can come, which must not wait for an install
 	if cfg.Ready != nil {
 		cfg.Ready(m.public.address(0))
 	}
 	announce(m)
-	m.prepareTaken(m.served())
+	prepare()
 	awaitEnd(ctx, m)
 	if cfg.Stopping != nil {
 		cfg.Stopping()
