@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,7 +107,7 @@ func firstBlock(m *machine, warnings []string) display.Start {
 		s.Console, s.Clients = m.cfg.command("open"), []string{m.cfg.command("connect claude-code"), "claude mcp add --transport http " + served[0] + " " + m.public.endpoint(served[0])}
 	}
 	if in, ok := m.functions.(*inprocess); ok {
-		s.Preparing = in.unprepared(m.served())
+		s.Preparing = slices.DeleteFunc(m.served(), func(name string) bool { return !in.preparing.has(name) })
 	}
 	for _, w := range warnings {
 		if !listed[w] {

@@ -75,11 +75,15 @@ const mostPrepared = 16
 // unless Config.Prepare is set.
 func (m *machine) prepareTaken(names []string) (start func()) {
 	in, ok := m.functions.(*inprocess)
-	if !ok {
+	if !m.cfg.Prepare || !ok {
 		return func() {}
 	}
 	begun := map[string]*preparation{}
-	for _, name := range in.unprepared(names) {
+	for _, name := range names {
+		s, ok := m.servers.Load().Server(name)
+		if !ok || s.Disabled || s.InPlace() || !s.Record || !installs(s) || in.known(s) {
+			continue
+		}
 		if one, mine := in.preparing.begin(name, true); mine {
 			begun[name] = one
 		}
@@ -94,20 +98,6 @@ func (m *machine) prepareTaken(names []string) (start func()) {
 			})
 		}
 	}
-}
-
-// unprepared returns those of the named servers that prepareTaken prepares.
-func (in *inprocess) unprepared(names []string) (left []string) {
-	if !in.m.cfg.Prepare {
-		return nil
-	}
-	for _, name := range names {
-		s, ok := in.m.servers.Load().Server(name)
-		if ok && !s.Disabled && !s.InPlace() && s.Record && installs(s) && !in.known(s) {
-			left = append(left, name)
-		}
-	}
-	return left
 }
 
 // installs reports whether a server may have to be installed before it can start.
