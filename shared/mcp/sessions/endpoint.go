@@ -264,7 +264,7 @@ type clientStream struct {
 	ahead []Event       // Accepted has read these, and Next has not returned them yet
 }
 
-// Done is [Call.Done].
+// Done is true only after Next has returned what Accepted has read ahead.
 func (s *clientStream) Done() bool { return len(s.ahead) == 0 && s.Call.Done() }
 
 func (s *clientStream) Next(ctx context.Context, until time.Time) ([]Event, error) {
