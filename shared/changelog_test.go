@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +26,7 @@ func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 	}
 	form := regexp.MustCompile(`^\[((?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)){2}(?:-[0-9A-Za-z.-]+)?)\] - (\d{4}-\d{2}-\d{2})\n\nCommit ([0-9a-f]{40})\. Store: SQLite (\d+)\.\n`)
 	commits := map[string]bool{}
+	history := git(t, "rev-parse", "--is-shallow-repository") == "false" // an archive and a shallow clone have none
 	later := "HEAD"
 	for _, section := range sections[1:] {
 		head, _, _ := strings.Cut(section, "\n")
@@ -36,7 +36,7 @@ func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 			continue
 		}
 		commits[parts[3]] = true
-		if !hasHistory(t) {
+		if !history {
 			continue
 		}
 		day := git(t, "show", "-s", "--format=%cs", parts[3])
@@ -77,12 +77,6 @@ func TestTheChangelogNamesTheVersionOfTheStore(t *testing.T) {
 	}
 }
 
-// hasHistory reports whether the commits are here: an archive and a shallow clone have none.
-func hasHistory(t *testing.T) bool {
-	t.Helper()
-	return git(t, "rev-parse", "--is-shallow-repository") == "false"
-}
-
 // git returns the output of git, or "" if it fails.
 func git(t *testing.T, args ...string) string {
 	t.Helper()
@@ -91,68 +85,4 @@ func git(t *testing.T, args ...string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(out))
-}
-
-// Until the release, what is changed later may take a flag away that an entry names. Only the
-// parts Upgrade and Removed name what is gone.
-func TestTheChangelogNamesFlagsThatThereAre(t *testing.T) {
-	flags := flagsOfCommands(t)
-	text, err := os.ReadFile("../CHANGELOG.md")
-	commontest.OK(t, err)
-	for _, line := range goneFlags(unreleased(string(text)), flags) {
-		t.Errorf("CHANGELOG.md, [Unreleased]: %s", line)
-	}
-}
-
-func TestAFlagThatIsGoneIsFound(t *testing.T) {
-	section := "### Removed\n\n- `dormouse run --old`\n\n### Fixed\n\n- `dormouse keys rotate --old ID` and `run --new -- npx -y it`\n"
-	got := goneFlags(section, map[string][]string{"run": {"--new"}, "keys rotate": {"--days"}})
-	if want := []string{"dormouse keys rotate has no flag --old"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// unreleased returns the first section of a changelog.
-func unreleased(changelog string) string {
-	return strings.Split(changelog, "\n## ")[1]
-}
-
-// flagsOfCommands returns the flags of each command, as docs/cli.md has them.
-func flagsOfCommands(t *testing.T) map[string][]string {
-	t.Helper()
-	text, err := os.ReadFile("../docs/cli.md")
-	commontest.OK(t, err)
-	all := map[string][]string{}
-	flag := regexp.MustCompile("`(--?[a-z-]+)")
-	for _, section := range strings.Split(string(text), "\n## dormouse ")[1:] {
-		name, rest, _ := strings.Cut(section, "\n")
-		for _, found := range flag.FindAllStringSubmatch(rest, -1) {
-			all[name] = append(all[name], found[1])
-		}
-	}
-	return all
-}
-
-// goneFlags returns what is wrong with the commands in code spans of a section.
-func goneFlags(section string, flags map[string][]string) (wrong []string) {
-	span, flag := regexp.MustCompile("`([^`\n]+)`"), regexp.MustCompile("^--[a-z-]+")
-	for _, part := range strings.Split(section, "### ") {
-		if strings.HasPrefix(part, "Removed") || strings.HasPrefix(part, "Upgrade") {
-			continue
-		}
-		for _, code := range span.FindAllStringSubmatch(part, -1) {
-			typed, _, _ := strings.Cut(strings.TrimPrefix(code[1], "dormouse "), " -- ")
-			words := strings.Fields(typed)
-			name := strings.Join(words[:min(2, len(words))], " ")
-			if flags[name] == nil {
-				name = words[0]
-			}
-			for _, word := range words {
-				if f := flag.FindString(word); f != "" && flags[name] != nil && !slices.Contains(flags[name], f) {
-					wrong = append(wrong, fmt.Sprintf("dormouse %s has no flag %s", name, f))
-				}
-			}
-		}
-	}
-	return wrong
 }

@@ -1,114 +1,62 @@
 package shared_test
 
 import (
-	"go/ast"
-	"go/token"
 	"os"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// ownVariable matches the names that belong to Dormouse, AWS or OpenTelemetry.
-// readVariable matches the name of any variable. A name that ends with _ is the beginning
-// of names.
 var (
-	ownVariable  = regexp.MustCompile(`^(DORMOUSE|OTEL|AWS)_[A-Z0-9_]+$`)
-	readVariable = regexp.MustCompile(`^[A-Z][A-Z0-9_]+_?$`)
-	flagVariable = regexp.MustCompile(`\benv:"([A-Z0-9_]+)"`)
+	// readVariable matches names of variables in the source: those that belong to Dormouse, AWS or
+	// OpenTelemetry, and any that is read. A name that ends with _ is the beginning of names.
+	readVariable = regexp.MustCompile(`"((?:DORMOUSE|OTEL|AWS)_[A-Z0-9_]+)[="]|\b(?:[gG]etenv|LookupEnv|only|get|lookup)\("([A-Z][A-Z0-9_]+)"|\benv:"([A-Z0-9_]+)"`)
 	pageVariable = regexp.MustCompile("`([A-Z][A-Z0-9_]+\\*?)`")
+	// elsewhere matches the names that a library reads, and those that code assembles.
+	elsewhere = regexp.MustCompile(`^(LISTEN_FDS|LISTEN_PID|NOTIFY_SOCKET|OTEL_.*)$`)
 )
 
-// readers are the functions whose string arguments are names of variables.
-var readers = []string{"Getenv", "LookupEnv", "getenv", "only", "get", "lookup"}
-
-// variablesOf returns the names of variables in a file: every ownVariable in a string,
-// and every other variable that the file reads.
-func variablesOf(f *ast.File) (names []string) {
-	text := func(e ast.Expr) string {
-		if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-			if s, err := strconv.Unquote(lit.Value); err == nil {
-				return s
-			}
+// sources returns the text of the product's Go files.
+func sources(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, f := range load(t, "..") {
+		if f.test || strings.HasPrefix(f.path, "infra/proof/") || strings.HasPrefix(f.path, "infra/internal/emulator/") || strings.HasSuffix(f.dir, "test") {
+			continue
 		}
-		return ""
+		text, err := os.ReadFile("../" + f.path)
+		commontest.OK(t, err)
+		all.Write(text)
 	}
-	ast.Inspect(f, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.BasicLit:
-			s := text(n)
-			for _, part := range []string{s, strings.SplitN(s, "=", 2)[0]} {
-				if ownVariable.MatchString(part) {
-					names = append(names, part)
-				}
-			}
-			for _, tag := range flagVariable.FindAllStringSubmatch(s, -1) {
-				names = append(names, tag[1])
-			}
-		case *ast.CallExpr:
-			called := ""
-			switch fun := n.Fun.(type) {
-			case *ast.Ident:
-				called = fun.Name
-			case *ast.SelectorExpr:
-				called = fun.Sel.Name
-			}
-			for _, arg := range n.Args {
-				if s := text(arg); slices.Contains(readers, called) && readVariable.MatchString(s) {
-					names = append(names, s)
-				}
-			}
-		}
-		return true
-	})
-	return names
-}
-
-// onPage reports whether the page names a variable, or the beginning of its name.
-func onPage(named map[string]bool, name string) bool {
-	for n := range named {
-		if begin, is := strings.CutSuffix(n, "*"); n == name || is && strings.HasPrefix(name, begin) || strings.HasSuffix(name, "_") && strings.HasPrefix(n, name) {
-			return true
-		}
-	}
-	return false
+	return all.String()
 }
 
 func TestTheEnvironmentPageHasEveryVariable(t *testing.T) {
-	raw, err := os.ReadFile("../docs/environment.md")
-	commontest.OK(t, err)
-	named := map[string]bool{}
-	for _, name := range pageVariable.FindAllStringSubmatch(string(raw), -1) {
+	source, named := sources(t), map[string]bool{}
+	for _, name := range pageVariable.FindAllStringSubmatch(fileOf(t, "../docs/environment.md"), -1) {
 		named[name[1]] = true
-	}
-	if len(named) < 50 {
-		t.Fatalf("the page names %d variables; is its form another?", len(named))
-	}
-	var text strings.Builder
-	missing := map[string]bool{}
-	for _, f := range load(t, "..") {
-		if f.test || strings.HasPrefix(f.path, "infra/proof/") || strings.HasPrefix(f.path, "infra/internal/emulator/") || strings.Contains(f.path, "testdata/") || strings.HasSuffix(f.dir, "test") {
-			continue
+		if !strings.Contains(source, strings.TrimSuffix(name[1], "*")) && !elsewhere.MatchString(name[1]) {
+			t.Errorf("docs/environment.md has %s, which no program reads", name[1])
 		}
-		source, err := os.ReadFile("../" + f.path)
-		commontest.OK(t, err)
-		text.Write(source)
-		for _, name := range variablesOf(f.syntax) {
-			if !onPage(named, name) && !missing[name] {
-				missing[name] = true
-				t.Errorf("%s: docs/environment.md does not have %s", f.path, name)
+	}
+	onPage := func(name string) bool {
+		for n := range named {
+			begin, is := strings.CutSuffix(n, "*")
+			if n == name || is && strings.HasPrefix(name, begin) || strings.HasSuffix(name, "_") && strings.HasPrefix(n, name) {
+				return true
 			}
 		}
+		return false
 	}
-	// A library reads the first three names. Code assembles the names of OpenTelemetry.
-	elsewhere := regexp.MustCompile(`^(LISTEN_FDS|LISTEN_PID|NOTIFY_SOCKET|OTEL_.*)$`)
-	for name := range named {
-		if !strings.Contains(text.String(), strings.TrimSuffix(name, "*")) && !elsewhere.MatchString(name) {
-			t.Errorf("docs/environment.md has %s, which no program reads", name)
+	read := readVariable.FindAllStringSubmatch(source, -1)
+	if len(read) < 50 {
+		t.Errorf("the programs read %d variables; is their form another?", len(read))
+	}
+	for _, name := range read {
+		if name := name[1] + name[2] + name[3]; !onPage(name) {
+			t.Errorf("docs/environment.md does not have %s", name)
 		}
 	}
 }

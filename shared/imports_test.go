@@ -200,10 +200,6 @@ func TestNoInitAndNoEnvironmentOutsideMain(t *testing.T) {
 	report(t, checkCode(load(t, "..")))
 }
 
-func TestEveryPackageHasOneComment(t *testing.T) {
-	report(t, checkComments(load(t, "..")))
-}
-
 func report(t *testing.T, problems []string) {
 	t.Helper()
 	for _, p := range problems {
@@ -407,38 +403,12 @@ func readsEnvironment(function string) bool {
 	return false
 }
 
-func checkComments(files []file) (problems []string) {
-	comments := map[string][]string{} // by folder, the files with a package comment
-	for _, f := range files {
-		if f.test {
-			continue
-		}
-		with := comments[f.dir]
-		if f.syntax.Doc.Text() != "" {
-			with = append(with, path.Base(f.path))
-		}
-		comments[f.dir] = with
-	}
-	for dir, with := range comments {
-		switch len(with) {
-		case 0:
-			problems = append(problems, dir+": no package comment")
-		case 1:
-		default:
-			problems = append(problems, fmt.Sprintf("%s: more than one package comment: %s", dir, strings.Join(with, ", ")))
-		}
-	}
-	slices.Sort(problems)
-	return problems
-}
-
 // This test shows that the rules look at the code: its tree breaks each rule, and each
 // must report that.
 func TestRulesFindWhatTheyForbid(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
 		"shared/core/wire/a.go":               "// Package wire is right.\npackage wire\n\nimport (\n\t\"net/http\"\n\t\"" + module + "shared/mcp/sessions\"\n)\n",
-		"shared/core/wire/b.go":               "// Package wire is said twice.\npackage wire\n",
 		"shared/endpoint/transport/a.go":      "package front\n\nimport (\n\t\"modernc.org/sqlite\"\n\t\"testing\"\n\t\"" + module + "shared/backend/relay\"\n)\n\nfunc init() {}\n",
 		"shared/endpoint/transport/a_test.go": "package front\n\nimport (\n\t_ \"modernc.org/sqlite\"\n\t\"testing\"\n\t\"" + module + "infra/local\"\n\t\"" + module + "shared/backend/relay\"\n)\n",
 		"shared/access/apikey/a.go":           "// Package auth is right.\npackage auth\n\nimport system \"os\"\n\nvar key = system.Getenv\n\ntype T struct{}\n\nfunc (T) init() {}\n",
@@ -454,7 +424,7 @@ func TestRulesFindWhatTheyForbid(t *testing.T) {
 		commontest.OK(t, os.WriteFile(p, []byte(text), 0o600))
 	}
 	files := load(t, root)
-	got := slices.Concat(checkArrows(files), checkOwners(files), checkPure(files), checkCode(files), checkComments(files))
+	got := slices.Concat(checkArrows(files), checkOwners(files), checkPure(files), checkCode(files))
 	want := []string{
 		"shared/core/wire/a.go:6: shared/core/wire must not import shared/mcp/sessions",
 		"shared/endpoint/transport/a.go:6: shared/endpoint/transport must not import shared/backend/relay",
@@ -467,8 +437,6 @@ func TestRulesFindWhatTheyForbid(t *testing.T) {
 		"shared/core/wire/a.go:5: shared/core/wire must not import net/http: no HTTP",
 		"shared/access/apikey/a.go:6: system.Getenv: let main read the environment and pass the value",
 		"shared/endpoint/transport/a.go:9: no init: let main wire it",
-		"shared/core/wire: more than one package comment: a.go, b.go",
-		"shared/endpoint/transport: no package comment",
 	}
 	commontest.Same(t, want, got)
 }
