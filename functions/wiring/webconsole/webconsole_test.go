@@ -5,16 +5,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,23 +23,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
-	"github.com/dormouse-mcp/dormouse/shared/operate/console/consoletest"
-	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
-
-func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 
 // stack is a console behind the stage of an API. Each event meets a function that has just
 // started.
 type stack struct {
 	t       *testing.T
 	store   storage.Store
-	spent   func() meter.Stored // nil: the meter estimates it
-	servers string              // the servers file
+	servers string // the servers file
 	log     commontest.Lines
 	posted  commontest.Lines         // what boxes were told
 	logs    *webconsole.Logs         // nil: there are none
@@ -102,15 +91,15 @@ func (s *stack) function() func(context.Context, events.APIGatewayProxyRequest) 
 	c, _, err := serversfile.Parse([]byte(s.servers), "servers.json", nil)
 	commontest.OK(s.t, err)
 	f, err := wiring.New(wiring.Settings{Servers: c, Secret: []byte(strings.Repeat("s", 32)), Hosts: []string{"*"}, Access: s.access, AuthServer: s.access != nil}, wiring.Parts{
-		Store: s.store, Spent: s.spent, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewJSONHandler(&s.log, nil)),
+		Store: s.store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewJSONHandler(&s.log, nil)),
 		Runners: boxes{&s.posted}, Clients: boxes{&s.posted}, Place: func(places.Needs) string { return "" },
 	})
 	commontest.OK(s.t, err)
 	return webconsole.Function(webconsole.Handler(f, nil, "https://dashboard.example", s.logs), f.Log)
 }
 
-// do is a [consoletest.Do].
-func (s *stack) do(method, path, body string, change ...func(*http.Request)) (consoletest.Reply, string) {
+// do sends a request as the page does. It keeps cookies and follows no redirect.
+func (s *stack) do(method, path, body string, change ...func(*http.Request)) (*http.Response, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, "https://"+host+path, nil)
 	commontest.OK(s.t, err)
@@ -145,12 +134,13 @@ func (s *stack) do(method, path, body string, change ...func(*http.Request)) (co
 	for name, value := range res.Headers {
 		head[name] = []string{value}
 	}
-	for _, c := range (&http.Response{Header: head}).Cookies() {
+	answer := &http.Response{StatusCode: res.StatusCode, Header: head}
+	for _, c := range answer.Cookies() {
 		if s.cookies[c.Name] = c.Value; c.MaxAge < 0 {
 			delete(s.cookies, c.Name)
 		}
 	}
-	return consoletest.Reply{StatusCode: res.StatusCode, Header: head}, string(text)
+	return answer, string(text)
 }
 
 // signIn signs in to the console with a key.
@@ -164,35 +154,35 @@ func (s *stack) signIn(key string) {
 	}
 }
 
+// The console is below the stage of the API, or behind a name of the owner's. The console that nobody
+// looks at does not use the store.
 func TestAStackLetsInByALinkOnce(t *testing.T) {
-	s := newStack(t)
-	consoletest.LinkWorksOnce(t, s.do, s.key(storage.RoleViewer, "acme", "vic"), "/v1/console/home")
-	s.stage = "" // behind a name of the owner's
-	consoletest.LinkWorksOnce(t, s.do, s.key(storage.RoleOperator, "acme", "olga"), "/console/home")
-	user := s.key(storage.RoleUser, "acme", "ada")
-	if res, text := s.do("POST", "/console/session", `{"key":"`+user+`"}`); res.StatusCode != http.StatusForbidden || res.Header.Get("Set-Cookie") != "" {
-		t.Errorf("a key of role user signs in: %d %s", res.StatusCode, text)
-	}
-}
-
-func TestAStackRefusesPagesOfOthers(t *testing.T) {
-	s := newStack(t)
-	s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
-	consoletest.PagesOfOthersAreRefused(t, s.do)
-}
-
-func TestAStackServesThePageWithItsFilesOnly(t *testing.T) {
-	s := newStack(t)
-	consoletest.PageLoadsNothingOfOthers(t, s.do)
-	// Some gateways remove the slash at the end of a path. Even then the redirect of
-	// /console must not lead back to /console.
-	res, _ := s.do("GET", "/console", "")
-	to, err := url.Parse(res.Header.Get("Location"))
-	if err != nil || to.Path != "/v1/console/home" {
-		t.Fatalf("/console leads to %v, %v", res.Header, err)
-	}
-	if res, text := s.do("GET", strings.TrimPrefix(to.Path, s.stage), ""); res.StatusCode != http.StatusOK || !strings.Contains(text, "<title>Dormouse</title>") {
-		t.Errorf("%d %s", res.StatusCode, text)
+	for _, stage := range []string{"/v1", ""} {
+		s, counted := newStack(t), storagetest.NewCounting(storagetest.NewMemory())
+		s.stage, s.store = stage, counted
+		key := s.key(storage.RoleViewer, "acme", "vic")
+		counted.Reset()
+		if res, page := s.do("GET", "/console/home", ""); res.StatusCode != http.StatusOK || !strings.Contains(page, "<title>Dormouse</title>") {
+			t.Errorf("the page: %d %s", res.StatusCode, page)
+		}
+		if c := counted.Counts(); c.Reads+c.Writes+c.Waits != 0 {
+			t.Errorf("the page alone asks the store: %+v", c)
+		}
+		_, text := s.do("POST", console.EntryPath, "", func(r *http.Request) {
+			r.Header = http.Header{"Authorization": {"Bearer " + key}}
+		})
+		var link api.Entry
+		commontest.OKIn(t, text, json.Unmarshal([]byte(text), &link))
+		for _, want := range []string{stage + "/console/home", stage + "/console/home#/sign-in/used"} {
+			res, _ := s.do("GET", link.URL, "")
+			commontest.EqualIn(t, "the link leads to", want, res.Header.Get("Location"))
+		}
+		if res, text := s.do("GET", "/console/api/v1/", ""); res.StatusCode != http.StatusOK {
+			t.Errorf("with the cookie: %d %s", res.StatusCode, text)
+		}
+		// Some gateways remove the slash at the end of a path.
+		res, _ := s.do("GET", "/console", "")
+		commontest.EqualIn(t, "/console leads to", stage+"/console/home", res.Header.Get("Location"))
 	}
 }
 
@@ -229,25 +219,13 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 	}
 	s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
 	sees("acme", "globex")
-	for _, act := range [][3]string{
-		{"POST", "servers/one/stop", "{}"},
-		{"DELETE", "sessions/aaaa1", ""},
-		{"POST", "keys", `{"principal":"x","servers":["*"]}`},
-	} {
-		if res, text := s.do(act[0], "/console/api/v1/"+act[1], act[2]); res.StatusCode != http.StatusForbidden {
-			t.Errorf("a viewer asks %v: %d %s", act, res.StatusCode, text)
-		}
+	if res, text := s.do("POST", "/console/api/v1/servers/one/stop", "{}"); res.StatusCode != http.StatusForbidden {
+		t.Errorf("a viewer stops: %d %s", res.StatusCode, text)
 	}
 	s.signIn(s.key(storage.RoleOperator, "globex", "olga"))
 	sees("globex", "acme")
-	for _, path := range []string{"sessions/aaaa1", "sessions/aaaa1/stop"} {
-		method := map[bool]string{true: "POST", false: "DELETE"}[strings.HasSuffix(path, "stop")]
-		if res, text := s.do(method, "/console/api/v1/"+path, ""); res.StatusCode != http.StatusNotFound {
-			t.Errorf("%s of another tenant: %d %s", path, res.StatusCode, text)
-		}
-	}
-	if said := s.posted.Take(); said != "" {
-		t.Errorf("boxes were told %s", said)
+	if res, text := s.do("DELETE", "/console/api/v1/sessions/aaaa1", ""); res.StatusCode != http.StatusNotFound {
+		t.Errorf("a session of another tenant: %d %s", res.StatusCode, text)
 	}
 	// The operator stops a box and ends a session of the operator's own tenant.
 	if res, text := s.do("POST", "/console/api/v1/servers/one/stop", "{}"); res.StatusCode != http.StatusOK || !strings.Contains(text, "globex/one") || strings.Contains(text, "acme") {
@@ -261,10 +239,6 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 	}
 	if got, _, err := s.store.Load(t.Context(), "bbbb2", ""); err != nil || got.State != storage.Ended {
 		t.Errorf("the session is %s, %v", got.State, err)
-	}
-	// A key for trying a server is for the visitor's tenant.
-	if res, text := s.do("POST", "/console/api/v1/keys", `{"principal":"olga","servers":["one"],"life_seconds":900}`); res.StatusCode != http.StatusOK || !strings.Contains(text, `"tenant":"globex"`) {
-		t.Errorf("a key: %d %s", res.StatusCode, text)
 	}
 }
 
@@ -286,10 +260,6 @@ func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 		Roles: map[string]resourceserver.Rule{"operator": {Groups: []string{"sre"}}, "viewer": {Groups: []string{"eng"}}},
 	}}
 	s.has("aaaa1", "acme", "one")
-	s.has("bbbb2", "globex", "one")
-	if _, page := s.do("GET", "/console/home", ""); !strings.Contains(page, `data-provider="login.example.com" data-endpoint="https://`+host+`"`) {
-		t.Error("the page does not say where people sign in")
-	}
 	stop := func() int {
 		res, _ := s.do("POST", "/console/api/v1/servers/one/stop", "{}")
 		return res.StatusCode
@@ -297,9 +267,6 @@ func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 	s.signIn(s.user("acme", "okta:1", "sre"))
 	if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"role":"operator"`) || !strings.Contains(text, `"user":true`) || !strings.Contains(text, `"sign_in":"login.example.com"`) {
 		t.Errorf("an operator is told %s", text)
-	}
-	if _, text := s.do("GET", "/console/api/v1/sessions", ""); !strings.Contains(text, "aaaa1") || strings.Contains(text, "bbbb2") {
-		t.Errorf("an operator of acme sees %s", text)
 	}
 	commontest.EqualIn(t, "an operator stops", http.StatusOK, stop())
 	if said := s.posted.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "okta:1") {
@@ -316,8 +283,6 @@ func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 		t.Errorf("the log is %s", log)
 	}
 	s.access = nil // Access is now keys
-	s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
-	clear(s.cookies)
 	if res, _ := s.do("POST", "/console/session", `{"key":"`+s.user("acme", "okta:1", "sre")+`"}`); res.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a token where there is no sign-in: %d", res.StatusCode)
 	}
@@ -339,98 +304,5 @@ func TestACookieEndsWithItsKey(t *testing.T) {
 	}
 	if log := s.log.String(); strings.Contains(log, key) || !strings.Contains(log, `"principal":"olga"`) {
 		t.Errorf("the log is %s", log)
-	}
-}
-
-// fifty puts fifty sessions over twenty servers into the store. The servers' boxes are
-// up.
-func (s *stack) fifty() {
-	file := []string{}
-	for i := range 20 {
-		file = append(file, fmt.Sprintf(`"server-%02d":{"command":"a"}`, i))
-	}
-	s.servers = `{"mcpServers":{` + strings.Join(file, ",") + `}}`
-	for i := range 50 {
-		s.has(storage.ID(fmt.Sprintf("session-%02d", i)), "acme", fmt.Sprintf("server-%02d", i%20))
-	}
-}
-
-// views returns the requests that each view of the page repeats on a stack.
-func views() map[string][]string {
-	const one = "servers/server-01/tools"
-	return map[string][]string{
-		"Servers": {"servers"}, "one server, tools": {"servers", one}, "Keys": {"keys", "servers"},
-		"one server, sessions": {"servers", "sessions?limit=1000&server=server-01", "processes"},
-	}
-}
-
-// invocation is how long we assume that a request takes in a function with 256 MB. Here it
-// takes a few milliseconds.
-const invocation = 150 * time.Millisecond
-
-// TestAnHourOfLookingCostsLessThanACent counts what the requests of each view use, with
-// fifty sessions over twenty servers. It multiplies that by the number of times that the
-// page asks in an hour of constant use.
-func TestAnHourOfLookingCostsLessThanACent(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "operate", "console", "page", "live.js"))
-	commontest.OK(t, err)
-	found := regexp.MustCompile(`const often = (\d+), seldom = (\d+)`).FindSubmatch(page)
-	if found == nil {
-		t.Fatal("the page does not say how often it asks")
-	}
-	often, err := strconv.Atoi(string(found[1]))
-	commontest.OK(t, err)
-	store := storetest.Table(t)(dynamostore.Options{})
-	s := newStack(t)
-	s.store, s.spent = store, func() meter.Stored {
-		u := store.Usage()
-		return meter.Stored{ReadUnits: u.ReadUnits, WriteUnits: u.WriteUnits, Polls: u.WaitUnits}
-	}
-	s.fifty()
-	s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
-	for name, paths := range views() {
-		var all meter.Units
-		for _, path := range paths {
-			s.log.Take()
-			res, text := s.do("GET", "/console/api/v1/"+path, "")
-			if res.StatusCode != http.StatusOK && !strings.Contains(text, "nobody has asked") {
-				t.Fatalf("%s: %d %s", path, res.StatusCode, text)
-			}
-			var line struct{ Units meter.Units }
-			if err := json.Unmarshal([]byte(s.log.Take()), &line); err != nil || line.Units.ReadUnits == 0 {
-				t.Fatalf("%s: %+v, %v", path, line, err)
-			}
-			line.Units.GBSeconds, line.Units.OutGB = invocation.Seconds()/4, meter.GB(int64(len(text)+500))
-			all = all.Plus(line.Units)
-		}
-		hour := 3_600_000 / float64(often) * meter.Published().Cost(all)
-		t.Logf("%s: %d requests and $%.4f in an hour, %.0f units to read each time", name, 3_600_000/often*len(paths), hour, all.ReadUnits)
-		if hour >= 0.01 {
-			t.Errorf("%s: an hour costs $%.4f", name, hour)
-		}
-	}
-}
-
-// A console without visitors does not use the store, and a link to the console leaves no
-// work for the sweep. A link that no visitor uses expires after a minute.
-func TestAConsoleThatNobodyLooksAtCostsNothing(t *testing.T) {
-	counted := storagetest.NewCounting(storagetest.NewMemory())
-	s := newStack(t)
-	s.store = counted
-	key := s.key(storage.RoleViewer, "acme", "vic")
-	counted.Reset()
-	s.function()
-	if c := counted.Counts(); c.Reads+c.Writes+c.Waits != 0 {
-		t.Errorf("a function that starts asks the store: %+v", c)
-	}
-	if res, _ := s.do("GET", "/console/home", ""); res.StatusCode != http.StatusOK {
-		t.Error(res)
-	}
-	if c := counted.Counts(); c.Reads+c.Writes+c.Waits != 0 {
-		t.Errorf("the page alone asks the store: %+v", c)
-	}
-	consoletest.Link(t, s.do, key)
-	if due, err := counted.Due(t.Context()); err != nil || len(due) != 0 {
-		t.Errorf("a link leaves work for a sweep: %v, %v", due, err)
 	}
 }

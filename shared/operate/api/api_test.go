@@ -182,38 +182,7 @@ func TestServersHaveStateToolsAndSessionsOfTheCallersTenant(t *testing.T) {
 		t.Errorf("%+v", tools)
 	}
 	for path, want := range map[string]string{"two": "not_found", "oen": "not_found", "bad": "unavailable"} {
-		t.Run(path, func(t *testing.T) {
-			p.fails(want, "viewer", "GET servers/"+path+"/tools", "")
-		})
-	}
-}
-
-func TestAMachineWithManySessionsCountsSome(t *testing.T) {
-	var counted *storagetest.Counting
-	p := newPlace(t, func(o *api.Options) {
-		counted = storagetest.NewCounting(o.Store)
-		o.Store, o.Caller = counted, api.Owner("secret")
-	})
-	p.keys["owner"] = "secret"
-	read := func(sessions int) (lists int) {
-		t.Helper()
-		now := time.Now()
-		for range sessions {
-			s := storage.Session{ID: storage.NewID(), Server: "one", Tenant: "acme", Principal: "ada", State: storage.Ready, Transport: storage.HTTP, Created: now, Used: now, Expires: now.Add(time.Hour)}
-			commontest.OK(t, p.store.Create(t.Context(), s))
-		}
-		counted.Reset()
-		var all struct{ Servers []api.Server }
-		p.ask("owner", "GET", "/api/v1/servers", "", &all)
-		for _, s := range all.Servers {
-			if s.Name == "one" && (s.Sessions < 900 || s.Sessions > 1000 || !s.MoreSessions) {
-				t.Errorf("%d sessions, more: %v", s.Sessions, s.MoreSessions)
-			}
-		}
-		return counted.Counts().Calls["List"]
-	}
-	if some, many := read(2500), read(5000); some == 0 || many != some {
-		t.Errorf("%d pages of 2,500 sessions, and %d of 7,500", some, many)
+		p.fails(want, "viewer", "GET servers/"+path+"/tools", "")
 	}
 }
 
@@ -370,26 +339,19 @@ func TestOutputAndUseAreOfTheCallersTenantAndServers(t *testing.T) {
 		}
 	})
 	for as, want := range map[string][]string{"operator": {"ours", "shared"}, "narrow": {"shared"}, "stranger": {"theirs"}} {
-		t.Run(as, func(t *testing.T) {
-			_, text := p.ask(as, "GET", "/api/v1/logs", "", nil)
-			var got []string
-			for line := range strings.Lines(text) {
-				var o api.Output
-				commontest.OKIn(t, text, json.Unmarshal([]byte(line), &o))
-				got = append(got, strings.TrimSpace(o.Text))
-			}
-			if !slices.Equal(got, want) {
-				t.Errorf("%s reads %v, want %v", as, got, want)
-			}
-		})
+		_, text := p.ask(as, "GET", "/api/v1/logs", "", nil)
+		var got []string
+		for line := range strings.Lines(text) {
+			var o api.Output
+			commontest.OKIn(t, text, json.Unmarshal([]byte(line), &o))
+			got = append(got, strings.TrimSpace(o.Text))
+		}
+		commontest.SameIn(t, as, want, got)
 	}
 	for as, want := range map[string]int{"viewer": 2, "narrow": 1, "stranger": 1} {
-		t.Run(as, func(t *testing.T) {
-			var b api.Bill
-			if p.ask(as, "GET", "/api/v1/bill?since=1h", "", &b); len(b.Shares) != want {
-				t.Errorf("%s sees %v", as, b.Shares)
-			}
-		})
+		var b api.Bill
+		p.ask(as, "GET", "/api/v1/bill?since=1h", "", &b)
+		commontest.EqualIn(t, "shares that "+as+" sees", want, len(b.Shares))
 	}
 	p.fails("invalid", "viewer", "GET bill?since=soon", "")
 }
@@ -423,6 +385,9 @@ func TestOwnerOfAMachineSeesAllTenants(t *testing.T) {
 	if p.ask("owner", "GET", "/api/v1/sessions", "", &page); len(page.Sessions) != 3 {
 		t.Errorf("%+v", page)
 	}
+	if p.ask("owner", "GET", "/api/v1/sessions?tenant=acme", "", &page); len(page.Sessions) != 2 {
+		t.Errorf("of one tenant: %+v", page)
+	}
 	p.gets(http.StatusUnauthorized, "wrong", "GET sessions", "")
 }
 
@@ -442,13 +407,10 @@ func TestStateTellsServersThatFailedFromThoseThatAreAwake(t *testing.T) {
 		why     string
 	}{
 		"nothing is known yet": {[]api.Process{}, api.Starting, 0, ""},
-		"it is installed":      {[]api.Process{process("one", "staging", "npx", 0)}, api.Starting, 0, ""},
 		"it is tried again":    {[]api.Process{exited, process("one", "started", "", 0)}, api.Starting, 1, "exited with code 1: no key"},
 		"it answers":           {[]api.Process{exited, process("one", "ready", "", 0)}, api.Awake, 1, ""},
 		"it has failed":        {[]api.Process{process("one", "exited", "older", time.Hour), exited}, api.Failed, 0, "exited with code 1: no key"},
-		"it was stopped":       {[]api.Process{process("one", "stopped", "", 0)}, api.Awake, 0, ""},
 		"another answers":      {[]api.Process{exited, process("two", "ready", "", 0)}, api.Failed, 0, "exited with code 1: no key"},
-		"a stack":              {nil, api.Awake, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state, up, running, why := api.StateOf("one", api.Status{Boxes: boxes, Processes: test.all})
@@ -520,41 +482,6 @@ func TestStopAndReloadForgetRecords(t *testing.T) {
 	broken.ask("operator", "POST", "/api/v1/reload", "", nil)
 }
 
-// The number of tools is that of a client that can do least, whichever client was last, and
-// without tools that nobody is offered.
-func TestToolsAreThoseOfAUsualClient(t *testing.T) {
-	file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"counted":{"command":"b","x-dormouse":{"tools":{"deny":["hidden"]}}}}}`), "servers.json", nil)
-	commontest.OK(t, err)
-	p := newPlace(t, func(o *api.Options) { o.Servers = func() *serversfile.File { return file } })
-	for part, list := range map[string]string{
-		"tools/list 2025-11-25  anyone":                     `[{"name":"a"},{"name":"b"},{"name":"hidden"}]`,
-		"tools/list 2025-11-25 elicitation,sampling anyone": `[{"name":"a"},{"name":"b"},{"name":"c"},{"name":"hidden"}]`,
-		"tools/list 2025-06-18 elicitation anyone":          `[{"name":"a"},{"name":"b"},{"name":"d"}]`,
-	} {
-		t.Run(part, func(t *testing.T) {
-			s, _ := file.Server("counted")
-			taken := time.Now()
-			if part != "tools/list 2025-11-25  anyone" {
-				taken = taken.Add(time.Minute)
-			}
-			commontest.OK(t, p.store.SaveHandshake(t.Context(), storage.Handshake{
-				Digest: storage.RecordFor("acme", s.RecordDigest()), Version: part, Taken: taken, Expires: taken.Add(time.Hour), Result: []byte(`{"gen":1,"list":{"tools":` + list + `}}`),
-			}))
-		})
-	}
-	var got struct{ Servers []api.Server }
-	p.ask("operator", "GET", "/api/v1/servers", "", &got)
-	for _, s := range got.Servers {
-		if s.Name == "counted" && (s.Tools == nil || *s.Tools != 2) {
-			t.Errorf("%+v", s)
-		}
-	}
-	var tools api.Tools
-	if p.ask("operator", "GET", "/api/v1/servers/counted/tools", "", &tools); len(tools.Tools) != 2 {
-		t.Errorf("%s", tools.Tools)
-	}
-}
-
 // The servers file says what runs for all tenants, so only the owner of the stack pushes it.
 func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
 	takes := func(o *api.Options) { o.Pushed = true }
@@ -579,11 +506,9 @@ func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
 		"a mistake": `{"mcpServers":{"one":{"command":1}}}`, "a variable": `{"mcpServers":{"one":{"command":"a","env":{"A":"${HOME}"}}}}`,
 		"a secret": `{"mcpServers":{"one":{"command":"a","env":{"TOKEN":"abc"}}}}`, "nothing": "",
 	} {
-		t.Run(name, func(t *testing.T) {
-			if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(text), nil); status != http.StatusBadRequest || strings.Contains(text, "abc") {
-				t.Errorf("%s: %d %s", name, status, text)
-			}
-		})
+		if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(text), nil); status != http.StatusBadRequest || strings.Contains(text, "abc") {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
 	}
 	if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(strings.Repeat(" ", override.MaxFile)+file), nil); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("too large: %d %s", status, text)
@@ -619,7 +544,7 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 	asked.Since = time.Time{}
 	want := api.CallQuery{Tenant: "acme", Server: "two", Principal: "ada", Tool: "add", Servers: []string{"two"}, Failed: true, After: "7", Limit: 5}
 	commontest.SameIn(t, "narrow asks", want, asked)
-	if p.ask("viewer", "GET", "/api/v1/calls", "", nil); asked.Servers != nil || asked.Tenant != "acme" || asked.Limit != 100 {
+	if p.ask("viewer", "GET", "/api/v1/calls?tenant=other", "", nil); asked.Servers != nil || asked.Tenant != "acme" || asked.Limit != 100 {
 		t.Errorf("viewer asks %+v", asked)
 	}
 	for _, wrong := range []string{"calls?limit=0", "calls?since=soon", "series?since=-1h"} {
@@ -629,15 +554,9 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 	if p.ask("viewer", "GET", "/api/v1/servers", "", &list); *list.Servers[0].Calls != 5 || *list.Servers[0].FailedCalls != 1 || *list.Servers[1].Calls != 0 {
 		t.Errorf("%+v", list)
 	}
-	if _, text := p.ask("narrow", "GET", "/api/v1/metrics", "", nil); text != "false true false\n" {
-		t.Errorf("the metrics of narrow: %s", text)
-	}
-	for who, want := range map[string]string{"owner": "true true true\n", "operator": "true true false\n", "viewer": "true true false\n", "stranger": "false false true\n"} {
-		t.Run(who, func(t *testing.T) {
-			if _, text := p.ask(who, "GET", "/api/v1/metrics", "", nil); text != want {
-				t.Errorf("the metrics of %s: %s", who, text)
-			}
-		})
+	for who, want := range map[string]string{"narrow": "false true false\n", "owner": "true true true\n", "viewer": "true true false\n"} {
+		_, text := p.ask(who, "GET", "/api/v1/metrics", "", nil)
+		commontest.EqualIn(t, "the metrics of "+who, want, text)
 	}
 	if p.ask("owner", "GET", "/api/v1/calls", "", nil); asked.Tenant != "default" {
 		t.Errorf("the owner's key reads the calls of tenant %q", asked.Tenant)
@@ -645,11 +564,9 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 	p.gets(http.StatusForbidden, "user", "GET calls", "")
 }
 
-// A machine has a box that sleeps, although its runner is still there, and a process
-// whose first call has not ended. The API reports both states. The list of servers has
+// A machine has a box that sleeps, although its runner is still there. The list of servers has
 // what is wrong with the servers file, and the number of tools of native servers.
 func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
-	begun := time.Now().UTC().Add(time.Minute).Truncate(time.Second)
 	native, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"own":{"x-dormouse":{"native":"own"}},"lost":{"x-dormouse":{"native":"lost"}}}}`), "servers.json", nil)
 	commontest.OK(t, err)
 	p := newPlace(t, func(o *api.Options) {
@@ -663,11 +580,9 @@ func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 		}
 		o.Status = func(context.Context) (api.Status, error) {
 			return api.Status{
-				Boxes: []api.Box{{Box: "acme/one", Server: "one", Task: "t1"}},
-				Processes: []api.Process{
-					{Server: "one", Box: "acme/one", Process: "aaaa1", Sessions: []string{"aaaa1"}, State: "ready", Since: begun},
-				},
-				Failed: map[string]string{"one": "for another tenant's eyes"},
+				Boxes:     []api.Box{{Box: "acme/one", Server: "one", Task: "t1"}},
+				Processes: []api.Process{{Server: "one", Box: "acme/one", Process: "aaaa1", Sessions: []string{"aaaa1"}, State: "ready"}},
+				Failed:    map[string]string{"one": "for another tenant's eyes"},
 			}, nil
 		}
 	})
@@ -686,19 +601,14 @@ func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 		t.Errorf("the tools are %s", text)
 	}
 	var told api.Stopped
-	if p.ask("operator", "POST", "/api/v1/servers/own/stop", "", &told); !strings.HasPrefix(told.Why, "own is a native server") {
+	if p.ask("operator", "POST", "/api/v1/servers/own/stop", "", &told); told.Why == "" {
 		t.Errorf("stop says %+v", told)
-	}
-	told = api.Stopped{}
-	if p.ask("operator", "POST", "/api/v1/servers/one/stop", "", &told); told.Why != "" {
-		t.Errorf("stop of a server with a box says %+v", told)
 	}
 	var status api.Status
 	p.ask("operator", "GET", "/api/v1/processes", "", &status)
-	if last := status.Processes[0].LastCall; last == nil || !last.Equal(begun) {
-		t.Errorf("the process began at %s, and its last call is of %v", begun, last)
+	if one := status.Processes[0]; one.Principal != "ada" || one.Client != "cursor" || one.LastCall == nil {
+		t.Errorf("the process is %+v", one)
 	}
-
 	b, err := p.store.Box(t.Context(), "acme/one")
 	if err == nil {
 		b.State, b.Task = storage.Asleep, "t1"

@@ -21,7 +21,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
-	"github.com/dormouse-mcp/dormouse/shared/operate/console/consoletest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -84,7 +83,7 @@ func newSite(t *testing.T) *site {
 
 // do sends a request, by default as the page does; change may turn it into a request of
 // another page.
-func (s *site) do(method, path, body string, change ...func(*http.Request)) (consoletest.Reply, string) {
+func (s *site) do(method, path, body string, change ...func(*http.Request)) (*http.Response, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
 	commontest.OK(s.t, err)
@@ -100,7 +99,7 @@ func (s *site) do(method, path, body string, change ...func(*http.Request)) (con
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	commontest.OK(s.t, err)
-	return consoletest.Reply{StatusCode: res.StatusCode, Header: res.Header}, string(text)
+	return res, string(text)
 }
 
 func entry(t *testing.T, c *console.Console, base string) string {
@@ -120,12 +119,44 @@ func (s *site) enter() {
 	}
 }
 
+// link asks for a link with a key, as dormouse open does, and returns its path.
+func (s *site) link(authorization string, change ...func(*http.Request)) (status int, link string) {
+	s.t.Helper()
+	res, text := s.do("POST", console.EntryPath, "", append([]func(*http.Request){without("Origin"), without(console.Header), set("Authorization", authorization)}, change...)...)
+	var e api.Entry
+	_ = json.Unmarshal([]byte(text), &e) // a refusal has no link
+	return res.StatusCode, e.URL
+}
+
+func set(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+func without(name string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Del(name) }
+}
+
 func TestLinkWorksOnceAndBecomesACookie(t *testing.T) {
 	s := newSite(t)
-	link := strings.TrimPrefix(entry(t, s.console, s.url+"/"), s.url)
+	for _, authorization := range []string{"", "Bearer another"} {
+		if status, link := s.link(authorization); status != http.StatusUnauthorized || link != "" {
+			t.Errorf("with %q: %d %s", authorization, status, link)
+		}
+	}
+	if status, link := s.link("Bearer "+goodKey, set("Origin", s.url), set(console.Header, "1")); status != http.StatusForbidden || link != "" {
+		t.Errorf("a page gets %d %s", status, link)
+	}
+	_, link := s.link("Bearer " + goodKey)
+	if !strings.HasPrefix(link, "/console/enter?ticket=") || strings.Contains(link, goodKey) {
+		t.Fatalf("the link is %q", link)
+	}
 	res, _ := s.do("GET", link, "")
-	commontest.Contains(t, "the cookie", "HttpOnly; SameSite=Strict", res.Header.Get("Set-Cookie"))
-	if _, text := s.do("GET", "/console/api/v1/servers", ""); text != "owner GET /api/v1/servers " {
+	cookie := res.Header.Get("Set-Cookie")
+	commontest.Contains(t, "the cookie", "Path=/console/; Max-Age=43200; HttpOnly; SameSite=Strict", cookie)
+	if res.StatusCode != http.StatusSeeOther || res.Header.Get("Location") != console.Path || strings.Contains(cookie, goodKey) {
+		t.Errorf("the link leads to %d %v", res.StatusCode, res.Header)
+	}
+	if _, text := s.do("GET", "/console/api/v1/servers", ""); text != goodKey+" GET /api/v1/servers " {
 		t.Errorf("the API is asked: %s", text)
 	}
 	again, _ := s.do("GET", link, "")
@@ -190,7 +221,7 @@ func TestKeySignsInIfItIsGoodAndIsNotSeenAgain(t *testing.T) {
 		t.Errorf("the API is asked: %s", text)
 	}
 	// The page's own Authorization header does not replace the visitor's key.
-	if _, text := s.do("POST", "/console/mcp/one", "{}", func(r *http.Request) { r.Header.Set("Authorization", "Bearer other") }); text != "/one/mcp Bearer "+goodKey {
+	if _, text := s.do("POST", "/console/mcp/one", "{}", set("Authorization", "Bearer other")); text != "/one/mcp Bearer "+goodKey {
 		t.Errorf("a server is asked: %s", text)
 	}
 	if res, _ := s.do("DELETE", "/console/session", ""); res.StatusCode != http.StatusNoContent {
@@ -199,50 +230,10 @@ func TestKeySignsInIfItIsGoodAndIsNotSeenAgain(t *testing.T) {
 	if res, _ := s.do("GET", "/console/api/v1/calls", ""); res.StatusCode != http.StatusUnauthorized {
 		t.Errorf("after signing out: %d", res.StatusCode)
 	}
-}
-
-// A token for the console is not valid at a server. So the page makes a key, as it does
-// for the user of the machine.
-func TestAUserWhoHasSignedInCallsServersWithAKeyOfThePage(t *testing.T) {
-	s := newSite(t)
-	if res, _ := s.do("POST", "/console/session", `{"key":"`+goodToken+`"}`); res.StatusCode != http.StatusOK || strings.Contains(res.Header.Get("Set-Cookie"), goodToken) {
-		t.Fatalf("%d %s", res.StatusCode, res.Header.Get("Set-Cookie"))
-	}
-	if _, text := s.do("GET", "/console/api/v1/calls", ""); text != goodToken+" GET /api/v1/calls " {
-		t.Errorf("the API is asked: %s", text)
-	}
-	if _, text := s.do("POST", "/console/mcp/one", "{}", func(r *http.Request) { r.Header.Set("Authorization", "Bearer dm_made") }); text != "/one/mcp Bearer dm_made" {
+	// No server gets a user's token for the console. The page makes a key.
+	s.do("POST", "/console/session", `{"key":"`+goodToken+`"}`)
+	if _, text := s.do("POST", "/console/mcp/one", "{}", set("Authorization", "Bearer dm_made")); text != "/one/mcp Bearer dm_made" {
 		t.Errorf("a server is asked: %s", text)
-	}
-}
-
-func TestThePageSaysWhereUsersSignIn(t *testing.T) {
-	s := newSite(t)
-	if _, page := s.do("GET", console.Path, ""); !strings.Contains(page, `data-provider="" data-endpoint=""`) {
-		t.Error("without a provider the page names one")
-	}
-	o, name := options(s), `"><script>`
-	o.SignIn = func() (string, string) { return name, "https://mcp.example.com" }
-	c := console.New(o)
-	get := func() (tag, page string) {
-		w := httptest.NewRecorder()
-		c.ServeHTTP(w, mustRequest(t, "http://127.0.0.1:1"+console.Path))
-		return w.Header().Get("ETag"), w.Body.String()
-	}
-	tag, page := get()
-	commontest.Contains(t, "", `data-provider="&#34;&gt;&lt;script&gt;" data-endpoint="https://mcp.example.com"`, page)
-	name = "login.example.com"
-	if next, _ := get(); next == tag {
-		t.Error("a browser would keep the page with the old provider")
-	}
-}
-
-func TestKeyMakesALinkThatSignsInOnceWithItsRights(t *testing.T) {
-	s := newSite(t)
-	consoletest.LinkWorksOnce(t, s.do, goodKey, console.Path)
-	s.do("GET", consoletest.Link(t, s.do, goodKey), "")
-	if _, text := s.do("GET", "/console/api/v1/servers", ""); text != goodKey+" GET /api/v1/servers " {
-		t.Errorf("the API is asked: %s", text)
 	}
 }
 
@@ -324,46 +315,40 @@ func TestTicketToAServerIsNoLink(t *testing.T) {
 	}
 }
 
-func TestCookieOfAnotherMachineIsNotGood(t *testing.T) {
-	s := newSite(t)
-	s.enter()
-	cookies := s.client.Jar.Cookies(mustRequest(t, s.url+console.Path).URL)
-	o := options(s)
-	o.Secret = []byte(strings.Repeat("t", 32))
-	other := console.New(o)
-	r := mustRequest(t, "http://127.0.0.1:1/console/api/v1/")
-	r.Header.Set(console.Header, "1")
-	w := httptest.NewRecorder()
-	link := mustRequest(t, entry(t, other, "http://127.0.0.1:1"))
-	other.ServeHTTP(w, link)
-	name, _, _ := strings.Cut(w.Header().Get("Set-Cookie"), "=")
-	if name == cookies[0].Name {
-		t.Error("two machines use one name for their cookies")
-	}
-	r.AddCookie(&http.Cookie{Name: name, Value: cookies[0].Value})
-	w = httptest.NewRecorder()
-	if other.ServeHTTP(w, r); w.Code != http.StatusUnauthorized {
-		t.Errorf("it answers %d", w.Code)
-	}
-}
-
 func mustRequest(t *testing.T, url string) *http.Request {
 	t.Helper()
 	return httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 }
 
+// The console's own page can act for a visitor, and no other page can. The console does not rely on
+// SameSite.
 func TestPagesOfOthersAreRefused(t *testing.T) {
 	s := newSite(t)
 	s.enter()
 	s.asked = 0
-	consoletest.PagesOfOthersAreRefused(t, s.do)
-	commontest.EqualIn(t, "requests reached the API or a server", 1, s.asked)
-	set := func(name, value string) func(*http.Request) {
-		return func(r *http.Request) { r.Header.Set(name, value) }
+	for name, change := range map[string]func(*http.Request){
+		"without the header":    without(console.Header),
+		"without an Origin":     without("Origin"),
+		"of another Origin":     set("Origin", "https://evil.example"),
+		"of another port":       set("Origin", "http://127.0.0.1:1"),
+		"of no Origin":          set("Origin", "null"),
+		"of two Origins":        func(r *http.Request) { r.Header.Add("Origin", "https://evil.example") },
+		"of another site":       set("Sec-Fetch-Site", "cross-site"),
+		"of another subdomain":  set("Sec-Fetch-Site", "same-site"),
+		"asking for permission": func(r *http.Request) { r.Method = http.MethodOptions; r.Header.Del(console.Header) },
+		"by another host":       func(r *http.Request) { r.Host = "rebound.example" },
+	} {
+		for _, path := range []string{"/console/api/v1/stop", "/console/mcp/one", "/console/session"} {
+			res, _ := s.do("POST", path, "{}", change)
+			if res.StatusCode/100 != 4 || res.Header.Get("Access-Control-Allow-Origin") != "" {
+				t.Errorf("a request %s to %s: %d", name, path, res.StatusCode)
+			}
+		}
 	}
-	if res, _ := s.do("POST", "/console/api/v1/stop", "{}", func(r *http.Request) { r.Host = "rebound.example" }); res.StatusCode != http.StatusForbidden {
-		t.Errorf("by a name that is not served: %d", res.StatusCode)
+	if res, _ := s.do("GET", "/console/api/v1/servers", "", without(console.Header)); res.StatusCode != http.StatusForbidden {
+		t.Errorf("a read without the header: %d", res.StatusCode)
 	}
+	commontest.EqualIn(t, "requests reached the API or a server", 0, s.asked)
 	if _, text := s.do("POST", "/console/api/v1/stop", "{}"); text != "owner POST /api/v1/stop " {
 		t.Errorf("the page itself: %s", text)
 	}
@@ -373,45 +358,41 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 	}
 }
 
+// Browsers load only the page's own files. They keep these files, and ask for the page anew.
 func TestPageLoadsNothingOfOthersAndIsKeptByBrowsers(t *testing.T) {
 	s := newSite(t)
-	consoletest.PageLoadsNothingOfOthers(t, s.do)
-	res, first := s.do("GET", console.Path, "")
-	if res.Header.Get("Cache-Control") != "no-cache" || strings.Contains(first, "VERSION") || strings.Contains(first, "<script>") {
-		t.Errorf("%v\n%s", res.Header, first)
+	res, page := s.do("GET", console.Path, "")
+	policy := res.Header.Get("Content-Security-Policy")
+	if res.StatusCode != http.StatusOK || !strings.HasPrefix(policy, "default-src 'self';") || strings.Contains(policy, "unsafe") || !strings.Contains(policy, "frame-ancestors 'none'") {
+		t.Errorf("%d, the policy is %s", res.StatusCode, policy)
 	}
-	tag := res.Header.Get("ETag")
-	if res, _ := s.do("GET", console.Path, "", func(r *http.Request) { r.Header.Set("If-None-Match", tag) }); res.StatusCode != http.StatusNotModified {
+	if res.Header.Get("X-Content-Type-Options") != "nosniff" || res.Header.Get("Referrer-Policy") != "no-referrer" || res.Header.Get("Cache-Control") != "no-cache" {
+		t.Error(res.Header)
+	}
+	if res, _ := s.do("GET", console.Path, "", set("If-None-Match", res.Header.Get("ETag"))); res.StatusCode != http.StatusNotModified {
 		t.Errorf("a page that the browser has: %d", res.StatusCode)
 	}
-	total := 0
-	for _, part := range append(strings.Split(first, `"`), "") {
-		if part != "" && !strings.HasPrefix(part, "files/") {
+	files := 0
+	for part := range strings.SplitSeq(page, `"`) {
+		if !strings.HasPrefix(part, "files/") {
 			continue
 		}
-		res, packed := s.do("GET", console.Path+part, "", func(r *http.Request) { r.Header.Set("Accept-Encoding", "gzip") })
-		if total += len(packed); res.StatusCode != http.StatusOK || res.Header.Get("Content-Type") == "" {
+		files++
+		if res, _ := s.do("GET", console.Path+part, "", set("Accept-Encoding", "gzip")); res.StatusCode != http.StatusOK || res.Header.Get("Content-Type") == "" || res.Header.Get("Cache-Control") != "public, max-age=31536000, immutable" {
 			t.Errorf("%s: %d %v", part, res.StatusCode, res.Header)
 		}
 	}
-	if total > 76_000 || total < 20_000 {
-		t.Errorf("a browser loads %d bytes, packed; want at most 76,000", total)
+	if files < 10 {
+		t.Errorf("the page names %d files", files)
 	}
-	all, err := os.ReadDir("page")
-	commontest.OK(t, err)
-	for _, f := range all {
-		if !f.IsDir() && f.Name() != "index.html" && !strings.Contains(first, "/"+f.Name()+`"`) {
-			t.Errorf("the first page does not name %s, so it comes late", f.Name())
-		}
+	if res, _ := s.do("GET", "/console/files/other/main.js", ""); res.StatusCode != http.StatusNotFound {
+		t.Errorf("a file of another version: %d", res.StatusCode)
 	}
-	for _, gone := range []string{"/console/files/other/main.js", "/console/files/../console.go", "/console/nothing"} {
-		if res, _ := s.do("GET", gone, ""); res.StatusCode != http.StatusNotFound && res.StatusCode != http.StatusTemporaryRedirect && res.StatusCode != http.StatusMovedPermanently {
-			t.Errorf("%s: %d", gone, res.StatusCode)
-		}
-	}
-	if res, _ := s.do("GET", "/console", ""); res.Header.Get("Location") != console.Path {
-		t.Errorf("/console leads to %q", res.Header.Get("Location"))
-	}
+	o := options(s)
+	o.SignIn = func() (string, string) { return `"><script>`, "https://mcp.example.com" }
+	w := httptest.NewRecorder()
+	console.New(o).ServeHTTP(w, mustRequest(t, "http://127.0.0.1:1"+console.Path))
+	commontest.Contains(t, "the page", `data-provider="&#34;&gt;&lt;script&gt;" data-endpoint="https://mcp.example.com"`, w.Body.String())
 }
 
 func TestVendoredFilesAreThoseOfTheirPackages(t *testing.T) {
