@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -128,7 +129,7 @@ func haltAwake(ctx context.Context, m *machine, told map[string]bool) {
 		if err != nil || b.State != storage.Awake {
 			continue
 		}
-		if _, err := halt(ctx, b.ID, "", "the end of dormouse run", drainWithin); err != nil {
+		if _, err := halt(ctx, b.ID, "", frame.ByEnd, drainWithin); err != nil {
 			m.log.Warn("a box could not be told that the machine ends", "box", t.Box, "error", err)
 			continue
 		}

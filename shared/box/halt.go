@@ -3,6 +3,7 @@ package box
 import (
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -16,15 +17,15 @@ func (b *Box) Halt(session storage.ID, operator string, timeout time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	why := b.interrupted("it was stopped by " + operator)
-	discard := func(g *group) {
+	drain := func(g *group) {
 		for _, p := range g.live {
-			p.nap.discard = true // an operator who stops a process wants a fresh one, not the old memory
+			p.nap.discard = p.nap.discard || operator != frame.ByEnd // an operator who stops a process wants a fresh one, not the old memory
 		}
 		g.drain(why, timeout)
 	}
 	if session == "" {
 		for _, g := range b.groups {
-			discard(g)
+			drain(g)
 		}
 		return
 	}
@@ -33,7 +34,7 @@ func (b *Box) Halt(session storage.ID, operator string, timeout time.Duration) {
 	case s == nil:
 	case !b.server.Scope.wide():
 		if g := b.groupOf(s); g != nil {
-			discard(g)
+			drain(g)
 		}
 	case timeout <= 0:
 		endCalls(b.processes(s), s, why)

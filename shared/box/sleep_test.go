@@ -24,6 +24,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -295,15 +296,16 @@ func TestACallThatWaitsEndsWithItsMemory(t *testing.T) {
 	commontest.EqualIn(t, "code", wire.CodeOutcomeUnknown, r.fails(waits, "", "memory").Code)
 }
 
-// Who stops a process wants another one.
+// Who stops a process wants another one, and the end of dormouse run is a sleep.
 func TestAProcessThatAnOperatorStopsKeepsNoMemory(t *testing.T) {
-	a := newAsleep(t)
-	r := a.box(func(s *Server) { s.Idle = time.Hour })
-	r.counted(r.call("1", "count", `{}`))
-	r.Halt("s", "ada", 0)
-	r.asleep()
-	commontest.EqualIn(t, "count", 1, r.counted(r.call("2", "count", `{}`)).Count)
-	commontest.Equal(t, 0, len(a.images()))
+	for by, kept := range map[string]int{"ada": 0, frame.ByEnd: 1} {
+		a := newAsleep(t)
+		r := a.box(func(s *Server) { s.Idle = time.Hour })
+		r.counted(r.call("1", "count", `{}`))
+		r.Halt("", by, time.Minute)
+		r.nowKept(a, kept)
+		commontest.EqualIn(t, by, 1+kept, r.counted(r.call("2", "count", `{}`)).Count)
+	}
 }
 
 // nowKept waits until no process is there, and n images are kept.

@@ -270,6 +270,10 @@ type Halt struct {
 	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
 }
 
+// ByEnd is the By of a Halt at the end of dormouse run. It keeps what a process has in memory,
+// where that of an operator deletes it.
+const ByEnd = "the end of dormouse run"
+
 // Yield asks the box to end the process that has been idle longest, if it has been idle for
 // [YieldAfter]. After a Yield, the box sleeps as soon as it has been without work for
 // YieldAfter.
