@@ -41,9 +41,7 @@ func TestMemberIsSetAndAllElseStays(t *testing.T) {
 		{"in one line", commented, "mcpServers a env", `{"K":["v"]}`, strings.Replace(commented, `{"command": "x"}`, `{"command": "x", "env": {"K": ["v"]}}`, 1)},
 		{"comma behind", "{\n\t\"a\": 1 , // one\n}", "b", "2", "{\n\t\"a\": 1 , // one\n\t\"b\": 2,\n}"},
 		{"line ends", "{\r\n  \"a\": 1 // one\r\n}\r\n", "b", `{"c":2}`, "{\r\n  \"a\": 1, // one\r\n  \"b\": {\r\n    \"c\": 2\r\n  }\r\n}\r\n"},
-		{"closed on the line", "{\n  \"a\": 1 }", "b", "2", "{\n  \"a\": 1,\n  \"b\": 2\n}"},
 		{"only a comment", "{\n  // none\n}\n", "b", "2", "{\n  // none\n  \"b\": 2\n}\n"},
-		{"number", commented, "other", "3", strings.Replace(commented, "1e2", "3", 1)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := jsonedit.Set([]byte(c.text), []byte(c.value), strings.Fields(c.path)...)
@@ -61,10 +59,7 @@ func TestMemberIsDeletedAndAllElseStays(t *testing.T) {
 			strings.NewReplacer("\"x\"},", "\"x\"}", "        \"b\": {\n            \"command\": \"y\" /* why */\n        }\n", "").Replace(commented),
 		},
 		{"none", commented, "mcpServers c", commented},
-		{"none below", commented, "servers c", commented},
-		{"with a comma", "{\n  \"a\": 1,\n  \"b\": 2,\n}", "b", "{\n  \"a\": 1,\n}"},
 		{"in a line, last", "{\n\"o\": {\"a\": 1, \"b\": 2}\n}", "o b", "{\n\"o\": {\"a\": 1}\n}"},
-		{"in a line, first", "{\n\"o\": {\"a\": 1, \"b\": 2}\n}", "o a", "{\n\"o\": {\"b\": 2}\n}"},
 		{"line ends", "{\r\n  \"a\": 1,\r\n  \"b\": 2\r\n}", "a", "{\r\n  \"b\": 2\r\n}"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

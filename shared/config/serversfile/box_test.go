@@ -56,27 +56,14 @@ func TestBoxHasDefaultsWhereTheFileIsSilent(t *testing.T) {
 func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 	for _, c := range []struct{ box, want string }{
 		{`[]`, `box must be an object, not an array`},
-		{`{"image": 1}`, `image must be a string, not a number`},
 		{`{"network": "lan"}`, `network must be "on", "off" or a list of hosts, such as ["api.github.com"]`},
-		{`{"network": true}`, `network must be "on", "off" or a list of hosts, such as ["api.github.com"]`},
-		{`{"network": []}`, `network must be "on", "off" or a list of hosts, such as ["api.github.com"]`},
 		{`{"network": ["localhost:5432"]}`, `network: localhost:5432 is the server itself there, which reaches no program of this machine by a list`},
 		{`{"network": ["a.test"], "sealed": false}`, `sealed is false, and a list of hosts in network always seals: leave sealed out`},
 		{`{"host_path": "srv"}`, `host_path must be an absolute path without . and .., or "auto"`},
-		{`{"host_path": "/srv/../etc"}`, `host_path must be an absolute path without . and .., or "auto"`},
 		{`{"host_path_mode": "rwx"}`, `host_path_mode must be "ro" or "rw"`},
-		{`{"env": []}`, `box env must be an object, not an array`},
 		{`{"cpus": 0}`, `cpus must be at least 0.01 and at most 64`},
-		{`{"cpus": "1"}`, `cpus must be a number, not a string`},
 		{`{"memory_mb": 1.5}`, `memory_mb must be a whole number, at least 16 and at most 1048576`},
-		{`{"memory_mb": 1e999}`, `memory_mb must be a whole number, at least 16 and at most 1048576`},
-		{`{"pids_limit": 0}`, `pids_limit must be a whole number, at least 1 and at most 65536`},
-		{`{"read_only_rootfs": "yes"}`, `read_only_rootfs must be true or false, not a string`},
-		{`{"profile": "fast"}`, `profile must be "default", "network_basic", "network_extended", "offline_readonly" or "none"`},
-		{`{"scope": "tenant"}`, `scope must be "session", "principal" or "shared"`},
 		{`{"scope": "principal", "snapshot": "session"}`, `snapshot "session" does not fit scope "principal": leave it out, for what is kept is then of all who share the process, or make it "off"`},
-		{`{"snapshot": "principal", "scope": "shared"}`, `snapshot "principal" does not fit scope "shared": leave it out, for what is kept is then of all who share the process, or make it "off"`},
-		{`{"secrets": "K"}`, `secrets must be an array, not a string`},
 		{`{"secrets": [1]}`, `secrets[0] must be a string, not a number`},
 	} {
 		t.Run(c.box, func(t *testing.T) {
@@ -180,17 +167,6 @@ func TestLockedFieldOfAProfileCannotBeChanged(t *testing.T) {
 	got, _ := boxed(t, `{"profile": "offline_readonly", "network": "off", "pids_limit": 64, "host_path_mode": "ro"}`)
 	if !got.Box.Offline || got.Box.Pids != 64 {
 		t.Error("a value that is the profile's own is no change:", got.Box)
-	}
-}
-
-func TestConfinedIsWhateverLimitsTheProcess(t *testing.T) {
-	for box, want := range map[string]bool{
-		`{}`: false, `{"host_path": "/a", "scope": "session"}`: false, `{"network": "on"}`: false,
-		`{"network": "off"}`: true, `{"memory_mb": 64}`: true, `{"cpus": 1}`: true, `{"pids_limit": 9}`: true, `{"read_only_rootfs": true}`: true,
-	} {
-		if got, _ := boxed(t, box); got.Box.Confined() != want {
-			t.Errorf("%s: %v", box, !want)
-		}
 	}
 }
 

@@ -1,9 +1,6 @@
 package serversfile_test
 
 import (
-	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -43,16 +40,6 @@ func one(t *testing.T, file string, env map[string]string) serversfile.Server {
 	return s
 }
 
-func TestServerHasDefaultsWhereFileIsSilent(t *testing.T) {
-	got := one(t, `{"mcpServers": {"x": {"command": "program"}}}`, nil)
-	want := serversfile.Server{
-		Name: "x", Command: "program", Record: true,
-		StartupTimeout: 5 * time.Minute, ToolTimeout: 5 * time.Minute, AnswerTimeout: 6 * time.Hour,
-		Box: serversfile.Box{Scope: serversfile.ScopeSession},
-	}
-	commontest.Same(t, want, got, cmpopts.IgnoreFields(serversfile.Server{}, "Digest"))
-}
-
 func TestServerHasWhatTheFileSays(t *testing.T) {
 	got := one(t, `{"$schema": "s", "mcpServers": {"x": {
 		"type": "stdio", "command": "uvx", "args": ["a", "-b", ""], "env": {"TZ": "UTC", "E": ""}, "cwd": "sub dir",
@@ -86,31 +73,11 @@ func TestNativeServerNeedsNoCommandAndHasNoRecord(t *testing.T) {
 	}
 }
 
-func TestNamesKeepTheOrderOfTheFile(t *testing.T) {
-	c := parse(t, `{"mcpServers": {"b": {"command": "1"}, "a.b_c-D9": {"command": "2"}, "0": {"command": "3"}}}`, nil)
-	names := c.Names()
-	commontest.Same(t, []string{"b", "a.b_c-D9", "0"}, names)
-	names[0] = "changed"
-	if c.Names()[0] != "b" {
-		t.Error("the caller of Names changed the catalog")
-	}
-	if _, ok := c.Server("B"); ok {
-		t.Error("names differ in case")
-	}
-}
-
 func TestKeysOfOtherClientsAreTakenInSilence(t *testing.T) {
 	s := one(t, `{"mcpServers": {"x": {"type": "stdio", "command": "a", "description": "d", "disabled": false,
 		"autoApprove": ["t"], "alwaysAllow": [], "timeout": 60, "headers": {}, "args": null, "env": null, "cwd": null}}}`, nil)
 	if s.Disabled || s.Args != nil || s.Env != nil {
 		t.Errorf("got %v", s)
-	}
-}
-
-func TestByteOrderMarkIsNotPartOfTheFile(t *testing.T) {
-	_, _, err := serversfile.Parse([]byte("\ufeff[]"), "f", nil)
-	if got := err.Error(); got != "f:1:1: the file must be an object, not an array" {
-		t.Error(got)
 	}
 }
 
@@ -121,15 +88,11 @@ func TestEnabledFailsClosed(t *testing.T) {
 		disabled bool
 		warned   bool
 	}{
-		{`"description": ""`, false, false},
 		{`"x-dormouse": {"enabled": true}`, false, false},
 		{`"x-dormouse": {"enabled": false}`, true, false},
 		{`"x-dormouse": {"enabled": "true"}`, true, true},
-		{`"x-dormouse": {"enabled": 1}`, true, true},
 		{`"x-dormouse": {"enabled": null}`, true, true},
 		{`"disabled": true`, true, false},
-		{`"disabled": "no"`, true, true},
-		{`"enabled": false`, true, false},
 		{`"enabled": true, "disabled": true`, true, false},
 		{`"disabled": true, "x-dormouse": {"enabled": true}`, false, false},
 	} {
@@ -157,49 +120,5 @@ func TestDisabledServerMayLackItsVariables(t *testing.T) {
 	}
 	if len(warnings) != 2 || !strings.Contains(warnings[1].Text, `env "K": KEY is not set`) {
 		t.Errorf("warnings: %v", warnings)
-	}
-}
-
-func TestWarningsNameThePlace(t *testing.T) {
-	file := `{
-	  "preferences": {},
-	  "mcpServers": {"x": {
-	    "command": "sh", "args": ["-c", "echo ${x%y} $HOME $$ ${"],
-	    "é": 1, "Command": "b",
-	    "idle_seconds": 5
-	  }}
-	}`
-	c, warnings, err := serversfile.Parse([]byte(file), "a/servers.json", nil)
-	commontest.OK(t, err)
-	var got []string
-	for _, w := range warnings {
-		got = append(got, w.String())
-	}
-	want := []string{
-		`a/servers.json:2:4: 3 keys of other clients are ignored: "preferences", "é" of server "x", "Command" of server "x"`,
-		`a/servers.json:4:38: server "x": args[1]: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}`,
-		`a/servers.json:6:6: server "x": key "idle_seconds" is ignored here: move it under x-dormouse`,
-	}
-	commontest.Same(t, want, got)
-	if s, _ := c.Server("x"); s.Args[1] != "echo ${x%y} $HOME $$ ${" {
-		t.Errorf("args[1] = %q", s.Args[1])
-	}
-}
-
-func TestLoadSaysWhenThereIsNoFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "missing.json")
-	_, _, err := serversfile.Load(path, nil)
-	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
-		t.Error(err)
-	}
-}
-
-func TestDefaultServersFileIsRight(t *testing.T) {
-	c, warnings, err := serversfile.Load("../../../servers.json", nil)
-	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
-	}
-	if s, ok := c.Server("everything"); !ok || s.Disabled || s.Command != "npx" {
-		t.Errorf("got %v, %v", s, ok)
 	}
 }

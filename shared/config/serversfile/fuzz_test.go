@@ -22,6 +22,7 @@ func FuzzJSON(f *testing.F) {
 		digestOf + `, "x-dormouse": {"idle_seconds": 0.5, "tool_timeout_sec": 0, "record": "off", "enabled": 1}`,
 		digestOf + `, "x-dormouse": {"box": ` + everyField + `}`,
 		digestOf + `, "x-dormouse": {"box": {"profile": "offline_readonly", "cpus": 1e99, "prewarm": -1, "secrets": [1]}}`,
+		`"command": "<&>\ud83d\ude00\"\\", "args": ["", "\t\r\n\u2028"], "env": {"É": "\u007f"}`,
 		`"command": "a", "é": [{"a": [null, true, 1e9]}],`, "\"command\": \"\\ud800\"\n//",
 	} {
 		f.Add([]byte(server(keys)))

@@ -2,7 +2,6 @@ package serversfile_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,7 +54,6 @@ func TestAVariableThatIsNullIsOfAnotherServer(t *testing.T) {
 
 func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
 	folder := t.TempDir()
-	commontest.OK(t, os.Mkdir(filepath.Join(folder, "~"), 0o700))
 	load := func(keys string) (serversfile.Server, string) {
 		t.Helper()
 		write(t, folder, "servers.json", server(keys))
@@ -80,23 +78,5 @@ func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
 		if s.Args[0] != arg || !strings.Contains(said, "write ${HOME} for the home folder") {
 			t.Errorf("%s is %s: %s", arg, s.Args[0], said)
 		}
-	}
-	// A folder that has such a name is meant.
-	if s, said := load(`"command": "a", "cwd": "./~"`); s.Cwd != filepath.Join(folder, "~") || said != "[]" {
-		t.Error(s.Cwd, said)
-	}
-	if _, said := load(`"command": "a", "cwd": "./~/none"`); !strings.Contains(said, "write ${HOME}") {
-		t.Error(said)
-	}
-	write(t, folder, "e.env", "A=b\n")
-	write(t, folder, "servers.json", server(`"command": "a", "envFile": "~/e.env"`))
-	c, _, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), variables(map[string]string{"HOME": folder}))
-	if s, _ := c.Server("x"); err != nil || s.Env["A"] != "b" {
-		t.Error(err, c.Reason("x"))
-	}
-	// A disabled server may lack its home.
-	c, _, err = serversfile.Parse([]byte(server(`"command": "~/a", "disabled": true`)), "servers.json", nil)
-	if err != nil || len(c.Rejected()) > 0 {
-		t.Error(err, c.Rejected())
 	}
 }

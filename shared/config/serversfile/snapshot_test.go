@@ -15,17 +15,12 @@ func TestFilesAreKeptWhereThereIsAWorkspace(t *testing.T) {
 		kept      serversfile.Snapshot
 	}{
 		{`"x-dormouse": {"box": {}}`, false, "off"},
-		{`"x-dormouse": {"box": {"snapshot": "off"}}`, false, "off"},
 		{`"x-dormouse": {"box": {"snapshot": "session"}}`, true, "session"},
-		{`"x-dormouse": {"box": {"snapshot": null}}`, false, "off"},
 		{`"x-dormouse": {"box": {"host_path": "/srv/x"}}`, true, "session"},
 		{`"x-dormouse": {"box": {"host_path": "/srv/x", "snapshot": "off"}}`, true, "off"},
 		{`"x-dormouse": {"box": {"host_path": "/srv/x", "host_path_mode": "rw"}}`, true, "off"},
 		{`"x-dormouse": {"box": {"profile": "default"}}`, true, "session"},
-		{`"x-dormouse": {"box": {"profile": "offline_readonly", "snapshot": "off"}}`, true, "off"},
 		{`"env": {"FILE": "${workspaceFolder}/memory.json"}`, true, "session"},
-		{`"args": ["--db", "${workspaceFolder}/a.db"]`, true, "session"},
-		{`"args": ["--db", "${workspaceFolder}/a.db"], "x-dormouse": {"box": {"snapshot": "off"}}`, true, "off"},
 		{`"args": ["--db", "$workspaceFolder/a.db", "workspaceFolder"]`, false, "off"},
 	} {
 		read, warnings, err := serversfile.Parse([]byte(server(`"command": "a", `+c.keys)), "f", nil)
@@ -46,12 +41,10 @@ func TestFilesAreKeptWhereThereIsAWorkspace(t *testing.T) {
 
 func TestWhoSharesAProcessSharesWhatIsKept(t *testing.T) {
 	for keys, want := range map[string]serversfile.Snapshot{
-		`{"snapshot": "principal"}`:                       serversfile.SnapshotPrincipal,
-		`{"snapshot": "principal", "scope": "principal"}`: serversfile.SnapshotPrincipal,
-		`{"host_path": "/srv/x", "scope": "principal"}`:   serversfile.SnapshotPrincipal,
-		`{"host_path": "/srv/x", "scope": "shared"}`:      serversfile.SnapshotShared,
-		`{"snapshot": "off", "scope": "shared"}`:          serversfile.SnapshotOff,
-		`{"scope": "shared"}`:                             serversfile.SnapshotOff,
+		`{"snapshot": "principal"}`:                     serversfile.SnapshotPrincipal,
+		`{"host_path": "/srv/x", "scope": "principal"}`: serversfile.SnapshotPrincipal,
+		`{"host_path": "/srv/x", "scope": "shared"}`:    serversfile.SnapshotShared,
+		`{"scope": "shared"}`:                           serversfile.SnapshotOff,
 	} {
 		got, warnings := boxed(t, keys)
 		if len(warnings) > 0 || got.Kept() != want {
@@ -62,7 +55,6 @@ func TestWhoSharesAProcessSharesWhatIsKept(t *testing.T) {
 
 func TestWrongSnapshotIsRefused(t *testing.T) {
 	for keys, want := range map[string]string{
-		`"command": "a", "x-dormouse": {"box": {"snapshot": true}}`:     `snapshot must be "off", "session" or "principal"`,
 		`"command": "a", "x-dormouse": {"box": {"snapshot": "tenant"}}`: `snapshot must be "off", "session" or "principal"`,
 		`"command": "${workspaceFolder}/a"`:                             `command: ${workspaceFolder} can stand in args and env only`,
 		`"command": "a", "cwd": "${workspaceFolder}"`:                   `cwd: a process works in ${workspaceFolder} anyway: leave cwd out`,

@@ -16,65 +16,38 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 	for _, c := range []struct{ name, file, want string }{
 		// The syntax.
 		{"empty", "", `f:1:1: the file is empty: write {"mcpServers": {}}`},
-		{"only space", " \n ", `f:2:2: the file is empty: write {"mcpServers": {}}`},
 		{"cut off", "{\"mcpServers\": {\n\"x\": {", `f:2:7: not JSON: the file ends before its last value does`},
 		{"hash comment", "# hosts\n{}", `f:1:1: a comment begins with //: change or remove it`},
 		{"comment without an end", "{\n /* \"mcpServers\": {}}", `f:2:2: the comment has no end: write */ behind it`},
-		{"only a comment", "// none", `f:1:8: the file is empty: write {"mcpServers": {}}`},
-		{"comma in an empty object", "{\"mcpServers\": {\n  ,\n}}", `f:2:3: not JSON: invalid character ',' at start of value`},
-		{"two commas at the end", `{"mcpServers": {"x": {"command": "a", "args": ["é",,]}}}`, `f:1:52: not JSON: invalid character ',' at start of value`},
 		{"comma behind a name", `{"mcpServers": {"x":, }}`, `f:1:21: not JSON: invalid character ',' at start of value`},
 		{"single quotes", `{'mcpServers': {}}`, `f:1:2: strings stand in double quotes: "…"`},
 		{"missing comma", `{"mcpServers": {} "b": 1}`, `f:1:19: not JSON: a comma is missing before this`},
 		{"two documents", "{\"mcpServers\": {}}\n {}", `f:2:2: text after the end of the JSON document: remove it`},
 		{"UTF-16", "\xff\xfe{\x00}\x00", `f:1:1: not UTF-8: save the file as UTF-8`},
-		{"bad byte after letters", "{\"é\xe9\"}", `f:1:4: not UTF-8: save the file as UTF-8`},
 
 		// The top.
-		{"array", `[]`, `f:1:1: the file must be an object, not an array`},
 		{"no servers", `{}`, `f:1:1: no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`},
 		{"mistyped servers", `{"mcpServer": {}}`, `f:1:2: no servers in the file: unknown key "mcpServer": did you mean "mcpServers"?`},
-		{"value without quotes", `{"mcpServers": {"x": {"command": npx}}}`, `f:1:34: not JSON: write text in double quotes, a number, true, false or null`},
-		{"line break in a string", "{\"mcpServers\": {\"x\n\": {}}}", `f:1:17: not JSON: the string holds a line break, or a \ with a wrong letter behind it`},
 		{"servers not an object", `{"mcpServers": []}`, `f:1:16: mcpServers must be an object, not an array`},
-		{"duplicate top key", "{\"mcpServers\": {},\n\"mcpServers\": {}}", `f:2:1: duplicate key "mcpServers": it is already on line 1`},
 		{"duplicate server", "{\"mcpServers\": {\"x\": {\"command\": \"a\"},\n \"x\": {\"command\": \"a\"}}}", `f:2:2: duplicate key "x": it is already on line 1`},
 
 		// Names.
 		{"reserved name", `{"mcpServers": {"ping": {"command": "a"}}}`, `f:1:17: server name "ping" is reserved: choose another`},
-		{"reserved name of the console", `{"mcpServers": {"console": {"command": "a"}}}`, `f:1:17: server name "console" is reserved: choose another`},
-		{"reserved name of the gateway", `{"mcpServers": {"sping": {"command": "a"}}}`, `f:1:17: server name "sping" is reserved: choose another`},
-		{"empty name", `{"mcpServers": {"": {"command": "a"}}}`, badName(`""`)},
 		{"space in name", `{"mcpServers": {"my server": {"command": "a"}}}`, badName(`"my server"`)},
-		{"slash in name", `{"mcpServers": {"a/b": {"command": "a"}}}`, badName(`"a/b"`)},
-		{"dot first", `{"mcpServers": {".a": {"command": "a"}}}`, badName(`".a"`)},
 		{"long name", `{"mcpServers": {"` + strings.Repeat("a", 65) + `": {"command": "a"}}}`, badName(`"` + strings.Repeat("a", 65) + `"`)},
 
 		// One server.
-		{"server not an object", `{"mcpServers": {"x": "npx"}}`, `f:1:22: server "x" must be an object, not a string`},
 		{"missing command", server(`"args": ["a"]`), `f:2:1: server "x": missing command: give the program that starts it`},
-		{"null command", server(`"command": null`), `f:2:1: server "x": missing command: give the program that starts it`},
-		{"empty command", server(`"command": ""`), `f:2:1: server "x": missing command: give the program that starts it`},
 		{"command a list", server(`"command": ["npx", "foo"]`), `f:2:18: server "x": command must be a string, not an array`},
 		{"command begins with a space", server(`"command": " npx"`), `f:2:18: server "x": command begins or ends with a space: remove it`},
 		{"command of an empty variable", server(`"command": "${NONE:-}"`), `f:2:18: server "x": command is empty once its variables are put in`},
-		{"npx without a package", server(`"command": "npx", "args": ["-y", "--yes"]`), `f:2:18: server "x": npx needs the name of a package: "args": ["-y", "PACKAGE"]`},
 		{"args a string", server(`"command": "npx", "args": "-y foo"`), `f:2:33: server "x": args must be an array, not a string`},
 		{"args of lists", server(`"command": "npx", "args": ["-p", [80]]`), `f:2:40: server "x": args[1] must be a string, not an array`},
-		{"args of null", server(`"command": "npx", "args": ["-p", null]`), `f:2:40: server "x": args[1] must be a string, not null`},
-		{"env a list", server(`"command": "npx", "env": ["A=b"]`), `f:2:32: server "x": env must be an object, not an array`},
-		{"env of an object", server(`"command": "npx", "env": {"A": {"B": "c"}}`), `f:2:38: server "x": env "A" must be a string, not an object`},
 		{"env name", server(`"command": "npx", "env": {"A=B": ""}`), `f:2:33: server "x": env: "A=B" cannot be the name of a variable`},
 		{"mistyped key", server(`"comand": "npx"`), `f:2:7: server "x": unknown key "comand": did you mean "command"?`},
 		{"mistyped key of ours", server(`"command": "npx", "x-dormouse": {"idleSeconds": 5}`), `f:2:40: server "x": x-dormouse: unknown key "idleSeconds": did you mean "idle_seconds"?`},
 		{"unknown key of ours", server(`"command": "npx", "x-dormouse": {"confirm": ["slow"]}`), `f:2:40: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, audit, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
-		{"unknown key without a value", server(`"command": "npx", "x-dormouse": {"confirm": null}`), `f:2:40: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, audit, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
-		{"unknown key of remote", server(`"url": "https://example.com/mcp", "x-dormouse": {"remote": {"pin": "x"}}`), `f:2:67: server "x": unknown key "pin" under x-dormouse.remote: there are private`},
-		{"unknown key of a native server", server(`"x-dormouse": {"native": "clock", "confirm": []}`), `f:2:41: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, audit, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
 		{"unknown key of tools", server(`"command": "a", "x-dormouse": {"tools": {"denied": ["x"]}}`), `f:2:48: server "x": unknown key "denied" under x-dormouse.tools: did you mean deny?`},
-		{"no key of tools", server(`"command": "a", "x-dormouse": {"tools": {"hidden": ["x"]}}`), `f:2:48: server "x": unknown key "hidden" under x-dormouse.tools: there are allow, deny, descriptions, pin`},
-		{"duplicate env", server(`"command": "npx", "env": {"A": "1", "A": "2"}`), `f:2:43: duplicate key "A": it is already on line 2`},
-		{"cwd a number", server(`"command": "npx", "cwd": 1`), `f:2:32: server "x": cwd must be a string, not a number`},
 		{"NUL", server(`"command": "npx", "args": ["a\u0000b"]`), `f:2:34: server "x": args[0]: a NUL character or bytes that are not UTF-8 cannot be passed to a process`},
 
 		// Servers that are not started.
@@ -82,7 +55,6 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"two URLs", server(`"url": "https://example.com/mcp", "serverUrl": "https://example.com/mcp"`), place(41) + `serverUrl is a second URL: leave one of them`},
 		{"url and command", server(`"url": "https://example.com/mcp", "command": "a"`), place(41) + `command is for a server that is started: leave it out beside the url`},
 		{"url and box", server(`"url": "https://example.com/mcp", "x-dormouse": {"box": {"network": "off"}}`), place(56) + `box is for a server in a box: leave it out beside the url`},
-		{"url and stdio", server(`"url": "https://example.com/mcp", "type": "stdio"`), place(41) + `type "stdio" and a URL: leave one of them out`},
 		{"name of a header", server(`"url": "https://example.com/mcp", "headers": {"A B": "c"}`), place(53) + `headers: "A B" cannot be the name of a header`},
 		{"value of a header", server(`"url": "https://example.com/mcp", "headers": {"A": "c\nd"}`), place(58) + `header A: a line break cannot be in the value of a header`},
 		{"file in a header", server(`"url": "https://example.com/mcp", "headers": {"A": "${principal_file:b}"}`), place(58) + `header A: a remote server reads no file: write ${principal:…}`},
@@ -91,32 +63,21 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"type http", server(`"command": "a", "type": "http"`), place(23) + `type "http" needs a url`},
 		{"type sse", server(`"type": "sse"`), place(7) + `type "sse" needs a url`},
 		{"type unknown", server(`"command": "a", "type": "carrier pigeon"`), place(31) + `unknown type "carrier pigeon": choose "stdio", "http" or "sse"`},
-		{"type a number", server(`"command": "a", "type": 1`), `f:2:31: server "x": type must be a string, not a number`},
 
 		// Our additions.
-		{"additions a list", server(`"command": "a", "x-dormouse": []`), `f:2:37: server "x": x-dormouse must be an object, not an array`},
 		{"idle a string", server(`"command": "a", "x-dormouse": {"idle_seconds": "5"}`), `f:2:54: server "x": idle_seconds must be a number, not a string`},
 		{"idle zero", server(`"command": "a", "x-dormouse": {"idle_seconds": 0}`), `f:2:54: server "x": idle_seconds must be more than 0 and at most 86400 seconds`},
-		{"idle tiny", server(`"command": "a", "x-dormouse": {"idle_seconds": 1e-12}`), `f:2:54: server "x": idle_seconds must be more than 0 and at most 86400 seconds`},
-		{"startup huge", server(`"command": "a", "x-dormouse": {"startup_timeout_sec": 1e999}`), `f:2:61: server "x": startup_timeout_sec must be more than 0 and at most 86400 seconds`},
 		{"tool below zero", server(`"command": "a", "x-dormouse": {"tool_timeout_sec": -1}`), `f:2:58: server "x": tool_timeout_sec must be 0, for no limit, and at most 86400 seconds`},
 		{"tasks of no kind", server(`"command": "a", "x-dormouse": {"tasks": "on"}`), `f:2:47: server "x": tasks must be "auto", "always" or "off"`},
 		{"native with a command", server(`"command": "a", "x-dormouse": {"native": "n"}`), `f:2:7: server "x": command is for a server that is started: leave it out beside native`},
-		{"native with a box", server(`"x-dormouse": {"native": "n", "box": {}}`), `f:2:37: server "x": box is for a server in a box: leave it out beside native`},
-		{"native with idle time", server(`"x-dormouse": {"native": "n", "idle_seconds": 5}`), `f:2:37: server "x": idle_seconds is for a server in a box: leave it out beside native`},
 		{"native without a name", server(`"x-dormouse": {"native": ""}`), `f:2:32: server "x": native must be the name of a server that is part of the functions`},
-		{"native a number", server(`"x-dormouse": {"native": 1}`), `f:2:32: server "x": native must be a string, not a number`},
 		{"record a boolean", server(`"command": "a", "x-dormouse": {"record": false}`), `f:2:48: server "x": record must be "on", "lists", "initialize" or "off"`},
 
 		// Variables.
-		{"variable in command", server(`"command": "${BIN}/a"`), unset(18, "command", "BIN")},
 		{"variable in args", server(`"command": "a", "args": ["b", "${A_1}"]`), unset(37, "args[1]", "A_1")},
 		{"variable in env", server(`"command": "a", "env": {"KEY": "x${K}"}`), unset(38, `env "KEY"`, "K")},
 		{"home without a home", server(`"command": "a", "args": ["~/b"]`), place(32) + `args[0]: the home folder is not known, and a stack has none: write a path of the machine or the image that runs the server, or ${HOME:-default}`},
 		{"home in a path", server(`"command": "a", "cwd": "/srv/~/b"`), place(30) + `cwd: ~ and $HOME are the home folder at the beginning of a path only, as in ~/notes: write ${HOME}`},
-		{"home of another", server(`"command": "~bob/a"`), place(18) + `command: ~ and $HOME are the home folder at the beginning of a path only, as in ~/notes: write ${HOME}`},
-		{"host path in a home", server(`"command": "a", "x-dormouse": {"box": {"host_path": "/x/$HOME"}}`), place(59) + `host_path: ~ and $HOME are the home folder at the beginning of a path only, as in ~/notes: write ${HOME}`},
-		{"variable in cwd", server(`"command": "a", "cwd": "${D}"`), unset(30, "cwd", "D")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, _, err := serversfile.Parse([]byte(c.file), "f", nil)
@@ -186,17 +147,6 @@ func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-// The author of a file sees all its mistakes in one run of check.
-func TestMistakesOfServersAreSaidBesideThoseOfTheFile(t *testing.T) {
-	_, _, err := serversfile.Parse([]byte(`{"mcpServers": {"a": {"command": "node", "arg": ["-v"]}},
-"x-dormouse": {"grups": {}}}`), "f", nil)
-	const want = `f:1:42: server "a": unknown key "arg": did you mean "args"?
-f:2:16: the file: x-dormouse: unknown key "grups": did you mean "groups"?`
-	if err == nil || err.Error() != want {
-		t.Errorf("got\n%v\nwant\n%s", err, want)
-	}
-}
-
 func TestCommandLineInPlaceOfCommandIsRefused(t *testing.T) {
 	split := func(word string) string {
 		return place(18) + `command and arguments stand in one string: split it into "command": "` + word + `" and "args": ["…", "…"]`
@@ -204,8 +154,6 @@ func TestCommandLineInPlaceOfCommandIsRefused(t *testing.T) {
 	env := variables(map[string]string{"KEY": "hunter2 -x", "RUN": "npx -y foo"})
 	for _, c := range []struct{ command, want string }{
 		{"npx -y foo", split("npx")},
-		{"node server.js", split("node")},
-		{"/usr/bin/env node --token=hunter2", split("/usr/bin/env")},
 		{"npx ${KEY}", split("npx")},
 		{"${RUN}", split("${RUN}")},
 	} {
@@ -225,17 +173,6 @@ func TestPathWithSpacesIsACommandWhenItExists(t *testing.T) {
 	env := map[string]string{"DIR": dir}
 	one(t, server(`"command": "${DIR}/a -b"`), env)
 	one(t, server(`"command": "./a -b", "cwd": "${DIR}"`), env)
-}
-
-func TestPathWithSpacesThatOnlyTheBoxMayHaveIsAWarning(t *testing.T) {
-	_, warnings, err := serversfile.Parse([]byte(server(`"command": "/opt/my programs/serve"`)), "f", nil)
-	if err != nil || len(warnings) != 1 {
-		t.Fatal(err, warnings)
-	}
-	want := place(18) + "command holds spaces and there is no such file here: if these are arguments, move them into args"
-	if got := warnings[0].String(); got != want {
-		t.Errorf("\n got %s\nwant %s", got, want)
-	}
 }
 
 func TestServerTooLargeForABoxIsRefused(t *testing.T) {
@@ -279,13 +216,5 @@ func TestAnUnknownKeyOfOursIsAMistake(t *testing.T) {
 				t.Errorf("%s: got\n%v\nwant\n%s", name, err, test.want)
 			}
 		})
-	}
-}
-
-// The files of other clients have many keys of their own.
-func TestUnknownKeysOfOtherClientsHaveNoEffect(t *testing.T) {
-	c, warnings, err := serversfile.Parse([]byte(`{"mcpServers": {"x-dormouse": {"command": "a", "approvals": []}, "x": {"command": "a", "x-other": {}}}, "x-other": 1}`), "f", nil)
-	if err != nil || len(c.Names()) != 2 || len(warnings) != 1 {
-		t.Error(c, warnings, err)
 	}
 }
