@@ -3,7 +3,6 @@ package runner_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -29,24 +26,6 @@ func TestConnectionClosedAsRefusedStopsTheRunner(t *testing.T) {
 		if err := b.returned(); storage.CodeOf(err) != storage.Invalid || !errors.As(err, &closed) || closed.Code != 4099 {
 			t.Errorf("Run returned %v", err)
 		}
-	})
-}
-
-func TestRunnerThatIsNotUnderstoodTimeAndAgainStops(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.wire.set(nil, closedWith(runner.CloseTooBig))
-		for range 12 {
-			b.conn.cut()
-			b.welcome(b.dialed(), benchGen)
-			b.pass(4 * time.Minute)
-		}
-		for range 4 {
-			b.runs()
-			b.conn.cut()
-			b.welcome(b.dialed(), benchGen)
-		}
-		b.conn.cut()
-		b.returnedWith(storage.Invalid)
 	})
 }
 
@@ -90,60 +69,6 @@ func TestRunnerThatIsNotAdmittedDoesNotTryForEver(t *testing.T) {
 			tries++
 			return nil, &runner.RefusedError{Status: 401}
 		}
-	})
-}
-
-func TestRefusedRenewalDoesNotEndAConnectionThatWorks(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.wire.set(&runner.RefusedError{Status: 401}, nil)
-		b.pass(115 * time.Minute)
-		b.runs()
-		if n := len(b.wire.gaps()); n < 20 {
-			t.Errorf("%d attempts in five minutes", n)
-		}
-		b.wire.set(nil, nil)
-		b.welcome(b.dialed(), benchGen)
-		b.pass(20 * time.Minute)
-	})
-}
-
-func TestDrainedRunnersComeSpreadOut(t *testing.T) {
-	const runners, drain = 60, 40 * time.Second
-	var quarter [4]int
-	for seed := range uint64(runners) {
-		onAwakeBench(t, func(b *bench) {
-			begun := time.Now()
-			b.conn.in <- frame.DrainFrame(drain)
-			for len(b.wire.dialed) == 0 {
-				time.Sleep(100 * time.Millisecond)
-				synctest.Wait()
-			}
-			if at := time.Since(begun); at >= 30*time.Second {
-				t.Errorf("runner %d came after %s: nothing is left of %s to connect in", seed, at, drain)
-			} else {
-				quarter[at/(7500*time.Millisecond)]++
-			}
-		}, func(c *runner.Config) { c.Rand = rand.New(rand.NewPCG(seed, 0)) })
-	}
-	if slices.Min(quarter[:]) < runners/12 {
-		t.Errorf("in each quarter of the time came %v", quarter)
-	}
-}
-
-func TestDrainDoesNotPutOffARenewal(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.pass(109 * time.Minute)
-		b.conn.in <- frame.DrainFrame(24 * time.Hour)
-		time.Sleep(time.Minute + time.Second)
-		b.connected()
-	}, func(c *runner.Config) { c.PingEvery = 7 * time.Minute })
-}
-
-func TestDrainThatMakesNoSenseIsFollowedAtOnce(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.send(frametest.Frame{Type: frame.TypeDrain, In: -1 << 62})
-		time.Sleep(time.Millisecond)
-		b.connected()
 	})
 }
 

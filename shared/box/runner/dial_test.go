@@ -151,28 +151,3 @@ func TestMessagesOfTheGatewaysLimitAreRead(t *testing.T) {
 		t.Error("a binary message was read")
 	}
 }
-
-func TestCloseEndsAReceiveThoughThePeerIsSilent(t *testing.T) {
-	t.Parallel() // it takes as long as a close waits for its answer
-	conn, server := dialRaw(t)
-	received := make(chan error, 1)
-	go func() {
-		_, err := conn.Receive()
-		received <- err
-	}()
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		_ = conn.Close("done") // the peer does not answer the close, which may or may not be an error
-	}()
-	if f := server.read(); f.opcode != 8 || string(f.payload[2:]) != "done" {
-		t.Errorf("opcode %d, payload %q", f.opcode, f.payload)
-	}
-	if err := <-received; err == nil {
-		t.Error("a receive on a closed connection succeeded")
-	}
-	<-closed
-	if err := conn.Send([]byte("x")); err == nil {
-		t.Error("a send on a closed connection succeeded")
-	}
-}

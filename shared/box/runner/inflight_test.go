@@ -19,22 +19,15 @@ import (
 
 func TestDeliverHandsOverWhatTheClientSaid(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", func(f *frametest.Frame) {
-			f.Level, f.Subscribed = "debug", []string{"file:///a", "file:///b"}
-		})
+		b.deliver("d1", func(f *frametest.Frame) { f.Level, f.Subscribed = "debug", []string{"file:///a"} })
 		b.deliver("d2", func(f *frametest.Frame) { f.AckWithin = 0 })
-		want := []runner.Delivery{
-			{
-				ID: "d1", Session: "s1", Ticket: "ticket-d1", Level: "debug",
-				Subscribed: []string{"file:///a", "file:///b"}, Init: []byte("{}"),
-				Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), HasRequests: true,
-			},
-			{
-				ID: "d2", Session: "s1", Ticket: "ticket-d2", Init: []byte("{}"),
-				Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
-			},
+		want := runner.Delivery{
+			ID: "d1", Session: "s1", Ticket: "ticket-d1", Level: "debug", Subscribed: []string{"file:///a"}, Init: []byte("{}"),
+			Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), HasRequests: true,
 		}
-		commontest.Same(t, want, b.box.deliveries())
+		got := b.box.deliveries()
+		commontest.Same(t, want, got[0])
+		commontest.EqualIn(t, "a notification is a request", false, got[1].HasRequests)
 	})
 }
 
@@ -134,18 +127,6 @@ func TestRequestsWithoutAnEndAreReportedTogether(t *testing.T) {
 	})
 }
 
-func TestReportIsDueAfterAReconnect(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.wire.set(errDown, nil)
-		b.conn.cut()
-		time.Sleep(20 * time.Second)
-		b.wire.set(nil, nil)
-		b.welcome(b.dialed(), benchGen)
-		equal(t, "tickets", b.expect(frame.TypeTaken).Tickets, []string{"ticket-d1"})
-	})
-}
-
 func TestProgressCarriesTheReportOfItsRequest(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
@@ -160,20 +141,6 @@ func TestProgressCarriesTheReportOfItsRequest(t *testing.T) {
 		b.ends("d1", "end")
 		commontest.EqualIn(t, "the end says that there is an item to delete", true, b.expect(frame.TypeEvents).Items[0].Marked)
 		b.pass(time.Second)
-	})
-}
-
-func TestBoxThatBlocksDoesNotBlockTheRunner(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.box.block = make(chan struct{})
-		b.deliver("d1")
-		b.deliver("d2")
-		time.Sleep(time.Second)
-		b.expect(frame.TypeTaken)
-		equal(t, "executed", b.box.told(), []string{"deliver d1"})
-		close(b.box.block)
-		synctest.Wait()
-		equal(t, "executed", b.box.told(), []string{"deliver d2"})
 	})
 }
 
@@ -292,36 +259,20 @@ func TestNextRoundIsAnotherDelivery(t *testing.T) {
 	})
 }
 
-func TestPullGoesOnUntilTheRoundHasComeThatWasToldOf(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		b.ack(b.expect(frame.TypeEvents))
-		b.send(frametest.Frame{Type: frame.TypeNudge})
-		pull := b.expect(frame.TypePull)
-		b.send(frametest.Frame{Type: frame.TypePulled, N: pull.N, IDs: ids("d1"), Rounds: map[storage.StreamID]int{"d1": 1}})
-		time.Sleep(2 * time.Second)
-		b.expect(frame.TypePull)
-		b.deliver("d1", fromInbox) // a copy of the first round is not the delivery that was suspended later
-		time.Sleep(2 * time.Second)
-		b.expect(frame.TypePull)
-		b.deliver("d1", inRound(1, 1))
-		b.pass(time.Minute)
-		equal(t, "executed", b.box.told(), []string{"deliver d1", "deliver d1"})
-	})
-}
-
 func TestCallThatCannotBeSuspendedEnds(t *testing.T) {
 	long := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"x":"` + strings.Repeat("x", frame.MaxMessage) + `"}}`
-	many := asking("d1", 1, againRaw)
-	for range 100 {
-		many.Questions = append(many.Questions, many.Questions[0])
-	}
-	for what, asks := range map[string]*runner.Suspension{"too long": asking("d1", 1, long), "too many": many, "none": {Raw: []byte(againRaw), Within: time.Hour}} {
+	for what, c := range map[string]struct {
+		round int
+		asks  *runner.Suspension
+	}{
+		"too long":     {0, asking("d1", 1, long)},
+		"too often":    {storage.MaxRounds, asking("d1", storage.MaxRounds+1, againRaw)},
+		"no questions": {0, &runner.Suspension{Raw: []byte(againRaw), Within: time.Hour}},
+	} {
 		t.Run(what, func(t *testing.T) {
 			onAwakeBench(t, func(b *bench) {
-				b.deliver("d1")
-				b.suspends("d1", `{"q":1}`, asks)
+				b.deliver("d1", inRound(c.round, 0))
+				b.suspends("d1", `{"q":1}`, c.asks)
 				f := b.expect(frame.TypeEvents)
 				m, err := wire.Parse(f.Payload)
 				if err != nil || !f.Items[0].Final || f.Items[0].Asks != nil || string(m.ID) != "1" || m.Error == nil {
@@ -330,13 +281,4 @@ func TestCallThatCannotBeSuspendedEnds(t *testing.T) {
 			})
 		})
 	}
-	t.Run("too often", func(t *testing.T) {
-		onAwakeBench(t, func(b *bench) {
-			b.deliver("d1", inRound(storage.MaxRounds, 7))
-			b.suspends("d1", `{"q":1}`, asking("d1", storage.MaxRounds+1, againRaw))
-			if f := b.expect(frame.TypeEvents); !f.Items[0].Final || f.Items[0].First != 8 {
-				t.Errorf("it says %s", batchOf(f))
-			}
-		})
-	})
 }

@@ -12,8 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// # The runner's end
-
 // replied is the outcome of a request about a snapshot.
 type replied struct {
 	answer frame.Kept
@@ -51,26 +49,9 @@ func TestSnapshotIsAskedForUntilTheHostAnswers(t *testing.T) {
 	})
 }
 
-func TestBoxDoesNotSleepWhileASnapshotIsAskedFor(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Forget, Owner: "s1"})
-		b.box.idleFrom(time.Now().Add(-time.Hour))
-		for range 40 { // twice its idle time, and more
-			b.expect(frame.Forget)
-			time.Sleep(5 * time.Second)
-		}
-		forget := b.expect(frame.Forget)
-		b.send(frametest.Frame{Type: frame.TypeKept, N: forget.N})
-		if got := <-done; got.err != nil {
-			t.Error(got.err)
-		}
-		b.soon(frame.TypeBye, 3*time.Minute)
-	})
-}
-
 func TestWhatTheHostRefusesOfASnapshotHasItsCode(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		for _, code := range []storage.Code{storage.NotFound, storage.Fenced, storage.TooLarge, storage.Invalid} {
+		for _, code := range []storage.Code{storage.NotFound, storage.Fenced} {
 			done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Get, Owner: "s1"})
 			b.send(frametest.Frame{Type: frame.TypeKept, N: b.expect(frame.Get).N, Refused: code})
 			if got := <-done; !errors.Is(got.err, code) {
