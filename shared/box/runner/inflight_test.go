@@ -48,20 +48,6 @@ func TestPullIsRepeatedUntilEverythingHasCome(t *testing.T) {
 	})
 }
 
-func TestNudgePullsAnew(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.send(frametest.Frame{Type: frame.TypeNudge})
-		commontest.EqualIn(t, "pull has number", 2, b.expect(frame.TypePull).N)
-		b.send(frametest.Frame{Type: frame.TypeNudge})
-		commontest.EqualIn(t, "pull has number", 3, b.expect(frame.TypePull).N)
-		b.send(frametest.Frame{Type: frame.TypePulled, N: 2}) // it may not have seen the item of the second nudge
-		time.Sleep(2 * time.Second)
-		commontest.EqualIn(t, "repeated pull has number", 3, b.expect(frame.TypePull).N)
-		b.send(frametest.Frame{Type: frame.TypePulled, N: 3})
-		b.pass(time.Minute)
-	})
-}
-
 func TestDeliverIsExecutedOnceAndInFlightIsReportedAgain(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)

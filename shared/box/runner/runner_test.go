@@ -15,39 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-func TestRunnerSaysHelloWithItsTokenThenPulls(t *testing.T) {
-	onBench(t, func(b *bench) {
-		hello := b.dialed()
-		if hello.Runner == "" {
-			t.Error("hello has no runner")
-		}
-		runner := hello.Runner
-		hello.Runner = ""
-		want := frametest.Frame{V: frame.Version, Type: frame.TypeHello, Box: benchBox, Gen: benchGen, Token: benchToken, Task: "task-1", Link: 1}
-		commontest.Same(t, want, hello)
-		b.nothing()
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
-		pull := b.expect(frame.TypePull)
-		want = frametest.Frame{V: frame.Version, Type: frame.TypePull, Box: benchBox, Gen: benchGen, Runner: runner, N: 1}
-		commontest.Same(t, want, pull)
-	})
-}
-
-func TestTokenIsSaidUntilTheFirstWelcome(t *testing.T) {
-	onBench(t, func(b *bench) {
-		first := b.dialed()
-		b.conn.cut()
-		second := b.dialed()
-		if second.Link != 2 || second.Runner != first.Runner || second.Token != benchToken {
-			t.Errorf("hello again has link %d, token %q, runner %q", second.Link, second.Token, second.Runner)
-		}
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
-		b.emptyInbox()
-		b.conn.cut()
-		commontest.EqualIn(t, "a token that was used up is said again", "", b.dialed().Token)
-	})
-}
-
 func TestCutIsFollowedByTheNextLinkWithTheOpenQuestions(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.box.asks("s1", "q-1", "q-2")
@@ -201,16 +168,6 @@ func TestAnInvitedRunnerThatIsRefusedEndsAtOnce(t *testing.T) {
 	})
 }
 
-func TestFencedOfAnOlderLinkAsksTheHost(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.conn.cut()
-		b.welcome(b.dialed(), benchGen)
-		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
-		b.runs()
-		commontest.EqualIn(t, "hello has link", 2, b.expect(frame.TypeHello).Link)
-	})
-}
-
 func TestHostThatCannotBeReachedEndsTheRunner(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.wire.set(errDown, nil)
@@ -258,42 +215,25 @@ func TestStoppedRunnerLetsItsBoxFinishThenSaysBye(t *testing.T) {
 	})
 }
 
-func TestStoppedRunnerWithWorkLeftSaysNoBye(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", fromInbox)
-		cause := errors.New("SIGTERM")
-		b.cancel(cause)
-		time.Sleep(5*time.Second - time.Millisecond)
-		b.runs()
-		time.Sleep(time.Millisecond)
-		if err := b.returned(); !errors.Is(err, cause) {
-			t.Errorf("Run returned %v", err)
-		}
-		b.nothing()
-	})
-}
-
 func TestARunnerConnectsWithTheNewestPass(t *testing.T) {
 	var passes []string
-	noted := func(c *runner.Config) {
+	onBench(t, func(b *bench) {
+		b.connected()
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.expect(frame.TypeHello).Link, Ticket: "second"})
+		b.emptyInbox()
+		b.conn.cut()
+		b.welcome(b.dialed(), benchGen) // of a host that gives none
+		b.conn.cut()
+		b.dialed()
+		commontest.SameIn(t, "connected", []string{"first", "second", "second"}, passes)
+	}, func(c *runner.Config) {
 		c.Pass = "first"
 		dial := c.Dial
 		c.Dial = func(ctx context.Context, url string, header http.Header) (runner.Conn, error) {
 			passes = append(passes, header.Get("Dormouse-Pass"))
 			return dial(ctx, url, header)
 		}
-	}
-	onBench(t, func(b *bench) {
-		b.connected()
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.expect(frame.TypeHello).Link, Ticket: "second"})
-		b.emptyInbox()
-		b.conn.cut()
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.dialed().Link}) // of a host that gives none
-		b.nothing()
-		b.conn.cut()
-		b.dialed()
-		commontest.SameIn(t, "connected", []string{"first", "second", "second"}, passes)
-	}, noted)
+	})
 }
 
 func TestRunnerPassesOverWhatItDoesNotKnow(t *testing.T) {

@@ -57,18 +57,6 @@ func TestYieldingBoxSleepsAfterTenSeconds(t *testing.T) {
 	commontest.EqualIn(t, "it ended idle processes", 1, yields)
 }
 
-func TestByeIsRepeatedUntilItIsTaken(t *testing.T) {
-	onParting(t, func(b *bench, bye frametest.Frame) {
-		time.Sleep(2 * time.Second)
-		again := b.expect(frame.TypeBye)
-		commontest.EqualIn(t, "bye again has link", bye.Link, again.Link)
-		commontest.EqualIn(t, "bye again has link", bye.Gen, again.Gen)
-		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: 1})
-		time.Sleep(4 * time.Second)
-		b.nothing()
-	})
-}
-
 func TestBusyRunnerSaysNoBye(t *testing.T) {
 	t.Run("request in flight", func(t *testing.T) {
 		onAwakeBench(t, func(b *bench) {
@@ -106,19 +94,6 @@ func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {
 		time.Sleep(time.Second)
 		b.expect(frame.TypeTaken)
 		b.runs()
-	})
-}
-
-func TestCutAfterByeSaysHelloOnTheNextConnection(t *testing.T) {
-	onParting(t, func(b *bench, _ frametest.Frame) {
-		b.conn.cut()
-		hello := b.dialed()
-		commontest.EqualIn(t, "hello has link", 2, hello.Link)
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen + 1, Link: 2})
-		b.emptyInbox()
-		if bye := b.soon(frame.TypeBye, 30*time.Second); bye.Gen != benchGen+1 || bye.Link != 2 {
-			t.Errorf("bye has link %d, generation %d", bye.Link, bye.Gen)
-		}
 	})
 }
 
