@@ -69,9 +69,6 @@ messages=$((share * 5000))
 box() { once "$1" box shared/box "$2" "${@:3}"; }
 relay() { again "$1" relay shared/backend/relay "$2"; }
 end_to_end() { once "$1" dormouse infra/dormouse "$2"; }
-readers() {
-  box readers TestReadersInGo -readers "$messages" && once readers box-e2e shared/box '^TestE2EReaders' -readers "$messages"
-}
 # All faults at every call of the disk take four minutes.
 disk() {
   if [ "$total" -ge 1200 ]; then once "$1" sqlitestore shared/store/sqlitestore "$2" -chaos; else once "$1" sqlitestore shared/store/sqlitestore "$2"; fi
@@ -80,7 +77,7 @@ hostile() {
   once hostile runner infra/runner '^TestHostilePackages' && once hostile relayhost shared/backend/relayserver '^TestHostileRunner$' -hostile.for "${share}s"
 }
 
-tests runner '' ./infra/runner && tests box '' ./shared/box && tests box-e2e e2e ./shared/box &&
+tests runner '' ./infra/runner && tests box '' ./shared/box &&
   tests relay '' ./shared/backend/relay && tests relayhost '' ./shared/backend/relayserver && tests sqlitestore '' ./shared/store/sqlitestore &&
   tests dormouse e2e ./infra/dormouse || exit 1
 # A seal needs Linux, and boxes that are no functions.
@@ -91,7 +88,7 @@ tests runner '' ./infra/runner && tests box '' ./shared/box && tests box-e2e e2e
 [ "$total" -lt 600 ] || export DORMOUSE_ESCAPE_ROOM=long
 export DORMOUSE_TEST_GREEDY=${share}s
 try escape 'a hostile server with each setting and each kind of runner' once escape runner infra/runner '^TestEscapeRoom$'
-try readers "$messages nasty messages, read by Go, Node and Python" readers
+try readers "$messages nasty messages, read in several ways" box readers TestReadersInGo -readers "$messages"
 try pause 'runners and functions that stand still' relay pause '^TestPauseAnything$'
 try power 'the power is cut after each call of the disk' disk power '^TestPowerCut'
 try disk 'a full and a slow disk' disk disk '^TestFullAndSlowDisk$'

@@ -251,10 +251,6 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 	case "die":
 		fmt.Fprintln(os.Stderr, "out of cheese")
 		os.Exit(3)
-	case "warn":
-		fmt.Fprintln(os.Stderr, "error: the cache is cold, nothing to worry about")
-		write("MemoryError: handled\n")
-		answer(m.ID, `{}`)
 	case "last": // arguments is the exit code; the next request is not read
 		answer(m.ID, `{}`)
 		awaitInput()
@@ -262,17 +258,11 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 		os.Exit(code)
 	case "exit":
 		os.Exit(0)
-	case "die silently":
-		os.Exit(3)
 	case "die by signal":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		block()
 	case "close stdout":
 		_ = os.Stdout.Close()
-		block()
-	case "close stdin":
-		_ = os.Stdin.Close()
-		answer(m.ID, `{}`)
 		block()
 	case "stop reading":
 		answer(m.ID, `{}`)

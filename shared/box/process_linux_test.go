@@ -113,10 +113,8 @@ func TestServerIsNotStartedWithoutItsSandbox(t *testing.T) {
 				s.Command = script
 				s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) { return sandbox.New(c.policy, c.support) }
 			})
-			f := r.failure(r.call("1", "pid", "0"))
-			if f.Phase != c.phase || !strings.Contains(f.Message, c.says) || len(r.Processes()) != 0 {
-				t.Errorf("phase %s: %s", f.Phase, f.Message)
-			}
+			r.fails(r.call("1", "pid", "0"), c.phase, c.says)
+			commontest.Equal(t, 0, len(r.Processes()))
 		})
 	}
 }

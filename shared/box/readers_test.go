@@ -210,16 +210,6 @@ func TestReadersInGoSeeWhatTheBoxBelieves(t *testing.T) {
 	}
 }
 
-func FuzzReaders(f *testing.F) {
-	random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // as above
-	for range 200 {
-		f.Add(nasty(random))
-	}
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		each(t, 1, func() []byte { return raw }, func(raw, line []byte, want meaning) { checkReaders(t, raw, line, want) })
-	})
-}
-
 // nasty makes a message that readers could disagree about: keys in other cases, in
 // escapes, twice, or with a NUL, and values of every kind. Some messages are plain.
 func nasty(r *rand.Rand) []byte {

@@ -275,20 +275,6 @@ func TestQuestionOutlivesACallThatTheServerAnswers(t *testing.T) {
 	commontest.SameIn(t, "the process", []string{`{"jsonrpc":"2.0","id":"e","result":{}}`}, k.sent)
 }
 
-func TestServerWithdrawsAQuestionOnItsStream(t *testing.T) {
-	k := newTalk(t)
-	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
-	k.said(`{"jsonrpc":"2.0","id":"e","method":"elicitation/create"}`)
-	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m"}`)
-	q := k.question()
-	k.out = nil
-	k.said(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"e","reason":"late"}}`)
-	k.wantOut(`a: {"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"` + q + `","reason":"late"}}`)
-	if k.openQuestions(nil) != nil {
-		t.Error("the question is still open")
-	}
-}
-
 func TestCancelledRequestEndsAndItsLateResponseIsDropped(t *testing.T) {
 	k := newTalk(t)
 	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":"x","method":"m"}`)
@@ -302,33 +288,6 @@ func TestCancelledRequestEndsAndItsLateResponseIsDropped(t *testing.T) {
 	// The id is free again. The late response must not go to the new request.
 	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":"x","method":"m"}`)
 	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
-	k.wantOut()
-}
-
-func TestCancelOfNothingIsIgnored(t *testing.T) {
-	k := newTalk(t)
-	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"initialize"}`)
-	k.sent = nil
-	for _, id := range []string{`2`, `"1"`, `null`, `{}`, `1`} { // initialize must not be cancelled
-		if k.cancelled(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`) {
-			t.Errorf("requestId %s cancels something", id)
-		}
-	}
-	commontest.EqualIn(t, "a cancel without params cancels something", false, k.cancelled(`{"jsonrpc":"2.0","method":"notifications/cancelled"}`))
-	if k.sent != nil {
-		t.Errorf("the process gets %q", k.sent)
-	}
-}
-
-func TestResponseToNothingIsDropped(t *testing.T) {
-	k := newTalk(t)
-	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
-	for _, id := range []string{`2`, `"2"`, `1.5`, `"x"`, `-1`, `99999999999999999999`} {
-		if k.said(`{"jsonrpc":"2.0","id":` + id + `,"result":{}}`) {
-			t.Errorf("a response to %s is passed", id)
-		}
-	}
-	commontest.EqualIn(t, "a response to null is passed", false, k.said(`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":""}}`))
 	k.wantOut()
 }
 

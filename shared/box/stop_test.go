@@ -1,8 +1,6 @@
 package box
 
 import (
-	"context"
-	"errors"
 	"runtime"
 	"strconv"
 	"strings"
@@ -36,17 +34,15 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 }
 
 func TestAClientIsToldThatTheMemoryOfItsServerIsGone(t *testing.T) {
-	const meta = `,"_meta":{"io.modelcontextprotocol/logLevel":"info"}`
 	for name, test := range map[string]struct {
-		level, meta string
+		level       string
 		again, told bool
 	}{
-		"a level": {level: "info", again: true, told: true}, "a level of the request": {meta: meta, again: true, told: true},
-		"a higher level": {level: "warning", again: true}, "none": {again: true}, "a new session": {level: "info"},
+		"a level": {"info", true, true}, "a higher level": {"warning", true, false}, "none": {"", true, false}, "a new session": {"info", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
-				call := d.as("s", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"`+test.meta+`}}`, func(of *Delivery) { of.Again, of.Level = test.again, test.level })
+				call := d.as("s", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`, func(of *Delivery) { of.Again, of.Level = test.again, test.level })
 				d.greets(`{}`)
 				d.answersCall()
 				logger, _ := wire.String(wire.Lookup(d.event(t, call).Raw, "params", "logger"))
@@ -70,27 +66,6 @@ func TestAProcessIsKeptAwakeByItsClientAndNotByItself(t *testing.T) {
 	})
 }
 
-func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
-	begin := time.Now()
-	r := newRig(t, "normal")
-	made, idle := r.IdleSince()
-	if !idle || made.Before(begin) {
-		t.Errorf("a new box is idle: %v since %s", idle, made)
-	}
-	d := r.call("1", "echo", "1")
-	commontest.EqualIn(t, "the box is idle while a process starts", false, r.idle())
-	r.result(d)
-	var ended time.Time
-	commontest.Eventually(t, "the box is idle", func() (ok bool) { ended, ok = r.IdleSince(); return ok })
-	if !ended.After(made) {
-		t.Errorf("idle since %s, which is not after %s", ended, made)
-	}
-	r.deliver(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	if again, idle := r.IdleSince(); !idle || !again.After(ended) {
-		t.Errorf("idle: %v since %s after a message, before since %s", idle, again, ended)
-	}
-}
-
 func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
 	r := newRig(t, "normal")
 	r.block = make(chan struct{})
@@ -98,15 +73,6 @@ func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
 	commontest.EqualIn(t, "the box is idle", false, r.idle())
 	close(r.block)
 	commontest.Eventually(t, "the box is idle", r.idle)
-}
-
-func TestIdIsTakenUntilTheOldProcessHasEndedItsRequest(t *testing.T) {
-	r := newRig(t, "deaf to sigterm")
-	hang := r.call("1", "hang", "0")
-	r.state(t, Ready)
-	r.StopSession("s")
-	commontest.EqualIn(t, "code", wire.CodeInvalidRequest, r.fails(r.call("1", "echo", "0"), "", "duplicate request id").Code)
-	r.none(t, hang)
 }
 
 func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
@@ -138,31 +104,15 @@ func TestNewProcessWaitsForTheOldOneOfItsSession(t *testing.T) {
 	commontest.EqualIn(t, "two processes of one session ran at once", false, commontest.Alive(old))
 }
 
-func TestProcessThatWaitsForItsTurnCanBeStopped(t *testing.T) {
-	r := newRig(t, "deaf to sigterm")
-	r.result(r.call("1", "echo", "0"))
-	r.StopSession("s")
-	waits := r.call("1", "echo", "0")
-	r.StopSession("s")
-	r.fails(waits, PhaseBoxUnavailable, "")
-}
-
 func TestChildrenLeftInTheGroupAreKilled(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(*rig){
-		"when it is stopped": func(r *rig) { r.StopSession("s") },
-		"when it dies":       func(r *rig) { r.call("9", "die", "0") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, "normal")
-			child, err := strconv.Atoi(string(r.result(r.call("1", "fork", "0"))))
-			if err != nil || !commontest.Alive(child) {
-				t.Fatalf("the child %d is not there (%v)", child, err)
-			}
-			end(r)
-			find(t, r.recorder, "the end", func(s ProcessStatus) bool { return s.State == Stopped || s.State == Exited })
-			commontest.Eventually(t, "the child is gone", func() bool { return !commontest.Alive(child) })
-		})
+	r := newRig(t, "normal")
+	for _, end := range []func(){func() { r.StopSession("s") }, func() { r.call("9", "die", "0") }} {
+		child, err := strconv.Atoi(string(r.result(r.call("1", "fork", "0"))))
+		if err != nil || !commontest.Alive(child) {
+			t.Fatalf("the child %d is not there (%v)", child, err)
+		}
+		end()
+		commontest.Eventually(t, "the child is gone", func() bool { return !commontest.Alive(child) })
 	}
 }
 
@@ -187,17 +137,12 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 	}
 	commontest.OK(t, r.Close(t.Context(), 0))
 	for i, call := range open {
-		f := r.failure(call)
-		if want := `server "fake": the box was shut down; whether the call was executed is not known`; f.Phase != PhaseBoxUnavailable || f.Message != want || f.Code != wire.CodeOutcomeUnknown {
-			t.Errorf("got %q, code %d, %+v", f.Message, f.Code, f)
-		}
-		if commontest.Alive(pids[i]) {
-			t.Errorf("process %d is there", pids[i])
-		}
+		f := r.fails(call, PhaseBoxUnavailable, `server "fake": the box was shut down; whether the call was executed is not known`)
+		commontest.EqualIn(t, "code", wire.CodeOutcomeUnknown, f.Code)
+		commontest.EqualIn(t, "the process is there", false, commontest.Alive(pids[i]))
 	}
 	r.fails(r.call("1", "echo", "0"), PhaseBoxUnavailable, "")
 	commontest.EqualIn(t, "a process was started after Close", 0, len(r.Processes()))
-	commontest.CheckIn(t, "the second Close", r.Close(t.Context(), 0))
 }
 
 func TestCloseLetsCallsInFlightEnd(t *testing.T) {
@@ -218,34 +163,14 @@ func TestCloseLetsCallsInFlightEnd(t *testing.T) {
 }
 
 func TestACallThatNeverReachedItsProcessEndsWithIt(t *testing.T) {
-	t.Parallel()
-	for why, end := range map[string]func(*rig){
-		"it was stopped by ada": func(r *rig) { r.Halt("s", "ada", 0) },
-		"the box was shut down": func(r *rig) { commontest.OK(r.t, r.Close(r.t.Context(), 0)) },
-	} {
-		t.Run(why, func(t *testing.T) {
-			r := newRig(t, "silent")
-			r.hurry()
-			waits := r.call("1", "echo", "0")
-			r.state(t, Started)
-			end(r)
-			want := `server "fake": ` + why + `; the call was not executed, send it again`
-			commontest.EqualIn(t, "code", wire.CodeInternal, r.fails(waits, "", want).Code)
-			r.state(t, Stopped)
-		})
-	}
-}
-
-func TestCloseKillsWhenItsTimeIsOver(t *testing.T) {
-	r := newRig(t, "deaf to sigterm")
-	r.result(r.call("1", "echo", "0"))
-	pid := r.state(t, Ready).PID
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := r.Close(ctx, 0); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	commontest.Eventually(t, "the process is gone", func() bool { return !commontest.Alive(pid) })
+	r := newRig(t, "silent")
+	r.hurry()
+	waits := r.call("1", "echo", "0")
+	r.state(t, Started)
+	r.Halt("s", "ada", 0)
+	want := `server "fake": it was stopped by ada; the call was not executed, send it again`
+	commontest.EqualIn(t, "code", wire.CodeInternal, r.fails(waits, "", want).Code)
+	r.state(t, Stopped)
 }
 
 func TestNoGoroutineIsLeftBehind(t *testing.T) {
@@ -265,19 +190,18 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 const stoppedByAda = `server "fake": it was stopped by ada; whether the call was executed is not known`
 
 func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
-	t.Parallel()
-	for name, session := range map[string]string{"of the session": "s", "of the box": ""} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, "normal")
-			first := r.result(r.call("1", "pid", "0"))
-			hang := r.call("2", "hang", "0")
-			r.Halt(storage.ID(session), "ada", 0)
-			if f := r.failure(hang); f.ID != "2" || f.Message != stoppedByAda || f.Code != wire.CodeOutcomeUnknown || f.Phase != PhaseBoxUnavailable {
-				t.Errorf("the call %s ended with %q, code %d, %+v", f.ID, f.Message, f.Code, f)
-			}
-			r.another(first, r.result(r.call("3", "pid", "0")))
-			r.state(t, Stopped)
-		})
+	r := newRig(t, "normal")
+	first := r.result(r.call("1", "pid", "0"))
+	for _, session := range []storage.ID{"s", ""} { // of the session, and of the box
+		hang := r.call("2", "hang", "0")
+		r.Halt(session, "ada", 0)
+		if f := r.failure(hang); f.ID != "2" || f.Message != stoppedByAda || f.Code != wire.CodeOutcomeUnknown || f.Phase != PhaseBoxUnavailable {
+			t.Errorf("the call %s ended with %q, code %d, %+v", f.ID, f.Message, f.Code, f)
+		}
+		next := r.result(r.call("3", "pid", "0"))
+		r.another(first, next)
+		first = next
+		r.state(t, Stopped)
 	}
 }
 
@@ -296,41 +220,15 @@ func TestHaltLetsCallsInFlightEnd(t *testing.T) {
 	r.another(first, r.result(next))
 }
 
-// Calls end when their time is over. An order that comes late, as that of a machine that drains
-// after it was told to end at once, gives no more time.
-func TestTheHaltThatGivesLessTimeCounts(t *testing.T) {
-	t.Parallel()
-	for by, times := range map[string][2]time.Duration{"ada": {50 * time.Millisecond, time.Hour}, "bob": {time.Hour, 0}} {
-		t.Run(by, func(t *testing.T) {
-			r := newRig(t, "normal")
-			hang := r.call("1", "hang", "0")
-			r.state(t, Ready)
-			r.Halt("s", "ada", times[0])
-			r.Halt("", "bob", times[1])
-			r.fails(hang, "", "stopped by "+by)
-		})
-	}
-}
-
 // A process that is drained before the box knows its protocol may be asked in the wrong one.
-// The next process executes its calls, unless the box is shut down.
+// The next process executes its calls.
 func TestHaltOfAProcessThatRefusesItsProtocolLosesNoCall(t *testing.T) {
-	t.Parallel()
-	for name, ends := range map[string]bool{"it is drained": false, "the box is shut down": true} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, "hangs when probed", func(s *Server) { s.ProbeTime = time.Second })
-			r.hurry()
-			d := r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`)
-			r.state(t, Started)
-			if r.Halt("s", "ada", patience); !ends {
-				r.result(d)
-				return
-			}
-			r.shut(patience)
-			want := `server "fake": it was stopped by ada; the call was not executed, send it again`
-			commontest.EqualIn(t, "code", wire.CodeInternal, r.fails(d, "", want).Code)
-		})
-	}
+	r := newRig(t, "hangs when probed", func(s *Server) { s.ProbeTime = time.Second })
+	r.hurry()
+	d := r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`)
+	r.state(t, Started)
+	r.Halt("s", "ada", patience)
+	r.result(d)
 }
 
 func TestHaltOfASessionThatSharesItsProcessEndsItsCallsOnly(t *testing.T) {

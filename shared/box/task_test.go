@@ -20,7 +20,7 @@ func (f *fake) takeTasks(m wire.Message) {
 	name, _ := wire.String(wire.Lookup(m.Params, "name"))
 	task := wire.Lookup(m.Params, "task")
 	switch {
-	case m.Method == wire.MethodInitialize && f.how == "tasks":
+	case m.Method == wire.MethodInitialize:
 		answer(m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"fake","version":"1"}}`)
 	case m.Method == wire.MethodToolsList && wire.Lookup(m.Params, "cursor") == nil:
 		answer(m.ID, `{"tools":[{"name":"works","execution":{"taskSupport":"required"}, "x":1e2},{"name":"b","execution":{"taskSupport":"optional"}},{"name":"c"}],"nextCursor":"n"}`)
@@ -92,12 +92,6 @@ func TestClientsAreNotToldOfTasksOfTheLegacyEra(t *testing.T) {
 	commontest.EqualIn(t, "the record", want, string(find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true }).result))
 	list := r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))
 	commontest.EqualIn(t, "the list", `{"tools":[{"name":"works","execution":{"taskSupport":"optional"}, "x":1e2},{"name":"b","execution":{"taskSupport":"optional"}},{"name":"c"}],"nextCursor":"n"}`, string(list))
-}
-
-func TestServerWithoutTasksIsNotCalledForOne(t *testing.T) {
-	r := newRig(t, "tasks not declared")
-	commontest.EqualIn(t, "code", wire.CodeMethodNotFound, r.fails(r.call("1", "hangs", `{}`), "", "requires a task").Code)
-	commontest.Contains(t, "the list", `"required"`, string(r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))))
 }
 
 func TestToolThatIsNoTaskIsCalledOnce(t *testing.T) {
