@@ -15,14 +15,10 @@ func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 	commontest.OK(t, err)
 	f := &Function{Settings: Settings{Servers: servers}}
 	for name, installs := range map[string]bool{"npm": true, "py": true, "own": false} {
-		t.Run(name, func(t *testing.T) {
-			s, _ := servers.Server(name)
-			for installed, want := range map[string]bool{"": installs, "an earlier definition": installs, s.Definition(): false} {
-				if got := f.needs(storage.Box{Server: name, Installed: installed}).Installs; got != want {
-					t.Errorf("%s needs an install: %v, want %v; kept is %q", name, got, want, installed)
-				}
-			}
-		})
+		s, _ := servers.Server(name)
+		for installed, want := range map[string]bool{"": installs, "an earlier definition": installs, s.Definition(): false} {
+			commontest.EqualIn(t, name+" needs an install", want, f.needs(storage.Box{Server: name, Installed: installed}).Installs)
+		}
 	}
 }
 
@@ -41,10 +37,6 @@ func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
 	f := &Function{Settings: Settings{Servers: servers}}
 	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
 	for name, want := range map[string]string{"profile": "ecs", "rootfs": "ecs", "offline": "ecs", "container": "ecs", "free": places.Lambda, "secrets": places.Lambda} {
-		t.Run(name, func(t *testing.T) {
-			if got := two.Choose(f.needs(storage.Box{Server: name, Attempt: 1})); got != want {
-				t.Errorf("%s runs in %s, want %s", name, got, want)
-			}
-		})
+		commontest.EqualIn(t, name, want, two.Choose(f.needs(storage.Box{Server: name, Attempt: 1})))
 	}
 }

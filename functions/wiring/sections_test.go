@@ -31,21 +31,11 @@ func TestCheckSectionsNamesEachMistakeWithItsPlace(t *testing.T) {
 			`f:4:4: x-dormouse.access: unknown key "allows": did you mean allow?`,
 			`f:2:4: x-dormouse.access: issuer cannot be a number; want a string`,
 		}},
-		"keys of either way to sign in": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {
-			"boxes": true,
-			"cliend_id": "x",
+		"keys below access": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {
 			"enterprise": [{"issuer": "https://a.example.com", "audience": "x"}],
-			"introspection": {"endpoint": "https://a.example.com", "secret": "x"},
-			"sessions": 5}}}`, "", []string{
-			`f:3:4: x-dormouse.access: unknown key "cliend_id": did you mean client_id?`,
-			`f:4:4: x-dormouse.access: unknown key "audience": there are issuer, jwks_uri, name`,
-			`f:5:4: x-dormouse.access: unknown key "secret": there are client_id, endpoint`,
-			`f:6:4: x-dormouse.access: unknown key "sessions": there are algorithms, allow, audiences, boxes, claims, client_hosts, client_id, client_secret, clients, enterprise, introspection, issuer, jwks_uri, login_scopes, name, principal, roles, scope, scopes, tenant, tenant_claim, tenants`,
-		}},
-		"values of access": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {
-			"issuer": "https://login.example.com",
-			"tenant_claim": "org"}}}`, "", []string{
-			`f:3:4: x-dormouse.access: tenant_claim needs tenants, and tenants needs tenant_claim: name the claim, and the tenant for each of its values`,
+			"introspection": {"endpoint": "https://a.example.com", "secret": "x"}}}}`, "", []string{
+			`f:2:4: x-dormouse.access: unknown key "audience": there are issuer, jwks_uri, name`,
+			`f:3:4: x-dormouse.access: unknown key "secret": there are client_id, endpoint`,
 		}},
 		"access with a variable": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {"issuer": "${NOT_SET}", "tenant_claim": "org"}}}`, "a", nil},
 		"connect": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"connect": {

@@ -32,13 +32,6 @@ func wired(t *testing.T, p wiring.Parts) *wiring.Function {
 	return f
 }
 
-func TestRunnersAreToldWhereWorkspacesAreKept(t *testing.T) {
-	env, err := wired(t, wiring.Parts{Snapshots: "folder:/x"}).Relay.Launch(storage.Box{Server: "kept"})
-	if err != nil || env["DORMOUSE_SNAPSHOTS"] != "folder:/x" {
-		t.Errorf("a runner is told %v, %v", env, err)
-	}
-}
-
 func TestAnEditedProgramIsAnotherServerForTheNextMessage(t *testing.T) {
 	dir := t.TempDir()
 	program, file := filepath.Join(dir, "a.py"), filepath.Join(dir, "servers.json")
@@ -59,6 +52,24 @@ func TestAnEditedProgramIsAnotherServerForTheNextMessage(t *testing.T) {
 	})
 }
 
+func TestWhatIsKeptForASessionGoesWithIt(t *testing.T) {
+	searched := map[string]bool{}
+	f := wired(t, wiring.Parts{Snapshots: "folder:/x", Forget: func(_ context.Context, box storage.BoxID, _ string, _ storage.Generation, remembers bool) error {
+		searched[string(box)] = remembers
+		return nil
+	}})
+	for server, want := range map[string]bool{"kept": true, "common": false, "plain": false, "unknown": false} {
+		commontest.EqualIn(t, server, want, f.Relay.Kept(server))
+	}
+	for _, box := range []storage.BoxID{"t/kept", "t/unknown"} {
+		commontest.OK(t, f.Relay.Forget(t.Context(), box, "s", 1))
+	}
+	commontest.SameIn(t, "may have kept memory", map[string]bool{"t/kept": false, "t/unknown": true}, searched)
+	env, err := f.Relay.Launch(storage.Box{Server: "kept"})
+	commontest.OK(t, err)
+	commontest.EqualIn(t, "a runner is told", "folder:/x", env["DORMOUSE_SNAPSHOTS"])
+}
+
 func TestBucketIsForThoseFunctionsWithRightsInIt(t *testing.T) {
 	f := wired(t, wiring.Parts{Snapshots: "host", Bucket: bucket.New(bucket.Config{})})
 	if f.Relay.Snapshots != nil || f.Relay.Forget != nil {
@@ -66,17 +77,6 @@ func TestBucketIsForThoseFunctionsWithRightsInIt(t *testing.T) {
 	}
 	if c := f.RelayWithBucket(); c.Snapshots == nil || c.Forget == nil || c.Kept == nil {
 		t.Error("none does")
-	}
-}
-
-func TestOnlyWhatIsKeptForASessionGoesWithIt(t *testing.T) {
-	f := wired(t, wiring.Parts{Snapshots: "folder:/x"})
-	for server, want := range map[string]bool{"kept": true, "common": false, "plain": false, "unknown": false} {
-		t.Run(server, func(t *testing.T) {
-			if got := f.Relay.Kept(server); got != want {
-				t.Errorf("%s: %t", server, got)
-			}
-		})
 	}
 }
 
@@ -115,19 +115,13 @@ func TestAFunctionThatCallsNoThirdPartyNeedsNoneOfTheirSecrets(t *testing.T) {
 	}
 }
 
-// Event charges the cost of an event to its account.
 func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
-	whose := func(tenant string) storage.Account {
-		return storage.Account{Tenant: tenant, Server: "counter", Session: "s1"}
-	}
-	for want, of := range map[string]func(string) storage.Account{
-		`"server":"counter","session_id":"s1",`: whose, `"tenant":"acme","units":{"invocations":1`: whose, `"tenant":"","units":{"invocations":1`: nil,
-	} {
-		var line bytes.Buffer
-		f := &wiring.Function{Observer: observe.Log(slog.New(slog.NewJSONHandler(&line, nil))), Meter: meter.New(meter.Options{})}
-		commontest.OK(t, wiring.Event(f, of, func(context.Context, string) error { return nil })(t.Context(), "acme"))
-		commontest.Contains(t, "", want, line.String())
-	}
+	var line bytes.Buffer
+	f := &wiring.Function{Observer: observe.Log(slog.New(slog.NewJSONHandler(&line, nil))), Meter: meter.New(meter.Options{})}
+	of := func(tenant string) storage.Account { return storage.Account{Tenant: tenant, Server: "counter"} }
+	commontest.OK(t, wiring.Event(f, of, func(context.Context, string) error { return nil })(t.Context(), "acme"))
+	commontest.Contains(t, "", `"server":"counter"`, line.String())
+	commontest.Contains(t, "", `"tenant":"acme","units":{"invocations":1`, line.String())
 }
 
 // Functions of two deployments run side by side for some time. Each must open tickets that
@@ -154,19 +148,5 @@ func TestTheSecretIsReplacedWithoutLosingATicket(t *testing.T) {
 	last := deployments[len(deployments)-1]
 	if _, err := last.Relay.Sealer.Open(deployments[0].Relay.Sealer.Seal(storage.Address{}, 1)); storage.CodeOf(err) != storage.Invalid {
 		t.Errorf("a ticket of the secret that was replaced: %v", err)
-	}
-}
-
-func TestMemoryIsLookedForOnlyOfServersThatMayKeepIt(t *testing.T) {
-	searched := map[string]bool{}
-	f := wired(t, wiring.Parts{Snapshots: "folder:/x", Forget: func(_ context.Context, box storage.BoxID, _ string, _ storage.Generation, remembers bool) error {
-		searched[string(box)] = remembers
-		return nil
-	}})
-	for _, box := range []storage.BoxID{"t/kept", "t/unknown"} {
-		commontest.OK(t, f.Relay.Forget(t.Context(), box, "s", 1))
-	}
-	if searched["t/kept"] || !searched["t/unknown"] {
-		t.Errorf("%v: one keeps none, and what a server that is gone has kept is not known", searched)
 	}
 }

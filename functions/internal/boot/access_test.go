@@ -16,15 +16,12 @@ func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
 		open, refused    bool
 	}{
 		{"", "", "", false, false},
-		{"", local, "true", false, false},
-		{"keys", "", "", false, false},
 		{"keys", local, "", false, false},
 		{"open", local, "", true, false},
 		{"open", "", "true", true, false},
 		{"open", "", "", false, true},
 		{"open", "", "false", false, true},
 		{"Open", local, "", false, true},
-		{"off", local, "", false, true},
 	} {
 		t.Setenv(EnvAccess, test.mode)
 		t.Setenv(EnvLocal, test.local)

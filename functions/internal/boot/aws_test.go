@@ -7,10 +7,8 @@ func TestAServiceIsWhereItsPartitionHasIt(t *testing.T) {
 		t.Setenv(env, "")
 	}
 	for region, test := range map[string]struct{ suffix, want string }{
-		"eu-west-1":      {"", "https://ecs.eu-west-1.amazonaws.com"},
-		"us-east-1":      {"amazonaws.com", "https://ecs.us-east-1.amazonaws.com"},
-		"cn-north-1":     {"amazonaws.com.cn", "https://ecs.cn-north-1.amazonaws.com.cn"},
-		"eusc-de-east-1": {"amazonaws.eu", "https://ecs.eusc-de-east-1.amazonaws.eu"},
+		"eu-west-1":  {"", "https://ecs.eu-west-1.amazonaws.com"},
+		"cn-north-1": {"amazonaws.com.cn", "https://ecs.cn-north-1.amazonaws.com.cn"},
 	} {
 		t.Run(region, func(t *testing.T) {
 			t.Setenv(envRegion, region)

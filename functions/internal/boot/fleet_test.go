@@ -58,18 +58,14 @@ func TestOnlyRegistriesOfECRGetALogin(t *testing.T) {
 	}))
 	defer ecr.Close()
 	onAWS(t, ecr.URL)
-	for registry, region := range map[string]string{
-		"123456789012.dkr.ecr.eu-west-1.amazonaws.com": "eu-west-1", "123456789012.dkr.ecr.us-east-2.amazonaws.com": "us-east-2",
-		"public.ecr.aws": "", "registry-1.docker.io": "", "dkr.ecr.eu-west-1.amazonaws.com.evil.example": "", "a.b.dkr.ecr.eu-west-1.amazonaws.com": "",
-	} {
-		t.Run(registry, func(t *testing.T) {
-			asked = ""
-			login, err := loginECR(t.Context(), registry)
-			if err != nil || (login == "Basic QVdTOng=") != (region != "") || (login == "") != (region == "") ||
-				region != "" && (!strings.Contains(asked, "GetAuthorizationToken") || !strings.Contains(asked, "/"+region+"/ecr/")) {
-				t.Errorf("%s: %q, %v, asked %q", registry, login, err, asked)
-			}
-		})
+	for _, registry := range []string{"public.ecr.aws", "registry-1.docker.io", "dkr.ecr.eu-west-1.amazonaws.com.evil.example", "a.b.dkr.ecr.eu-west-1.amazonaws.com"} {
+		if login, err := loginECR(t.Context(), registry); err != nil || login != "" || asked != "" {
+			t.Errorf("%s: %q, %v, asked %q", registry, login, err, asked)
+		}
+	}
+	login, err := loginECR(t.Context(), "123456789012.dkr.ecr.us-east-2.amazonaws.com")
+	if err != nil || login != "Basic QVdTOng=" || !strings.Contains(asked, "GetAuthorizationToken") || !strings.Contains(asked, "/us-east-2/ecr/") {
+		t.Errorf("%q, %v, asked %q", login, err, asked)
 	}
 	status = http.StatusForbidden
 	if _, err := loginECR(t.Context(), "123456789012.dkr.ecr.eu-west-1.amazonaws.com"); err == nil {
@@ -86,12 +82,9 @@ func TestAServerStartedByDockerIsTheImageOfItsBox(t *testing.T) {
 	}}`), "servers.json", nil)
 	commontest.OK(t, err)
 	for name, want := range map[string]string{"docker": "mcp/time 1000", "copy": "example.com/time ", "image": "example.com/server ", "plain": " "} {
-		t.Run(name, func(t *testing.T) {
-			shape, err := shapeOf(servers, name)
-			if got := shape.Image + " " + shape.User; got != want || err != nil {
-				t.Errorf("%s: %q, %v", name, got, err)
-			}
-		})
+		shape, err := shapeOf(servers, name)
+		commontest.CheckIn(t, name, err)
+		commontest.EqualIn(t, name, want, shape.Image+" "+shape.User)
 	}
 }
 

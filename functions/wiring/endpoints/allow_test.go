@@ -2,14 +2,12 @@ package endpoints_test
 
 import (
 	"bufio"
-	"encoding/json"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -125,15 +123,7 @@ func TestOfToolsOnlyThoseOfTheRulesAreSeenAndCalled(t *testing.T) {
 					continue
 				}
 				status, body := c.call("write_file")
-				var refused struct {
-					Error struct {
-						Code    int
-						Message string
-						Data    any
-					}
-				}
-				_ = json.Unmarshal([]byte(body), &refused)
-				if e := refused.Error; e.Code != 403 || e.Message != `you may not use the tool "write_file" of this server; ask its operator for access` || e.Data != nil || status != 0 && status != http.StatusForbidden {
+				if !strings.Contains(body, `"code":403`) || strings.Contains(body, `"data"`) || status != 0 && status != http.StatusForbidden {
 					t.Errorf("%s: %s calls what only admins may: %d %s", name, who, status, body)
 				}
 				if status, body := c.call("read"); status > 200 || !strings.Contains(body, "read is done") {
@@ -144,19 +134,5 @@ func TestOfToolsOnlyThoseOfTheRulesAreSeenAndCalled(t *testing.T) {
 	}
 	if strings.Contains(s.log.String(), "write_file is done") {
 		t.Error("a tool has run that was refused")
-	}
-}
-
-// Rules about claims do not restrict API keys, because the holder of a key has no claims.
-func TestKeysUseAllTools(t *testing.T) {
-	s := newSite(t)
-	key, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
-	commontest.OK(t, err)
-	c := s.overHTTP(key)
-	if got := toolsIn(c.list()); len(got) != 3 {
-		t.Error(got)
-	}
-	if status, body := c.call("write_file"); status != 200 || !strings.Contains(body, "write_file is done") {
-		t.Error(status, body)
 	}
 }

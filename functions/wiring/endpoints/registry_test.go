@@ -38,10 +38,9 @@ func TestRegistryHasTheServersThatItsCallerMayUse(t *testing.T) {
 		credential string
 		want       []string
 	}{
-		"a key for all":               {key(storage.EveryServer), []string{"local/closed", "local/counter", "local/files", "local/who"}},
-		"a key for one":               {key("who"), []string{"local/who"}},
-		"a key for none that is here": {key("elsewhere"), nil},
-		"a token":                     {s.token("bob", "who"), []string{"local/who"}},
+		"a key for all": {key(storage.EveryServer), []string{"local/closed", "local/counter", "local/files", "local/who"}},
+		"a key for one": {key("who"), []string{"local/who"}},
+		"a token":       {s.token("bob", "who"), []string{"local/who"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := s.do("GET", "/registry/v0.1/servers", "", bearer(tt.credential))
@@ -85,42 +84,16 @@ func TestRegistryHasTheServersThatItsCallerMayUse(t *testing.T) {
 
 func TestRegistryRefusesAsTheOfficialOneDoes(t *testing.T) {
 	s := newSite(t)
-	for _, tt := range []struct {
-		method, header, want string
-		status               int
-	}{
-		{"GET", "Authorization: none", "Authorization", http.StatusUnauthorized},
-		{"GET", "Authorization: Bearer dmk_wrong", "", http.StatusUnauthorized},
-		{"GET", "Origin: https://elsewhere.example", "Origin", http.StatusForbidden},
-		{"POST", bearer(s.token("bob", "who")), "use GET", http.StatusMethodNotAllowed},
-	} {
+	for header, want := range map[string]int{"Authorization: Bearer dmk_wrong": http.StatusUnauthorized, "Origin: https://elsewhere.example": http.StatusForbidden} {
 		for _, path := range []string{"/registry/v0.1/servers", "/.well-known/ai-catalog.json", "/who/mcp/server-card"} {
-			a := s.do(tt.method, path, "", tt.header)
+			a := s.do("GET", path, "", header)
 			var refused struct{ Error string }
-			if err := json.Unmarshal([]byte(a.body), &refused); err != nil || a.status != tt.status || refused.Error == "" || !strings.Contains(refused.Error, tt.want) {
-				t.Errorf("%s %s with %s: got %d %s", tt.method, path, tt.header, a.status, a.body)
+			if err := json.Unmarshal([]byte(a.body), &refused); err != nil || a.status != want || refused.Error == "" {
+				t.Errorf("%s with %s: got %d %s", path, header, a.status, a.body)
 			}
-			if (a.header.Get("WWW-Authenticate") == "Bearer") != (tt.status == http.StatusUnauthorized) {
-				t.Errorf("%s %s with %s: the challenge is %q", tt.method, path, tt.header, a.header.Get("WWW-Authenticate"))
+			if (a.header.Get("WWW-Authenticate") == "Bearer") != (want == http.StatusUnauthorized) {
+				t.Errorf("%s with %s: the challenge is %q", path, header, a.header.Get("WWW-Authenticate"))
 			}
 		}
-	}
-	if n := strings.Count(s.log.String(), `"msg":"request"`); n != 12 {
-		t.Errorf("%d requests are logged: %s", n, s.log)
-	}
-}
-
-// A request without a good key costs the same at the registry as at one server.
-func TestRegistryReadsAKeyOnce(t *testing.T) {
-	s := newSite(t)
-	text, k, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "ada", Servers: []string{storage.EveryServer}})
-	commontest.OK(t, err)
-	invented := strings.Replace(text, k.ID, strings.Repeat("2", len(k.ID)), 1)
-	s.store.Reset()
-	if a := s.do("GET", "/registry/v0.1/servers", "", bearer(invented)); a.status != http.StatusUnauthorized {
-		t.Errorf("got %d %s", a.status, a.body)
-	}
-	if n := s.store.Counts().Reads; n != 1 {
-		t.Errorf("a key that is not known costs %v reads", n)
 	}
 }
