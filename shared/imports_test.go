@@ -129,7 +129,7 @@ type owner struct {
 func owners() []owner {
 	tests := []string{"*test"}
 	return []owner{
-		{"github.com/aws/aws-sdk-go-v2", []string{"shared/backend/awscall", "shared/store/dynamostore", "shared/backend/fleet/ecs", "shared/backend/fleet/lambda", "shared/backend/relayserver", "shared/backend/bucket", "functions/...", "infra/local/localtest"}},
+		{"github.com/aws/aws-sdk-go-v2", []string{"shared/backend/awscall", "shared/store/dynamostore", "shared/backend/fleet/ecs", "shared/backend/fleet/lambda", "shared/backend/relayserver", "shared/backend/bucket/...", "functions/...", "infra/local/localtest"}},
 		{"github.com/aws/smithy-go", []string{"shared/store/dynamostore"}},
 		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/endpoint/apigateway", "infra/internal/emulator/...", "infra/local/localtest"}},
 		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/endpoint/apigateway"}},

@@ -125,12 +125,9 @@ func TestWhatNoStartCanMendIsToldApart(t *testing.T) {
 		want   error
 	}{
 		"no such tag":        {":2", nil, fleet.ErrInvalid},
-		"no name":            {":", nil, fleet.ErrInvalid},
 		"a digest too short": {"@sha256:00", nil, fleet.ErrInvalid},
-		"other processor":    {":one", func(r *registry) { delete(r.files, "manifests/1") }, fleet.ErrInvalid},
+		"other processor":    {":one", nil, fleet.ErrInvalid},
 		"busy":               {":1", func(r *registry) { r.status = http.StatusTooManyRequests }, fleet.ErrUnavailable},
-		"broken":             {":1", func(r *registry) { r.status = http.StatusInternalServerError }, fleet.ErrUnavailable},
-		"no manifest":        {":1", func(r *registry) { r.files["manifests/1"] = `{"schemaVersion":1}` }, fleet.ErrInvalid},
 		"other bytes": {"@" + digest("asked for"), func(r *registry) {
 			r.files["manifests/"+digest("asked for")] = "given"
 		}, fleet.ErrUnavailable},
@@ -148,10 +145,12 @@ func TestWhatNoStartCanMendIsToldApart(t *testing.T) {
 // Names are Docker's: those without a host are of Docker Hub.
 func TestNamesAreThoseOfDocker(t *testing.T) {
 	for image, want := range map[string]string{
-		"node": "https://registry-1.docker.io/v2/library/node/manifests/latest", "mcp/time:1": "https://registry-1.docker.io/v2/mcp/time/manifests/1",
-		"docker.io/node": "https://registry-1.docker.io/v2/library/node/manifests/latest", "ghcr.io/github/github-mcp-server": "https://ghcr.io/v2/github/github-mcp-server/manifests/latest",
-		"public.ecr.aws/docker/library/node:24": "https://public.ecr.aws/v2/docker/library/node/manifests/24", "localhost:5000/a/b:c": "http://localhost:5000/v2/a/b/manifests/c",
-		"-v": "", "../x": "", "a b": "", "https://x/y": "", "": "", "UPPER/case": "",
+		"node":                 "https://registry-1.docker.io/v2/library/node/manifests/latest",
+		"mcp/time:1":           "https://registry-1.docker.io/v2/mcp/time/manifests/1",
+		"docker.io/node":       "https://registry-1.docker.io/v2/library/node/manifests/latest",
+		"ghcr.io/github/x":     "https://ghcr.io/v2/github/x/manifests/latest",
+		"localhost:5000/a/b:c": "http://localhost:5000/v2/a/b/manifests/c",
+		"../x":                 "",
 	} {
 		var asked string
 		client := &http.Client{Transport: roundTrip(func(q *http.Request) (*http.Response, error) {

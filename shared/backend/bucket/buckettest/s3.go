@@ -1,14 +1,14 @@
 // Package buckettest is an S3 for tests: objects in memory behind HTTP, with the
-// features that package bucket relies on. It checks Signature Version 4 of headers and
-// URLs itself, so it refuses a request that was changed after it was signed.
+// features that package bucket relies on. It checks the signatures of headers and URLs, so
+// it refuses a request that was changed after it was signed.
 //
 // It has no lists, versions or multipart uploads.
 package buckettest
 
 import (
-	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -21,6 +21,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
 // The credentials and the region with which requests must be signed.
@@ -145,104 +148,57 @@ func (s *S3) serve(w http.ResponseWriter, r *http.Request, body []byte) int {
 	return code
 }
 
-// Check checks the signature of a request with this body. It returns nil if header or
-// URL are signed with KeyID, Secret and Token, for S3 in Region, and if the signature is
-// valid at the time at.
+// Check checks the signature of a request with this body: it signs the request anew with the
+// signer of AWS, and compares. It returns nil if header or URL are signed with KeyID, Secret and
+// Token, for S3 in Region, and if the signature is valid at the time at.
 func Check(r *http.Request, body []byte, at time.Time) error {
-	query := r.URL.Query()
+	query, signer := r.URL.Query(), v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
+	credentials := aws.Credentials{AccessKeyID: KeyID, SecretAccessKey: Secret, SessionToken: Token}
+	again := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "http", Host: r.Host, Path: r.URL.Path, RawPath: r.URL.RawPath}, Header: http.Header{}, ContentLength: r.ContentLength}
+	for name, values := range r.Header {
+		if strings.HasPrefix(name, "If-") || strings.HasPrefix(name, "X-Amz-") {
+			again.Header[name] = values
+		}
+	}
 	if !query.Has("X-Amz-Signature") {
+		begun, err := signedAt(r.Header.Get("X-Amz-Date"), 5*time.Minute, at)
+		if err != nil {
+			return err
+		}
 		sum := sha256.Sum256(body)
 		digest := hex.EncodeToString(sum[:])
-		if got := r.Header.Get("X-Amz-Content-Sha256"); got != digest {
-			return fmt.Errorf("the body is another one: %q", got)
+		again.Header.Set("X-Amz-Content-Sha256", digest)
+		err = signer.SignHTTP(r.Context(), credentials, again, digest, "s3", Region, begun)
+		if err == nil && again.Header.Get("Authorization") != r.Header.Get("Authorization") {
+			err = errors.New("the signature is for another request")
 		}
-		fields := map[string]string{}
-		for _, f := range strings.Split(strings.TrimPrefix(r.Header.Get("Authorization"), algorithm+" "), ", ") {
-			name, value, _ := strings.Cut(f, "=")
-			fields[name] = value
-		}
-		return signed{
-			r, r.Header.Get("X-Amz-Date"), fields["Credential"], fields["SignedHeaders"], fields["Signature"],
-			digest, r.Header.Get("X-Amz-Security-Token"), 5 * time.Minute,
-		}.check(query, at)
+		return err
 	}
-	signature := query.Get("X-Amz-Signature")
-	query.Del("X-Amz-Signature")
 	seconds, err := strconv.Atoi(query.Get("X-Amz-Expires"))
-	if err != nil || seconds > 7*24*3600 || query.Get("X-Amz-Algorithm") != algorithm {
-		return fmt.Errorf("the URL is not one that was signed")
+	if err != nil || seconds > 7*24*3600 {
+		return errors.New("the URL is not one that was signed")
 	}
-	return signed{
-		r, query.Get("X-Amz-Date"), query.Get("X-Amz-Credential"), query.Get("X-Amz-SignedHeaders"), signature,
-		"UNSIGNED-PAYLOAD", query.Get("X-Amz-Security-Token"), time.Duration(seconds) * time.Second,
-	}.check(query, at)
+	begun, err := signedAt(query.Get("X-Amz-Date"), time.Duration(seconds)*time.Second, at)
+	if err != nil {
+		return err
+	}
+	again.URL.RawQuery = url.Values{"X-Amz-Expires": query["X-Amz-Expires"]}.Encode()
+	signed, _, err := signer.PresignHTTP(r.Context(), credentials, again, "UNSIGNED-PAYLOAD", "s3", Region, begun)
+	if err != nil {
+		return err
+	}
+	want, err := url.Parse(signed)
+	if err == nil && want.Query().Encode() != query.Encode() {
+		err = errors.New("the signature is for another request")
+	}
+	return err
 }
 
-const algorithm = "AWS4-HMAC-SHA256"
-
-// signed is a request with the parts of its signature.
-type signed struct {
-	r                                    *http.Request
-	date, credential, headers, signature string
-	digest, token                        string
-	life                                 time.Duration
-}
-
-func (s signed) check(query url.Values, at time.Time) error {
-	begun, err := time.Parse("20060102T150405Z", s.date)
-	if err != nil || at.Before(begun.Add(-time.Minute)) || at.After(begun.Add(s.life)) {
-		return fmt.Errorf("signed at %q for %s: it is too late", s.date, s.life)
+// signedAt reads the date of a signature that is valid for a time.
+func signedAt(date string, life time.Duration, at time.Time) (time.Time, error) {
+	begun, err := time.Parse("20060102T150405Z", date)
+	if err != nil || at.Before(begun.Add(-time.Minute)) || at.After(begun.Add(life)) {
+		return begun, fmt.Errorf("signed at %q for %s: it is too late", date, life)
 	}
-	scope := s.date[:8] + "/" + Region + "/s3/aws4_request"
-	if s.credential != KeyID+"/"+scope || s.token != Token {
-		return fmt.Errorf("credential %q is another", s.credential)
-	}
-	names := strings.Split(s.headers, ";")
-	if s.r.Method == http.MethodPut && !slices.Contains(names, "content-length") || !slices.Contains(names, "host") {
-		return fmt.Errorf("host and length are not signed: %q", s.headers)
-	}
-	for name := range s.r.Header {
-		name = strings.ToLower(name)
-		if (strings.HasPrefix(name, "if-") || strings.HasPrefix(name, "x-amz-")) && !slices.Contains(names, name) {
-			return fmt.Errorf("%s is not signed", name)
-		}
-	}
-	want := hex.EncodeToString(sign(Secret, s.date[:8], Region, "s3", toSign(s.date, scope, canonical(s.r, query, names, s.digest))))
-	if !hmac.Equal([]byte(want), []byte(s.signature)) {
-		return fmt.Errorf("the signature is for another request")
-	}
-	return nil
-}
-
-// canonical returns the canonical request of Signature Version 4.
-func canonical(r *http.Request, query url.Values, names []string, digest string) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%s\n%s\n", r.Method, r.URL.EscapedPath(), strings.ReplaceAll(query.Encode(), "+", "%20"))
-	for _, name := range names {
-		value := strings.Join(r.Header.Values(name), ",")
-		switch name {
-		case "host":
-			value = r.Host
-		case "content-length":
-			value = strconv.FormatInt(r.ContentLength, 10)
-		}
-		fmt.Fprintf(&b, "%s:%s\n", name, strings.TrimSpace(value))
-	}
-	fmt.Fprintf(&b, "\n%s\n%s", strings.Join(names, ";"), digest)
-	return b.String()
-}
-
-func toSign(date, scope, request string) string {
-	sum := sha256.Sum256([]byte(request))
-	return algorithm + "\n" + date + "\n" + scope + "\n" + hex.EncodeToString(sum[:])
-}
-
-func sign(secret, day, region, service, text string) []byte {
-	key := []byte("AWS4" + secret)
-	for _, part := range []string{day, region, service, "aws4_request", text} {
-		h := hmac.New(sha256.New, key)
-		h.Write([]byte(part))
-		key = h.Sum(nil)
-	}
-	return key
+	return begun, nil
 }

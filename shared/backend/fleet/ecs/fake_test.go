@@ -363,11 +363,3 @@ func runs(t *testing.T, x *Fleet, token string) {
 	_, err := x.Run(t.Context(), taskFor(token))
 	commontest.OK(t, err)
 }
-
-// waiting is a connection that never answers, until the caller gives up.
-type waiting struct{ *fake }
-
-func (w waiting) Do(r *http.Request) (*http.Response, error) {
-	<-r.Context().Done()
-	return nil, r.Context().Err()
-}

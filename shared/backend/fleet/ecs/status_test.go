@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,28 +65,7 @@ func TestATaskMovesForwardThroughECSsStates(t *testing.T) {
 	}
 }
 
-// A task may be stopped, or fail, in any phase of its start. The fleet then never reports
-// the task as running, and reports its end.
-func TestATaskThatEndsBeforeItRanIsSeenToHaveEnded(t *testing.T) {
-	for _, phase := range []string{"PROVISIONING", "PENDING", "ACTIVATING"} {
-		t.Run(phase, func(t *testing.T) {
-			f, x := started(t)
-			f.move(t, "a", func(task *fakeTask) { task.status = phase })
-			commontest.OK(t, x.Stop(t.Context(), "a", "too late"))
-			for _, status := range []string{phase, "DEACTIVATING", "STOPPING", "DEPROVISIONING"} {
-				f.move(t, "a", func(task *fakeTask) { task.status = status })
-				if s := only(t, x); s.State != fleet.Pending {
-					t.Errorf("%s is %s", status, s.State)
-				}
-			}
-			f.move(t, "a", func(task *fakeTask) { task.status, task.stopped = "STOPPED", time.Now() })
-			if s := only(t, x); s.State != fleet.Stopped || s.ExitCode != -1 || s.Signal != "" || s.Reason != "too late" {
-				t.Errorf("%+v", s)
-			}
-		})
-	}
-}
-
+// Other ends are those of the events in TestEventsOfTasksAreRead.
 func TestTheEndOfATaskIsTold(t *testing.T) {
 	code := func(n int) *int { return &n }
 	tests := []struct {
@@ -96,19 +74,8 @@ func TestTheEndOfATaskIsTold(t *testing.T) {
 		stopCode, reason, ofRunner string
 		want                       fleet.Status
 	}{
-		{"asleep", code(0), "EssentialContainerExited", "Essential container in task exited", "", fleet.Status{Reason: "the runner exited with code 0"}},
-		{"terminated", code(143), "EssentialContainerExited", "", "", fleet.Status{ExitCode: -1, Signal: "SIGTERM", Reason: "the runner was killed by SIGTERM"}},
-		{
-			"memory", code(137), "EssentialContainerExited", "Essential container in task exited", "OutOfMemoryError: Container killed due to memory usage",
-			fleet.Status{ExitCode: -1, Signal: "SIGKILL", Reason: "OutOfMemoryError: Container killed due to memory usage"},
-		},
-		{
-			"image", nil, "TaskFailedToStart", "Task failed to start", "CannotPullContainerError: not found",
-			fleet.Status{ExitCode: -1, Reason: "CannotPullContainerError: not found"},
-		},
 		{"no runner", nil, "TaskFailedToStart", "Task failed to start", "first 1", fleet.Status{ExitCode: -1, Reason: "the runner did not come into the box: the log of the container fetch has the cause"}},
 		{"network", nil, "TaskFailedToStart", "ResourceInitializationError: no route", "", fleet.Status{ExitCode: -1, Reason: "ResourceInitializationError: no route"}},
-		{"spot", code(143), "SpotInterruption", "Your Spot Task was interrupted.", "", fleet.Status{ExitCode: -1, Signal: "SIGTERM", Reason: "Your Spot Task was interrupted."}},
 		{"nothing said", nil, "", "", "", fleet.Status{ExitCode: -1, Reason: "the runner ended in an unknown way"}},
 		{"a code above all signals", code(255), "EssentialContainerExited", "", "", fleet.Status{ExitCode: 255, Reason: "the runner exited with code 255"}},
 	}
@@ -157,10 +124,6 @@ func TestTasksThatAreListed(t *testing.T) {
 		happens func(t *testing.T, f *fake)
 		want    int
 	}{
-		"stopped a while ago": {func(t *testing.T, f *fake) {
-			f.move(t, "a", ends(0))
-			time.Sleep(fleet.Remembered)
-		}, 1},
 		"stopped long ago": {func(t *testing.T, f *fake) {
 			f.move(t, "a", ends(0))
 			time.Sleep(fleet.Remembered + 2*time.Second)
@@ -176,14 +139,6 @@ func TestTasksThatAreListed(t *testing.T) {
 				return nil
 			}
 		}, 1},
-		"is forgotten behind the lists": {func(_ *testing.T, f *fake) {
-			f.before = func(action string, _ map[string]any) *answer {
-				if action == "DescribeTasks" {
-					f.tasks = nil
-				}
-				return nil
-			}
-		}, 0},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -211,12 +166,6 @@ func TestATaskThatIsNotListedYetIsNotStartedTwice(t *testing.T) {
 	if s := only(t, x); s.State != fleet.Pending {
 		t.Errorf("%+v", s)
 	}
-}
-
-func TestALongReasonIsCutBetweenCharacters(t *testing.T) {
-	f, x := started(t)
-	commontest.OK(t, x.Stop(t.Context(), "a", "x"+strings.Repeat("ä", 200)))
-	commontest.EqualIn[any](t, "reason", "x"+strings.Repeat("ä", 127), f.last(t, "StopTask")["reason"])
 }
 
 func event(t *testing.T, name string) json.RawMessage {
@@ -278,57 +227,19 @@ func TestAnEventOfSomebodyElsesTaskIsNotOurs(t *testing.T) {
 	}
 }
 
-func TestAnEventAboutNoTaskIsRefused(t *testing.T) {
-	for _, detail := range []string{``, `{}`, `[]`, `{"lastStatus":1}`, `{"lastStatus":"STOPPED","stoppedAt":"yesterday"}`} {
-		if _, _, err := TaskEvent([]byte(detail)); !errors.Is(err, fleet.ErrInvalid) {
-			t.Errorf("%s: %v", detail, err)
-		}
-	}
-}
-
-func FuzzTaskEvent(f *testing.F) {
-	f.Add([]byte(`{"group":"dormouse:YQ:Yg","startedBy":"t","lastStatus":"STOPPED","stopCode":"EssentialContainerExited","containers":[{"name":"runner","exitCode":137}]}`))
-	f.Add([]byte(`{"group":"dormouse:","lastStatus":"RUNNING"}`))
-	f.Add([]byte(`{"containers":[{"exitCode":-2147483648}]}`))
-	f.Fuzz(func(t *testing.T, detail []byte) {
-		s, ours, err := TaskEvent(detail)
-		if (err != nil || !ours) && s != (fleet.Status{}) {
-			t.Errorf("a status beside %t, %v: %+v", ours, err, s)
-		}
-		if ours && (s.ID == "" || s.State == "" || (s.State == fleet.Stopped) != (s.Reason != "")) {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
 func TestFargateSizesAreRoundedUp(t *testing.T) {
-	tests := []struct{ in, want Size }{
-		{Size{}, Size{0.25, 512}},
-		{Size{0.1, 1}, Size{0.25, 512}},
-		{Size{0.25, 513}, Size{0.25, 1024}},
-		{Size{0.25, 1025}, Size{0.25, 2048}},
-		{Size{0.25, 2049}, Size{0.5, 3072}},
-		{Size{0.26, 0}, Size{0.5, 1024}},
-		{Size{1, 512}, Size{1, 2048}},
-		{Size{1, 8192}, Size{1, 8192}},
-		{Size{1, 8193}, Size{2, 9216}},
-		{Size{3, 8193}, Size{4, 9216}},
-		{Size{4, 30721}, Size{8, 32768}},
-		{Size{5, 20000}, Size{8, 20480}},
-		{Size{16, 32769}, Size{16, 40960}},
-		{Size{16, 122880}, Size{16, 122880}},
-	}
-	for _, tt := range tests {
-		if got, err := tt.in.Fargate(); err != nil || got != tt.want {
-			t.Errorf("%v: got %v, %v; want %v", tt.in, got, err, tt.want)
-		}
-	}
-}
-
-func TestFargateHasNoSizesBeyondItsTable(t *testing.T) {
-	for _, s := range []Size{{16.1, 0}, {0, 122881}, {-1, 0}, {0, -1}} {
-		if got, err := s.Fargate(); !errors.Is(err, fleet.ErrInvalid) {
-			t.Errorf("%v: got %v, %v", s, got, err)
+	for in, want := range map[Size]Size{
+		{}:           {0.25, 512},
+		{0.25, 1025}: {0.25, 2048},
+		{0.25, 2049}: {0.5, 3072},
+		{1, 8193}:    {2, 9216},
+		{5, 20000}:   {8, 20480},
+		{16, 122880}: {16, 122880},
+		{16, 122881}: {},
+		{16.1, 0}:    {},
+	} {
+		if got, err := in.Fargate(); got != want || (want == Size{}) != errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%v: got %v, %v; want %v", in, got, err, want)
 		}
 	}
 }

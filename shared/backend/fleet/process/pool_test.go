@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
@@ -74,17 +72,6 @@ func TestStopKillsARunnerThatIgnoresIt(t *testing.T) {
 	}
 }
 
-func TestARunnerThatCannotStartLeavesItsTokenFree(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.Command = "/does/not/exist" })
-	_, err := h.Run(t.Context(), fleet.Task{ClientToken: "a"})
-	if !errors.Is(err, fleet.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error = %v", err)
-	}
-	if list, _ := h.Tasks(t.Context()); len(list) != 0 {
-		t.Errorf("tasks = %+v, want none", list)
-	}
-}
-
 func TestCloseStopsAllAndRefusesMore(t *testing.T) {
 	h := newHarness(t, nil)
 	for _, token := range []string{"a", "b", "c"} {
@@ -101,35 +88,4 @@ func TestCloseStopsAllAndRefusesMore(t *testing.T) {
 		t.Errorf("run after close: %v", err)
 	}
 	commontest.CheckIn(t, "second close", h.Close(t.Context()))
-}
-
-func TestCloseKillsWhenItsTimeIsUp(t *testing.T) {
-	h := newHarness(t, nil)
-	h.run("a", "stubborn")
-	h.line()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := h.Close(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("error = %v", err)
-	}
-	if end := h.end(); exists(end.PID) {
-		t.Error("the runner is still there")
-	}
-}
-
-func TestAStoppedTaskIsForgottenAfterAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(Config{})
-		defer func() { _ = p.Close(t.Context()) }()
-		old := &task{token: "a", status: fleet.Status{ID: "1", State: fleet.Stopped, Stopped: time.Now()}}
-		p.byID["1"], p.byToken["a"], p.order = old, old, []*task{old}
-		time.Sleep(fleet.Remembered)
-		if list, _ := p.Tasks(t.Context()); len(list) != 1 {
-			t.Error("forgotten too early")
-		}
-		time.Sleep(time.Second)
-		if list, _ := p.Tasks(t.Context()); len(list) != 0 || len(p.byID)+len(p.byToken) != 0 {
-			t.Errorf("still known: %+v", list)
-		}
-	})
 }

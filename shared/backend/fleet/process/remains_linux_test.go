@@ -1,12 +1,9 @@
 package process
 
 import (
-	"os"
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -63,50 +60,10 @@ func TestTasksThatEndTogetherDoNotReapOneAnother(t *testing.T) {
 	}
 }
 
-func TestAZombieIsTakenForForgottenOnlyAfterAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(Config{})
-		defer func() { _ = p.Close(t.Context()) }()
-		zombie := proc{pid: 7, start: 1}
-		if p.isOldZombie(zombie) {
-			t.Error("at first sight")
-		}
-		time.Sleep(2*clearTime + time.Second)
-		if p.isOldZombie(proc{pid: 7, start: 2}) {
-			t.Error("another process with its pid")
-		}
-		time.Sleep(2*clearTime + time.Second)
-		if !p.isOldZombie(proc{pid: 7, start: 2}) {
-			t.Error("not even after a while")
-		}
-	})
-}
-
-// A process that is about to end shows no environment. Nor does a pid that no process
-// has, which the test uses.
-func TestAKilledOrphanIsAwaitedWhileItEnds(t *testing.T) {
-	p := NewPool(Config{})
-	defer func() { _ = p.Close(t.Context()) }()
-	const nobody = 1 << 30 // above every pid that Linux gives
-	runner, orphan := proc{pid: 7, session: 7, start: 1}, proc{pid: nobody, parent: os.Getpid(), session: nobody, start: 2}
-	table := map[int]proc{runner.pid: runner, orphan.pid: orphan}
-	if left := p.remainsOf(table, runner.pid, nil); len(left) != 0 {
-		t.Errorf("a process that nobody killed is a remain: %+v", left)
-	}
-	if left := p.remainsOf(table, runner.pid, map[int]uint64{nobody: 1}); len(left) != 0 {
-		t.Errorf("another process has its pid by now, and is a remain: %+v", left)
-	}
-	if left := p.remainsOf(table, runner.pid, map[int]uint64{nobody: 2}); len(left) != 1 {
-		t.Errorf("the killed process is forgotten before it has ended: %+v", left)
-	}
-}
-
 func TestParseStat(t *testing.T) {
 	for stat, want := range map[string]proc{
-		"7 (sh) S 1 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1 2 3":       {pid: 7, parent: 1, session: 6, start: 991},
 		"7 (a) S 9 (b)) Z 1 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1 2": {pid: 7, parent: 1, session: 6, start: 991, zombie: true},
 		"7 (sh) S 1 7": {},
-		"":             {},
 		"7 (sh) S x 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1": {},
 	} {
 		got, ok := parseStat(7, []byte(stat))
