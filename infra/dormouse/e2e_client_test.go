@@ -36,10 +36,8 @@ type client struct {
 	t       *testing.T
 	http    *http.Client
 	url     string
-	key     string            // "" where callers need none
-	more    map[string]string // further headers of each request
+	key     string // "" where callers need none
 	session string
-	version string        // of the session; "" is 2025-11-25
 	mark    string        // how the tags of its calls begin
 	patient time.Duration // how long it waits; 0 for the usual patience
 	ids     atomic.Int64
@@ -187,9 +185,7 @@ func (c *client) send(ctx context.Context, method, last, body string) (*stream, 
 	}
 	if c.session != "" {
 		r.Header.Set(wire.HeaderSessionID, c.session)
-		if version := cmp.Or(c.version, wire.V20251125); version != wire.V20250326 { // which has no such header
-			r.Header.Set(wire.HeaderProtocolVersion, version)
-		}
+		r.Header.Set(wire.HeaderProtocolVersion, wire.V20251125)
 	}
 	if last != "" {
 		r.Header.Set(wire.HeaderLastEventID, last)
@@ -203,9 +199,6 @@ func (c *client) do(r *http.Request) (*stream, error) {
 	r.Header.Set("Content-Type", wire.MediaJSON)
 	if c.key != "" {
 		r.Header.Set("Authorization", "Bearer "+c.key)
-	}
-	for name, value := range c.more {
-		r.Header.Set(name, value)
 	}
 	res, err := c.http.Do(r) //nolint:bodyclose // by stream.close
 	if err != nil {
@@ -371,26 +364,4 @@ func web(t *testing.T, client *http.Client, method, at, body string, header http
 	text, err := io.ReadAll(res.Body)
 	commontest.OK(t, err)
 	return page{res.StatusCode, res.Header, string(text)}
-}
-
-// usual returns the headers of a client of Streamable HTTP. more adds headers: name, value,
-// name, value. usual leaves out a header without a value.
-func usual(more ...string) http.Header {
-	header := http.Header{"Content-Type": {wire.MediaJSON}, "Accept": {wire.MediaJSON + ", " + wire.MediaSSE}}
-	for i := 0; i < len(more); i += 2 {
-		if more[i+1] != "" {
-			header.Set(more[i], more[i+1])
-		}
-	}
-	return header
-}
-
-// toolsIn returns the names of the tools of a list.
-func toolsIn(list []byte) string {
-	var names []string
-	for tool := range wire.Elements(wire.Lookup(list, "tools")) {
-		name, _ := wire.String(wire.Lookup(tool, "name"))
-		names = append(names, name)
-	}
-	return strings.Join(names, " ")
 }

@@ -69,10 +69,12 @@ func (m *machine) talks(store ...string) {
 	_ = k.conn.CloseNow()
 	commontest.EqualIn(m.t, "after the connection was lost a call is answered", "1", m.resume("one", k).text("count", ""))
 
+	before := len(m.those("stdio"))
 	c.leave()
 	status, err := c.status(http.MethodPost, c.request("9", "echo", ""))
 	commontest.OK(m.t, err)
 	commontest.EqualIn(m.t, "POST after DELETE", http.StatusNotFound, status)
+	m.eventually(patience, "its process has ended", func() bool { return len(m.those("stdio")) < before })
 }
 
 // dynamoDB returns the endpoint of a DynamoDB Local.

@@ -186,12 +186,6 @@ func (m *machine) asPrograms() *machine {
 // invokes reports whether the machine's boxes run as invocations.
 func (m *machine) invokes() bool { return m.programs && m.emulator.Boxes }
 
-// withRunners gives each box a process of its own, with a runner that a test can kill.
-func (m *machine) withRunners() *machine {
-	m.runner = true
-	return m
-}
-
 // host returns the one process with the runner of a server without limits.
 func (m *machine) host() process {
 	if m.programs || m.runner {

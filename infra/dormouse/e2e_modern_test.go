@@ -86,8 +86,8 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 
 // modernly sends a request as a client of 2026-07-28 with these capabilities, and
 // returns the final answer. params are the members of params besides _meta. name is ""
-// for a method without a name. More headers come in pairs.
-func (c *client) modernly(method, name, params, capabilities string, headers ...string) (status int, answer wire.Message) {
+// for a method without a name.
+func (c *client) modernly(method, name, params, capabilities string) (status int, answer wire.Message) {
 	c.t.Helper()
 	if params != "" {
 		params += ","
@@ -98,12 +98,10 @@ func (c *client) modernly(method, name, params, capabilities string, headers ...
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
 	commontest.OK(c.t, err)
-	headers = append(headers, wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, method)
+	r.Header.Set(wire.HeaderProtocolVersion, wire.V20260728)
+	r.Header.Set(wire.HeaderMethod, method)
 	if name != "" {
-		headers = append(headers, wire.HeaderName, name)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
+		r.Header.Set(wire.HeaderName, name)
 	}
 	s, err := c.do(r)
 	commontest.OK(c.t, err)
@@ -115,9 +113,9 @@ func (c *client) modernly(method, name, params, capabilities string, headers ...
 }
 
 // served sends a request by modernly and returns the answer. The request must succeed.
-func (c *client) served(method, name, params, capabilities string, headers ...string) wire.Message {
+func (c *client) served(method, name, params, capabilities string) wire.Message {
 	c.t.Helper()
-	status, answer := c.modernly(method, name, params, capabilities, headers...)
+	status, answer := c.modernly(method, name, params, capabilities)
 	if answer.Result == nil {
 		c.t.Fatalf("%s: status %d: %s", method, status, answer.Raw)
 	}

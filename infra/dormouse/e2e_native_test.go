@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // probes is the program with the native server of testdata/native. Its name is dormouse, as that of
@@ -48,16 +47,6 @@ func TestE2ENativeStateOutlivesEveryProcess(t *testing.T) {
 	if boxes := m.those("runner"); len(boxes) > 0 {
 		t.Errorf("a native server has a box: %v", boxes)
 	}
-}
-
-func TestE2ENativeToolSeesWhatTheKeySaysOfItsPrincipal(t *testing.T) {
-	t.Parallel()
-	m := nativeMachine(t, probes(t), "probe")
-	m.start("--access", "keys")
-	key := m.keys("create", "ada", "--server", "probe", "--props", `{"plan":"pro"}`)
-	got := m.client("probe").served(wire.MethodToolsCall, "who", `"name":"who","arguments":{}`, "{}", "Authorization", "Bearer "+key, "X-Probe", "here")
-	want := `{"authorization":"","header":"here","principal":"ada","props":{"plan":"pro"},"user":"ada"}`
-	commontest.SameIn(t, "what the tool sees", want, textOf(got))
 }
 
 // tutorial makes the module of docs/go-servers.md with the commands of the page. It returns

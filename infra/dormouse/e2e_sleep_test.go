@@ -4,11 +4,7 @@ package dormouse_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
-	"os/exec"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -131,54 +127,4 @@ func TestE2EOneWakeForManyCallers(t *testing.T) {
 	all.Wait()
 	m.asleep()
 	commontest.EqualIn(t, "boxes were started", 1, m.count("box.wake")-wakes)
-}
-
-func TestE2EDeleteEndsTheSessionAndItsProcess(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	gone, stays := m.session("one"), m.session("one")
-	goes, kept := gone.whoami().PID, stays.whoami().PID
-	gone.leave()
-	ping := `{"jsonrpc":"2.0","id":1,"method":"ping"}`
-	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
-		if status, err := gone.status(method, ping); err != nil || status != http.StatusNotFound {
-			t.Errorf("%s after DELETE: status %d, %v, want 404", method, status, err)
-		}
-	}
-	alive := func() (pids []int) {
-		for _, p := range m.those("stdio") {
-			pids = append(pids, p.pid)
-		}
-		return pids
-	}
-	m.eventually(patience, fmt.Sprintf("process %d has stopped", goes), func() bool { return !slices.Contains(alive(), goes) })
-	if got := stays.whoami().PID; got != kept {
-		t.Errorf("the other session's process was %d and is %d", kept, got)
-	}
-}
-
-// psReport has of the output of dormouse ps --json what tests look at.
-type psReport struct {
-	Boxes []struct {
-		PID       int
-		Processes []struct{ PID int }
-	}
-}
-
-func (m *machine) ps() (r psReport) {
-	m.t.Helper()
-	m.printed(&r, "ps", "--json")
-	return r
-}
-
-// printed decodes what a command prints, even if dormouse run is not up.
-func (m *machine) printed(into any, command string, args ...string) {
-	m.t.Helper()
-	out, err := m.command(command, args...).Output()
-	var exit *exec.ExitError
-	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 3) {
-		m.t.Fatalf("dormouse %s: %v", command, err)
-	}
-	commontest.OKIn(m.t, fmt.Sprintf("dormouse %s printed %s", command, out), json.Unmarshal(out, into))
 }

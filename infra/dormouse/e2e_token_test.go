@@ -6,9 +6,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +53,37 @@ func TestE2ETokenIsNowhere(t *testing.T) {
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
 		if err == nil && bytes.Contains(env, []byte(token)) {
 			t.Errorf("process %d has it in its environment", p.pid)
+		}
+	}
+}
+
+// nowhere checks that a text is in no file, in no log, and among no process's arguments.
+func (m *machine) nowhere(text string) {
+	m.t.Helper()
+	for _, folder := range []string{m.data, m.tmp} {
+		err := filepath.WalkDir(folder, func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() {
+				return nil //nolint:nilerr // a file that has gone holds nothing
+			}
+			data, err := os.ReadFile(name)
+			if err == nil && bytes.Contains(data, []byte(text)) {
+				m.t.Errorf("%s has it", name)
+			}
+			return nil
+		})
+		commontest.Check(m.t, err)
+	}
+	out, _ := m.out.lines()
+	log, _ := m.log.lines()
+	for _, line := range slices.Concat(out, log) {
+		if strings.Contains(line, text) {
+			m.t.Errorf("a line of the log has it: %s", line)
+		}
+	}
+	for _, p := range m.processes() {
+		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+		if err == nil && bytes.Contains(args, []byte(text)) {
+			m.t.Errorf("process %d has it among its arguments", p.pid)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -122,28 +121,6 @@ func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 	}
 }
 
-// Files that nobody needs never stop a start.
-func TestE2EHistoryAndUsageThatCannotBeReadBeginAnew(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	for _, name := range []string{local.HistoryFile, bill.File} {
-		write(t, filepath.Join(m.data, name), "nonsense, and more of it")
-	}
-	m.start(sleepy()...)
-	for range 2 {
-		m.await(patience, "the terminal is told", func(e event) bool { return e.Kind == "folder.trouble" })
-	}
-	for _, name := range []string{local.HistoryFile, bill.File} {
-		if kept, err := filepath.Glob(filepath.Join(m.data, name+".damaged-*")); err != nil || len(kept) == 0 {
-			t.Errorf("the old %s is gone: %v", name, err)
-		}
-	}
-	c := m.session("one")
-	if _, err := c.call("echo", `{"text":"x"}`); err != nil {
-		t.Error(err)
-	}
-}
-
 // A machine whose program was removed or replaced, and whose unix sockets are gone, still
 // wakes its servers.
 func TestE2EAMachineWithoutItsFilesWakesServers(t *testing.T) {
@@ -174,17 +151,4 @@ func TestE2EAMachineWithoutItsFilesWakesServers(t *testing.T) {
 	if status, body := m.health("one"); status != http.StatusOK {
 		t.Errorf("health: %d %s", status, body)
 	}
-}
-
-// If the certificate authority does not answer, the machine runs and says what to do.
-func TestE2ETLSWithoutTheAuthoritySaysSo(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"secure": nil})
-	m.start("--tls", "dormouse.test", "--authority", "https://"+commontest.FreeAddress(t)+"/dir", "--listen", commontest.FreeAddress(t), "--sockets", "127.0.0.1:0")
-	if endpoint := m.urls["secure"]; !strings.HasPrefix(endpoint, "https://dormouse.test:") {
-		t.Errorf("the address is %s", endpoint)
-	}
-	m.await(patience, "the missing certificate", func(e event) bool {
-		return e.Kind == "certificate.failed" && strings.HasPrefix(e.Reason, "no certificate: ")
-	})
 }

@@ -4,6 +4,7 @@ package dormouse_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -230,7 +231,11 @@ func (r *rolling) exchange(folder string, names ...string) {
 	}
 	// The machine replaces processes of functions when the servers file has changed.
 	r.file["unused"+names[0]] = map[string]any{"command": "true"}
-	r.saveFile(r.file)
+	text, err := json.Marshal(map[string]any{"mcpServers": r.file})
+	commontest.OK(r.t, err)
+	before := r.count("servers.changed")
+	write(r.t, r.servers, string(text))
+	r.changed(before)
 }
 
 // runsFrom reports whether a process runs a program of a folder, or ours if it has none.

@@ -35,9 +35,9 @@ nightly: build ## Run what takes hours: all worlds, all end-to-end tests in ever
 # keeps something for the next message. E2E=^TestE2E runs all.
 FUNCTIONS ?= $(if $(BOXES),process,inside)
 E2E_inside  := ^TestE2E
-E2E_process := ^TestE2E(Socket|Soak|Native|Answer|KeysLet|Upstream|Functions|Nothing|Workspace|Boxes)
+E2E_process := ^TestE2E(Socket|Soak|Native|Answer|Nothing|Workspace|Boxes)
 E2E_lambda  := ^TestE2E(Talk|Cut|Soak|SessionOutlives|Answer|OneWake|Task|Killed)
-E2E_cold    := ^TestE2E(Native|Answer|Task|Killed|Calls|Greedy|Soak|Talk|Cut|Bill|Keys)
+E2E_cold    := ^TestE2E(Native|Answer|Task|Killed|Calls|Greedy|Soak|Talk|Cut)
 E2E         ?= $(E2E_$(or $(BOXES),$(FUNCTIONS)))
 .PHONY: test-e2e
 test-e2e: need-go need-node need-python build ## Run the end-to-end tests: the built programs and real servers (FUNCTIONS=process or cold)

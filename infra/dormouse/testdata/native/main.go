@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -20,9 +19,6 @@ func main() { dormouse.Main(native.Servers{"probe": probe}) }
 
 func probe(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "probe", Version: "1"}, s.Options())
-	native.AddTool(s, server, &mcp.Tool{Name: "who", Description: "Tell of the caller"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
-		return who(s, r)
-	})
 	native.AddTool(s, server, &mcp.Tool{Name: "count", Description: "Count the calls of the session"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		n, err := native.Update(ctx, s.State(native.OfSession), "count", func(n int) (int, error) { return n + 1, nil })
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(n)}}}, nil, err
@@ -46,12 +42,4 @@ func note(_ context.Context, _ *mcp.CallToolRequest, l line) (*mcp.CallToolResul
 	}
 	<-time.After(time.Duration(l.Pause) * time.Millisecond)
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "noted " + l.Tag}}}, nil, err
-}
-
-func who(s native.Session, r *mcp.CallToolRequest) (*mcp.CallToolResult, any, error) {
-	text, err := json.Marshal(map[string]any{
-		"principal": s.Principal(), "props": s.Props(), "user": r.Extra.TokenInfo.UserID,
-		"header": r.Extra.Header.Get("X-Probe"), "authorization": r.Extra.Header.Get("Authorization"),
-	})
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(text)}}}, nil, err
 }

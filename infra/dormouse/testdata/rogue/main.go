@@ -103,16 +103,9 @@ func call(id json.RawMessage, tool string, a arguments) {
 		text(id, "once")
 		text(id, "twice")
 		say(`{"jsonrpc":"2.0","id":987654321,"result":{}}`)
-	case "dial":
-		text(id, outcome(dial(a.Path)))
 	case "ask":
 		answer, err := ask(a)
 		text(id, answer+outcome(err))
-	case "write":
-		text(id, outcome(os.WriteFile(a.Path, []byte("x"), 0o600)))
-	case "read":
-		_, err := os.ReadFile(a.Path)
-		text(id, outcome(err))
 	}
 }
 
@@ -121,16 +114,6 @@ func outcome(err error) string {
 		return "done"
 	}
 	return err.Error()
-}
-
-func dial(address string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	if err == nil {
-		_ = c.Close()
-	}
-	return err
 }
 
 // ask connects to an address, sends a text, and returns the beginning of the answer. With

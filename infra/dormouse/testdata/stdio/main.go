@@ -1,5 +1,5 @@
 // Command stdio is the MCP server (2025-11-25, stdio) of the end-to-end tests. Its
-// flags make it broken. Its tools show the process behind a session. It waits for files
+// tools show the process behind a session. It waits for files
 // instead of times, so that a test decides when it goes on.
 package main
 
@@ -7,14 +7,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 )
@@ -22,23 +20,14 @@ import (
 func main() {
 	name := flag.String("name", "stdio", "name in serverInfo")
 	calls := flag.String("calls", "", "`file` that gets a line for each tools/call, with its tag")
-	exit := flag.Int("exit", -1, "exit at once with this code")
-	pages := flag.Int("pages", 1, "how many pages the list of tools has, of one tool each")
-	stderr := flag.String("stderr", "", "text to write to stderr first")
 	flag.Parse()
-
-	fmt.Fprint(os.Stderr, *stderr)
-	if *exit >= 0 {
-		os.Exit(*exit)
-	}
-	s := &server{name: *name, calls: *calls, pages: *pages, running: map[string]context.CancelFunc{}, asked: map[string]chan json.RawMessage{}}
+	s := &server{name: *name, calls: *calls, running: map[string]context.CancelFunc{}, asked: map[string]chan json.RawMessage{}}
 	s.serve(os.Stdin)
 }
 
 // server is one process: one client, its calls in parallel.
 type server struct {
 	name, calls string
-	pages       int
 
 	mu      sync.Mutex      // of stdout, too
 	init    json.RawMessage // what initialize was given
@@ -76,7 +65,7 @@ func (s *server) take(m message, raw []byte) {
 	case "ping", "logging/setLevel":
 		s.result(m.ID, `{}`)
 	case "tools/list":
-		s.list(m)
+		s.result(m.ID, `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`)
 	case "server/discover", "prompts/list", "resources/list", "resources/templates/list":
 		s.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"not found"}}`, m.ID)
 	case "tools/call":
@@ -105,21 +94,6 @@ func (s *server) take(m message, raw []byte) {
 	}
 }
 
-// list answers with one page. Its cursor is the number of the page.
-func (s *server) list(m message) {
-	var p struct{ Cursor string }
-	_ = json.Unmarshal(m.Params, &p) // a list has no params, too
-	page, _ := strconv.Atoi(p.Cursor)
-	tool, next := "echo", ""
-	if page > 0 {
-		tool = fmt.Sprintf("echo%d", page)
-	}
-	if page+1 < s.pages {
-		next = fmt.Sprintf(`,"nextCursor":"%d"`, page+1)
-	}
-	s.result(m.ID, `{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]%s}`, tool, next)
-}
-
 // arguments of the tools; each uses some.
 type arguments struct {
 	Text   json.RawMessage `json:"text"`   // a JSON string, given back as it was written
@@ -128,7 +102,6 @@ type arguments struct {
 	Before int             `json:"before"` // notifications/progress before the gate
 	After  int             `json:"after"`  // and behind it
 	Pause  int             `json:"pause"`  // milliseconds before each of them
-	Code   int             `json:"code"`   // to exit with
 	Method string          `json:"method"` // to ask the client
 }
 
@@ -157,9 +130,6 @@ func (s *server) call(ctx context.Context, m message) {
 		s.text(m.ID, fmt.Sprint(count))
 	case "whoami":
 		s.result(m.ID, `{"content":[],"structuredContent":{"pid":%d,"name":%q,"init":%s}}`, os.Getpid(), s.name, s.init)
-	case "acts": // answers with a hash of its variable ACTS_AS, and prints the variable itself
-		fmt.Fprintln(os.Stderr, "it acts with", os.Getenv("ACTS_AS"))
-		s.text(m.ID, fmt.Sprintf("%x", sha256.Sum256([]byte(os.Getenv("ACTS_AS")))))
 	case "work":
 		s.progress(p.Meta.Token, 1, a.Before, a.Pause)
 		if err := await(ctx, a.Gate); err == nil {
@@ -168,9 +138,6 @@ func (s *server) call(ctx context.Context, m message) {
 		}
 	case "ask":
 		s.text(m.ID, string(s.ask(a.Method)))
-	case "exit":
-		fmt.Fprintln(os.Stderr, "told to exit")
-		os.Exit(a.Code)
 	}
 }
 
