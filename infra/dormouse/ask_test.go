@@ -87,24 +87,6 @@ func TestValuesThatServersLackAreAskedForOnceAndKept(t *testing.T) {
 	}
 }
 
-func TestCallAsksForTheInputsOfItsServer(t *testing.T) {
-	s := newShell(t)
-	s.file("servers.json", `{"mcpServers":{"asks":{"command":"none","args":["${input:my-key}"]}}}`)
-	defer s.up()()
-	line := "call asks x --data $DATA --servers $DATA/servers.json"
-	const how = `asks is not served: args[0]: the input "my-key" has no value: set MY_KEY in the environment, in .env beside the file, or with --env-file`
-	if printed, code := s.run(line); code != exitFailed || !strings.Contains(printed, how) {
-		t.Errorf("without a terminal: %d %s", code, printed)
-	}
-	s.ask, _ = answering(map[string]string{"asks needs my-key: ": "5"})
-	if printed, _ := s.run(line); !strings.Contains(printed, "MY_KEY of asks: in .env") || !strings.Contains(printed, "none is not on the PATH") {
-		t.Errorf("with one: %s", printed)
-	}
-	if printed, _ := s.run("list --data $DATA"); !strings.Contains(printed, "none is not on the PATH") {
-		t.Errorf("after the call the machine has %s", printed)
-	}
-}
-
 // A question may name what a file to import says about a value.
 func TestQuestionsOnATerminalShowNoSecretsAndControlNothing(t *testing.T) {
 	t.Setenv("CI", "")

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -103,16 +102,6 @@ func TestCallStartsAServerThatDoesNotStartOnce(t *testing.T) {
 	}
 }
 
-// Clients use the public URL, and so does call.
-func TestCallUsesThePublicAddress(t *testing.T) {
-	s := newShell(t)
-	s.file("servers.json", `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`)
-	defer s.up(func(cfg *local.Config) { cfg.PublicURL = "http://127.0.0.1:1" })()
-	printed, code := s.run("call counter add --data $DATA")
-	commontest.EqualIn(t, "exit code", exitFailed, code)
-	commontest.Contains(t, "it says", "nothing answers at http://127.0.0.1:1/counter/mcp", printed)
-}
-
 // No authority of the system has signed the certificate. The control socket names it.
 func TestCallTrustsTheCertificateOfItsOwnMachine(t *testing.T) {
 	other := httptest.NewTLSServer(http.NotFoundHandler())
@@ -179,14 +168,4 @@ func TestListThatNeverEndsIsGivenUp(t *testing.T) {
 	defer func() { _ = s.Close() }()
 	_, err = (&callCommand{Server: "one", Tool: "t"}).find(t.Context(), s)
 	commontest.OKIn(t, "a call of a tool that was read", err)
-}
-
-func TestAnInterruptedCallSaysWhatBecomesOfIt(t *testing.T) {
-	for key, want := range map[string]string{
-		"":  "one echo: interrupted; the call may have been executed",
-		"k": "one echo: interrupted; the call goes on, and the same command waits for its result",
-	} {
-		err := (&callCommand{Server: "one", Tool: "echo", Once: key}).failed(&url.Error{URL: "http://127.0.0.1/one/mcp", Err: context.Canceled})
-		commontest.Equal(t, want, err.Error())
-	}
 }

@@ -105,17 +105,3 @@ func TestNothingThatOthersWroteControlsTheTerminal(t *testing.T) {
 		})
 	}
 }
-
-// JSON has all characters, escaped, also where nobody reads it on a terminal.
-func TestPrintedJSONIsEscapedAndComplete(t *testing.T) {
-	var out bytes.Buffer
-	want := strings.ToValidUTF8(hostile, "\uFFFD")
-	commontest.OK(t, (&terminal{out: &out}).printJSON(want))
-	var got string
-	if err := json.Unmarshal(out.Bytes(), &got); err != nil || got != want {
-		t.Errorf("%v: %q", err, got)
-	}
-	if strings.ContainsFunc(strings.TrimSpace(out.String()), func(r rune) bool { return !unicode.IsPrint(r) }) {
-		t.Errorf("got %q", out.String())
-	}
-}

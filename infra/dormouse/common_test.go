@@ -24,15 +24,11 @@ func TestURLOfAClientNamesItsEndpoint(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"http://127.0.0.1:9800":                            "http://127.0.0.1:9800",
-		"http://127.0.0.1:9800/":                           "http://127.0.0.1:9800",
 		"http://127.0.0.1:9800/mcp":                        "http://127.0.0.1:9800",
 		"https://mcp.example.com/one/mcp":                  "https://mcp.example.com",
 		"https://mcp.example.com/g/team/mcp/":              "https://mcp.example.com",
-		"https://mcp.example.com/one/sse":                  "https://mcp.example.com",
 		"https://x.execute-api.r.amazonaws.com/v1":         "https://x.execute-api.r.amazonaws.com/v1",
-		"https://x.execute-api.r.amazonaws.com/v1/mcp":     "https://x.execute-api.r.amazonaws.com/v1",
 		"https://x.execute-api.r.amazonaws.com/v1/one/mcp": "https://x.execute-api.r.amazonaws.com/v1",
-		"https://x.example.com/prod":                       "https://x.example.com/prod",
 		"https://x.example.com/prod/one/more/mcp":          "https://x.example.com/prod/one/more/mcp",
 	} {
 		t.Run(url, func(t *testing.T) {

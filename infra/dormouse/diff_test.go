@@ -5,9 +5,7 @@ import "testing"
 func TestDifferenceOfLines(t *testing.T) {
 	for _, c := range []struct{ name, before, after, want string }{
 		{"new file", "", "a\nb\n", "+ a\n+ b\n"},
-		{"added in the middle", "a\nb\nc\nd\n", "a\nb\nx\nc\nd\n", "  a\n  b\n+ x\n  c\n  d\n"},
 		{"two places", "a\n1\n2\n3\n4\n5\nb\n", "x\n1\n2\n3\n4\n5\ny\n", "- a\n+ x\n  1\n  2\n  ⋮\n  4\n  5\n- b\n+ y\n"},
-		{"removed at the end", "a\nb\nc\nd\n", "a\nb\nc\n", "  ⋮\n  b\n  c\n- d\n"},
 		{"repeated lines", "a\n}\n}\n", "a\n}\nb\n}\n}\n", "  a\n  }\n+ b\n+ }\n  }\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

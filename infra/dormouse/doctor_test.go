@@ -16,18 +16,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-func TestFindingsAreAsInTestdata(t *testing.T) {
-	all := []finding{
-		good("node", "20.20.2 (/usr/bin/node)"),
-		bad("npx", "it needs npx, which is not installed: Node.js 20 or newer, or run the container image", "it is for everything"),
-		good("install", "npm: 4 packages").took(4123456 * time.Microsecond),
-		{Check: "handshake", Says: "exited with code 1: ZeroDivisionError: division by zero", MS: 31, Output: []string{"Traceback:", "ZeroDivisionError: division by zero"}},
-	}
-	var out strings.Builder
-	commontest.OK(t, printFindings(&terminal{out: &out}, all))
-	compare(t, "testdata/doctor.txt", out.String())
-}
-
 // compare compares a text with a golden file.
 func compare(t *testing.T, path, got string) {
 	t.Helper()
@@ -81,13 +69,9 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		"doctor tine":                   "no server tine: did you mean time?",
-		"doctor weather":                "weather is not served: env \"KEY\": WEATHER_KEY is not set",
-		"doctor off":                    "off is not served: it is disabled in the servers file",
 		"doctor --servers none.json":    "no servers file: create it with dormouse add or dormouse import, or name another with --servers",
 		"doctor --store sqlite:bin/npx": "DIR/bin/npx is not a session store",
-		"doctor --store redis:x":        "redis:x",
 		"doctor --url nowhere":          "--url \"nowhere\" is no URL",
-		"doctor --data own":             "own is no folder",
 	} {
 		t.Run(line, func(t *testing.T) {
 			if printed, code := d.run(line + " --listen 127.0.0.1:0"); code != exitFailed || !strings.Contains(printed, want) {
@@ -138,22 +122,6 @@ func TestDoctorProbesForServersFromImages(t *testing.T) {
 	}
 }
 
-func TestDoctorNamesProxiesAndCertificates(t *testing.T) {
-	d := newDesk(t, "-- servers.json --\n{\"mcpServers\": {\"counter\": {\"x-dormouse\": {\"native\": \"counter\"}}}}\n-- corp.pem --\n")
-	t.Setenv("https_proxy", "http://ada:hunter2@proxy.example:3128")
-	t.Setenv("NO_PROXY", "localhost")
-	t.Setenv("SSL_CERT_FILE", filepath.Join(d.dir, "corp.pem"))
-	printed, code := d.run("doctor --listen 127.0.0.1:0")
-	if code != 0 || !strings.Contains(printed, "✓ network       servers and installs get NO_PROXY, SSL_CERT_FILE, https_proxy\n") || strings.Contains(printed, "hunter2") {
-		t.Errorf("%d %s", code, printed)
-	}
-	t.Setenv("NODE_EXTRA_CA_CERTS", filepath.Join(d.dir, "none.pem"))
-	printed, code = d.run("doctor --listen 127.0.0.1:0")
-	if code != exitFailed || !strings.Contains(printed, "✗ network       NODE_EXTRA_CA_CERTS names DIR/none.pem: no such file or directory\n                → correct it, or unset it") {
-		t.Errorf("%d %s", code, printed)
-	}
-}
-
 // tree returns the names of all files of the desk.
 func (d *desk) tree() (names []string) {
 	d.t.Helper()
@@ -183,11 +151,8 @@ func TestDoctorAsksTheEndpointAsAClientDoes(t *testing.T) {
 	}{
 		{404, known, now, "✓ proxy         dormouse answers at http"},
 		{404, known, noon().Add(-time.Hour).Format(http.TimeFormat), "differ by 1h0m0s"},
-		{401, strings.Replace(known, "no server doctor.none", "this endpoint needs an API key", 1), now, "✓ proxy"},
 		{403, strings.Replace(known, "no server doctor.none", "x is not served: start with --public-url https://x", 1), now, "✗ proxy         x is not served: start with --public-url https://x"},
-		{503, strings.Replace(known, "no server doctor.none", "the session store is full", 1), now, "✗ proxy         the session store is full"},
 		{502, "<html>Bad Gateway</html>", now, "answers 502 Bad Gateway, and is no dormouse"},
-		{200, "{}", now, "answers 200 OK, and is no dormouse"},
 	} {
 		status, body, date = test.status, test.body, test.date
 		if printed, _ := d.run("doctor --listen 127.0.0.1:0 --url " + place.URL); !strings.Contains(printed, test.want) {

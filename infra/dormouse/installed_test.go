@@ -112,35 +112,6 @@ launchctl bootout gui/501/mcp.dormouse
 	}
 }
 
-func TestAServiceThatCouldNotRunIsRefused(t *testing.T) {
-	for name, test := range map[string]struct {
-		system string
-		uid    int
-		set    func(*serviceManager, *installServiceCommand)
-		want   string
-	}{
-		"no servers file":   {"linux", 1000, func(_ *serviceManager, c *installServiceCommand) { c.Servers += "x" }, "make it with dormouse add"},
-		"unknown flag":      {"linux", 1000, func(_ *serviceManager, c *installServiceCommand) { c.Flags = []string{"--", "--prot", "1"} }, "unknown flag --prot"},
-		"a hidden program":  {"linux", 0, func(m *serviceManager, _ *installServiceCommand) { m.program = "/root/bin/dormouse" }, "install -m 755 /root/bin/dormouse /usr/local/bin/"},
-		"data of a system":  {"linux", 0, func(_ *serviceManager, c *installServiceCommand) { c.Data = "/srv" }, "leave --data out"},
-		"launchd for root":  {"darwin", 0, func(*serviceManager, *installServiceCommand) {}, "without sudo"},
-		"a tool that fails": {"linux", 1000, func(*serviceManager, *installServiceCommand) {}, "no bus"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m, servers, _ := installedOn(t, test.system, test.uid)
-			if test.want == "no bus" {
-				path, _, _ := strings.Cut(os.Getenv("PATH"), ":")
-				writeFile(t, filepath.Join(path, "systemctl"), "#!/bin/sh\necho no bus >&2; exit 1\n", 0o700)
-			}
-			c := installServiceCommand{Servers: servers}
-			test.set(m, &c)
-			if err := c.install(t.Context(), m); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%v, want %s", err, test.want)
-			}
-		})
-	}
-}
-
 func failureCode(err error) int {
 	var f failure
 	errors.As(err, &f)

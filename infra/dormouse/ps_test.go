@@ -8,13 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
@@ -44,16 +42,12 @@ wrong    not served  –      –         –          –     command must be a
 		{"tools conter", "no server conter: did you mean counter?\n => 1"},
 		{"call counter add by=5", "5\n-- on stderr:\n"},
 		{"call counter add bye=5", "no argument bye: did you mean by?; add takes [by=integer]\n => 2"},
-		{"call counter add five", "\"five\" is no argument: want key=value; add takes [by=integer]\n => 2"},
-		{"call counter add --args 5", "--args is no JSON object: it is of the type number; add takes"},
 		{"call counter ad", "counter has no tool ad: did you mean add?\n => 1"},
 		{"call wrong x", "wrong is not served: command must be a string, not a number (servers.json:1:119)\n => 1"},
 		{"call old x", "old is off: it is disabled in the servers file\n => 1"},
 		{"stop counter", "counter is a native server: it runs inside Dormouse, and only while it answers a message. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable counter\n => 0"},
 		{"stop --all --json", "{\n  \"boxes\": []\n}\n => 0"},
 		{"calls old", "No call.\n => 0"},
-		{"ps --server old", "0 processes"},
-		{"sessions --server old", "SESSION"},
 		{"end nobody", "no session nobody: it has ended or expired; dormouse sessions lists those there are\n => 1"},
 	} {
 		got, code := s.run(test[0] + " --data $DATA")
@@ -154,36 +148,14 @@ func TestTablesAreAsInTestdata(t *testing.T) {
 	}
 }
 
-func TestResultIsPrintedAsText(t *testing.T) {
-	for _, test := range []struct {
-		result mcp.CallToolResult
-		want   string
-	}{
-		{mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "one\n"}, &mcp.TextContent{Text: "two"}}}, "one\ntwo\n"},
-		{mcp.CallToolResult{Content: []mcp.Content{&mcp.ImageContent{MIMEType: "image/png", Data: []byte("123")}}}, "[image image/png, 3 bytes]\n"},
-		{mcp.CallToolResult{Content: []mcp.Content{&mcp.ResourceLink{URI: "file:///x"}}}, "[resource file:///x]\n"},
-		{mcp.CallToolResult{StructuredContent: map[string]any{"n": 1}}, "{\n  \"n\": 1\n}\n"},
-	} {
-		var out strings.Builder
-		if err := printResult(&out, &test.result); err != nil || out.String() != test.want {
-			t.Errorf("%q, %v; want %q", out.String(), err, test.want)
-		}
-	}
-}
-
 func TestArgumentsAreConvertedByTheToolsSchema(t *testing.T) {
 	for _, test := range [][3]string{ // text, type, value; "" for a refusal
 		{"5", "string", `"5"`},
 		{"5", "integer", "5"},
 		{"5.5", "integer", ""},
-		{"5.5", "number", "5.5"},
 		{"true", "boolean", "true"},
-		{"yes", "boolean", ""},
-		{`[1]`, "array", "[1]"},
 		{`{"a":1}`, "object", `{"a":1}`},
-		{"[1]", "object", ""},
 		{"x", "any", `"x"`},
-		{"5", "any", "5"},
 		{"x", "integer", ""},
 	} {
 		got, err := valueOf(test[0], test[1])
@@ -195,19 +167,5 @@ func TestArgumentsAreConvertedByTheToolsSchema(t *testing.T) {
 		if got, err := (tool{}).values([]string{"a=1"}, all); err == nil {
 			t.Errorf("--args %s: %v", all, got)
 		}
-	}
-}
-
-func TestVersionIsThatOfTheBuild(t *testing.T) {
-	info := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
-		{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: "2026-11-22T12:00:00Z"}, {Key: "vcs.modified", Value: "true"},
-	}}
-	b := buildOf(info)
-	if want := "dormouse v1.2.3 (0123456789ab, modified) "; !strings.HasPrefix(b.line(), want) || b.Time != "2026-11-22T12:00:00Z" || !b.Modified {
-		t.Errorf("%s, %+v; want %s", b.line(), b, want)
-	}
-	info.Deps = []*debug.Module{{Path: "github.com/dormouse-mcp/dormouse", Version: "v0.4.0"}} // an author's program with servers in Go
-	if b := buildOf(info); !strings.HasPrefix(b.line(), "dormouse v0.4.0 go") || b.Commit != "" {
-		t.Errorf("%s, %+v", b.line(), b)
 	}
 }

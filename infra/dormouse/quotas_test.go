@@ -36,29 +36,3 @@ func TestQuotasShowUseBesideLimits(t *testing.T) {
 		t.Error(printed)
 	}
 }
-
-// A tenant that nobody is of gets its limits, and the command says so. The tenant is in the
-// list until its limits are those of the file again.
-func TestQuotasOfATenantThatNobodyIsOf(t *testing.T) {
-	s := newShell(t)
-	s.file("limits.json", `{"mcpServers":{"a":{"command":"a"}},"x-dormouse":{"limits":{}}}`)
-	for _, step := range []struct {
-		line      string
-		code      int
-		says, not string
-	}{
-		{"keys create ada --all-servers --tenant acme", exitDone, "dm_", ""},
-		{"quotas set acne month_usd=5", exitDone, "Did you mean acme?", ""},
-		{"quotas set nosuch month_usd=5", exitDone, "No key and no session is of tenant nosuch", ""},
-		{"quotas set acme month_usd=5", exitDone, "acme", "No key"},
-		{"quotas", exitDone, "\nnosuch", ""},
-		{"quotas set nosuch month_usd=file", exitDone, "", ""},
-		{"quotas", exitDone, "\nacne", "nosuch"},
-		{"quotas set acme month_usd=5USD", exitFailed, "month_usd cannot be a string; want a number", ""},
-	} {
-		printed, code := s.run(step.line + " --data $DATA --servers $DATA/limits.json")
-		if code != step.code || !strings.Contains(printed, step.says) || step.not != "" && strings.Contains(printed, step.not) {
-			t.Errorf("%s: %d %s", step.line, code, printed)
-		}
-	}
-}

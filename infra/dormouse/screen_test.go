@@ -1,7 +1,6 @@
 package dormouse
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -39,15 +38,6 @@ func shows(t *testing.T, c says, columns uint16, env map[string]string, end stri
 	d.Close()
 	_ = tty.Close()
 	return got
-}
-
-func TestRunOnATerminal(t *testing.T) {
-	const status = "─ nothing runs · 0 sessions · 0 calls"
-	for _, columns := range []uint16{80, 120} {
-		got := shows(t, says{}, columns, map[string]string{"TERM": "xterm"}, "logs mine\r\n"+status)
-		got = strings.ReplaceAll(strings.ReplaceAll(got, "\r\n", "\n"), "\x1b", "ESC")
-		compare(t, fmt.Sprintf("testdata/terminal%d.txt", columns), got)
-	}
 }
 
 func TestRunIsPlainWhereItIsAskedTo(t *testing.T) {
