@@ -634,15 +634,6 @@ func write(t *testing.T, file, text string) {
 	commontest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
-// executable is write for a file that is executed.
-func executable(t *testing.T, file, text string) {
-	t.Helper()
-	write(t, file, text)
-	if err := os.Chmod(file, 0o755); err != nil { //nolint:gosec // it is executed
-		t.Fatal(err)
-	}
-}
-
 // mkdir makes a folder, unless it is there.
 func mkdir(t *testing.T, path string) {
 	t.Helper()

@@ -152,6 +152,15 @@ func build(t *testing.T, commit string) string {
 	return folder
 }
 
+// executable writes a file that is executed.
+func executable(t *testing.T, file, text string) {
+	t.Helper()
+	write(t, file, text)
+	if err := os.Chmod(file, 0o755); err != nil { //nolint:gosec // it is executed
+		t.Fatal(err)
+	}
+}
+
 func absolute(t *testing.T, path string) string {
 	t.Helper()
 	all, err := filepath.Abs(path)
