@@ -51,8 +51,12 @@ func (t turn) take(ctx context.Context) error {
 
 func (t turn) end() { <-t }
 
-// now returns the time of the most advanced clock that this instance knows of.
-func (c *calls) now() time.Time { return c.clock().Add(c.ahead) }
+// now returns the time of the most advanced clock that this instance knows of, even if that clock
+// was its own before somebody set it back.
+func (c *calls) now() time.Time {
+	c.ahead = max(c.ahead, time.UnixMicro(c.row.Now).Sub(c.clock()))
+	return c.clock().Add(c.ahead)
+}
 
 // short reports whether this instance holds too few tokens for n calls.
 func (c *calls) short(n int) bool {
@@ -113,6 +117,9 @@ func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Durati
 	now := max(c.row.Now, c.now().UnixMicro())
 	full, every := max(now, c.row.Full), r.every().Microseconds()
 	room := r.depth().Microseconds() - (full - now)
+	if room < 0 { // the row is that of another limit, which was in force before
+		full, room = now, r.depth().Microseconds()
+	}
 	if room < int64(n)*every {
 		return callsRow{}, 0, time.Duration(int64(n)*every-room) * time.Microsecond
 	}
@@ -171,7 +178,6 @@ func (c *calls) load(ctx context.Context, store storage.Values) error {
 		return err
 	}
 	c.known, c.rev, c.row = true, v.Rev, row
-	c.ahead = max(c.ahead, time.UnixMicro(row.Now).Sub(c.clock()))
 	return nil
 }
 

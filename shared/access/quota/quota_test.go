@@ -381,6 +381,18 @@ func TestAClockThatIsWrongDoesNotRaiseALimit(t *testing.T) {
 	}
 }
 
+func TestAClockThatIsSetBackLetsCallsPassAgain(t *testing.T) {
+	inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		l.SkewForTest(24 * time.Hour)
+		passes(t, l, work("echo"))
+		l.SkewForTest(0)
+		if passed := passedIn(t, 2*time.Minute, l); passed < 100 {
+			t.Errorf("%d calls passed in two minutes, 100 or more may", passed)
+		}
+	})
+}
+
 func TestALimitHoldsHalfwayWhileTheStoreIsDown(t *testing.T) {
 	inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
 		l := w.instance()
@@ -434,6 +446,7 @@ func TestAChangedLimitHoldsWithinThirtySeconds(t *testing.T) {
 		}
 		set(`{"principal": "60/m burst 7"}`, 7)
 		set(`{"principal": null}`, 100)
+		set(`{"principal": "1/d"}`, 1)
 		set(`{"principal": "file"}`, 1)
 		if passes(t, l, by("ada", "other")); passes(t, l, by("ada", "other")) {
 			t.Error("the limits of one tenant changed those of another")

@@ -81,8 +81,8 @@ func (r Rate) String() string {
 
 // words returns the rate for a sentence, as in "60 a minute".
 func (r Rate) words() string {
-	names := map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour", 24 * time.Hour: "day"}
-	return fmt.Sprintf("%d a %s", r.N, names[r.Per])
+	names := map[time.Duration]string{time.Second: "a second", time.Minute: "a minute", time.Hour: "an hour", 24 * time.Hour: "a day"}
+	return fmt.Sprint(r.N, " ", names[r.Per])
 }
 
 // IsZero reports whether there is no limit.
