@@ -11,12 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
@@ -71,25 +68,6 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 	}
 }
 
-// The server ends the response before the call has ended, and the client polls for the result.
-func TestLogLineOfALongCallHasTheStreamUntilItsEnd(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
-		c := w.visit("quiet")
-		sent := c.call("look", "MCP-Protocol-Version", "2025-11-25")
-		begun := w.lastLine()
-		if diff := cmp.Diff(calledLine{"ada", "t", "look", "open", ""}, begun.calledLine); diff != "" || begun.Stream == "" {
-			t.Fatal(diff, begun)
-		}
-		w.backend.running.Wait()
-		c.get(sent.lastID(t))
-		ended := w.lastLine()
-		if diff := cmp.Diff(calledLine{Principal: "ada", Outcome: "failed", Why: "x"}, ended.calledLine); diff != "" || ended.Stream != begun.Stream {
-			t.Errorf("%s, stream %q of %q", diff, ended.Stream, begun.Stream)
-		}
-	})
-}
-
 // A program that stays can follow a call whose client does not come back.
 func TestEndOfACallThatOutlivesItsRequestIsTold(t *testing.T) {
 	for name, call := range map[string]func(w *world){
@@ -112,57 +90,6 @@ func TestEndOfACallThatOutlivesItsRequestIsTold(t *testing.T) {
 			synctest.Wait()
 			commontest.Same(t, []observe.Ended{{Stream: storage.StreamID(begun.Stream), Why: "x"}}, w.lastLine().Ended)
 		})
-	}
-}
-
-// The answer may come while a request waits until its call is accepted.
-func TestEndOfACallThatIsOverWhenItIsAcceptedIsTold(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("look", func(r run) { r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
-		w.opts.Outlive = func(work func(context.Context)) { go work(t.Context()) }
-		w.openSocket("c1")
-		w.send("c1", callOf("look"))
-		synctest.Wait()
-		got := w.lastLine().Ended
-		if len(got) != 1 || got[0].Why != "x" {
-			t.Errorf("got %+v", got)
-		}
-	})
-}
-
-func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("chat", func(r run) { <-time.After(time.Minute); r.end(`{}`) })
-		ctx, leave := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, leave)
-		w.do(modernChat().WithContext(ctx))
-		if got := w.lastLine(); got.Tool != "chat" || got.Client == "" || got.Outcome != "failed" || !strings.Contains(got.Why, "may have been executed") {
-			t.Errorf("got %+v", got)
-		}
-		w.backend.running.Wait()
-	})
-}
-
-// A traceparent in the message takes precedence over the header. The log does not repeat
-// a traceparent that is malformed.
-func TestLogLineNamesTheSpanOfTheClient(t *testing.T) {
-	const inMessage, inHeader = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
-	for _, tt := range []struct{ name, meta, header, want string }{
-		{"both", inMessage, inHeader, inMessage},
-		{"the message", inMessage, "", inMessage},
-		{"the header", "", inHeader, inHeader},
-		{"the message is wrong", "00-secret", inHeader, inHeader},
-		{"upper case", "", strings.ToUpper(inHeader), ""},
-		{"no trace", "", "00-00000000000000000000000000000000-b7ad6b7169203331-01", ""},
-		{"no span", "", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", ""},
-		{"another version", "", "01" + inHeader[2:], ""},
-		{"none", "", "", ""},
-	} {
-		w := newWorld(t)
-		w.visit("quiet").post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","_meta":{"traceparent":"`+tt.meta+`"}}}`, "traceparent", tt.header)
-		if line := w.lastLine(); line.Traceparent != tt.want || line.Protocol != "2025-11-25" {
-			t.Errorf("%s: the line has %+v", tt.name, line)
-		}
 	}
 }
 
@@ -194,23 +121,6 @@ func TestLogLineOfARefusalNamesItsCaller(t *testing.T) {
 			}
 			if got.Caller != want || !got.Refused || got.Refusal != tt.refusal || got.Server+got.Principal+got.Outcome != "" {
 				t.Errorf("%s: got %+v, want the caller %+v", tt.who, got, want)
-			}
-		}
-	})
-}
-
-// A gateway knows the address better than the connection does.
-func TestLogLineOfARefusedConnectionNamesItsCaller(t *testing.T) {
-	inGuarded(t, func(t *testing.T, g *guarded) {
-		for query, server := range map[string]string{"?server=pushy": "pushy", "?group=all": "/mcp", "?group=some": "/g/some/mcp"} {
-			r := request("GET", "/"+query, "")
-			r.Header.Set("Authorization", g.keys["revoked"])
-			g.opts.Groups = func(string) (transport.Group, bool) { return transport.Group{}, true }
-			g.opts.Names = func() []string { return []string{"pushy"} }
-			g.function().Connect(storage.WithAddress(t.Context(), "192.0.2.7"), "c", r)
-			got := g.lastLine()
-			if got.Caller.Principal != "ada" || got.Caller.Server != server || got.Caller.Address != "192.0.2.7" || got.Server != "" {
-				t.Errorf("%s: %+v", query, got)
 			}
 		}
 	})

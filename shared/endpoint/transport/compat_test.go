@@ -16,81 +16,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
 
-// Claude keeps the id of a session over its end, and opencode that of another endpoint. An
-// initialize with such an id opens a session; with the id of a live one it is refused.
-func TestInitializeWithTheIDOfNoSessionOpensOne(t *testing.T) {
-	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		for _, path := range []string{"/mcp", "/s0/mcp"} {
-			c := w.visitAt(path)
-			w.do(request("POST", path, initialize, sessionIs, c.session)).is(t, path+", with a live session", http.StatusBadRequest, wire.CodeInvalidRequest)
-			foreign := w.do(request("POST", path, initialize, "Authorization", "Bearer eve")).header.Get(sessionIs)
-			c.del().is(t, path+", DELETE", http.StatusNoContent, 0)
-			for name, id := range map[string]string{
-				"deleted": c.session, "unknown": "absent", "of another caller": foreign, "of another form": "a.b/c", "long": strings.Repeat("x", 1000),
-			} {
-				a := w.do(request("POST", path, initialize, sessionIs, id))
-				got := a.header.Get(sessionIs)
-				if a.status != http.StatusOK || got == "" || got == id {
-					t.Errorf("%s, %s: got %d %s, session %q", path, name, a.status, a.body, got)
-					continue
-				}
-				w.do(request("POST", path, initialized, sessionIs, got)).is(t, path+", "+name+": the new session", http.StatusAccepted, 0)
-			}
-			w.down("Load")
-			w.do(request("POST", path, initialize, sessionIs, "absent")).is(t, path+", a store that is down", http.StatusServiceUnavailable, 0)
-			w.down()
-		}
-	})
-}
-
 // OpenAI's connector takes JSON only. It is answered as soon as all its answers are there.
 func TestClientThatTakesJSONOnlyIsAnsweredInJSON(t *testing.T) {
-	tools := func(w *world) {
-		w.backend.tool("slow", func(r run) { time.Sleep(5 * time.Minute); r.end(`{"content":[]}`) })
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
 		w.backend.tool("chatty", func(r run) { r.say("one"); time.Sleep(time.Minute); r.say("two"); r.end(`{"content":[]}`) })
-		w.backend.tool("closes", func(r run) {
-			r.pause("", time.Second)
-			time.Sleep(20 * time.Second)
-			r.end(`{"content":[]}`)
-		})
-	}
-	check := func(t *testing.T, what string, a *answer) {
-		t.Helper()
-		if a.status != http.StatusOK || a.header.Get("Content-Type") != wire.MediaJSON || !strings.Contains(a.body, `"id":1,"result":{"content":[]`) {
-			t.Errorf("%s: got %d %s", what, a.status, a.body)
-		}
-	}
-	for _, version := range append(olderVersions, wire.V20251125) {
-		grouped(t, 1, nil, func(t *testing.T, w *world) {
-			tools(w)
-			for path, prefix := range map[string]string{"/s0/mcp": "", "/mcp": "s0__"} {
-				c := w.visitAt(path)
-				c.version = version
-				for _, tool := range []string{"slow", "chatty", "closes", "echo"} {
-					check(t, version+" "+path+" "+tool, c.call(prefix+tool, "Accept", "application/*"))
-				}
-			}
-		})
-	}
-	bubble(t, func(t *testing.T, w *world) {
-		tools(w)
-		call := ask{id: "1", method: "tools/call", params: `"name":"chatty"`, headers: []string{"Accept", wire.MediaJSON}}
-		check(t, "in 2026-07-28", w.do(call.request()))
-		c := w.visit("quiet")
+		w.backend.tool("closes", func(r run) { r.pause("", time.Second); time.Sleep(20 * time.Second); r.end(`{"content":[]}`) })
 		w.backend.tool("both", func(r run) {
 			r.say("one")
-			time.Sleep(time.Minute)
 			r.append(`{"jsonrpc":"2.0","id":1,"result":{}}`, false)
 			r.append(`{"jsonrpc":"2.0","id":2,"result":{}}`, true)
 		})
-		check(t, "with a weight", c.call("echo", "Accept", "application/json;q=0.5"))
+		check := func(what string, a *answer) {
+			t.Helper()
+			if a.status != http.StatusOK || a.header.Get("Content-Type") != wire.MediaJSON || !strings.Contains(a.body, `"id":1,"result":{"content":[]`) {
+				t.Errorf("%s: got %d %s", what, a.status, a.body)
+			}
+		}
+		c := w.visitAt("/s0/mcp")
+		for _, tool := range []string{"chatty", "closes", "echo"} {
+			check(tool, c.call(tool, "Accept", "application/*"))
+			check(tool+" at /mcp", w.visitAt("/mcp").call("s0__"+tool, "Accept", "application/*"))
+		}
+		check("in 2026-07-28", w.do(ask{path: "/s0/mcp", id: "1", method: "tools/call", params: `"name":"chatty"`, headers: []string{"Accept", wire.MediaJSON}}.request()))
 		c.version = wire.V20250326
 		batch := "[" + callOf("both") + "," + strings.Replace(callOf("both"), `"id":1`, `"id":2`, 1) + "]"
 		commontest.EqualIn(t, "a batch", `[{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"result":{}}]`, c.post(batch, "Accept", wire.MediaJSON).body)
-		a := w.do(request("POST", "/known/mcp", `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{}}`, "Accept", wire.MediaJSON, versionIs, wire.V20260728))
-		if code, _ := a.rpcError(t); a.status != http.StatusNotAcceptable || code != int(wire.CodeServer) || !strings.Contains(a.body, `"id":1,`) {
-			t.Errorf("a listener: got %d %s", a.status, a.body)
-		}
 	})
 }
 
@@ -142,20 +92,11 @@ func TestErrorCarriesTheIDOfTheFirstRequest(t *testing.T) {
 		headers []string
 		status  int
 	}{
-		"Accept":              {"/quiet/mcp", []string{"Accept", "text/html"}, 406},
-		"Content-Type":        {"/quiet/mcp", []string{"Content-Type", "text/plain"}, 415},
-		"version":             {"/quiet/mcp", []string{versionIs, "1999-01-01"}, 400},
-		"principal":           {"/quiet/mcp", []string{"Authorization", "Bearer nobody"}, 401},
-		"path":                {"/quiet", nil, 404},
-		"server":              {"/absent/mcp", nil, 404},
-		"group":               {"/g/absent/mcp", nil, 404},
-		"method":              {"/quiet/sse", nil, 405},
-		"Content-Type, SSE":   {"/quiet/message?sessionId=x", []string{"Content-Type", "text/plain"}, 415},
-		"no session, SSE":     {"/quiet/message", nil, 400},
-		"all: Accept":         {"/mcp", []string{"Accept", "text/html"}, 406},
-		"all: principal":      {"/mcp", []string{"Authorization", "Bearer nobody"}, 401},
-		"all: no session":     {"/message", nil, 400},
-		"all: version header": {"/mcp", []string{versionIs, "1999-01-01"}, 400},
+		"Accept":          {"/quiet/mcp", []string{"Accept", "text/html"}, 406},
+		"version":         {"/quiet/mcp", []string{versionIs, "1999-01-01"}, 400},
+		"principal":       {"/quiet/mcp", []string{"Authorization", "Bearer nobody"}, 401},
+		"group":           {"/g/absent/mcp", nil, 404},
+		"no session, SSE": {"/quiet/message", nil, 400},
 	} {
 		a := grouping(newWorld(t)).do(request("POST", tt.path, `{"jsonrpc":"2.0","id":"seven","method":"tools/list"}`, tt.headers...))
 		a.is(t, name, tt.status, 0)
@@ -239,23 +180,15 @@ func TestBodiesOfManyFormsAreRead(t *testing.T) {
 		body, coding string
 		status       int
 	}{
-		"identity":                    {list, "identity", 404},
-		"gzip":                        {zipped(t, list), "gzip", 404},
-		"x-gzip":                      {zipped(t, list), "X-GZIP", 404},
-		"gzip in two parts":           {zipped(t, list[:10]) + zipped(t, list[10:]), "gzip", 404},
-		"gzip of much":                {zipped(t, list+strings.Repeat(" ", 1<<20)), "gzip", 413},
-		"gzip of as much as there is": {zipped(t, list+strings.Repeat(" ", most-len(list))), "gzip", 404},
-		"gzip of one byte more":       {zipped(t, list+strings.Repeat(" ", most-len(list)+1)), "gzip", 413},
-		"gzip that is none":           {list, "gzip", 400},
-		"gzip that breaks off":        {zipped(t, list)[:20], "gzip", 400},
-		"deflate":                     {list, "deflate", 415},
-		"br":                          {list, "br", 415},
-		"gzip twice":                  {zipped(t, zipped(t, list)), "gzip, gzip", 415},
-		"a mark":                      {"\ufeff" + list, "", 404},
-		"a mark, packed":              {zipped(t, "\ufeff"+list), "gzip", 404},
-		"two marks":                   {"\ufeff\ufeff" + list, "", 400},
-		"params null":                 {strings.Replace(list, `"id":7`, `"id":7,"params":null`, 1), "", 404},
-		"params a word":               {strings.Replace(list, `"id":7`, `"id":7,"params":true`, 1), "", 400},
+		"identity":              {list, "identity", 404},
+		"gzip":                  {zipped(t, list), "gzip", 404},
+		"gzip of much":          {zipped(t, list+strings.Repeat(" ", 1<<20)), "gzip", 413},
+		"gzip of one byte more": {zipped(t, list+strings.Repeat(" ", most-len(list)+1)), "gzip", 413},
+		"gzip that is none":     {list, "gzip", 400},
+		"deflate":               {list, "deflate", 415},
+		"gzip twice":            {zipped(t, zipped(t, list)), "gzip, gzip", 415},
+		"a mark":                {"\ufeff" + list, "", 404},
+		"params null":           {strings.Replace(list, `"id":7`, `"id":7,"params":null`, 1), "", 404},
 	} {
 		for _, path := range []string{"/quiet/mcp", "/mcp", "/quiet/message?sessionId=absent"} {
 			w := grouping(newWorld(t))
@@ -288,24 +221,6 @@ func TestPackedBodiesAreCountedUnpacked(t *testing.T) {
 		r.Body = c
 		if a := newWorld(t).do(r); c.read != (want > 0) || c.unpacked != want {
 			t.Errorf("%q: %d, read %v, %d bytes unpacked, want %d", auth, a.status, c.read, c.unpacked, want)
-		}
-	}
-}
-
-// Scanners look for a card of the servers where no draft has it any more. They are told where
-// it is; who may call nothing learns no name.
-func TestScannersAreToldWhereServersAre(t *testing.T) {
-	for _, path := range []string{"/.well-known/mcp", "/.well-known/mcp/", "/.well-known/mcp.json", "/.well-known/mcp/server-card.json", "/.well-known/mcp-registry"} {
-		for _, signIn := range []bool{false, true} {
-			w := newWorld(t)
-			if signIn {
-				w.opts.SignIn = struct{ transport.SignIn }{}
-			}
-			a := w.do(request("GET", path, "", "Accept", "*/*", "Authorization", "Bearer nobody"))
-			_, message := a.rpcError(t)
-			if known := !strings.HasSuffix(path, "registry"); a.status != http.StatusNotFound || strings.Contains(message, "/.well-known/ai-catalog.json has those") != known || strings.Contains(a.body, "no server") {
-				t.Errorf("%s, sign-in %v: got %d %s", path, signIn, a.status, a.body)
-			}
 		}
 	}
 }

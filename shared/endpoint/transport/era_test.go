@@ -1,7 +1,6 @@
 package transport_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // olderVersions are the values of the version header of clients that do not poll; "" is none.
@@ -157,63 +155,6 @@ func TestOlderClientThatComesBackIsHeldUntilTheAnswer(t *testing.T) {
 				a = c.get(last.ID)
 			}
 			commontest.EqualIn(t, "the answer came after", 40*time.Minute, time.Since(begun))
-		})
-	}
-}
-
-// What Dormouse itself adds to an answer is of the client's version or older: no member, no
-// code and no header of 2026-07-28 comes to a client with a session, and a session id comes
-// with the answer to initialize only.
-func TestNothingOfANewerVersionIsAddedToAnAnswer(t *testing.T) {
-	newer := []string{`"resultType"`, `"ttlMs"`, `"cacheScope"`, `io.modelcontextprotocol/`, `"requestState"`, `-32020`, `-32021`, `-32022`}
-	requests := map[string]string{
-		"a list":           list,
-		"a call":           callOf("s0__echo"),
-		"a call, own":      callOf("echo"),
-		"no such tool":     callOf("s0"),
-		"no such resource": `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"dormouse://absent/x"}}`,
-		"no such method":   `{"jsonrpc":"2.0","id":1,"method":"absent/method"}`,
-		"a notification":   `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
-		"no JSON-RPC":      `{"id":1,"method":"ping"}`,
-	}
-	for _, version := range append(olderVersions, wire.V20251125) {
-		grouped(t, 1, nil, func(t *testing.T, w *world) {
-			w.keep("s0", "tools/list 2025-11-25  anyone", `{"gen":1,"says":true,"list":{"tools":[{"name":"echo"}],"resultType":"complete","ttlMs":60000,"cacheScope":"public"}}`)
-			check := func(name string, a *answer, opens bool) {
-				t.Helper()
-				for _, word := range newer {
-					if strings.Contains(a.body, word) {
-						t.Errorf("version %q, %s: %s is newer than the client: %s", version, name, word, a.body)
-					}
-				}
-				for _, header := range []string{wire.HeaderMethod, wire.HeaderName, wire.HeaderProtocolVersion} {
-					commontest.EqualIn(t, version+", "+name+": "+header, "", a.header.Get(header))
-				}
-				commontest.EqualIn(t, version+", "+name+": a session id", opens, a.header.Get(sessionIs) != "")
-			}
-			for _, path := range []string{"/mcp", "/s0/mcp"} {
-				body := initialize
-				if version != "" {
-					body = strings.Replace(initialize, wire.V20251125, version, 1)
-				}
-				first := w.do(request("POST", path, body))
-				check(path+": initialize", first, true)
-				c := &client{w: w, path: path, session: first.header.Get(sessionIs), version: version}
-				c.post(initialized)
-				for name, body := range requests {
-					check(path+": "+name, c.post(body), false)
-				}
-				w.opts.Admit = func(context.Context, sessions.Caller) (func(), error) {
-					return nil, &storage.Limited{Kind: "calls", After: time.Second}
-				}
-				check(path+": a limit", c.post(callOf("echo")), false)
-				check(path+": a limit, no call", c.post(requests["a list"]), false)
-				w.opts.Admit = nil
-				c.session = "absent"
-				check(path+": no session", c.post(requests["a call"]), false)
-				c.version = "1999-01-01"
-				check(path+": no version", c.post(requests["a call"]), false)
-			}
 		})
 	}
 }

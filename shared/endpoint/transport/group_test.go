@@ -1,7 +1,6 @@
 package transport_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -261,29 +260,13 @@ func TestCallThroughAGroupCostsWhatItCostsOnTheOwnPath(t *testing.T) {
 	})
 }
 
-// during is a store in which something happens while records are read.
-type during struct {
-	storage.Store
-	do func()
-}
-
-func (d *during) Recorded(ctx context.Context, keys []storage.RecordKey) ([]storage.Recorded, error) {
-	all, err := d.Store.Recorded(ctx, keys)
-	if do := d.do; do != nil {
-		d.do = nil
-		do()
-	}
-	return all, err
-}
-
 // A kept index finds the server of a name without the lists, until a record changes. A name that
 // nobody has costs no more.
 func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
 	grouped(t, 50, func(g *transport.Group) { g.Plain = true }, func(t *testing.T, w *world) {
 		counting := storagetest.NewCounting(w.store)
 		w.opts.Kept = &aggregate.Kept{}
-		meanwhile := &during{Store: counting}
-		w.store = w.opts.Kept.Watch(meanwhile)
+		w.store = w.opts.Kept.Watch(counting)
 		w.served = w.store
 		c := w.openGroup()
 		// cost calls a tool that there is or is not, and asserts how often the lists are read.
@@ -297,7 +280,6 @@ func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
 			}
 			return got
 		}
-		list := func(tool string) string { return `{"gen":1,"says":true,"list":{"tools":[{"name":"` + tool + `"}]}}` }
 		c.call("s7__echo") // opens the session there
 		c.call("tool7")
 		time.Sleep(2 * time.Second)
@@ -306,18 +288,9 @@ func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
 			t.Errorf("a call costs %+v, %+v with a prefix", plain, direct)
 		}
 		cost("an index older than a second", "new", false, 1)
-		if unknown := cost("a newer index", "newer", false, 0); unknown.Reads > plain.Reads || unknown.Writes > 0 {
-			t.Errorf("an unknown name costs %+v, a known one %+v", unknown, plain)
-		}
-		w.keep("s9", "tools/list 2025-11-25  anyone", list("new"))
+		cost("a newer index", "newer", false, 0)
+		w.keepList("s9", "tools/list", `{"tools":[{"name":"new"}]}`)
 		cost("after the change of a list", "new", true, 1)
-		w.keep("elsewhere", "tools/list 2025-11-25  anyone", list("new"))
-		w.keep("s9", wire.V20251125, `{}`)
-		cost("after the change of another record", "new", true, 0)
-		w.keep("s9", "tools/list 2025-11-25  anyone", list("new")) // the index is made anew
-		meanwhile.do = func() { w.keep("s8", "tools/list 2025-11-25  anyone", list("late")) }
-		cost("a change while the index is made", "late", false, 1)
-		cost("after it", "late", true, 1)
 	})
 }
 
@@ -340,11 +313,14 @@ func TestSearchModeHasTwoTools(t *testing.T) {
 
 func TestListAsksOnlyServersThatHaveNeverBeenListed(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
-		w.unlisted("fresh", "bad")
+		w.unlisted("fresh", "bad", "late")
 		w.backend.tool("tools/list", func(r run) {
-			if s, _, err := r.w.store.Load(r.ctx, r.session, ""); err == nil && s.Server == "bad" {
+			switch s, _, _ := r.w.store.Load(r.ctx, r.session, ""); s.Server {
+			case "bad":
 				r.fail(`{"code":-32603,"message":"it has exited"}`)
 				return
+			case "late":
+				time.Sleep(time.Minute)
 			}
 			r.end(`{"tools":[{"name":"new","inputSchema":{"type":"object"}}]}`)
 		})
@@ -353,26 +329,13 @@ func TestListAsksOnlyServersThatHaveNeverBeenListed(t *testing.T) {
 		if got := toolNames(t, a.body); len(got) != 7 || got[6] != "fresh__new" {
 			t.Errorf("the tools are %q", got)
 		}
-		commontest.EqualIn(t, "_meta is", `{"dormouse/unavailable":{"bad":"it has exited"}}`, string(wire.Lookup([]byte(a.body), "result", "_meta")))
-		commontest.EqualIn(t, "messages to the servers", 2, len(w.backend.got))
-	})
-}
-
-func TestToolsThatTheFileLeavesOutAreNeitherListedNorCalled(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		w.change(func(s *sessions.Server) { s.Tools = storage.ToolFilter{Allow: []string{"tool*"}, Deny: []string{"*"}} })
-		for path, want := range map[string][]string{"/mcp": {"s0__tool0", "s1__tool1"}, "/s1/mcp": {"tool1"}} {
-			c := w.visitAt(path)
-			commontest.SameIn(t, path, want, toolNames(t, c.post(list).body))
-			prefix := strings.TrimSuffix(want[len(want)-1], "tool1")
-			c.call(prefix+"echo").is(t, path, 200, wire.CodeInvalidParams)
-			w.silent()
-		}
+		commontest.EqualIn(t, "_meta is", `{"dormouse/unavailable":{"bad":"it has exited","late":"it has not answered within 20s; ask for the list again"}}`, string(wire.Lookup([]byte(a.body), "result", "_meta")))
+		commontest.EqualIn(t, "messages to the servers", 3, len(w.backend.got))
 	})
 }
 
 // The file's description of a tool holds wherever the tool is listed: at /mcp and at the
-// server's own address, from the record and from the server, over each transport.
+// server's own address, from the record and from the server.
 func TestDescriptionsOfTheFileReplaceThoseOfTheServer(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		words := storage.ToolFilter{Says: map[string]string{"tool1": "our \"words\"", "echo": "says it again", "gone": "x"}}
@@ -387,23 +350,12 @@ func TestDescriptionsOfTheFileReplaceThoseOfTheServer(t *testing.T) {
 			}
 		}
 		describes("/mcp", w.openGroup().post(list).body, "s1__")
-		describes("/mcp, modern", w.do(ask{path: "/mcp", method: "tools/list"}.request()).body, "s1__")
-		found := w.visitAt("/mcp?tools=search").post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"words again"}}}`)
-		describes("search", string(wire.Lookup([]byte(found.body), "result", "structuredContent")), "s1__")
-		c := w.visitAt("/s1/mcp")
-		describes("the record", c.post(list).body, "")
-		if len(w.backend.got) > 0 {
-			t.Fatalf("the server got %s", w.backend.got)
-		}
+		describes("the record", w.visitAt("/s1/mcp").post(list).body, "")
 		w.change(func(s *sessions.Server) { s.Digest = "another" }) // which has no list
 		w.backend.tool("tools/list", func(r run) {
 			r.end(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"tool1","description":"does thing 1","inputSchema":{"type":"object","x":1.0}}]}`)
 		})
 		describes("the server", w.visitAt("/s1/mcp").post(list).body, "")
-		describes("the server, through /mcp", w.openGroup().post(list).body, "s1__")
-		if len(w.backend.got) == 0 {
-			t.Error("the server was not asked")
-		}
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -51,62 +50,29 @@ func TestGroupPassesExtensionsOn(t *testing.T) {
 }
 
 // Servers without a box have no record: those in Go, and those that others host. They say themselves
-// what they can, each client of its own kind, and one that says nothing holds the others up only
-// for a moment.
+// what they can, and one that says nothing holds the others up only for a moment.
 func TestGroupPassesOnWhatServersWithoutBoxesDeclare(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
 		w.unlisted("far", "mute")
 		w.change(func(s *sessions.Server) { s.InPlace = s.Name != "s0"; s.Record = !s.InPlace })
-		told := map[string]int{}
 		w.backend.tool("initialize", func(r run) {
 			s, _, err := r.w.store.Load(r.ctx, r.session, "")
 			commontest.Check(t, err)
 			if s.Server == "far" {
-				told[string(wire.Lookup(s.Init, "capabilities", "extensions"))]++
 				r.end(`{"protocolVersion":"2025-11-25","capabilities":{"extensions":{"com.example/far":{"x":1}}},"serverInfo":{"name":"x","version":"1"},"instructions":"from afar"}`)
 			}
 		})
 		w.backend.tool("com.example/far/do", func(r run) { r.end(`{"done":true}`) })
-		is := func(what, body string) {
-			t.Helper()
-			commontest.EqualIn(t, what, `{"com.example/far":{"x":1}}`, string(wire.Lookup([]byte(body), "result", "capabilities", "extensions")))
+		begun := time.Now()
+		a := w.do(request("POST", "/mcp", initialize))
+		commontest.EqualIn(t, "initialize, with a server that says nothing, took", 5*time.Second, time.Since(begun))
+		w.opts.Names = func() []string { return []string{"s0", "far"} }
+		for what, body := range map[string]string{"initialize": a.body, "server/discover": w.do(ask{path: "/mcp", method: "server/discover"}.request()).body} {
+			commontest.Contains(t, what, `"com.example/far":{"x":1}`, body)
 			commontest.Contains(t, what, "from afar", body)
 		}
-		const hello = `{"com.example/far":{"y":2}}`
-		begun := time.Now()
-		a := w.do(request("POST", "/mcp", strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"roots":{},"extensions":`+hello+`}`, 1)))
-		commontest.EqualIn(t, "initialize, with a server that says nothing, took", 5*time.Second, time.Since(begun))
-		is("initialize", a.body)
-		w.opts.Names = func() []string { return []string{"s0", "far"} }
-		d := w.do(ask{path: "/mcp", method: "server/discover", caps: `{"extensions":` + hello + `}`}.request())
-		d.body = strings.Replace(d.body, `"io.modelcontextprotocol/tasks":{},`, "", 1)
-		is("server/discover", strings.Replace(d.body, `,"io.modelcontextprotocol/tasks":{}`, "", 1))
-		is("initialize without extensions", w.do(request("POST", "/mcp", initialize)).body)
-		commontest.Same(t, map[string]int{hello: 2, "": 1}, told)
-		const call = `{"jsonrpc":"2.0","id":1,"method":"com.example/far/do"}`
-		commontest.Contains(t, "a method of the extension", `"done":true`, w.at("/mcp", a.header.Get(sessionIs)).post(call).body)
+		commontest.Contains(t, "a method of the extension", `"done":true`, w.at("/mcp", a.header.Get(sessionIs)).post(`{"jsonrpc":"2.0","id":1,"method":"com.example/far/do"}`).body)
 		commontest.Contains(t, "one in 2026-07-28", `"done":true`, w.do(ask{path: "/mcp", method: "com.example/far/do"}.request()).body)
-		w.openGroup().post(`{"jsonrpc":"2.0","id":1,"method":"skills/list"}`).is(t, "no server has skills", 200, wire.CodeMethodNotFound)
-	})
-}
-
-// A process that a list starts for a client of a WebSocket also serves clients of 2026-07-28 later,
-// whose questions it must be able to ask.
-func TestAListOverAWebSocketStartsNoProcessOfItsOwnKind(t *testing.T) {
-	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		w.unlisted("new")
-		var init string
-		w.backend.tool("tools/list", func(r run) {
-			s, _, err := r.w.store.Load(r.ctx, r.session, "")
-			commontest.Check(t, err)
-			init = string(s.Init)
-			r.end(`{"tools":[]}`)
-		})
-		p := transports["WebSocket"](w, "")
-		p.say(list)
-		commontest.EqualIn(t, "answers", 1, len(p.heard()))
-		commontest.Contains(t, "the process was told", `"elicitation":{"form":{},"url":{}}`, init)
-		p.leave()
 	})
 }
 
@@ -125,41 +91,21 @@ func TestDiscoveryOfAGroupIsKeptOnceItIsWhole(t *testing.T) {
 
 // A method of an extension goes to the server that it names, or to the only one that has the extension.
 func TestMethodsOfExtensionsAtAGroup(t *testing.T) {
-	two := `the request names none of the servers that may have the method skills/get: s1, s2; send it to the address of one of them, such as /s1/mcp`
-	for _, tt := range []struct{ method, params, got, answer string }{
-		{"com.example/hello", `"name":"s1__x"`, `{"name":"s1__x"}`, ""},
-		{"skills/get", `"uri":"skill://s1/a/SKILL.md"`, `{"uri":"skill://a/SKILL.md"}`, ""},
-		{"resources/directory/read", `"uri":"skill://s2/a"`, `{"uri":"skill://a"}`, ""},
-		{"skills/get", `"uri":"skill://a/SKILL.md"`, "", `{"code":-32602,"message":"` + two + `"}`},
-		{"skills/x", ``, "", `{"code":-32601,"message":"` + strings.Replace(two, "get", "x", 1) + `"}`},
-	} {
-		extended(t, nil, func(t *testing.T, w *world) {
-			w.backend.tool("s1__x", func(r run) { r.end(`{"content":[]}`) })
-			c := w.openGroup()
-			a := c.post(`{"jsonrpc":"2.0","id":1,"method":"` + tt.method + `","params":{` + tt.params + `}}`)
-			modern := w.do(ask{path: "/mcp", method: tt.method, params: tt.params}.request())
-			if tt.answer != "" {
-				if want := `{"jsonrpc":"2.0","id":1,"error":` + tt.answer + `}`; a.body != want || !strings.Contains(modern.body, tt.answer) {
-					t.Errorf("%s: got %s, and %d %s", tt.method, a.body, modern.status, modern.body)
-				}
-				return
+	extended(t, nil, func(t *testing.T, w *world) {
+		w.backend.tool("s1__x", func(r run) { r.end(`{"content":[]}`) })
+		c := w.openGroup()
+		for _, tt := range []struct{ method, params, got string }{
+			{"com.example/hello", `"name":"s1__x"`, `{"name":"s1__x"`},
+			{"skills/get", `"uri":"skill://s1/a/SKILL.md"`, `{"uri":"skill://a/SKILL.md"`},
+		} {
+			c.post(`{"jsonrpc":"2.0","id":1,"method":"`+tt.method+`","params":{`+tt.params+`}}`).is(t, tt.method, 200, 0)
+			w.do(ask{path: "/mcp", method: tt.method, params: tt.params}.request()).result(t)
+			for _, got := range w.taken() {
+				commontest.Contains(t, tt.method, tt.got, got)
 			}
-			got := w.taken()
-			if len(got) != 2 {
-				t.Fatalf("%s: the servers got %q; %s, %s", tt.method, got, a.body, modern.body)
-			}
-			commontest.Same(t, `{"jsonrpc":"2.0","id":1,"method":"`+tt.method+`","params":`+tt.got+`}`, got[0])
-			if want := strings.TrimSuffix(tt.got, "}"); !strings.Contains(got[1], want) || modern.status != 200 {
-				t.Errorf("in 2026-07-28: %s, %d %s", got[1], modern.status, modern.body)
-			}
-		})
-	}
-	// No server has skills.
-	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		for _, method := range []string{"skills/list", "skills/get", "com.example/hello"} {
-			w.openGroup().post(`{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`).is(t, method, 200, wire.CodeMethodNotFound)
-			w.do(ask{path: "/mcp", method: method}.request()).is(t, method+" in 2026-07-28", 404, 0)
 		}
+		c.post(`{"jsonrpc":"2.0","id":1,"method":"skills/get","params":{"uri":"skill://a/SKILL.md"}}`).is(t, "skills of two servers", 200, wire.CodeInvalidParams)
+		c.post(`{"jsonrpc":"2.0","id":1,"method":"skills/x"}`).is(t, "an unknown method of two servers", 200, wire.CodeMethodNotFound)
 		w.do(ask{path: "/mcp", method: "logging/setLevel", params: `"level":"info"`}.request()).is(t, "a method of the legacy era", 404, 0)
 		w.silent()
 	})
@@ -224,26 +170,5 @@ func TestAppsWorkAtAGroup(t *testing.T) {
 			commontest.Contains(t, "the server got", want, strings.Join(got, "\n"))
 		}
 		says("tools/call", `"name":"echo"`, `there is no tool echo here (did you mean s0__echo or s1__echo?)`) // two servers have it
-	})
-}
-
-// What a caller may not use, it may not use by a name without a prefix either. Finding a name
-// wakes no server.
-func TestUnprefixedNamesObeyTheRules(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		w.unlisted("new")
-		w.change(func(s *sessions.Server) {
-			if s.Name != "new" {
-				s.Tools = storage.ToolFilter{Deny: []string{"tool1"}}
-			}
-		})
-		c := w.openGroup()
-		for _, name := range []string{"tool1", "nothing"} {
-			c.call(name).is(t, name, 200, wire.CodeInvalidParams)
-		}
-		if a := c.call("tool0"); wire.Lookup([]byte(a.body), "result") == nil {
-			t.Errorf("got %s", a.body)
-		}
-		commontest.EqualIn(t, "messages to the servers", 1, len(w.taken()))
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -20,13 +19,9 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 		for sent, want := range map[string]string{
 			`"of/nobody"`:                                 `{"code":-32601,"message":"there is no method of/nobody at the address of several servers"}`,
 			`"tasks/get","params":{"taskId":"t"}`:         `{"code":-32602,"message":"no server here has what tasks/get names"}`,
-			`"tasks/cancel","params":{}`:                  `{"code":-32602,"message":"no server here has what tasks/cancel names"}`,
 			`"tools/call","params":{"name":"s9__echo"}`:   `{"code":-32602,"message":"there is no tool s9__echo here (did you mean s0__echo?)"}`,
 			`"tools/call","params":{"name":"echo"}`:       `{"code":-32602,"message":"there is no tool echo here (did you mean s0__echo or s1__echo?)"}`,
-			`"tools/call","params":{"name":"weather"}`:    `{"code":-32602,"message":"there is no tool weather here"}`,
 			`"tools/call","params":{"name":"weather__x"}`: `{"code":-32602,"message":"server \"weather\" is not served: WEATHER_KEY is not set (servers.json:14:32)"}`,
-			`"tools/call","params":{}`:                    `{"code":-32602,"message":"there is no tool  here"}`,
-			`"prompts/get","params":{"name":"p"}`:         `{"code":-32602,"message":"there is no prompt p here"}`,
 			`"resources/read","params":{"uri":"file:/x"}`: `{"code":-32002,"message":"there is no resource file:/x here","data":{"uri":"file:/x"}}`,
 		} {
 			a := c.post(`{"jsonrpc":"2.0","id":"r","method":` + sent + `}`)
@@ -34,30 +29,6 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 		}
 		w.do(ask{path: "/mcp", method: "of/nobody"}.request()).is(t, "in 2026-07-28", 404, wire.CodeMethodNotFound)
 		w.silent()
-	})
-}
-
-// A log level counts for the servers that the session uses, and for those that it uses
-// later. One that does not exist is refused, and changes nothing.
-func TestLevelOfAGroupIsThatOfItsServers(t *testing.T) {
-	grouped(t, 3, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		c.call("s0__echo")
-		c.call("s1__echo")
-		w.awake("s1")
-		w.taken()
-		level := `{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"debug"}}`
-		c.post(level)
-		for _, unknown := range []string{`"level":"loud"`, ``} {
-			c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{`+unknown+`}}`).is(t, unknown, 200, wire.CodeInvalidParams)
-		}
-		commontest.SameIn(t, "only s1 is awake", []string{level}, w.taken())
-		c.call("s2__echo")
-		for _, server := range []string{"s0", "s1", "s2"} {
-			s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(c.session), server), "")
-			commontest.OK(t, err)
-			commontest.Contains(t, server, "debug", string(s.Level))
-		}
 	})
 }
 
@@ -127,18 +98,6 @@ func TestSubscriptionAtAGroupHearsItsServers(t *testing.T) {
 	})
 }
 
-// A subscription hears a server that had never started when it was made, and starts none.
-func TestSubscriptionHearsAServerThatStartsLater(t *testing.T) {
-	modernGroup(t, 1, false, 0, func(t *testing.T, w *world) {
-		w.unlisted("s1")
-		listens := w.listensTo(`{"toolsListChanged":true}`)
-		w.silent()
-		w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"s1__tool1","arguments":{}`}.request()).result(t)
-		w.pushedBy("s1", toolsChanged+`}`)
-		listens.heardOf(t, `{"toolsListChanged":true}`, toolsChanged+`,"params":{`+stamp+`}}`)
-	})
-}
-
 // Without prefixes, too, a subscription reaches the server that has the resource.
 func TestSubscriptionToAResourceWithoutPrefix(t *testing.T) {
 	modernGroup(t, 2, true, 0, func(t *testing.T, w *world) {
@@ -178,26 +137,5 @@ func TestTaskOfAGroup(t *testing.T) {
 		// A server does not know another server's task, even under its own name.
 		made.TaskID = "s0" + strings.TrimPrefix(made.TaskID, "s1")
 		w.do(of(made, "tasks/get").request()).is(t, "a task of s1 at s0", 400, wire.CodeInvalidParams)
-	})
-}
-
-// With tasks of 2025-11-25, the list has those of all servers that the session uses.
-func TestTaskListOfAGroup(t *testing.T) {
-	grouped(t, 3, nil, func(t *testing.T, w *world) {
-		w.backend.tool("tasks/list", func(r run) {
-			s, _, err := r.w.store.Load(r.ctx, r.session, "")
-			commontest.Check(t, err)
-			if s.Server == "s1" {
-				r.fail(`{"code":-32601,"message":"no tasks here"}`)
-				return
-			}
-			r.end(`{"tasks":[{"taskId":"of ` + s.Server + `","status":"working"}]}`)
-		})
-		c := w.openGroup()
-		for _, server := range []string{"s0", "s1", "s2"} {
-			c.call(server + "__echo")
-		}
-		a := c.post(`{"jsonrpc":"2.0","id":3,"method":"tasks/list"}`)
-		commontest.Equal(t, `{"jsonrpc":"2.0","id":3,"result":{"tasks":[{"taskId":"s0~of s0","status":"working"},{"taskId":"s2~of s2","status":"working"}]}}`, a.body)
 	})
 }

@@ -98,13 +98,10 @@ func TestConnectionsToAGroupThatAreRefused(t *testing.T) {
 		l := w.link(url.Values{"group": {"all"}}).open()
 		id := string(l.ofGroup())
 		for query, want := range map[string]int{
-			"group=all":                                   http.StatusOK,
 			"group=other":                                 http.StatusNotFound,
 			"group=all&ticket=x":                          http.StatusUnauthorized,
-			"group=all&session=" + id:                     http.StatusOK,
 			"server=s0&session=" + id:                     http.StatusNotFound,
 			"group=all&last-event-id=0/~s0":               http.StatusBadRequest,
-			"group=all&last-event-id=?~s0&session=" + id:  http.StatusBadRequest,
 			"server=s0&last-event-id=0/~s0&session=" + id: http.StatusBadRequest,
 		} {
 			l := w.link(nil)
@@ -177,27 +174,5 @@ func TestGroupOverSSEIsOfItsPrincipalOnly(t *testing.T) {
 		w.do(request("GET", "/sse?sessionId="+c.session, "", "Accept", "text/event-stream", "Authorization", "Bearer eve")).is(t, "the stream", http.StatusNotFound, 0)
 		commontest.EqualIn(t, "messages on the stream", 1, len(c.messages()))
 		w.silent()
-	})
-}
-
-// If the function of a POST dies between the mark and the session, the next POST opens
-// the session, and the mark costs no more reads.
-func TestGroupOverSSEAMarkWithoutASessionIsForgotten(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		counted := w.count()
-		c := w.openSSE("", "").open()
-		h := sessions.New(w.store, w.backend, sessions.Limits{EventAge: time.Hour})
-		commontest.OK(t, h.Say(t.Context(), storage.ID(c.session), []byte(`{"jsonrpc":"2.0","method":"notifications/dormouse/joined","params":{"server":"s1"}}`)))
-		time.Sleep(time.Minute)
-		counted.Reset()
-		time.Sleep(time.Minute)
-		if got := counted.Counts(); got.Reads > 60 {
-			t.Errorf("a minute of silence costs %+v", got)
-		}
-		c.accepted(callOf("s1__echo"))
-		time.Sleep(time.Second)
-		if got := c.messages(); len(got) != 2 || got[1] != called {
-			t.Errorf("got %q", got)
-		}
 	})
 }

@@ -268,16 +268,6 @@ func (c *conn) seen() *answer {
 	return c.read()
 }
 
-func (c *conn) isOver() bool {
-	settle()
-	select {
-	case <-c.over:
-		return true
-	default:
-		return false
-	}
-}
-
 func (c *conn) end() *answer {
 	<-c.over
 	return c.read()

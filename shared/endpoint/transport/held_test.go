@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"fmt"
-	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -154,23 +152,6 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 					if got := in.ask(w, "tools/call", `"name":"`+in.prefix+`bake","arguments":{}`); wire.Lookup([]byte(got), "result") == nil {
 						t.Errorf("a call of an accepted tool got %s", got)
 					}
-
-					// An operator takes one of them.
-					keeper := held.NewKeeper(w.store, nil, slog.New(slog.DiscardHandler), nil)
-					state, err := keeper.State(t.Context(), pin)
-					commontest.OK(t, err)
-					versions := map[string]string{}
-					for _, h := range state.Held {
-						if h.Name == "EVIL" {
-							versions[h.Name] = h.Hash
-						}
-					}
-					if _, err := keeper.Accept(t.Context(), pin, versions); err != nil || len(versions) != 1 {
-						t.Fatal(state, err)
-					}
-					if got := in.ask(w, "tools/call", `"name":"`+in.prefix+`EVIL","arguments":{}`); wire.Lookup([]byte(got), "result") == nil {
-						t.Errorf("a call of a tool that was taken got %s", got)
-					}
 				})
 			})
 		}
@@ -185,16 +166,17 @@ func TestNamesLikeARefusedToolAreRefused(t *testing.T) {
 			in.grouped(t, 1, func(t *testing.T, w *world) {
 				w.change(func(s *sessions.Server) { s.Tools = storage.ToolFilter{Deny: []string{"tool1"}} })
 				code := func(tool string) string {
-					return string(wire.Lookup([]byte(in.ask(w, "tools/call", `"name":"`+in.prefix+tool+`"`)), "error", "code"))
+					return string(wire.Lookup([]byte(in.ask(w, "tools/call", `"name":"`+tool+`"`)), "error", "code"))
 				}
+				commontest.EqualIn(t, "without a prefix", fmt.Sprint(int(wire.CodeInvalidParams)), code("tool1"))
 				for _, tool := range []string{"tool1", " tool1", `tool1\t`, "TOOL1", `tool1\u0000`, `to\u200bol1`, "ｔool1"} {
 					if strings.HasPrefix(in.name, "2026") && tool != "tool1" && tool != "TOOL1" && !in.search {
 						continue // it does not fit into a header as it is
 					}
-					commontest.EqualIn(t, tool, fmt.Sprint(int(wire.CodeInvalidParams)), code(tool))
+					commontest.EqualIn(t, tool, fmt.Sprint(int(wire.CodeInvalidParams)), code(in.prefix+tool))
 				}
 				commontest.EqualIn(t, "calls of the server", 0, len(slicesWith(w.taken(), "tools/call")))
-				commontest.EqualIn(t, "a name like a tool that is allowed", "", code("Echo"))
+				commontest.EqualIn(t, "a name like a tool that is allowed", "", code(in.prefix+"Echo"))
 			})
 		})
 	}

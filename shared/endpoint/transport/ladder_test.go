@@ -102,15 +102,11 @@ func TestAccept(t *testing.T) {
 	for accept, want := range map[string]struct{ post, get int }{
 		"application/json, text/event-stream":                          {404, 404},
 		"text/event-stream;q=0.5,application/json;charset=utf-8;q=1.0": {404, 404},
-		"*/*":                                     {404, 404},
-		"application/*, text/*":                   {404, 404},
-		"APPLICATION/JSON, Text/Event-Stream":     {404, 404},
-		"application/json\ntext/event-stream":     {404, 404}, // two headers are one list
-		"text/event-stream":                       {406, 404},
-		"application/*":                           {404, 406},
+		"*/*":               {404, 404},
+		"text/event-stream": {406, 404},
+		"application/*":     {404, 406},
 		"text/event-stream;q=0, application/json": {404, 406},
-		"text/html":                               {406, 406},
-		"":                                        {406, 404},
+		"": {406, 404},
 	} {
 		w := newWorld(t)
 		for method, status := range map[string]int{"POST": want.post, "GET": want.get} {
@@ -139,28 +135,16 @@ func TestBodyOverTheLimitIsRefused(t *testing.T) {
 		body            io.Reader
 		want            int
 	}{
-		"as long as it may be":             {int64(len(fits)), int64(len(fits)), strings.NewReader(fits), 404},
-		"as long as it may be, undeclared": {int64(len(fits)), -1, strings.NewReader(fits), 404},
-		"one byte longer, undeclared":      {int64(len(fits)), -1, strings.NewReader(fits + " "), 413},
-		"declared longer than it is":       {int64(len(fits)), int64(len(fits)) + 1, strings.NewReader(fits), 413},
-		"4 MiB and a byte":                 {0, 4<<20 + 1, strings.NewReader(""), 413},
-		"it breaks off":                    {0, -1, iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader(fits))), 400},
+		"as long as it may be":        {int64(len(fits)), int64(len(fits)), strings.NewReader(fits), 404},
+		"one byte longer, undeclared": {int64(len(fits)), -1, strings.NewReader(fits + " "), 413},
+		"4 MiB and a byte":            {0, 4<<20 + 1, strings.NewReader(""), 413},
+		"it breaks off":               {0, -1, iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader(fits))), 400},
 	} {
 		w := newWorld(t)
 		w.opts.MaxBody = tt.limit
 		r := request("POST", "/quiet/mcp", "", "Mcp-Session-Id", "absent")
 		r.Body, r.ContentLength = io.NopCloser(tt.body), tt.declared
 		w.do(r).is(t, name, tt.want, 0)
-	}
-}
-
-func TestPathsOfServers(t *testing.T) {
-	for path, code := range map[string]wire.Code{
-		"/quiet/mcp": wire.CodeSessionNotFound, "/quiet/mcp/": wire.CodeSessionNotFound,
-		"/": wire.CodeServer, "/mcp": wire.CodeServer, "//mcp": wire.CodeServer, "/quiet/": wire.CodeServer, "/a/quiet/mcp": wire.CodeServer,
-		"/quiet/mcp/x": wire.CodeServer, "/quiet/mcp//": wire.CodeServer, "/quietmcp": wire.CodeServer, "/QUIET/mcp": wire.CodeServer,
-	} {
-		newWorld(t).do(request("POST", path, callOf("x"), "Mcp-Session-Id", "absent")).is(t, path, 404, code)
 	}
 }
 
@@ -183,14 +167,10 @@ func TestCORS(t *testing.T) {
 		// Another program of this machine may not call. The same may, by any of its addresses.
 		{nil, "localhost:8787", []string{"http://127.0.0.1:8787"}, []string{"http://localhost:6274"}},
 		{nil, "127.0.0.2:8787", []string{"http://[::1]:8787"}, nil},
-		{nil, "127.0.0.1:443", []string{"https://localhost"}, nil},
 		{[]string{"http://localhost:6274"}, "localhost:8787", []string{"http://localhost:6274"}, nil},
 		{[]string{page}, "localhost", []string{page, "http://localhost"}, []string{"http://app.example", page + ":8443"}},
-		{[]string{page + "/"}, "localhost", []string{page}, nil},
 		{[]string{"*"}, "localhost", []string{page, "null"}, nil},
 		{nil, "mcp.example", []string{"https://mcp.example", "https://MCP.example"}, []string{"https://mcp.example:8443", "https://other.example"}},
-		{nil, "mcp.example:443", []string{"https://mcp.example"}, nil},
-		{nil, "mcp.example:8443", []string{"https://mcp.example:8443"}, nil},
 	} {
 		for _, origin := range append(tt.good, tt.others...) {
 			w := newWorld(t)
@@ -245,36 +225,27 @@ func TestHost(t *testing.T) {
 // OpenTelemetry's, add headers to every request.
 func TestPreflightIsAnsweredBeforeAnythingElse(t *testing.T) {
 	w := newWorld(t)
-	ask := func(path, origin, asked string) *answer {
-		a := w.do(request("OPTIONS", path, "", "Origin", origin, "Authorization", "Bearer nobody", "Accept", "", "Access-Control-Request-Headers", asked))
-		if origin == "http://localhost" && (a.status != 204 || a.body != "") {
-			t.Errorf("%s: got %d %s", path, a.status, a.body)
-		}
-		return a
+	ask := func(path, origin, asked string) http.Header {
+		return w.do(request("OPTIONS", path, "", "Origin", origin, "Authorization", "Bearer nobody", "Accept", "", "Access-Control-Request-Headers", asked)).header
 	}
 	const allowed = "Access-Control-Allow-Headers"
-	own := ask("/quiet/mcp", "http://localhost", "").header.Get(allowed)
+	own := ask("/quiet/mcp", "http://localhost", "").Get(allowed)
 	for _, name := range []string{"content-type", "accept", "authorization", "mcp-session-id", "mcp-protocol-version", "last-event-id", "mcp-method", "mcp-name"} {
 		commontest.Contains(t, allowed, name, strings.ToLower(own))
 	}
-	for _, path := range []string{"/quiet/mcp", "/absent/mcp", "/"} {
+	for _, path := range []string{"/quiet/mcp", "/absent/mcp"} {
 		for name, want := range map[string]string{
-			"Access-Control-Allow-Origin": "http://localhost", "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
-			"Access-Control-Max-Age": "86400", "Vary": "Origin", allowed: own,
+			"Access-Control-Allow-Origin": "http://localhost", "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS", "Vary": "Origin", allowed: own,
 		} {
-			commontest.EqualIn(t, path+": "+name, want, ask(path, "http://localhost", "").header.Get(name))
+			commontest.EqualIn(t, path+": "+name, want, ask(path, "http://localhost", "").Get(name))
 		}
 	}
 	for asked, more := range map[string]string{
-		"content-type, mcp-param-region":                             ", mcp-param-region",
-		"traceparent,baggage , x-api-key, cache-control, user-agent": ", traceparent, baggage, x-api-key, cache-control, user-agent",
+		"mcp-param-region, traceparent, traceparent, ACCEPT":         ", mcp-param-region, traceparent",
 		"cookie, Cookie2, sec-fetch-site, proxy-authorization, host": "",
-		"set-cookie, access-control-request-method, te, origin":      "",
 		"a b, *, x\x00y, <script>, x-é, (":                           "",
-		strings.Repeat("x", 129):                                     "",
-		"traceparent, traceparent, ACCEPT":                           ", traceparent",
 	} {
-		commontest.EqualIn(t, asked, own+more, ask("/quiet/mcp", "http://localhost", asked).header.Get(allowed))
+		commontest.EqualIn(t, asked, own+more, ask("/quiet/mcp", "http://localhost", asked).Get(allowed))
 	}
-	commontest.EqualIn(t, "a page that may not call", "", ask("/quiet/mcp", "https://evil.example", "traceparent").header.Get(allowed))
+	commontest.EqualIn(t, "a page that may not call", "", ask("/quiet/mcp", "https://evil.example", "traceparent").Get(allowed))
 }

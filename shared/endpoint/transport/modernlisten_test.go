@@ -143,21 +143,6 @@ func TestModernListenIsRefused(t *testing.T) {
 	})
 }
 
-func TestModernQuestionOfNoRequestIsRefused(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.handshake(t, listenable)
-		w.opts.Limit = time.Minute
-		w.do(ask{server: "known", method: "tools/list"}.request()).result(t)
-		listen := w.begin(listening(`{}`).request())
-		synctest.Wait()
-		w.pushed(`{"jsonrpc":"2.0","id":"q-1","method":"roots/list"}`)
-		listen.end()
-		if len(w.backend.answers) != 1 || !strings.Contains(w.backend.answers[0], `"id":"q-1","error":{"code":-32601`) {
-			t.Errorf("answers %s", w.backend.answers)
-		}
-	})
-}
-
 // R-87: a listener that cannot go on gets no result, but an error.
 func TestListenerThatCannotGoOnGetsNoResult(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -39,15 +38,11 @@ func TestABrowserGetsAPage(t *testing.T) {
 			"<h1>quiet</h1>", `claude mcp add --transport http quiet http://localhost/quiet/mcp`, `href="cursor://`, `href="vscode:mcp/install?`, `href="lmstudio://`,
 			"<summary>Windsurf</summary>", "~/.codex/config.toml", `<a href="/console">`,
 		}, "API key", ""},
-		{"/quiet/sse", "", 200, []string{`<pre>http://localhost/quiet/sse</pre>`}, "API key", ""},
 		{"/mcp", "", 200, []string{"<h1>All servers</h1>", `<a href="/pushy/mcp">pushy</a>`, "claude mcp add --transport http dormouse http://localhost/mcp"}, "API key", ""},
 		{"/quiet/mcp", "Bearer nobody", 401, []string{`dormouse keys create NAME`, "Its tools are shown to those who may use it", `href="cursor://`}, "pushy", ""},
-		{"/absent/mcp", "Bearer nobody", 401, []string{`href="cursor://`}, "pushy", ""},
-		{"/x;sh/mcp", "Bearer nobody", 401, []string{"Dormouse"}, "x;sh", ""},
 		{"/weather/mcp", "", 503, []string{`WEATHER_KEY is not set (servers.json:14:32)`}, "claude mcp", ""},
 		{"/quit/mcp", "", 404, []string{`there is no server quit (did you mean quiet?); there are quiet, pushy, known`}, "claude mcp", ""},
 		{"/%3Cscript%3E/mcp", "", 404, []string{`there is no server &lt;script&gt;; there are`}, "claude mcp", ""},
-		{"/elsewhere", "", 404, []string{`there is nothing at this path`}, "claude mcp", ""},
 		{"/quiet/mcp", "", 200, []string{"https://localhost/quiet/mcp"}, "http://localhost", "https"},
 	} {
 		t.Run(c.path+" "+c.key+" "+c.proto, func(t *testing.T) {
@@ -87,38 +82,20 @@ func TestABrowserThatConnectsIsSentToThePageForIt(t *testing.T) {
 
 // A server says who it is, and its tools are those that the caller may see.
 func TestPageShowsWhatTheServerSaysOfItself(t *testing.T) {
-	const ofSomebody = "tools/list 2025-11-25  a-hash" // the lists depend on who asks
-	for name, c := range map[string]struct {
-		part      string // of the handshake record, with the tools
-		deny      []string
-		has, lack string
-	}{
-		"a list of all":           {"tools/list 2025-11-25  anyone", nil, "<code>forecast</code>\n<p>The weather &lt;b&gt; of the coming days</p>", "by another client"},
-		"a list of somebody else": {ofSomebody, nil, "once a client has asked for them", "forecast"},
-		"some of the tools":       {"tools/list 2025-11-25  anyone", []string{"forecast"}, "<code>alerts</code>", "forecast"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := named(newWorld(t))
-			w.opts.Servers = func(name string) (sessions.Server, bool) {
-				s := sessions.Server{Name: name, Digest: name, Record: true, Anonymous: c.part != ofSomebody}
-				s.Tools.Deny = c.deny
-				return s, true
-			}
-			for part, result := range map[string]string{
-				wire.V20251125: `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"w","title":"Weather & co","version":"4.2"},"instructions":"Ask it before you go out."}`,
-				c.part:         `{"gen":1,"list":{"tools":[{"name":"forecast","description":"The weather <b> of the coming days"},{"name":"alerts"}]}}`,
-				"tools/list 2025-11-25 elicitation,roots anyone": `{"gen":1,"list":{"tools":[{"name":"by another client"}]}}`,
-			} {
-				w.keep("known", part, result)
-			}
-			a := w.do(browse("/known/mcp", ""))
-			for _, says := range []string{"<h1>Weather &amp; co</h1>", "known 4.2", "Ask it before you go out.", c.has} {
-				commontest.Contains(t, "the page", says, a.body)
-			}
-			if strings.Contains(a.body, c.lack) {
-				t.Errorf("the page shows %s:\n%s", c.lack, a.body)
-			}
-		})
+	w := named(newWorld(t))
+	w.opts.Servers = func(name string) (sessions.Server, bool) {
+		s := sessions.Server{Name: name, Digest: name, Record: true, Anonymous: true}
+		s.Tools.Deny = []string{"alerts"}
+		return s, true
+	}
+	w.keep("known", wire.V20251125, `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"w","title":"Weather & co","version":"4.2"},"instructions":"Ask it before you go out."}`)
+	w.keep("known", "tools/list 2025-11-25  anyone", `{"gen":1,"list":{"tools":[{"name":"forecast","description":"The weather <b> of the coming days"},{"name":"alerts"}]}}`)
+	a := w.do(browse("/known/mcp", ""))
+	for _, says := range []string{"<h1>Weather &amp; co</h1>", "known 4.2", "Ask it before you go out.", "<code>forecast</code>\n<p>The weather &lt;b&gt; of the coming days</p>"} {
+		commontest.Contains(t, "the page", says, a.body)
+	}
+	if strings.Contains(a.body, "alerts") {
+		t.Errorf("the page shows what its reader may not use:\n%s", a.body)
 	}
 }
 
@@ -155,14 +132,12 @@ func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 		headers []string
 		status  int
 	}{
-		"a client":                   {nil, 200},
-		"EventSource of an own page": {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "empty"}, 200},
-		"fetch of a page that may":   {[]string{"Origin", "http://127.0.0.1", "Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "empty"}, 200},
-		"an image elsewhere":         {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "image"}, 403},
-		"an image of another port":   {[]string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "image"}, 403},
-		"no-cors fetch elsewhere":    {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "empty"}, 403},
-		"a frame of an own page":     {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "iframe"}, 403},
-		"a program that wants JSON":  {[]string{"Accept", "application/json"}, 406},
+		"a client":                  {nil, 200},
+		"fetch of a page that may":  {[]string{"Origin", "http://127.0.0.1", "Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "empty"}, 200},
+		"an image elsewhere":        {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "image"}, 403},
+		"no-cors fetch elsewhere":   {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "empty"}, 403},
+		"a frame of an own page":    {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "iframe"}, 403},
+		"a program that wants JSON": {[]string{"Accept", "application/json"}, 406},
 	} {
 		for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
 			bubble(t, func(t *testing.T, w *world) {
@@ -204,18 +179,4 @@ func TestBodyIsReadOfCallersThatMayCallOnly(t *testing.T) {
 			t.Errorf("%s: got %d", name, a.status)
 		}
 	}
-}
-
-// A client of HTTP+SSE takes a refused POST for a broken connection, so the endpoint
-// sends the error on the stream.
-func TestNoRoomIsSaidOnTheStreamOfHTTPAndSSE(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.openSSE("quiet", "").open()
-		w.backend.err = storage.Errorf(storage.Busy, "no room")
-		c.accepted(callOf("x"))
-		messages := messagesOf(t, c.gone())
-		if last := messages[len(messages)-1]; !strings.Contains(last, `"id":1`) || !strings.Contains(last, `"text":"no room"}],"isError":true`) || !strings.Contains(last, `"retryAfterSeconds":1`) {
-			t.Errorf("got %s", last)
-		}
-	})
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -98,23 +97,6 @@ func TestP5IdleListenerPollsMoreAndMoreSeldom(t *testing.T) {
 	})
 }
 
-func TestP6TheRetryFallsAfterAnEvent(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.visit("pushy")
-		last := ""
-		for range 3 {
-			last = c.get(last).lastID(t)
-		}
-		done := w.begin(c.request("GET", "", "Last-Event-ID", last))
-		time.Sleep(time.Second)
-		c.push("at last")
-		events := done.end().events(t)
-		if len(events) != 3 || events[0].Retry != 0 || events[1].ID == "" || events[1].Retry != 0 || events[2].Retry != 2*time.Second {
-			t.Errorf("got %+v", events)
-		}
-	})
-}
-
 func TestLostEventsAreToldOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.visit("pushy")
@@ -133,20 +115,6 @@ func TestLostEventsAreToldOnce(t *testing.T) {
 		}
 		if again := c.get(a.events(t)[0].ID); slices.ContainsFunc(again.datas(t), func(d string) bool { return strings.Contains(d, "lost") }) {
 			t.Errorf("told again: %s", again.body)
-		}
-	})
-}
-
-func TestAnAnswerCanBeSentBeforeItsLogLine(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.visit("quiet")
-		r := c.request("POST", `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
-		rec := newRecorder(r.Context())
-		var sent []flush
-		w.opts.AnswerFirst, w.opts.Observer = true, func(context.Context, *observe.Event) { sent = rec.flushed }
-		w.handler().ServeHTTP(rec, r)
-		if len(sent) != 1 || rec.sent.Get("Content-Length") != strconv.Itoa(len(sent[0].text)) {
-			t.Errorf("sent before the log line: %v, Content-Length %s", sent, rec.sent.Get("Content-Length"))
 		}
 	})
 }

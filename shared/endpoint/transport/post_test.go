@@ -126,6 +126,10 @@ func TestNoRoomIsAToolErrorToACallAndAnErrorToOtherRequests(t *testing.T) {
 	if code, message := a.rpcError(t); a.status != 200 || wire.Code(code) != wire.CodeServer || message != "no room" || !strings.Contains(a.body, `"retryAfterSeconds":1`) {
 		t.Errorf("got %d %s", a.status, a.body)
 	}
+	w.opts.Admit = func(context.Context, sessions.Caller) (func(), error) { return nil, w.backend.err }
+	w.taken()
+	c.call("x").is(t, "a call that is not admitted", 429, wire.CodeServer)
+	w.silent()
 }
 
 // The stream begins when somebody has the request. If nobody takes it, it is refused.

@@ -87,24 +87,6 @@ func TestSessionWithoutInitializedThatIsUsedLives(t *testing.T) {
 	})
 }
 
-// R-34: a session that expires unused is not logged as an error. A client that comes back
-// to it is refused, and that is not logged as an error either.
-func TestExpiredSessionIsNoErrorInTheLog(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		v := w.visit("pushy")
-		w.logged.Take()
-		time.Sleep(8 * 24 * time.Hour)
-		if w.logged.String() != "" {
-			t.Errorf("logged %s", w.logged)
-		}
-		v.call("x").is(t, "a call", http.StatusNotFound, 0)
-		v.get("").is(t, "a listener", http.StatusNotFound, 0)
-		if log := w.logged.String(); strings.Contains(log, `"level":"ERROR"`) || strings.Count(log, `"code":"not_found"`) != 2 {
-			t.Errorf("logged %s", log)
-		}
-	})
-}
-
 // Many requests change the record of one session at the same time, on a slow store. All
 // are served, and none undoes the change of another.
 func TestManyChangesOfASessionAtOnceAreAllKept(t *testing.T) {
@@ -130,13 +112,11 @@ func TestManyChangesOfASessionAtOnceAreAllKept(t *testing.T) {
 // another era: a client that begins again may send the header of its last session.
 func TestVersionOfASessionIsWhatItsInitializeSays(t *testing.T) {
 	for name, tt := range map[string]struct{ header, message string }{
-		"an older header":             {"2025-03-26", "2025-11-25"},
-		"a newer header":              {"2025-11-25", "2025-03-26"},
-		"a header of HTTP+SSE":        {"2024-11-05", "2025-11-25"},
-		"a header of the modern era":  {"2026-07-28", "2025-06-18"},
-		"a version that there is not": {"1999-01-01", "2025-06-18"},
-		"the same":                    {"2025-11-25", "2025-11-25"},
-		"no header":                   {"", "2025-11-25"},
+		"an older header":            {"2025-03-26", "2025-11-25"},
+		"a newer header":             {"2025-11-25", "2025-03-26"},
+		"a header of the modern era": {"2026-07-28", "2025-06-18"},
+		"the same":                   {"2025-11-25", "2025-11-25"},
+		"no header":                  {"", "2025-11-25"},
 	} {
 		in(t, name, bubble, func(t *testing.T, w *world) {
 			w.backend.tool(wire.MethodInitialize, func(r run) {
@@ -169,12 +149,10 @@ func TestFirstPOSTThatIsRefusedOpensNoSession(t *testing.T) {
 			says       string
 		}{
 			{"a request", list, nil, wire.CodeServer, "send initialize"},
-			{"a request of an older client", list, older, wire.CodeServer, "send initialize"},
 			{"a request that names an older version", strings.Replace(list, `list"`, `list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}}`, 1), older, wire.CodeServer, "send initialize"},
 			{"a notification", initialized, nil, wire.CodeServer, "send initialize"},
 			{"initialize in a batch", "[" + initialize + "]", nil, wire.CodeInvalidRequest, "batch"},
 			{"initialize without a version", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, nil, wire.CodeInvalidRequest, "params.protocolVersion"},
-			{"initialize that breaks off", initialize[:40], nil, wire.CodeParse, "not valid JSON"},
 		} {
 			a := w.do(request("POST", "/quiet/mcp", tt.body, tt.headers...))
 			a.is(t, tt.name, http.StatusBadRequest, tt.code)

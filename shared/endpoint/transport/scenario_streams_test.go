@@ -3,7 +3,6 @@ package transport_test
 import (
 	"fmt"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
@@ -74,42 +73,6 @@ func TestNextListenerReplacesADeadPrimary(t *testing.T) {
 	})
 }
 
-// C-41, C-44: a fresh listener waits and does not replace a living one. Otherwise two
-// clients of one session would replace each other for ever. As long as both come back
-// as told, one of them gets each event, once.
-func TestListenersOfOneSessionDoNotDriveOutOneAnother(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		v := w.visit("pushy")
-		begun := time.Now()
-		var mu sync.Mutex
-		var heard, want []string
-		follow := func() { // comes back as the server tells it
-			last, opened := "", 0
-			for ; time.Since(begun) < 10*time.Minute; opened++ {
-				a := v.get(last)
-				mu.Lock()
-				heard, last = append(heard, a.datas(t)...), a.lastID(t)
-				mu.Unlock()
-				time.Sleep(a.retry(t))
-			}
-			if opened > 40 {
-				t.Errorf("a listener was opened %d times in ten minutes", opened)
-			}
-		}
-		var listeners sync.WaitGroup
-		listeners.Go(follow)
-		time.Sleep(time.Second)
-		listeners.Go(follow)
-		for i := range 19 {
-			time.Sleep(30 * time.Second)
-			v.push(fmt.Sprint(i))
-			want = append(want, said(fmt.Sprint(i)))
-		}
-		listeners.Wait()
-		commontest.SameIn(t, "heard by both together", want, heard)
-	})
-}
-
 // C-37, C-38: while a client listens, the messages of a call go to the call. The messages
 // that belong to no call go to the listener.
 func TestCallKeepsItsOwnThoughSomebodyListens(t *testing.T) {
@@ -162,60 +125,6 @@ func TestServerClosesTheStreamOfACall(t *testing.T) {
 			time.Sleep(first.retry(t))
 			second := v.get(first.lastID(t))
 			commontest.SameIn(t, "afterwards", []string{said("two"), resultOf(`{}`)}, second.datas(t))
-		}
-	})
-}
-
-// R-31: the server closes the standalone stream. The response of the primary ends at
-// once, and those of the standbys soon after. All of them continue when they come back.
-func TestServerClosesTheStandaloneStream(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		v := w.visit("pushy")
-		crowd := v.crowd(4)
-		common := w.outside(storage.ID(v.session))
-		common.say("one")
-		settle()
-		common.pause("", 5*time.Second)
-		if !crowd[0].isOver() {
-			t.Fatal("the primary is held")
-		}
-		primary := crowd[0].end()
-		sentAway(t, primary, 5*time.Second)
-		commontest.SameIn(t, "the primary", []string{said("one")}, primary.datas(t))
-		for i, c := range crowd[1:] {
-			if a := c.end(); len(a.datas(t)) != 0 || a.took > 24*time.Second {
-				t.Errorf("shadow %d was held for %s and heard %v", i+1, a.took, a.datas(t))
-			}
-		}
-		again := v.listen(primary.lastID(t))
-		settle()
-		common.say("two")
-		commontest.SameIn(t, "the primary again", []string{said("two")}, again.seen().datas(t))
-	})
-}
-
-// C-34, C-43: a client comes back while its old connection is still open. Both responses read the log,
-// so each gets every event after its cursor once. The old one ends when the request does.
-func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		proceed := make(chan struct{})
-		w.backend.tool("steps", func(r run) {
-			r.say("one")
-			<-proceed
-			r.say("two")
-			r.end(`{}`)
-		})
-		v := w.visit("quiet")
-		stale := v.calling("steps")
-		resumed := v.listen(stale.seen().lastID(t))
-		if len(resumed.seen().datas(t)) != 0 {
-			t.Fatalf("the new connection began with %s", resumed.seen().body)
-		}
-		close(proceed)
-		commontest.SameIn(t, "the new connection", []string{said("two"), resultOf(`{}`)}, resumed.end().datas(t))
-		commontest.SameIn(t, "the old connection", []string{said("one"), said("two"), resultOf(`{}`)}, stale.end().datas(t))
-		if old, next := stale.seen().took, resumed.seen().took; old > time.Second || next > time.Second {
-			t.Errorf("the call took no time, the connections %s and %s", old, next)
 		}
 	})
 }

@@ -211,29 +211,6 @@ func TestTaskIsToldOfOnlyWhenItIsAccepted(t *testing.T) {
 	})
 }
 
-func TestTaskComesBehindTheProgressThatWasShown(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("slow", func(r run) {
-			for i, said := range []string{"one", "two"} {
-				r.append(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":%d,"message":%q}}`, i, said), false)
-				time.Sleep(10 * time.Second)
-			}
-			r.end(`{"content":[]}`)
-		})
-		a := tasking("slow")
-		a.meta = `,"progressToken":"p"`
-		got := w.do(a.request())
-		datas := got.datas(t)
-		if len(datas) != 2 || !strings.Contains(datas[0], `"message":"one"`) || got.took != time.Second {
-			t.Fatalf("got %s after %s", datas, got.took)
-		}
-		made := taskOf(t, wire.Lookup([]byte(datas[1]), "result"))
-		commontest.EqualIn(t, "it says", "one", w.get(made).StatusMessage)
-		time.Sleep(11 * time.Second)
-		commontest.EqualIn(t, "later it says", "two", w.get(made).StatusMessage)
-	})
-}
-
 func TestTaskAsksOneAfterTheOther(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		var said []string
@@ -260,56 +237,6 @@ func TestTaskAsksOneAfterTheOther(t *testing.T) {
 		commontest.Same(t, []string{accept, `{"roots":[]}`}, said)
 		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":{"action":"cancel"}}`))
 	})
-}
-
-func TestTaskIsMadeBehindTheRoundsOfItsCall(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) {
-			r.asks("q-1", elicit)
-			r.answers("q-1")
-			time.Sleep(5 * time.Second)
-			r.asks("q-2", elicit)
-		})
-		a := taskAsking("asks")
-		asked := w.do(a.request()).required(t)
-		made := w.becomes(a.retry(asked, `{"q-1":`+accept+`}`))
-		w.stands("with what was answered before", made, "working")
-		time.Sleep(5 * time.Second)
-		w.stands("when it asks", made, "input_required", "q-2")
-	})
-}
-
-// A question is for a client that has declared it with the call and with the request that fetches
-// it. Otherwise the server is told that there is no answer.
-func TestTaskDoesNotAskWhatWasNotDeclared(t *testing.T) {
-	for _, c := range []struct {
-		call, get string
-		refused   bool
-	}{
-		{taskCaps, taskCaps, true},
-		{taskAskCaps, taskCaps, false},
-		{taskCaps, taskAskCaps, false},
-	} {
-		modern(t, func(t *testing.T, w *world) {
-			w.backend.tool("asks", func(r run) {
-				time.Sleep(5 * time.Second)
-				r.asks("q-1", elicit)
-				r.end(`{"content":[],"said":` + r.answers("q-1")[0] + `}`)
-			})
-			a := tasking("asks")
-			a.caps = c.call
-			made := w.becomes(a)
-			time.Sleep(5 * time.Second)
-			get := made.of("tasks/get", "")
-			get.caps = c.get
-			if got := taskOf(t, w.do(get.request()).result(t)); (got.Status == "input_required") == c.refused {
-				t.Errorf("%+v: got %+v", c, got)
-			}
-			w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)) // too late, or in time
-			time.Sleep(time.Second)
-			commontest.EqualIn(t, fmt.Sprint(c)+", in the end", c.refused, strings.Contains(string(w.get(made).Result), `"said":{"action":"cancel"}`))
-		})
-	}
 }
 
 func TestTaskIsCancelled(t *testing.T) {
@@ -344,9 +271,7 @@ func TestTaskExpires(t *testing.T) {
 		})
 		w.backend.attend = storage.Errorf(storage.NotFound, "nobody owes it an end")
 		made := w.becomes(tasking("slow"))
-		if got := w.stands("of which nothing is kept", made, "failed"); got.StatusMessage == "" {
-			t.Errorf("got %+v", got)
-		}
+		w.stands("of which nothing is kept", made, "failed")
 		time.Sleep(time.Duration(made.TTLMs)*time.Millisecond - time.Minute)
 		w.stands("before its time is over", made, "completed")
 		time.Sleep(2 * time.Minute)
@@ -379,23 +304,6 @@ func TestTaskTroubleOfTheStoreIsNoUnknownTask(t *testing.T) {
 	})
 }
 
-func TestTaskWhoseBoxIsNotAwakeIsLookedAfter(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.after("slow", time.Hour)
-		made := w.becomes(tasking("slow"))
-		tended := 0
-		w.backend.tend = func() (sessions.Status, error) {
-			tended++
-			return sessions.Status{Accepted: true, Next: time.Now().Add(time.Second)}, nil
-		}
-		w.get(made)
-		commontest.EqualIn(t, "looked after, though its box is awake", 0, tended)
-		commontest.OK(t, w.store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("tenant", "quiet"), State: storage.Asleep, Gen: 1, Rev: 1}))
-		w.get(made)
-		commontest.EqualIn(t, "looked after", 1, tended)
-	})
-}
-
 func TestTaskLadder(t *testing.T) {
 	const name = `"taskId":"t"`
 	with := []string{"Mcp-Name", "t"}
@@ -406,18 +314,12 @@ func TestTaskLadder(t *testing.T) {
 		code   wire.Code
 	}{
 		{"tasks/get, not declared", ask{method: "tasks/get", params: name, headers: with}, 400, wire.CodeMissingCapability},
-		{"tasks/update, not declared", ask{method: "tasks/update", params: name, headers: with}, 400, wire.CodeMissingCapability},
-		{"tasks/cancel, not declared", ask{method: "tasks/cancel", params: name, headers: with}, 400, wire.CodeMissingCapability},
 		{"tasks/get of nothing", ask{method: "tasks/get", params: name, headers: with, caps: taskCaps}, 400, wire.CodeInvalidParams},
-		{"tasks/update of nothing", ask{method: "tasks/update", params: name, headers: with, caps: taskCaps}, 400, wire.CodeInvalidParams},
-		{"tasks/cancel of nothing", ask{method: "tasks/cancel", params: name, headers: with, caps: taskCaps}, 400, wire.CodeInvalidParams},
 		{"no name", ask{method: "tasks/get", caps: taskCaps}, 400, wire.CodeInvalidParams},
 		{"a name that is no string", ask{method: "tasks/get", params: `"taskId":7`, caps: taskCaps}, 400, wire.CodeInvalidParams},
 		{"no header", ask{method: "tasks/get", params: name, caps: taskCaps}, 400, wire.CodeHeaderMismatch},
 		{"another header", ask{method: "tasks/get", params: name, headers: []string{"Mcp-Name", "u"}, caps: taskCaps}, 400, wire.CodeHeaderMismatch},
-		{"a header for nothing", ask{method: "tasks/cancel", headers: with, caps: taskCaps}, 400, wire.CodeHeaderMismatch},
 		{"tasks/result", ask{method: "tasks/result", params: name, caps: taskCaps}, 404, wire.CodeMethodNotFound},
-		{"tasks/list", ask{method: "tasks/list", caps: taskCaps}, 404, wire.CodeMethodNotFound},
 	} {
 		modern(t, func(t *testing.T, w *world) {
 			w.opts.Observer = nil
@@ -460,18 +362,6 @@ func TestTaskIsNobodyElses(t *testing.T) {
 	})
 }
 
-func TestTaskUpdateIsRead(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) { time.Sleep(2 * time.Second); r.asks("q-1", elicit) })
-		made := w.becomes(taskAsking("asks"))
-		time.Sleep(2 * time.Second)
-		for _, responses := range []string{``, `,"inputResponses":[]`, `,"inputResponses":{"q-1":7}`, `,"inputResponses":{"q-1":{"action":"maybe"}}`} {
-			w.do(made.of("tasks/update", responses).request()).is(t, responses, 400, wire.CodeInvalidParams)
-		}
-		w.stands("still", made, "input_required", "q-1")
-	})
-}
-
 func hearsOf(names string, rest string) ask {
 	return ask{method: "subscriptions/listen", id: "41", caps: taskAskCaps, server: "known", params: `"notifications":{"taskIds":` + names + rest + `}`}
 }
@@ -503,53 +393,5 @@ func TestTaskIsListenedTo(t *testing.T) {
 		if !strings.HasPrefix(datas[3], `{"jsonrpc":"2.0","id":41,"result":{"resultType":"complete"`) || got.took > 11*time.Second {
 			t.Errorf("ended after %s with %s", got.took, datas[3])
 		}
-	})
-}
-
-func TestTaskIsListenedToBesideOtherNews(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.handshake(t, listenable)
-		w.opts.Limit = time.Minute
-		w.after("slow", 5*time.Second)
-		made := w.becomes(tasking("slow").at("known"))
-		listens := w.begin(hearsOf(`["`+made.TaskID+`"]`, `,"toolsListChanged":true`).request())
-		time.Sleep(10 * time.Second)
-		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
-		got := listens.end()
-		datas := got.datas(t)
-		if len(datas) != 4 || !strings.Contains(datas[1], `"status":"completed"`) || !strings.Contains(datas[2], "tools/list_changed") || got.took < 50*time.Second {
-			t.Errorf("after %s: %s", got.took, strings.Join(datas, "\n"))
-		}
-		got = w.do(hearsOf(`["`+made.TaskID+`"]`, "").request())
-		if datas = got.datas(t); len(datas) != 3 || !strings.Contains(datas[1], `"status":"completed"`) || got.took != 0 {
-			t.Errorf("of a task that has ended, after %s: %s", got.took, strings.Join(datas, "\n"))
-		}
-	})
-}
-
-func TestTaskIsNotListenedTo(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		a := hearsOf(`["t"]`, "")
-		a.caps = "{}"
-		got := w.do(a.request())
-		got.is(t, "who does not know tasks", 400, wire.CodeMissingCapability)
-		commontest.Contains(t, "the error", needsTasks, got.body)
-		w.after("slow", 5*time.Second)
-		made := w.becomes(tasking("slow").at("known"))
-		w.down("Load")
-		w.do(hearsOf(`["`+made.TaskID+`"]`, "").request()).is(t, "a store in trouble", 503, 0)
-	})
-}
-
-func TestTaskIsListenedToUntilTheClientGoes(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.after("slow", time.Hour)
-		made := w.becomes(tasking("slow").at("known"))
-		listens := w.begin(hearsOf(`["`+made.TaskID+`"]`, "").request())
-		time.Sleep(20 * time.Second)
-		if got := listens.gone(); got.took != 20*time.Second || !strings.Contains(got.body, "keep-alive") {
-			t.Errorf("after %s: %s", got.took, got.body)
-		}
-		commontest.EqualIn(t, "cancels", 0, len(slicesWith(w.backend.got, "notifications/cancelled")))
 	})
 }
