@@ -9,10 +9,6 @@ shape: need-go ## Measure the shape of the code: lines, methods on one state, re
 test-clients: need-go need-node need-python need-mvn build ## Run real clients (TypeScript, Python, Go, Java) against Dormouse
 	@cd infra/proof && go test -count=1 -parallel 4 -v -tags clients -timeout 40m ./clients/...
 
-.PHONY: test-browser
-test-browser: need-go need-node build ## Sign in with a real browser (Chromium on the PATH, or DORMOUSE_TEST_BROWSER)
-	@cd infra/proof && go test -count=1 -v -tags clients,browser -run '^TestABrowserSignsIn$$' ./clients
-
 # DORMOUSE_SHOTS=FOLDER keeps the screenshots.
 .PHONY: test-console
 test-console: need-node build ## Look at the console in a real browser (Chromium from npm, or DORMOUSE_TEST_BROWSER)

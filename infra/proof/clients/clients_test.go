@@ -102,6 +102,11 @@ func TestDormousePassesEveryClient(t *testing.T) {
 	}
 }
 
+// No response is held until its call has ended, so that clients poll for the rest.
+func TestClientsPollForTheRestOfACall(t *testing.T) {
+	runClients(t, streamable, startDormouse(t, "--hold", "100ms")[streamable])
+}
+
 // Each client has an endpoint of its own. Requests of one principal share a process, and
 // server-everything keeps the roots of the first client that it asks.
 func TestDormousePassesEveryModernClient(t *testing.T) {

@@ -20,14 +20,9 @@
 //
 // # The polls
 //
-// Clients survive an early end of their responses only under some rules (P1-P7, see
-// package transport). These tests check the rules with clients whose responses end early
-// hundreds of times. The endpoint is packages transport and storage over SQLite, made anew for
-// each request, with a scripted server behind them (pollserver_test.go). The tests check
-// what the endpoint received and sent (pollledger_test.go), and what the clients report:
-// the programs take a plan of calls and print a line with the results of each call. The
-// limits are milliseconds. Only go-sdk also runs with the default limits, through two
-// hours of virtual time (polltime_test.go, in every test run).
+// Clients of 2025-11-25 survive an early end of their responses only under some rules (P1-P7,
+// see package transport). They run the same checks against an endpoint that holds no response
+// for longer than 100 ms, so that they poll for the rest.
 //
 // # The sign-in
 //
@@ -36,8 +31,7 @@
 // stand-ins of API Gateway; at oidc-provider by way of Dormouse; and with oidc-provider's own
 // tokens. The same with Keycloak takes minutes (build tag keycloak, by `make test-idp`); Keycloak
 // also exchanges tokens there. Clients register themselves, or they are the client of a metadata
-// document (document_test.go). Programs that cannot go through the pages use visit. A real browser
-// goes through them in browser_test.go (build tag browser, by `make test-browser`).
+// document (document_test.go). Programs that cannot go through the pages use visit.
 //
 // # The bundles
 //

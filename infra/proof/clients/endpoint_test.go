@@ -36,14 +36,14 @@ func dormouseURLs(mcp, socket string) urls {
 }
 
 // startDormouse returns the URLs of a Dormouse that hosts the pinned server-everything
-// over stdio. It uses the Dormouse at DORMOUSE_TEST_URL, or else starts one.
-func startDormouse(t *testing.T) urls {
+// over stdio. It uses the Dormouse at DORMOUSE_TEST_URL, or else starts one with the flags.
+func startDormouse(t *testing.T, flags ...string) urls {
 	t.Helper()
 	if url := os.Getenv(urlVariable); url != "" {
 		return dormouseURLs(url, os.Getenv(socketVariable))
 	}
 	node := programtest.Tool(t, "node", programtest.NodeHelp)
-	hosted := programtest.Host(t, map[string]any{"everything": map[string]any{"command": node, "args": []string{everything(t), "stdio"}}})["everything"]
+	hosted := programtest.Host(t, map[string]any{"everything": map[string]any{"command": node, "args": []string{everything(t), "stdio"}}}, flags...)["everything"]
 	startOnce(t, hosted.URL)
 	return dormouseURLs(hosted.URL, hosted.SocketURL)
 }

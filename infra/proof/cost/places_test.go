@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -32,15 +31,5 @@ func TestABoxCostsByItsPlace(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("places without a price: %v", want)
-	}
-}
-
-func TestTheTableOfPlacesHasTheirCosts(t *testing.T) {
-	text, err := printed(t, counted())
-	commontest.OK(t, err)
-	for _, p := range places(meter.Usual()) {
-		if !strings.Contains(text, "| "+p.name+" | "+p.start.String()+" |") {
-			t.Errorf("%s is not in the tables:\n%s", p.name, text)
-		}
 	}
 }

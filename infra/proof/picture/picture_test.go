@@ -7,9 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/charmbracelet/x/vt"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -56,37 +53,6 @@ func text(t *testing.T, svg string) string {
 			if x.Name.Local == "text" {
 				b.WriteByte('\n')
 			}
-		}
-	}
-}
-
-func TestCommandsAreThoseOfTheFirstBlockWithoutComments(t *testing.T) {
-	page := "```sh\nother\n```\n<!-- run -->\n```sh\none -x   # what it does ⇒ this\n\ntwo 'a#b'\n```\n<!-- run -->\n```sh\nthree\n```\n"
-	commontest.Same(t, []string{"one -x", "two 'a#b'"}, commands(page))
-}
-
-// A text is visible from its time until another takes its row. The last one stays to the
-// end.
-func TestATextIsSeenInItsTime(t *testing.T) {
-	r := &reel{last: time.Now()}
-	screen := &terminal{reel: r, screen: vt.NewEmulator(columns, 2), changed: make(chan struct{})}
-	r.all = append(r.all, screen)
-	screen.writes("<one>", time.Second)
-	screen.writes("\r\x1b[31mtwo\x1b[0m!  ", time.Second)
-	screen.writes("\r\n\x1b[2mthree\x1b[0m", time.Second)
-	r.hold(time.Second)
-	svg := string(r.svg())
-	for _, want := range []string{
-		"&lt;one&gt;",
-		"animation:4.0s",
-		"{25%{visibility:visible}50%{visibility:hidden}}",
-		"{50%{visibility:visible}}",
-		"{75%{visibility:visible}}",
-		`<tspan class="r">two</tspan>!</text>`,
-		`<tspan class="d">three</tspan></text>`,
-	} {
-		if !strings.Contains(svg, want) {
-			t.Errorf("the picture lacks %s:\n%s", want, svg)
 		}
 	}
 }

@@ -13,9 +13,6 @@
 //
 // With --through it speaks stdio to a program that passes the messages on to the endpoint.
 //
-// With --plan it makes the calls of a plan instead, over Streamable HTTP, and prints the
-// results; see polls.go.
-//
 // With --sign-in it signs in, calls a tool, and refreshes its token instead; see signin.go.
 //
 // Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
@@ -69,7 +66,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cold := flags.Bool("cold", false, "the server has yet to start, and need not say who it is")
 	one := flags.String("one", "", "the URL has all servers, among them the one of this name")
 	through := flags.String("through", "", "a program, with arguments, that speaks stdio here and to the endpoint there; its URL is added")
-	plan := flags.String("plan", "", "calls to make instead of the checks, as JSON; see polls.go")
 	sign := flags.Bool("sign-in", false, "sign in and refresh the token instead of the checks; see signin.go")
 	document := flags.String("document", "", "with --sign-in, the URL of the client's metadata document; without it the client registers itself")
 	revoke := flags.Bool("revoke", false, "with --sign-in, revoke the grant at last, and sign in once more")
@@ -79,9 +75,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if *url != "" && *sign {
 		return runSignIn(ctx, &signingIn{url: *url, protocol: *protocol, document: *document, revoke: *revoke, stepUp: *stepUp}, stdout, stderr)
-	}
-	if *url != "" && *plan != "" {
-		return runPlan(ctx, *url, *plan, stdout, stderr)
 	}
 	if *url == "" || !slices.Contains([]string{"http", "sse", "ws"}, *transport) || !slices.Contains([]string{"legacy", "modern"}, *era) {
 		flags.Usage()

@@ -1,5 +1,4 @@
-// What client.mjs and polls.mjs need of @modelcontextprotocol/sdk, under names that ../ts2/sdk.mjs has
-// too.
+// What client.mjs needs of @modelcontextprotocol/sdk, under names that ../ts2/sdk.mjs has too.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";

@@ -1,5 +1,4 @@
-// What ../ts/client.mjs and ../ts/polls.mjs need of @modelcontextprotocol/client. Its default mode is
-// legacy.
+// What ../ts/client.mjs needs of @modelcontextprotocol/client. Its default mode is legacy.
 
 import { Client, SSEClientTransport, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 
