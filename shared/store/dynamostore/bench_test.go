@@ -3,7 +3,6 @@ package dynamostore
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"testing"
 	"time"
 
@@ -40,33 +39,4 @@ func BenchmarkCall(b *testing.B) {
 			commontest.OK(b, err)
 		}
 	})
-}
-
-// BenchmarkReplay measures how a client that returns reads all events of a stream. Each
-// event has 120 bytes, and 10 are in a batch.
-func BenchmarkReplay(b *testing.B) {
-	s := open(b, Options{})
-	event := bytes.Repeat([]byte("1"), 120)
-	for _, events := range []int{10, 100, 1000} {
-		id := storage.NewID()
-		for first := 1; first <= events; first += 10 {
-			batch := storage.Batch{
-				Session: id, Stream: "stream", First: storage.Index(first), Gen: 1, Seq: int64(first),
-				Final: first+10 > events, Expires: time.Now().Add(time.Hour),
-			}
-			for range 10 {
-				batch.Events = append(batch.Events, event)
-			}
-			commontest.OK(b, s.Append(b.Context(), batch))
-		}
-		b.Run(fmt.Sprint(events), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				p, err := s.Read(b.Context(), id, "stream", 0, storage.MaxRead)
-				if err != nil || len(p.Events) != events {
-					b.Fatal(len(p.Events), err)
-				}
-			}
-		})
-	}
 }

@@ -77,20 +77,3 @@ func TestTheLastBatchIsNeverDropped(t *testing.T) {
 		t.Errorf("events %v, gap %t, want all", got, p.Gap)
 	}
 }
-
-func TestALookCostsNothingUntilAStreamIsLong(t *testing.T) {
-	s := open(t, Options{Events: 1000, Bytes: 1 << 50})
-	c, err := costOf(s, func() error {
-		for first := storage.Index(1); first <= 1000; first += 10 {
-			b := aBatch(first, strings.Split("0123456789", "")...)
-			b.Stream = storage.Standalone
-			if err := s.Append(t.Context(), b); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil || c.Requests["PutItem"] != 100 || len(c.Requests) != 1 {
-		t.Errorf("%v, %v, want 100 writes and nothing else", c, err)
-	}
-}

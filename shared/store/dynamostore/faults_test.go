@@ -44,13 +44,9 @@ func faked(f transport, o Options) *Store {
 
 func TestWhatMayGoBetterIsRepeated(t *testing.T) {
 	for name, fault := range map[string]transport{
-		"throttled": func(string, *http.Request) (*http.Response, error) { return refuse(400, "ThrottlingException") },
-		"over capacity": func(string, *http.Request) (*http.Response, error) {
-			return refuse(400, "ProvisionedThroughputExceededException")
-		},
-		"server error": func(string, *http.Request) (*http.Response, error) { return refuse(500, "InternalServerError") },
-		"unavailable":  func(string, *http.Request) (*http.Response, error) { return reply(503, "") },
-		"connection":   func(string, *http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF },
+		"throttled":   func(string, *http.Request) (*http.Response, error) { return refuse(400, "ThrottlingException") },
+		"unavailable": func(string, *http.Request) (*http.Response, error) { return reply(503, "") },
+		"connection":  func(string, *http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF },
 		"half an answer": func(string, *http.Request) (*http.Response, error) {
 			return reply(200, `{"ConsumedCapacity":{"Capac`)
 		},
@@ -93,21 +89,6 @@ func TestTroubleThatStaysIsUnavailableWithItsCause(t *testing.T) {
 	})
 }
 
-func TestNothingIsRepeatedBeyondTheContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := faked(func(string, *http.Request) (*http.Response, error) { return refuse(500, "InternalServerError") }, Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		begun := time.Now()
-		if _, err := s.Box(ctx, "b"); storage.CodeOf(err) != storage.Unavailable {
-			t.Errorf("%v, want Unavailable", err)
-		}
-		if took := time.Since(begun); took > time.Second {
-			t.Errorf("gave up after %s, want a second at most", took)
-		}
-	})
-}
-
 func TestErrorsHaveCodes(t *testing.T) {
 	for _, c := range []struct {
 		aws  string
@@ -116,9 +97,7 @@ func TestErrorsHaveCodes(t *testing.T) {
 	}{
 		{"ResourceNotFoundException", storage.Unavailable, `no table "table"`},
 		{"ValidationException", storage.Internal, "does not understand"},
-		{"SerializationException", storage.Internal, "does not understand"},
 		{"AccessDeniedException", storage.Unavailable, "does not let us in"},
-		{"UnrecognizedClientException", storage.Unavailable, "does not let us in"},
 	} {
 		s := faked(func(string, *http.Request) (*http.Response, error) { return refuse(400, c.aws) }, Options{})
 		_, _, loading := s.Load(t.Context(), "s", "b")
@@ -317,19 +296,6 @@ func TestKeysThatWereLeftUndoneAreAskedForAgain(t *testing.T) {
 		x, box, err := s.Load(t.Context(), "s", "b")
 		if err != nil || x.ID != "s" || x.Rev != 3 || box.ID != "b" || box.Rev != 3 || requests != 5 {
 			t.Errorf("session %v, box %v, %v after %d requests; want both after 5", x, box, err, requests)
-		}
-	})
-}
-
-func TestKeysThatAreNeverDoneAreUnavailable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := faked(func(_ string, r *http.Request) (*http.Response, error) { return batchReply(t, r, 0) }, Options{Patience: 10 * time.Second})
-		begun := time.Now()
-		if _, _, err := s.Load(t.Context(), "s", "b"); storage.CodeOf(err) != storage.Unavailable {
-			t.Errorf("%v, want Unavailable", err)
-		}
-		if took := time.Since(begun); took > 10*time.Second {
-			t.Errorf("gave up after %s, want its patience at most", took)
 		}
 	})
 }

@@ -73,10 +73,6 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 			x, _, err = s.Load(t.Context(), id, box)
 			return err
 		}, cost{2, 0, map[string]int64{"BatchGetItem": 1}}},
-		{"Load without a box", func() error {
-			_, _, err := s.Load(t.Context(), id, "")
-			return err
-		}, cost{1, 0, map[string]int64{"BatchGetItem": 1}}},
 		{"Save", func() error { return s.Save(t.Context(), x) }, cost{0, 1, map[string]int64{"PutItem": 1}}},
 		{"Append of 1 event", batch(1, lines(1, 700)), cost{0, 1, map[string]int64{"PutItem": 1}}},
 		{"Append of the same again", batch(1, lines(1, 700)), cost{0, 0, map[string]int64{"PutItem": 1}}},
@@ -86,19 +82,9 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 			_, err := s.Tail(t.Context(), id, stream)
 			return err
 		}, cost{1, 0, map[string]int64{"Query": 1}}},
-		{"Newest", func() error {
-			_, err := s.Newest(t.Context(), id)
-			return err
-		}, cost{1, 0, map[string]int64{"Query": 1}}},
-		{"Read of 1 event from the start", read(0, 1), cost{6, 0, map[string]int64{"Query": 1}}},
 		{"Read of 100 events at a batch", read(1, 100), cost{5, 0, map[string]int64{"Query": 1}}},
 		{"Read of 10 events inside a batch, with a look back", read(50, 10), cost{6, 0, map[string]int64{"Query": 2}}},
 		{"Read of 1 MiB, with its parts", read(101, 1), cost{259, 0, map[string]int64{"Query": 1, "BatchGetItem": 1}}},
-		{"Read at the end, with a look back", read(102, 100), cost{1, 0, map[string]int64{"Query": 2}}},
-		{"a poll of a new stream", func() error {
-			_, err := s.Wait(t.Context(), id, "new", 0, time.Time{})
-			return err
-		}, cost{0, 0, map[string]int64{"Wait": 1}}},
 		{"PutItem, into the index of what is due", func() error {
 			_, err := s.PutItem(t.Context(), storage.Item{Box: box, ID: item, State: storage.Waiting, Raw: lines(1, 500)[0]})
 			return err
@@ -107,23 +93,11 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 			_, err := s.Claim(t.Context(), box, item, 1)
 			return err
 		}, cost{0, 1, map[string]int64{"UpdateItem": 1}}},
-		{"Items", func() error {
-			_, err := s.Items(t.Context(), box)
-			return err
-		}, cost{1, 0, map[string]int64{"Query": 1}}},
 		{"Due", func() error {
 			_, err := s.Due(t.Context())
 			return err
 		}, cost{0.5, 0, map[string]int64{"Scan": 1}}},
 		{"DeleteItem", func() error { return s.DeleteItem(t.Context(), box, item, 1) }, cost{0, 2, map[string]int64{"DeleteItem": 1}}},
-		{"PutAnswer", func() error {
-			_, err := s.PutAnswer(t.Context(), storage.Answer{Session: id, Question: "q", Raw: lines(1, 500)[0]})
-			return err
-		}, cost{0, 1, map[string]int64{"PutItem": 1}}},
-		{"Answers to two questions", func() error {
-			_, err := s.Answers(t.Context(), id, []string{"q", "p"})
-			return err
-		}, cost{1, 0, map[string]int64{"BatchGetItem": 1}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := costOf(s, c.call)

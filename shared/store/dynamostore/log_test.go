@@ -153,44 +153,6 @@ func TestTheTailOfTheStandaloneStreamIsKeptForAsLongAsTheSession(t *testing.T) {
 	}
 }
 
-func TestABatchAroundACursorBeyondTheEndIsNoticed(t *testing.T) {
-	s := open(t, Options{})
-	add(t, s, aBatch(1, "1", "2"))
-	polls := make(chan struct{}, 1000)
-	waiting := New(client(*s.client.Options().BaseEndpoint, transport(func(_ string, r *http.Request) (*http.Response, error) {
-		polls <- struct{}{}
-		return http.DefaultClient.Do(r)
-	})), s.table, s.options)
-	appended := make(chan error, 1)
-	go func() {
-		for range 3 { // each poll is two requests, so after three of them one poll has found nothing
-			<-polls
-		}
-		appended <- s.Append(t.Context(), aBatch(3, "3", "4", "5", "6", "7"))
-	}()
-	p, err := waiting.Wait(t.Context(), "s1", "r1", 5, time.Now().Add(time.Minute))
-	// Readers see a stored batch before its writer gets the answer.
-	commontest.Check(t, <-appended)
-	if err != nil || len(p.Events) != 2 || p.Events[0].Index != 6 {
-		t.Errorf("%v, %v, want the events 6 and 7", p, err)
-	}
-}
-
-func TestPollsBecomeRarer(t *testing.T) {
-	for _, c := range []struct{ waited, least, most time.Duration }{
-		{0, 5 * time.Millisecond, 10 * time.Millisecond},
-		{30 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond},
-		{2 * time.Second, 200 * time.Millisecond, 200 * time.Millisecond},
-		{time.Hour, time.Second, time.Second},
-	} {
-		for range 100 {
-			if got := pace(c.waited); got < c.least || got > c.most {
-				t.Fatalf("the next poll after %s is in %s, want %s to %s", c.waited, got, c.least, c.most)
-			}
-		}
-	}
-}
-
 func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
 	const day = 24 * time.Hour
 	s := open(t, Options{})

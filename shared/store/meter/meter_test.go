@@ -8,7 +8,6 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,14 +69,6 @@ func TestWhatALineHasSaidTheNextDoesNotRepeat(t *testing.T) {
 	}
 }
 
-func TestMessagesAreBilledBySize(t *testing.T) {
-	for size, want := range map[int]float64{0: 1, 1: 1, 32 << 10: 1, 32<<10 + 1: 2, 128 << 10: 4} {
-		if got := meter.Messages(size); got != want {
-			t.Errorf("%d bytes are %v messages, want %v", size, got, want)
-		}
-	}
-}
-
 func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
 	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
 	line := written(t, m.Spent(storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one", Session: "s1", In: 5, Out: 7, Code: storage.Busy}))
@@ -102,23 +93,6 @@ func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
 	commontest.SameIn(t, "dimensions", map[string]bool{"server": true, "code": true}, dimensions)
 	if line["errors"] != 1.0 || line["calls"] != 1.0 || line["bytes_out"] != 7.0 {
 		t.Errorf("the line is %v", line)
-	}
-}
-
-func TestLinesAreNoMetricsUnlessTheyAreToBe(t *testing.T) {
-	for name, m := range map[string]*meter.Meter{
-		"switched off":        meter.New(meter.Options{}),
-		"of no server at all": meter.New(meter.Options{Metrics: "Dormouse/dev"}),
-	} {
-		t.Run(name, func(t *testing.T) {
-			a := storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one"}
-			if strings.HasPrefix(name, "of no server") {
-				a.Server = ""
-			}
-			if line := written(t, m.Spent(a)); line["_aws"] != nil {
-				t.Errorf("%s: %v", name, line)
-			}
-		})
 	}
 }
 
@@ -214,34 +188,6 @@ func TestNoCallOfAStoreIsForNothing(t *testing.T) {
 	}
 }
 
-func TestDurableValuesAreBilledBySize(t *testing.T) {
-	e := meter.Estimate(storagetest.NewMemory())
-	key := storage.ValueKey{Tenant: "acme", Server: "one", Scope: storage.ValueOfServer, Name: "n"}
-	v, err := e.SaveValue(t.Context(), storage.Value{Key: key, Data: make([]byte, 5<<10)})
-	if err == nil {
-		_, err = e.LoadValue(t.Context(), key)
-	}
-	commontest.OK(t, err)
-	commontest.SameIn(t, "written and read", meter.Stored{ReadUnits: 2, WriteUnits: 6}, e.Spent())
-	v.Data = nil
-	if _, err := e.SaveValue(t.Context(), v); err != nil {
-		t.Fatal(err)
-	}
-	if got := e.Spent().WriteUnits; got != 7 {
-		t.Errorf("%v write units with the deletion, want 7", got)
-	}
-}
-
-func TestUpstreamTokensAreBilledBySizeWithTheirIndex(t *testing.T) {
-	e := meter.Estimate(storagetest.NewMemory())
-	tokens := e.UpstreamTokens()
-	commontest.OK(t, tokens.Create(t.Context(), storage.UpstreamToken{ID: "u", Tenant: "acme", Sealed: strings.Repeat("x", 5<<10)}))
-	if _, err := tokens.List(t.Context(), "acme", "", 10); err != nil {
-		t.Fatal(err)
-	}
-	commontest.SameIn(t, "written and listed", meter.Stored{ReadUnits: 3, WriteUnits: 7}, e.Spent())
-}
-
 func TestWhatIsPushedToClientsGoesToTheInternetAndFramesDoNot(t *testing.T) {
 	m := meter.New(meter.Options{})
 	clients, runners := m.Clients(conns{}), m.Runners(conns{})
@@ -252,53 +198,5 @@ func TestWhatIsPushedToClientsGoesToTheInternetAndFramesDoNot(t *testing.T) {
 	got := line["units"].(map[string]any)
 	if got["messages"] != 2.0+2+1+1 || got["out_gb"] != float64(40<<10)/(1<<30) {
 		t.Errorf("units are %v", got)
-	}
-}
-
-func TestFramesOfRunnersAreNoCalls(t *testing.T) {
-	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
-	line := written(t, m.Spent(storage.Account{Over: storage.OverRelay, Tenant: "acme", Server: "one", In: 5}))
-	if line["calls"] != nil {
-		t.Errorf("a frame counts as %v calls", line["calls"])
-	}
-}
-
-func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
-	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
-	store := m.Store(storagetest.NewMemory(), nil)
-	commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: "acme/one", State: storage.Awake}))
-	for _, tt := range []struct {
-		account storage.Account
-		want    any
-	}{
-		{storage.Account{Over: storage.OverEvent}, 1.0},
-		{storage.Account{Over: storage.OverREST, Server: "one"}, nil}, // this request called Due for a quota
-	} {
-		if _, err := store.Due(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		line := written(t, m.Spent(tt.account))
-		if line["boxes"] != tt.want {
-			t.Errorf("%s says %v boxes, want %v", tt.account.Over, line["boxes"], tt.want)
-		}
-		if tt.want == nil {
-			continue
-		}
-		want := []any{map[string]any{
-			"Namespace": "Dormouse/dev", "Dimensions": []any{[]any{}}, "Metrics": []any{map[string]any{"Name": "boxes", "Unit": "Count"}},
-		}}
-		commontest.Same(t, any(want), line["_aws"].(map[string]any)["CloudWatchMetrics"])
-	}
-}
-
-func TestTheStoreThatIsCountedCanBeAskedThrough(t *testing.T) {
-	inner := storagetest.NewMemory()
-	s := meter.New(meter.Options{}).Store(inner, nil)
-	for s != storage.Store(inner) {
-		wrapper, ok := s.(interface{ Unwrap() storage.Store })
-		if !ok {
-			t.Fatalf("%T hides the store", s)
-		}
-		s = wrapper.Unwrap()
 	}
 }

@@ -2,7 +2,6 @@ package sqlitestore
 
 import (
 	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -58,61 +57,4 @@ func processorTime(b *testing.B) (stop func()) {
 	}
 	begin := used()
 	return func() { b.ReportMetric(float64(used()-begin)/float64(b.N), "cpu-ns/op") }
-}
-
-// BenchmarkWake measures the time from an Append until a Wait has returned the event,
-// and back.
-func BenchmarkWake(b *testing.B) {
-	s := open(b, filepath.Join(b.TempDir(), "store.db"))
-	defer func() { _ = s.Close() }()
-	batch := func(stream storage.StreamID, i int) storage.Batch {
-		return storage.Batch{Session: "s", Stream: stream, First: storage.Index(i), Events: [][]byte{fmt.Append(nil, i)}, Expires: time.Now().Add(time.Hour)}
-	}
-	next := func(stream storage.StreamID, i int) error {
-		for {
-			p, err := s.Wait(b.Context(), "s", stream, storage.Index(i-1), time.Now().Add(time.Minute))
-			if err != nil || len(p.Events) > 0 {
-				return err
-			}
-		}
-	}
-	failed := make(chan error, 1)
-	go func() {
-		for i := 1; ; i++ {
-			if err := next("ping", i); err != nil {
-				failed <- err
-				return
-			}
-			if err := s.Append(b.Context(), batch("pong", i)); err != nil {
-				failed <- err
-				return
-			}
-		}
-	}()
-	defer processorTime(b)()
-	i := 0
-	for b.Loop() {
-		i++
-		commontest.OK(b, s.Append(b.Context(), batch("ping", i)))
-		commontest.OK(b, next("pong", i))
-	}
-	_ = s.Close()
-	if err := <-failed; storage.CodeOf(err) != storage.Unavailable {
-		b.Fatal(err)
-	}
-}
-
-// BenchmarkOpen measures what a store adds to the start of a process.
-func BenchmarkOpen(b *testing.B) {
-	path := filepath.Join(b.TempDir(), "store.db")
-	keep := open(b, path)
-	defer func() { _ = keep.Close() }()
-	defer processorTime(b)()
-	for b.Loop() {
-		s := open(b, path)
-		if _, _, err := s.Load(b.Context(), "s", "b"); storage.CodeOf(err) != storage.NotFound {
-			b.Fatal(err)
-		}
-		commontest.OK(b, s.Close())
-	}
 }

@@ -41,16 +41,6 @@ func TestTooMuch(t *testing.T) {
 			[]string{" 1", " 4", " 5"},
 		},
 		{
-			"no more goes than has to",
-			[]logBatch{at("", 1, 1, 1, false, 1), at("", 2, 1, 1, false, 2), at("", 3, 7, 7, false, 3)},
-			[]string{" 1", " 2"},
-		},
-		{
-			"bytes are a bound of their own",
-			[]logBatch{at("", 1, 1, 300, false, 1), at("", 2, 1, 600, false, 2), at("", 3, 1, 1, false, 3)},
-			[]string{" 1"},
-		},
-		{
 			"what came before an end goes before the ends, the oldest first",
 			[]logBatch{
 				at("a", 1, 4, 1, false, 1), at("a", 5, 1, 1, true, 2),
@@ -74,11 +64,6 @@ func TestTooMuch(t *testing.T) {
 			[]string{"ax 1", "c 1"},
 		},
 		{
-			"of too many kept ends the oldest go",
-			[]logBatch{at("ax", 1, 60, 1, true, 2), at("bx", 1, 60, 1, true, 1), at("cx", 1, 60, 1, true, 3), at("d", 1, 8, 1, true, 1)},
-			[]string{"bx 1"},
-		},
-		{
 			"a clock that was set back makes no hole",
 			[]logBatch{at("", 1, 1, 1, false, 9), at("", 2, 1, 1, false, 3), at("", 3, 7, 7, false, 4)},
 			[]string{" 1", " 2"},
@@ -97,11 +82,6 @@ func TestTooMuch(t *testing.T) {
 			"a request that has not ended and is far over the bounds loses its front",
 			[]logBatch{at("a", 1, 50, 9, false, 1), at("a", 51, 50, 9, false, 1), at("a", 101, 50, 9, false, 1), at("a", 151, 50, 9, false, 1)},
 			[]string{"a 1", "a 51"},
-		},
-		{
-			"the last batch of a request that has not ended stays, whatever its size",
-			[]logBatch{at("a", 1, 1, 1, false, 1), at("a", 2, 1000, 1, false, 1)},
-			[]string{"a 1"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -129,22 +109,6 @@ func TestBytesAreBounded(t *testing.T) {
 	}
 }
 
-func TestNothingIsReadOfALogOfWhichNothingCanGo(t *testing.T) {
-	s := fresh(t, Options{Events: 8, Settle: time.Hour})
-	over := func() bool {
-		t.Helper()
-		_, over, err := s.weigh(t.Context(), "s1")
-		commontest.OK(t, err)
-		return over
-	}
-	for i := range 20 {
-		put(t, s, ended(batch(storage.StreamID(fmt.Sprint("r", i)), 1, `1`)))
-	}
-	same(t, "over, with what has ended just now", over(), false)
-	put(t, s, batch(storage.Standalone, 1, `1`))
-	same(t, "over, with the standalone stream", over(), true)
-}
-
 func TestAWriterSeesTheBoundsSoonerOrLater(t *testing.T) {
 	s := fresh(t, Options{Settle: time.Nanosecond})
 	for i := range 1500 {
@@ -154,16 +118,6 @@ func TestAWriterSeesTheBoundsSoonerOrLater(t *testing.T) {
 	commontest.OK(t, err)
 	if len(log) > 1250 || len(log) < 800 {
 		t.Errorf("%d events are left, the bound is 1,000", len(log))
-	}
-}
-
-func TestLooksForgetRatherThanGrow(t *testing.T) {
-	var l looks
-	for i := range 10 * maxLooks {
-		l.due(storage.ID(fmt.Sprint(i)), 1)
-	}
-	if len(l.left) > maxLooks {
-		t.Errorf("%d sessions are remembered", len(l.left))
 	}
 }
 
@@ -210,38 +164,6 @@ func TestSweepRemovesAllThatHasExpiredAndNothingElse(t *testing.T) {
 			same(t, "rows in "+table, count(t, s, table), want)
 		})
 	}
-}
-
-func TestWhatIsToBeDeletedIsNotedOnceForAnHourOfASession(t *testing.T) {
-	s := fresh(t)
-	at := time.Now().Add(90 * time.Minute).Truncate(time.Hour)
-	write := func(stream storage.StreamID, expires time.Time) {
-		b := batch(stream, 1, `1`)
-		b.Expires = expires
-		put(t, s, b)
-	}
-	for i := range 10 {
-		write(storage.StreamID(fmt.Sprint("r", i)), at.Add(time.Duration(i)*time.Minute))
-	}
-	same(t, "hours", count(t, s, "purges"), 1)
-	write("later", at.Add(time.Hour))
-	same(t, "hours with one more", count(t, s, "purges"), 2)
-	if _, err := s.writer.db.ExecContext(t.Context(), "UPDATE events SET purge = 1 WHERE stream = 'later'"); err != nil {
-		t.Fatal(err)
-	}
-	same(t, "hours when one is over", count(t, s, "purges"), 3)
-	commontest.OK(t, s.Sweep(t.Context()))
-	same(t, "events and hours after a sweep", []int{count(t, s, "events"), count(t, s, "purges")}, []int{10, 2})
-}
-
-func TestExpiredBatchIsWrittenOverInAnHourThatIsNoted(t *testing.T) {
-	s := fresh(t)
-	for range 2 {
-		b := batch("r", 1, `1`)
-		b.Expires = time.Now().Add(-time.Hour)
-		put(t, s, b)
-	}
-	same(t, "events and hours", []int{count(t, s, "events"), count(t, s, "purges")}, []int{1, 1})
 }
 
 func TestOnePurgeIsBounded(t *testing.T) {

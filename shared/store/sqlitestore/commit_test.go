@@ -76,17 +76,6 @@ func TestAWriteThatFailsTakesNoOtherWithIt(t *testing.T) {
 	}
 }
 
-func TestAStatementForManyRowsIsAllOrNothing(t *testing.T) {
-	s := fresh(t)
-	put(t, s, batch("r1", 1, `1`), batch("r2", 1, `1`))
-	drop := write{query: dropBatch, args: [][]any{{"s1", "r1", 1}, {"s1", "r2"}}} // a parameter is missing
-	if err := s.commit(t.Context(), &drop); err == nil {
-		t.Fatal("no error")
-	}
-	same(t, "events", indexes(read(t, s, "r1", 0)), []storage.Index{1})
-	put(t, s, batch("r1", 2, `2`)) // nothing is left open
-}
-
 // held returns a store whose next fsync of the log waits until the test releases it. reached
 // returns when a write waits for that.
 func held(t *testing.T) (s *Store, d *disk, reached, letGo func()) {

@@ -46,16 +46,6 @@ func TestOpenTakesAnyPath(t *testing.T) {
 	}
 }
 
-func TestOpenUsesTheJournalThatSurvivesAProcess(t *testing.T) {
-	s := fresh(t)
-	var mode string
-	var synchronous, timeout int
-	err := s.writer.db.QueryRowContext(t.Context(), "SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT synchronous FROM pragma_synchronous),"+
-		"(SELECT timeout FROM pragma_busy_timeout)").Scan(&mode, &synchronous, &timeout)
-	commontest.OK(t, err)
-	same(t, "journal_mode, synchronous and busy_timeout", []any{mode, synchronous, timeout}, []any{"wal", 2, 5000})
-}
-
 // execute runs SQL on a file without the store.
 func execute(t *testing.T, path, query string) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package sqlitestore
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,48 +12,17 @@ import (
 // So a message takes as long with 100,000 sessions, or events of its session, as with ten.
 func TestACallLooksUpWhatItNeeds(t *testing.T) {
 	s := fresh(t)
-	events := func(terms string) string {
-		return "SEARCH events USING INDEX sqlite_autoindex_events_1 (" + terms + ")"
-	}
-	batches := "session=? AND stream=? AND first"
-	for name, c := range map[string]struct {
-		query string
-		plan  []string
-	}{
-		"loadSession": {loadSession, []string{
-			"CO-ROUTINE (subquery-1)", "SCAN CONSTANT ROW", "SCAN (subquery-1)", // the one row of SELECT 1
-			"SEARCH s USING INDEX sqlite_autoindex_sessions_1 (id=?) LEFT-JOIN", "SEARCH b USING PRIMARY KEY (id=?) LEFT-JOIN",
-		}},
-		"saveSession": {saveSession, []string{"SEARCH sessions USING INDEX sqlite_autoindex_sessions_1 (id=?)"}},
-		"hasSession":  {hasSession, []string{"SEARCH sessions USING INDEX sqlite_autoindex_sessions_1 (id=?)"}},
-		"readBatch":   {readBatch, []string{events(batches + "=?")}},
-		"readEvents": {readEvents, []string{
-			events(batches + ">?"), "SCALAR SUBQUERY 1",
-			"SEARCH events USING COVERING INDEX sqlite_autoindex_events_1 (" + batches + "<?)",
-		}},
-		"readTail":          {readTail, []string{events("session=? AND stream=?")}},
-		"newestStream":      {newestStream, []string{events("session=? AND stream>?")}},
-		"weighLog":          {weighLog, []string{events("session=?")}},
-		"readLog":           {readLog, []string{events("session=?")}},
-		"dropBatch":         {dropBatch, []string{events(batches + "=?")}},
-		"readBox":           {readBox, []string{"SEARCH boxes USING PRIMARY KEY (id=?)"}},
-		"readItem":          {readItem, []string{"SEARCH items USING INDEX sqlite_autoindex_items_1 (box=? AND id=?)"}},
-		"claimItem":         {claimItem, []string{"SEARCH items USING INDEX sqlite_autoindex_items_1 (box=? AND id=?)"}},
-		"deleteItem":        {deleteItem, []string{"SEARCH items USING INDEX sqlite_autoindex_items_1 (box=? AND id=?)"}},
-		"readItems":         {readItems, []string{"SEARCH items USING INDEX sqlite_autoindex_items_1 (box=?)"}},
-		"readAnswer":        {readAnswer, []string{"SEARCH answers USING INDEX sqlite_autoindex_answers_1 (session=? AND question=?)"}},
-		"readConnection":    {readConnection, []string{"SEARCH connections USING INDEX sqlite_autoindex_connections_1 (id=?)"}},
-		"readHandshake":     {readHandshake, []string{"SEARCH handshakes USING INDEX sqlite_autoindex_handshakes_1 (digest=? AND version=?)"}},
-		"readKey":           {readRecord("keys"), []string{"SEARCH keys USING PRIMARY KEY (id=?)"}},
-		"readGrant":         {readRecord("grants"), []string{"SEARCH grants USING INDEX sqlite_autoindex_grants_1 (id=?)"}},
-		"readUpstreamToken": {readRecord("upstream_tokens"), []string{"SEARCH upstream_tokens USING INDEX sqlite_autoindex_upstream_tokens_1 (id=?)"}},
-		"appendBatch": {appendBatch, []string{
-			"SCALAR SUBQUERY 1", events(batches + ">?"),
-		}},
+	oneRow := []string{"SCAN CONSTANT ROW", "SCAN (subquery-1)"} // of SELECT 1 in loadSession
+	for _, query := range []string{
+		loadSession, saveSession, hasSession, readBatch, readEvents, readTail, newestStream, weighLog, readLog, dropBatch, appendBatch,
+		readBox, readItem, claimItem, deleteItem, readItems, readAnswer, readConnection, readHandshake,
+		readRecord("keys"), readRecord("grants"), readRecord("upstream_tokens"),
 	} {
-		t.Run(name, func(t *testing.T) {
-			same(t, name, plan(t, s, c.query), c.plan)
-		})
+		for _, step := range plan(t, s, query) {
+			if strings.HasPrefix(step, "SCAN") && !slices.Contains(oneRow, step) {
+				t.Errorf("%s\ndoes %s", query, step)
+			}
+		}
 	}
 }
 

@@ -39,14 +39,6 @@ func child(what, path string, args []string) error {
 	switch what {
 	case "create":
 		return s.Create(ctx, storage.Session{ID: storage.ID(args[0]), Expires: time.Now().Add(time.Hour)})
-	case "answer":
-		n, err := strconv.Atoi(args[0])
-		for i := storage.Index(1); err == nil && i <= storage.Index(n); i++ {
-			if err = next(ctx, s, "ping", i); err == nil {
-				err = s.Append(ctx, batch("pong", i, fmt.Sprint(i)))
-			}
-		}
-		return err
 	case "write":
 		for i := storage.Index(1); ; i += crashEvents {
 			if err := s.Append(ctx, crashBatch(i)); err != nil {
@@ -58,21 +50,6 @@ func child(what, path string, args []string) error {
 		}
 	}
 	return fmt.Errorf("a child cannot %s", what)
-}
-
-func next(ctx context.Context, s *Store, stream storage.StreamID, i storage.Index) error {
-	for {
-		p, err := s.Wait(ctx, "s1", stream, i-1, far())
-		if err != nil {
-			return err
-		}
-		if len(p.Events) > 0 {
-			if p.Events[0].Index != i {
-				return fmt.Errorf("event %d came, want %d", p.Events[0].Index, i)
-			}
-			return nil
-		}
-	}
 }
 
 func command(t *testing.T, args ...string) *exec.Cmd {
@@ -101,23 +78,6 @@ func TestProcessesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
 	list, err := s.List(t.Context(), "", "", 100)
 	commontest.OK(t, err)
 	same(t, "sessions", len(list), processes)
-}
-
-func TestProcessesNoticeWhatOthersWrite(t *testing.T) {
-	const rounds = 50
-	s := fresh(t)
-	cmd := command(t, "answer", s.path, strconv.Itoa(rounds))
-	commontest.OK(t, cmd.Start())
-	begin := time.Now()
-	for i := storage.Index(1); i <= rounds; i++ {
-		put(t, s, batch("ping", i, fmt.Sprint(i)))
-		commontest.OK(t, next(t.Context(), s, "pong", i))
-	}
-	// Wait polls within 10 ms at first, and every second in the end.
-	if took := time.Since(begin); took > rounds*time.Second/4 {
-		t.Errorf("%d rounds took %s", rounds, took)
-	}
-	commontest.Check(t, cmd.Wait())
 }
 
 const crashEvents = 100

@@ -90,15 +90,6 @@ func TestAWriteWakesThoseWhoWaitInItsStore(t *testing.T) {
 	}
 }
 
-func TestAWaitIsHandedWhatWasWritten(t *testing.T) {
-	b := ended(batch("r1", 1, `1`, ``, `3`))
-	b.Retry = 1500 * time.Microsecond
-	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
-		put(t, s, b)
-		same(t, "page", (<-back).page, read(t, s, "r1", 0))
-	})
-}
-
 func TestNewsThatAreNotWhatComesNextAreRead(t *testing.T) {
 	expired := batch("r1", 6, `6`)
 	expired.Expires = time.Unix(1, 0)
@@ -176,29 +167,6 @@ func TestWhatWasWrittenToAYoungStreamBeforeTheWaitIsFoundAtOnce(t *testing.T) {
 		put(t, s, batch(stream, 1, `1`))
 		p, err := s.Wait(t.Context(), "s1", stream, 0, far())
 		same(t, "events, time and error", []any{indexes(p), time.Since(begun), err}, []any{[]storage.Index{1}, time.Duration(0), nil})
-	})
-}
-
-// TestALongWaitReadsWhenAnotherProcessHasWritten checks that a Wait reads the stream only
-// after another process has written. For this store's own writes it only polls the file.
-func TestALongWaitReadsWhenAnotherProcessHasWritten(t *testing.T) {
-	waiting(t, named("r1"), 0, func(t *testing.T, s, other *Store, _ storage.StreamID, back <-chan outcome) {
-		<-time.After(time.Second)
-		execute(t, s.path, "ALTER TABLE events RENAME COLUMN data TO gone") // reads fail from now on
-		o := <-back
-		wantCode(t, "Wait after another's write", o.err, storage.Unavailable)
-	})
-	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
-		before, err := s.foreign(t.Context())
-		commontest.OK(t, err)
-		for i := range storage.Index(10) {
-			put(t, s, batch("r2", i+1, `1`))
-			<-time.After(time.Second)
-		}
-		after, err := s.foreign(t.Context())
-		same(t, "what the file says of others, and error", []any{after, err}, []any{before, nil})
-		o := <-back
-		same(t, "page, time and error", []any{o.page, o.took, o.err}, []any{storage.Page{}, time.Minute, nil})
 	})
 }
 

@@ -1,7 +1,6 @@
 package sqlitestore
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"path/filepath"
@@ -42,33 +41,6 @@ func TestAStoreWithoutRoomSaysSoBeforeItFails(t *testing.T) {
 		<-time.After(spaceEvery)
 		same(t, "Writable with room again", s.Writable(t.Context()), nil)
 	})
-}
-
-func TestAnErrorOfTheDiskSaysWhichAndWhatToDo(t *testing.T) {
-	for name, c := range map[string]struct {
-		code int32
-		want string
-	}{
-		"full":      {sqlite3.SQLITE_FULL, "the disk of FOLDER is full (2.0 MB of 75.0 GB free): free some room, or move the data and name the folder with --data"},
-		"broken":    {sqlite3.SQLITE_IOERR_WRITE, "the disk of the session store FILE fails (on the disk at MOUNT with 2.0 MB of 75.0 GB free): repair or replace the disk, or move the data and name the folder with --data"},
-		"read only": {sqlite3.SQLITE_READONLY, "the session store FILE cannot be written (on the disk at MOUNT with 2.0 MB of 75.0 GB free): make the file and its folder writable, or name another folder with --data"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			d, o := newDisk(t, dir)
-			o.space = func(string) room { return room{2_000_000, 75e9, true} }
-			s := open(t, filepath.Join(dir, "store.db"), o)
-			defer func() { _ = s.Close() }()
-			d.setBefore(func(diskCall) int32 { return c.code })
-			err := s.Append(t.Context(), batch("r1", 1, `1`))
-			wantCode(t, "Append", err, storage.Unavailable)
-			want := strings.NewReplacer("FOLDER", dir, "FILE", s.path, "MOUNT", mountOf(s.path)).Replace(c.want)
-			var coded *storage.Error
-			if !errors.As(err, &coded) || coded.Message != want {
-				t.Errorf("got  %v\nwant %s", err, want)
-			}
-		})
-	}
 }
 
 // Nobody waits for what a disk cannot store. What is stored is still read, and when the disk

@@ -231,8 +231,17 @@ func readPromises() []promise {
 			}
 		}},
 		{"10,000 events are read page by page, whole", func(t *testing.T, k *kit) {
-			long(t, k, "r1", 10_000)
-			same(t, "pages", replay(t, k, "r1", 10_000, 999), 11) // pages of 999 end inside of batches
+			const events, batch = 10_000, 250
+			for first := storage.Index(1); first <= events; first += batch {
+				put(t, k, aBatch(first, numbered(first, batch)...))
+			}
+			after, pages := 0, 0
+			for more := true; more; pages++ {
+				p := read(t, k, storage.Index(after), 999) // pages of 999 end inside of batches
+				same(t, "events", raws(t, p), numbered(storage.Index(after+1), len(p.Events)))
+				after, more = after+len(p.Events), p.More
+			}
+			same(t, "events and pages", []int{after, pages}, []int{events, 11})
 		}},
 		{"a cursor beyond the end, an unknown stream and a foreign one are empty", func(t *testing.T, k *kit) {
 			put(t, k, aBatch(1, `1`, `2`))

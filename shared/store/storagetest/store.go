@@ -27,9 +27,6 @@ type Harness struct {
 	// than 8, as soon as it can. Up to 16 events may be left. Bounded is nil for a driver that
 	// does not limit events.
 	Bounded func(t *testing.T) storage.Store
-	// Fill stores many new sessions as Create would, in fewer round trips. Fill is nil for a
-	// driver that has nothing faster than Create.
-	Fill func(t *testing.T, s storage.Store, list []storage.Session)
 	// Polls means that Wait does not notice changes of items: it returns only for an event
 	// or at its deadline.
 	Polls bool
