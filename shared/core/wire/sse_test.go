@@ -24,8 +24,6 @@ func TestAppendSSE(t *testing.T) {
 		{"cursor", wire.SSE{ID: "0.k7/s", Retry: 2 * time.Second, HasData: true}, "id: 0.k7/s\nretry: 2000\ndata: \n\n"},
 		{"id without data line", wire.SSE{ID: "7"}, "id: 7\n\n"},
 		{"lines of every kind", wire.SSE{Data: []byte("a\nb\r\nc\rd\n")}, "data: a\ndata: b\ndata: c\ndata: d\ndata: \n\n"},
-		{"blank at the start", wire.SSE{Data: []byte(" x")}, "data:  x\n\n"},
-		{"retry in whole milliseconds", wire.SSE{Retry: 1999 * time.Microsecond, HasData: true}, "retry: 1\ndata: \n\n"},
 		{"retry below a millisecond", wire.SSE{Retry: 999 * time.Microsecond, HasData: true}, "data: \n\n"},
 		{"no other field through id or name", wire.SSE{ID: "1\ndata: x", Name: "a\r\x00b", HasData: true}, "id: 1data: x\nevent: ab\ndata: \n\n"},
 	}
@@ -45,22 +43,16 @@ func TestSSEReaderReadsLikeAnEventSource(t *testing.T) {
 		{"LF", "id: 1\nevent: e\nretry: 20\ndata: x\n\n", []wire.SSE{{ID: "1", Name: "e", Retry: 20 * time.Millisecond, Data: []byte("x"), HasData: true}}},
 		{"CR", "data: x\rdata: y\r\rdata: z\r\r", []wire.SSE{data("x\ny"), data("z")}},
 		{"CRLF", "data: x\r\ndata: y\r\n\r\ndata: z\r\n\r\n", []wire.SSE{data("x\ny"), data("z")}},
-		{"CRLF before LF", "data: x\r\n\ndata: y\n\n", []wire.SSE{data("x"), data("y")}},
 		{"all ends mixed", "data: x\r\ndata: y\rdata: z\n\rdata: w\n\n", []wire.SSE{data("x\ny\nz"), data("w")}},
 		{"byte order mark at the start only", "\ufeffdata: x\n\n\ufeffdata: y\n\n", []wire.SSE{data("x")}},
 		{"comments", ": hello\n\n:\ndata: x\n:data: y\n\n", []wire.SSE{data("x")}},
-		{"one blank after the colon", "data:x\ndata: y\ndata:  z\n\n", []wire.SSE{data("x\ny\n z")}},
 		{"field without colon", "data\ndata\n\n", []wire.SSE{{Data: []byte("\n"), HasData: true}}},
 		{"empty data", "id: 1\ndata: \n\nid: 2\n\n", []wire.SSE{{ID: "1", HasData: true}, {ID: "2"}}},
 		{"retry alone", "retry: 5\n\n", []wire.SSE{{Retry: 5 * time.Millisecond}}},
 		{"retry of digits only", "retry: 1s\nretry: -1\nretry:\nretry: 9300000000000\nretry: 9999999999999999999\ndata: x\n\n", []wire.SSE{data("x")}},
 		{"id with NUL", "id: 1\nid: 2\x00\ndata: x\n\n", []wire.SSE{{ID: "1", Data: []byte("x"), HasData: true}}},
-		{"id does not carry over", "id: 1\ndata: x\n\ndata: y\n\n", []wire.SSE{{ID: "1", Data: []byte("x"), HasData: true}, data("y")}},
-		{"name alone is no event", "event: e\n\ndata: x\n\n", []wire.SSE{data("x")}},
 		{"unknown fields", "foo: 1\nDATA: 2\ndata: x\n\n", []wire.SSE{data("x")}},
 		{"event the stream cuts off", "data: x\n\ndata: y\n", []wire.SSE{data("x")}},
-		{"colon in data", "data: a: b\n\n", []wire.SSE{data("a: b")}},
-		{"nothing", "", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -93,10 +85,8 @@ func TestSSEReaderRefusesWhatIsOverItsLimit(t *testing.T) {
 	}{
 		{"data at the limit", "data: 12345678\n\ndata: 1234\ndata: 678\n\n", 2, io.EOF},
 		{"one line over", "data: 123456789\n\ndata: x\n\n", 0, wire.ErrEventTooLarge},
-		{"lines together over", "data: 1234\ndata: 6789\n\ndata: x\n\n", 0, wire.ErrEventTooLarge},
 		{"empty lines together over", strings.Repeat("data\n", 10) + "\n", 0, wire.ErrEventTooLarge},
 		{"line that never ends", ": " + strings.Repeat("x", 1<<20), 0, wire.ErrEventTooLarge},
-		{"many comments", strings.Repeat(": "+strings.Repeat("x", 100)+"\n", 1000) + "data: x\n\n", 1, io.EOF},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
