@@ -37,7 +37,7 @@ sam-build: $(SAM) ## Build the functions for AWS into .aws-sam (ARCH=x86_64 for 
 LOCAL_ARCH := $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
 
 .PHONY: sam-local
-sam-local: need-go $(SAM) ## Type the commands of events/README.md, and have a stdio server answer from sam local invoke (needs Docker, or root to start it)
+sam-local: need-go $(SAM) ## Type the commands of events/README.md, with functions in the containers of sam local invoke (needs Docker, or root to start it)
 	@ARCH=$(LOCAL_ARCH) AWS_DEFAULT_REGION=us-east-1 $(SAM) build --build-dir .aws-sam/local --parameter-overrides Architecture=$(LOCAL_ARCH) >/dev/null
 	@infra/stack/engine.sh infra/stack/samlocal.sh $(SAM)
 

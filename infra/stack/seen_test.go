@@ -3,11 +3,9 @@ package stack_test
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -61,45 +59,6 @@ func TestQueriesAskForFieldsThatAreLogged(t *testing.T) {
 				t.Errorf("%s: no line has the field %s", name, field)
 			}
 		}
-	}
-}
-
-// The queries about money multiply the counts in log lines by the prices of the bill.
-func TestMoneyIsThatOfThePriceList(t *testing.T) {
-	text, err := os.ReadFile(root("shared", "store", "meter", "prices.json"))
-	commontest.OK(t, err)
-	var list struct {
-		USD map[string]struct {
-			USD, For float64
-		}
-	}
-	commontest.OK(t, json.Unmarshal(text, &list))
-	counted := strings.Fields("requests messages invocations gb_seconds read_units write_units log_gb out_gb") // on lines of functions
-	asked := 0
-	for name, query := range queries(t, expand(t)) {
-		if !strings.Contains(query, "microdollars") {
-			continue
-		}
-		asked++
-		for _, unit := range counted {
-			m := regexp.MustCompile(`coalesce\(units\.` + unit + `, 0\)(?: \* ([0-9.]+))?`).FindStringSubmatch(query)
-			if m == nil {
-				t.Errorf("%s leaves %s out", name, unit)
-				continue
-			}
-			price := 1.0
-			if m[1] != "" {
-				if price, err = strconv.ParseFloat(m[1], 64); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if want := list.USD[unit].USD / list.USD[unit].For * 1e6; math.Abs(price-want) > 1e-9*want {
-				t.Errorf("%s: a million %s cost $%v, want $%v", name, unit, price, want)
-			}
-		}
-	}
-	if asked != 2 {
-		t.Errorf("%d queries are about money, want the saved one and that of the dashboard", asked)
 	}
 }
 

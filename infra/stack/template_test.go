@@ -27,7 +27,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestTheTemplateIsValid(t *testing.T) {
@@ -96,27 +95,6 @@ func TestAnswersOfRoutesGoBackOnTheirConnection(t *testing.T) {
 		if variables, _ := s.get(t, api+"Apiv1Stage", "AWS::ApiGatewayV2::Stage")["StageVariables"].(object); s.value(variables["answers"]) != api+"Answers" {
 			t.Errorf("the stage of %s does not wait for its route response: %v", api, variables)
 		}
-	}
-}
-
-func TestEveryWebSocketRouteHasItsFunction(t *testing.T) {
-	s := expand(t)
-	for api, function := range map[string]string{"SocketApi": "SocketFunction", "RelayApi": "RelayFunction"} {
-		t.Run(api, func(t *testing.T) {
-			for _, route := range []string{"Connect", "Default", "Disconnect"} {
-				integration := s.get(t, api+route+"Integration", "AWS::ApiGatewayV2::Integration")
-				if uri := s.value(integration["IntegrationUri"]); !strings.HasSuffix(uri, "/functions/"+function+".Arn/invocations") {
-					t.Errorf("%s %s: %s", api, route, uri)
-				}
-				if name := s.value(s.get(t, api+route+"Permission", "AWS::Lambda::Permission")["FunctionName"]); name != function+".Arn" {
-					t.Errorf("%s %s may invoke %s", api, route, name)
-				}
-			}
-		})
-	}
-	connect := s.get(t, "SocketApiConnectIntegration", "AWS::ApiGatewayV2::Integration")
-	if got, want := fmt.Sprint(connect["TimeoutInMillis"]), fmt.Sprint(storage.ConnectTimeout.Milliseconds()); got != want {
-		t.Errorf("the gateway waits %s ms for $connect of clients, want %s", got, want)
 	}
 }
 
@@ -249,16 +227,6 @@ func TestTheSecretOfTicketsIsFreeAndOutOfReach(t *testing.T) {
 	}
 }
 
-// Lambda publishes no version of what has not changed, so after an update that failed
-// CloudFormation would refuse the same code again.
-func TestADeploymentThatFailedCanBeRepeated(t *testing.T) {
-	for name, r := range expand(t).resources {
-		if kind := fmt.Sprint(r["Type"]); kind == "AWS::Lambda::Version" || kind == "AWS::Lambda::Alias" {
-			t.Errorf("%s is a %s", name, kind)
-		}
-	}
-}
-
 // cfn-lint does not see a circle of resources that wait for each other through a condition.
 func TestNoResourceWaitsForItself(t *testing.T) {
 	s := expand(t)
@@ -352,30 +320,6 @@ func TestWhatIsWatchedIsWritten(t *testing.T) {
 		if !written[w] {
 			t.Errorf("%s is watched, and written nowhere", w)
 		}
-	}
-}
-
-// An account that has never used ECS cannot create a cluster with capacity providers.
-func TestAClusterHasCapacityProvidersOnSpotOnly(t *testing.T) {
-	s := expand(t)
-	if p := s.get(t, "Cluster", "AWS::ECS::Cluster"); len(p) > 0 {
-		t.Errorf("the cluster has %v", p)
-	}
-	for spot, want := range map[string]bool{"true": true, "false": false} {
-		t.Run(spot, func(t *testing.T) {
-			s.params["Spot"] = spot
-			if got := s.holds(object{"Condition": s.resources["SpotCapacity"]["Condition"]}); got != want {
-				t.Errorf("Spot=%s: capacity providers are %v, want %v", spot, got, want)
-			}
-		})
-	}
-}
-
-func TestImagesDoNotChangeUnderAStack(t *testing.T) {
-	repository := expand(t).get(t, "Repository", "AWS::ECR::Repository")
-	policy := fmt.Sprint(dig(repository, "LifecyclePolicy", "LifecyclePolicyText"))
-	if repository["ImageTagMutability"] != "IMMUTABLE" || strings.Contains(policy, "sinceImagePushed") || !strings.Contains(policy, `"countNumber":20`) {
-		t.Errorf("tags are %v, images expire by %s", repository["ImageTagMutability"], policy)
 	}
 }
 
@@ -480,21 +424,6 @@ func TestAWorkspaceIsKeptForLongerThanItsSession(t *testing.T) {
 	}
 }
 
-// Two stacks of an account must have separate metrics.
-func TestMetricsAreTheStacksOwn(t *testing.T) {
-	s := expand(t)
-	s.params["Metrics"] = "on"
-	variables := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
-	commontest.EqualIn(t, "functions count into", "Dormouse/stack", s.value(variables["DORMOUSE_METRICS"]))
-	board := s.dashboard(t)
-	if found := regexp.MustCompile(`[{"]Dormouse[",]`).FindString(board); found != "" {
-		t.Errorf("the dashboard has %s", found)
-	}
-	watch := s.nested(t, "Watch")
-	wake := watch.value(watch.get(t, "WakeTimeAlarm", "AWS::CloudWatch::Alarm")["Metrics"].([]any)[0].(object)["Expression"])
-	commontest.Contains(t, "the alarm asks", `SCHEMA("Dormouse/stack", server)`, wake)
-}
-
 // The rules of a firewall and the audience of tokens name the domain. Under AWS's own name for
 // the API they would not hold, so an API with a domain does not answer to that name.
 func TestAnEndpointWithADomainHasNoOtherName(t *testing.T) {
@@ -510,16 +439,5 @@ func TestAnEndpointWithADomainHasNoOtherName(t *testing.T) {
 				t.Errorf("DomainName=%s: AWS's own name is off: %v", domain, got)
 			}
 		})
-	}
-}
-
-// Lambda repeats asynchronous invocations for six hours by default. After an incident they
-// would come all at once, and late.
-func TestNoEventIsHandledHoursLate(t *testing.T) {
-	s := expand(t)
-	for _, name := range []string{"Http", "Socket", "Sweep"} {
-		if got := s.get(t, name+"FunctionEventInvokeConfig", "AWS::Lambda::EventInvokeConfig")["MaximumEventAgeInSeconds"]; got != 300.0 {
-			t.Errorf("events of %s may be %v seconds old", name, got)
-		}
 	}
 }

@@ -169,40 +169,6 @@ func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
 	commontest.Contains(t, "the doctor says", "nothing was found that would fail", w.types("make doctor"))
 }
 
-// CONFIG=prod confirms each change. One that nobody confirmed leaves the stack as it was, and
-// does not stand in the way of the next.
-func TestProdIsDeployedOnceItIsConfirmed(t *testing.T) {
-	w := newWalk(t, "dormouse-prod")
-	w.writes(filepath.Join(w.clone, "servers.json"), inABox)
-	deploy := func(answer string, more ...string) (string, error) {
-		asked := 0
-		said, err := w.answers("make deploy CONFIG=prod GO_SERVERS=functions/natives "+w.arch+strings.Join(more, " "), func(question string) string {
-			if asked++; !strings.Contains(question, "Deploy this changeset?") {
-				t.Errorf("it asks %q", question)
-			}
-			return answer
-		})
-		if asked != 1 {
-			t.Errorf("%d questions are asked", asked)
-		}
-		return said, err
-	}
-	if said, err := deploy("n"); err == nil || !strings.Contains(said, "nothing is deployed") {
-		t.Fatalf("%v\n%s", err, said)
-	}
-	said, err := deploy("y")
-	if err != nil || !strings.Contains(said, "claude mcp add ") {
-		t.Fatalf("%v\n%s", err, said)
-	}
-	w.callsABox(said)
-	if said, err := deploy("n", " ARGS=LogDays=7"); err != nil || !strings.Contains(said, "is as it was") {
-		t.Fatalf("%v\n%s", err, said)
-	}
-	if kept := w.types("aws cloudformation describe-stacks --stack-name dormouse-prod"); !strings.Contains(kept, "CREATE_COMPLETE") && !strings.Contains(kept, "UPDATE_COMPLETE") || strings.Contains(kept, `"7"`) {
-		t.Errorf("the stack is %s", kept)
-	}
-}
-
 const walked = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"one":{"command":"true"}}}`
 
 // walk is a stranger's clone and terminal.

@@ -12,15 +12,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // account imitates an AWS account behind the command aws, with a log of the commands.
@@ -173,15 +168,6 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	commontest.Contains(t, "the user is told", "the console:\n  https://e/console", out)
 }
 
-// This account can reserve no concurrency. Its waiting calls must still be limited.
-func TestAnAccountWithFewInvocationsIsDeployedIfForced(t *testing.T) {
-	a := usual(t)
-	a.replies["aws lambda get-account-settings"] = []string{limits("10", "10")}
-	out := deployed(t, a, "default", func(p *program) { p.force = true }, "up")
-	commontest.Contains(t, "deployed with", "Concurrency=10", a.ran("sam deploy ")[0])
-	commontest.Contains(t, "the user is told", "service-quotas request", out)
-}
-
 func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	a := usual(t)
 	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
@@ -211,20 +197,6 @@ func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"HttpConcurrency","ParameterValue":"500"},{"ParameterKey":"RelayConcurrency","ParameterValue":"100"},{"ParameterKey":"Boxes"`, 1)}
 	deployed(t, a, "default", nil, "up")
 	commontest.Contains(t, "", "Concurrency=1000 ", a.ran("sam deploy ")[0])
-}
-
-// Lambda makes no function before its image is there, so the first stack never waits for it.
-func TestBoxFunctionsAreDeployedAfterTheirImage(t *testing.T) {
-	a := usual(t)
-	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
-	a.replies["aws cloudformation deploy"] = []string{""}
-	deployed(t, a, "default", nil, "boxes")
-	a.before("make image ARCH=x86_64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba", "aws cloudformation deploy")
-	if got := a.ran("aws cloudformation deploy --template-file infra/stack/boxes.yaml --stack-name dormouse-boxes "); len(got) != 1 ||
-		!strings.HasSuffix(got[0], "Name=dormouse Architecture=x86_64 Image=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba") {
-		t.Errorf("deployed with %q", got)
-	}
-	a.before("aws cloudformation deploy", "aws cloudformation update-stack --stack-name dormouse --use-previous-template")
 }
 
 // network.yaml names zones where some lack Fargate, and an account may not have them.
@@ -298,26 +270,16 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 		args         string
 		want         string // "" if nothing is refused
 	}{
-		"a stack that failed":         {stack, strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), "", "up", "cannot be updated"},
-		"no value":                    {"", "", "", "up Spot", "want NAME=VALUE"},
-		"no command":                  {"", "", "", "sideways", "neither up, doctor,"},
-		"a deletion of nothing":       {stack, noStack, "", "down", "no stack dormouse"},
-		"logs of nothing":             {stack, noStack, "", "logs", "no stack dormouse in"},
-		"boxes of nothing":            {stack, noStack, "", "boxes", "make deploy first"},
-		"a stack without a table":     {stack, strings.Replace(oldStack, "TableName", "Table", 1), "", "restore", "has no table"},
-		"no time":                     {stack, oldStack, "", "restore AT=yesterday", "want a time such as"},
-		"nobody is signed in":         {stack, "!Unable to locate credentials", "", "up", "Unable to locate cred"},
-		"few invocations":             {"aws lambda get-account-settings", limits("10", "10"), "", "up", "aws service-quotas request-service-quota-increase"},
-		"no role for access logs":     {role, "None", "", "up AccessLogs=on", "aws apigateway update-account"},
-		"a role for access logs":      {role, "arn:aws:iam::1:role/logs", "", "up AccessLogs=on", ""},
-		"a variable that is not set":  {"", "", token("${GITHUB_TOKEN}"), "up", "GITHUB_TOKEN is not set"},
-		"a variable of the caller":    {"", "", token("${A}"), "up", `"ssm:/dormouse/NAME" for a secret`},
-		"a secret of others":          {"", "", token("ssm:/other/github"), "up", "put it below dormouse/"},
-		"a secret of the stack":       {"", "", token("secretsmanager:dormouse/github"), "up", ""},
-		"a third party, no secret":    {"", "", thirdParty, "up", "x-dormouse.connect: github: client_secret has a variable that is not set"},
-		"a third party, the secret":   {secret, `{"github":"word"}`, thirdParty, "up ConnectSecrets=of/connect", ""},
-		"a third party, another":      {secret, `{"other":"word"}`, thirdParty, "up ConnectSecrets=of/connect", "client_secret has a variable that is not set"},
-		"a third party, not readable": {secret, "word", thirdParty, "up ConnectSecrets=of/connect", "is no JSON object of texts"},
+		"a stack that failed":        {stack, strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), "", "up", "cannot be updated"},
+		"a deletion of nothing":      {stack, noStack, "", "down", "no stack dormouse"},
+		"nobody is signed in":        {stack, "!Unable to locate credentials", "", "up", "Unable to locate cred"},
+		"few invocations":            {"aws lambda get-account-settings", limits("10", "10"), "", "up", "aws service-quotas request-service-quota-increase"},
+		"no role for access logs":    {role, "None", "", "up AccessLogs=on", "aws apigateway update-account"},
+		"a variable that is not set": {"", "", token("${GITHUB_TOKEN}"), "up", "GITHUB_TOKEN is not set"},
+		"a secret of others":         {"", "", token("ssm:/other/github"), "up", "put it below dormouse/"},
+		"a secret of the stack":      {"", "", token("secretsmanager:dormouse/github"), "up", ""},
+		"a third party, no secret":   {"", "", thirdParty, "up", "x-dormouse.connect: github: client_secret has a variable that is not set"},
+		"a third party, the secret":  {secret, `{"github":"word"}`, thirdParty, "up ConnectSecrets=of/connect", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := usual(t)
@@ -452,18 +414,6 @@ func TestAChangeIsConfirmedAtTheTerminal(t *testing.T) {
 	}
 }
 
-// If AWS refuses to delete a version, the deletion of the bucket ends with that error. It
-// does not try for ever.
-func TestAVersionThatCannotBeDeletedEndsTheDeletionOfItsBucket(t *testing.T) {
-	a := usual(t)
-	a.replies["aws s3api list-object-versions"] = []string{`{"Objects":[{"Key":"k","VersionId":"1"}]}`}
-	a.replies["aws s3api delete-objects"] = []string{`[{"Key":"k","Code":"AccessDenied"}]`}
-	p := &program{do: a.do}
-	if err := emptyBucket(t.Context(), p, "buck"); err == nil || !strings.Contains(err.Error(), "AccessDenied") {
-		t.Error(err)
-	}
-}
-
 // sam logs fails at a WebSocket API, unless it is told which logs to follow.
 func TestLogsAreThoseOfTheStack(t *testing.T) {
 	a := usual(t)
@@ -472,45 +422,6 @@ func TestLogsAreThoseOfTheStack(t *testing.T) {
 	deployed(t, a, "dev", nil, "logs")
 	want := []string{"--config-env dev --tail --cw-log-group /dormouse/dormouse/box --cw-log-group /dormouse/dormouse/http"}
 	commontest.Same(t, want, a.ran("sam logs "))
-}
-
-// AWS restores neither the time to live nor the recovery of a table. Records that have
-// expired would stay in it for ever.
-func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
-	for at, when := range map[string]string{"": "--use-latest-restorable-time", "AT=2026-11-23T12:00:00Z": "--restore-date-time 2026-11-23T12:00:00Z"} {
-		t.Run(at, func(t *testing.T) {
-			a := usual(t)
-			a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
-			a.replies["aws dynamodb describe-table"] = []string{"!ResourceNotFoundException", "CREATING", "ACTIVE", "arn:aws:dynamodb:eu-west-1:1:table/x"}
-			a.replies["aws configure export-credentials"] = []string{`{"AccessKeyId":"A","SecretAccessKey":"S","SessionToken":"T"}`}
-			store := storagetest.NewMemory()
-			commontest.OK(t, store.Create(t.Context(), storage.Session{ID: storage.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}))
-			commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: "default/one", State: storage.Asleep, Gen: 3}))
-			for _, done := range []string{"restore-table-to-point-in-time", "update-time-to-live", "update-continuous-backups"} {
-				a.replies["aws dynamodb "+done] = []string{""}
-			}
-			args := []string{"restore"}
-			if at != "" {
-				args = append(args, at)
-			}
-			var opened dynamostore.Location
-			out, err := deploy(t, a, "default", func(p *program) {
-				p.store = func(at dynamostore.Location, _ dynamostore.Keys) storage.Store { opened = at; return store }
-			}, args...)
-			commontest.OK(t, err)
-			begun := a.ran("aws dynamodb restore-table-to-point-in-time --source-table-name tab --target-table-name ")
-			if len(begun) != 1 || !strings.HasSuffix(begun[0], when) {
-				t.Fatalf("restored by %q", begun)
-			}
-			table, _, _ := strings.Cut(begun[0], " ")
-			a.before("aws dynamodb describe-table --table-name "+table, "aws dynamodb update-time-to-live --table-name "+table+" --time-to-live-specification Enabled=true,AttributeName=x")
-			a.before("aws dynamodb update-time-to-live", "aws dynamodb update-continuous-backups --table-name "+table)
-			if b, err := store.Box(t.Context(), "default/one"); err != nil || b.Gen != 3+restored.Jump || opened.Table != table || opened.Region != "eu-west-1" {
-				t.Errorf("the box in %+v is %+v, %v", opened, b, err)
-			}
-			commontest.Contains(t, "the next step is not told", "make deploy CONFIG=default ARGS='RestoredTable="+table+"'", out)
-		})
-	}
 }
 
 func TestAStackWhoseFunctionsWouldHaveTooLongNamesIsRefused(t *testing.T) {
@@ -553,22 +464,5 @@ func TestTheProjectsOwnSettingsAreRead(t *testing.T) {
 	}
 	if _, err := readSettings(string(text), "nobody"); err == nil {
 		t.Error("a section that is not there is taken")
-	}
-}
-
-func TestWhatACommandSaysOfItsFailureIsPassedOn(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("PATH", dir+":/usr/bin:/bin")
-	if _, err := execute(t.Context(), command{Name: "aws"}); err == nil || !strings.Contains(err.Error(), "install it") {
-		t.Errorf("a command that is not there: %v", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "aws"), []byte("#!/bin/sh\necho out; echo 'does not exist' >&2; exit $1\n"), 0o700); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
-	if out, err := execute(t.Context(), command{Name: "aws", Args: []string{"0"}}); err != nil || out != "out\n" {
-		t.Errorf("%q, %v", out, err)
-	}
-	if _, err := execute(t.Context(), command{Name: "aws", Args: []string{"254"}}); err == nil || !strings.Contains(err.Error(), "does not exist") {
-		t.Error(err)
 	}
 }
