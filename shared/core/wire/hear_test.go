@@ -44,6 +44,7 @@ func TestHearTakesWhatCanMeanOneThingOnly(t *testing.T) {
 		"a log in JSON before it":   {`{"level":"info"}` + answer, []string{`<{"level":"info"}>`, answer}},
 		"a batch":                   {"[" + note + ",1," + answer + "]", []string{note, "<1>", answer}},
 		"error null":                {`{"jsonrpc":"2.0","id":5,"result":{"a":"é"},"error":null}`, []string{answer}},
+		"result null":               {`{"jsonrpc":"2.0","id":5,"result":null,"error":{"code":1,"message":"no"}}`, []string{fault}},
 		"every member":              {`{"jsonrpc":"2.0","id":5,"method":null,"params":null,"result":{"a":"é"},"error":null}`, []string{answer}},
 		"no version":                {`{"id":5,"result":{"a":"é"}}`, []string{answer}},
 		"version 2":                 {`{"jsonrpc":2,"id":5,"result":{"a":"é"}}`, []string{answer}},

@@ -69,6 +69,14 @@ func TestWhatALineHasSaidTheNextDoesNotRepeat(t *testing.T) {
 	}
 }
 
+func TestMessagesAreBilledBySize(t *testing.T) {
+	for size, want := range map[int]float64{0: 1, 1: 1, 32 << 10: 1, 32<<10 + 1: 2, 128 << 10: 4} {
+		if got := meter.Messages(size); got != want {
+			t.Errorf("%d bytes are %v messages, want %v", size, got, want)
+		}
+	}
+}
+
 func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
 	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
 	line := written(t, m.Spent(storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one", Session: "s1", In: 5, Out: 7, Code: storage.Busy}))

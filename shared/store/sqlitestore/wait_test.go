@@ -90,6 +90,15 @@ func TestAWriteWakesThoseWhoWaitInItsStore(t *testing.T) {
 	}
 }
 
+func TestAWaitIsHandedWhatWasWritten(t *testing.T) {
+	b := ended(batch("r1", 1, `1`, ``, `3`))
+	b.Retry = 1500 * time.Microsecond
+	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
+		put(t, s, b)
+		same(t, "page", (<-back).page, read(t, s, "r1", 0))
+	})
+}
+
 func TestNewsThatAreNotWhatComesNextAreRead(t *testing.T) {
 	expired := batch("r1", 6, `6`)
 	expired.Expires = time.Unix(1, 0)
