@@ -1,10 +1,8 @@
 package clientfile_test
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"flag"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,50 +106,6 @@ func TestPastes(t *testing.T) {
 	want, err := os.ReadFile(golden)
 	commontest.OK(t, err)
 	commontest.Same(t, string(want), string(text))
-}
-
-// linked decodes a deep link as its client does.
-func linked(t *testing.T, link string) (name string, entry map[string]any) {
-	t.Helper()
-	u, err := url.Parse(link)
-	commontest.OK(t, err)
-	decode := func(text []byte) {
-		commontest.OKIn(t, link, json.Unmarshal(text, &entry))
-	}
-	if u.Scheme == "vscode" {
-		text, err := url.PathUnescape(u.RawQuery) // as decodeURIComponent does
-		commontest.OK(t, err)
-		decode([]byte(text))
-		name, _ = entry["name"].(string)
-		return name, entry
-	}
-	query := u.Query()
-	text, err := base64.StdEncoding.DecodeString(query.Get("config"))
-	commontest.OK(t, err)
-	decode(text)
-	return query.Get("name"), entry
-}
-
-func TestDeepLinksDecodeToTheServer(t *testing.T) {
-	links := 0
-	for _, c := range clientfile.Clients() {
-		for _, s := range append(servers(), clientfile.Server{Name: "a", URL: "https://h/a+b c/?x=ä&y=1%20"}) {
-			for _, p := range c.Pastes(s) {
-				if p.How != "click" || !strings.Contains(strings.SplitN(p.Text, "?", 2)[0], ":") || strings.Contains(p.Text, ", ") {
-					continue
-				}
-				links++
-				name, entry := linked(t, p.Text)
-				headers, _ := entry["headers"].(map[string]any)
-				if name != s.Name || entry["url"] != s.URL || s.Key != "" && headers["Authorization"] != "Bearer "+s.Key {
-					t.Errorf("%s is %s %v", p.Text, name, entry)
-				}
-			}
-		}
-	}
-	if links != 9 {
-		t.Errorf("%d links, want those of three clients", links)
-	}
 }
 
 // Remove takes out what Merge has written, and nothing else, from each client's file.

@@ -323,12 +323,3 @@ func TestTheLockHasWhatIsAccepted(t *testing.T) {
 		}
 	}
 }
-
-func TestWithoutAFolderToWriteTheStoreHasIt(t *testing.T) {
-	lock := held.LockOf(filepath.Join(t.TempDir(), "gone", "servers.json"), true)
-	store := storagetest.NewMemory()
-	shows(t, keeper(store, lock), list(described("a", "")), described("a", ""))
-	shows(t, keeper(store, lock), list(described("a", "2")), described("a", ""))
-	takes(t, keeper(store, lock), "a")
-	shows(t, keeper(store, lock), list(described("a", "2")), described("a", "2"))
-}

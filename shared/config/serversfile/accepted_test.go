@@ -79,7 +79,9 @@ func TestLimitsAndAccessAreHandedOn(t *testing.T) {
 			t.Errorf("%s, %s", c.Limits(), c.Access())
 		}
 	}
-	if _, _, err := serversfile.Parse([]byte(`{"mcpServers": {}, "x-dormouse": {"limits": []}}`), "servers.json", nil); err == nil || !strings.Contains(err.Error(), "must be an object") {
-		t.Errorf("limits that are a list: %v", err)
+	for _, section := range []string{"limits", "access"} {
+		if _, _, err := serversfile.Parse([]byte(`{"mcpServers": {}, "x-dormouse": {"`+section+`": []}}`), "servers.json", nil); err == nil || !strings.Contains(err.Error(), "must be an object") {
+			t.Errorf("%s that are a list: %v", section, err)
+		}
 	}
 }

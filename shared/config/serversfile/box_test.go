@@ -179,24 +179,3 @@ func TestSecretsNameVariables(t *testing.T) {
 		t.Error(got.Box.Secrets)
 	}
 }
-
-func TestAccessIsHandedOnAsItIsWithoutComments(t *testing.T) {
-	c := parse(t, `{"mcpServers": {}, "x-dormouse": {"access": {
-		// who may come in
-		"issuer": "https://a.example", "n": 12, "yes": true, "none": null, "list": [1, "two", {}], }}}`, nil)
-	want := `{"issuer":"https://a.example","n":12,"yes":true,"none":null,"list":[1,"two",{}]}`
-	if string(c.Access()) != want {
-		t.Errorf("%s", c.Access())
-	}
-	for file, complaint := range map[string]string{
-		`{"mcpServers": {}, "x-dormouse": {"access": []}}`:                                     "must be an object",
-		`{"mcpServers": {}, "x-dormouse": {"access": {"allow": {"x": {}, "x": {"a": true}}}}}`: "duplicate key \"x\"",
-	} {
-		if _, _, err := serversfile.Parse([]byte(file), "servers.json", nil); err == nil || !strings.Contains(err.Error(), complaint) {
-			t.Errorf("%s: %v", file, err)
-		}
-	}
-	if c, _, _ := serversfile.Parse([]byte(`{"mcpServers": {}}`), "servers.json", nil); c.Access() != nil {
-		t.Errorf("no section is %s", c.Access())
-	}
-}

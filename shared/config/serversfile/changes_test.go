@@ -40,33 +40,6 @@ func TestChangesBetweenTwoFiles(t *testing.T) {
 	}
 }
 
-func TestRemovedServerIsRememberedUntilItsNameComesBack(t *testing.T) {
-	const a, b = `"a":{"command":"a"}`, `"b":{"command":"b"}`
-	c := file(t, a+","+b)
-	var told []string
-	for i, text := range []string{b, b, a + "," + b, `"a":{"command":"${NOT_SET}"},` + b, b} {
-		c, _ = file(t, text).After(c, noon.Add(time.Duration(i)*time.Minute))
-		told = append(told, c.Removed("a"))
-	}
-	const at = "server a was removed from the servers file at "
-	// The last removal is that of a server that was not served.
-	commontest.Same(t, []string{at + "12:41", at + "12:41", "", "", ""}, told)
-	if c.Removed("b") != "" || c.Removed("c") != "" {
-		t.Error("others are removed")
-	}
-}
-
-func TestAcceptedCopyHasRemovedServersAndWhoMayCall(t *testing.T) {
-	c, _ := file(t, `"a":{"command":"a"}},"x-dormouse":{"access":{"issuer":"https://one.example"}`).After(file(t, `"b":{"command":"b"}`), noon)
-	got := copied(t, c)
-	if got.Removed("b") != c.Removed("b") || c.Removed("b") == "" || string(got.Access()) != string(c.Access()) {
-		t.Errorf("got %q and %s", got.Removed("b"), got.Access())
-	}
-	if _, changes := c.After(got, noon); !changes.None() {
-		t.Errorf("the copy differs from its original: %s", changes)
-	}
-}
-
 // A new timeout does not replace a running process. A change of anything that the process
 // was started with does.
 func TestDefinitionIsWhatAProcessWasStartedWith(t *testing.T) {

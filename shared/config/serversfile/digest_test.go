@@ -3,7 +3,6 @@ package serversfile_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,48 +97,5 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 	commontest.OK(t, err)
 	if s, _ := elsewhere.Server("script"); s.RecordDigest() != s.Digest {
 		t.Error("a server that runs elsewhere has a record of files that are here")
-	}
-}
-
-// Sources are what an author edits: no data, no dependencies and no output of builds.
-func TestSourcesAreTheFilesOfTheServersFolder(t *testing.T) {
-	folder := t.TempDir()
-	for _, name := range []string{
-		"main.py", "lib/more.py", "lib/page.tmpl", "notes.md", "data.json", "out.txt", "node_modules/x/a.js", ".venv/lib/b.py", "__pycache__/c.py", "dist/index.js", ".git/hooks/d.py",
-		"own/server.mjs", "own/tool",
-	} {
-		commontest.OK(t, os.MkdirAll(filepath.Join(folder, filepath.Dir(name)), 0o755))
-		if err := os.WriteFile(filepath.Join(folder, name), []byte("1"), 0o700); err != nil { //nolint:gosec // some are programs
-			t.Fatal(err)
-		}
-	}
-	for _, c := range []struct{ name, command, args, settings, at, want string }{
-		{"script", "python3", `"main.py"`, "", ".", "lib/more.py lib/page.tmpl main.py own/server.mjs"},
-		{"built", "node", `"dist/index.js"`, "", "dist", "dist/index.js"},
-		{"working folder", "uv", `"run", "mine"`, "", ".", "lib/more.py lib/page.tmpl main.py own/server.mjs"},
-		{"program", "./own/tool", ``, "", "own", "own/server.mjs own/tool"},
-		{"host path", "python3", `"main.py"`, `,"x-dormouse":{"box":{"host_path":"` + filepath.Join(folder, "lib") + `"}}`, "lib", "lib/.git/logs/HEAD lib/more.py lib/page.tmpl"},
-		{"package", "npx", `"-y", "x"`, "", "", ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			path := filepath.Join(folder, "servers.json")
-			commontest.OK(t, os.WriteFile(path, []byte(`{"mcpServers":{"s":{"command":"`+c.command+`","args":[`+c.args+`]`+c.settings+`}}}`), 0o600))
-			file, _, err := serversfile.LoadHere(path, nil)
-			commontest.OK(t, err)
-			s, _ := file.Server("s")
-			var got []string
-			for _, path := range s.Sources() {
-				if below, err := filepath.Rel(folder, path); err == nil && filepath.IsLocal(below) {
-					got = append(got, below)
-				}
-			}
-			at := s.Folder()
-			if at != "" {
-				at, _ = filepath.Rel(folder, at)
-			}
-			if at != c.at || strings.Join(got, " ") != c.want {
-				t.Errorf("in %q: %q, want %q: %q", at, strings.Join(got, " "), c.at, c.want)
-			}
-		})
 	}
 }

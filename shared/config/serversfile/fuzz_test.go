@@ -3,11 +3,7 @@ package serversfile_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"maps"
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -36,44 +32,6 @@ func FuzzJSON(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { checkFile(t, data, "servers.json") })
-}
-
-// FuzzEnvFile reads a file of variables, writes the values with the other kind of quotes,
-// and reads that. Both must give the same values.
-func FuzzEnvFile(f *testing.F) {
-	for _, text := range []string{"A=1", "export A = 'b\nc' # d\r\nB=\"\\n\\\"\"", "A=\"", "A='b'c\nD", "\ufeffA=$B#c #d", "=\n#\n\n"} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		folder := t.TempDir()
-		write(t, folder, "keys", text)
-		write(t, folder, "servers.json", server(`"command": "a", "envFile": "keys"`))
-		c, _, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil)
-		commontest.OK(t, err)
-		for _, r := range c.Rejected() {
-			for _, e := range r.Errors {
-				if e.Line != 2 {
-					t.Fatalf("%v is said of another place", e)
-				}
-			}
-		}
-		s, ok := c.Server("x")
-		if !ok || len(s.Env) == 0 {
-			return
-		}
-		var again strings.Builder
-		for name, value := range s.Env {
-			fmt.Fprintf(&again, "%s=\"%s\"\n", name, strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\r", `\r`).Replace(value))
-		}
-		write(t, folder, "keys", again.String())
-		c, _, err = serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil)
-		if err != nil || c.Reason("x") != "" {
-			t.Fatal(err, c.Reason("x"))
-		}
-		if same, _ := c.Server("x"); !maps.Equal(same.Env, s.Env) {
-			t.Fatalf("%q became %q", s.Env, same.Env)
-		}
-	})
 }
 
 // checkFile reads a file and checks the promises that hold for every file.

@@ -44,6 +44,7 @@ func TestWhoSharesAProcessSharesWhatIsKept(t *testing.T) {
 		`{"snapshot": "principal"}`:                     serversfile.SnapshotPrincipal,
 		`{"host_path": "/srv/x", "scope": "principal"}`: serversfile.SnapshotPrincipal,
 		`{"host_path": "/srv/x", "scope": "shared"}`:    serversfile.SnapshotShared,
+		`{"snapshot": "off", "scope": "shared"}`:        serversfile.SnapshotOff,
 		`{"scope": "shared"}`:                           serversfile.SnapshotOff,
 	} {
 		got, warnings := boxed(t, keys)
