@@ -89,10 +89,7 @@ func TestAKeptInstallIsUnpackedAndNotInstalled(t *testing.T) {
 func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"another digest":     nil,
-		"nothing":            {},
-		"a file":             {"made-1": "x"},
 		"two installs":       {"made-1/node_modules/srv/package.json": `{"bin":"cli.js"}`, "made-1/node_modules/.bin/srv": "#!/bin/sh\n", "made-2/a": ""},
-		"another name":       {"cache/node_modules/srv/package.json": `{"bin":"cli.js"}`, "cache/node_modules/.bin/srv": "#!/bin/sh\n"},
 		"without a program":  {"made-1/node_modules/srv/package.json": `{"bin":"cli.js"}`},
 		"the program is bad": {"made-1/node_modules/srv/package.json": `{"bin":"cli.js"}`, "made-1/node_modules/.bin/srv": "not executable"},
 	} {
@@ -190,49 +187,27 @@ func (r *rig) unused(l Launch, since time.Duration) {
 const day = 24 * time.Hour
 
 func TestInstallThatNobodyUsesIsRemovedAndMadeAgain(t *testing.T) {
-	for name, server := range map[string]func(*rig) Server{
-		"dependencies": func(r *rig) Server {
-			return r.python(map[string]string{"host/requirements.txt": "a\n", "host/server.py": ""})
-		},
-		"npx": (*rig).registry,
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			server := server(r)
-			one := r.stager(server)
-			l := r.stageWith(one)
-			r.unused(l, 31*day)
-			if n := r.tidy(Keep{Age: 30 * day}); n != 0 || !there(l.Reads[0]) {
-				t.Errorf("removed %d, and a box that lives uses it", n)
-			}
-			one.Close()
-			if n := r.tidy(Keep{Age: 32 * day}); n != 0 || !there(l.Reads[0]) {
-				t.Errorf("removed %d before its time", n)
-			}
-			if n := r.tidy(Keep{Age: 30 * day}); n != 1 || there(l.Reads[0]) {
-				t.Errorf("removed %d", n)
-			}
-			commontest.EqualIn(t, "removed", 0, r.tidy(Keep{Age: 30 * day}))
-			two := r.stager(server)
-			defer two.Close()
-			if again := r.stageWith(two); !there(again.Reads[0]) {
-				t.Errorf("the next start gets %+v", again)
-			}
-		})
-	}
-}
-
-func TestStartUsesAnInstall(t *testing.T) {
 	r := newRig(t)
 	server := r.registry()
-	for range 2 {
-		s := r.stager(server)
-		l := r.stageWith(s)
-		s.Close()
-		if n := r.tidy(Keep{Age: 30 * day}); n != 0 {
-			t.Fatal("one that was just used is removed")
-		}
-		r.unused(l, 29*day) // the next start is that of the second round
+	one := r.stager(server)
+	l := r.stageWith(one)
+	r.unused(l, 31*day)
+	if n := r.tidy(Keep{Age: 30 * day}); n != 0 || !there(l.Reads[0]) {
+		t.Errorf("removed %d, and a box that lives uses it", n)
+	}
+	r.stageWith(one) // now it is used
+	one.Close()
+	if n := r.tidy(Keep{Age: 30 * day}); n != 0 || !there(l.Reads[0]) {
+		t.Errorf("removed %d before its time", n)
+	}
+	r.unused(l, 31*day)
+	if n := r.tidy(Keep{Age: 30 * day}); n != 1 || there(l.Reads[0]) {
+		t.Errorf("removed %d", n)
+	}
+	two := r.stager(server)
+	defer two.Close()
+	if again := r.stageWith(two); !there(again.Reads[0]) {
+		t.Errorf("the next start gets %+v", again)
 	}
 }
 
@@ -272,31 +247,6 @@ func TestInstallThatWasNeverFinishedIsRemoved(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(r.root, "cache", "work", "box-1", "made-1", "x")); err != nil {
 		t.Errorf("what is no install: %v", err)
 	}
-}
-
-func TestCacheIsTidiedOnceADayAndAfterAnInstall(t *testing.T) {
-	r := newRig(t)
-	cache := filepath.Join(r.root, "cache")
-	tidied := func() bool {
-		t.Helper()
-		before, _ := os.Stat(filepath.Join(cache, tidiedFile))
-		if _, err := Tidy(t.Context(), cache, Keep{Age: day}); err != nil {
-			t.Fatal(err)
-		}
-		after, err := os.Stat(filepath.Join(cache, tidiedFile))
-		return err == nil && (before == nil || !os.SameFile(before, after))
-	}
-	commontest.EqualIn(t, "there is nothing to tidy", false, tidied())
-	server := r.python(map[string]string{"host/requirements.txt": "a\n", "host/server.py": ""})
-	r.stageWith(r.stager(server))
-	if !tidied() || tidied() {
-		t.Error("not once after an install")
-	}
-	r.stageWith(r.stager(server)) // this installs nothing
-	commontest.EqualIn(t, "tidied after a start that installs nothing", false, tidied())
-	at := time.Now().Add(-25 * time.Hour)
-	commontest.OK(t, os.Chtimes(filepath.Join(cache, tidiedFile), at, at))
-	commontest.EqualIn(t, "tidied after a day", true, tidied())
 }
 
 func TestStartWaitsForWhoRemovesItsInstall(t *testing.T) {

@@ -14,19 +14,12 @@ func TestPathsBelowTheHostPathAreRewritten(t *testing.T) {
 	from := []string{"/real/mcp", "/home/user/mcp"}
 	for _, c := range []struct{ path, want string }{
 		{"/home/user/mcp", "/w"},
-		{"/home/user/mcp/", "/w"},
 		{"/home/user/mcp/server.py", "/w/server.py"},
-		{"/home/user/mcp/src/lib/main.py", "/w/src/lib/main.py"},
 		{"/home/user/mcp/src/../main.py", "/w/main.py"},
 		{"/home/user/mcp/../other", "/home/user/mcp/../other"},
 		{"/real/mcp/server.py", "/w/server.py"},
-		{"/home/user/mcp-other/server.py", "/home/user/mcp-other/server.py"},
 		{"/home/user/mcpserver.py", "/home/user/mcpserver.py"},
-		{"/home/user", "/home/user"},
-		{"/opt/other/server.py", "/opt/other/server.py"},
 		{"home/user/mcp/server.py", "home/user/mcp/server.py"},
-		{"server.py", "server.py"},
-		{"--flag", "--flag"},
 		{"", ""},
 	} {
 		commontest.EqualIn(t, c.path, c.want, rewritePath(c.path, from, "/w"))
@@ -37,20 +30,13 @@ func TestCommandsOfAVirtualEnvironmentBecomePlain(t *testing.T) {
 	from := []string{"/h"}
 	for _, c := range []struct{ cmd, want, plain string }{
 		{"/h/.venv/bin/python", "python", "python"},
-		{"/h/venv/bin/python3.11", "python", "python3.11"},
-		{"/h/env/bin/python3", "python", "python3"},
 		{"/h/.env/Scripts/python.exe", "python", "python.exe"},
 		{"/h/sub/.venv/bin/python", "python", "python"},
 		{"/h/.venv/bin/my-server", "my-server", "my-server"},
-		{".venv/bin/python", "python", "python"},
 		{"./.venv/bin/my-server", "my-server", "my-server"},
-		{"/h/bin/python", "/w/bin/python", ""},
 		{"/h/run.sh", "/w/run.sh", ""},
 		{"/h-other/.venv/bin/python", "/h-other/.venv/bin/python", ""},
-		{"/usr/bin/python3", "/usr/bin/python3", ""},
-		{"./run.sh", "./run.sh", ""},
 		{"python", "python", ""},
-		{"npx", "npx", ""},
 	} {
 		got, plain := rewriteCommand(c.cmd, from, "/w")
 		commontest.EqualIn(t, c.cmd, c.want, got)
@@ -113,14 +99,10 @@ func TestHostPathIsInferred(t *testing.T) {
 		want      string
 	}{
 		{"nothing absolute", "python", []string{"server.py"}, ""},
-		{"not there", "/nonexistent/python", []string{"/nonexistent/a"}, ""},
 		{"programs of the system", "/usr/bin/env", []string{"x"}, ""},
 		{"a file", "python", []string{at("plain/server.py")}, at("plain")},
-		{"two files", "python", []string{at("plain/server.py"), at("plain/lib/x.py")}, at("plain")},
 		{"the command in a virtual environment", at("py/.venv/bin/python"), []string{"-m", "a"}, at("py")},
 		{"a file deep in a project", "python", []string{at("py/src/a/server.py")}, at("py")},
-		{"a built file", "/usr/bin/node", []string{at("js/dist/index.js")}, at("js")},
-		{"a folder counts itself", "a", []string{at("py/data")}, at("py")},
 		{"no further than the repository", "a", []string{at("repo/tool/main.py")}, at("repo/tool")},
 		{"nothing in common but the disk", "a", []string{at("plain/server.py"), "/nonexistent"}, at("plain")},
 	} {
@@ -142,7 +124,6 @@ func TestHostPathIsAFolderAndNotOneOfTheSystem(t *testing.T) {
 	at := func(name string) string { return filepath.Join(r.root, name) }
 	for path, want := range map[string]string{
 		at("a"):           "",
-		at("alias"):       "",
 		at("missing"):     "no such file",
 		at("file"):        "is not a folder",
 		"relative":        "absolute path",
@@ -150,9 +131,6 @@ func TestHostPathIsAFolderAndNotOneOfTheSystem(t *testing.T) {
 		at("system"):      "folder of the system",
 		"/":               "folder of the system",
 		"/etc":            "folder of the system",
-		"/proc/self":      "folder of the system",
-		"/usr/bin":        "folder of the system",
-		"/dev":            "folder of the system",
 	} {
 		t.Run(path, func(t *testing.T) {
 			_, err := (Server{Command: "a", HostPath: path}).host("/home")
@@ -160,14 +138,5 @@ func TestHostPathIsAFolderAndNotOneOfTheSystem(t *testing.T) {
 				t.Errorf("%s: %v, want %q", path, err, want)
 			}
 		})
-	}
-}
-
-func TestHomeIsNotInferred(t *testing.T) {
-	r := newRig(t)
-	r.write(map[string]string{"home/x.py": ""})
-	home := filepath.Join(r.root, "home")
-	if got, err := (Server{Command: "a", Args: []string{home + "/x.py"}, HostPath: Auto}).host(home); err == nil {
-		t.Error(got)
 	}
 }

@@ -3,9 +3,7 @@ package provision
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,22 +119,6 @@ func TestRealPackagesRunAlsoWithoutNetwork(t *testing.T) {
 	}
 }
 
-func TestRealPackagesThatDoNotExist(t *testing.T) {
-	for command, c := range map[string]struct{ name, starts, has string }{
-		"npx": {"@modelcontextprotocol/no-such-server-at-all", "npm knows no ", "404"},
-		"uvx": {"mcp-no-such-server-at-all", "PyPI knows no ", "was not found in the package registry"},
-	} {
-		t.Run(command, func(t *testing.T) {
-			t.Parallel()
-			_, err := New(real(t.TempDir()), Server{Command: command, Args: []string{c.name}}).Provision(t.Context(), "p", nil, nil)
-			var known *Error
-			if !errors.As(err, &known) || known.Phase != DepInstall || known.ExitCode == nil || !strings.HasPrefix(err.Error(), c.starts+c.name+": ") || !strings.Contains(err.Error(), c.has) {
-				t.Error(err)
-			}
-		})
-	}
-}
-
 // On a machine without uv, pip fetches the release of uv whose hashes the package has.
 func TestRealUvIsFetchedOnce(t *testing.T) {
 	t.Parallel()
@@ -211,54 +193,4 @@ func TestRealPythonFolderRunsInItsVirtualEnvironment(t *testing.T) {
 	s := New(cfg, Server{Command: r.host() + "/.venv/bin/python", Args: []string{r.host() + "/server.py"}, HostPath: r.host()})
 	l := stageReal(t, s)
 	commontest.EqualIn(t, "said", "iniconfig True "+l.Workspace+"\n", execute(t, l))
-}
-
-func TestRealPythonProjectHasItsProgram(t *testing.T) {
-	r := newRig(t)
-	r.write(map[string]string{
-		"host/pyproject.toml": "[build-system]\nrequires = ['setuptools']\nbuild-backend = 'setuptools.build_meta'\n" +
-			"[project]\nname = 'srv'\nversion = '1'\n[project.scripts]\nmy-srv = 'srv:main'\n[tool.setuptools]\npy-modules = ['srv']\n",
-		"host/srv.py": "def main():\n    print('served')\n",
-	})
-	before := list(t, r.host())
-	s := New(real(r.root), Server{Command: r.host() + "/.venv/bin/my-srv", HostPath: r.host()})
-	commontest.EqualIn(t, "said", "served\n", execute(t, stageReal(t, s)))
-	commontest.EqualIn(t, "the install wrote into the host path", len(before), len(list(t, r.host())))
-}
-
-func TestRealNodeFolderFindsItsModules(t *testing.T) {
-	r := newRig(t)
-	lock := `{"name":"a","version":"1.0.0","lockfileVersion":3,"requires":true,"packages":{"":{"name":"a","version":"1.0.0","dependencies":{"is-number":"7.0.0"}},` +
-		`"node_modules/is-number":{"version":"7.0.0","resolved":"https://registry.npmjs.org/is-number/-/is-number-7.0.0.tgz"}}}`
-	r.write(map[string]string{
-		"host/package.json":      `{"name":"a","version":"1.0.0","type":"module","dependencies":{"is-number":"7.0.0"},"scripts":{"prepare":"exit 1"}}`,
-		"host/package-lock.json": lock, "host/index.js": "import n from 'is-number'; console.log(n(5), process.cwd())",
-	})
-	l := stageReal(t, New(real(r.root), Server{Command: "node", Args: []string{"index.js"}, HostPath: r.host()}))
-	commontest.EqualIn(t, "said", "true "+l.Workspace+"\n", execute(t, l))
-}
-
-// Compiled modules work in an image and in a kept install, which do not preserve the
-// modification times that Python would compare.
-func TestCompiledModulesOfAnInstallNeedNoTimes(t *testing.T) {
-	t.Parallel()
-	cfg := real(t.TempDir())
-	cfg.Compile = true
-	l := stageReal(t, New(cfg, Server{Command: "uvx", Args: []string{"pycowsay", "hello"}}))
-	var all []string
-	err := filepath.WalkDir(l.Reads[0], func(path string, e fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".pyc") {
-			all = append(all, path)
-		}
-		return err
-	})
-	if err != nil || len(all) == 0 {
-		t.Fatal(all, err)
-	}
-	for _, file := range all {
-		const unchecked = 1 // in the flags behind the magic number
-		if text, err := os.ReadFile(file); err != nil || len(text) < 8 || binary.LittleEndian.Uint32(text[4:]) != unchecked {
-			t.Errorf("%s begins %x, %v", filepath.Base(file), text[:min(8, len(text))], err)
-		}
-	}
 }

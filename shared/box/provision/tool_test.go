@@ -19,33 +19,17 @@ func TestCommandLinesOfNpxAreRead(t *testing.T) {
 		want *request // nil for a command line that is left as it is
 	}{
 		{"npx -y pkg", &request{spec: "pkg", name: "pkg"}},
-		{"npx pkg a -b", &request{spec: "pkg", name: "pkg", args: []string{"a", "-b"}}},
-		{"/usr/bin/npx -y pkg", &request{spec: "pkg", name: "pkg"}},
 		{"npx --yes --quiet @scope/pkg@1.2.3 /data", &request{spec: "@scope/pkg@1.2.3", name: "@scope/pkg", args: []string{"/data"}}},
-		{"npx -y pkg@latest", &request{spec: "pkg@latest", name: "pkg"}},
 		{"npx -y pkg@^1.2", &request{spec: "pkg@^1.2", name: "pkg"}},
-		{"npx -y pkg@1", &request{spec: "pkg@1", name: "pkg"}},
-		{"npx -y pkg@1.x", &request{spec: "pkg@1.x", name: "pkg"}},
-		{"npx -y pkg@2.0.0-beta.1", &request{spec: "pkg@2.0.0-beta.1", name: "pkg"}},
 		{"npx -y -- pkg --flag", &request{spec: "pkg", name: "pkg", args: []string{"--flag"}}},
 		{"npx -p pkg@1.0.0 run a", &request{spec: "pkg@1.0.0", name: "pkg", program: "run", args: []string{"a"}}},
-		{"npx -y --package=pkg run", &request{spec: "pkg", name: "pkg", program: "run"}},
-		{"npx", nil},
 		{"npx -y", nil},
-		{"npx -p pkg", nil},
 		{"npx -p a -p b run", nil},
-		{"npx -c script", nil},
 		{"npx --registry=https://x pkg", nil},
 		{"npx github:user/repo", nil},
-		{"npx user/repo", nil},
 		{"npx git+https://x/y.git", nil},
 		{"npx ./local", nil},
-		{"npx /abs/path", nil},
-		{"npx https://x/y.tgz", nil},
-		{"npx pkg@file:x", nil},
 		{"npx pkg@npm:other@1.0.0", nil},
-		{"./npx pkg", nil},
-		{"npm exec pkg", nil},
 		{"node pkg", nil},
 	} {
 		check(t, c.line, "npm", c.want)
@@ -57,27 +41,18 @@ func TestCommandLinesOfUvxAreRead(t *testing.T) {
 		line string
 		want *request
 	}{
-		{"uvx mcp-server-time", &request{spec: "mcp-server-time", name: "mcp-server-time", program: "mcp-server-time"}},
 		{"uvx mcp-server-time --tz UTC", &request{spec: "mcp-server-time", name: "mcp-server-time", program: "mcp-server-time", args: []string{"--tz", "UTC"}}},
 		{"uv tool run pkg a", &request{spec: "pkg", name: "pkg", program: "pkg", args: []string{"a"}}},
 		{"uvx pkg@1.2.3", &request{spec: "pkg==1.2.3", name: "pkg", program: "pkg"}},
-		{"uvx pkg@latest", &request{spec: "pkg", name: "pkg", program: "pkg"}},
-		{"uvx pkg==1.2.3", &request{spec: "pkg==1.2.3", name: "pkg", program: "pkg"}},
 		{"uvx pkg[extra]>=1,<2", &request{spec: "pkg[extra]>=1,<2", name: "pkg", program: "pkg"}},
 		{"uvx --from pkg==1.0.0 tool x", &request{spec: "pkg==1.0.0", name: "pkg", program: "tool", args: []string{"x"}}},
 		{"uvx --with mcp<2 --with a,b pkg", &request{spec: "pkg", name: "pkg", program: "pkg", with: []string{"mcp<2", "a", "b"}}},
 		{"uvx --python 3.11 pkg", &request{spec: "pkg", name: "pkg", program: "pkg", python: "3.11"}},
-		{"uvx -p=3.11 -q pkg", &request{spec: "pkg", name: "pkg", program: "pkg", python: "3.11"}},
-		{"uvx", nil},
 		{"uvx --from", nil},
 		{"uvx --index-url https://x pkg", nil},
 		{"uvx --from git+https://x/y pkg", nil},
 		{"uvx pkg@git+https://x", nil},
-		{"uvx --from ./dir pkg", nil},
-		{"uvx --from -rx pkg", nil},
-		{"uvx --with ./dir pkg", nil},
 		{"uvx --with -e pkg", nil},
-		{"uvx ../x", nil},
 		{"uv run x", nil},
 	} {
 		check(t, c.line, "pypi", c.want)
@@ -107,14 +82,11 @@ func check(t *testing.T, line, kind string, want *request) {
 func TestProgramOfAPackageIsTheOneNpxWouldTake(t *testing.T) {
 	for _, c := range []struct{ bin, name, program, want string }{
 		{`"cli.js"`, "pkg", "", "pkg"},
-		{`"cli.js"`, "@s/pkg", "", "pkg"},
 		{`{"only":"cli.js"}`, "pkg", "", "only"},
 		{`{"pkg":"a","other":"b"}`, "@s/pkg", "", "pkg"},
 		{`{"pkg":"a","other":"b"}`, "pkg", "other", "other"},
 		{`{"a":"a","b":"b"}`, "pkg", "", ""},
 		{`{"../x":"a"}`, "pkg", "", ""},
-		{``, "pkg", "", ""},
-		{`{}`, "pkg", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := chooseBin(json.RawMessage(c.bin), request{name: c.name, program: c.program})
@@ -156,18 +128,6 @@ func TestProgramTheWorkspaceDependsOnIsTakenFromThere(t *testing.T) {
 	l := r.stage(s)
 	commontest.EqualIn(t, "command", l.Workspace+"/node_modules/.bin/srv", l.Command)
 	r.noted(0, "npm")
-}
-
-func TestPackageRunnerThatIsNotThereIsLeftToTheProcessStart(t *testing.T) {
-	r := newRig(t)
-	cfg := config(r.root)
-	cfg.Environ["PATH"] = filepath.Join(r.root, "bin")
-	for _, cmd := range []string{"npx", "uvx"} {
-		l, err := New(cfg, Server{Command: cmd, Args: []string{"pkg"}}).Provision(t.Context(), "p", nil, nil)
-		if err != nil || l.Command != cmd || l.Args[0] != "pkg" {
-			t.Error(l, err)
-		}
-	}
 }
 
 func (r *rig) index() Server {
@@ -236,21 +196,6 @@ func TestUvxTakesFurtherPackagesAndInterpreters(t *testing.T) {
 	commontest.EqualIn(t, "another interpreter than the one asked for was taken", "uvx", r.stage(s).Command)
 }
 
-func TestWhatACommandLineNeedsOnTheMachine(t *testing.T) {
-	for line, want := range map[string]string{
-		"uvx mcp-server-time":              "python3",
-		"/opt/bin/uvx mcp-server-time":     "python3",
-		"uv tool run --from a==1 b":        "python3",
-		"uv run server.py":                 "uv",
-		"npx -y a":                         "npx",
-		"./uvx a":                          "./uvx",
-		"uvx --an-option-of-tomorrow what": "uvx",
-	} {
-		words := strings.Fields(line)
-		commontest.EqualIn(t, line, want, Needs(words[0], words[1:]))
-	}
-}
-
 func FuzzCommandLinesOfPackageRunners(f *testing.F) {
 	f.Add("npx", "-y", "@a/b@1.2.3", "x")
 	f.Add("uvx", "--from", "a==1", "b")
@@ -295,14 +240,8 @@ npm error 404
 npm error 404  The requested resource '@modelcontextprotocol/NAME@*' could not be found or you do not have permission to access it.
 npm error 404
 npm error A complete log of this run can be found in: /home/me/.npm/_logs/debug-0.log`
-	npmHasNoVersion = `npm error code ETARGET
-npm error notarget No matching version found for @modelcontextprotocol/server-everything@99.0.0.
-npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist.`
 	uvKnowsNone = `  × No solution found when resolving dependencies:
   ╰─▶ Because NAME was not found in the package registry and you require NAME, we can
-      conclude that your requirements are unsatisfiable.`
-	uvHasNoVersion = `  × No solution found when resolving dependencies:
-  ╰─▶ Because there is no version of mcp-server-time==99 and you require mcp-server-time==99, we can
       conclude that your requirements are unsatisfiable.`
 )
 
@@ -310,9 +249,7 @@ func TestPackageThatTheIndexDoesNotHaveIsNamed(t *testing.T) {
 	for _, c := range []struct{ line, name, said, want string }{
 		{"npx @modelcontextprotocol/no-such-thing", "no-such-thing", npmKnowsNone, "npm knows no @modelcontextprotocol/no-such-thing"},
 		{"npx srv", "part", npmKnowsNone, "npm knows no @modelcontextprotocol/part, which srv needs"},
-		{"npx @modelcontextprotocol/server-everything@99.0.0", "", npmHasNoVersion, "npm has no @modelcontextprotocol/server-everything@99.0.0"},
 		{"uvx other", "other", uvKnowsNone, "PyPI knows no other"},
-		{"uvx mcp-server-time==99", "", uvHasNoVersion, "PyPI has no mcp-server-time==99"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			words := strings.Fields(c.line)

@@ -9,11 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -73,15 +69,11 @@ func TestLinksThatStayInsideAreKept(t *testing.T) {
 
 func TestLinksThatLeadOutAreRefused(t *testing.T) {
 	for name, files := range map[string]map[string]string{
-		"relative":      {"host/l": "-> ../secret"},
-		"absolute":      {"host/l": "-> /etc/passwd"},
-		"like the host": {"host/l": "-> $HOST-other/x"},
-		"dangling":      {"host/l": "-> ../../nowhere"},
-		"in a folder":   {"host/a/b/l": "-> ../../../secret"},
+		"relative":    {"host/l": "-> ../secret"},
+		"absolute":    {"host/l": "-> /etc/passwd"},
+		"in a folder": {"host/a/b/l": "-> ../../../secret"},
 		// a/../.. is the host by its text, but above the host when links are followed
 		"through a link": {"host/d/e/": "", "host/a": "-> d/e", "host/l": "-> a/../../../secret"},
-		"a folder":       {"host/l": "-> .."},
-		"absolute up":    {"host/l": "-> $HOST/../secret"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -93,14 +85,6 @@ func TestLinksThatLeadOutAreRefused(t *testing.T) {
 			r.fails(r.bare(), SessionCreate, "leads out of the folder")
 		})
 	}
-}
-
-func TestPipesAndSocketsAreLeftOut(t *testing.T) {
-	r := newRig(t)
-	r.write(map[string]string{"host/a": "1"})
-	commontest.OK(t, syscall.Mkfifo(filepath.Join(r.host(), "pipe"), 0o600))
-	l := r.stage(r.bare())
-	commontest.Same(t, map[string]string{"a": "1"}, list(t, l.Workspace))
 }
 
 // L-4: Without a record of the last copy, refresh removes all that is not at the source,
@@ -120,28 +104,6 @@ func TestRefreshRemovesStaleSourcesAndKeepsDependencies(t *testing.T) {
 		"server.py": "new", "requirements_.txt": "x", ".env": "TOKEN=new",
 		".venv/": "", ".venv/bin/": "", ".venv/bin/python": "venv", ".cache/": "", ".cache/x": "c", ".tmp/": "", ".tmp/x": "t",
 		"node_modules/": "", "node_modules/m/": "", "node_modules/m/i.js": "m",
-	}
-	commontest.Same(t, want, list(t, l.Workspace))
-}
-
-func TestRefreshKeepsWhatTheProcessMade(t *testing.T) {
-	r := newRig(t)
-	r.write(map[string]string{"host/same": "1", "host/changes": "1", "host/goes": "1", "host/d/goes": "1", "host/dir/": "", "host/lost": "1"})
-	l := r.stage(r.bare())
-	rel, _ := filepath.Rel(r.root, l.Workspace)
-	r.write(map[string]string{
-		rel + "/memory.json": "mine", rel + "/d/mine": "mine", rel + "/same": "mine", rel + "/changes": "mine",
-		"host/changes": "22", "host/new/x": "2",
-	})
-	for _, name := range []string{"host/goes", "host/d/goes", rel + "/lost"} {
-		commontest.OK(t, os.Remove(filepath.Join(r.root, name)))
-	}
-	for _, name := range []string{"host/d", "host/dir"} {
-		commontest.OK(t, os.Remove(filepath.Join(r.root, name)))
-	}
-	r.stage(r.bare())
-	want := map[string]string{
-		"same": "mine", "changes": "22", "new/": "", "new/x": "2", "memory.json": "mine", "d/": "", "d/mine": "mine",
 	}
 	commontest.Same(t, want, list(t, l.Workspace))
 }
@@ -274,23 +236,6 @@ func TestFilesThatVanishMeanwhileAreNoFailure(t *testing.T) {
 	busy.Wait()
 	if data, err := os.ReadFile(filepath.Join(l.Workspace, "keep")); string(data) != "1" {
 		t.Error(err)
-	}
-}
-
-func TestCopyEndsWithItsContext(t *testing.T) {
-	r := newRig(t)
-	r.write(map[string]string{"host/a": "1"})
-	l := r.stage(r.bare())
-	unlock, err := lock(t.Context(), filepath.Join(filepath.Dir(l.Workspace), "lock"), unix.LOCK_EX, func() {})
-	commontest.OK(t, err)
-	defer unlock()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	var told []Progress
-	_, err = r.stager(r.bare()).Provision(ctx, "p", func(p Progress) { told = append(told, p) }, nil)
-	wantError(t, err, SessionCreate, context.DeadlineExceeded.Error())
-	if len(told) != 1 || !strings.HasPrefix(told[0].Text, "waiting for") {
-		t.Error("the wait was not told:", told)
 	}
 }
 
