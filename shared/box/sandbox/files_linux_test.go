@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bufio"
 	"errors"
 	"os"
 	"path/filepath"
@@ -95,48 +94,6 @@ func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 	}
 	if info, err := os.Stat(p.Workspace); err != nil || own && info.Mode().Perm() != 0o700 {
 		t.Errorf("the workspace has mode %v, %v", info.Mode(), err)
-	}
-}
-
-// holder starts a program that has a secret in its memory, environment and files, and
-// waits.
-func holder(t *testing.T, h host, p Policy) (pid, address string) {
-	t.Helper()
-	in, stdin, err := os.Pipe()
-	commontest.OK(t, err)
-	stdout, out, err := os.Pipe()
-	commontest.OK(t, err)
-	cmd := h.start(t, job{
-		Policy: p, Path: prober(t), Args: []string{"hold", "secret-of-the-holder"}, Env: []string{"API_KEY=secret"}, Dir: p.Workspace,
-	}, in, out, out)
-	closeAll(in, out)
-	t.Cleanup(func() {
-		closeAll(stdin)
-		commontest.CheckIn(t, "the holder", cmd.Wait())
-		closeAll(stdout)
-	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	commontest.OK(t, err)
-	pid, address, _ = strings.Cut(strings.TrimSpace(line), " ")
-	return pid, address
-}
-
-// TestEscapeRoom shows that Landlock does the same for neighbours of one user.
-func TestNeighboursAreApartByUserAlone(t *testing.T) {
-	h := host{uid: os.Getuid()}
-	if !h.ownUser() {
-		notShown(t, "neighbours apart by user: not root")
-		return
-	}
-	theirs, mine := h.policy(t), h.policy(t)
-	pid, address := holder(t, h, theirs)
-	only := Probe()
-	only.Landlock, only.Seccomp = 0, false
-	s, err := New(mine, only)
-	commontest.OK(t, err)
-	out := probeIn(t, s, mine, "peer", pid, theirs.Workspace, address)
-	if strings.Contains(out, "=ok") {
-		t.Errorf("something of the neighbour is open:\n%s", out)
 	}
 }
 

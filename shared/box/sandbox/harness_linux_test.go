@@ -227,28 +227,21 @@ func expect(t *testing.T, out string, want ...string) {
 	}
 }
 
+// prober makes the prober once for all tests, in a folder where every user can execute it.
 func prober(t *testing.T) string {
 	t.Helper()
-	return build(t, "prober", "go", func(to string) []string {
-		return []string{"build", "-o", to, "./testdata/prober"}
-	})
-}
-
-// build makes a program once for all tests, in a folder where every user can execute it.
-func build(t *testing.T, name, tool string, args func(to string) []string) string {
-	t.Helper()
 	dir := buildDir()
-	to := filepath.Join(dir, name)
+	to := filepath.Join(dir, "prober")
 	if _, err := os.Stat(to); err == nil {
 		return to
 	}
 	commontest.OK(t, os.MkdirAll(dir, 0o755))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, tool, args(to)...)
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", to, "./testdata/prober")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: install it, or put it into PATH: %v\n%s", tool, err, out)
+		t.Fatalf("%v\n%s", err, out)
 	}
 	return to
 }

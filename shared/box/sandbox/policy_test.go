@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"errors"
-	"math"
 	"strings"
 	"testing"
 
@@ -41,13 +40,11 @@ func TestMissing(t *testing.T) {
 		{"nothing is there", Support{}, everything, []Guard{
 			GuardNetwork, GuardSockets, GuardFiles, GuardNeighbours, GuardMemory, GuardProcesses, GuardCPUs,
 		}},
-		{"nothing is there, little is asked for", Support{}, Policy{Sockets: AllSockets}, []Guard{GuardFiles, GuardNeighbours}},
 		{"not root", without(func(s *Support) { s.Users = 0 }), everything, []Guard{GuardProcesses}},
 		{"the user is kept", full, kept, []Guard{GuardProcesses}},
 		{"no landlock", without(func(s *Support) { s.Landlock = 0 }), everything, []Guard{GuardFiles}},
 		{"no landlock, the user is kept", without(func(s *Support) { s.Landlock = 0 }), kept, []Guard{GuardFiles, GuardNeighbours, GuardProcesses}},
 		{"no seccomp", without(func(s *Support) { s.Seccomp = false }), everything, []Guard{GuardNetwork, GuardSockets, GuardCPUs}},
-		{"no seccomp, internet", without(func(s *Support) { s.Seccomp = false }), internet, []Guard{GuardSockets, GuardCPUs}},
 		{"no seccomp, all sockets", without(func(s *Support) { s.Seccomp = false }), open, []Guard{GuardCPUs}},
 	} {
 		commontest.SameIn(t, c.name, c.want, guards(c.system.Missing(c.policy)))
@@ -69,26 +66,6 @@ func TestPolicyThatDemandsWhatIsMissingIsRefusedByName(t *testing.T) {
 	s, err := New(Policy{}, Support{})
 	commontest.OK(t, err)
 	commontest.Same(t, []Guard{GuardNetwork, GuardSockets, GuardFiles, GuardNeighbours}, guards(s.Lacks()))
-}
-
-func TestWrongPolicies(t *testing.T) {
-	for name, p := range map[string]Policy{
-		"relative workspace": {Workspace: "here"},
-		"relative read":      {Read: []string{"here"}},
-		"empty read":         {Read: []string{""}},
-		"way back":           {Write: []string{"/a/../b"}},
-		"root as workspace":  {Workspace: "/"},
-		"memory":             {Memory: -1},
-		"processes":          {Processes: -1},
-		"sockets":            {Sockets: AllSockets + 1},
-		"cpus":               {CPUs: math.NaN()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, err := New(p, Support{}); err == nil || errors.Is(err, ErrRefused) {
-				t.Errorf("%s: %v", name, err)
-			}
-		})
-	}
 }
 
 func TestUserFollowsFromTheWorkspace(t *testing.T) {
@@ -116,9 +93,6 @@ func TestUserRange(t *testing.T) {
 	}{
 		{"machine", "         0          0 4294967295\n", 1 << 30, 1 << 30},
 		{"container of a user", "0 1000 1\n1 100000 65536\n", 1 + 65536/2, 65536/2 - 1024},
-		{"too few", "0 1000 1000\n", 0, 0},
-		{"one", "0 1000 1\n", 0, 0},
-		{"nothing", "", 0, 0},
 		{"nonsense", "a b c\n0 0 99999999999999999999\n", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,9 +90,6 @@ func TestStepThatFailsIsNamed(t *testing.T) {
 	}{
 		{"folder to read is missing", func(p *Policy, _ *exec.Cmd) { p.Read = []string{"/nowhere"} }, "landlock"},
 		{"parent of the workspace is missing", func(p *Policy, _ *exec.Cmd) { p.Workspace = "/nowhere/at/all" }, "folders"},
-		{"workspace is a file", func(p *Policy, _ *exec.Cmd) { p.Workspace = "/etc/hostname" }, "folders"},
-		{"directory is missing", func(_ *Policy, c *exec.Cmd) { c.Dir = "/nowhere" }, "directory"},
-		{"path is relative", func(_ *Policy, c *exec.Cmd) { c.Path = "true" }, "command"},
 		{"extra files", func(_ *Policy, c *exec.Cmd) { c.ExtraFiles = []*os.File{os.Stdin} }, "command"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -109,22 +105,6 @@ func TestStepThatFailsIsNamed(t *testing.T) {
 	}
 }
 
-func TestFolderThatTheUserCannotReachIsExplained(t *testing.T) {
-	h := host{uid: os.Getuid()}
-	if !h.ownUser() {
-		notShown(t, "a folder that the new user cannot reach: not root")
-		return
-	}
-	closed := filepath.Join(h.folder(t), "closed")
-	commontest.OK(t, os.Mkdir(closed, 0o700))
-	s, err := New(Policy{Workspace: filepath.Join(closed, "workspace")}, Probe())
-	commontest.OK(t, err)
-	err = s.Start(&exec.Cmd{Path: prober(t), Args: []string{"prober", "cpus"}})
-	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "chmod o+x") {
-		t.Error(err)
-	}
-}
-
 func TestProgramDiesWithItsRunner(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	p := h.policy(t)
@@ -133,7 +113,7 @@ func TestProgramDiesWithItsRunner(t *testing.T) {
 	commontest.OK(t, err)
 	defer closeAll(stdout)
 	other := exec.CommandContext(t.Context(), "/proc/self/exe")
-	other.Env = []string{role + "=" + marshal(t, job{Policy: p, Path: prober(t), Args: []string{"hold", "x"}})}
+	other.Env = []string{role + "=" + marshal(t, job{Policy: p, Path: prober(t), Args: []string{"hold"}})}
 	in, stdin, err := os.Pipe() // stays open, or the program would end by itself
 	commontest.OK(t, err)
 	defer closeAll(stdin)

@@ -26,11 +26,9 @@ func main() {
 		"sockets":    func() { sockets(args[0]) },
 		"reach":      func() { reach(args[0]) },
 		"files":      func() { files(args) },
-		"hold":       func() { hold(args) },
-		"peer":       func() { peer(args) },
+		"hold":       hold,
 		"inherited":  inherited,
 		"threads":    func() { threads(number(args[0])) },
-		"memory":     func() { memory(number(args[0])) },
 		"hog":        func() { hog(args[0], number(args[1])) },
 		"leave":      leave,
 		"schedule":   schedule,
@@ -150,53 +148,10 @@ func files(args []string) {
 	}
 }
 
-// hold keeps a secret in its memory, its environment, its workspace and its stderr.
-func hold(args []string) {
-	secret := []byte(args[0] + "-memory")
-	_ = os.WriteFile("secret", []byte(args[0]), 0o666)
-	_, _ = fmt.Fprintf(os.Stdout, "%d %p\n", os.Getpid(), &secret[0])
+// hold says that it runs, and waits for the end of its stdin.
+func hold() {
+	_, _ = fmt.Fprintln(os.Stdout, os.Getpid())
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	_, _ = fmt.Fprintln(os.Stdout, string(secret))
-}
-
-// peer tries to reach another process: its memory, files and descriptors, and by signals.
-func peer(args []string) {
-	pid, workspace := number(args[0]), args[1]
-	at, err := strconv.ParseUint(args[2], 0, 64)
-	if err != nil {
-		panic(err)
-	}
-	proc := "/proc/" + args[0]
-	for _, name := range []string{"environ", "maps", "mem", "fd/2", "cwd/secret", "root/etc/hostname", "auxv", "stack", "syscall", "io"} {
-		f, err := os.OpenFile(filepath.Join(proc, name), os.O_RDONLY|unix.O_NONBLOCK, 0)
-		if err == nil {
-			if name == "mem" {
-				_, err = f.ReadAt(make([]byte, 8), int64(at))
-			} else if name != "fd/2" {
-				_, err = io.ReadAll(f)
-			}
-			_ = f.Close()
-		}
-		say(name, err)
-	}
-	// The numbers of open descriptors can be listed, but not their targets.
-	_, err = os.Readlink(filepath.Join(proc, "fd", "2"))
-	say("fds", err)
-	_, err = os.ReadFile(filepath.Join(workspace, "secret"))
-	say("workspace", err)
-	_, err = os.ReadDir(workspace)
-	say("listing", err)
-	say("ptrace", unix.PtraceAttach(pid))
-	buf := make([]byte, 8)
-	local := []unix.Iovec{{Base: &buf[0], Len: 8}}
-	_, err = unix.ProcessVMReadv(pid, local, []unix.RemoteIovec{{Base: uintptr(at), Len: 8}}, 0)
-	say("process_vm_readv", err)
-	say("signal", unix.Kill(pid, unix.SIGTERM))
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err == nil {
-		_, err = unix.PidfdGetfd(fd, 2, 0)
-	}
-	say("pidfd", err)
 }
 
 func inherited() {
@@ -233,19 +188,6 @@ func threads(n int) {
 		}
 	}
 	_, _ = fmt.Fprintf(os.Stdout, "started=%d\n", n)
-}
-
-// memory maps n times one MiB. The limit counts what is mapped, touched or not.
-func memory(n int) {
-	for i := range n {
-		_, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-		if err != nil {
-			_, _ = fmt.Fprintf(os.Stdout, "mib=%d\n", i)
-			say("next", err)
-			return
-		}
-	}
-	_, _ = fmt.Fprintf(os.Stdout, "mib=%d\n", n)
 }
 
 func cpus() {
