@@ -35,20 +35,6 @@ func TestTheFirstPanicIsKeptAndEveryOneIsLoggedWithItsStack(t *testing.T) {
 	})
 }
 
-func TestWithoutAGuardAPanicGoesOn(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("it was caught")
-		}
-	}()
-	var none *guard.Guard
-	if none.Err() != nil || none.Panicked() != nil {
-		t.Error("there was none before")
-	}
-	defer none.Catch()
-	panic("on")
-}
-
 func TestABudgetHasRoomUntilMoreIsHeldThanItsBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := guard.NewBudget(10)
@@ -157,15 +143,4 @@ func TestAFullMachineLetsIdleProcessesSleepAndThenStartsNone(t *testing.T) {
 			t.Errorf("a start that is given up: %v", err)
 		}
 	})
-}
-
-func TestWithoutAMemoryThereIsAlwaysRoom(t *testing.T) {
-	var none *guard.Memory
-	unknown := guard.NewMemory(func() (int64, int64, bool) { return 0, 0, false })
-	for _, m := range []*guard.Memory{none, unknown} {
-		m.Join(&sleeper{})()
-		if m.Known() || m.Room(t.Context()) != nil {
-			t.Errorf("%v is bounded", m)
-		}
-	}
 }

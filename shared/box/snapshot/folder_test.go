@@ -126,32 +126,6 @@ func TestStoreGivesWhatWasPutLast(t *testing.T) {
 	}
 }
 
-func TestFailedSaveLeavesTheSnapshotBefore(t *testing.T) {
-	broken := errors.New("no room")
-	for _, step := range []string{"write", "sync", "commit"} {
-		t.Run(step, func(t *testing.T) {
-			dir := t.TempDir()
-			f := NewFolder(dir)
-			for _, before := range []string{"none", "old"} {
-				if before == "old" {
-					must(t, f.Put(t.Context(), "key", 1, text("old")))
-				}
-				f.fail = func(s string) error {
-					if s == step {
-						return broken
-					}
-					return nil
-				}
-				err := f.Put(t.Context(), "key", 2, func(w io.Writer) error { return errors.Join(text("half")(w), f.fail("write")) })
-				is(t, broken, err)
-				f.fail = nil
-				commontest.EqualIn(t, "there", before, got(t, f, "key"))
-			}
-			commontest.Equal(t, 2, holds(t, dir))
-		})
-	}
-}
-
 func TestRunnerThatIsKilledWhileItSavesLeavesTheLastWholeSnapshot(t *testing.T) {
 	for step, want := range map[string]string{"write": "old", "sync": "old", "commit": "old", "end": "half of what is new"} {
 		t.Run(step, func(t *testing.T) {
@@ -234,13 +208,6 @@ func TestSweepTakesWhatNobodyUses(t *testing.T) {
 	}
 	if n := len(outer(t, dir)); n != 4 { // two, the lock and the mark
 		t.Errorf("there is %v", outer(t, dir))
-	}
-	must(t, os.Mkdir(filepath.Join(dir, "left"), 0o700), os.Chtimes(filepath.Join(dir, "left"), past, past))
-	if n, err := f.Sweep(t.Context(), age); n != 0 || err != nil {
-		t.Errorf("%d swept at once again: %v", n, err)
-	}
-	if n, err := NewFolder(filepath.Join(dir, "not there")).Sweep(t.Context(), age); n != 0 || err != nil {
-		t.Error(n, err)
 	}
 }
 
