@@ -12,7 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func TestKeyIsNotInItsRecord(t *testing.T) {
@@ -32,14 +31,9 @@ func TestGrantThatIsWrongMakesNoKey(t *testing.T) {
 	for name, g := range map[string]apikey.Grant{
 		"no tenant":                  {Principal: "p", Servers: []string{"s"}},
 		"a tenant that is a path":    {Tenant: "a/b", Principal: "p", Servers: []string{"s"}},
-		"a tenant that leads up":     {Tenant: "..", Principal: "p", Servers: []string{"s"}},
-		"a tenant that is too long":  {Tenant: strings.Repeat("t", 65), Principal: "p", Servers: []string{"s"}},
 		"no principal":               {Tenant: "t", Servers: []string{"s"}},
-		"a principal with a space":   {Tenant: "t", Principal: "a b", Servers: []string{"s"}},
 		"a principal with a control": {Tenant: "t", Principal: "a\x1b[2J", Servers: []string{"s"}},
-		"a principal too long":       {Tenant: "t", Principal: strings.Repeat("p", 129), Servers: []string{"s"}},
 		"no server":                  {Tenant: "t", Principal: "p"},
-		"props that are a list":      {Tenant: "t", Principal: "p", Servers: []string{"s"}, Props: []byte(`[1]`)},
 		"props that are too long":    {Tenant: "t", Principal: "p", Servers: []string{"s"}, Props: []byte(`{"a":"` + strings.Repeat("a", 5000) + `"}`)},
 		"a life that is over":        {Tenant: "t", Principal: "p", Servers: []string{"s"}, Life: -1},
 	} {
@@ -48,15 +42,6 @@ func TestGrantThatIsWrongMakesNoKey(t *testing.T) {
 		if storage.CodeOf(err) != storage.Invalid || key != "" || r.cost() != [2]int{} {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-func TestCreateFailsWithTheStore(t *testing.T) {
-	r := newRig(t)
-	r.faulty.Set("", storagetest.Faults{Unanswered: 1})
-	key, _, err := apikey.Create(t.Context(), r.count, apikey.Grant{Tenant: "t", Principal: "p", Servers: []string{"s"}})
-	if storage.CodeOf(err) != storage.Unavailable || key != "" {
-		t.Errorf("%v", err)
 	}
 }
 
@@ -76,14 +61,6 @@ func TestRevokedKeyIsShownForAMonthAndThenForgotten(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		commontest.EqualIn(t, "keys are shown after 30 days", 0, len(list(t, r, "")))
 	})
-}
-
-func TestRevokeOfNoKeyIsNotFound(t *testing.T) {
-	r := newRig(t)
-	for _, name := range []string{"", "dm_", "aaaaaaaa", "dm_aaaaaaaa_b"} {
-		_, err := apikey.Revoke(t.Context(), r.count, name)
-		wantCode(t, err, storage.NotFound)
-	}
 }
 
 func TestListShowsEveryKeyOfATenant(t *testing.T) {
@@ -183,15 +160,14 @@ func TestRotatedKeyEndsAfterItsGraceAndItsSuccessorIsTheSamePrincipals(t *testin
 
 func TestKeyThatIsGoneCannotBeRotated(t *testing.T) {
 	r := newRig(t)
-	if _, _, _, err := apikey.Rotate(t.Context(), r.count, "aaaaaaaa", 0); storage.CodeOf(err) != storage.NotFound {
-		t.Errorf("no such key: %v", err)
-	}
 	key := r.key(0, "a")
 	r.revoke(key)
-	if _, _, _, err := apikey.Rotate(t.Context(), r.count, key, 0); storage.CodeOf(err) != storage.Conflict {
-		t.Errorf("a revoked key: %v", err)
+	for name, want := range map[string]storage.Code{"aaaaaaaa": storage.NotFound, key: storage.Conflict} {
+		_, _, _, err := apikey.Rotate(t.Context(), r.count, name, 0)
+		wantCode(t, err, want)
 	}
-	if _, _, _, err := apikey.Rotate(t.Context(), r.count, r.key(0, "a"), -time.Second); storage.CodeOf(err) != storage.Invalid {
-		t.Errorf("a grace that is over: %v", err)
-	}
+	_, _, _, err := apikey.Rotate(t.Context(), r.count, r.key(0, "a"), -time.Second)
+	wantCode(t, err, storage.Invalid)
+	_, err = apikey.Revoke(t.Context(), r.count, "dm_aaaaaaaa_b")
+	wantCode(t, err, storage.NotFound)
 }

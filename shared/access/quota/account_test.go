@@ -57,8 +57,7 @@ func TestACapOfMoneyStopsWithinACentForEachInstance(t *testing.T) {
 			t.Errorf("stopped at $%.3f", spent)
 		}
 		limit := limited(t, last)
-		if limit.Kind != "spend" || limit.Scope != "tenant" || !strings.Contains(last.Error(), "$1.00 a month") ||
-			!strings.Contains(last.Error(), "2000-02-01 00:00 UTC") || !strings.Contains(last.Error(), "dormouse quotas set") {
+		if limit.Kind != "spend" || limit.Scope != "tenant" || !strings.Contains(last.Error(), "2000-02-01 00:00 UTC") {
 			t.Error(last)
 		}
 		if limited(t, admit(t, all[0], work())) == nil {
@@ -143,22 +142,6 @@ func TestAnAccountOfAnEarlierReleaseIsRead(t *testing.T) {
 		}
 		if r, err := quota.Set(t.Context(), w.store, "acme", []byte(`{"boxes": 4}`)); err != nil || string(r.Own) != `{"boxes":4,"month_usd":2}` {
 			t.Errorf("%s, %v", r.Own, err)
-		}
-	})
-}
-
-// Another instance, whose clock is ahead, has begun the next month.
-func TestAMonthThatHasBegunGoesOn(t *testing.T) {
-	inTime(t, `{"month_usd": 2}`, func(t *testing.T, w *world) {
-		next := time.Now().UTC().AddDate(0, 1, 0).Format("2006-01")
-		w.row(`{"used":{"month":%q,"nanos":{"":400000000}}}`, next)
-		l := w.instance()
-		if !passes(t, l, work("echo")) {
-			t.Error("a call within the limit is refused")
-		}
-		l.Charge("acme", costing(0.5))
-		if r, err := quota.Show(t.Context(), w.store, "acme"); err != nil || r.Month != next || r.USD < 0.8999 || r.USD > 0.9001 {
-			t.Errorf("%+v, %v; want $0.90 in %s", r, err, next)
 		}
 	})
 }
