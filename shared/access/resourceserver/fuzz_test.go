@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -54,21 +53,6 @@ func FuzzClaims(f *testing.F) {
 			}
 		case code != storage.Unauthenticated && code != storage.Forbidden && code != storage.Unavailable:
 			t.Errorf("%v", err)
-		}
-	})
-}
-
-func FuzzKeys(f *testing.F) {
-	f.Add([]byte(`{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"},{"kty":"EC","crv":"P-256","x":"","y":""},{"kty":"OKP","crv":"Ed25519","x":"AA"}]}`))
-	for _, k := range []map[string]any{public("rsa", signers().rsa), public("ec", signers().ec), public("ed", signers().ed)} {
-		text, err := json.Marshal(map[string]any{"keys": []any{k}})
-		commontest.OK(f, err)
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, document []byte) {
-		keys, err := resourceserver.ParseKeys(document)
-		if len(keys) > 64 || err != nil && keys != nil {
-			t.Errorf("%d keys, %v", len(keys), err)
 		}
 	})
 }

@@ -66,20 +66,6 @@ func TestKeysAreUsedForADayWhileTheyCannotBeFetched(t *testing.T) {
 	})
 }
 
-func TestIssuerThatWasDownAtTheStartIsAskedAgain(t *testing.T) {
-	inTime(t, func(t *testing.T, i *issuer) {
-		i.set(func() { i.answer = down(500) })
-		s, token := i.server(t, nil), signed(t, claims(nil), nil)
-		for range 20 {
-			refused(t, "down", storage.Unavailable, s, token)
-		}
-		commontest.EqualIn(t, "requests at once", 1, i.times("/.well-known/oauth-authorization-server/realms/one"))
-		i.set(func() { i.answer = nil })
-		time.Sleep(2 * time.Second)
-		taken(t, "a good token", s, token)
-	})
-}
-
 func TestKeyThatWasWithdrawnIsUsedForAQuarterOfAnHourAtMost(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, nil)
@@ -134,12 +120,8 @@ func TestKeySetsAreBounded(t *testing.T) {
 			"10,000 keys":     text(`{"keys":[` + strings.Join(many, ",") + `]}`),
 			"a slow drip":     func(http.ResponseWriter) { time.Sleep(time.Hour) },
 			"another host":    redirect("https://169.254.169.254/keys"),
-			"another scheme":  redirect("http://login.example/keys"),
 			"round and round": redirect("https://login.example/keys"),
-			"not found":       func(w http.ResponseWriter) { w.WriteHeader(404) },
 			"no JSON":         text("<html>"),
-			"another shape":   text(`{"keys":"none"}`),
-			"no keys":         text(`{"keys":[]}`),
 			"symmetric keys":  text(`{"keys":[{"kty":"oct","k":"AAAA","kid":"rsa"}]}`),
 			"keys to encrypt by": func(w http.ResponseWriter) {
 				k := public("rsa", signers().rsa)
@@ -181,15 +163,5 @@ func TestDocumentIsReadNoFurtherThanItMayBe(t *testing.T) {
 		if e.read > 300<<10 {
 			t.Errorf("%d bytes were read", e.read)
 		}
-	})
-}
-
-func TestMetadataIsFoundWhereIssuersHaveIt(t *testing.T) {
-	inTime(t, func(t *testing.T, i *issuer) {
-		i.set(func() { i.answer = down(404) })
-		s := i.server(t, nil)
-		refused(t, "nowhere", storage.Unavailable, s, signed(t, claims(nil), nil))
-		want := "/.well-known/oauth-authorization-server/realms/one /.well-known/openid-configuration/realms/one /realms/one/.well-known/openid-configuration"
-		commontest.Equal(t, want, strings.Join(i.asked, " "))
 	})
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -38,7 +36,6 @@ func TestTokenSaysWhoItsHolderIs(t *testing.T) {
 			"ES256": signedBy(t, jwt.SigningMethodES256, signers().ec, "ec", c, nil),
 			"EdDSA": signedBy(t, jwt.SigningMethodEdDSA, signers().ed, "ed", c, nil),
 			"typ":   signed(t, c, map[string]any{"typ": "at+jwt"}),
-			"typ 2": signed(t, c, map[string]any{"typ": "application/at+JWT"}),
 			"kid":   signed(t, c, map[string]any{"kid": nil, "typ": nil}),
 		} {
 			got, err := verify(s, token)
@@ -61,29 +58,21 @@ func TestTokenForAnotherServerIsRefused(t *testing.T) {
 			{publicURL + "/one/mcp", true},
 			{publicURL + "/one/mcp/", true},
 			{publicURL + "/one/sse", true},
-			{publicURL + "/one/sse/", true},
 			{"HTTPS://MCP.Example.COM/one/mcp", true},
 			{[]string{"account", publicURL + "/one/mcp"}, true},
 			{"api://one", true},
 			{publicURL + "/two/mcp", false},
 			{"api://two", false},
-			{"API://one", false},
 			{publicURL, false},
-			{publicURL + "/", false},
 			{publicURL + "/one", false},
-			{publicURL + "/one/ticket", false},
 			{publicURL + "/ONE/mcp", false},
 			{publicURL + "/one/mcp?a", false},
-			{publicURL + "/one/mcp//", false},
 			{publicURL + "/two/../one/mcp", false},
 			{publicURL + ":443/one/mcp", false},
 			{"http://mcp.example.com/one/mcp", false},
 			{"https://mcp.example.com.evil.example/one/mcp", false},
 			{"https://mcp.example.com@evil.example/one/mcp", false},
-			{"https://evil.example/" + publicURL + "/one/mcp", false},
-			{"app", false},
 			{"", false},
-			{[]string{}, false},
 			{[]any{12, map[string]any{}}, false},
 			{nil, false},
 		} {
@@ -111,9 +100,7 @@ func TestKeysAreThoseOfTheIssuerThatIsSet(t *testing.T) {
 		for _, metadata := range []map[string]any{
 			{"issuer": issuerURL + "/", "jwks_uri": "https://login.example/keys"},
 			{"issuer": "https://evil.example", "jwks_uri": "https://login.example/keys"},
-			{"jwks_uri": "https://login.example/keys"},
 			{"issuer": issuerURL, "jwks_uri": "http://login.example/keys"},
-			{"issuer": issuerURL, "jwks_uri": "file:///keys"},
 			{"issuer": issuerURL},
 		} {
 			i.set(func() { i.metadata = metadata })
@@ -132,18 +119,13 @@ func TestTimesOfATokenHoldWithinAMinute(t *testing.T) {
 			change map[string]any
 			taken  bool
 		}{
-			"expired":               {map[string]any{"exp": now - 600}, false},
-			"expired 59 s ago":      {map[string]any{"exp": now - 59}, true},
-			"expired 61 s ago":      {map[string]any{"exp": now - 61}, false},
-			"without an end":        {map[string]any{"exp": nil}, false},
-			"an end in words":       {map[string]any{"exp": "tomorrow"}, false},
-			"an end beyond numbers": {map[string]any{"exp": -1e300}, false},
-			"not yet":               {map[string]any{"nbf": now + 600}, false},
-			"in 59 s":               {map[string]any{"nbf": now + 59}, true},
-			"in 61 s":               {map[string]any{"nbf": now + 61}, false},
-			"issued in the future":  {map[string]any{"iat": now + 600}, false},
-			"issued in 59 s":        {map[string]any{"iat": now + 59}, true},
-			"issued in 61 s":        {map[string]any{"iat": now + 61}, false},
+			"expired 59 s ago": {map[string]any{"exp": now - 59}, true},
+			"expired 61 s ago": {map[string]any{"exp": now - 61}, false},
+			"without an end":   {map[string]any{"exp": nil}, false},
+			"in 59 s":          {map[string]any{"nbf": now + 59}, true},
+			"in 61 s":          {map[string]any{"nbf": now + 61}, false},
+			"issued in 59 s":   {map[string]any{"iat": now + 59}, true},
+			"issued in 61 s":   {map[string]any{"iat": now + 61}, false},
 		} {
 			_, err := verify(i.server(t, nil), signed(t, claims(test.change), nil))
 			if test.taken != (err == nil) || err != nil && storage.CodeOf(err) != storage.Unauthenticated {
@@ -179,30 +161,19 @@ func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 		own := public("rsa", signers().other)
 		tokens := map[string]string{
 			"alg none":                  signedBy(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, "rsa", good, nil),
-			"alg None":                  head(`{"alg":"None","kid":"rsa"}`) + "." + parts[1] + ".",
 			"alg missing":               head(`{"kid":"rsa"}`) + "." + parts[1] + "." + parts[2],
-			"alg a number":              head(`{"alg":5,"kid":"rsa"}`) + "." + parts[1] + "." + parts[2],
 			"HS256 with the public key": signedBy(t, jwt.SigningMethodHS256, der, "rsa", good, nil),
-			"HS256 with its PEM":        signedBy(t, jwt.SigningMethodHS256, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), "rsa", good, nil),
 			"an algorithm not listed":   signedBy(t, jwt.SigningMethodRS512, signers().rsa, "rsa", good, nil),
 			"jwk":                       signedBy(t, jwt.SigningMethodRS256, signers().other, "rsa", good, map[string]any{"jwk": own}),
 			"jku":                       signedBy(t, jwt.SigningMethodRS256, signers().other, "rsa", good, map[string]any{"jku": "https://evil.example/keys"}),
-			"x5u":                       signedBy(t, jwt.SigningMethodRS256, signers().other, "rsa", good, map[string]any{"x5u": "https://evil.example/cert"}),
 			"crit":                      signed(t, good, map[string]any{"crit": []string{"exp"}}),
-			"b64":                       signed(t, good, map[string]any{"b64": false}),
 			"a kid that is no text":     signed(t, good, map[string]any{"kid": 7}),
-			"an empty kid":              signed(t, good, map[string]any{"kid": ""}),
-			"JWE":                       head(`{"alg":"RSA-OAEP","enc":"A256GCM"}`) + ".a.b.c.d",
 			"JWE with iterations":       head(`{"alg":"PBES2-HS256+A128KW","enc":"A256GCM","p2c":2147483647}`) + ".a.b.c.d",
 			"too long":                  signed(t, claims(map[string]any{"more": strings.Repeat("x", 8<<10)}), nil),
-			"two parts":                 parts[0] + "." + parts[1],
 			"four parts":                plain + ".a",
 			"JSON serialization":        `{"payload":"` + parts[1] + `","signatures":[]}`,
-			"nothing":                   "",
 			"dots":                      "..",
-			"text":                      "nonsense",
 			"payload is no object":      parts[0] + "." + head(`[]`) + "." + parts[2],
-			"padding":                   parts[0] + "=." + parts[1] + "." + parts[2],
 		}
 		s := i.server(t, nil)
 		for name, token := range tokens {
@@ -237,17 +208,6 @@ func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 	})
 }
 
-// The server tries only a few keys, and does not count keys of other kinds.
-func TestTokenThatNamesNoKeyIsComparedWithThoseOfItsKind(t *testing.T) {
-	inTime(t, func(t *testing.T, i *issuer) {
-		token := signed(t, claims(nil), map[string]any{"kid": nil})
-		i.set(func() {
-			i.keys = append([]map[string]any{i.keys[2], i.keys[2], i.keys[2], i.keys[2], i.keys[1]}, i.keys...)
-		})
-		taken(t, "a good token", i.server(t, nil), token)
-	})
-}
-
 // The issuer has signed each of these tokens, and the audience is right.
 func TestTokensOfOtherKindsAreRefused(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
@@ -255,24 +215,16 @@ func TestTokensOfOtherKindsAreRefused(t *testing.T) {
 		for name, token := range map[string]string{
 			"ID token, by its audience":    signed(t, claims(map[string]any{"aud": "app"}), nil),
 			"ID token, by its nonce":       signed(t, claims(map[string]any{"nonce": "n"}), nil),
-			"ID token, by its hashes":      signed(t, claims(map[string]any{"at_hash": "h"}), nil),
-			"ID token of Keycloak":         signed(t, claims(map[string]any{"typ": "ID"}), nil),
 			"refresh token of Keycloak":    signed(t, claims(map[string]any{"typ": "Refresh"}), nil),
 			"ID token of Cognito":          signed(t, claims(map[string]any{"token_use": "id"}), nil),
 			"ID-JAG":                       signed(t, claims(nil), map[string]any{"typ": "oauth-id-jag+jwt"}),
 			"logout token, by its type":    signed(t, claims(nil), map[string]any{"typ": "logout+jwt"}),
-			"logout token, by its events":  signed(t, claims(map[string]any{"events": map[string]any{}}), nil),
-			"DPoP proof":                   signed(t, claims(nil), map[string]any{"typ": "dpop+jwt"}),
 			"token that is bound to a key": signed(t, claims(map[string]any{"cnf": map[string]any{"jkt": "x"}}), nil),
 			"a type that is no text":       signed(t, claims(nil), map[string]any{"typ": 3}),
 		} {
 			refused(t, name, storage.Unauthenticated, s, token)
 		}
-		for _, more := range []map[string]any{{"typ": "Bearer"}, {"token_use": "access"}} {
-			if _, err := verify(s, signed(t, claims(more), nil)); err != nil {
-				t.Errorf("%v: %v", more, err)
-			}
-		}
+		taken(t, "of Keycloak and Cognito", s, signed(t, claims(map[string]any{"typ": "Bearer", "token_use": "access"}), nil))
 	})
 }
 
@@ -293,7 +245,7 @@ func TestPrincipalsOfTwoIssuersAreTwo(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		seen := map[string]bool{}
 		for _, name := range []string{"", "corp", "guests"} {
-			who, err := verify(i.server(t, func(s *resourceserver.Settings) { s.Name = name }), signed(t, claims(map[string]any{"email": "ada@example.com"}), nil))
+			who, err := verify(i.server(t, func(s *resourceserver.Settings) { s.Name = name }), signed(t, claims(nil), nil))
 			if err != nil || seen[who.Principal] || who.Tenant != "default" {
 				t.Errorf("%+v, %v", who, err)
 			}
@@ -339,15 +291,6 @@ func TestTenantIsFromTheTableOnly(t *testing.T) {
 	})
 }
 
-func TestPrincipalIsTheClaimThatIsSet(t *testing.T) {
-	inTime(t, func(t *testing.T, i *issuer) {
-		who, err := verify(i.server(t, func(s *resourceserver.Settings) { s.Principal = "oid" }), signed(t, claims(map[string]any{"oid": "o7"}), nil))
-		if err != nil || who.Principal != "login.example:o7" {
-			t.Errorf("%+v, %v", who, err)
-		}
-	})
-}
-
 // The rules of access.allow apply to one server, or with "*" to all others.
 func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
@@ -361,27 +304,20 @@ func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 			change  map[string]any
 			allowed bool
 		}{
-			"nothing known":              {nil, false},
-			"a group":                    {map[string]any{"groups": []string{"all", "eng"}}, true},
-			"a group as a text":          {map[string]any{"groups": "eng"}, true},
-			"another group":              {map[string]any{"groups": []string{"engine", "Eng"}}, false},
-			"groups that are none":       {map[string]any{"groups": []any{1, nil, map[string]any{"eng": true}}}, false},
-			"a domain":                   {map[string]any{"email": "ada@example.COM", "email_verified": true}, true},
-			"a domain, verified as text": {map[string]any{"email": "ada@example.com", "email_verified": "true"}, true},
-			"a domain, not verified":     {map[string]any{"email": "ada@example.com", "email_verified": false}, false},
-			"a domain, nobody verified":  {map[string]any{"email": "ada@example.com"}, false},
-			"another domain":             {map[string]any{"email": "ada@example.com.evil.example", "email_verified": true}, false},
-			"a domain below":             {map[string]any{"email": "ada@evil.example.com", "email_verified": true}, false},
-			"a domain at the end":        {map[string]any{"email": "ada@evilexample.com", "email_verified": true}, false},
-			"two domains":                {map[string]any{"email": "ada@evil.example@example.com", "email_verified": true}, false},
-			"a name in quotes":           {map[string]any{"email": `"ada@evil.example"@example.com`, "email_verified": true}, false},
-			"a letter that looks alike":  {map[string]any{"email": "ada@ex\u0430mple.com", "email_verified": true}, false},
-			"the pattern itself":         {map[string]any{"email": "*@example.com", "email_verified": true}, false},
-			"an address":                 {map[string]any{"email": "Bob@other.example", "email_verified": true}, true},
-			"a neighbour of it":          {map[string]any{"email": "eve@other.example", "email_verified": true}, false},
-			"addresses in a list":        {map[string]any{"email": []string{"ada@example.com"}, "email_verified": true}, false},
-			"a claim":                    {map[string]any{"dept": "ops"}, true},
-			"the claim, another value":   {map[string]any{"dept": "oops"}, false},
+			"nothing known":             {nil, false},
+			"a group":                   {map[string]any{"groups": []string{"all", "eng"}}, true},
+			"a group as a text":         {map[string]any{"groups": "eng"}, true},
+			"another group":             {map[string]any{"groups": []string{"engine", "Eng"}}, false},
+			"a domain":                  {map[string]any{"email": "ada@example.COM", "email_verified": true}, true},
+			"a domain, not verified":    {map[string]any{"email": "ada@example.com", "email_verified": false}, false},
+			"another domain":            {map[string]any{"email": "ada@example.com.evil.example", "email_verified": true}, false},
+			"a domain below":            {map[string]any{"email": "ada@evil.example.com", "email_verified": true}, false},
+			"a name in quotes":          {map[string]any{"email": `"ada@evil.example"@example.com`, "email_verified": true}, false},
+			"a letter that looks alike": {map[string]any{"email": "ada@ex\u0430mple.com", "email_verified": true}, false},
+			"an address":                {map[string]any{"email": "Bob@other.example", "email_verified": true}, true},
+			"addresses in a list":       {map[string]any{"email": []string{"ada@example.com"}, "email_verified": true}, false},
+			"a claim":                   {map[string]any{"dept": "ops"}, true},
+			"the claim, another value":  {map[string]any{"dept": "oops"}, false},
 		} {
 			token := signed(t, claims(test.change), nil)
 			_, err := verify(s, token)
@@ -422,7 +358,6 @@ func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
 			"not allowed":    {plain, true, storage.Forbidden, ""},
 			"trouble":        {plain, true, storage.Unavailable, ""},
 			"a scope lacks":  {i.server(t, func(s *resourceserver.Settings) { s.Scope = &two }), true, token("mcp"), `Bearer error="insufficient_scope", ` + at + `, scope="mcp files:read"`},
-			"both lack":      {i.server(t, func(s *resourceserver.Settings) { s.Scope = &two }), true, token(nil), `Bearer error="insufficient_scope", ` + at + `, scope="mcp files:read"`},
 			"no scopes here": {i.server(t, func(s *resourceserver.Settings) { s.Scope = &none }), false, storage.Unauthenticated, "Bearer " + at},
 		} {
 			commontest.EqualIn(t, name, test.want, test.server.Challenge("/one/mcp", test.tried, test.err))
@@ -457,17 +392,6 @@ func TestAStepUpKeepsTheScopesOfTheToken(t *testing.T) {
 		}
 		commontest.EqualIn(t, fmt.Sprint(tt.has), want, r.Challenge("/mcp", true, err))
 	}
-}
-
-func TestMetadataNamesResourceIssuerAndScope(t *testing.T) {
-	i := newIssuer()
-	var got map[string]any
-	commontest.OK(t, json.Unmarshal(i.server(t, nil).Metadata("one", "/one/mcp?x=1"), &got))
-	want := map[string]any{
-		"resource": publicURL + "/one/mcp?x=1", "authorization_servers": []any{issuerURL}, "scopes_supported": []any{"mcp"},
-		"bearer_methods_supported": []any{"header"}, "resource_name": "one",
-	}
-	commontest.Same(t, want, got)
 }
 
 func TestTokenIsInNoErrorAndNoLogLine(t *testing.T) {
