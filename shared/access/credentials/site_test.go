@@ -145,13 +145,12 @@ type third struct {
 	down     bool          // answers 503
 	says     string        // the error of an exchange, "" for none
 	slow     time.Duration // before each answer
-	lives    int           // expires_in
 	serial   int
 	verifier string // code_challenge of the last authorization
 }
 
 func newThird(t *testing.T) *third {
-	p := &third{lives: 3600}
+	p := &third{}
 	p.Server = httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(p.Close)
 	return p
@@ -187,7 +186,7 @@ func (p *third) serve(w http.ResponseWriter, r *http.Request) {
 	default:
 		p.serial++
 		n := string(rune('0' + p.serial))
-		answer, err := json.Marshal(map[string]any{"access_token": "gho_access" + n, "refresh_token": "ghr_refresh" + n, "expires_in": p.lives, "token_type": "bearer"})
+		answer, err := json.Marshal(map[string]any{"access_token": "gho_access" + n, "refresh_token": "ghr_refresh" + n, "expires_in": 3600, "token_type": "bearer"})
 		if err != nil {
 			panic(err)
 		}
