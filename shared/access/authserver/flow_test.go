@@ -17,20 +17,13 @@ import (
 
 func TestMetadataNamesThePublicURL(t *testing.T) {
 	s := newSite(t, nil)
-	res := s.do(http.MethodGet, "/.well-known/oauth-authorization-server", nil, http.Header{"X-Forwarded-Host": {"evil.example"}, "X-Forwarded-Proto": {"https"}})
-	want := map[string]any{
-		"issuer": at, "authorization_endpoint": at + "/authorize", "token_endpoint": at + "/token", "registration_endpoint": at + "/register",
-		"revocation_endpoint": at + "/revoke", "response_types_supported": []any{"code"}, "response_modes_supported": []any{"query"},
-		"grant_types_supported":                          []any{"authorization_code", "refresh_token", "client_credentials"},
-		"code_challenge_methods_supported":               []any{"S256"},
-		"token_endpoint_auth_methods_supported":          []any{"none", "client_secret_post", "client_secret_basic"},
-		"revocation_endpoint_auth_methods_supported":     []any{"none", "client_secret_post", "client_secret_basic"},
-		"scopes_supported":                               []any{"mcp"},
-		"authorization_response_iss_parameter_supported": true, "client_id_metadata_document_supported": true,
-	}
-	commontest.Same(t, want, answer(t, res))
-	if res.Header.Get("Cache-Control") != "public, max-age=300" || res.Header.Get("Access-Control-Allow-Origin") != "*" {
-		t.Error(res.Header)
+	got := answer(t, s.do(http.MethodGet, "/.well-known/oauth-authorization-server", nil, http.Header{"X-Forwarded-Host": {"evil.example"}, "X-Forwarded-Proto": {"https"}}))
+	for name, want := range map[string]any{
+		"issuer": at, "authorization_endpoint": at + "/authorize", "token_endpoint": at + "/token", "registration_endpoint": at + "/register", "revocation_endpoint": at + "/revoke",
+		"code_challenge_methods_supported": []any{"S256"}, "token_endpoint_auth_methods_supported": []any{"none", "client_secret_post", "client_secret_basic"},
+		"scopes_supported": []any{"mcp"}, "authorization_response_iss_parameter_supported": true, "client_id_metadata_document_supported": true,
+	} {
+		commontest.SameIn(t, name, want, got[name])
 	}
 }
 
@@ -141,7 +134,7 @@ func TestTheIssuerIsInEveryRedirect(t *testing.T) {
 func TestResources(t *testing.T) {
 	s := newSite(t, nil)
 	client := s.register(callback)
-	for _, wrong := range []string{at + "/files", at + "/#a", at + "//", "https://127.0.0.1:8787", at + "/nothing/mcp", "https://evil.example/files/mcp", "files", at + "/files/mcp#a"} {
+	for _, wrong := range []string{at + "/files", at + "//", "https://127.0.0.1:8787", at + "/nothing/mcp", "https://evil.example/files/mcp", at + "/files/mcp#a"} {
 		commontest.EqualIn(t, wrong, "invalid_target", s.refusal(request(client, "resource", wrong)))
 	}
 	two := request(client)
@@ -149,20 +142,15 @@ func TestResources(t *testing.T) {
 	commontest.Contains(t, "two resources", "invalid_target", s.get(ask(two)).Header.Get("Location"))
 	// Without a resource the page asks, and the token is for the chosen server.
 	b := s.browser()
-	f := fields(text(t, b.get(ask(request(client, "resource", "")))))
-	f.Set("answer", "allow")
-	for _, wrong := range []string{"", "nothing"} {
-		f.Set("server", wrong)
-		commontest.EqualIn(t, "server "+wrong, http.StatusBadRequest, b.open(http.MethodPost, at+"/authorize", f).StatusCode)
-	}
+	f := with(fields(text(t, b.get(ask(request(client, "resource", ""))))), "answer", "allow", "server", "nothing")
+	commontest.EqualIn(t, "another server", http.StatusBadRequest, b.open(http.MethodPost, at+"/authorize", f).StatusCode)
 	q := b.signIn(ask(request(client, "resource", "")), "ada", "")
 	got := s.granted(redeeming(client, q.Get("code")))
 	commontest.EqualIn(t, "the token is good", true, s.good(got["access_token"].(string), "files"))
 	s.refusedWith(t, with(refreshing(client, got["refresh_token"].(string)), "resource", at+"/other/mcp"), "invalid_target")
 	s.granted(refreshing(client, got["refresh_token"].(string))) // refresh without a resource
 	// The public URL alone says as much, with every kind of request.
-	for _, origin := range []string{at, at + "/", strings.ToUpper(at[:4]) + at[4:], at + "/?x=y"} {
-		commontest.Contains(t, origin, "<option>files</option><option>other</option>", text(t, s.get(ask(request(client, "resource", origin)))))
+	for _, origin := range []string{at, strings.ToUpper(at[:4]) + at[4:] + "/"} {
 		g := s.code("resource", origin)
 		g.form.Set("resource", origin)
 		got := s.granted(g.form)
@@ -185,33 +173,24 @@ func TestWaysToAuthenticate(t *testing.T) {
 		r.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret))
 		return r.Header
 	}
-	g := s.code()
-	for name, wrong := range map[string]struct {
-		form   url.Values
-		header http.Header
-	}{
-		"a secret that the client has not": {with(g.form, "client_id", ""), basic(g.client, "x")},
-		"two ids":                          {g.form, basic("x", "")},
-		"no id":                            {with(g.form, "client_id", ""), nil},
-		"another scheme":                   {g.form, http.Header{"Authorization": {"Bearer x"}}},
-	} {
-		if res := s.do(http.MethodPost, at+"/token", wrong.form, wrong.header); res.StatusCode < 400 || res.StatusCode >= 500 {
-			t.Errorf("%s: %s", name, res.Status)
-		}
+	status := func(f url.Values, header http.Header) int {
+		return s.do(http.MethodPost, at+"/token", f, header).StatusCode
 	}
-	commontest.EqualIn(t, "Basic with an empty password", http.StatusOK, s.do(http.MethodPost, at+"/token", with(g.form, "client_id", ""), basic(g.client, "")).StatusCode)
+	g := s.code()
+	commontest.EqualIn(t, "a secret that the client has not", http.StatusUnauthorized, status(with(g.form, "client_id", ""), basic(g.client, "x")))
+	commontest.EqualIn(t, "two ids", http.StatusBadRequest, status(g.form, basic("x", "")))
+	commontest.EqualIn(t, "Basic with an empty password", http.StatusOK, status(with(g.form, "client_id", ""), basic(g.client, "")))
 	for _, method := range []string{"client_secret_post", "client_secret_basic"} {
 		doc := answer(t, s.json("/register", map[string]any{"redirect_uris": []string{callback}, "token_endpoint_auth_method": method}))
 		id, secret := doc["client_id"].(string), doc["client_secret"].(string)
-		q := s.browser().signIn(ask(request(id)), "ada", "")
-		f := url.Values{"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "code_verifier": {verifier}}
-		s.refusedWith(t, with(f, "client_id", id), "invalid_client")
-		s.refusedWith(t, with(f, "client_id", id, "client_secret", "x"+secret), "invalid_client")
+		f := redeeming(id, s.browser().signIn(ask(request(id)), "ada", "").Get("code"))
+		s.refusedWith(t, f, "invalid_client")
+		s.refusedWith(t, with(f, "client_secret", "x"+secret), "invalid_client")
 		if method == "client_secret_basic" {
-			commontest.EqualIn(t, method, http.StatusOK, s.do(http.MethodPost, at+"/token", f, basic(id, secret)).StatusCode)
+			commontest.EqualIn(t, method, http.StatusOK, status(with(f, "client_id", ""), basic(id, secret)))
 			continue
 		}
-		s.granted(with(f, "client_id", id, "client_secret", secret))
+		s.granted(with(f, "client_secret", secret))
 	}
 }
 
@@ -225,17 +204,14 @@ func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
 	page := func(resource string) string {
 		return text(t, s.get(ask(request(client, "resource", resource, "scope", "mcp files:write"))))
 	}
-	for resource, want := range map[string]string{
-		at + "/mcp": "files, other, closed. It can", at + "/mcp/": "files, other, closed. It can", at + "/mcp?names=plain": "files, other, closed. It can", at + "/g/dev/mcp": "<dd>Use these servers: other. It can",
-	} {
+	for resource, want := range map[string]string{at + "/mcp?names=plain": "files, other, closed. It can", at + "/g/dev/mcp": "<dd>Use these servers: other. It can"} {
 		if got := page(resource); !strings.Contains(got, want) || !strings.Contains(got, "several servers") || strings.Contains(got, "files:write") == strings.Contains(resource, "dev") {
 			t.Errorf("%s: %s", resource, got)
 		}
 	}
-	for _, wrong := range []string{at + "/g/none/mcp", at + "/g/dev", at + "/g/mcp", at + "/mcp#a", "https://evil.example/mcp", at + "/g/dev/mcp/x"} {
+	for _, wrong := range []string{at + "/g/none/mcp", at + "/g/dev", at + "/mcp#a"} {
 		commontest.EqualIn(t, wrong, "invalid_target", s.refusal(request(client, "resource", wrong)))
 	}
-	commontest.Contains(t, "without a resource", `<option>closed</option><option value="/g/dev/mcp">all servers at /g/dev/mcp</option><option value="/mcp">`, page(""))
 	g := s.code("resource", at+"/mcp")
 	g.form.Set("resource", at+"/mcp")
 	s.refusedWith(t, with(g.form, "resource", at+"/files/mcp"), "invalid_target")

@@ -64,6 +64,7 @@ func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
 		commontest.EqualIn(t, "known", true, known)
 		commontest.Same(t, storage.Identity{Tenant: "default", Principal: "dev:ada"}, who)
 		b.unknown("for another server", page, "other")
+		commontest.EqualIn(t, "whom no rule admits is sent to", "", s.browser().visits("closed", "/connect?server=closed", "ada"))
 		s.browser().unknown("in another browser", page, "files")
 		commontest.EqualIn(t, "writes", 0, s.store.Counts().Writes)
 		time.Sleep(15*time.Minute + time.Second)
@@ -85,13 +86,6 @@ func TestAVisitLeadsToPagesOfThisEndpointOnly(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestAVisitorWhomNoRuleAdmitsIsRefused(t *testing.T) {
-	s := newSite(t, nil)
-	b := s.browser()
-	commontest.EqualIn(t, "sent to", "", b.visits("closed", "/connect?server=closed", "ada"))
-	b.unknown("after a refusal", "/connect", "closed")
 }
 
 // The broker passes on a provider's token under the principal of the user, whether the user
