@@ -1,9 +1,7 @@
 package local
 
 import (
-	"errors"
 	"io/fs"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -30,18 +28,8 @@ func TestALogThatCannotBeWrittenIsSaidOnceAMinute(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
-		if len(got) != 3 {
-			t.Errorf("%d events in 130 s, want 3", len(got))
-		}
-		if e := got[0]; e.Kind != journal.LogLost || e.Reason != "log lines are lost: the disk of /data/logs is full" || e.Hint != "free some room, or name another folder with --data" {
-			t.Errorf("%+v", e)
-		}
-		time.Sleep(time.Minute)
-		log.to = broken{errors.New("odd")}
-		_, err := log.Write(nil)
-		synctest.Wait()
-		if err != nil || !strings.HasSuffix(got[len(got)-1].Reason, "odd") {
-			t.Errorf("%+v, %v", got[len(got)-1], err)
+		if e := got[0]; len(got) != 3 || e.Kind != journal.LogLost || e.Reason != "log lines are lost: the disk of /data/logs is full" || e.Hint != "free some room, or name another folder with --data" {
+			t.Errorf("want 3 events in 130 s: %+v", got)
 		}
 	})
 }

@@ -187,27 +187,6 @@ func TestABodyThatDoesNotComeFreesItsConnection(t *testing.T) {
 	}
 }
 
-// An answer may wait for an identity provider, for longer than a form may take to arrive.
-func TestAFormMayBeAnsweredSlowly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		forms := formsOf(t, newBodies(), func(r *http.Request, err error) {
-			time.Sleep(2 * formWithin)
-			if err != nil || r.PostForm.Get("a") != "b" || r.Context().Err() != nil {
-				t.Errorf("%v %v, the request: %v", r.PostForm, err, r.Context().Err())
-			}
-		})
-		conn, err := forms.Dial(t.Context(), "", "")
-		commontest.OK(t, err)
-		defer func() { _ = conn.Close() }()
-		if _, err := io.WriteString(conn, formHead+"a=b"); err != nil {
-			t.Fatal(err)
-		}
-		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, " 200 ") {
-			t.Errorf("%q, %v", line, err)
-		}
-	})
-}
-
 // A body of unknown size first takes the room of the largest body. When it is complete, it
 // keeps only the room of its own size.
 func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {

@@ -26,12 +26,8 @@ func TestACommandGivesAValue(t *testing.T) {
 	c, folder := commandsIn(t)
 	for _, test := range []struct{ command, want, wrong string }{
 		{command: `echo "$VAULT"`, want: "v1"},
-		{command: `printf 'a\n\n'`, want: "a\n"},
 		{command: `printf %s "$PWD"`, want: folder},
-		{command: `echo noise >&2; echo b`, want: "b"},
-		{command: `cat; echo c`, want: "c"}, // its stdin is empty
 		{command: `echo s3cret; echo first >&2; echo "s3cret is locked" >&2; exit 3`, wrong: `failed (exit status 3): *** is locked`},
-		{command: `no-such-program`, wrong: "failed (exit status 127)"},
 		{command: `true`, wrong: "prints nothing"},
 		{command: `head -c 17000 /dev/zero | tr '\0' x`, wrong: "prints more than 16 KB"},
 	} {

@@ -12,20 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-func TestDrainSaysWhatItWaitsFor(t *testing.T) {
-	const rest = " in flight, with up to 30s to end; Ctrl-C or another SIGTERM does not wait"
-	for want, n := range map[string][2]int{
-		"1 call" + rest:  {1, 0},
-		"3 calls" + rest: {3, 0},
-		"2 calls that asked the client, kept for the next start":                     {0, 2},
-		"3 calls" + rest + "; 1 call that asked the client, kept for the next start": {3, 1},
-	} {
-		if got := draining(n[0], n[1]); got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
-		}
-	}
-}
-
 // Ctrl-C waits for calls that have no box, and no longer than boxes wait for theirs.
 func TestCallsWithoutABoxGetFiveSeconds(t *testing.T) {
 	for takes, want := range map[time.Duration]time.Duration{0: 0, 3 * time.Second: 3 * time.Second, time.Hour: runner.DrainTime} {

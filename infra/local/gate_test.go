@@ -30,14 +30,12 @@ func TestTheGateIsShutWhileASandboxHasANetwork(t *testing.T) {
 		box, access string
 		want        int // for a program in a box
 	}{
-		"nothing":            {`{}`, `{}`, 200},
-		"network_basic":      {`{"box":{"profile":"network_basic"}}`, `{}`, 403},
-		"a limit":            {`{"box":{"memory_mb":64}}`, `{}`, 403},
-		"no network":         {`{"box":{"profile":"default"}}`, `{}`, 200},
-		"an install sandbox": {`{"box":{"profile":"default","install_scripts":true}}`, `{}`, 403},
-		"scripts alone":      {`{"box":{"install_scripts":true}}`, `{}`, 403},
-		"switched off":       {`{"enabled":false,"box":{"profile":"network_basic"}}`, `{}`, 200},
-		"allowed":            {`{"box":{"profile":"network_basic"}}`, `{"boxes":true}`, 200},
+		"nothing":       {`{}`, `{}`, 200},
+		"network_basic": {`{"box":{"profile":"network_basic"}}`, `{}`, 403},
+		"a limit":       {`{"box":{"memory_mb":64}}`, `{}`, 403},
+		"no network":    {`{"box":{"profile":"default"}}`, `{}`, 200},
+		"switched off":  {`{"enabled":false,"box":{"profile":"network_basic"}}`, `{}`, 200},
+		"allowed":       {`{"box":{"profile":"network_basic"}}`, `{"boxes":true}`, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGate()

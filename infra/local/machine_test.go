@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
@@ -54,24 +53,6 @@ func TestAMachineWhoseStoreCannotBeOpenedSaysSo(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	m.stop(t.Context())
-}
-
-// unstarted returns a machine with only the parts that its WebSocket APIs need. It is not
-// started.
-func unstarted(t *testing.T, cfg Config) *machine {
-	t.Helper()
-	cfg.Data, cfg.Log = t.TempDir(), io.Discard
-	m := newMachine(cfg)
-	commontest.OK(t, m.openFolder(t.Context()))
-	t.Cleanup(func() {
-		commontest.Check(t, m.history.Close())
-		m.folder.Close()
-	})
-	var err error
-	if m.ledger, err = bill.Open(cfg.Data, m.boxSize, nil, m.log); err != nil {
-		t.Fatal(err)
-	}
-	return m
 }
 
 func started(t testing.TB, change func(*Config)) *machine {

@@ -19,15 +19,11 @@ func TestOnlyNamedProxiesReportAddresses(t *testing.T) {
 	}{
 		{"named", "127.0.0.1:5", []string{"198.51.100.7"}, "198.51.100.7:0"},
 		{"not named", "198.51.100.9:5", []string{"127.0.0.1"}, "198.51.100.9:5"},
-		{"reports nothing", "127.0.0.1:5", nil, "127.0.0.1:5"},
 		{"client lies", "127.0.0.1:5", []string{"127.0.0.1, 198.51.100.7"}, "198.51.100.7:0"},
 		{"client lies in a header of its own", "127.0.0.1:5", []string{"127.0.0.1", "198.51.100.7"}, "198.51.100.7:0"},
 		{"behind another", "10.1.2.3:5", []string{"203.0.113.5, 198.51.100.7, 10.9.9.9"}, "198.51.100.7:0"},
-		{"from a proxy itself", "127.0.0.1:5", []string{"10.9.9.9"}, "10.9.9.9:0"},
 		{"as IPv6", "[::ffff:127.0.0.1]:5", []string{"2001:db8::7"}, "[2001:db8::7]:0"},
-		{"no address", "127.0.0.1:5", []string{"unknown"}, "127.0.0.1:5"},
 		{"no address before a proxy", "127.0.0.1:5", []string{"unknown, 10.9.9.9"}, "10.9.9.9:0"},
-		{"mapped", "192.0.2.1:5", []string{"198.51.100.7"}, "198.51.100.7:0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)

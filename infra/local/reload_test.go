@@ -189,3 +189,13 @@ func TestReloadByCommand(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
+
+func TestWhatRequestsUseIsOnTheBill(t *testing.T) {
+	r := newReloading(t, nil)
+	r.answer("counter")
+	b, err := r.ledger.Bill(t.Context())
+	commontest.OK(t, err)
+	if u := r.ledger.Total(); u.Requests != 1 || u.WriteUnits == 0 || len(b.Shares) == 0 || b.Shares[0].Server != "counter" {
+		t.Errorf("the total is %+v of %+v", u, b.Shares)
+	}
+}

@@ -2,8 +2,6 @@ package local
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,24 +29,6 @@ func TestStoreNameIsGoodInAnotherFolder(t *testing.T) {
 	}
 	if _, err := StoreName("sqlite:", "/data"); err == nil {
 		t.Error("sqlite: without a path was taken")
-	}
-}
-
-func TestSocketsAreServedOnePortOn(t *testing.T) {
-	tests := map[string]struct{ listen, sockets, want string }{
-		"standard":     {"127.0.0.1:8787", "", "127.0.0.1:8788"},
-		"any port":     {"localhost:0", "", "localhost:0"},
-		"IPv6":         {"[::1]:80", "", "[::1]:81"},
-		"all":          {":8787", "", ":8788"},
-		"told":         {"127.0.0.1:8787", "0.0.0.0:1", "0.0.0.0:1"},
-		"named":        {"127.0.0.1:http", "", "127.0.0.1:http"},
-		"not a listen": {"nonsense", "", "nonsense"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			m := &listeners{Listen: test.listen, Sockets: test.sockets}
-			commontest.EqualIn(t, name, test.want, m.socketsAddress())
-		})
 	}
 }
 
@@ -83,14 +63,10 @@ func TestOnlyTheUserOfTheMachineNeedsNoKey(t *testing.T) {
 		guests, shows bool
 	}{
 		"loopback":                  {Config{Listen: "127.0.0.1:1"}, AccessOpen, false, true},
-		"loopback, guests":          {Config{Listen: "127.0.0.1:1", Guests: true}, AccessOpen, true, true},
 		"loopback with keys":        {Config{Listen: "127.0.0.1:1", Access: AccessKeys}, AccessKeys, true, false},
-		"loopback with sign-in":     {Config{Listen: "127.0.0.1:1", Access: AccessOAuth}, AccessOAuth, true, false},
 		"loopback with tokens":      {Config{Listen: "127.0.0.1:1", Access: AccessIDP}, AccessIDP, true, false},
 		"everywhere":                {Config{Listen: "0.0.0.0:1"}, AccessKeys, true, false},
-		"everywhere, and told so":   {Config{Listen: ":1", Access: AccessOpen}, AccessOpen, true, false},
 		"sockets only, everywhere":  {Config{Listen: "localhost:1", Sockets: "0.0.0.0:2"}, AccessKeys, true, false},
-		"the same, and told so":     {Config{Listen: "localhost:1", Sockets: "0.0.0.0:2", Access: AccessOpen}, AccessOpen, true, false},
 		"behind a proxy":            {Config{Listen: "127.0.0.1:1", PublicURL: "https://mcp.example"}, AccessKeys, true, false},
 		"behind a proxy, told so":   {Config{Listen: "127.0.0.1:1", PublicURL: "https://mcp.example", Access: AccessOpen}, AccessOpen, false, true},
 		"function programs, on AWS": {Config{Listen: "0.0.0.0:1", Functions: func(context.Context, *Site) (Functions, error) { return nil, nil }}, AccessKeys, false, false},
@@ -118,35 +94,6 @@ func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 		"GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1", "ALL_PROXY": "",
 	}
 	commontest.Same(t, want, e.boxes("/data/logs", false))
-}
-
-func TestRunnersAreToldTheWholePathOfTheCache(t *testing.T) {
-	if got := (environ{"DORMOUSE_CACHE=testdata"}).boxes("", false)["DORMOUSE_CACHE"]; !filepath.IsAbs(got) || filepath.Base(got) != "testdata" {
-		t.Errorf("runners, which start in another folder, are told %q", got)
-	}
-}
-
-func TestBoxesOfAUserWithoutAHomeHaveOneInTheDataFolder(t *testing.T) {
-	mine, own := t.TempDir(), filepath.Join(t.TempDir(), "home")
-	for name, c := range map[string]struct {
-		e    environ
-		want string
-	}{
-		"a home":              {environ{"HOME=" + mine}, mine},
-		"none":                {nil, own},
-		"an empty name":       {environ{"HOME="}, own},
-		"a folder that lacks": {environ{"HOME=" + filepath.Join(mine, "nonexistent")}, own},
-	} {
-		t.Run(name, func(t *testing.T) {
-			env, err := withHome(c.e.boxes("", false), own)
-			if err != nil || env["HOME"] != c.want {
-				t.Errorf("%s: HOME is %s, %v; want %s", name, env["HOME"], err, c.want)
-			}
-			if info, err := os.Stat(c.want); err != nil || info.Mode().Perm()&0o700 != 0o700 {
-				t.Errorf("%s: the home is %v, %v", name, info, err)
-			}
-		})
-	}
 }
 
 // The sign-in that takes any name is for an endpoint that only this machine reaches, whatever

@@ -6,11 +6,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -74,42 +72,4 @@ func (c *client) listens() <-chan string {
 		}
 	}()
 	return methods
-}
-
-func TestAnErrorNamesThePlacesInTheSources(t *testing.T) {
-	folder := t.TempDir()
-	for name, text := range map[string]string{
-		"main.py": "import json\nimport helper\n", "helper.py": "nothere\n", "src/a.ts": "one\ntwo(\n", "node_modules/b.js": "x\n", "cmd/main.go": "package main\n",
-	} {
-		commontest.OK(t, os.MkdirAll(filepath.Join(folder, filepath.Dir(name)), 0o700))
-		commontest.OK(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
-	}
-	for name, c := range map[string]struct {
-		words, hostPath string
-		want            []string
-	}{
-		"Python": {
-			"Traceback (most recent call last):\n  File \"DIR/main.py\", line 2, in <module>\n    import helper\n  File \"/usr/lib/python3/x.py\", line 9\n  File \"DIR/helper.py\", line 1, in <module>\nNameError: name 'nothere'",
-			"",
-			[]string{"main.py:2: import helper", "helper.py:1: nothere"},
-		},
-		"Node": {
-			"file://DIR/src/a.ts:2\ntwo(\n\nSyntaxError: missing )\n    at f (file://DIR/src/a.ts:2:5)\n    at g (DIR/node_modules/b.js:1:1)\n    at node:internal/x:3:1",
-			"",
-			[]string{"src/a.ts:2: two("},
-		},
-		"tsc":                 {"src/a.ts(2,5): error TS1005: ')' expected.", "", []string{"src/a.ts:2: two("}},
-		"Go":                  {"# example.com/x\ncmd/main.go:1:3: undefined: y\n./cmd/main.go:7:1: gone", "", []string{"cmd/main.go:1: package main", "cmd/main.go:7"}},
-		"a copy":              {"  File \"/x/.mcp/1/workspace/helper.py\", line 1, in f", "DIR", []string{"helper.py:1: nothere"}},
-		"outside":             {"  File \"/etc/passwd\", line 1\n/etc/hosts:1: x", "", nil},
-		"no file and no line": {"at 12:30: failed: http://127.0.0.1:8787/", "", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := serversfile.Server{Command: "x", Cwd: folder}
-			if c.hostPath != "" {
-				s.Box.HostPath = folder
-			}
-			commontest.Same(t, c.want, slices.Clip(places(s, strings.ReplaceAll(c.words, "DIR", folder))))
-		})
-	}
 }

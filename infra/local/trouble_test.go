@@ -6,8 +6,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -62,5 +65,22 @@ func TestHealthSaysWhatDoesNotWork(t *testing.T) {
 	commontest.OK(t, os.Remove(m.folder.Socket("relay")))
 	if status, body := ask(); status != http.StatusServiceUnavailable || body != "boxes: none can start\n" {
 		t.Errorf("without the relay's socket: %d %q", status, body)
+	}
+}
+
+// Files that nobody needs never stop a start.
+func TestHistoryAndUsageThatCannotBeReadBeginAnew(t *testing.T) {
+	var told commontest.Lines
+	m := started(t, func(c *Config) {
+		c.JSON = &told
+		commontest.OK(t, os.Mkdir(c.Data, 0o700))
+		for _, name := range []string{HistoryFile, bill.File} {
+			commontest.OK(t, os.WriteFile(filepath.Join(c.Data, name), []byte("nonsense, and more of it"), 0o600))
+		}
+	})
+	commontest.EqualIn(t, "the terminal is told of troubles", 2, strings.Count(told.Take(), `"kind":"folder.trouble"`))
+	kept, err := filepath.Glob(filepath.Join(m.folder.Path, "*.damaged-*"))
+	if err != nil || len(kept) != 2 {
+		t.Errorf("of the old files %q are left, %v", kept, err)
 	}
 }

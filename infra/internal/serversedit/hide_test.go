@@ -10,14 +10,10 @@ func TestSecretsOfALineAreHiddenAndTheRestStays(t *testing.T) {
 	for line, want := range map[string]string{
 		`      "url": "http://127.0.0.1:8787/mine/mcp"`:         "",
 		`-     "env": {"KEY": "hunter2", "LEVEL": "info"}`:      `-     "env": {"KEY": "***", "LEVEL": "info"}`,
-		`-     "env": {"A": "it\"s hunter2"},`:                  `-     "env": {"A": "***"},`,
 		`      "args": ["-y", "mine", "ghp_hunter2hunter2"]`:    `      "args": ["-y", "mine", "***"]`,
 		`+       "Authorization": "Bearer hunter2"`:             `+       "Authorization": "***"`,
-		`- KEY = "hunter2" # why`:                               `- KEY = "***" # why`,
 		`- http_headers = { Authorization = 'Bearer hunter2' }`: `- http_headers = { Authorization = "***" }`,
 		`    API_KEY: hunter2`:                                  `    API_KEY: ***`,
-		`    uri: http://127.0.0.1:8787/mine/mcp`:               "",
-		`- [mcp_servers.mine]`:                                  "",
 		`  // a comment: it stays`:                              "",
 		`      "url": "https://ada:hunter2@example.com/mcp"`:    `      "url": "***"`,
 	} {

@@ -49,15 +49,11 @@ func TestABundleIsUnpackedIntoItsFolderOnly(t *testing.T) {
 		member member
 		want   string // in the error; "" for none
 	}{
-		"a file":              {member{"server/notes", "#!/bin/sh\n", 0o644}, ""},
 		"a path upward":       {member{"../evil", "x", 0o644}, "leads out"},
-		"a path through":      {member{"a/../../evil", "x", 0o644}, "leads out"},
 		"an absolute path":    {member{"/tmp/evil", "x", 0o644}, "leads out"},
 		"a path of Windows":   {member{`..\evil`, "x", 0o644}, "leads out"},
 		"a link":              {member{"link", "/etc/passwd", 0o777 | fs.ModeSymlink}, "no regular file"},
-		"a device":            {member{"null", "", fs.ModeDevice | 0o666}, "no regular file"},
 		"the same file again": {member{"manifest.json", "{}", 0o644}, "exist"},
-		"a file as a folder":  {member{"manifest.json/x", "", 0o644}, "exists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := sources.OpenBundle(packed(t, plain, c.member))
@@ -102,10 +98,8 @@ func TestABundleThatCannotBeHostedIsRefused(t *testing.T) {
 	for want, manifest := range map[string]string{
 		"manifest.json: unexpected end":    "{",
 		`manifest_version is "1.0"`:        change("0.3", "1.0"),
-		`manifest_version is ""`:           change("manifest_version", "version_of"),
 		"server.type":                      change("binary", "ruby"),
 		"entry_point within the bundle":    change("server/notes", "../../bin/sh"),
-		"it must have a name":              change(`"notes"`, `""`),
 		"is for win32, amiga, and not for": change(`"version"`, `"compatibility": {"platforms": ["win32", "amiga"]}, "version"`),
 	} {
 		if _, err := sources.OpenBundle(packed(t, manifest)); err == nil || !strings.Contains(err.Error(), want) {
@@ -144,7 +138,6 @@ func TestAManifestBecomesAnEntry(t *testing.T) {
 			`{"command":"/srv/c","args":["1"],"env":{"A":"2"},"cwd":"/srv"}`, nil,
 		},
 		"node without mcp_config":   {`{"type": "node", "entry_point": "a/i.js"}`, `{"command":"node","args":["/srv/a/i.js"],"cwd":"/srv"}`, nil},
-		"a binary without one":      {`{"type": "binary", "entry_point": "a/b"}`, `{"command":"/srv/a/b","cwd":"/srv"}`, nil},
 		"a project of uv":           {`{"type": "uv", "entry_point": "src/s.py"}`, `{"command":"uv","args":["run","--project","/srv","/srv/src/s.py"],"cwd":"/srv"}`, nil},
 		"python, which is not here": {`{"type": "python", "entry_point": "s.py", "mcp_config": {"command": "python", "args": ["s.py"]}}`, `{"command":"python3","args":["s.py"],"cwd":"/srv"}`, nil},
 	} {
@@ -173,16 +166,11 @@ func TestValuesOfOptionsAreChecked(t *testing.T) {
 	}{
 		"a text":             {sources.Option{Type: "string"}, "a:b", "a:b"},
 		"a number":           {sources.Option{Type: "number", Min: &one, Max: &five}, "2.5", "2.5"},
-		"a number too small": {sources.Option{Type: "number", Min: &one}, "0", ""},
 		"a number too large": {sources.Option{Type: "number", Max: &five}, "6", ""},
 		"no number":          {sources.Option{Type: "number", Min: &one, Max: &five}, "hunter2", ""},
-		"a boolean":          {sources.Option{Type: "boolean"}, "true", "true"},
 		"no boolean":         {sources.Option{Type: "boolean"}, "hunter2", ""},
 		"a folder":           {sources.Option{Type: "directory"}, ".", dir},
 		"several":            {sources.Option{Type: "directory", Multiple: true}, "~:..", dir + "|" + filepath.Dir(dir)},
-		"a file":             {sources.Option{Type: "file"}, "~/f", dir + "/f"},
-		"a file as a folder": {sources.Option{Type: "directory"}, "f", ""},
-		"no file":            {sources.Option{Type: "file"}, "hunter2", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := c.o.Check(c.given)

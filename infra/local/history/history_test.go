@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -139,45 +138,6 @@ func TestACallIsKeptWithWhatItWokeAndItsBytes(t *testing.T) {
 	commontest.Same(t, []string{"add true 160 410", "before false 0 0"}, got)
 }
 
-// The test does not call methods that read the history, because they save it first.
-func TestTheFileIsWrittenOnceAMinuteAndOnlyIfSomethingHappened(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "history.db")
-		h := open(t, path, 10_000)
-		defer func() { _ = h.Close() }()
-		go h.Keep(t.Context(), slog.New(slog.DiscardHandler))
-		other, err := sql.Open("sqlite", "file:"+path)
-		commontest.OK(t, err)
-		defer func() { _ = other.Close() }()
-		other.SetMaxOpenConns(1)
-		var version int
-		written := func() bool {
-			t.Helper()
-			before := version
-			// SQLite changes data_version with each commit of another connection.
-			commontest.OK(t, other.QueryRowContext(t.Context(), `PRAGMA data_version`).Scan(&version))
-			return version != before
-		}
-		written()
-		time.Sleep(time.Hour + 30*time.Second)
-		if written() {
-			t.Error("the file was written although nothing has happened")
-		}
-		writes := 0
-		for range 10 * 60 {
-			h.Record(event("mine", "ada", "add", time.Millisecond, ""))
-			time.Sleep(time.Second)
-			synctest.Wait()
-			if written() {
-				writes++
-			}
-		}
-		if writes != 10 {
-			t.Errorf("the file was written %d times in ten minutes of calls", writes)
-		}
-	})
-}
-
 // A day of traffic, with a machine that is killed in the middle of it.
 func TestKilledMachineLosesTheLastMinuteOfItsHistoryAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -262,41 +222,6 @@ func TestHistoryKeepsTheNewestCalls(t *testing.T) {
 	if all := calls(t, h, api.CallQuery{Limit: 5_000}); len(all) != 1_000 || all[0] != "ada mine 2499" {
 		t.Errorf("%d calls, the newest %q", len(all), all[0])
 	}
-}
-
-// Calls are recorded while clients wait, so a slow disk must not hold them up.
-func TestARecordDoesNotWaitForASave(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "history.db")
-	h := open(t, path, 100_000)
-	defer func() { _ = h.Close() }()
-	h.Record(event("mine", "ada", "add", 0, ""))
-	other, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
-	commontest.OK(t, err)
-	defer func() { _ = other.Close() }()
-	lock, err := other.BeginTx(t.Context(), nil) // the save waits for its end, and fails after 5 s
-	commontest.OK(t, err)
-	saved := make(chan struct{})
-	go func() {
-		defer close(saved)
-		_, _ = h.Series(t.Context(), api.SeriesQuery{}) // saves first
-	}()
-	for !h.Taken() {
-		select {
-		case <-saved:
-			t.Fatal("nothing could be recorded until the save had ended")
-		default:
-			runtime.Gosched()
-		}
-	}
-	for range 5_000 {
-		h.Record(event("mine", "ada", "add", 0, ""))
-	}
-	if !h.Saving() {
-		t.Error("the records waited until the save had ended")
-	}
-	commontest.OK(t, lock.Rollback())
-	<-saved
-	commontest.EqualIn(t, "calls are kept", 5_001, len(calls(t, h, api.CallQuery{Limit: 100_000})))
 }
 
 func TestMetricsCountCallsByPrincipalAndTool(t *testing.T) {
@@ -400,18 +325,6 @@ func TestInventedNamesBlindNobody(t *testing.T) {
 	}
 }
 
-func TestTheFileMayHaveARelativePath(t *testing.T) {
-	t.Chdir(t.TempDir())
-	for _, path := range []string{"history.db", "./a b%20c.db"} {
-		h := history.New(10)
-		if err := h.Open(path); err != nil {
-			t.Error(err)
-			continue
-		}
-		commontest.Check(t, h.Close())
-	}
-}
-
 func TestPeopleAreListedWithWhatTheyCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := open(t, filepath.Join(t.TempDir(), "history.db"), 10_000)
@@ -467,14 +380,4 @@ func TestNewestStartsAreListed(t *testing.T) {
 	}
 	commontest.Equal(t, "b 1.5 2000 true exited with code 1, a 1.5 2000 false ", starts(api.StartQuery{Server: "mine", Tenant: "acme", Limit: 20}))
 	commontest.Equal(t, "c 1.5 2000 false ", starts(api.StartQuery{Server: "mine", Limit: 1}))
-}
-
-// A query for the last day gets counts by minute, although the day has become a moment
-// longer when History answers.
-func TestADayIsCountedByMinutes(t *testing.T) {
-	h := open(t, filepath.Join(t.TempDir(), "history.db"), 10)
-	defer func() { _ = h.Close() }()
-	if s, err := h.Series(t.Context(), api.SeriesQuery{Since: time.Now().Add(-24*time.Hour - time.Second)}); err != nil || s.Step != 60 {
-		t.Errorf("the steps have %d s, %v", s.Step, err)
-	}
 }

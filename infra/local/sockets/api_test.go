@@ -10,33 +10,11 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
-
-func TestRoutesAreToldWhoConnects(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
-		var query, key string
-		b.routes.connect = func(_ Conn, r *http.Request) Reply {
-			query, key = r.URL.RawQuery, r.Header.Get("X-Key")
-			return Reply{Status: http.StatusOK}
-		}
-		_, err := b.Dial("/prod?a=1&b=2", websocket.DialOptions{HTTPHeader: http.Header{"X-Key": {"k"}, "User-Agent": {"test/1"}}})
-		commontest.OK(t, err)
-		got := b.routes.conns[0]
-		want := Conn{ID: got.ID, SourceIP: "127.0.0.1", UserAgent: "test/1", Host: "gateway.test", ConnectedAt: time.Now()}
-		if d := cmp.Diff(want, got); d != "" || got.ID == "" {
-			t.Errorf("id %q (-want +got):\n%s", got.ID, d)
-		}
-		if query != "a=1&b=2" || key != "k" {
-			t.Errorf("query %q, key %q", query, key)
-		}
-	})
-}
 
 func TestRoutesDecideAboutTheUpgrade(t *testing.T) {
 	for status, taken := range map[int]bool{200: true, 204: true, 299: true, 300: false, 401: false, 502: false} {
@@ -54,18 +32,6 @@ func TestRoutesDecideAboutTheUpgrade(t *testing.T) {
 			if _, _, ends := b.routes.told(); ends != 0 {
 				t.Error("the routes were told of the end of a connection that never was")
 			}
-		})
-	}
-}
-
-func TestTheSubprotocolIsTheRoutesToGive(t *testing.T) {
-	for _, given := range []string{"", "mcp"} {
-		synctest.Test(t, func(t *testing.T) {
-			b := newBench(t, nil)
-			b.routes.connect = func(Conn, *http.Request) Reply { return Reply{Status: http.StatusOK, Protocol: given} }
-			conn, err := b.Dial("/prod", websocket.DialOptions{Subprotocols: []string{"other", "mcp"}})
-			commontest.OK(t, err)
-			commontest.EqualIn(t, "subprotocol =", given, conn.Subprotocol())
 		})
 	}
 }
@@ -146,32 +112,6 @@ func TestUsageCountsWhatABillIsMadeOf(t *testing.T) {
 		time.Sleep(time.Hour)
 		want := Usage{Connections: 1, ConnectedTime: time.Minute, MessagesIn: 1, MessagesOut: 3}
 		commontest.SameIn(t, "usage", want, b.Usage())
-	})
-}
-
-func TestWhoBillsIsToldOfEveryConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		open := map[string]bool{}
-		b := newBench(t, func(c *Config) {
-			c.Opened = func(conn string) { open[conn] = true }
-			c.Closed = func(conn string, lived time.Duration) {
-				if !open[conn] || lived != time.Minute {
-					t.Errorf("closed after %v, open: %v", lived, open[conn])
-				}
-				delete(open, conn)
-			}
-		})
-		conn, id := b.client()
-		synctest.Wait()
-		if !open[id] {
-			t.Error("nobody was told of the connection")
-		}
-		time.Sleep(time.Minute)
-		_ = conn.CloseNow()
-		synctest.Wait()
-		if len(open) != 0 {
-			t.Error("nobody was told of its end")
-		}
 	})
 }
 

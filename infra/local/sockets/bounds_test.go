@@ -48,23 +48,6 @@ func TestMessagesBeyondThoseInWorkAreNotRead(t *testing.T) {
 	})
 }
 
-func TestConnectionsDoNotShareWhatIsInWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) { c.Limits.InWork = 1 })
-		b.routes.message = func(ctx context.Context, m string) string {
-			if m == "hangs" {
-				<-ctx.Done()
-			}
-			return m
-		}
-		busy, _ := b.client()
-		busy.Say("hangs")
-		other, _ := b.client()
-		other.Say("hello")
-		commontest.EqualIn(t, "heard", "hello", other.Hear())
-	})
-}
-
 func TestAConnectionEndsAlthoughItsMessagesAreInWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Limits.InWork = 1 })
@@ -127,19 +110,6 @@ func TestAPostWaitsForRoomForTwoSeconds(t *testing.T) {
 	}
 }
 
-func TestAPostThatWaitsLearnsOfTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, smallBuffer)
-		_, id := b.full()
-		time.AfterFunc(time.Second, func() { b.Disconnect(id) })
-		begun := time.Now()
-		err := b.Post(t.Context(), id, []byte(strings.Repeat("x", 100_000)))
-		if took := time.Since(begun); storage.CodeOf(err) != storage.Closed || took != time.Second {
-			t.Errorf("after %v: %v; want that it is closed, after 1s", took, err)
-		}
-	})
-}
-
 func TestAPostSaysWhyItIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -160,18 +130,6 @@ func TestAPostSaysWhyItIsNotTaken(t *testing.T) {
 			t.Errorf("to one who left: %v", err)
 		}
 		commontest.CheckIn(t, "close of one who left", (Clients{b.API}).Close(t.Context(), id))
-	})
-}
-
-// The caller may reuse its bytes when Post has returned.
-func TestAPostKeepsNothingOfItsCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
-		conn, id := b.client()
-		data := []byte("first")
-		commontest.OK(t, b.Post(t.Context(), id, data))
-		copy(data, "wrong")
-		commontest.EqualIn(t, "heard", "first", conn.Hear())
 	})
 }
 

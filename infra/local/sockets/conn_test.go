@@ -2,8 +2,6 @@ package sockets
 
 import (
 	"context"
-	"io"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -14,42 +12,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
-
-func TestAnEmptyReplyIsNotSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
-		b.routes.message = func(_ context.Context, m string) string {
-			if m == "quiet" {
-				return ""
-			}
-			return m
-		}
-		conn, _ := b.client()
-		conn.Say("quiet")
-		synctest.Wait()
-		conn.Say("loud")
-		commontest.EqualIn(t, "heard", "loud", conn.Hear())
-	})
-}
-
-func TestSizesUpToTheLimitsPass(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
-		conn, _ := b.client()
-		frame := strings.Repeat("f", 32<<10)
-		w, err := conn.Writer(t.Context(), websocket.MessageText)
-		commontest.OK(t, err)
-		for range 4 {
-			if _, err := io.WriteString(w, frame); err != nil {
-				t.Fatal(err)
-			}
-		}
-		commontest.OK(t, w.Close())
-		if got := conn.Hear(); got != strings.Repeat(frame, 4) {
-			t.Errorf("heard %d bytes", len(got))
-		}
-	})
-}
 
 func TestWhatIsOverALimitClosesTheConnection(t *testing.T) {
 	tests := map[string]struct {
@@ -108,25 +70,6 @@ func TestSilenceAndAgeCloseAConnection(t *testing.T) {
 	})
 }
 
-func TestPingsDoNotKeepAConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
-		conn, _ := b.client()
-		ctx := conn.CloseRead(t.Context())
-		start := time.Now()
-		go func() {
-			for conn.Ping(ctx) == nil {
-				select {
-				case <-time.After(time.Minute):
-				case <-ctx.Done():
-				}
-			}
-		}()
-		<-ctx.Done()
-		commontest.EqualIn(t, "closed after", 10*time.Minute, time.Since(start))
-	})
-}
-
 func TestRoutesAreToldHowTheClientLeft(t *testing.T) {
 	tests := map[string]struct {
 		leave  func(*websocket.Conn) error
@@ -148,27 +91,5 @@ func TestRoutesAreToldHowTheClientLeft(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestTheCloseFrameReachesAClientThatSendsTooMuchOverTCP(t *testing.T) {
-	b := newBench(t, nil)
-	srv := httptest.NewServer(b.API)
-	defer srv.Close()
-	conn, _, err := websocket.Dial(t.Context(), srv.URL+"/prod", nil) //nolint:bodyclose // nothing to close after an upgrade
-	commontest.OK(t, err)
-	defer func() { _ = conn.CloseNow() }()
-	commontest.OK(t, conn.Write(t.Context(), websocket.MessageText, make([]byte, 4<<20)))
-	if end := websocket.CloseStatus(readToEnd(t, conn)); end != websocket.StatusMessageTooBig {
-		t.Errorf("close = %+v", end)
-	}
-}
-
-func readToEnd(t *testing.T, conn *websocket.Conn) error {
-	t.Helper()
-	for {
-		if _, _, err := conn.Read(t.Context()); err != nil {
-			return err
-		}
 	}
 }
