@@ -44,6 +44,7 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 	const (
 		reported = `{"content":[{"type":"text","text":"no city London\nat line 3"}],"isError":true}`
 		refused  = `{"code":-32602,"message":"city London?"}`
+		held     = `{"code":-32602,"message":"the tool \"c\" is held back","data":{"dormouse/held":"c"}}`
 		died     = `{"code":-32603,"message":"server \"quiet\": exited with code 3","data":{"phase":"runtime"}}`
 	)
 	for name, tt := range map[string]struct {
@@ -55,6 +56,7 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 		"the tool reports":       {func(r run) { r.end(reported) }, "failed", "", "no city London"},
 		"at the end of a stream": {func(r run) { r.say("a"); r.end(reported) }, "failed", "", "no city London"},
 		"the server refuses":     {func(r run) { r.fail(refused) }, "failed", "the server answered with the error -32602", "city London?"},
+		"the tool is held":       {func(r run) { r.fail(held) }, "failed", `the tool "c" is held back`, `the tool "c" is held back`},
 		"the process dies":       {func(r run) { r.fail(died) }, "failed", `server "quiet": exited with code 3`, `server "quiet": exited with code 3`},
 	} {
 		for show, why := range map[bool]string{false: tt.why, true: tt.ownsees} {

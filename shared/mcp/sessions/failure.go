@@ -11,7 +11,8 @@ import (
 // server.
 func FailureOf(response []byte, show bool) (failed bool, why string) {
 	if e := wire.Lookup(response, "error"); e != nil {
-		if show || wire.Lookup(e, "data", "phase") != nil { // only errors of Dormouse have a phase
+		data := wire.Lookup(e, "data") // only errors of Dormouse have a phase, or name a held tool
+		if show || wire.Lookup(data, "phase") != nil || wire.Lookup(data, "dormouse/held") != nil {
 			why, _ = wire.String(wire.Lookup(e, "message"))
 			return true, why
 		}
