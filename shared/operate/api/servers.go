@@ -105,7 +105,9 @@ func (x *exchange) addStart(l *Server, s serversfile.Server, tenants []string) e
 			return err
 		}
 	}
-	l.Start = NeverStarted
+	if l.LastMessage == nil { // dormouse stop forgets the handshakes of a server that has started
+		l.Start = NeverStarted
+	}
 	return nil
 }
 
