@@ -16,8 +16,8 @@ type callsCommand struct {
 	Server string `arg:"" optional:"" help:"Only calls of this server."`
 	Tool   string `placeholder:"NAME" help:"Only calls of this tool."`
 	principalFlag
-	Failed bool `help:"Only calls that failed."`
-	Bodies bool `help:"Print what the calls said, a line of JSON for each, if their servers keep that for the role of your key."`
+	Failed bool `xor:"bodies" help:"Only calls that failed."`
+	Bodies bool `xor:"bodies" help:"Print what the calls said, a line of JSON for each, if their servers keep that for the role of your key."`
 	sinceFlag
 	mostFlag
 	placed
@@ -38,7 +38,12 @@ func (c *callsCommand) Run(t *terminal) error {
 				return err
 			}
 			defer func() { _ = lines.Close() }() // nothing was written to it
-			_, err = io.Copy(t.out, lines)
+			n, err := io.Copy(t.out, lines)
+			if err == nil && n == 0 {
+				if err = to.mistyped(ctx, c.Server, 0); err == nil {
+					_, err = fmt.Fprintln(t.err, "No call whose arguments and results are kept for your role.")
+				}
+			}
 			return err
 		}
 		all, err := to.calls(ctx, query, cmp.Or(c.Most, 50))
