@@ -17,8 +17,8 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // forms are the clients whose files differ in kind. The files of the others are like that of
-// Claude Code.
-var forms = []string{"claude-code", "codex", "goose", "opencode", "vscode", "zed"}
+// Claude Code or of Zed.
+var forms = []string{"claude-code", "codex", "goose", "opencode", "zed"}
 
 // theirs returns a client, and its file in the state in which its owner keeps it. Most files have
 // a server "mine" that the client starts or reaches itself. Everything that Merge must keep

@@ -169,13 +169,3 @@ func TestLockedFieldOfAProfileCannotBeChanged(t *testing.T) {
 		t.Error("a value that is the profile's own is no change:", got.Box)
 	}
 }
-
-func TestSecretsNameVariables(t *testing.T) {
-	got, warnings := boxed(t, `{"secrets": ["K", "NO"]}`)
-	if len(warnings) != 1 || !strings.HasSuffix(warnings[0].Text, `secrets names "NO", which is no variable of env`) {
-		t.Error(warnings)
-	}
-	if !slices.Contains(got.Box.Secrets, "K") {
-		t.Error(got.Box.Secrets)
-	}
-}

@@ -20,11 +20,8 @@ func file(t *testing.T, servers string) *serversfile.File {
 func TestChangesBetweenTwoFiles(t *testing.T) {
 	const a = `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":9}}`
 	for name, test := range map[string]struct{ before, after, want string }{
-		"the order":                {a + `,"b":{"command":"b"}`, `"b":{"command":"b"},` + a, ""},
 		"a new one":                {a, a + `,"b":{"command":"b"}`, "+ b"},
-		"a variable":               {a, `"a":{"command":"a","args":["1"],"env":{"K":"w"},"x-dormouse":{"startup_timeout_sec":9}}`, "~ a (env)"},
 		"a timeout":                {a, `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":8}}`, "~ a (timeouts)"},
-		"much":                     {a, `"a":{"command":"b","cwd":"/","x-dormouse":{"tasks":"off","record":"off","box":{"profile":"default"}}}`, "~ a (command, args, cwd, box, timeouts, record, tasks, env)"},
 		"disabled":                 {a, `"a":{"command":"a","disabled":true}`, "~ a (not served)"},
 		"a mistake":                {a, `"a":{"command":"${NOT_SET}"}`, "~ a (not served)"},
 		"the value of a variable":  {`"a":{"command":"a","args":["1"]}`, `"a":{"command":"a","args":["${X}"]}`, ""},

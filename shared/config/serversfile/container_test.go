@@ -44,7 +44,6 @@ func TestTheKeeperFollowsMoreOfDocker(t *testing.T) {
 	for args, want := range map[string]Container{
 		"-i --rm -v /a:/b --volume=/c:/d:ro -v /e:/f:rw img":  {Folders: []string{"/a:/b", "/c:/d:ro", "/e:/f"}},
 		"--mount type=bind,src=/a,dst=/b,readonly img":        {Folders: []string{"/a:/b:ro"}},
-		"--mount type=bind,source=/a,target=/b img":           {Folders: []string{"/a:/b"}},
 		"--network none --read-only --tmpfs /run:size=8m img": {Offline: true, ReadOnly: true, Tmpfs: []string{"/run"}},
 		"--net=bridge -m 1.5g --cpus=1.5 --pids-limit 64 img": {MemoryMB: 1536, CPUs: 2, Pids: 64},
 		"--memory 512m --env-file /x/.env img":                {MemoryMB: 512, EnvFiles: []string{"/x/.env"}},

@@ -1,7 +1,6 @@
 package serversfile_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -24,18 +23,5 @@ func TestGroupsAndToolsOfTheFile(t *testing.T) {
 		}
 		s, _ := c.Server("git")
 		commontest.Same(t, serversfile.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"get_secret"}, Descriptions: map[string]string{"get_x": "gets x"}}, s.Tools)
-	}
-}
-
-func TestMistakesInGroupsAreNamed(t *testing.T) {
-	for section, want := range map[string]string{
-		`"groups": []`: "x-dormouse.groups must be an object", `"groups": {"a b": {}}`: "a name of a group has letters",
-		`"groups": {"a": {"separator": "-"}}`: `unknown key "separator"`, `"groups": {"a": {"names": "none"}}`: `names must be "prefixed" or "plain"`,
-		`"groups": {"a": {"servers": [1]}}`: "must be a list of names", `"groups": {"a": {"server": ["x"]}}`: `did you mean "servers"?`,
-	} {
-		file := `{"x-dormouse": {` + section + `}, "mcpServers": {"a": {"command": "true"}}}`
-		if _, _, err := serversfile.Parse([]byte(file), "servers.json", nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", section, err, want)
-		}
 	}
 }

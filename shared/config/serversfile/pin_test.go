@@ -19,7 +19,6 @@ func TestServersOfOthersWithoutAVersionArePinned(t *testing.T) {
 		`"command":"uvx","args":["name"]`:                                                             "pypi name",
 		`"command":"uvx","args":["--from","name==1.2","--with","other","tool"]`:                       "pypi name",
 		`"command":"uvx","args":["--from","git+https://host/a/b","tool"]`:                             "pypi git+https://host/a/b",
-		`"command":"docker","args":["run","-i","--rm","acme/name"]`:                                   "image acme/name",
 		`"command":"docker","args":["run","-i","acme/name@sha256:00"]`:                                "",
 		`"url":"https://mcp.acme.example/mcp?key=secret"`:                                             "remote https://mcp.acme.example/mcp",
 		`"url":"http://127.0.0.1:1/mcp","x-dormouse":{"remote":{"private":true}}`:                     "",
