@@ -50,20 +50,6 @@ func TestProgramReadsAndWritesItsWorkspaceAndTempOnly(t *testing.T) {
 	})
 }
 
-func TestReadAndWriteOpenMore(t *testing.T) {
-	everyHost(t, func(t *testing.T, h host) {
-		p := h.policy(t)
-		readable, writable := h.folder(t), h.folder(t)
-		commontest.OK(t, os.Chmod(writable, 0o777))
-		p.Read = []string{readable}
-		p.Write = []string{writable}
-		write(t, filepath.Join(readable, "file"), 0o666)
-		out := h.probe(t, p, "files", "read", filepath.Join(readable, "file"), "append", filepath.Join(readable, "file"),
-			"write", filepath.Join(writable, "new"))
-		expect(t, out, "read file=ok", "append file=EACCES", "write new=ok")
-	})
-}
-
 func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	p := h.policy(t)

@@ -39,31 +39,6 @@ func openSocket(t *testing.T, folder string) (file string) {
 	return file
 }
 
-func TestNoSocketsLeavesNoneInGo(t *testing.T) {
-	everyHost(t, func(t *testing.T, h host) {
-		l := listener(t, "tcp", "127.0.0.1:0")
-		p := h.policy(t)
-		expect(t, h.probe(t, p, "sockets", l.Addr().String()),
-			"tcp=EAFNOSUPPORT", "udp=EAFNOSUPPORT", "raw=EAFNOSUPPORT", "tcp6=EAFNOSUPPORT", "packet=EAFNOSUPPORT",
-			"netlink=EAFNOSUPPORT", "netlink of sockets=EAFNOSUPPORT", "vsock=EAFNOSUPPORT", "connect=EAFNOSUPPORT", "io_uring=EPERM",
-			"unix=EAFNOSUPPORT", "unix listen=EAFNOSUPPORT")
-	})
-}
-
-// With sockets of the internet, those that only root may open are refused, and so is io_uring.
-func TestSocketsReachWhatThePolicyOpens(t *testing.T) {
-	everyHost(t, func(t *testing.T, h host) {
-		l := listener(t, "tcp", "127.0.0.1:0")
-		p := h.policy(t)
-		p.Sockets = InternetSockets
-		expect(t, h.probe(t, p, "sockets", l.Addr().String()),
-			"tcp=ok", "udp=ok", "raw=EPERM", "packet=EAFNOSUPPORT", "netlink=ok", "netlink of sockets=EAFNOSUPPORT", "vsock=EAFNOSUPPORT",
-			"connect=ok", "io_uring=EPERM", "unix=EAFNOSUPPORT", "unix listen=EAFNOSUPPORT")
-		p.Sockets = AllSockets
-		expect(t, h.probe(t, p, "sockets", "127.0.0.1:1"), "unix=ok", "unix listen=ok", "unix connect=ok", "netlink of sockets=ok")
-	})
-}
-
 func TestUnixSocketsOfOthersAreOutOfReach(t *testing.T) {
 	name := "sandbox-test-" + t.Name()
 	listener(t, "unix", "@"+name)
@@ -132,6 +107,12 @@ func TestFilter(t *testing.T) {
 		args    []uint64
 		verdict uint32
 	}{
+		{"inet socket, off", off, amd, amd, unix.SYS_SOCKET, args(unix.AF_INET), afnosupport},
+		{"inet6 socket, off", off, amd, amd, unix.SYS_SOCKET, args(unix.AF_INET6), afnosupport},
+		{"routes, off", off, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE), afnosupport},
+		{"unix socket, all", all, amd, amd, unix.SYS_SOCKET, args(unix.AF_UNIX), allow},
+		{"packets, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_PACKET, unix.SOCK_RAW), afnosupport},
+		{"io_uring, on", on, amd, amd, unix.SYS_IO_URING_SETUP, nil, eperm},
 		{"inet socket, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_INET), allow},
 		{"unix socket with more bits, on", on, amd, amd, unix.SYS_SOCKET, args(1<<32 | unix.AF_UNIX), afnosupport},
 		{"routes, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE), allow},

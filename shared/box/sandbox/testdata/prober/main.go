@@ -23,7 +23,6 @@ import (
 func main() {
 	args := os.Args[2:]
 	actions := map[string]func(){
-		"sockets":    func() { sockets(args[0]) },
 		"reach":      func() { reach(args[0]) },
 		"files":      func() { files(args) },
 		"hold":       hold,
@@ -58,38 +57,6 @@ func number(s string) int {
 		panic(err)
 	}
 	return n
-}
-
-// sockets opens one socket of each family, and connects to an address.
-func sockets(address string) {
-	for _, s := range []struct {
-		name                   string
-		domain, kind, protocol int
-	}{
-		{"tcp", unix.AF_INET, unix.SOCK_STREAM, 0},
-		{"udp", unix.AF_INET, unix.SOCK_DGRAM, 0},
-		{"raw", unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP},
-		{"tcp6", unix.AF_INET6, unix.SOCK_STREAM, 0},
-		{"packet", unix.AF_PACKET, unix.SOCK_RAW, 0},
-		{"netlink", unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE},
-		{"netlink of sockets", unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_SOCK_DIAG},
-		{"vsock", unix.AF_VSOCK, unix.SOCK_STREAM, 0},
-		{"unix", unix.AF_UNIX, unix.SOCK_STREAM, 0},
-	} {
-		fd, err := unix.Socket(s.domain, s.kind, s.protocol)
-		if err == nil {
-			_ = unix.Close(fd)
-		}
-		say(s.name, err)
-	}
-	say("connect", dial("tcp", address))
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", filepath.Join(os.Getenv("TMPDIR"), "socket"))
-	say("unix listen", err)
-	if err == nil {
-		say("unix connect", dial("unix", l.Addr().String()))
-	}
-	_, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 1, 0, 0)
-	say("io_uring", errno)
 }
 
 // reach tries to connect to a unix socket of another program, with a socket and with a
