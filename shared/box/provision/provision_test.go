@@ -217,16 +217,6 @@ func list(t *testing.T, folder string) map[string]string {
 	return all
 }
 
-func TestServerThatNeedsNothingIsLaunchedAsItIs(t *testing.T) {
-	r := newRig(t)
-	l := r.stage(Server{Command: "/usr/bin/env", Args: []string{"a", "/b"}, Cwd: "/tmp"})
-	if l.Command != "/usr/bin/env" || strings.Join(l.Args, " ") != "a /b" || l.Cwd != "/tmp" || l.Workspace != "" || len(l.Env)+len(l.Path) != 0 {
-		t.Errorf("got %+v", l)
-	}
-	commontest.EqualIn(t, "it left", 0, len(list(t, r.root)))
-	commontest.Equal(t, 0, len(r.said))
-}
-
 func TestProcessesHaveWorkspacesOfTheirOwn(t *testing.T) {
 	r := newRig(t)
 	s := r.stager(Server{Command: "a", Workspace: true})
@@ -259,49 +249,16 @@ func TestWritableHostPathIsTheWorkspaceAsItIs(t *testing.T) {
 	commontest.EqualIn(t, "something was done", 0, len(r.said))
 }
 
-func TestCacheIsWhereItCanBeWritten(t *testing.T) {
-	root := t.TempDir()
-	file := filepath.Join(root, "file") // even root cannot make a folder below a file
-	commontest.OK(t, os.WriteFile(file, nil, 0o600))
-	named := filepath.Join(root, "named")
-	if got, err := CacheFolder(named, ""); got != named || err != nil {
-		t.Error(got, err)
-	}
-	if got, err := CacheFolder(filepath.Join(file, "x"), root); err == nil {
-		t.Errorf("%s was taken in the place of one that was named", got)
-	}
-	none, data := filepath.Join(file, "a"), filepath.Join(root, "data")
-	for _, c := range []struct {
-		folders []string
-		want    string
-	}{
-		{[]string{named, data}, named}, {[]string{none, data}, data}, {[]string{none, filepath.Join(file, "b")}, ""},
-	} {
-		got, err := firstWritable(c.folders...)
-		commontest.Equal(t, c.want, got)
-		commontest.Equal(t, c.want != "", err == nil)
-	}
-}
-
 func TestAServerGetsTheNetworkOfTheMachineUnlessItsEntrySaysOtherwise(t *testing.T) {
 	machine := map[string]string{
 		"HTTP_PROXY": "http://p", "https_proxy": "http://p", "NO_PROXY": "x", "SSL_CERT_FILE": "/ca", "NODE_EXTRA_CA_CERTS": "/ca", "GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1",
 		"DORMOUSE_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "s", "GITHUB_TOKEN": "g", "SSL_CERT": "x", "PROXY": "x", "PATH": "/bin",
 	}
-	for name, c := range map[string]struct {
-		env   map[string]string
-		unset []string
-		want  map[string]string
-	}{
-		"nothing is said": {nil, nil, map[string]string{
-			"HTTP_PROXY": "http://p", "https_proxy": "http://p", "NO_PROXY": "x", "SSL_CERT_FILE": "/ca", "NODE_EXTRA_CA_CERTS": "/ca", "GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1",
-		}},
-		"the entry wins, whatever the case": {
-			map[string]string{"http_proxy": "http://q", "HTTPS_PROXY": "http://q", "SSL_CERT_FILE": "/own"},
-			[]string{"no_proxy", "NODE_EXTRA_CA_CERTS"},
-			map[string]string{"GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1"},
-		},
-	} {
-		commontest.SameIn(t, name, c.want, Network(machine, c.env, c.unset))
+	all := map[string]string{
+		"HTTP_PROXY": "http://p", "https_proxy": "http://p", "NO_PROXY": "x", "SSL_CERT_FILE": "/ca", "NODE_EXTRA_CA_CERTS": "/ca", "GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1",
 	}
+	commontest.Same(t, all, Network(machine, nil, nil))
+	entry := map[string]string{"http_proxy": "http://q", "HTTPS_PROXY": "http://q", "SSL_CERT_FILE": "/own"}
+	left := map[string]string{"GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1"}
+	commontest.SameIn(t, "the entry wins, whatever the case", left, Network(machine, entry, []string{"no_proxy", "NODE_EXTRA_CA_CERTS"}))
 }

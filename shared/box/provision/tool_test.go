@@ -172,19 +172,6 @@ func TestPackageIsInstalledOnceAndThenItsProgramIsExecuted(t *testing.T) {
 	}
 }
 
-func TestPackageWithoutProgramSaysSo(t *testing.T) {
-	r := newRig(t)
-	npx, uvx := r.registry(), r.index()
-	r.write(map[string]string{"npm-does": `echo '{"packages":{}}' >package-lock.json; mkdir -p node_modules/srv; echo '{"version":"1.0.0"}' >node_modules/srv/package.json`})
-	uvx.Args = []string{"--from", "py-srv", "other"}
-	for want, s := range map[string]Server{"package srv has no program srv": npx, "package py-srv has no program other": uvx} {
-		r.fails(s, DepInstall, want)
-	}
-	if made, _ := filepath.Glob(filepath.Join(r.root, "cache/*/*/ready")); len(made) != 0 {
-		t.Error("it counts as installed")
-	}
-}
-
 func TestUvxTakesFurtherPackagesAndInterpreters(t *testing.T) {
 	r := newRig(t)
 	s := r.index()
