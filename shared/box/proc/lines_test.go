@@ -35,6 +35,14 @@ func readLines(t *testing.T, r io.Reader, limit int) []string {
 	}
 }
 
+func TestLinesLongerThanAnyBufferAreWhole(t *testing.T) {
+	long := strings.Repeat("x", 100<<10) // two buffers
+	got := readLines(t, strings.NewReader(long+long+"\r\n"+long), 1<<20)
+	if len(got) != 2 || got[0] != long+long || got[1] != long {
+		t.Errorf("%d lines, not the two that went in", len(got))
+	}
+}
+
 func TestNumberOfALineThatIsLeftOut(t *testing.T) {
 	fill := strings.Repeat("x", 1000)
 	for _, c := range []struct{ line, want string }{

@@ -5,8 +5,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -42,30 +40,6 @@ func TestSecretsCutByTheRingAreHiddenToo(t *testing.T) {
 			t.Errorf("cut %d bytes into a secret the tail shows %q", end, got)
 		}
 	}
-}
-
-func TestTailSinceAnEarlierTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hide := redact.New(nil, nil)
-		var r Tail
-		commontest.EqualIn(t, "an empty tail has something", 0, r.Lately())
-		commontest.EqualIn(t, "an empty tail has something", "", r.Since(0, hide))
-		_, _ = r.Write([]byte(strings.Repeat("old ", maxKept)))
-		before := r.Total()
-		time.Sleep(2 * lately)
-		commontest.EqualIn(t, "old output counts as new", before, r.Lately())
-		commontest.EqualIn(t, "old output counts as new", "", r.Since(before, hide))
-		_, _ = r.Write([]byte("new "))
-		time.Sleep(lately / 2)
-		_, _ = r.Write([]byte("output"))
-		for _, first := range []int64{before, r.Lately()} {
-			commontest.Equal(t, "new output", r.Since(first, hide))
-		}
-		commontest.EqualIn(t, "after its end it says", "", r.Since(r.Total()+1, hide))
-		if got := r.Last(hide); !strings.HasSuffix(got, "old new output") || len(got) != MaxTail {
-			t.Errorf("all of it is %d bytes", len(got))
-		}
-	})
 }
 
 func TestLogHoldsNoSecretHoweverItIsWritten(t *testing.T) {

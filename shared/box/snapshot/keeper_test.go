@@ -156,35 +156,23 @@ func TestTooMuchIsNotSaved(t *testing.T) {
 	}
 }
 
-func TestStoreThatFailsIsTold(t *testing.T) {
-	broken := errors.New("store is down")
-	s := &memory{fail: broken}
-	k := keeper(s, 1, Limits{})
-	if _, _, err := k.begin(t, nil); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
-		t.Errorf("restore: %v", err)
-	}
+func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
+	s, broken := &memory{}, errors.New("store is down")
+	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
+	s.fail = broken
+	k := keeper(s, 2, Limits{})
+	dir, _, err := k.begin(t, nil)
+	is(t, broken, err)
 	s.fail = nil
+	must(t, k.Save(t.Context(), "p", "p", dir, ""))
+	commontest.EqualIn(t, "an empty workspace was saved over a snapshot", 1, s.puts)
 	dir, record := k.begins(t, nil)
-	files{"a": "a"}.put(t, dir)
+	files{"b": "b"}.put(t, dir)
 	s.fail = broken
 	is(t, broken, k.Save(t.Context(), "p", "p", dir, record))
 	s.fail = nil
 	must(t, k.Save(t.Context(), "p", "p", dir, record))
-	commontest.SameIn(t, "saved in the end", files{"a": "a"}, seen(t, slept(t, s, nil)))
-}
-
-func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
-	s := &memory{}
-	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
-	s.fail = errors.New("store is down")
-	k := keeper(s, 2, Limits{})
-	dir, _, err := k.begin(t, nil)
-	if err == nil {
-		t.Fatal("restored")
-	}
-	s.fail = nil
-	must(t, k.Save(t.Context(), "p", "p", dir, ""))
-	commontest.EqualIn(t, "an empty workspace was saved over a snapshot", 1, s.puts)
+	commontest.SameIn(t, "saved in the end", files{"a": "a", "b": "b"}, seen(t, slept(t, s, nil)))
 }
 
 func TestProcessesBeginWithWhatTheLastOneOfTheirOwnerLeft(t *testing.T) {

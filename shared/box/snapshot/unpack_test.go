@@ -130,14 +130,6 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 	}
 }
 
-// The folders above what a process changed are not in the archive.
-func TestWhatIsUnpackedIsNamedAlsoWhatWasRemoved(t *testing.T) {
-	got, c, err := unpackInto(t, archive(t, removed("e/old"), removed("e"), regular("a/b/c", "mine"), symlink("a/l", "b/c")), Limits{})
-	must(t, err)
-	commontest.SameIn(t, "in the workspace", files{"a": "/", "a/b": "/", "a/b/c": "mine", "a/l": "-> b/c"}, got)
-	commontest.SameIn(t, "named", [][]string{{"a/b/c", "a/l"}, {"e/old", "e"}}, [][]string{c.put.names(), c.gone})
-}
-
 func TestArchiveThatIsNotWholeIsRefused(t *testing.T) {
 	whole := archive(t, regular("a", strings.Repeat("abc", 10_000)), regular("b", "b"))
 	flipped := bytes.Clone(whole)
@@ -211,43 +203,8 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// install is a folder as npm and uv leave it.
-func install(t *testing.T) string {
-	t.Helper()
-	dir := workspace(t, files{
-		"node_modules/a/index.js": "a", "node_modules/.bin/a": "-> ../a/index.js", "venv/bin/python": "-> /usr/bin/python3",
-		".cache/x": "kept too", "compiled/v24/0": "code", "empty": "/",
-	})
-	commontest.OK(t, os.Link(filepath.Join(dir, "node_modules/a/index.js"), filepath.Join(t.TempDir(), "of the installer's cache")))
-	for name, mode := range map[string]os.FileMode{"node_modules/a/index.js": 0o755, "compiled/v24": 0o555} {
-		commontest.OK(t, os.Chmod(filepath.Join(dir, name), mode))
-	}
-	return dir
-}
-
-func TestAWholeFolderComesBackAsItWas(t *testing.T) {
-	from, to := install(t), workspace(t, nil)
-	var archive bytes.Buffer
-	must(t, Pack(t.Context(), &archive, from, Limits{}), Unpack(t.Context(), &archive, to, Limits{}))
-	for name, want := range map[string]string{"node_modules/.bin/a": "../a/index.js", "venv/bin/python": "/usr/bin/python3"} {
-		t.Run(name, func(t *testing.T) {
-			if link, err := os.Readlink(filepath.Join(to, name)); err != nil || link != want {
-				t.Errorf("%s leads to %q, %v", name, link, err)
-			}
-		})
-	}
-	for _, name := range []string{"node_modules/a/index.js", ".cache/x", "compiled/v24", "compiled/v24/0", "empty"} {
-		was, err1 := os.Stat(filepath.Join(from, name))
-		is, err2 := os.Stat(filepath.Join(to, name))
-		must(t, err1, err2)
-		if was.Mode() != is.Mode() || was.Mode().IsRegular() && was.Size() != is.Size() {
-			t.Errorf("%s is %v, and was %v", name, is.Mode(), was.Mode())
-		}
-	}
-}
-
 func TestAWholeFolderOverTheLimitsIsNotPacked(t *testing.T) {
-	from := install(t)
+	from := workspace(t, files{"node_modules/a/index.js": "a", ".cache/x": "kept too", "compiled/v24/0": "code", "empty": "/"})
 	for _, limits := range []Limits{{Files: 3}, {Bytes: 5}} {
 		var over *LimitError
 		if err := Pack(t.Context(), &bytes.Buffer{}, from, limits); !errors.As(err, &over) {
