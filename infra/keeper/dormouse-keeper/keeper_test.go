@@ -77,7 +77,7 @@ func TestABoxThatUsesTooMuchEnds(t *testing.T) {
 	dir := a.folder(t)
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
 	neighbour := runs(t, a.command(keeperRole, "run", "--store", dir, ref, "until:TERM"), "waits")
-	for _, deed := range []string{"use:200", "fill:/tmp/x", "fill:/x", "fill:/dev/shm/x", "hog:memfd", "hog:sockets", "hog:folders"} {
+	for _, deed := range []string{"use:200", "fill:/tmp/x", "fill:/x", "fill:/dev/shm/x", "hog:memfd", "hog:mapping", "hog:pipes", "hog:sockets", "hog:folders"} {
 		r := keep(t, a, "", "run", "--store", dir, "--memory", "100", ref, deed)
 		r.ended(t, 137)
 		has(t, deed, "may use 100", r.errs)
@@ -138,6 +138,31 @@ func TestAServerOfTheMachineItself(t *testing.T) {
 			t.Errorf("%q, %v, %+v", text, err, r)
 		}
 	})
+}
+
+// Each folder of this machine is mounted once, in the mode that allows the most.
+func TestFoldersBelowOthers(t *testing.T) {
+	dir := t.TempDir()
+	for _, folder := range []string{"fixed/below", "user/install", "user/data", "work", "both"} {
+		must(t, os.MkdirAll(filepath.Join(dir, folder), 0o755))
+	}
+	var o options
+	for _, f := range []string{"fixed:fixed", "fixed/below:ro", "user:ro", "user/install:fixed", "user/data:ro", "work:fixed", "work:", "work:ro", "both:fixed", "both:ro", "both:fixed"} {
+		name, mode, _ := strings.Cut(f, ":")
+		at := filepath.Join(dir, name)
+		o.folders = append(o.folders, strings.TrimSuffix(at+":"+at+":"+mode, ":"))
+	}
+	i, err := o.base(store(t))
+	must(t, err)
+	defer func() { _ = i.File.Close() }()
+	var got []string
+	for _, f := range o.folders {
+		at, rest, _ := strings.Cut(f, ":")
+		got = append(got, strings.TrimPrefix(at, dir+"/")+strings.TrimPrefix(rest, at))
+	}
+	if want := []string{"both:ro", "fixed:fixed", "user:ro", "user/install:fixed", "work"}; !slices.Equal(got, want) {
+		t.Errorf("%q, not %q", got, want)
+	}
 }
 
 // Of a hundred boxes, twenty at a time, some end by themselves. Of the others the keeper, or its
@@ -261,19 +286,25 @@ func TestAServerIsToldToEnd(t *testing.T) {
 	a := as{1000, ""}
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
 	for _, more := range [][]string{nil, {"--written", a.folder(t)}} {
-		cmd := a.command(keeperRole, append(append([]string{"run", "--store", a.folder(t)}, more...), ref, "until:TERM", "exit:3")...)
-		out, err := cmd.StdoutPipe()
-		must(t, err)
-		must(t, cmd.Start())
-		lines := bufio.NewReader(out)
-		line, err := lines.ReadString('\n')
-		must(t, err)
-		equal(t, "output", "waits\n", line)
-		must(t, cmd.Process.Signal(unix.SIGTERM))
-		rest, err := io.ReadAll(lines)
-		must(t, err)
-		equal(t, "output", "until:TERM told\n", string(rest))
-		_ = cmd.Wait() // its error says the exit code
-		equal(t, "exit code", 3, cmd.ProcessState.ExitCode())
+		told(t, a.command(keeperRole, append(append([]string{"run", "--store", a.folder(t)}, more...), ref, "until:TERM", "exit:3")...))
+	}
+}
+
+// told starts a server that waits for SIGTERM, sends that to its keeper, and checks how both end.
+func told(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	lines := bufio.NewReader(out)
+	if line, err := lines.ReadString('\n'); line != "waits\n" || err != nil {
+		t.Fatalf("%q, %v", line, err)
+	}
+	must(t, cmd.Process.Signal(unix.SIGTERM))
+	rest, err := io.ReadAll(lines)
+	must(t, err)
+	equal(t, "output", "until:TERM told\n", string(rest))
+	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 3 { // its error says the exit code
+		t.Errorf("%v", cmd.ProcessState)
 	}
 }

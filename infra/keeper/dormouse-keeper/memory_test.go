@@ -269,6 +269,7 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 		all[n] = starts(t, url)
 	}
 	id := 0
+	var megabytes []int // of the memory of dormouse, while all sleep
 	for range sleeps {
 		var asked sync.WaitGroup
 		for n, s := range all {
@@ -282,6 +283,11 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 		}
 		asked.Wait()
 		images(sessions)
+		for pid, what := range running(t, programs) {
+			if what == "dormouse" {
+				megabytes = append(megabytes, resident(t, pid))
+			}
+		}
 		for _, s := range all {
 			s.answers(t, long)
 		}
@@ -291,6 +297,18 @@ func TestCallsWaitForHumansWithoutAProcess(t *testing.T) {
 	}
 	images(0)
 	until(func() bool { return len(running(t, programs)) == 1 }) // that of dormouse
+	t.Logf("dormouse had %d MB while all slept", megabytes)
+}
+
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	var size, pages int
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &size, &pages)
+	}
+	must(t, err)
+	return pages * os.Getpagesize() >> 20
 }
 
 // session is a session of a client that has users who can be asked.

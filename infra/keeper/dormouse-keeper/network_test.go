@@ -254,19 +254,21 @@ echo "<run"; cat told; echo ">"`).CombinedOutput()
 	}
 }
 
-// clients returns the command lines of programs in two languages. Each does the deeds that its
+// clients returns the command lines of programs in three languages. Each does the deeds that its
 // arguments name, with the usual HTTP client of its language.
 func clients(t testing.TB) map[string][]string {
 	t.Helper()
 	dir := filepath.Dir(serverProgram)
 	err := os.Chmod(dir, 0o755) // another user runs them
-	script := filepath.Join(dir, "client.js")
-	text, failed := os.ReadFile("testdata/client.js")
-	err = errors.Join(err, failed, os.WriteFile(script, text, 0o644))
+	for _, script := range []string{"client.js", "client.py"} {
+		text, failed := os.ReadFile(filepath.Join("testdata", script))
+		err = errors.Join(err, failed, os.WriteFile(filepath.Join(dir, script), text, 0o644))
+	}
 	t.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin") // these folders are in the box
 	node, none := exec.LookPath("node")
-	must(t, errors.Join(err, none))
-	return map[string][]string{"go": {serverProgram}, "node": {node, script}}
+	python, no := exec.LookPath("python3")
+	must(t, errors.Join(err, none, no))
+	return map[string][]string{"go": {serverProgram}, "node": {node, filepath.Join(dir, "client.js")}, "python": {python, filepath.Join(dir, "client.py")}}
 }
 
 // listed returns a command that has a client do deeds in a box with a list of hosts.
@@ -286,8 +288,9 @@ func TestUsualClientsAreToldTheTruth(t *testing.T) {
 	const no, refused = "no name", "refused"
 	as := as{1000, ""}
 	said := map[string]map[string]string{
-		"go":   {no: "no such host", refused: "connection refused", "unreachable": "network is unreachable"},
-		"node": {no: "error getaddrinfo ENOTFOUND evil.test", refused: "ECONNREFUSED", "unreachable": "ENETUNREACH"},
+		"go":     {no: "no such host", refused: "connection refused", "unreachable": "network is unreachable"},
+		"node":   {no: "error getaddrinfo ENOTFOUND evil.test", refused: "ECONNREFUSED", "unreachable": "ENETUNREACH"},
+		"python": {no: "error gaierror [Errno -2] Name or service not known", refused: "error ConnectionRefusedError [Errno 111] Connection refused", "unreachable": "error OSError [Errno 101] Network is unreachable"},
 	}
 	for name, client := range clients(t) {
 		t.Run(name, func(t *testing.T) {

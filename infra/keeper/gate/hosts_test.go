@@ -87,9 +87,12 @@ func TestPlacesAreRefusedUnlessTheListHasThem(t *testing.T) {
 	add := "; add it to x-dormouse.box.network"
 	for _, c := range []struct{ name, to, want string }{
 		{"api.test", "203.0.113.7:443", ""},
+		{"api.test", "[2606:4700::1111]:443", ""},
 		{"api.test", "192.168.1.10:5432", ""},
 		{"api.test", "192.168.1.10:443", "192.168.1.10 was refused, to which api.test leads" + add},
+		{"api.test", "100.64.0.1:80", "100.64.0.1 was refused, to which api.test leads" + add},
 		{"api.test", "[fd00::1]:443", "api.test was refused: fd00::1, a private address"},
+		{"api.test", "[64:ff9b::a00:1]:443", "api.test was refused: 64:ff9b::a00:1, a private address"},
 		{"api.test", "169.254.169.254:80", "api.test was refused: 169.254.169.254, an address of the machine or of the cloud that it is in"},
 		{"api.test", "[64:ff9b::a9fe:a9fe]:80", "api.test was refused: 64:ff9b::a9fe:a9fe, an address of the machine or of the cloud that it is in"},
 		{"api.test", "[::1]:80", "api.test was refused: ::1, this machine or no place on a network"},
@@ -98,10 +101,13 @@ func TestPlacesAreRefusedUnlessTheListHasThem(t *testing.T) {
 		{"", "169.254.170.2:80", ""},
 		{"", "192.168.1.10:22", "192.168.1.10:22 was refused" + add},
 		{"", "8.8.8.8:443", "8.8.8.8 was refused" + add},
+		{"", "8.8.8.8:53", "8.8.8.8:53 was refused" + add},
 		{"", "169.254.169.254:80", "169.254.169.254 was refused: an address of the machine or of the cloud that it is in"},
+		{"", "168.63.129.16:80", "168.63.129.16 was refused: an address of the machine or of the cloud that it is in"},
 		{"", "10.55.0.1:53", "10.55.0.1:53 was refused: this machine or no place on a network"},
 		{"", "127.0.0.1:80", "127.0.0.1 was refused: this machine or no place on a network"},
 		{"", mine + ":80", mine + " was refused: this machine or no place on a network"},
+		{"", "198.18.0.9:80", "198.18.0.9 was refused: this machine or no place on a network"},
 	} {
 		got := ""
 		if err := g.forbids(c.name, netip.MustParseAddrPort(c.to), machine); err != nil {
@@ -264,6 +270,38 @@ func TestAddressesThatNoBoxReaches(t *testing.T) {
 		"64:ff9b::a9fe:a9fe": true, "64:ff9b::101:101": false, "2002:7f00:1::": true, "64:ff9b::c0a8:707": true, "168.63.129.16": true, "100.100.100.200": true,
 	} {
 		equal(t, text, want, closed(netip.MustParseAddr(text), machine))
+	}
+}
+
+// Each name that exists gets a made-up address. A connection to a name that leads to this machine
+// is refused.
+func TestNamesHaveAddressesOfTheGate(t *testing.T) {
+	g := Open(nil, nil)
+	g.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {
+		if name == "here.test" {
+			return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1"), netip.MustParseAddr("::1")}, nil
+		}
+		return nil, errors.New("no such host")
+	}
+	first, again := asked(t, g, "Here.test.", dnsmessage.TypeA), asked(t, g, "here.TEST.", dnsmessage.TypeA)
+	if len(first.Answers) != 1 || len(again.Answers) != 1 || first.ID != 7 || !first.Response {
+		t.Fatalf("%+v %+v", first, again)
+	}
+	a, ok := first.Answers[0].Body.(*dnsmessage.AResource)
+	if b, _ := again.Answers[0].Body.(*dnsmessage.AResource); !ok || *a != *b || !netip.MustParsePrefix("198.18.0.0/15").Contains(netip.AddrFrom4(a.A)) {
+		t.Errorf("%v %v", first.Answers, again.Answers)
+	}
+	if m := asked(t, g, "here.test.", dnsmessage.TypeAAAA); len(m.Answers) != 0 || m.RCode != dnsmessage.RCodeSuccess {
+		t.Errorf("%+v", m)
+	}
+	equal(t, "nowhere.test", dnsmessage.RCodeNameError, asked(t, g, "nowhere.test.", dnsmessage.TypeA).RCode)
+	if _, c, err := g.dial(netip.AddrFrom4(a.A), 80); err == nil {
+		t.Errorf("dialled %v", c.RemoteAddr())
+	}
+	for _, text := range []string{"", "x", "\x00\x00\x00\x00\x00\x01"} {
+		if m, err := g.reply([]byte(text)); err == nil {
+			t.Errorf("%q: %v", text, m)
+		}
 	}
 }
 

@@ -327,6 +327,18 @@ func hog(what string) error {
 					break
 				}
 			}
+		case "mapping":
+			var b []byte
+			if b, err = syscall.Mmap(-1, 0, 1<<20, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED|syscall.MAP_ANON); err == nil {
+				for i := 0; i < len(b); i += 4096 {
+					b[i] = 1
+				}
+			}
+		case "pipes":
+			var p [2]int
+			if err = syscall.Pipe2(p[:], syscall.O_NONBLOCK); err == nil {
+				_, _ = syscall.Write(p[1], text)
+			}
 		case "sockets":
 			var p [2]int
 			if p, err = syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK, 0); err == nil {
