@@ -180,33 +180,6 @@ func inMarket(t *testing.T, limits string, test func(t *testing.T, m *market)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newMarket(t, limits)) })
 }
 
-func TestABatchIsAnsweredRequestByRequest(t *testing.T) {
-	inMarket(t, `{"principal": "60/m burst 3"}`, func(t *testing.T, m *market) {
-		b := m.open("2025-03-26")
-		batch := `[` + callEcho + `,{"jsonrpc":"2.0","id":2,"method":"prompts/list"},` + strings.Replace(callEcho, `"id":1`, `"id":3`, 1) + `]`
-		if w := b.post(batch); w.Code != 200 || m.called.Load() != 2 {
-			t.Fatalf("got %d %s", w.Code, w.Body)
-		}
-		w := b.post(batch)
-		var answers []struct {
-			ID     int
-			Result struct{ IsError bool }
-			Error  struct {
-				Data struct{ RetryAfterSeconds int }
-			}
-		}
-		if err := json.Unmarshal(w.Body.Bytes(), &answers); err != nil || w.Code != 200 || len(answers) != 3 || m.called.Load() != 2 {
-			t.Fatalf("got %d %s", w.Code, w.Body)
-		}
-		if !answers[0].Result.IsError || answers[1].Error.Data.RetryAfterSeconds < 1 || !answers[2].Result.IsError {
-			t.Errorf("got %s", w.Body)
-		}
-		if !m.sold(b.post(callEcho)) {
-			t.Error("the refused batch has taken what one call needs")
-		}
-	})
-}
-
 func TestASocketGetsToolErrorsAndIsClosedInAFlood(t *testing.T) {
 	inMarket(t, `{"principal": "60/m burst 2"}`, func(t *testing.T, m *market) {
 		socket, err := endpoints.NewSocket(m.function(), m.servers(), endpoints.Alarms{Invoke: func(context.Context, []byte) error { return nil }}, func(context.Context, storage.ID) error { return nil }, nil)

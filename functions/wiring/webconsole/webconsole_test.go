@@ -186,25 +186,6 @@ func TestAStackLetsInByALinkOnce(t *testing.T) {
 	}
 }
 
-// The API answers not_here for data that a stack does not keep, and tells the page the
-// URL of the dashboard that has it.
-func TestAStackSaysWhatItDoesNotKeep(t *testing.T) {
-	s := newStack(t)
-	s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
-	if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"place":"stack"`) || !strings.Contains(text, `"dashboard":"https://dashboard.example"`) {
-		t.Errorf("the page is told %s", text)
-	}
-	for _, path := range []string{"series", "people", "bill", "calls", "changes", "servers/one/starts", "logs"} {
-		if res, text := s.do("GET", "/console/api/v1/"+path, ""); res.StatusCode != http.StatusNotImplemented || !strings.Contains(text, "not_here") {
-			t.Errorf("%s: %d %s", path, res.StatusCode, text)
-		}
-	}
-	// The page calls servers at their own endpoints, not through the console.
-	if res, text := s.do("POST", "/console/mcp/one", "{}"); res.StatusCode != http.StatusNotImplemented {
-		t.Errorf("a server is called through the console: %d %s", res.StatusCode, text)
-	}
-}
-
 func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 	s := newStack(t)
 	s.has("aaaa1", "acme", "one")

@@ -284,13 +284,6 @@ func TestConfirmWantsWhatAuthenticateGave(t *testing.T) {
 	}
 }
 
-func TestOpenLetsEverybodyInAsTheUserOfTheMachine(t *testing.T) {
-	who, err := as(apikey.Open{}, "s")
-	commontest.OK(t, err)
-	commontest.Same(t, storage.Identity{Tenant: "local", Principal: "local"}, who)
-	commontest.Check(t, (apikey.Open{}).Confirm(t.Context(), "", "s"))
-}
-
 func TestWhatAKeySaysOfItsPrincipalComesWithEveryRequest(t *testing.T) {
 	r := newRig(t)
 	key, _, err := apikey.Create(t.Context(), r.count, apikey.Grant{

@@ -45,24 +45,6 @@ func TestGrantThatIsWrongMakesNoKey(t *testing.T) {
 	}
 }
 
-func TestRevokedKeyIsShownForAMonthAndThenForgotten(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		long, short := r.key(0, "s"), r.key(24*time.Hour, "s")
-		first := r.revoke(idOf(long))
-		time.Sleep(time.Minute)
-		if again := r.revoke("dm_" + idOf(long)); !again.Revoked.Equal(first.Revoked) {
-			t.Error("it was revoked twice")
-		}
-		if end := r.revoke(short).Expires; !end.Equal(first.Created.Add(24 * time.Hour)) {
-			t.Errorf("a revoked key would be kept longer than a good one: until %s", end)
-		}
-		time.Sleep(29 * 24 * time.Hour)
-		commontest.EqualIn(t, "keys are shown after 29 days", 1, len(list(t, r, "")))
-		time.Sleep(24 * time.Hour)
-		commontest.EqualIn(t, "keys are shown after 30 days", 0, len(list(t, r, "")))
-	})
-}
-
 func TestListShowsEveryKeyOfATenant(t *testing.T) {
 	r := newRig(t)
 	want := map[string]bool{}

@@ -301,14 +301,6 @@ func (f fixed) User(context.Context, authserver.Attempt, string, url.Values) (au
 	return authserver.User{Claims: f}, nil
 }
 
-func anys(texts []string) []any {
-	all := make([]any, len(texts))
-	for i, t := range texts {
-		all[i] = t
-	}
-	return all
-}
-
 // The sign-in that takes any name is for the user of this machine. Whoever reaches the
 // endpoint from elsewhere gets neither its page nor a name.
 func TestTheSignInWithAnyNameIsForThisMachineOnly(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
-	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -303,17 +302,4 @@ func TestRulesAreAskedAtSignInAndAtEachRefresh(t *testing.T) {
 	rule.Groups = []string{"owners"}
 	s.config.Allow["closed"] = rule
 	s.refusedWith(t, refreshing(client, got["refresh_token"].(string)), "invalid_grant")
-}
-
-func TestClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
-	s := newSite(t, func(c *authserver.Config) { c.Claims = []string{"groups"} })
-	client := s.register(callback)
-	groups := strings.TrimSuffix(strings.Repeat("abcdefghi,", 20), ",")
-	if q := s.browser().signIn(ask(request(client)), "ada", groups); q.Get("code") == "" {
-		t.Error("20 groups:", q)
-	}
-	s.config.Login = fixed{"sub": "ada", "groups": anys(strings.Split(strings.Repeat("abcdefghi,", 250), ","))}
-	if q := s.browser().signIn(ask(request(client)), "ada", ""); q.Get("error") != "access_denied" || !strings.Contains(q.Get("error_description"), "bytes") {
-		t.Error("250 groups:", q)
-	}
 }

@@ -1,7 +1,6 @@
 package credentials_test
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -112,25 +111,6 @@ func TestWithoutASignInNothingIsExchanged(t *testing.T) {
 		commontest.Contains(t, "the sign-in is over", at+"/deals/connect?e=", s.deals("ada").body)
 		commontest.EqualIn(t, "exchanges", 0, len(s.third.exchanges()))
 		s.asleep()
-	})
-}
-
-func TestARefusalOfTheExchangeIsTold(t *testing.T) {
-	onOne(t, func(t *testing.T, s *site) {
-		s.signIn = signedIn{}
-		s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
-		s.third.set(func() { s.third.says = "invalid_target" })
-		told := tenTimes(func() string {
-			body := s.deals("ada").body
-			return fmt.Sprint(strings.Contains(body, `"isError":true`) && strings.Contains(body, "it says invalid_target"))
-		})
-		commontest.Same(t, map[string]int{"true": 10}, told)
-		commontest.EqualIn(t, "exchanges", 1, len(s.third.exchanges()))
-		s.asleep()
-		// The token of the sign-in is still there.
-		if row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", credentials.SignedIn)); err != nil || row.Sealed == "" {
-			t.Errorf("%+v %v", row, err)
-		}
 	})
 }
 

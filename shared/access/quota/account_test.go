@@ -79,17 +79,6 @@ func admit(t *testing.T, l *quota.Limiter, w storage.Work) error {
 	return err
 }
 
-// Each call meets an instance that has just started.
-func TestColdInstancesWriteWhatTheySpend(t *testing.T) {
-	inTime(t, `{"month_usd": 1}`, func(t *testing.T, w *world) {
-		calls := 0
-		for ; passes(t, w.instance(), work("echo")) && calls < 200; calls++ {
-			w.instance().Charge("acme", costing(0.02))
-		}
-		commontest.EqualIn(t, "calls of 2 cents", 50, calls)
-	})
-}
-
 func TestWhatIsSpentCostsFewWrites(t *testing.T) {
 	inTime(t, `{"month_usd": 100}`, func(t *testing.T, w *world) {
 		l := w.instance()

@@ -191,32 +191,6 @@ func TestARefusedCallCostsTheStoreNothing(t *testing.T) {
 	})
 }
 
-func TestABatchIsChargedAsAWhole(t *testing.T) {
-	inTime(t, `{"principal": "60/m burst 5"}`, func(t *testing.T, w *world) {
-		l := w.instance()
-		if !passes(t, l, work("a", "b", "c")) || passes(t, l, work("a", "b", "c")) || !passes(t, l, work("a", "b")) || passes(t, l, work("a")) {
-			t.Error("three and two calls fill the bucket of five, and three more do not fit between")
-		}
-		if !passes(t, l, work()) {
-			t.Error("a request that calls no tool is refused")
-		}
-	})
-}
-
-func TestACallThatHasNotBegunIsGivenBack(t *testing.T) {
-	inTime(t, `{"principal": "60/m burst 1", "concurrent": 1}`, func(t *testing.T, w *world) {
-		l := w.instance()
-		for range 5 {
-			undo, err := l.Admit(t.Context(), work("echo"))
-			commontest.OK(t, err)
-			undo()
-		}
-		if !passes(t, w.instance(), work("echo")) {
-			t.Error("nothing was given back")
-		}
-	})
-}
-
 // A client leaves while its call waits for a slot. By then, the call has the only token.
 func TestACallWhoseClientLeavesIsGivenBack(t *testing.T) {
 	inTime(t, `{"concurrent": 1, "principal": "24/d burst 2"}`, func(t *testing.T, w *world) {

@@ -56,19 +56,3 @@ func FuzzClaims(f *testing.F) {
 		}
 	})
 }
-
-// An audience that stands for one server stands for no other.
-func FuzzAudience(f *testing.F) {
-	for _, seed := range []string{publicURL + "/one/mcp", "HTTPS://mcp.example.com/one/sse/", "https://mcp.example.com/one/mcp#two", "://", "https://MCP.example.com:/one/mcp"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, audience string) {
-		one, two := resourceserver.Among(publicURL, []string{audience}, "one"), resourceserver.Among(publicURL, []string{audience}, "two")
-		if one && two {
-			t.Errorf("%q is both", audience)
-		}
-		if one && (len(audience) > len(publicURL+"/one/mcp/") || !strings.EqualFold(audience[:len(publicURL)], publicURL)) {
-			t.Errorf("%q is the server", audience)
-		}
-	})
-}

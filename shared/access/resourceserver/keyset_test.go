@@ -1,15 +1,12 @@
 package resourceserver_test
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -81,25 +78,6 @@ func TestKeyThatWasWithdrawnIsUsedForAQuarterOfAnHourAtMost(t *testing.T) {
 	})
 }
 
-// A caller that goes away does not stop a fetch for which others wait.
-func TestFetchOutlivesItsCaller(t *testing.T) {
-	inTime(t, func(t *testing.T, i *issuer) {
-		i.set(func() { i.answer = func(http.ResponseWriter) bool { time.Sleep(500 * time.Millisecond); return false } })
-		s, token := i.server(t, nil), signed(t, claims(nil), nil)
-		ctx, cancel := context.WithCancel(t.Context())
-		var both sync.WaitGroup
-		both.Go(func() { _, _ = s.Verify(ctx, token, "one") })
-		synctest.Wait()
-		both.Go(func() {
-			taken(t, "a good token", s, token)
-		})
-		synctest.Wait()
-		cancel()
-		both.Wait()
-		commontest.EqualIn(t, "fetches", 1, i.times("/keys"))
-	})
-}
-
 func TestKeySetsAreBounded(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		many := make([]string, 10_000)
@@ -139,29 +117,6 @@ func TestKeySetsAreBounded(t *testing.T) {
 			if n := i.times("/keys"); n > 5 {
 				t.Errorf("%s: %d requests", name, n)
 			}
-		}
-	})
-}
-
-// endless is a document without an end. It counts the bytes that were read.
-type endless struct{ read int }
-
-func (e *endless) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: 200, Body: io.NopCloser(e), Request: r}, nil
-}
-
-func (e *endless) Read(p []byte) (int, error) {
-	e.read += len(p)
-	return copy(p, bytes.Repeat([]byte(" "), len(p))), nil
-}
-
-func TestDocumentIsReadNoFurtherThanItMayBe(t *testing.T) {
-	inTime(t, func(t *testing.T, i *issuer) {
-		e := &endless{}
-		s := newServer(t, resourceserver.Config{Settings: resourceserver.Settings{PublicURL: publicURL, Issuer: issuerURL}, Client: &http.Client{Transport: e}})
-		refused(t, "endless", storage.Unavailable, s, signed(t, claims(nil), nil))
-		if e.read > 300<<10 {
-			t.Errorf("%d bytes were read", e.read)
 		}
 	})
 }

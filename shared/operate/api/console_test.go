@@ -53,17 +53,6 @@ func TestViewerSeesNothingThatAServerWrote(t *testing.T) {
 	}
 }
 
-func TestSettingsHaveNoValueOfAVariable(t *testing.T) {
-	p := newPlace(t, func(o *api.Options) {
-		o.Hide = func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") }
-	})
-	var got api.Settings
-	if status, text := p.ask("operator", "GET", "/api/v1/servers/one/settings", "", &got); status != http.StatusOK || got.Command != "a" || got.StartupSeconds == 0 {
-		t.Errorf("%d %s", status, text)
-	}
-	p.fails("not_found", "narrow", "GET servers/one/settings", "")
-}
-
 func TestSeriesAreMergedIntoLongerSteps(t *testing.T) {
 	begin := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	bucket := func(minute int, server string, calls, failed int64) api.Bucket {

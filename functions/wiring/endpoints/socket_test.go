@@ -4,9 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
-	"testing"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
@@ -55,45 +53,5 @@ func (s *site) dial(query, token string) (status int, say func(messages ...strin
 	return s.connect(conn, query, bearer(token)), func(messages ...string) string {
 		s.t.Helper()
 		return s.say(conn, messages...)
-	}
-}
-
-// A token for /mcp opens a WebSocket to all servers and no
-// other one. The scope of a tool holds there. The connection ends with the grant.
-func TestATokenOfAGroupOpensAWebSocketToIt(t *testing.T) {
-	s := newSite(t)
-	s.signIn, s.rules = true, true
-	client, token, _ := s.brokered("/mcp", "")
-	for query, want := range map[string]int{"group=dev": 401, "server=who": 401, "group=closed": 404} {
-		if status, _ := s.dial(query, token); status != want {
-			t.Errorf("%s: %d, want %d", query, status, want)
-		}
-	}
-	status, say := s.dial("group=all", token)
-	if status != http.StatusOK {
-		t.Fatalf("the connection was refused with %d", status)
-	}
-	said := say(initialize, initialized, listTools)
-	var names []string
-	for _, tool := range []string{"counter__add", "files__read", "files__write_note", "who__me", "files__write_file", "closed__me"} {
-		if strings.Contains(said, `"name":"`+tool+`"`) {
-			names = append(names, tool)
-		}
-	}
-	commontest.Same(t, []string{"counter__add", "files__read", "files__write_note", "who__me"}, names)
-	commontest.Contains(t, "a tool", "read is done", say(call("files__read")))
-	if said := say(call("who__me")); !strings.Contains(said, `"code":403`) || !strings.Contains(said, `oauth-protected-resource/mcp"`) || !strings.Contains(said, "who:write") {
-		t.Errorf("a tool that needs a scope: %s", said)
-	}
-	for _, tool := range []string{"files__write_file", "closed__me"} {
-		if said := say(call(tool)); !strings.Contains(said, `"error"`) || strings.Contains(said, `"result"`) {
-			t.Errorf("%s: %s", tool, said)
-		}
-	}
-	if status, _ := s.post("/revoke", url.Values{"token": {token}, "client_id": {client}}); status != http.StatusOK {
-		t.Fatal(status)
-	}
-	if said := say(call("files__read")); !strings.Contains(said, "revoked") || strings.Contains(said, "is done") {
-		t.Errorf("after the end of the grant: %s", said)
 	}
 }
