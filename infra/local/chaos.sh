@@ -84,8 +84,6 @@ tests runner '' ./infra/runner && tests box '' ./shared/box &&
 [ "$(uname)/${DORMOUSE_TEST_FUNCTIONS:-inside}/${DORMOUSE_TEST_BOXES:-}" != Linux/inside/ ] || seals=on
 [ -z "${seals:-}" ] || (cd infra/keeper && CGO_ENABLED=0 go test -c -o "$logs/keeper.test" ./dormouse-keeper) || exit 1
 
-# The long search for a way out takes a minute and a half.
-[ "$total" -lt 600 ] || export DORMOUSE_ESCAPE_ROOM=long
 export DORMOUSE_TEST_GREEDY=${share}s
 try escape 'a hostile server with each setting and each kind of runner' once escape runner infra/runner '^TestEscapeRoom$'
 try readers "$messages nasty messages, read in several ways" box readers TestReadersInGo -readers "$messages"

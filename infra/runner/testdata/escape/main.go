@@ -5,8 +5,8 @@
 //	open KIND WHAT        one of them succeeded
 //	leak KIND WHERE       it has read one of the secrets
 //
-// Its arguments are "short" or "long", the folder it may write in, and what it was told
-// about other programs: KIND=VALUE.
+// Its arguments are the folder it may write in, and what it was told about other programs:
+// KIND=VALUE.
 package main
 
 import (
@@ -32,7 +32,6 @@ import (
 
 // room holds what the program knows, and counts its attempts.
 type room struct {
-	long  bool
 	own   string              // the folder that it may write in
 	told  map[string][]string // of others, by kind
 	tried map[string]int
@@ -46,8 +45,8 @@ func main() {
 		hold()
 		return
 	}
-	r := &room{long: os.Args[1] == "long", own: os.Args[2], told: map[string][]string{}, tried: map[string]int{}}
-	for _, arg := range os.Args[3:] {
+	r := &room{own: os.Args[1], told: map[string][]string{}, tried: map[string]int{}}
+	for _, arg := range os.Args[2:] {
 		kind, value, _ := strings.Cut(arg, "=")
 		r.told[kind] = append(r.told[kind], value)
 	}
@@ -113,9 +112,6 @@ func (r *room) everything() {
 	r.families()
 	r.kernel()
 	r.privileges()
-	for _, root := range r.told["search"] {
-		r.search(root)
-	}
 }
 
 // unixSockets lists the sockets that the kernel or the disk names.
@@ -210,13 +206,6 @@ func connectTCP(address string) error {
 // and does not trust the arguments of its calls.
 func (r *room) families() {
 	protocols, high := []uintptr{0, 1, 2, 4, 15, 16}, []uintptr{0, 1 << 32}
-	if r.long {
-		protocols = protocols[:0]
-		for p := range uintptr(300) {
-			protocols = append(protocols, p)
-		}
-		high = append(high, 1<<63, 0xffffffff<<32)
-	}
 	got := map[string]bool{}
 	for family := range uintptr(64) {
 		for kind := range uintptr(16) {
@@ -396,30 +385,6 @@ func (r *room) files() {
 	}
 }
 
-// search reads every file below a folder that it can.
-func (r *room) search(root string) {
-	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil && d != nil && d.IsDir():
-			return fs.SkipDir
-		case path == r.own, path == "/proc/"+strconv.Itoa(os.Getpid()):
-			return fs.SkipDir
-		case err != nil || !d.Type().IsRegular():
-			return nil
-		}
-		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-		if err != nil {
-			return nil
-		}
-		defer func() { _ = f.Close() }()
-		r.tried["search"]++
-		part := make([]byte, 1<<16)
-		n, _ := io.ReadFull(f, part)
-		r.look("search", path, part[:n])
-		return nil
-	})
-}
-
 // # Processes
 
 // process tries to read and control another process.
@@ -508,7 +473,7 @@ func (r *room) memfd() {
 	if err == nil {
 		_, err = os.NewFile(uintptr(fd), "again").Write(self)
 	}
-	args := []string{"short", r.own, "again=1", "only=1"}
+	args := []string{r.own, "again=1", "only=1"}
 	for _, kind := range []string{"socket", "file", "folder", "system", "pid", "memory"} {
 		for _, value := range r.told[kind][:min(len(r.told[kind]), 64)] {
 			args = append(args, kind+"="+value)
