@@ -170,17 +170,11 @@ func TestEnclosedServerSeesTheVirtualEnvironmentOfItsCommand(t *testing.T) {
 // made writes an executable file below a folder that only its owner can enter, or everybody.
 func made(t *testing.T, mode os.FileMode, text string) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "home")
-	for _, d := range []string{filepath.Dir(filepath.Dir(dir)), filepath.Dir(dir)} {
-		if err := os.Chmod(d, 0o755); err != nil { //nolint:gosec // other users enter it
-			t.Fatal(err)
-		}
-	}
-	commontest.OK(t, os.MkdirAll(filepath.Join(dir, "bin"), 0o755))
+	dir := t.TempDir()
 	file := filepath.Join(dir, "bin", "program")
-	if err := os.WriteFile(file, []byte(text), 0o755); err != nil { //nolint:gosec // it is executed
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	commontest.OK(t, os.WriteFile(file, []byte(text), 0o755))
+	commontest.OK(t, os.Chmod(filepath.Dir(dir), 0o755))
 	commontest.OK(t, os.Chmod(dir, mode))
 	return file
 }

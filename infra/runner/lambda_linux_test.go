@@ -239,23 +239,6 @@ func attack() loot {
 	return l
 }
 
-// newFunction starts a runner as Lambda does, with a credential. It ends with the test.
-func newFunction(t *testing.T, l *lambdaStandIn) *exec.Cmd {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "DORMOUSE_CACHE=" + t.TempDir(), "GORACE=atexit_sleep_ms=0", "AWS_SECRET_ACCESS_KEY=" + credential,
-		"AWS_LAMBDA_RUNTIME_API=" + strings.TrimPrefix(l.URL, "http://"),
-	}
-	cmd.Stderr = t.Output()
-	commontest.OK(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-	})
-	return cmd
-}
-
 func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 	l := newLambdaStandIn(t)
 	server := serversfile.Server{
@@ -264,7 +247,17 @@ func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 		Env: map[string]string{invitedRole: "server", "SECRET": serverSecret, "RUNNER_TEST_API": l.URL},
 	}
 	relay := newRelayStandIn(t, map[string]string{"DORMOUSE_SERVER": server.Marshal(), "DORMOUSE_RELAY_URL": "unused"})
-	function := newFunction(t, l)
+	function := exec.CommandContext(t.Context(), os.Args[0]) // as Lambda starts it, with a credential
+	function.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "DORMOUSE_CACHE=" + t.TempDir(), "GORACE=atexit_sleep_ms=0", "AWS_SECRET_ACCESS_KEY=" + credential,
+		"AWS_LAMBDA_RUNTIME_API=" + strings.TrimPrefix(l.URL, "http://"),
+	}
+	function.Stderr = t.Output()
+	commontest.OK(t, function.Start())
+	t.Cleanup(func() {
+		_ = function.Process.Signal(syscall.SIGTERM)
+		_ = function.Wait()
+	})
 	for _, token := range []string{"one", "two"} {
 		relay.calls <- "attack"
 		relay.calls <- "honest"

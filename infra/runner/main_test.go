@@ -26,18 +26,10 @@ import (
 )
 
 func TestExitCodeSaysWhyTheRunnerEnded(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		err  error
-		want int
-	}{
-		{storage.Errorf(runner.ErrFenced, "somebody newer"), 3},
-		{fmt.Errorf("run: %w", storage.Errorf(storage.Unavailable, "no host")), 4},
-		{storage.Errorf(storage.Invalid, "refused"), 1},
-		{errors.New("no folder"), 1},
-	} {
-		commontest.Equal(t, c.want, ExitCode(c.err))
-	}
+	commontest.Equal(t, 3, ExitCode(storage.Errorf(runner.ErrFenced, "somebody newer")))
+	commontest.Equal(t, 4, ExitCode(fmt.Errorf("run: %w", storage.Errorf(storage.Unavailable, "no host"))))
+	commontest.Equal(t, 1, ExitCode(storage.Errorf(storage.Invalid, "refused")))
+	commontest.Equal(t, 1, ExitCode(errors.New("no folder")))
 }
 
 func TestAServerStartsAsItsImageSays(t *testing.T) {
@@ -146,27 +138,20 @@ func kept(t *testing.T, folder string) (names []string, bytes int64) {
 func TestLogOfAProcessKeepsTheEndAndStaysSmall(t *testing.T) {
 	l, _ := newLogs(t)
 	w := l.open("session-1")
-	line := strings.Repeat("x", 99) + "\n"
 	for range 5000 { // about 8 times what is kept
-		if _, err := w.Write([]byte(line)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := w.Write([]byte(strings.Repeat("x", 99) + "\n"))
+		commontest.OK(t, err)
 	}
-	if _, err := w.Write([]byte("the end\n")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.Write([]byte("the end\n"))
+	commontest.OK(t, err)
 	commontest.OK(t, w.Close())
 	names, bytes := kept(t, l.folder)
-	if len(names) != 3 || strings.Contains(strings.Join(names, " "), "session-1") {
-		t.Errorf("files are %v", names)
+	if len(names) != 3 || bytes < maxLogHalf || bytes > 2*maxLogHalf || strings.Contains(strings.Join(names, " "), "session-1") {
+		t.Errorf("%d bytes are kept in %v, want one to two times %d", bytes, names, maxLogHalf)
 	}
-	if bytes < maxLogHalf || bytes > 2*maxLogHalf {
-		t.Errorf("%d bytes are kept, want one to two times %d", bytes, maxLogHalf)
-	}
-	end, err := os.ReadFile(filepath.Join(l.folder, names[0]))
-	if err != nil || !strings.HasSuffix(string(end), "the end\n") {
-		t.Errorf("%v: it ends with %q", err, end[max(0, len(end)-20):])
-	}
+	text, err := os.ReadFile(filepath.Join(l.folder, names[0]))
+	commontest.OK(t, err)
+	commontest.EqualIn(t, "it has the end", true, strings.HasSuffix(string(text), "the end\n"))
 }
 
 // newLogs returns the logs of a server, and a function that writes the log of one process.
@@ -176,9 +161,8 @@ func newLogs(t *testing.T) (l *logFiles, process func(session string)) {
 	return l, func(session string) {
 		t.Helper()
 		w := l.open(session)
-		if _, err := w.Write([]byte("x\n")); err != nil {
-			t.Fatal(err)
-		}
+		_, err := w.Write([]byte("x\n"))
+		commontest.OK(t, err)
 		commontest.OK(t, w.Close())
 	}
 }
@@ -249,8 +233,11 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 		return nil, errors.New("nobody is there")
 	}})
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- live(ctx, b.link, nil, func() *prepared { return &prepared{box: b, log: log} }) }()
+	ended := make(chan struct{})
+	go func() {
+		_ = live(ctx, b.link, nil, func() *prepared { return &prepared{box: b, log: log} }) // the relay was never there
+		close(ended)
+	}()
 	b.Deliver(runner.Delivery{
 		ID: "d", Session: "s", Principal: "p", Init: json.RawMessage(`{}`),
 		Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`), // no call, for whose end a box would wait
@@ -259,5 +246,5 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	commontest.OK(t, err)
 	commontest.EqualIn(t, "the server has the token", "t0p", string(got))
 	cancel()
-	<-ended // its error says that the relay was never there
+	<-ended
 }
