@@ -47,7 +47,7 @@ func onBench(t *testing.T, test func(b *bench), set ...func(*runner.Config)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{
 			t: t, box: &recordingBox{}, result: make(chan error, 1),
-			wire: &memoryWire{frames: make(chan framed, 100_000), dialed: make(chan *memoryConn, 1000), jam: make(chan struct{}, 1)},
+			wire: &memoryWire{frames: make(chan framed, 100_000), dialed: make(chan *memoryConn, 1000)},
 		}
 		c := runner.Config{
 			URL: "wss://relay", Box: benchBox, Gen: benchGen, Token: benchToken, Task: "task-1",
@@ -303,7 +303,6 @@ type framed struct {
 type memoryWire struct {
 	frames chan framed
 	dialed chan *memoryConn
-	jam    chan struct{} // while it holds a token, every send waits
 
 	mu     sync.Mutex
 	refuse error // of every dial; nil lets it through
@@ -350,8 +349,6 @@ type memoryConn struct {
 }
 
 func (c *memoryConn) Send(data []byte) error {
-	c.wire.jam <- struct{}{}
-	<-c.wire.jam
 	select {
 	case <-c.closed:
 		return io.ErrClosedPipe

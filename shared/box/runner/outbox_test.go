@@ -281,17 +281,6 @@ func TestLongHandshakeIsSentInPartsOnce(t *testing.T) {
 	})
 }
 
-func TestHelloOvertakesWhatIsStillToBeWritten(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.wire.jam <- struct{}{}
-		b.says(storage.Standalone, strings.Repeat("x", 700_000))
-		time.Sleep(20 * time.Second)
-		<-b.wire.jam
-		b.expect(frame.TypePart) // was being written
-		b.expect(frame.TypeHello)
-	}, func(c *runner.Config) { c.PingEvery = 15 * time.Second })
-}
-
 func longText(text string) string {
 	return `{"text":"` + strings.Repeat(text, 300_000/len(text)) + `"}`
 }

@@ -57,27 +57,6 @@ func TestYieldingBoxSleepsAfterTenSeconds(t *testing.T) {
 	commontest.EqualIn(t, "it ended idle processes", 1, yields)
 }
 
-func TestBusyRunnerSaysNoBye(t *testing.T) {
-	t.Run("request in flight", func(t *testing.T) {
-		onAwakeBench(t, func(b *bench) {
-			b.deliver("d1", fromInbox)
-			b.box.idleFrom(time.Now())
-			b.pass(time.Hour)
-		})
-	})
-	t.Run("batch not acked", func(t *testing.T) {
-		onAwakeBench(t, func(b *bench) {
-			b.box.idleFrom(time.Now())
-			b.deliver("d1", fromInbox)
-			b.ends("d1", "end")
-			for range 100 {
-				b.expect(frame.TypeEvents)
-				time.Sleep(5 * time.Second)
-			}
-		}, func(c *runner.Config) { c.PingEvery = time.Hour })
-	})
-}
-
 func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {
 	onParting(t, func(b *bench, bye frametest.Frame) {
 		b.deliver("d1")
@@ -108,7 +87,6 @@ func drainsAfter(d time.Duration) func(*runner.Config) {
 // A draining runner has too little time left for a new call, which may take a minute.
 func TestADrainingRunnerBeginsNoCallAndGivesItBack(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.deliver("long", fromInbox)
 		time.Sleep(5*time.Minute - time.Second)
 		b.deliver("before", fromInbox)
 		time.Sleep(2 * time.Second)
@@ -120,16 +98,12 @@ func TestADrainingRunnerBeginsNoCallAndGivesItBack(t *testing.T) {
 		}
 		b.deliver("after") // the return was lost
 		b.expect(frame.TypeReturn)
-		b.deliver("note", func(f *frametest.Frame) { f.AckWithin = 0 })
 		b.deliver("claimed", fromInbox)
 		b.send(frametest.Frame{Type: frame.TypeNudge})
 		b.nothing()
-		equal(t, "executed", b.box.told(), []string{"deliver long", "deliver before"})
-		b.finishes("before")
-		b.runs()
-		b.ends("long", "end")
+		equal(t, "executed", b.box.told(), []string{"deliver before"})
 		b.box.idleFrom(time.Now())
-		b.ack(b.expect(frame.TypeEvents))
+		b.finishes("before")
 		b.soon(frame.TypeBye, time.Second)
 		b.deliver("later")
 		b.nothing()
