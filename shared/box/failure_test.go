@@ -1,7 +1,6 @@
 package box
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,20 +21,12 @@ import (
 )
 
 func TestServerThatExitsAtOnceSaysWhy(t *testing.T) {
-	begin := time.Now().Add(-time.Second)
 	r := newRig(t, "exits", func(s *Server) { s.Env["API_KEY"] = "sk-123456789" })
-	a, b := r.call(`"a"`, "echo", "1"), r.call(`"b"`, "echo", "1")
-	for _, d := range []string{a, b} {
-		f := r.failure(d)
-		commontest.EqualIn(t, "message", `server "fake": exited with code 127 before it answered initialize: no module named mcp, key ***`, f.Message)
-		commontest.EqualIn(t, "code", -32603, f.Code)
-		if f.Since.Before(begin) {
-			t.Errorf("since is %s", f.Since)
+	for _, d := range []string{r.call(`"a"`, "echo", "1"), r.call(`"b"`, "echo", "1")} {
+		f := r.fails(d, PhaseProcessStart, `server "fake": exited with code 127 before it answered initialize: no module named mcp, key ***`)
+		if f.Code != wire.CodeInternal || *f.ExitCode != 127 || f.Stderr != "first line\nno module named mcp, key ***" || !f.NotExecuted || f.Since.IsZero() {
+			t.Errorf("code %d, data %+v", f.Code, f)
 		}
-		f.Since = time.Time{}
-		code127 := 127
-		want := Failure{Phase: PhaseProcessStart, Server: "fake", ExitCode: &code127, Stderr: "first line\nno module named mcp, key ***", NotExecuted: true}
-		commontest.SameIn(t, "data", want, f.Failure)
 	}
 	s := r.state(t, Exited)
 	if s.Phase != PhaseProcessStart || s.ExitCode == nil || *s.ExitCode != 127 || s.PID == 0 || !strings.HasSuffix(s.Stderr, "key ***") {
@@ -60,11 +51,7 @@ func TestLaterRoundWithoutAProcessHasAnUnknownOutcome(t *testing.T) {
 func TestClientsGetNothingThatAServerPrints(t *testing.T) {
 	for _, how := range []string{"exits", "says why on stdout"} {
 		r := newRig(t, how, func(s *Server) { s.ShowOutput, s.Env["API_KEY"] = false, "sk-123456789" })
-		f := r.failure(r.call("1", "echo", "1"))
-		if f.Stderr != "" || f.Stdout != "" || f.ExitCode == nil || f.Phase != PhaseProcessStart {
-			t.Errorf("%s: data is %+v", how, f)
-		}
-		commontest.Contains(t, how, "before it answered initialize", f.Message)
+		f := r.fails(r.call("1", "echo", "1"), PhaseProcessStart, "before it answered initialize")
 		commontest.Contains(t, how, "dormouse logs fake", f.Message)
 		for _, part := range []string{"module", "settings", "key", redact.Hidden} {
 			if all := fmt.Sprintf("%s %+v", f.Message, f); strings.Contains(all, part) {
@@ -112,10 +99,7 @@ func TestProcessThatDiesEndsWhatIsOpenAndTheNextMessageStartsAnother(t *testing.
 	hang := r.call("2", "hang", "0")
 	batch := r.deliver(`[{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"hang"}},{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"die"}}]`)
 	for _, d := range []string{hang, batch} {
-		f := r.failure(d)
-		if f.Message != `server "fake": exited with code 3: out of cheese` || f.Phase != PhaseRuntime || *f.ExitCode != 3 {
-			t.Errorf("%s ends with %q %+v", d, f.Message, f)
-		}
+		commontest.Equal(t, 3, *r.fails(d, PhaseRuntime, `server "fake": exited with code 3: out of cheese`).ExitCode)
 	}
 	if e := r.event(t, batch); e.Final || string(wire.Lookup(e.Raw, "id")) != "3" {
 		t.Errorf("the first of the batch ends with final=%v %s", e.Final, e.Raw)
@@ -219,22 +203,19 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 		}
 		return streams
 	}
-	slow := calls("slow")
-	commontest.Eventually(t, "the process is not read any more", func() bool {
+	waiting := func() int {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.sessions["slow"].bytes > maxUntold
-	})
+		return r.sessions["slow"].bytes
+	}
+	slow := calls("slow")
+	commontest.Eventually(t, "the process is not read any more", func() bool { return waiting() > maxUntold })
 	// The other session gets as much output again. If the box still read the slow
 	// session's process, the bytes that wait would grow in this time.
 	for _, stream := range calls("fast") {
 		r.final(t, stream)
 	}
-	r.mu.Lock()
-	if n := r.sessions["slow"].bytes; n > maxUntold+1<<20 {
-		t.Errorf("%d bytes wait for the sink", n)
-	}
-	r.mu.Unlock()
+	commontest.EqualIn(t, "bytes that wait are few", true, waiting() <= maxUntold+1<<20)
 	close(k.gate)
 	for _, stream := range slow {
 		r.final(t, stream)
@@ -321,25 +302,17 @@ func (p *page) read() (string, bool) { return p.String(), p.closed.Load() }
 func TestLogTellsTheLifeOfAProcess(t *testing.T) {
 	t.Parallel()
 	const began = `^--- \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z process \d+ of session s started\n`
-	for name, c := range map[string]struct {
-		command string
-		end     func(r *rig)
-		want    string
-	}{
-		"it dies":                  {end: func(r *rig) { r.failure(r.call("2", "die", "0")) }, want: began + `out of cheese\n--- .* process \d+ exited with code 3\n$`},
-		"Dormouse ends it":         {end: func(r *rig) { r.Halt("", "ada", 0) }, want: began + `--- .* process \d+ (exited with code 0|was killed by SIG[A-Z]+); Dormouse ended it: .*ada\n$`},
-		"nothing could be started": {command: "/no/such/program", end: func(*rig) {}, want: "/no/such/program"},
+	for want, end := range map[string]func(r *rig){
+		`out of cheese\n--- .* process \d+ exited with code 3\n$`:                                      func(r *rig) { r.call("2", "die", "0") },
+		`--- .* process \d+ (exited with code 0|was killed by SIG[A-Z]+); Dormouse ended it: .*ada\n$`: func(r *rig) { r.Halt("", "ada", 0) },
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			kept := &page{}
-			r := newRig(t, "normal", func(s *Server) {
-				s.Command = cmp.Or(c.command, s.Command)
-				s.Stderr = func(string) io.WriteCloser { return kept }
-			})
-			r.final(t, r.call("1", "pid", "0"))
-			c.end(r)
+			r := newRig(t, "normal", func(s *Server) { s.Stderr = func(string) io.WriteCloser { return kept } })
+			r.result(r.call("1", "pid", "0"))
+			end(r)
 			find(t, r.recorder, "the end", func(s ProcessStatus) bool { return s.State == Stopped || s.State == Exited })
-			if got, closed := kept.read(); !closed || !regexp.MustCompile(c.want).MatchString(got) {
+			if got, closed := kept.read(); !closed || !regexp.MustCompile(began+want).MatchString(got) {
 				t.Errorf("closed %v, it says:\n%s", closed, got)
 			}
 		})
@@ -364,30 +337,24 @@ func TestARefusalIsInTheErrorOfTheCallThatMetIt(t *testing.T) {
 		s.Refusals, s.Env["API_KEY"] = true, "s3cret-name"
 		s.Stderr = func(string) io.WriteCloser { return kept }
 	})
-	for _, c := range []struct{ arguments, want string }{
-		{`{"hosts":[],"answer":{"error":{"code":-1,"message":"no"}}}`, `"error":{"code":-1,"message":"no"}`},
-		{`{"hosts":["a.test"],"answer":{"result":{"content":[{"type":"text","text":"fine"}]}}}`, `"result":{"content":[{"type":"text","text":"fine"}]}`},
-	} {
-		commontest.EqualIn(t, c.arguments, `{"jsonrpc":"2.0","id":1,`+c.want+`}`, string(r.final(t, r.call("1", "refused", c.arguments)).Raw))
+	refused := func(hosts, answer string) string {
+		return r.call("1", "refused", `{"hosts":[`+hosts+`],"answer":{`+answer+`}}`)
 	}
-	f := r.failure(r.call("1", "refused", `{"hosts":["b.test","s3cret-name.test"],"answer":{"error":{"code":-1,"message":"no"}}}`))
-	if !strings.HasPrefix(f.Message, "no; network: ") || !strings.HasSuffix(f.Message, "network: b.test was refused; network: ***.test was refused") {
-		t.Error(f.Message)
+	hosts := ""
+	for _, same := range []string{`"error":{"code":-1,"message":"no"}`, `"result":{"content":[{"type":"text","text":"fine"}]}`} {
+		commontest.EqualIn(t, "the client", `{"jsonrpc":"2.0","id":1,`+same+`}`, string(r.final(t, refused(hosts, same)).Raw))
+		hosts = `"a.test"` // for the second, which succeeds
 	}
+	r.fails(refused(`"b.test","s3cret-name.test"`, `"error":{"code":-1,"message":"no"}`), "", "network: b.test was refused; network: ***.test was refused")
 	for host, old := range map[string]string{"c.test": `[]`, "d.test": `[{"type":"text","text":"no"}]`} {
-		got := string(r.final(t, r.call("1", "refused", `{"hosts":["`+host+`"],"answer":{"result":{"content":`+old+`,"isError":true}}}`)).Raw)
+		got := string(r.final(t, refused(`"`+host+`"`, `"result":{"content":`+old+`,"isError":true}`)).Raw)
 		commontest.Contains(t, host, `"content":`+strings.TrimSuffix(old, "]"), got)
 		commontest.Contains(t, host, `network: `+host+` was refused"}],"isError":true}`, got)
 	}
 	for _, text := range []string{"network: a.test was refused", "network: ***.test was refused"} {
 		find(t, r.recorder, text, func(s ProcessStatus) bool { return s.Detail == text && s.State == Ready })
 	}
-	f = r.failure(r.call("1", "refused", `{"hosts":["e.test"],"exit":true}`))
-	if !strings.HasPrefix(f.Message, `server "fake": exited with code 3`) || !strings.Contains(f.Message, "; network: e.test was refused") {
-		t.Error(f.Message)
-	}
+	r.fails(r.call("1", "refused", `{"hosts":["e.test"],"exit":true}`), "", "; network: e.test was refused")
 	commontest.Eventually(t, "the log is closed", func() bool { _, closed := kept.read(); return closed })
-	if got, _ := kept.read(); strings.Count(got, " network: b.test was refused\n") != 1 || !strings.Contains(got, "--- ") {
-		t.Errorf("the log has:\n%s", got)
-	}
+	commontest.EqualIn(t, "refusals in the log", 1, strings.Count(kept.String(), " network: b.test was refused\n"))
 }

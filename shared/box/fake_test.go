@@ -385,24 +385,12 @@ func find[T any](t *testing.T, r *recorder, what string, want func(T) bool) T {
 			}
 			r.past = append(r.past, v)
 		case <-deadline:
-			t.Fatalf("%s did not come; there were %s", what, describe(r.past))
+			for _, v := range r.past {
+				t.Logf("%.500s", fmt.Sprintf("%T %+v", v, v))
+			}
+			t.Fatalf("%s did not come after the above", what)
 		}
 	}
-}
-
-func describe(calls []any) string {
-	var out []string
-	for _, v := range calls {
-		switch v := v.(type) {
-		case Output:
-			out = append(out, fmt.Sprintf("event %q final=%v %.300s", v.Stream, v.Final, v.Raw))
-		case ProcessStatus:
-			out = append(out, fmt.Sprintf("process %s %s %s", v.State, v.Phase, v.Detail))
-		default:
-			out = append(out, fmt.Sprintf("%T", v))
-		}
-	}
-	return strings.Join(out, "\n")
 }
 
 func (r *recorder) final(t *testing.T, stream string) Output {

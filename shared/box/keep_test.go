@@ -2,7 +2,6 @@ package box
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -37,7 +36,7 @@ func (k *keeperHand) said() []string {
 }
 
 func (k *keeperHand) Restore(_ context.Context, process, owner, _ string) ([]string, error) {
-	k.note(strings.TrimSpace("restore " + process + " " + ofOther(process, owner)))
+	k.note("restore " + process + " of " + owner)
 	return nil, k.restore
 }
 
@@ -45,7 +44,7 @@ func (k *keeperHand) Save(ctx context.Context, process, owner, _, _ string) erro
 	if k.alive != nil && k.alive() {
 		k.note("save, but it runs " + process)
 	}
-	k.note(strings.TrimSpace("save " + process + " " + ofOther(process, owner)))
+	k.note("save " + process + " of " + owner)
 	if k.save != nil {
 		return k.save(ctx)
 	}
@@ -53,14 +52,6 @@ func (k *keeperHand) Save(ctx context.Context, process, owner, _, _ string) erro
 }
 
 func (k *keeperHand) Leave(process string) { k.note("leave " + process) }
-
-// ofOther returns the owner if it is not the process, else "".
-func ofOther(process, owner string) string {
-	if owner == process {
-		return ""
-	}
-	return "of " + owner
-}
 
 func (k *keeperHand) Forget(_ context.Context, process string) error {
 	k.note("forget " + process)
@@ -97,7 +88,7 @@ func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
 	r.state(t, Stopped)
 	r.result(r.call("2", "echo", "{}"))
 	r.state(t, Stopped)
-	calls(t, k, "restore s", "save s", "restore s", "save s")
+	calls(t, k, "restore s of s", "save s of s", "restore s of s", "save s of s")
 }
 
 func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
@@ -124,9 +115,9 @@ func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
 func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 	t.Parallel()
 	for tool, want := range map[string][]string{
-		"die":          {"restore s", "restore s", "save s"}, // what the next process saves, which works in the same workspace
-		"hang":         {"restore s"},                        // it is killed at work
-		"stop reading": {"restore s", "save s"},              // it is killed, and was idle
+		"die":          {"restore s of s", "restore s of s", "save s of s"}, // what the next process saves, which works in the same workspace
+		"hang":         {"restore s of s"},                                  // it is killed at work
+		"stop reading": {"restore s of s", "save s of s"},                   // it is killed, and was idle
 	} {
 		t.Run(tool, func(t *testing.T) {
 			k := &keeperHand{}
@@ -154,7 +145,7 @@ func TestWorkspaceThatCannotBeRestoredStartsNothing(t *testing.T) {
 	f := r.failure(r.call("1", "echo", "{}"))
 	commontest.EqualIn(t, "phase", PhaseSessionCreate, f.Phase)
 	commontest.EqualIn(t, "message", `server "fake": cannot be started: restore the workspace: key *** is wrong`, f.Message)
-	calls(t, k, "restore s")
+	calls(t, k, "restore s of s")
 }
 
 func TestEndedSessionIsForgottenAndNotSaved(t *testing.T) {
@@ -163,10 +154,10 @@ func TestEndedSessionIsForgottenAndNotSaved(t *testing.T) {
 	r.result(r.call("1", "echo", "{}"))
 	r.StopSession("s")
 	<-removed
-	calls(t, k, "restore s", "forget s")
+	calls(t, k, "restore s of s", "forget s")
 	r.StopSession("of an earlier life")
 	<-removed
-	calls(t, k, "restore s", "forget s", "forget of an earlier life")
+	calls(t, k, "restore s of s", "forget s", "forget of an earlier life")
 }
 
 func TestCloseWaitsForWhatIsSavedAsLongAsItHasTime(t *testing.T) {
@@ -193,11 +184,8 @@ func TestCloseWaitsForWhatIsSavedAsLongAsItHasTime(t *testing.T) {
 
 func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
 	r, _ := withKeeper(t, "plain", &keeperHand{}, func(s *Server) { s.Env["MEMORY"] = WorkspaceVariable + "/memory.json" })
-	var env []string
-	commontest.OK(t, json.Unmarshal(r.result(r.call("1", "env", "{}")), &env))
-	i := slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "MEMORY=") })
-	if i < 0 || !filepath.IsAbs(strings.TrimPrefix(env[i], "MEMORY=")) || !strings.HasSuffix(env[i], "/memory.json") {
-		t.Error(env)
+	if value := r.variable(r.call("1", "env", "{}"), "MEMORY"); !filepath.IsAbs(value) || filepath.Base(value) != "memory.json" {
+		t.Error(value)
 	}
 	s := Server{Args: []string{"a", "${workspaceFolder}/b:${workspaceFolder}"}}
 	if got := s.staged(provision.Launch{Args: s.Args, Workspace: "/w"}).Args[1]; got != "/w/b:/w" || s.Args[1] == got {
@@ -225,5 +213,5 @@ func TestWhatASharedProcessHasKeptOutlivesEverySession(t *testing.T) {
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
 	c.StopSession("ann/1")
 	c.state(t, Stopped)
-	calls(t, k, "restore principal-ann", "save principal-ann")
+	calls(t, k, "restore principal-ann of principal-ann", "save principal-ann of principal-ann")
 }

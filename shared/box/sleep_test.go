@@ -55,24 +55,20 @@ func (r *rig) ends() {
 func TestMemoryLastsOverSleepsAndOverBoxes(t *testing.T) {
 	a := newAsleep(t)
 	count := 0
-	for box := range 3 {
+	for range 2 {
 		r := a.box()
-		for n := range 3 {
+		for range 3 {
 			count++
 			if got := r.counted(r.call(strconv.Itoa(count), "count", `{}`)); got.Count != count || got.Life != count-1 {
-				t.Fatalf("box %d, call %d: %+v", box, n, got)
+				t.Fatalf("call %d: %+v", count, got)
 			}
 			r.asleep()
-			if len(a.images()) != 1 {
-				t.Fatal("no memory is kept")
-			}
+			commontest.EqualIn(t, "images", 1, len(a.images()))
 		}
 		r.ends()
 	}
 	r := a.box()
-	if lines := r.heardOf("99"); strings.Count(lines, wire.MethodInitialize) != 2 { // and notifications/initialized
-		t.Errorf("the process was told again what it knew: %s", lines)
-	}
+	commontest.EqualIn(t, "the process heard of initialize and initialized", 2, strings.Count(r.heardOf("99"), wire.MethodInitialize))
 	if log := a.log.String(); strings.Contains(log, "lost") || strings.Contains(log, "started anew") {
 		t.Error(log)
 	}
@@ -108,28 +104,20 @@ func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
 	a := newAsleep(t)
 	r := a.box()
 	first := r.counted(r.call("1", "count", `{}`))
-	calls := []string{"2", "3"}
-	questions := map[string]string{}
-	for i, id := range calls {
-		c := r.call(id, "ask", `{}`)
-		calls[i] = c
-		m, err := wire.Parse(r.event(t, c).Raw)
-		commontest.OK(t, err)
-		questions[c], _ = wire.String(m.ID)
+	var calls, questions []string
+	for i := range 2 {
+		c := r.call(strconv.Itoa(2+i), "ask", `{}`)
+		q, _ := wire.String(wire.Lookup(r.event(t, c).Raw, "id"))
+		calls, questions = append(calls, c), append(questions, q)
 	}
-	r.nowKept(a, 1)
 	for i, c := range calls {
-		if !r.isOpen("s", c) {
-			t.Fatal("a call has ended")
+		r.nowKept(a, 1) // also after the first answer: the other call still waits
+		commontest.EqualIn(t, "the call waits", true, r.isOpen("s", c))
+		for _, action := range []string{"accept", "decline"} {
+			r.Answer("s", questions[i], []byte(`{"jsonrpc":"2.0","id":"`+questions[i]+`","result":{"action":"`+action+`"}}`))
 		}
-		r.Answer("s", questions[c], []byte(`{"jsonrpc":"2.0","id":"`+questions[c]+`","result":{"action":"accept"}}`))
-		r.Answer("s", questions[c], []byte(`{"jsonrpc":"2.0","id":"`+questions[c]+`","result":{"action":"decline"}}`))
-		got := r.counted(c)
-		if got.Count != first.Count+i+1 || got.Life == 0 || !strings.Contains(string(got.Said), "accept") {
+		if got := r.counted(c); got.Count != first.Count+i+1 || got.Life == 0 || !strings.Contains(string(got.Said), "accept") {
 			t.Errorf("%+v %s", got, got.Said)
-		}
-		if i == 0 { // the other call still waits, so the process sleeps again
-			r.nowKept(a, 1)
 		}
 	}
 	commontest.Equal(t, first.Count+3, r.counted(r.call("4", "count", `{}`)).Count)
@@ -191,40 +179,28 @@ func TestEachRequestEndsOnceWheneverAProcessIsFrozen(t *testing.T) {
 	a := newAsleep(t)
 	r := a.box(func(s *Server) { s.Idle = time.Hour })
 	r.counted(r.call("1", "count", `{}`))
-	calls := map[string]bool{}
+	var calls []string
 	for n := range 64 {
-		calls[r.call(strconv.Itoa(100+n), "hold", `{}`)] = true
+		calls = append(calls, r.call(strconv.Itoa(100+n), "hold", `{}`))
 		if n%16 == 7 {
 			r.nod("s")
 		}
 	}
 	text := `"` + strings.Repeat("x", 1<<20) + `"`
-	large := map[string]bool{}
 	for n := range 12 { // the process is in the middle of a line
-		large[r.call(strconv.Itoa(200+n), "count", text)] = true
+		calls = append(calls, r.call(strconv.Itoa(200+n), "count", text))
 		r.nod("s")
 	}
-	seen := map[int]bool{}
-	take := func(stream string) counts {
-		got := r.counted(stream)
-		if seen[got.Count] {
-			t.Errorf("count %d came twice", got.Count)
+	last := r.counted(r.call("300", "go", `{}`))
+	seen := map[int]bool{last.Count: true}
+	for i, c := range calls {
+		got := r.counted(c)
+		if seen[got.Count] || i >= 64 && got.Bytes < 1<<20 {
+			t.Errorf("call %d: %+v", i, got)
 		}
 		seen[got.Count] = true
-		return got
 	}
-	for c := range large {
-		if got := take(c); got.Bytes < 1<<20 {
-			t.Errorf("%+v", got)
-		}
-	}
-	last := take(r.call("300", "go", `{}`))
-	for c := range calls {
-		take(c)
-	}
-	if last.Life == 0 || len(seen) != 64+12+1 {
-		t.Errorf("%d counts, life %d", len(seen), last.Life)
-	}
+	commontest.EqualIn(t, "it was thawed", true, last.Life > 0)
 	for _, v := range r.past {
 		if e, ok := v.(Output); ok && e.Final {
 			t.Errorf("another end: %.200s", e.Raw)

@@ -2,6 +2,7 @@ package box
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -88,16 +89,16 @@ func TestClientThatWaitsIsToldHowFarTheStartIs(t *testing.T) {
 	last := -2.0
 	for _, want := range []string{"copying the workspace", "installing with ***"} {
 		m, err := wire.Parse(r.event(t, stream).Raw)
-		if err != nil || m.Method != wire.NotifyProgress {
-			t.Fatalf("%s, %v", m.Raw, err)
+		commontest.OK(t, err)
+		var p struct {
+			Message, ProgressToken string
+			Progress               float64
 		}
-		text, _ := wire.String(wire.Lookup(m.Params, "message"))
-		token, _ := wire.String(wire.Lookup(m.Params, "progressToken"))
-		at, err := strconv.ParseFloat(string(wire.Lookup(m.Params, "progress")), 64)
-		if text != want || token != "t" || err != nil || at <= last || at >= 0 {
+		commontest.OK(t, json.Unmarshal(m.Params, &p))
+		if m.Method != wire.NotifyProgress || p.Message != want || p.ProgressToken != "t" || p.Progress <= last || p.Progress >= 0 {
 			t.Errorf("progress %s, want %q, more than %g and less than the server's own", m.Raw, want, last)
 		}
-		last = at
+		last = p.Progress
 	}
 	r.result(stream)
 	r.result(silent)
@@ -200,12 +201,9 @@ func code(n int) proc.Exit { return proc.Exit{Code: &n} }
 // L-35: a start that takes long holds up no other start.
 func TestSessionsStartBesideOneAnother(t *testing.T) {
 	gate := make(chan struct{})
-	change, _ := with(func(ctx context.Context, process string, _ func(provision.Progress)) (provision.Launch, error) {
+	change, _ := with(func(_ context.Context, process string, _ func(provision.Progress)) (provision.Launch, error) {
 		if process == "slow" {
-			select {
-			case <-gate:
-			case <-ctx.Done():
-			}
+			<-gate
 		}
 		return asConfigured(t), nil
 	})
@@ -261,38 +259,24 @@ func TestProcessRunsWhatTheStagerSays(t *testing.T) {
 	env := string(r.result(r.call("2", "env", "{}")))
 	commontest.Contains(t, "", `"PATH=/venv/bin:/other/bin:/usr/bin"`, env)
 	commontest.Contains(t, "", `"VIRTUAL_ENV=/venv"`, env)
-	if st := r.state(t, Staging); st.Detail != "installing ***" || st.PID != 0 {
-		t.Errorf("%+v", st)
-	}
-	r.state(t, Started)
+	commontest.EqualIn(t, "told", "installing ***", r.state(t, Staging).Detail)
 }
 
 func TestFailureOfTheStagerIsTold(t *testing.T) {
-	code := 17
-	for _, c := range []struct {
-		err     error
-		phase   Phase
-		message string
-	}{
-		{
-			&provision.Error{
-				Phase: provision.DepInstall, ExitCode: &code, Stderr: "er22 bad, key hunter22",
-				Err: errors.New("dependency install failed (exit 17): er22 bad, key hunter22"),
-			},
-			PhaseDepInstall, `server "fake": cannot be started: dependency install failed (exit 17): *** bad, key ***`,
-		},
-		{errors.New("odd"), PhaseProcessStart, `server "fake": cannot be started: odd`},
-	} {
-		change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
-			return provision.Launch{}, c.err
-		})
-		r := newRig(t, "plain", change, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
-		f := r.fails(r.call("1", "echo", "{}"), c.phase, c.message)
-		if all := fmt.Sprintf("%+v", f); strings.Contains(all, "hunter22") || (f.ExitCode != nil) != (c.phase == PhaseDepInstall) {
-			t.Error(all)
+	exit := 17
+	change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
+		return provision.Launch{}, &provision.Error{
+			Phase: provision.DepInstall, ExitCode: &exit, Stderr: "er22 bad, key hunter22",
+			Err: errors.New("dependency install failed (exit 17): er22 bad, key hunter22"),
 		}
-		commontest.Equal(t, c.phase, r.state(t, Exited).Phase)
+	})
+	r := newRig(t, "plain", change, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
+	want := `server "fake": cannot be started: dependency install failed (exit 17): *** bad, key ***`
+	f := r.fails(r.call("1", "echo", "{}"), PhaseDepInstall, want)
+	if f.Stderr != "*** bad, key ***" || *f.ExitCode != 17 {
+		t.Errorf("%+v", f)
 	}
+	commontest.Equal(t, PhaseDepInstall, r.state(t, Exited).Phase)
 }
 
 func waiting(began chan<- struct{}) func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
@@ -315,24 +299,19 @@ func TestStagingEndsWithTheStartupTimeout(t *testing.T) {
 // L-30: a session that ends while its process is staged leaves neither a process nor
 // files.
 func TestSessionThatEndsWhileItIsStagedStartsNothing(t *testing.T) {
-	for name, end := range map[string]func(r *rig, removed <-chan string){
-		"the session": func(r *rig, removed <-chan string) {
-			r.StopSession("s")
-			commontest.Equal(t, "s", <-removed)
-		},
-		"the box": func(r *rig, _ <-chan string) { commontest.OK(t, r.Close(t.Context(), 0)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			began := make(chan struct{}, 1)
-			change, removed := with(waiting(began))
-			r := newRig(t, "plain", change)
-			call := r.call("1", "echo", "{}")
-			<-began
-			end(r, removed)
-			commontest.EqualIn(t, "phase", PhaseBoxUnavailable, r.failure(call).Phase)
-			commontest.Equal(t, 0, len(r.Processes()))
-		})
-	}
+	began := make(chan struct{}, 1)
+	change, removed := with(waiting(began))
+	r := newRig(t, "plain", change)
+	call := r.call("1", "echo", "{}")
+	<-began
+	r.StopSession("s")
+	commontest.Equal(t, "s", <-removed)
+	r.fails(call, PhaseBoxUnavailable, "")
+	call = r.call("2", "echo", "{}")
+	<-began
+	commontest.OK(t, r.Close(t.Context(), 0))
+	r.fails(call, PhaseBoxUnavailable, "")
+	commontest.Equal(t, 0, len(r.Processes()))
 }
 
 func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
@@ -342,17 +321,12 @@ func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
 	r := newRig(t, "plain", change, func(s *Server) { s.Idle = 20 * time.Millisecond })
 	r.result(r.call("1", "echo", "{}"))
 	r.state(t, Stopped)
-	select {
-	case <-removed:
-		t.Error("removed when the process fell asleep")
-	default:
-	}
+	commontest.EqualIn(t, "removed when the process fell asleep", 0, len(removed))
 	r.StopSession("s") // the box no longer holds the session in memory
 	commontest.Equal(t, "s", <-removed)
 	r.result(r.call("2", "echo", "{}"))
 	r.StopSession("s")
 	commontest.Equal(t, "s", <-removed)
-	if alive := slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return p.State == Ready }); alive {
-		t.Error("removed while the process ran")
-	}
+	alive := slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return p.State == Ready })
+	commontest.EqualIn(t, "removed while the process ran", false, alive)
 }

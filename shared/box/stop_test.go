@@ -3,7 +3,6 @@ package box
 import (
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
+// The end of a process does not count as activity. Otherwise the box would sleep only after twice
+// the idle time.
 func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 	r := newRig(t, "normal", func(s *Server) { s.Idle = 100 * time.Millisecond })
 	first := r.result(r.call("1", "pid", "0"))
@@ -25,8 +26,6 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 		defer r.mu.Unlock()
 		return len(r.sessions) == 0
 	})
-	// The end of a process does not count as activity. Otherwise the box would sleep only
-	// after twice the idle time.
 	if since, idle := r.IdleSince(); !idle || time.Since(since) < 100*time.Millisecond {
 		t.Errorf("the end of the process counts as something a client did: %v since %s", idle, since)
 	}
@@ -75,6 +74,8 @@ func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
 	commontest.Eventually(t, "the box is idle", r.idle)
 }
 
+// Its call ends when the server's grace time is over, not only when the server is dead. The next
+// process of the session waits for its end.
 func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	r := newRig(t, "deaf to sigterm")
 	r.hurry()
@@ -82,15 +83,10 @@ func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	pid := r.state(t, Ready).PID
 	begin := time.Now()
 	r.StopSession("s")
-	// The call ends when the server's grace time is over, not only when the server is
-	// dead.
 	commontest.EqualIn(t, "signal", "", r.fails(hang, PhaseBoxUnavailable, `server "fake": the session was ended; whether the call was executed is not known`).Signal)
 	s := r.state(t, Stopped)
-	if s.PID != pid || s.Signal != "SIGKILL" || commontest.Alive(pid) {
-		t.Errorf("the end is told as %+v", s)
-	}
-	if took := time.Since(begin); took < r.grace.Stdin+r.grace.Term {
-		t.Errorf("it was killed after %s already", took)
+	if s.PID != pid || s.Signal != "SIGKILL" || commontest.Alive(pid) || time.Since(begin) < r.grace.Stdin+r.grace.Term {
+		t.Errorf("after %s the end is told as %+v", time.Since(begin), s)
 	}
 }
 
@@ -143,23 +139,6 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 	}
 	r.fails(r.call("1", "echo", "0"), PhaseBoxUnavailable, "")
 	commontest.EqualIn(t, "a process was started after Close", 0, len(r.Processes()))
-}
-
-func TestCloseLetsCallsInFlightEnd(t *testing.T) {
-	r := newRig(t, "normal")
-	d := r.call("1", "ask", `"e"`)
-	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
-	closed := make(chan error, 1)
-	go func() { closed <- r.Close(t.Context(), patience) }()
-	n := 1
-	commontest.Eventually(t, "the box refuses calls", func() bool {
-		n++
-		id := strconv.Itoa(n)
-		return strings.Contains(string(r.final(t, r.call(id, "pid", "0")).Raw), "the box is shut down, try again")
-	})
-	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
-	r.result(d)
-	commontest.Check(t, <-closed)
 }
 
 func TestACallThatNeverReachedItsProcessEndsWithIt(t *testing.T) {
@@ -218,6 +197,18 @@ func TestHaltLetsCallsInFlightEnd(t *testing.T) {
 	r.result(d)
 	r.state(t, Stopped)
 	r.another(first, r.result(next))
+}
+
+// An order that comes late, as that of a machine that drains after it was told to end at once,
+// gives no more time.
+func TestTheHaltThatGivesLessTimeCounts(t *testing.T) {
+	r := newRig(t, "normal")
+	hang := r.call("1", "hang", "0")
+	r.state(t, Ready)
+	r.Halt("s", "ada", time.Hour)
+	r.Halt("", "bob", 0)
+	r.Halt("s", "cid", time.Hour)
+	r.fails(hang, "", "stopped by bob")
 }
 
 // A process that is drained before the box knows its protocol may be asked in the wrong one.

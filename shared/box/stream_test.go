@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -76,16 +77,13 @@ func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
 	r.CloseStream("unknown", storage.StreamID(d))
 	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
 	lines := r.seen()
-	cancel := lines[len(lines)-1]
-	if string(wire.Lookup(cancel, "method")) != `"notifications/cancelled"` || string(wire.Lookup(cancel, "params", "requestId")) != string(wire.Lookup(lines[len(lines)-2], "id")) {
-		t.Errorf("the process got %s at last", cancel)
-	}
+	number, last := string(wire.Lookup(lines[len(lines)-2], "id")), lines[len(lines)-1]
+	commontest.EqualIn(t, "the process got at last", wire.NotifyCancelled, methods(lines)[len(lines)-1])
+	commontest.EqualIn(t, "it cancels", number, string(wire.Lookup(last, "params", "requestId")))
 	// The server may still answer the cancelled request. The client does not get that
 	// answer.
-	number := string(wire.Lookup(lines[len(lines)-2], "id"))
 	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"id\":`+number+`,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
 	r.none(t, d)
-	commontest.Equal(t, 1, r.Counts().Late)
 	commontest.Eventually(t, "the box is idle", r.idle)
 }
 
@@ -172,14 +170,6 @@ func TestSlowCallIsCancelledAndTheProcessLivesOn(t *testing.T) {
 	commontest.Equal(t, string(pid), string(r.result(r.deliver(`{"jsonrpc":"2.0","id":3,"method":"test/pid"}`))))
 }
 
-func TestARequestThatIsNoCallHasTheDeadlineToo(t *testing.T) {
-	inBubble(t, Server{ToolTimeout: time.Minute}, func(t *testing.T, d dialogue) {
-		read := d.deliver(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{}}`)
-		time.Sleep(time.Minute)
-		commontest.EqualIn(t, "setting", "tool_timeout_sec", d.fails(read, PhaseRuntime, "").Setting)
-	})
-}
-
 func TestABoxWithARequestInFlightIsNotIdle(t *testing.T) {
 	r := newRig(t, "normal")
 	batch := r.deliver(`[{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"hang"}},{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"hang"}}]`)
@@ -216,50 +206,32 @@ func TestAnswerInAnOddFormIsTaken(t *testing.T) {
 func TestAnswerThatCannotBeUnderstoodEndsWhatWaitsForIt(t *testing.T) {
 	for name, c := range map[string]struct{ form, why, quotes string }{
 		"an error that is a string": {`{"jsonrpc":"2.0","id":%d,"error":"no hunter22"}`, `member "error" must be an object`, `"error":"no ***"}`},
-		"an error with id null":     {`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"bad %[2]s"}}`, "its error has no id", `"message":"bad `},
+		"an error with id null":     {`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"bad xxxxxxxx"}}`, "its error has no id", `"message":"bad `},
 		"an id in an array":         {`{"jsonrpc":"2.0","id":[%d],"result":{}}`, `member "id" must be`, `"result":{}}`},
 		"a result and an error":     {`{"jsonrpc":"2.0","id":%d,"result":{},"error":{}}`, "must not have both", `"error":{}}`},
 		"no JSON":                   {`{"jsonrpc":"2.0","id":%d,"result":{"mean":NaN}}`, "not valid JSON at byte", "NaN"},
 		"cut short":                 {`{"jsonrpc":"2.0","id":%d,"result":{"a":"b`, "not valid JSON: it ends", `"a":"b`},
 		"several lines":             {"{\n  \"jsonrpc\": \"2.0\",\n  \"id\": %d,\n  \"result\": {\n    \"a\": 1\n  }\n}", "it has several lines", `{ "jsonrpc": "2.0", "id": `},
 	} {
-		say := func(n int64) string {
-			return strings.NewReplacer("%d", fmt.Sprint(n), "%[2]s", strings.Repeat("x", 2*maxQuote)).Replace(c.form)
-		}
-		check := func(t *testing.T, message, method string) {
-			t.Helper()
-			if !strings.Contains(message, "answered "+method+" with something that is no JSON-RPC response: ") || !strings.Contains(message, c.why) ||
-				!strings.Contains(message, c.quotes) || strings.Contains(message, "hunter22") || strings.Contains(message, "\n") || len(message) > 2*maxQuote+200 {
-				t.Errorf("got %q", message)
-			}
-		}
-		t.Run(name, func(t *testing.T) {
-			server := Server{ShowOutput: true, Env: map[string]string{"KEY": "hunter22"}}
-			inBubbleFrom(t, server, func(t *testing.T, d dialogue) {
-				call := d.call("1", "t", "{}")
-				synctest.Wait()
-				d.hears(say(1))
-				time.Sleep(repair)
-				if !d.ended(call) {
-					t.Fatal("initialize is waited for")
-				}
-				f := d.failure(call)
-				check(t, f.Message, "initialize")
-				commontest.EqualIn(t, "phase", PhaseMCPInit, f.Phase)
+		for method, bubble := range map[string]func(*testing.T, Server, func(*testing.T, dialogue)){"initialize": inBubbleFrom, "tools/call": inBubble} {
+			t.Run(name+" to "+method, func(t *testing.T) {
+				bubble(t, Server{ShowOutput: true, Env: map[string]string{"KEY": "hunter22"}}, func(t *testing.T, d dialogue) {
+					call := d.call("1", "t", "{}")
+					synctest.Wait()
+					d.hears(strings.NewReplacer("%d", map[string]string{"initialize": "1", "tools/call": "2"}[method], "xxxxxxxx", strings.Repeat("x", 2*maxQuote)).Replace(c.form))
+					time.Sleep(repair)
+					if !d.ended(call) {
+						t.Fatal("it is waited for")
+					}
+					message := d.fails(call, "", "answered "+method+" with something that is no JSON-RPC response: ").Message
+					commontest.Contains(t, "why", c.why, message)
+					commontest.Contains(t, "the quote", c.quotes, message)
+					if strings.Contains(message, "hunter22") || strings.Contains(message, "\n") || len(message) > 2*maxQuote+200 {
+						t.Errorf("got %q", message)
+					}
+				})
 			})
-			inBubble(t, server, func(t *testing.T, d dialogue) {
-				call := d.call("1", "t", "{}")
-				synctest.Wait()
-				d.hears(say(*d.drawn))
-				time.Sleep(repair)
-				if !d.ended(call) {
-					t.Fatal("the call goes on")
-				}
-				f := d.failure(call)
-				check(t, f.Message, "tools/call")
-				commontest.EqualIn(t, "phase", PhaseToolCall, f.Phase)
-			})
-		})
+		}
 	}
 }
 
@@ -342,33 +314,27 @@ func TestAnAnswerWithoutRoomEndsItsCall(t *testing.T) {
 	commontest.Equal(t, 0, budget.Held())
 }
 
+// The members at the top of the answer stay as they are, so each line still looks like an answer.
 func TestNoCallWaitsAfterWhatLooksLikeItsAnswer(t *testing.T) {
+	const top, rest = `{"jsonrpc":"2.0","id":2,"result":{`, `"content":[{"type":"text","text":"a\"b"}],"n":[1,2.5,null]},"error":null}`
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
-		answer := []byte(`{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"a\"b"}],"n":[1,2.5,null]},"error":null}`)
-		// The members at the top stay as they are, so the line still looks like an answer.
-		inner := len(`{"jsonrpc":"2.0","id":2,"result":{`)
+		answer := []byte(rest)
 		for range 1 + random.IntN(3) {
-			if len(answer) <= inner+1 {
-				break
-			}
-			at := inner + random.IntN(len(answer)-inner)
-			switch random.IntN(4) {
+			at := random.IntN(len(answer))
+			switch random.IntN(3) {
 			case 0:
-				answer = append(answer[:at:at], answer[at+1:]...)
-			case 1:
 				answer[at] = byte(random.IntN(256))
-			case 2:
-				answer = append(answer[:at:at], append([]byte("\x00\x1b[1m\uFEFF{}[]\",:x"[random.IntN(12):]), answer[at:]...)...)
+			case 1:
+				answer = slices.Insert(answer, at, []byte("\x00\x1b[1m\uFEFF{}[]\",:x"[random.IntN(12):])...)
 			default:
-				answer = answer[:at]
+				answer = answer[:at+1]
 			}
 		}
-		answer = bytes.ReplaceAll(answer, []byte("\n"), []byte(" "))
 		inBubble(t, Server{}, func(t *testing.T, d dialogue) {
 			call := d.call("1", "t", "{}")
 			synctest.Wait()
-			d.hears(string(answer))
+			d.hears(top + strings.ReplaceAll(string(answer), "\n", " "))
 			time.Sleep(repair)
 			if !d.ended(call) {
 				t.Fatalf("the call waits after %q", answer)
