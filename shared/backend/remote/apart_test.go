@@ -26,17 +26,10 @@ import (
 type speaker struct {
 	version string
 	ids     bool             // events of the standalone stream have ids, and the stream can be resumed
-	dual    bool             // it speaks 2026-07-28 too
-	mixes   bool             // a resumed stream repeats the events of all streams, and gets nothing new
 	get     http.HandlerFunc // in the place of the standalone stream, nil: it serves it
 
-	gets    atomic.Int64  // GET requests
-	calls   atomic.Int64  // tools/call
-	modern  atomic.Int64  // those of 2026-07-28
-	learned chan string   // answers about roots that have changed
-	arrived chan string   // names of tools that wait
-	again   chan struct{} // gets one when the stream of a call is resumed
-	calm    chan struct{} // closed when a storm has ended
+	gets    atomic.Int64 // GET requests
+	learned chan string  // answers about roots that have changed
 
 	mu      sync.Mutex
 	session int
@@ -73,7 +66,7 @@ func (s *speaker) says(stream int, raw []byte, last bool) spoken {
 }
 
 func newSpeaker(t *testing.T, version string) *speaker {
-	return &speaker{version: version, over: t.Context(), news: make(chan struct{}), learned: make(chan string, 10), arrived: make(chan string, 10), calm: make(chan struct{}), again: make(chan struct{}, 10), waits: map[string]chan wire.Message{}, quiet: map[string]chan struct{}{}}
+	return &speaker{version: version, over: t.Context(), news: make(chan struct{}), learned: make(chan string, 10), waits: map[string]chan wire.Message{}, quiet: map[string]chan struct{}{}}
 }
 
 func (s *speaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -99,11 +92,6 @@ func (s *speaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	known := s.session > 0 && r.Header.Get("Mcp-Session-Id") == fmt.Sprint("s", s.session)
 	s.mu.Unlock()
 	switch {
-	case m.Method == "server/discover" && s.dual:
-		s.reply(w, m, `{"supportedVersions":["2026-07-28","2025-11-25"],"capabilities":{"tools":{},"logging":{}}}`)
-	case s.dual && r.Header.Get("Mcp-Protocol-Version") == "2026-07-28":
-		s.modern.Add(1)
-		s.reply(w, m, `{"content":[{"type":"text","text":"done"}]}`)
 	case m.Method == "server/discover":
 		http.Error(w, "Bad Request: no such method", http.StatusBadRequest)
 	case m.Method == "initialize":
@@ -130,9 +118,8 @@ func (s *speaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			go func() { s.learned <- s.ask(ctx, wire.MethodRootsList, nil) }()
 		}
 	case m.Method == "tools/call":
-		s.calls.Add(1)
 		name, _ := wire.String(wire.Lookup(m.Params, "name"))
-		if (s.ids || s.mixes) && s.version == "2025-11-25" { // the stream of the call can be resumed
+		if s.ids && s.version == "2025-11-25" { // the stream of the call can be resumed
 			w.Header().Set("Content-Type", "text/event-stream")
 			begun := s.says(-1, nil, false)
 			s.send(w, begun)
@@ -169,7 +156,7 @@ func content(text string) json.RawMessage {
 // send writes an event. A client that has gone gets it when it resumes the stream.
 func (s *speaker) send(w http.ResponseWriter, e spoken) {
 	event := wire.SSE{Data: e.raw}
-	if s.ids || s.mixes {
+	if s.ids {
 		event.ID = fmt.Sprint(e.n)
 	}
 	_, _ = w.Write(wire.AppendSSE(nil, event))
@@ -182,16 +169,11 @@ func (s *speaker) call(ctx context.Context, name string) string {
 	quiet := s.quiet[name]
 	s.mu.Unlock()
 	if quiet != nil {
-		s.arrived <- name
 		<-quiet
 	}
 	switch name {
 	case "roots":
 		return s.ask(ctx, "roots/list", nil)
-	case "roots late":
-		got := s.ask(ctx, wire.MethodRootsList, nil)
-		<-s.again
-		return got
 	case "roots again":
 		n := 0
 		for strings.Contains(s.ask(ctx, wire.MethodRootsList, nil), "file:///srv/one") {
@@ -210,13 +192,6 @@ func (s *speaker) call(ctx context.Context, name string) string {
 		for s.listener() != nil {
 			s.speak(wire.NewNotification(wire.NotifyResourceUpdated, json.RawMessage(`{"uri":"file:///x"}`)))
 		}
-	case "storm":
-		go func() {
-			defer close(s.calm)
-			for s.listener() != nil {
-				s.speak(wire.NewNotification(wire.NotifyMessage, json.RawMessage(`{"level":"info","data":"on and on"}`)))
-			}
-		}()
 	}
 	return "done"
 }
@@ -280,32 +255,27 @@ func (s *speaker) listener() *http.Request {
 func (s *speaker) stream(w http.ResponseWriter, r *http.Request) {
 	var after int
 	_, resumes := fmt.Sscan(r.Header.Get("Last-Event-ID"), &after)
-	if resumes == nil && !s.mixes && after > 0 && s.streamOf(after) > 0 {
+	if resumes == nil && after > 0 && s.streamOf(after) > 0 {
 		s.rest(w, r, after)
 		return
 	}
 	var replay []spoken
 	live := make(chan spoken)
 	s.mu.Lock()
-	if taken := s.live != nil && s.open.Context().Err() == nil; taken && (!s.mixes || resumes != nil) {
+	if taken := s.live != nil && s.open.Context().Err() == nil; taken {
 		s.mu.Unlock()
 		http.Error(w, "Conflict: Only one SSE stream is allowed per session", http.StatusConflict)
 		return
 	}
-	if deaf := s.mixes && resumes == nil; !deaf {
-		s.live, s.open = live, r
-	}
-	if resumes == nil && (s.ids || s.mixes) {
+	s.live, s.open = live, r
+	if resumes == nil && s.ids {
 		for _, e := range s.log[min(after, len(s.log)):] {
-			if e.raw != nil && (e.stream == 0 || s.mixes) {
+			if e.raw != nil && e.stream == 0 {
 				replay = append(replay, e)
 			}
 		}
 	}
 	s.mu.Unlock()
-	if resumes == nil && after > 0 && s.streamOf(after) > 0 {
-		s.again <- struct{}{}
-	}
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -449,15 +419,6 @@ func TestQuestionOutlivesItsCall(t *testing.T) {
 	}
 }
 
-// A resumed stream may be silent. The answer is then fetched by a later resume.
-func TestAnswerThatComesAfterASilentStreamIsFetched(t *testing.T) {
-	up := newSpeaker(t, "2025-11-25")
-	up.mixes = true
-	w := newWorld(t, storagetest.NewMemory(), up)
-	s := newPerson().joins(w, "2026-07-28", false)
-	commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots late"))
-}
-
 // Messages that a server sends between two calls come with the next call, once.
 func TestServerThatResumesLosesNothingBetweenCalls(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store storage.Store) {
@@ -517,53 +478,6 @@ func TestStandaloneStreamIsNotFollowedToAnotherOrigin(t *testing.T) {
 	commontest.EqualIn(t, "another origin was asked", 0, elsewhere.Load())
 }
 
-// When a stream of server-everything is resumed, the server repeats events of other streams
-// and sends nothing new. A process that knows this keeps the stream of a call open while the
-// client is asked. Another process resumes the stream until the answer is there.
-func TestServerThatMixesItsStreamsIsNotResumed(t *testing.T) {
-	for _, client := range []string{"2025-11-25", "2026-07-28"} {
-		for _, warm := range []bool{true, false} {
-			t.Run(fmt.Sprintf("for %s, warm %v", client, warm), func(t *testing.T) {
-				t.Parallel()
-				up := newSpeaker(t, "2025-11-25")
-				up.mixes = true
-				w := newWorld(t, storagetest.NewMemory(), up)
-				if warm {
-					w.warm = remote.New()
-				}
-				p := newPerson()
-				s := p.joins(w, client, false)
-				for range 3 {
-					commontest.Contains(t, "", "my name", call(t, s, "elicit"))
-				}
-				commontest.EqualIn(t, "the user was asked", 3, p.asked.Load())
-			})
-		}
-	}
-}
-
-// While requests of a session are at the server together, they share one stream. It stays
-// open until the last of them has its answer.
-func TestCallsOfASessionShareTheStandaloneStream(t *testing.T) {
-	up := newSpeaker(t, "2025-11-25")
-	up.quiet["log"], up.quiet["roots"] = make(chan struct{}), make(chan struct{})
-	w := newWorld(t, storagetest.NewMemory(), up)
-	w.warm = remote.New()
-	s := newPerson().joins(w, "2025-11-25", false)
-	var first, both sync.WaitGroup
-	first.Go(func() { call(t, s, "log") })
-	<-up.arrived
-	both.Go(func() {
-		commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
-	})
-	<-up.arrived
-	close(up.quiet["log"])
-	first.Wait()
-	close(up.quiet["roots"])
-	both.Wait()
-	commontest.EqualIn(t, "the stream was opened", 1, up.gets.Load())
-}
-
 // A server that floods its standalone stream has to wait for its reader. The call still
 // ends, and the messages come in order.
 func TestServerThatFloodsDoesNotStopTheCall(t *testing.T) {
@@ -575,15 +489,6 @@ func TestServerThatFloodsDoesNotStopTheCall(t *testing.T) {
 	for i := range 100 {
 		commontest.EqualIn(t, "message", fmt.Sprint(i), <-p.logs)
 	}
-}
-
-// A stream that never falls silent is closed as soon as the call has its answer.
-func TestServerThatNeverFallsSilentIsLeft(t *testing.T) {
-	up := newSpeaker(t, "2025-11-25")
-	w := newWorld(t, storagetest.NewMemory(), up)
-	s := newPerson().joins(w, "2025-11-25", false)
-	commontest.Equal(t, "done", call(t, s, "storm"))
-	<-up.calm
 }
 
 // A server gets answers to 100 questions in a call. Later questions are refused.
@@ -606,52 +511,14 @@ func TestServerThatFloodsTheSessionIsNotHeardFurther(t *testing.T) {
 	}
 }
 
-// A client whose roots change tells the server, which asks for them outside of any call. The
-// version 2026-07-28 has no notification for that, so at a server that speaks both, such a client
-// gets a session of an older version.
+// A client whose roots change tells the server, which asks for them outside of any call.
 func TestServerLearnsThatRootsHaveChanged(t *testing.T) {
-	for _, dual := range []bool{false, true} {
-		t.Run(fmt.Sprintf("of both eras %v", dual), func(t *testing.T) {
-			up := newSpeaker(t, "2025-11-25")
-			up.dual = dual
-			w := newWorld(t, storagetest.NewMemory(), up)
-			w.warm = remote.New() // it remembers what the server speaks
-			p := newPerson()
-			p.joins(w, "2025-11-25", true)
-			p.client.AddRoots(&mcp.Root{URI: "file:///srv/two", Name: "two"}) //nolint:staticcheck // clients have them
-			commontest.Contains(t, "the server learned", "file:///srv/two", <-up.learned)
-			if got := call(t, newPerson().joins(w, "2026-07-28", false), "any"); got != "done" || dual != (up.modern.Load() > 0) || dual != (up.calls.Load() == 0) {
-				t.Errorf("a client of 2026-07-28 got %q, with %d requests of its version, %d of an older one", got, up.modern.Load(), up.calls.Load())
-			}
-		})
-	}
-}
-
-// A client of HTTP+SSE is asked on its one stream.
-func TestClientOfHTTPSSEIsAskedApartFromTheCall(t *testing.T) {
-	w := newWorld(t, storagetest.NewMemory(), newSpeaker(t, "2025-11-25"))
-	s, err := newPerson().client.Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: strings.TrimSuffix(w.url, "mcp") + "sse"}, nil)
-	commontest.OK(t, err)
-	defer func() { _ = s.Close() }()
-	commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
-}
-
-// The stream of a call is resumed even if the server notices late that the old connection
-// is closed.
-func TestStreamThatIsStillHeldThereIsResumedALittleLater(t *testing.T) {
-	var refused atomic.Int64
-	whole := streamable()
-	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet && r.Header.Get("Last-Event-ID") != "" && refused.Add(1) <= 2 {
-			http.Error(rw, "stream ID conflicts with ongoing stream", http.StatusConflict)
-			return
-		}
-		whole.ServeHTTP(rw, r)
-	}))
-	commontest.Equal(t, "my name, my city", call(t, newPerson().joins(w, "2025-11-25", false), "ask"))
-	if refused.Load() < 3 {
-		t.Errorf("%d requests", refused.Load())
-	}
+	up := newSpeaker(t, "2025-11-25")
+	w := newWorld(t, storagetest.NewMemory(), up)
+	p := newPerson()
+	p.joins(w, "2025-11-25", true)
+	p.client.AddRoots(&mcp.Root{URI: "file:///srv/two", Name: "two"}) //nolint:staticcheck // clients have them
+	commontest.Contains(t, "the server learned", "file:///srv/two", <-up.learned)
 }
 
 // posts posts a message as a client of 2026-07-28, or of 2025-11-25 in a session. It

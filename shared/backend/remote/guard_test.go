@@ -67,30 +67,6 @@ func TestAnotherOriginGetsNoRequest(t *testing.T) {
 	}
 }
 
-// A redirect with 301, 302 or 303 turns a POST into a GET, which has no message
-// (wmde/WikidataMCP#3). One with 307 or 308 does not.
-func TestRedirectThatDropsTheMessageIsNotFollowed(t *testing.T) {
-	for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
-		next := streamable()
-		w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/mcp" {
-				http.Redirect(rw, r, "/mcp/", status)
-				return
-			}
-			if r.Method == http.MethodGet {
-				t.Errorf("%d: the redirect was followed with a GET", status)
-			}
-			next.ServeHTTP(rw, r)
-		}))
-		err := w.refusal()
-		if status >= http.StatusTemporaryRedirect {
-			commontest.CheckIn(t, fmt.Sprint(status), err)
-			continue
-		}
-		commontest.Contains(t, fmt.Sprint(status), "write that URL", fmt.Sprint(err))
-	}
-}
-
 func TestSecretsOfHeadersAreInNoError(t *testing.T) {
 	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/json")

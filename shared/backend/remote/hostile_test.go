@@ -84,16 +84,6 @@ func TestAConversationThatHoldsMuchIsNotKept(t *testing.T) {
 	}
 }
 
-func TestAnEventIDThatNoHeaderHoldsIsNone(t *testing.T) {
-	for id, want := range map[string]bool{"a/é 1": true, strings.Repeat("a", maxEventID): true, strings.Repeat("a", maxEventID+1): false, "a\x01b": false, "a\x7f": false} {
-		talk := &conversation{flow: &flow{}}
-		e, err := talk.took(wire.SSE{ID: id, Data: []byte("{}")}, true)
-		if err != nil || (e.ID == id) != want || (talk.last == id) != want {
-			t.Errorf("%.20q: %.20q %v", id, e.ID, err)
-		}
-	}
-}
-
 func TestHandshakesInMemoryAreBounded(t *testing.T) {
 	c := New()
 	for i := range 100 {

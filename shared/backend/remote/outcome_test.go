@@ -9,20 +9,15 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -113,22 +108,6 @@ func TestRequestOfAnExtensionWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 	}
 }
 
-// A server that is started anew cuts its connections, and forgets its sessions.
-func TestListIsSentToAServerThatIsStartedAnew(t *testing.T) {
-	up := &faulty{Handler: streamable(), method: wire.MethodToolsList}
-	up.fault = func(w http.ResponseWriter, _ *http.Request) {
-		if w.Header().Set("Content-Type", wire.MediaSSE); up.seen.Load() == 2 {
-			http.Error(w, "session not found", http.StatusNotFound)
-		}
-	}
-	w := newWorld(t, storagetest.NewMemory(), up)
-	c := plain(w)
-	up.n.Store(2)
-	if _, err := c.ListTools(t.Context(), nil); err != nil || up.seen.Load() != 3 {
-		t.Errorf("after %d lists: %v", up.seen.Load(), err)
-	}
-}
-
 func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 	for name, fault := range map[string]http.HandlerFunc{
 		"cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
@@ -150,31 +129,6 @@ func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 			commontest.EqualIn(t, "the next call", "1", call(t, c, "count"))
 		})
 	}
-}
-
-// A server of HTTP+SSE that refuses a call sees the stream of that call end, before it is asked
-// again. This one serves one stream at a time.
-func TestStreamOfACallThatIsRefusedIsClosed(t *testing.T) {
-	up := &faulty{Handler: upstreams()["2024-11-05"], fault: func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "session not found", http.StatusNotFound)
-	}}
-	one := make(chan struct{}, 1)
-	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet {
-			select {
-			case one <- struct{}{}:
-				defer func() { <-one }()
-			case <-r.Context().Done():
-				return
-			}
-		}
-		up.ServeHTTP(w, r)
-	}))
-	w.server.Startup = 5 * time.Second
-	c := plain(w)
-	up.n.Store(1)
-	commontest.Equal(t, "1", call(t, c, "count"))
-	commontest.EqualIn(t, "calls", 2, up.seen.Load())
 }
 
 func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
@@ -222,68 +176,6 @@ func TestStreamThatEndsIsResumed(t *testing.T) {
 		t.Errorf("%s, resumed %d times", got, resumed.Load())
 	}
 	commontest.Same(t, []float64{1, 2, 3}, []float64{<-told, <-told, <-told})
-}
-
-// inMemory is a server in virtual time. Its handler answers at once.
-type inMemory struct{ http.Handler }
-
-func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Body == nil {
-		r.Body = http.NoBody
-	}
-	w := httptest.NewRecorder()
-	m.ServeHTTP(w, r)
-	return w.Result(), nil
-}
-
-// A server that has its clients poll ends each response at once, or after a while, and says
-// when to come back, or does not. The call lasts as long as the server goes on.
-func TestCallLastsThroughAnyNumberOfPolls(t *testing.T) {
-	const takes = 10 * time.Minute
-	for name, retry := range map[string]time.Duration{"in a millisecond": time.Millisecond, "in a second": time.Second, "it does not say": 0} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var begun time.Time
-				var id string
-				polls := 0
-				up := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					body, _ := io.ReadAll(r.Body)
-					switch method, _ := wire.String(wire.Lookup(body, "method")); {
-					case method == wire.MethodInitialize:
-						w.Header().Set("Content-Type", wire.MediaJSON)
-						_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"p","version":"1"}}}`, wire.Lookup(body, "id"))
-						return
-					case method == wire.MethodToolsCall:
-						begun, id = time.Now(), string(wire.Lookup(body, "id"))
-					case r.Method == http.MethodGet && r.Header.Get(wire.HeaderLastEventID) != "":
-						polls++
-					case r.Method == http.MethodGet:
-						w.WriteHeader(http.StatusMethodNotAllowed)
-						return
-					default:
-						w.WriteHeader(http.StatusAccepted)
-						return
-					}
-					w.Header().Set("Content-Type", wire.MediaSSE)
-					e := wire.SSE{ID: strconv.Itoa(polls + 1), Retry: retry, HasData: true}
-					if time.Since(begun) >= takes {
-						e = wire.SSE{ID: "end", HasData: true, Data: []byte(`{"jsonrpc":"2.0","id":` + id + `,"result":{"content":[{"type":"text","text":"done"}]}}`)}
-					}
-					_, _ = w.Write(wire.AppendSSE(nil, e))
-				})
-				w := &world{t: t, store: storagetest.NewMemory(), warm: remote.New(), limits: sessions.Limits{Hold: 2 * takes}, server: remote.Server{Name: "far", URL: "http://far.example/mcp", Private: true}}
-				w.warm.Reach(inMemory{up})
-				got := httptest.NewRecorder()
-				w.serve(got, toolsCall(t, "http://127.0.0.1/far/mcp", "long", `{}`))
-				if !strings.Contains(got.Body.String(), `"done"`) {
-					t.Errorf("after %d polls in %s: %s", polls, time.Since(begun), strings.ReplaceAll(got.Body.String(), ": keep-alive\n\n", ""))
-				}
-				if most := int(takes / (250 * time.Millisecond)); polls > most {
-					t.Errorf("the server was asked %d times, at most %d are right", polls, most)
-				}
-			})
-		})
-	}
 }
 
 // relayed passes a request on, and ends an event stream of its response after some events.

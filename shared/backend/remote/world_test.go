@@ -36,8 +36,6 @@ type world struct {
 	server  remote.Server
 	sealer  *storage.Sealer
 	warm    *remote.Servers // nil: each request meets a client of remote servers that knows nothing
-	pin     *storage.Pin    // see sessions.Server
-	limits  sessions.Limits
 	url     string
 	upcalls atomic.Int64 // requests at the upstream
 }
@@ -88,9 +86,9 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	})
 	native.Handler(transport.New(transport.Options{
 		Servers: func(name string) (sessions.Server, bool) {
-			return sessions.Server{Name: name, Digest: "d", InPlace: true, Pin: w.pin}, name == "far"
+			return sessions.Server{Name: name, Digest: "d", InPlace: true}, name == "far"
 		},
-		Host: sessions.New(w.store, b, w.limits), Auth: w, Sealer: w.sealer, Observer: observe.Log(log),
+		Host: sessions.New(w.store, b, sessions.Limits{}), Auth: w, Sealer: w.sealer, Observer: observe.Log(log),
 	})).ServeHTTP(rw, r)
 }
 
