@@ -41,8 +41,8 @@ bench: need-go build ## Measure Dormouse beside what users would pick instead (P
 	  $(if $(SERVER),-server '$(SERVER)') $(if $(SCALE),-scale '$(SCALE)') $(if $(PUBLISH),-publish '$(PUBLISH)')
 
 .PHONY: bench-native
-bench-native: need-go ## Compare a call of a native server with go-sdk's own handler, and with what sleeping servers are answered: medians and their ratio
-	@go test -run '^$$' -bench '^Benchmark(Rebuilt|Sleeping)$$' -benchtime 5s ./shared/backend/native | grep -v '^{'
+bench-native: need-go ## Compare a call of a native server with go-sdk's own handler: medians and their ratio
+	@go test -run '^$$' -bench '^BenchmarkRebuilt$$' -benchtime 5s ./shared/backend/native | grep -v '^{'
 
 # What benchstat compares: make bench-go > new.txt && benchstat infra/proof/bench/baseline.txt new.txt
 COUNT ?= 6

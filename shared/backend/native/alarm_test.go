@@ -3,9 +3,7 @@ package native_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -216,36 +214,6 @@ func TestAnAlarmIsNotHandled(t *testing.T) {
 				a.wantRung()
 			})
 		})
-	}
-}
-
-func TestAlarmsAreBounded(t *testing.T) {
-	withAlarms(t, func(t *testing.T, a *agent) {
-		long := strings.Repeat("x", native.MaxAlarmPayload)
-		for name, c := range map[string]struct {
-			payload any
-			want    storage.Code
-		}{
-			"": {nil, storage.Invalid},
-			strings.Repeat("n", native.MaxAlarmName+1): {nil, storage.Invalid},
-			"payload": {long, storage.TooLarge},
-			strings.Repeat("\x00", native.MaxAlarmName): {long[:native.MaxAlarmPayload-2], ""},
-		} {
-			err := a.session().WakeAt(t.Context(), name, time.Now(), c.payload)
-			commontest.EqualIn(t, fmt.Sprintf("WakeAt of %.10q", name), c.want, storage.CodeOf(err))
-		}
-	})
-}
-
-func TestAlarmsAreNamedAsEventBridgeWantsIt(t *testing.T) {
-	a := native.Alarm{Session: "s1", Tenant: "é / tenant", Server: strings.Repeat("s", 500), Name: "n", At: time.Unix(1, 0)}
-	same, other := a, a
-	same.Payload, other.At = []byte("1"), a.At.Add(time.Millisecond)
-	if a.ID() != same.ID() || a.ID() == other.ID() {
-		t.Errorf("IDs are %s, the same: %s, of another time: %s", a.ID(), same.ID(), other.ID())
-	}
-	if len(a.ID()) != 32 || strings.Trim(a.ID(), "0123456789abcdefghijklmnopqrstuv") != "" {
-		t.Errorf("ID is %q", a.ID())
 	}
 }
 

@@ -9,28 +9,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// If no client waits in this function, the function does not keep the events in memory.
-func TestWhatNobodyWatchesIsNotKept(t *testing.T) {
-	r := newShown()
-	much := make([]byte, mostBytes)
-	for i := range storage.Index(5) {
-		r.publish(storage.Batch{First: i + 1, Events: [][]byte{much}})
-	}
-	size := 0
-	for _, e := range r.tail {
-		size += len(e.Raw)
-	}
-	if size > mostKept {
-		t.Errorf("%d bytes are kept, want at most %d", size, mostKept)
-	}
-	if _, ok, _ := r.behind(0); ok {
-		t.Error("what is not kept is told to be all there is")
-	}
-	if page, ok, _ := r.behind(4); ok && len(page.Events) != 1 {
-		t.Errorf("behind the last but one there are %d events", len(page.Events))
-	}
-}
-
 func TestWhatIsTooLargeForTheLogDoesNotTakeItsCallWithIt(t *testing.T) {
 	r := &run{k: NewBackend(Config{}), ctx: t.Context(), in: &environment{}, said: newOutbox()}
 	much := []byte(`{"message":"` + strings.Repeat("x", storage.MaxBatchBytes) + `"}`)

@@ -124,33 +124,6 @@ func TestSubscribeHandlerIsCalledAndMayRefuse(t *testing.T) {
 	commontest.Same(t, []string{"subscribe note://1 ada", "unsubscribe note://1", "subscribe note://2 ada"}, asked)
 }
 
-func TestManySubscribeAtOnceAndAllHear(t *testing.T) {
-	onEachStore(t, func(t *testing.T, w *world) {
-		w.hosted.Make = news
-		clients := make([]legacy, 12)
-		for i := range clients {
-			clients[i] = w.legacy("{}")
-		}
-		var work sync.WaitGroup
-		for i, c := range clients {
-			work.Go(func() {
-				c.resource("subscribe")
-				if i%3 == 0 { // who leaves is dropped while others come
-					c.resource("unsubscribe")
-					c.done("touch")
-				}
-			})
-		}
-		work.Wait()
-		clients[0].done("touch")
-		for i, c := range clients {
-			if all := w.heard(storage.ID(c.id)); i%3 != 0 && len(all) == 0 {
-				t.Errorf("client %d has heard nothing", i)
-			}
-		}
-	})
-}
-
 func TestAllSessionsOfTheServerHearThatAListHasChanged(t *testing.T) {
 	w := memory(t)
 	w.hosted.Make = news

@@ -2,13 +2,10 @@ package native_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -17,8 +14,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -169,44 +164,6 @@ func TestModernClientThatGoesCancels(t *testing.T) {
 	})
 }
 
-// A cancel in another process may write the end of a call before the call's item exists.
-// The call must not go on after its pause.
-func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		c := w.legacy(`{}`)
-		c.tool("job", `{}`)
-		store := w.open()
-		items, err := store.Items(t.Context(), storage.BoxFor("acme", "demo"))
-		if err != nil || len(items) != 1 {
-			t.Fatalf("items are %v, %v", items, err)
-		}
-		commontest.OK(t, (sessions.Publisher{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}))
-		time.Sleep(time.Hour)
-		for _, a := range w.due() {
-			w.handle(a)
-		}
-		commontest.EqualIn(t, "it was executed, and pauses again", 0, len(w.due()))
-		w.empty()
-	})
-}
-
-func TestServerThatAsksForTooMuchAtATimeGetsNoAnswer(t *testing.T) {
-	w := memory(t)
-	w.hosted.Make = func(_ context.Context, s native.Session) (*mcp.Server, error) {
-		server := mcp.NewServer(&mcp.Implementation{Name: "demo"}, s.Options())
-		tool(server, "much", func(context.Context, *mcp.CallToolRequest, words) (*mcp.CallToolResult, error) {
-			inputs := mcp.InputRequestMap{}
-			for i := range 101 {
-				inputs[fmt.Sprint(i)] = &mcp.ListRootsParams{} //nolint:staticcheck // deprecated, and used
-			}
-			return &mcp.CallToolResult{InputRequests: inputs}, nil
-		})
-		return server, nil
-	}
-	commontest.Contains(t, "", "too much at a time", w.legacy(everything).tool("much", `{}`).last(t))
-	w.empty()
-}
-
 func (c legacy) cancels() {
 	c.t.Helper()
 	commontest.EqualIn(c.t, "a cancel is answered with", http.StatusAccepted, c.post(cancelled).status)
@@ -260,46 +217,6 @@ func TestCancelAndDeleteEndACall(t *testing.T) {
 	}
 }
 
-// A cancel that comes too late is accepted, and its client does not wait long.
-func TestCancelOfWhatIsOverIsTaken(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		c := w.legacy(everything)
-		c.tool("echo", `{}`)
-		begun := time.Now()
-		c.cancels()
-		if took := time.Since(begun); took > 2*time.Second {
-			t.Errorf("it took %s", took)
-		}
-	})
-}
-
-// A call of less than a second has no item that another function could end. So the function that
-// executes it ends it.
-func TestDeleteEndsACallThatHasNoItemYet(t *testing.T) {
-	for name, another := range map[string]bool{"in the function that executes it": false, "in another function": true} {
-		t.Run(name, timed(func(t *testing.T, w *world) {
-			l, h, first, over := w.legacy(everything), native.Handler(transport.New(w.options())), httptest.NewRecorder(), make(chan struct{})
-			begun := time.Now()
-			go func() {
-				defer close(over)
-				h.ServeHTTP(first, l.request("POST", toolCall("1", "steps", `{"n":1000,"millis":1000}`, "")))
-			}()
-			time.Sleep(300 * time.Millisecond)
-			ends := h
-			if another {
-				ends = native.Handler(transport.New(w.options()))
-			}
-			ends.ServeHTTP(httptest.NewRecorder(), l.request("DELETE", ""))
-			<-over
-			commontest.Contains(t, "", `"code":-32010`, first.Body.String())
-			if took := time.Since(begun); took > 2*time.Second {
-				t.Errorf("it went on for %v", took)
-			}
-			w.empty()
-		}))
-	}
-}
-
 func TestAWebSocketClientIsToldWhatItsServerSaysOutsideOfRequests(t *testing.T) {
 	w := memory(t)
 	w.hosted.Make = news
@@ -333,28 +250,6 @@ func TestAnswerWhoseInvocationIsLostIsFoundByTheSweep(t *testing.T) {
 		w.sweep()
 		w.work()
 		commontest.Equal(t, "decline <nil> kept", textOf(t, c.poll(first.lastID(t)).last(t)))
-	})
-}
-
-func TestFunctionThatDiedEndsItsCallOnce(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		c := w.legacy(everything)
-		box, stream := storage.BoxFor("acme", "demo"), storage.NewStreamID()
-		_, err := w.open().PutItem(t.Context(), storage.Item{
-			Box: box, ID: stream, State: storage.Taken, Gen: 7, NotAfter: time.Now().Add(30 * time.Second), Created: time.Now(),
-			Address: storage.Address{Session: storage.ID(c.id), Stream: stream, Box: box, Requests: []json.RawMessage{json.RawMessage("1")}},
-		})
-		commontest.OK(t, err)
-		a := c.poll("0.00000000000/" + string(stream))
-		for range 5 { // the client comes back
-			if strings.Contains(a.body, "error") {
-				break
-			}
-			a = c.poll(a.lastID(t))
-		}
-		commontest.Contains(t, "", `"phase":"runtime"`, a.last(t))
-		w.sweep()
-		w.empty()
 	})
 }
 
@@ -426,24 +321,5 @@ func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
 		w.work()
 		commontest.Contains(t, "", `accept Ada kept`, w.ofTask("tasks/get", name, ""))
 		w.empty()
-	})
-}
-
-// The function that stored the answer to a task has died. The sweep does not execute the
-// next round itself, because it does not have the servers.
-func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		name, key := w.task("ask")
-		raw := `{"jsonrpc":"2.0","id":"` + key + `","result":` + results()["elicitation/create"] + `}`
-		id := sessions.PinnedID(sessions.Caller{Tenant: "acme", Principal: "ada", Server: sessions.Server{Name: "demo"}})
-		_, err := w.open().PutAnswer(t.Context(), storage.Answer{Session: id, Question: key, Raw: []byte(raw)})
-		commontest.OK(t, err)
-		hosted := w.hosted
-		w.hosted.Make = nil
-		w.sweep()
-		synctest.Wait()
-		w.hosted = hosted
-		w.work()
-		commontest.Contains(t, "", `accept Ada kept`, w.ofTask("tasks/get", name, ""))
 	})
 }

@@ -249,13 +249,3 @@ func TestWhatExpiresGoes(t *testing.T) {
 		}
 	})
 }
-
-func TestNamesOfOursAreNotAnAuthors(t *testing.T) {
-	state := stateOf(storagetest.NewMemory(), aSession("s1"), OfSession)
-	if _, err := state.Save(t.Context(), oncePrefix+"init", 0, once{Done: true}); !errors.Is(err, storage.Invalid) {
-		t.Errorf("Save: %v, want Invalid", err)
-	}
-	if _, err := state.Load(t.Context(), "\x00", new(int)); !errors.Is(err, storage.Invalid) {
-		t.Errorf("Load: %v, want Invalid", err)
-	}
-}
