@@ -2,6 +2,7 @@ package relayserver_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -99,4 +100,25 @@ func TestACallIsGivenUpOnceItsLastPostIsTooOldToBeExecuted(t *testing.T) {
 			t.Errorf("the call ended %s after its last post, which may be executed for up to %s", after, 2*frame.LateAfter)
 		}
 	})
+}
+
+// An answer of a client is for a process that sleeps with its memory. The box comes up in time,
+// or the client hears that it does not.
+func TestAnAnswerWaitsForTheBoxThatItHasWoken(t *testing.T) {
+	for name, within := range map[string]time.Duration{"in time": 5 * time.Second, "too late": time.Minute} {
+		t.Run(name, timed(func(t *testing.T, a *asylum) {
+			a.changes(func(b *storage.Box) {
+				b.State, b.Owner, b.Until, b.Conn = storage.Starting, "another", time.Now().Add(2*time.Minute), ""
+			})
+			time.AfterFunc(within, func() { a.changes(func(b *storage.Box) { b.State, b.Conn = storage.Awake, "c" }) })
+			_, err := a.backend().Deliver(t.Context(), sessions.Delivery{
+				Address: storage.Address{Session: "s1", Stream: "answer", Box: asylumBox}, Client: a.session(), Server: "s",
+				Raw: []byte(`{"jsonrpc":"2.0","id":"q-1","result":{}}`), Wakes: true,
+			}, a.box())
+			if late := within > 20*time.Second; late != errors.Is(err, storage.Unavailable) || late != (len(a.posts) == 0) {
+				t.Errorf("%v, %d frames", err, len(a.posts))
+			}
+			time.Sleep(within)
+		}))
+	}
 }

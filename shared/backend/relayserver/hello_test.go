@@ -8,25 +8,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 func TestRunnerOfAnotherDefinitionIsAskedToRetire(t *testing.T) {
 	for name, test := range map[string]struct {
 		says, is string
-		link     int64
 		wants    bool
 	}{
-		"the same definition":     {"two", "two", 2, false},
-		"another":                 {"one", "two", 2, true},
-		"another, with a ping":    {"one", "two", 1, true},
-		"a server that is gone":   {"one", "", 2, true},
-		"a runner that says none": {"", "two", 2, false},
+		"the same definition":   {"two", "two", false},
+		"another":               {"one", "two", true},
+		"a server that is gone": {"one", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAsylum(t)
 			a.config.Definition = func(string) string { return test.is }
-			f := a.handle(a.from(frame.TypeHello, func(f *frametest.Frame) { f.Link, f.Task, f.Digest = test.link, "task", test.says }))
+			f := a.handle(a.from(frame.TypeHello, func(f *frametest.Frame) { f.Link, f.Task, f.Digest = 2, "task", test.says }))
 			if f.Type != frame.TypeWelcome || f.Retire != test.wants {
 				t.Errorf("got %+v", f)
 			}
@@ -53,28 +49,6 @@ func TestFirstHelloOfARunnerIsNotAnsweredWithRetire(t *testing.T) {
 			t.Errorf("hello %d: got %+v", link+1, f)
 		}
 	}
-}
-
-func TestNextRunnerIsToldTheEraThatWasFoundOut(t *testing.T) {
-	a := newAsylum(t)
-	status := func(era string) {
-		a.handle(a.from(frame.TypeStatus, func(f *frametest.Frame) {
-			f.Session, f.Ticket, f.Detail, f.Era, f.Payload = "s1", a.ticket(), "2025-11-25", era, []byte(`{"protocolVersion":"2025-11-25"}`)
-		}))
-	}
-	status("")
-	a.store.Reset()
-	status("")
-	if n := a.store.Counts(); n.Calls["Box"] > 0 || n.Calls["SaveBox"] > 0 || a.box().Era != "" {
-		t.Errorf("no news made it %q, and costs %v", a.box().Era, n.Calls)
-	}
-	status(string(wire.ModernOnly))
-	a.sleeps()
-	a.waits()
-	a.sweep()
-	commontest.EqualIn(t, "the next runner is told", string(wire.ModernOnly), a.task.Env[frame.EnvEra])
-	status(string(wire.LegacyOnly))
-	commontest.EqualIn(t, "it is no longer modern, and stands as", string(wire.LegacyOnly), a.box().Era)
 }
 
 // The record of box 0 says which boxes are full, until they fall asleep.

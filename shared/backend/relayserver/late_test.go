@@ -108,49 +108,6 @@ func (a *asylum) givesBack(d frametest.Frame) error {
 	return err
 }
 
-// drained makes a client call, and makes the runner give the call back and then drain for
-// a time. It returns the call's end, or "" if it has none a minute later.
-func drained(t *testing.T, a *asylum, draining time.Duration) string {
-	t.Helper()
-	call := a.calls()
-	go func() {
-		time.Sleep(100 * time.Millisecond)
-		for _, d := range a.posted(frame.TypeDeliver) {
-			commontest.Check(t, a.givesBack(d))
-		}
-		time.Sleep(draining)
-		a.sleeps()
-	}()
-	events, err := call.Next(t.Context(), time.Now().Add(draining+time.Minute))
-	commontest.OK(t, err)
-	if len(events) == 0 {
-		return ""
-	}
-	return string(events[0].Raw)
-}
-
-func TestACallThatADrainingBoxGivesBackWakesTheNextGeneration(t *testing.T) {
-	for name, draining := range map[string]time.Duration{"at once": 0, "soon": 3 * time.Second, "longer than a function waits for a sign of life": 5 * time.Minute} {
-		t.Run(name, timed(func(t *testing.T, a *asylum) {
-			begun := time.Now()
-			if end := drained(t, a, draining); end != "" {
-				t.Fatalf("the call ended with %s after %s", end, time.Since(begun))
-			}
-			items, err := a.store.Items(t.Context(), asylumBox)
-			if err != nil || len(items) != 1 || items[0].State != storage.Waiting {
-				t.Fatalf("the inbox has %+v, %v", items, err)
-			}
-			if b := a.box(); b.State != storage.Starting || b.Gen <= asylumGen || a.starts != 1 {
-				t.Errorf("the box is %s in generation %d after %d starts", b.State, b.Gen, a.starts)
-			}
-			it, err := a.store.Claim(t.Context(), asylumBox, items[0].ID, asylumGen+1)
-			if err != nil || string(it.Raw) != a.request(`{"name":"transfer"}`) {
-				t.Errorf("the next runner gets %s, %v", it.Raw, err)
-			}
-		}))
-	}
-}
-
 // A function that waits only for a sign of life will not wake the next generation. So it
 // ends a call that was given back, and tells the client to send it again.
 func TestACallThatWasGivenBackWhileNobodyWaitsForItsEndWasNotExecuted(t *testing.T) {

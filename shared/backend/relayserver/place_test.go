@@ -15,7 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 const (
@@ -170,30 +169,6 @@ func TestARefusedStartIsTheAnswer(t *testing.T) {
 	}
 }
 
-// A call that has begun is told why it ends, to the last word, and that its outcome is not known. The
-// advice that is for requests which never began is left out.
-func TestACallThatHasBegunIsToldAllButTheAdvice(t *testing.T) {
-	for why, told := range map[error]string{
-		fleet.Refusal{Why: "env \"A\": the vault is locked; unlock it"}: `box_unavailable: env "A": the vault is locked; unlock it; whether the call was executed is not known`,
-		fleet.ErrCapacity: "box_unavailable: there is no room for another box now; whether the call was executed is not known",
-	} {
-		a := newUnlisted(t)
-		a.sleeps()
-		a.waits()
-		a.refuses = why
-		it := a.item()
-		commontest.OK(t, a.store.DeleteItem(t.Context(), it.Box, it.ID, it.Gen))
-		it.Round = 1
-		_, err := a.store.PutItem(t.Context(), it)
-		commontest.OK(t, err)
-		a.sweep()
-		end := a.end()
-		text, _ := wire.String(wire.Lookup(end.Error, "message"))
-		commontest.EqualIn(t, "code", "-32010", string(wire.Lookup(end.Error, "code")))
-		commontest.Equal(t, told, text)
-	}
-}
-
 // invited returns the first hello of an invited runner.
 func (a *asylum) invited(runner string) frametest.Frame {
 	return a.from(frame.TypeHello, func(f *frametest.Frame) {
@@ -258,19 +233,5 @@ func TestTheLaunchOfAnInvitedRunnerComesWithItsWelcome(t *testing.T) {
 	commontest.OK(t, err)
 	if kept := fmt.Sprintf("%+v %+v %s", a.box(), items, &log); strings.Contains(kept, canary) {
 		t.Errorf("the store or the log has a secret: %s", kept)
-	}
-}
-
-// The image of a place may hold the install of a server. The first runner there tells the
-// host so, and the host uses this when it chooses the place of the next start.
-func TestABoxIsKnownByTheDefinitionThatItsImageHas(t *testing.T) {
-	for baked, want := range map[bool]string{true: "the definition", false: ""} {
-		a := starting(t, func(*asylum) {})
-		hello := a.invited("r")
-		hello.Digest, hello.Baked = "the definition", baked
-		a.handle(hello)
-		if b := a.box(); b.State != storage.Awake || b.Installed != want {
-			t.Errorf("baked %v: %s box, installed is %q", baked, b.State, b.Installed)
-		}
 	}
 }

@@ -3,7 +3,6 @@ package relayserver_test
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -23,14 +22,13 @@ type gateway struct {
 	status int
 	times  int64
 	asked  atomic.Int64
-	opened atomic.Int64 // connections
 	last   *http.Request
 	body   string
 }
 
 func newGateway(t *testing.T, status int, times int64) *gateway {
 	g := &gateway{status: status, times: times}
-	g.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		g.last, g.body = r, string(body)
 		if g.asked.Add(1) <= g.times {
@@ -38,12 +36,6 @@ func newGateway(t *testing.T, status int, times int64) *gateway {
 			w.WriteHeader(g.status)
 		}
 	}))
-	g.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateNew {
-			g.opened.Add(1)
-		}
-	}
-	g.Start()
 	t.Cleanup(g.Close)
 	return g
 }
@@ -63,7 +55,6 @@ func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
 		"taken":          {200, 0, "", "", 1},
 		"gone":           {410, always, storage.Closed, "", 1},
 		"too large":      {413, always, storage.TooLarge, storage.Unavailable, 1},
-		"forbidden":      {403, always, storage.Unavailable, storage.Unavailable, 1},
 		"throttled":      {429, always, storage.Unavailable, storage.Unavailable, 2},
 		"throttled once": {429, 1, "", "", 2},
 	} {
@@ -88,28 +79,4 @@ func TestPosterSignsWithTheCredentialsItIsGivenAndNoOthers(t *testing.T) {
 	commontest.Contains(t, "signed", "THEROLE/", g.last.Header.Get("Authorization"))
 	commontest.OK(t, g.poster(nil).Post(t.Context(), "c1", []byte("{}")))
 	commontest.EqualIn(t, "signed", "", g.last.Header.Get("Authorization"))
-}
-
-func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
-	g := newGateway(t, 200, 0)
-	p := g.poster(nil)
-	for _, want := range []int64{1, 1, 2} {
-		if want == 2 {
-			g.CloseClientConnections()
-		}
-		commontest.OK(t, p.Post(t.Context(), "c1", []byte("{}")))
-		commontest.EqualIn(t, "connections", want, g.opened.Load())
-	}
-}
-
-func TestPosterGivesUpWithItsCaller(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the server notices a client that leaves only after it has read the body
-		cancel()
-		<-r.Context().Done()
-	}))
-	defer server.Close()
-	err := relayserver.NewPoster(server.URL, "local", nil).Post(ctx, "c1", []byte("{}"))
-	commontest.EqualIn(t, "post", storage.Unavailable, storage.CodeOf(err))
 }

@@ -41,7 +41,6 @@ func TestATenantHasNoMoreBoxesThanItMay(t *testing.T) {
 		box   storage.BoxID
 		code  storage.Code
 	}{
-		"no quota":       {0, "t/new", ""},
 		"room":           {3, "t/new", ""},
 		"full":           {2, "t/new", storage.Busy},
 		"over":           {1, "t/down", storage.Busy},
@@ -102,10 +101,8 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 	}{
 		"the last that may, asleep":      {storage.Asleep, 1, 2, ""},
 		"one more, asleep":               {storage.Asleep, 2, 2, storage.Busy},
-		"the last that may, starting":    {storage.Starting, 1, 2, ""},
 		"one more, starting":             {storage.Starting, 2, 2, storage.Busy},
 		"an awake box is not waited for": {storage.Awake, 2, 2, ""},
-		"any number":                     {storage.Starting, 2, 0, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			store := manyBoxes(t, map[string]storage.BoxState{"s": c.state})

@@ -86,16 +86,6 @@ func TestRunnerSavesAndGetsASnapshotByURLs(t *testing.T) {
 	}
 }
 
-func TestABoxIsKnownByTheDefinitionWhoseInstallIsKept(t *testing.T) {
-	a := newAsylum(t)
-	a.keeping()
-	a.config.Definition = func(server string) string { return "definition of " + server }
-	a.saves("s1", "a workspace")
-	commontest.EqualIn(t, "behind a workspace the install that is kept is that of", "", a.box().Installed)
-	a.saves("install-npx-4711", "an install")
-	commontest.EqualIn(t, "the install that is kept is that of", "definition of s", a.box().Installed)
-}
-
 func TestRunnerThatWasReplacedGetsNoURLAndMovesNoPointer(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
@@ -232,44 +222,4 @@ func TestSnapshotOfASessionThatEndsGoes(t *testing.T) {
 			commontest.EqualIn(t, "starts for it", 0, a.starts)
 		})
 	}
-}
-
-func TestAwakeBoxIsToldOfAnEndedSessionUntilItForgets(t *testing.T) {
-	a := newAsylum(t)
-	s3 := a.keeping()
-	a.saves("s1", "one")
-	a.endsSession() // and its stop is lost
-	a.sweep()
-	commontest.EqualIn(t, "times that it was told", 2, len(a.posted(frame.TypeStop)))
-	commontest.EqualIn(t, "before", "2 objects, 1 items, due: true", a.left(s3))
-	a.asks(frame.Forget)
-	commontest.EqualIn(t, "after, awake", "0 objects, 0 items, due: true", a.left(s3))
-}
-
-func TestLeftoverWakesNobodyAndIsDeliveredToNobody(t *testing.T) {
-	a := newAsylum(t)
-	a.keeping()
-	a.config.Forget = nil // as of a function without rights
-	a.endsSession()
-	a.sweep()
-	if f := a.handle(a.from(frame.TypePull)); f.Type != frame.TypePulled || len(f.IDs) > 0 {
-		t.Errorf("pulled %+v", f)
-	}
-	a.fallsAsleep()
-	a.sweep()
-	if a.starts > 0 || len(a.posted(frame.TypeDeliver)) > 0 || len(a.posted(frame.TypeNudge)) > 0 {
-		t.Errorf("%d starts, posts %+v", a.starts, a.posts)
-	}
-}
-
-func TestServerThatKeepsNothingLeavesNothingBehind(t *testing.T) {
-	a := newAsylum(t)
-	s3 := a.keeping()
-	a.config.Kept = func(string) bool { return false }
-	a.rehost()
-	a.fallsAsleep()
-	a.store.Reset()
-	a.endsSession()
-	commontest.EqualIn(t, "writes", 1, a.store.Counts().Writes)
-	commontest.Equal(t, nothingLeft, a.left(s3))
 }

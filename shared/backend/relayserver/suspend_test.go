@@ -203,17 +203,9 @@ func TestALaterRoundThatNoBoxTakesEndsUnknown(t *testing.T) {
 
 func TestASuspendedCallWaitsWhateverElseComes(t *testing.T) {
 	for what, does := range map[string]func(a *asylum) error{
-		"another id, or another request, is cancelled": func(a *asylum) error {
-			commontest.OK(a.t, a.accept(cancel+`"77"}}`))
-			return a.accept(cancel + `78}}`)
-		},
-		"answers to what it does not ask": func(a *asylum) error {
-			for _, id := range []string{
-				storage.QuestionID(a.stream, 2, 0), storage.QuestionID(a.stream, 0, 0), storage.QuestionID(a.stream, 1, 7), storage.QuestionID(storage.NewStreamID(), 1, 0),
-			} {
-				commontest.CheckIn(a.t, id, a.accept(`{"jsonrpc":"2.0","id":"`+id+`",`+yes+`}`))
-			}
-			return nil
+		"another request is cancelled": func(a *asylum) error { return a.accept(cancel + `"77"}}`) },
+		"an answer to what it does not ask": func(a *asylum) error {
+			return a.accept(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, 2, 0) + `",` + yes + `}`)
 		},
 		"another session of the tenant has learned the question's id": func(a *asylum) error {
 			commontest.OK(a.t, a.store.Create(a.t.Context(), storage.Session{
@@ -272,19 +264,6 @@ func TestTheSweepMakesARoundWaitForABox(t *testing.T) {
 	}
 }
 
-// The clock of the function that suspended it was a day ahead.
-func TestACallThatWasSuspendedInTheFutureBeginsToWaitNow(t *testing.T) {
-	a := newAsylum(t)
-	a.suspended(wire.MethodElicit)
-	a.swaps(func(it *storage.Item) {
-		it.Created, it.NotAfter = it.Created.Add(24*time.Hour), it.NotAfter.Add(24*time.Hour)
-	})
-	a.sweep()
-	if got := a.item(); time.Until(got.NotAfter) > 6*time.Hour || time.Until(got.NotAfter) < 5*time.Hour || len(got.Raw) == 0 || len(got.Questions) != 1 {
-		t.Errorf("it waits until %s: %+v", got.NotAfter, got)
-	}
-}
-
 // A function posts a call. The answer comes at once and suspends the call, and the box
 // falls asleep before the function looks again. The function must not deliver the call a
 // second time.
@@ -308,25 +287,6 @@ func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *te
 	})
 }
 
-// A poll reads the item of a call. Then the box suspends the call and falls asleep. Then
-// the poll reads the record of the box.
-func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
-	a := newAsylum(t)
-	a.takes()
-	f := a.suspension(1, 1, wire.MethodElicit)
-	f.Items[0].Marked = true
-	tracker := a.tracks(a.before("Box", func() {
-		a.handle(f)
-		a.sleeps()
-	}))
-	_, err := tracker.Check(t.Context())
-	commontest.OK(t, err)
-	tail, err := a.store.Tail(t.Context(), "s1", a.stream)
-	if err != nil || tail.Final || a.item().State != storage.Suspended {
-		t.Errorf("it was ended: %+v, %v; its item is %s", tail, err, a.item().State)
-	}
-}
-
 func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 	for what, change := range map[string]func(a *asylum, it *frame.EventItem){
 		"a question of another stream": func(_ *asylum, it *frame.EventItem) {
@@ -335,14 +295,10 @@ func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 		"a question of another round": func(a *asylum, it *frame.EventItem) {
 			it.Asks.Questions[0].ID = storage.QuestionID(a.stream, 2, 0)
 		},
-		"a question of a process":  func(_ *asylum, it *frame.EventItem) { it.Asks.Questions[0].ID = "q-1" },
 		"no questions":             func(_ *asylum, it *frame.EventItem) { it.Asks.Questions = nil },
-		"round 0":                  func(_ *asylum, it *frame.EventItem) { it.Asks.Round = 0 },
 		"a round too many":         func(_ *asylum, it *frame.EventItem) { it.Asks.Round = storage.MaxRounds + 1 },
-		"no time":                  func(_ *asylum, it *frame.EventItem) { it.Asks.Within = 0 },
 		"an end":                   func(_ *asylum, it *frame.EventItem) { it.Final = true },
 		"the standalone stream":    func(_ *asylum, it *frame.EventItem) { it.Stream = storage.Standalone },
-		"a length below zero":      func(_ *asylum, it *frame.EventItem) { it.Asks.Len = -1 },
 		"a length that is too far": func(_ *asylum, it *frame.EventItem) { it.Asks.Len = 1 << 60 },
 		"no request":               func(_ *asylum, it *frame.EventItem) { it.Lens[0] += it.Asks.Len; it.Asks.Len = 0 },
 	} {
@@ -358,33 +314,6 @@ func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 			if f.Items[0].Stream != storage.Standalone && !slices.Contains(ack.Closed, a.stream) {
 				t.Errorf("answered with %+v", ack)
 			}
-		})
-	}
-}
-
-func TestSuspensionOfARoundThatIsNotDueIsRefused(t *testing.T) {
-	for what, tt := range map[string]struct {
-		before func(a *asylum)
-		round  int
-		first  storage.Index
-		left   int // the round in which the call still is
-	}{
-		"of what has ended":                 {(*asylum).ends, 1, 1, 0},
-		"that has not been begun":           {func(a *asylum) { a.suspended(wire.MethodElicit) }, 3, 3, 1},
-		"a later one, of what has no trace": {func(*asylum) {}, 2, 3, 0},
-	} {
-		t.Run(what, func(t *testing.T) {
-			a := newAsylum(t)
-			tt.before(a)
-			if ack := a.handle(a.suspension(tt.round, tt.first, wire.MethodElicit)); !slices.Contains(ack.Closed, a.stream) {
-				t.Errorf("answered with %+v", ack)
-			}
-			a.sweep()
-			if tt.left == 0 {
-				a.gone()
-				return
-			}
-			commontest.EqualIn(t, "round", tt.left, a.item().Round)
 		})
 	}
 }

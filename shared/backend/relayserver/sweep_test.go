@@ -16,30 +16,23 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 var errDown = storage.Errorf(storage.Unavailable, "the store does not answer; try again")
 
-// lostBoxes returns a store with boxes that were lost while they had requests. Each item
-// names a box and the requests that need an end.
-func lostBoxes(t *testing.T, items ...storage.Item) *storagetest.Memory {
+// lostBoxes returns a store with two boxes that were lost while each had a request.
+func lostBoxes(t *testing.T) *storagetest.Memory {
 	t.Helper()
 	store := storagetest.NewMemory()
-	seen := map[storage.BoxID]bool{}
-	for _, it := range items {
-		if !seen[it.Box] {
-			seen[it.Box] = true
-			commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: it.Box, Tenant: "t", Server: "s", Gen: 1, Lost: 1}))
-		}
-		it.State, it.Gen, it.Address.Session, it.Address.Stream, it.Address.Box = storage.Taken, 1, "one", it.ID, it.Box
-		if it.Address.Requests == nil {
-			it.Address.Requests = []json.RawMessage{json.RawMessage("1")}
-		}
-		_, err := store.PutItem(t.Context(), it)
-		commontest.OK(t, err)
+	for _, id := range []storage.StreamID{"a", "b"} {
+		box := storage.BoxID("t/" + id)
+		_, err := store.PutItem(t.Context(), storage.Item{
+			Box: box, ID: id, State: storage.Taken, Gen: 1,
+			Address: storage.Address{Session: "one", Stream: id, Box: box, Requests: []json.RawMessage{json.RawMessage("1")}},
+		})
+		commontest.OK(t, errors.Join(err, store.SaveBox(t.Context(), storage.Box{ID: box, Tenant: "t", Server: "s", Gen: 1, Lost: 1})))
 	}
 	return store
 }
@@ -48,27 +41,21 @@ func lostBoxes(t *testing.T, items ...storage.Item) *storagetest.Memory {
 func TestTheSweepEndsAllThatItCan(t *testing.T) {
 	down := errors.New("not to be reached")
 	for what, tt := range map[string]struct {
-		boxes [2]storage.BoxID
-		fails func(*intercept.Call) bool
+		fails string // the method of the store that fails once
 		list  error
 		want  error
 		ends  int
 	}{
-		"one request cannot be ended": {[2]storage.BoxID{"t/s", "t/s"}, func(c *intercept.Call) bool {
-			b, appends := c.In.(storage.Batch)
-			return appends && b.Stream == "a"
-		}, nil, storage.Unavailable, 1},
-		"one box cannot be read": {[2]storage.BoxID{"t/a", "t/b"}, nil, nil, storage.Unavailable, 1},
-		"the fleet's list":       {[2]storage.BoxID{"t/s", "t/s"}, nil, down, down, 2},
+		"one request cannot be ended": {"Append", nil, storage.Unavailable, 1},
+		"one box cannot be read":      {"Box", nil, storage.Unavailable, 1},
+		"the fleet's list":            {"", down, down, 2},
 	} {
 		t.Run(what, func(t *testing.T) {
-			memory := lostBoxes(t, storage.Item{Box: tt.boxes[0], ID: "a"}, storage.Item{Box: tt.boxes[1], ID: "b"})
-			read := 0
+			memory := lostBoxes(t)
+			failed := false
 			c := configOf(t, intercept.New(memory, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
-				if call.Method == "Box" {
-					read++
-				}
-				if tt.fails != nil && tt.fails(call) || call.Method == "Box" && read == 1 && tt.boxes[0] != tt.boxes[1] {
+				if call.Method == tt.fails && !failed {
+					failed = true
 					return errDown
 				}
 				return do(ctx)
@@ -87,42 +74,6 @@ func TestTheSweepEndsAllThatItCan(t *testing.T) {
 			}
 			commontest.EqualIn(t, "requests that have an end", tt.ends, ends)
 		})
-	}
-}
-
-func TestBatchWhoseLogIsGoneIsEndedAllTheSame(t *testing.T) {
-	both := []json.RawMessage{json.RawMessage("1"), json.RawMessage("2")}
-	store := lostBoxes(t, storage.Item{Box: "t/s", ID: "a", Address: storage.Address{Requests: both}})
-	commontest.OK(t, store.Append(t.Context(), storage.Batch{
-		Session: "one", Stream: "a", First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{}`)}, Expires: time.Now().Add(time.Hour),
-	}))
-	commontest.OK(t, relayserver.NewSweeper(configOf(t, blank{store})).Sweep(t.Context()))
-	if tail, err := store.Tail(t.Context(), "one", "a"); err != nil || tail.Last != 3 || !tail.Final {
-		t.Errorf("the stream is %+v (%v); want one event and two errors", tail, err)
-	}
-}
-
-// blank is a store whose reads of the log find nothing.
-type blank struct{ storage.Store }
-
-func (blank) Read(context.Context, storage.ID, storage.StreamID, storage.Index, int) (storage.Page, error) {
-	return storage.Page{}, nil
-}
-
-func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
-	store := storagetest.NewFaulty(storagetest.NewMemory(), 1, storagetest.Faults{})
-	store.Set("SaveBox", storagetest.Faults{Lost: 1})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	tender, err := relayserver.NewBackend(configOf(t, store)).Deliver(ctx, callOf("t", "s"), storage.Box{ID: "t/s"})
-	if err != nil || !tender.(sessions.Handover).Handed() {
-		t.Fatalf("got %v, and the item is in the inbox", err)
-	}
-	if _, err := tender.Check(ctx); storage.CodeOf(err) != storage.Unavailable {
-		t.Errorf("got %v, want unavailable", err)
-	}
-	if n := store.Done(storagetest.Lost); n > 10 {
-		t.Errorf("the record was written %d times in vain", n)
 	}
 }
 
@@ -202,13 +153,11 @@ func TestTheSweepStopsTasksThatNoRecordKnows(t *testing.T) {
 			b.State, b.Task, b.Until, b.Attempt, b.Changed = storage.Starting, "", time.Now().Add(time.Minute), 1, time.Now().Add(-time.Hour)
 		}, state: fleet.Pending},
 		"of a box that sleeps":                   {box: asleep(time.Hour), state: fleet.Running, stops: true},
-		"of a box that sleeps, not yet running":  {box: asleep(time.Hour), state: fleet.Pending, stops: true},
 		"of a box that fell asleep a moment ago": {box: asleep(9 * time.Minute), state: fleet.Running},
 		"of a generation that is over": {box: func(b *storage.Box) {
 			b.Gen, b.Task, b.Changed = b.Gen+1, "another", time.Now().Add(-time.Hour)
 		}, state: fleet.Running, stops: true},
-		"of nobody":            {box: ago(time.Hour), state: fleet.Running, of: "t/x", stops: true},
-		"one that has stopped": {box: asleep(time.Hour), state: fleet.Stopped},
+		"of nobody": {box: ago(time.Hour), state: fleet.Running, of: "t/x", stops: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAsylum(t)
