@@ -53,14 +53,11 @@ type costs struct {
 	Up, Down      frames
 }
 
-func countedOn(t *testing.T, store storage.Store, change ...func(*relayserver.Config)) *counted {
+func countedOn(t *testing.T, store storage.Store) *counted {
 	c := &counted{store: storagetest.NewCounting(store), idle: time.Now(), executed: map[string]int{}, asked: map[storage.ID]map[string]chan []byte{}}
 	config := relayserver.Config{
 		Store: c.store, Sealer: newSealer(t), Poster: c, Fleet: c, Clients: readers{},
 		Launch: func(storage.Box) (map[string]string, error) { return map[string]string{}, nil },
-	}
-	for _, f := range change {
-		f(&config)
 	}
 	c.host = sessions.New(c.store, relayserver.NewBackend(config), sessions.Limits{})
 	c.relay, c.fate = relayserver.NewHandler(config), c.count

@@ -159,44 +159,6 @@ func TestFourMebibyteArgumentAndFiveMebibyteResult(t *testing.T) {
 	})
 }
 
-// The box stays awake for longer than a connection may be open. Quick calls run from well
-// before a renewal to well after the old connection was closed, and one is in flight
-// throughout.
-func TestCallsDoNotFeelARenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := steady(t)
-		c.set = func(r *runner.Config) { r.Idle = 3 * time.Hour }
-		id := c.open(t)
-		c.call(t, id, does{Label: "wakes the box"})
-		begun := time.Now()
-		times := map[time.Duration]int{}
-		var mu sync.Mutex
-		for renewal := range 2 {
-			time.Sleep(110*time.Minute - 5*time.Second - time.Since(begun)%(110*time.Minute))
-			c.work.Go(func() { c.call(t, id, does{Label: fmt.Sprint("slow", renewal), Sleep: 20_050}) }) // ends between two quick ones
-			time.Sleep(time.Second)
-			for n := range 250 {
-				c.work.Go(func() {
-					sent := time.Now()
-					c.call(t, id, does{Label: fmt.Sprint("quick", renewal, n)})
-					mu.Lock()
-					defer mu.Unlock()
-					times[time.Since(sent)]++
-				})
-				time.Sleep(100 * time.Millisecond)
-			}
-		}
-		c.work.Wait()
-		c.line.mu.Lock()
-		opened := c.opened
-		c.line.mu.Unlock()
-		if len(times) != 1 || opened != 3 {
-			t.Errorf("%d connections, quick calls took %v", opened, times)
-		}
-		c.quiet()
-	})
-}
-
 func TestFramesOfADayOfABoxThatIsAwakeAndIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := steady(t)
