@@ -164,12 +164,8 @@ func (a *asylum) from(kind frame.Type, change ...func(*frametest.Frame)) framete
 	return f
 }
 
-// ticket returns that of the call, and takes marks the call with it.
+// ticket returns that of the call.
 func (a *asylum) ticket() string { return a.config.Sealer.Seal(a.address(), asylumGen) }
-
-func (a *asylum) takes() {
-	a.handle(a.from(frame.TypeTaken, func(f *frametest.Frame) { f.Tickets = []string{a.ticket()} }))
-}
 
 // ends has the runner send the end of the call.
 func (a *asylum) ends() {
