@@ -66,6 +66,8 @@ func TestALateDeliverOfALivingCallMayBeExecuted(t *testing.T) {
 		t.Errorf("nothing says who owes the end: %+v", it)
 	}
 	commontest.EqualIn(t, "another round may be executed", false, a.may(func(f *frametest.Frame) { f.Round = 1 }))
+	a.swaps(func(it *storage.Item) { it.Gen = 0 })
+	commontest.EqualIn(t, "one that an instance is about to end may be executed", false, a.may())
 }
 
 func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
