@@ -1,7 +1,6 @@
 package transport_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -201,24 +200,6 @@ func TestWhoHasNoRightIsRefusedOnEveryVerbWithoutAnEffect(t *testing.T) {
 				}
 			}
 		}
-	})
-}
-
-func TestOwnerIsServedOnEveryVerb(t *testing.T) {
-	want := map[string]int{"POST a notification": 202, "POST a response": 202, "SSE message": 202, "no such server": 403, "not even JSON": 400, "no such session": 404}
-	inGuarded(t, func(t *testing.T, g *guarded) {
-		verbs := g.victim().stolen()
-		maps.Copy(verbs, anew())
-		end := verbs["DELETE"]
-		delete(verbs, "DELETE")
-		for name, verb := range verbs {
-			a := g.briefly("owner", verb())
-			a.is(t, name, cmp.Or(want[name], 200), 0)
-			if name == "GET a request stream" {
-				commontest.Contains(t, name, "secret", a.body)
-			}
-		}
-		g.as("owner", end()).is(t, "DELETE", 204, 0)
 	})
 }
 

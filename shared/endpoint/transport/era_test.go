@@ -115,24 +115,6 @@ func TestP6RetryComesOnlyInTheEventThatEndsAResponseEarly(t *testing.T) {
 	})
 }
 
-// A client has no version before the answer to initialize, and Java's clients of 1.0 and 1.1
-// fail at a retry in it.
-func TestP1InitializeGetsMessagesOnly(t *testing.T) {
-	for _, header := range append(olderVersions, wire.V20251125) {
-		bubble(t, func(t *testing.T, w *world) {
-			w.backend.tool("initialize", func(r run) {
-				time.Sleep(4 * time.Minute)
-				r.end(`{"protocolVersion":"2025-11-25","capabilities":{}}`)
-			})
-			a := w.do(request("POST", "/quiet/mcp", initialize, versionIs, header))
-			events := a.events(t)
-			if len(events) != 1 || len(events[0].Data) == 0 || events[0].Retry != 0 || a.took != 4*time.Minute || len(a.header.Get(sessionIs)) != 32 {
-				t.Errorf("header %q: after %s got session %q, %s", header, a.took, a.header.Get(sessionIs), a.body)
-			}
-		})
-	}
-}
-
 // A client whose version has no polling does not come back when a response ends in good
 // order. If it comes back, the response is held until the answer. A call may take longer than a
 // response is held, such as while a human thinks: each response leaves the client an id to come

@@ -50,6 +50,23 @@ func TestEndOfAGroupsSessionEndsThoseOfItsServers(t *testing.T) {
 	}
 }
 
+// A place in a stream, and an answer, name a server of the group, or are refused. A server whose
+// session has ended hides no other.
+func TestOnlyServersOfTheGroupAreReached(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openGroup()
+		c.get("s9~1/"+string(storage.NewStreamID())).is(t, "a stream of no server of the group", http.StatusForbidden, 0)
+		c.get("s0~x").is(t, "no place", http.StatusBadRequest, 0)
+		c.post(`{"jsonrpc":"2.0","id":"s9~q-1","result":{}}`).is(t, "an answer to no server of the group", http.StatusForbidden, 0)
+		stream := c.listen("")
+		c.call("s0__echo")
+		commontest.OK(t, sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), sessions.MemberID(storage.ID(c.session), "s0")))
+		c.call("s1__echo")
+		w.outside(sessions.MemberID(storage.ID(c.session), "s1")).say("of s1")
+		commontest.SameIn(t, "the stream has", []string{said("of s1")}, stream.leave().datas(t))
+	})
+}
+
 func TestPollOfAGroupIsToldToComeBackWhenTheStoreIsDown(t *testing.T) { // P3
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()

@@ -27,6 +27,7 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 			a := c.post(`{"jsonrpc":"2.0","id":"r","method":` + sent + `}`)
 			commontest.EqualIn(t, sent, `{"jsonrpc":"2.0","id":"r","error":`+want+`}`, a.body)
 		}
+		c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"loud"}}`).is(t, "an unknown level", 200, wire.CodeInvalidParams)
 		w.do(ask{path: "/mcp", method: "of/nobody"}.request()).is(t, "in 2026-07-28", 404, wire.CodeMethodNotFound)
 		w.silent()
 	})

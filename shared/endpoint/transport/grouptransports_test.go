@@ -13,7 +13,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -36,34 +35,6 @@ func (l *link) ofGroup() storage.ID {
 	c, err := l.w.store.Connection(l.w.t.Context(), l.conn)
 	commontest.OK(l.w.t, err)
 	return c.Session
-}
-
-// A client has two connections. If the connection of a call is gone, the other one gets
-// the answer, even if both were open before the server's first use.
-func TestGroupOverWebSocketUsesTheOtherConnection(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		l := w.link(url.Values{"group": {"all"}})
-		l.open()
-		first := l.conn
-		l.query = url.Values{"group": {"all"}, "session": {string(l.ofGroup())}}
-		commontest.EqualIn(t, "the second connection", http.StatusOK, l.connect())
-		second := l.conn
-		w.backend.tool("tool1", func(r run) {
-			_ = l.Close(r.ctx, first)
-			time.Sleep(10 * time.Second) // the connection has been up for a while
-			r.end(`{"content":[{"type":"resource_link","uri":"a:b","name":"a"}]}`)
-		})
-		l.conn = first
-		time.Sleep(time.Minute)
-		l.say(callOf("s1__tool1"))
-		time.Sleep(time.Minute)
-		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"dormouse://s1/a:b","name":"a"}]}}`}, l.heard())
-		s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(l.query.Get("session")), "s1"), "")
-		if err != nil || !slices.Equal(s.Conns, []string{first, second}) {
-			t.Errorf("the connections of the session with the server are %q, %v", s.Conns, err)
-		}
-		l.answers("the list of tasks", `{"jsonrpc":"2.0","id":2,"method":"tasks/list"}`, `"tasks":[]`)
-	})
 }
 
 // A message over WebSocket has at most 128 KiB, so a longer list has pages.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -162,20 +161,6 @@ func TestModernNotificationsAreThoseThatWereAskedFor(t *testing.T) {
 	})
 }
 
-func TestModernLogLevelIsSetOnceAndOnlyWhenWanted(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.do(toolCall("echo").request()).result(t)
-		a := toolCall("echo")
-		a.meta = `,"io.modelcontextprotocol/logLevel":"error"`
-		w.do(a.request()).result(t)
-		w.do(a.request()).result(t)
-		set := slicesWith(w.backend.got, `"logging/setLevel","params":{"level":"debug"}`)
-		if len(w.backend.got) != 3 || !slices.Equal(set, w.backend.got[1:2]) {
-			t.Errorf("deliveries %q", w.backend.got)
-		}
-	})
-}
-
 // R-36, R-37: a modern client cancels its call when it closes the connection. That holds before
 // the first byte of the response, and after it.
 func TestModernClientThatGoesHasCancelled(t *testing.T) {
@@ -256,5 +241,8 @@ func TestModernNotificationsOfExtensionsReachTheServer(t *testing.T) {
 		if a.status != http.StatusAccepted || len(w.backend.got) != before+1 || !strings.Contains(w.backend.got[before], `"method":"notifications/com.example/x"`) {
 			t.Errorf("%d, and the server got %s", a.status, w.backend.got[before:])
 		}
+		commontest.OK(t, w.store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("tenant", "quiet"), State: storage.Asleep, Gen: 1, Rev: 1}))
+		tell("notifications/com.example/x").is(t, "while the box sleeps", http.StatusAccepted, 0)
+		commontest.EqualIn(t, "the server got, which it does not wake", before+1, len(w.backend.got))
 	})
 }

@@ -49,6 +49,7 @@ func TestModernLadder(t *testing.T) {
 		{"discover without _meta", discover, bare, 400, wire.CodeInvalidParams},
 		{"an argument in no base64", with("Mcp-Param-City", "=?base64?!?="), nil, 400, wire.CodeHeaderMismatch},
 		{"resources/subscribe", ask{method: "resources/subscribe"}, nil, 404, wire.CodeMethodNotFound},
+		{"an answer", ok, func(r *http.Request) { setBody(r, `{"jsonrpc":"2.0","id":1,"result":{}}`) }, 400, wire.CodeInvalidRequest},
 		{"a batch", ok, func(r *http.Request) { setBody(r, "["+bodyOf(r)+"]") }, 400, wire.CodeInvalidRequest},
 	}
 	for _, tt := range tests {

@@ -50,26 +50,6 @@ var doors = map[string]door{
 	"2026, meta":   modernKeyed("/s0/mcp", "pay", false),
 	"2026, header": modernKeyed("/s0/mcp", "pay", true),
 	"2026, group":  modernKeyed("/mcp", "s0__pay", true),
-	"2026, task": func(w *world, id int, key, arguments string) *answer {
-		call := ask{path: "/s0/mcp", id: fmt.Sprint(id), method: "tools/call", caps: taskCaps, params: `"name":"pay","arguments":` + arguments, headers: []string{"Idempotency-Key", key}}
-		got := w.do(call.request())
-		result := wire.Lookup(got.message(w.t), "result")
-		if kind, _ := wire.String(wire.Lookup(result, "resultType")); kind != "task" {
-			return got
-		}
-		for made := taskOf(w.t, result); ; {
-			time.Sleep(5 * time.Second)
-			get := made.of("tasks/get", "")
-			get.path = call.path
-			switch now := taskOf(w.t, w.do(get.request()).result(w.t)); now.Status {
-			case "working":
-			case "failed":
-				return pushed([]string{`{"jsonrpc":"2.0","id":` + call.id + `,"error":` + string(now.Error) + `}`})
-			default:
-				return pushed([]string{string(wire.ResultResponse([]byte(call.id), now.Result))})
-			}
-		}
-	},
 	"HTTP+SSE": func(w *world, id int, key, arguments string) *answer {
 		c := w.openSSE("s0", "").open()
 		c.accepted(keyedBody(id, "pay", arguments, `,"idempotencyKey":"`+key+`"`))
@@ -209,7 +189,7 @@ func paying(key string, headers ...string) ask {
 
 // A function may die after it has written the key and before any executor has the call.
 func TestACallWithoutATraceIsUnknownAndStaysSo(t *testing.T) {
-	for _, second := range []string{"2025, header", "2026, header", "2026, task"} {
+	for _, second := range []string{"2025, header", "2026, header"} {
 		grouped(t, 1, nil, func(t *testing.T, w *world) {
 			w.awake("s0")
 			w.backend.attend = storage.Errorf(storage.NotFound, "there is no item")
@@ -303,19 +283,4 @@ func TestKeysThatAreNoKeys(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The answer outlives the session, and no key is in a log line or in the store.
-func TestTheAnswerOutlivesItsSession(t *testing.T) {
-	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		w.payment(0)
-		c := w.visit("s0")
-		c.post(keyedBody(1, "pay", `{}`, ""), "Idempotency-Key", "hush-hush-key")
-		c.del().is(t, "DELETE", http.StatusNoContent, 0)
-		time.Sleep(23 * time.Hour)
-		commontest.Equal(t, "1", doors["2025, group"](w, 2, "hush-hush-key", `{}`).paidAs(t))
-		if strings.Contains(w.logged.String(), "hush-hush-key") {
-			t.Error("the log has the key")
-		}
-	})
 }

@@ -166,17 +166,3 @@ func TestResponseUnderWayIsTakenUpOnceTheStoreIsBack(t *testing.T) {
 		commontest.SameIn(t, "the listener", []string{said("four")}, v.get(listener.end().lastID(t)).datas(t))
 	})
 }
-
-// The store fails right after a listener has become the primary. Its client comes back to
-// its own lease, and does not wait for that lease to end.
-func TestListenerInTroubleDoesNotWaitBehindItself(t *testing.T) {
-	outage(t, []string{"Save", "Wait"}, func(t *testing.T, w *world, fail func()) {
-		v := w.visit("pushy")
-		v.push("one")
-		fail()
-		last := v.get("").lastID(t)
-		w.down()
-		again := v.listen(last)
-		commontest.SameIn(t, "at once", []string{said("one")}, again.seen().datas(t))
-	})
-}

@@ -34,7 +34,7 @@ func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
 	})
 }
 
-// C-62, C-64, R-76: a question comes only on the response of the call that it belongs to. It
+// C-37, C-62, C-64, R-19, R-76: a question comes only on the response of the call that it belongs to. It
 // comes neither on a listener nor on the response of another call.
 func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

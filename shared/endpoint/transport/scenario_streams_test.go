@@ -10,7 +10,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // crowd opens listeners a second apart. The first becomes the primary.
@@ -73,23 +72,6 @@ func TestNextListenerReplacesADeadPrimary(t *testing.T) {
 	})
 }
 
-// C-37, C-38: while a client listens, the messages of a call go to the call. The messages
-// that belong to no call go to the listener.
-func TestCallKeepsItsOwnThoughSomebodyListens(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.backend.tool("steps", func(r run) {
-			r.say("of the call")
-			r.outside().say("of nobody")
-			r.end(`{}`)
-		})
-		v := w.visit("pushy")
-		listener := v.listen("")
-		settle()
-		commontest.SameIn(t, "the call", []string{said("of the call"), resultOf(`{}`)}, v.call("steps").datas(t))
-		commontest.SameIn(t, "the listener", []string{said("of nobody")}, listener.seen().datas(t))
-	})
-}
-
 // sentAway checks the end of a response that the server has closed: the cursor again, with
 // the retry that the server set.
 func sentAway(t *testing.T, a *answer, retry time.Duration) {
@@ -101,31 +83,28 @@ func sentAway(t *testing.T, a *answer, retry time.Duration) {
 	}
 }
 
-// R-31: the server closes the stream of a call with a retry of its own. The client comes
-// back for the rest. It gets every event exactly once.
-func TestServerClosesTheStreamOfACall(t *testing.T) {
+// R-31: the server closes the standalone stream. The response of the primary ends at
+// once, and those of the standbys soon after. All of them continue when they come back.
+func TestServerClosesTheStandaloneStream(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		for _, raw := range []string{said("one"), ""} { // with its last event, and behind it
-			w.backend.tool("steps", func(r run) {
-				if raw == "" {
-					r.say("one")
-				}
-				r.pause(raw, 5*time.Second)
-				time.Sleep(20 * time.Second)
-				r.say("two")
-				r.end(`{}`)
-			})
-			v := w.visit("quiet")
-			first := v.call("steps")
-			sentAway(t, first, 5*time.Second)
-			commontest.Same(t, []string{said("one")}, first.datas(t))
-			if first.took > time.Second {
-				t.Errorf("held for %s", first.took)
+		v := w.visit("pushy")
+		crowd := v.crowd(4)
+		common := w.outside(storage.ID(v.session))
+		common.say("one")
+		settle()
+		common.pause("", 5*time.Second)
+		primary := crowd[0].end()
+		sentAway(t, primary, 5*time.Second)
+		commontest.SameIn(t, "the primary", []string{said("one")}, primary.datas(t))
+		for i, c := range crowd[1:] {
+			if a := c.end(); len(a.datas(t)) != 0 || a.took > 24*time.Second {
+				t.Errorf("shadow %d was held for %s and heard %v", i+1, a.took, a.datas(t))
 			}
-			time.Sleep(first.retry(t))
-			second := v.get(first.lastID(t))
-			commontest.SameIn(t, "afterwards", []string{said("two"), resultOf(`{}`)}, second.datas(t))
 		}
+		again := v.listen(primary.lastID(t))
+		settle()
+		common.say("two")
+		commontest.SameIn(t, "the primary again", []string{said("two")}, again.seen().datas(t))
 	})
 }
 
@@ -159,34 +138,6 @@ func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 		time.Sleep(25 * time.Hour)
 		if a := mine.get(id(expired)); a.status != http.StatusOK || len(a.datas(t)) != 0 || a.took != 0 {
 			t.Errorf("expired: held for %s with %s", a.took, a.body)
-		}
-	})
-}
-
-// C-32: two POSTs have the same id: of two sessions, or of one session one after the
-// other. Each gets its own response, also when it is resumed later.
-func TestCallsWithTheSameIDKeepTheirOwn(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.backend.tool("mirror", func(r run) {
-			word, _ := wire.String(wire.Lookup([]byte(r.raw), "params", "arguments", "word"))
-			r.say(word)
-			time.Sleep(2 * time.Second) // calls overlap
-			r.end(`{"word":"` + word + `"}`)
-		})
-		mirrored := func(word string) string {
-			return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mirror","arguments":{"word":"` + word + `"}}}`
-		}
-		a, b := w.visit("quiet"), w.visit("quiet")
-		one, two := a.w.begin(a.request("POST", mirrored("a"))), b.w.begin(b.request("POST", mirrored("b")))
-		first, second := one.end(), two.end()
-		third := a.post(mirrored("c"))
-		for word, x := range map[string]struct {
-			v *client
-			a *answer
-		}{"a": {a, first}, "b": {b, second}, "c": {a, third}} {
-			want := []string{said(word), resultOf(`{"word":"` + word + `"}`)}
-			commontest.SameIn(t, word, want, x.a.datas(t))
-			commontest.SameIn(t, word+", taken up", want, x.v.get(x.a.events(t)[0].ID).datas(t))
 		}
 	})
 }

@@ -85,6 +85,7 @@ var ways = map[string]way{
 	"GET of an event stream by another's event":   {"GET", "/pushy/sse", []string{lastEventIs, "0.SESSION/out"}, "", 404, noSession, ""},
 	"POST to an event stream, by who tries":       {"POST", "/pushy/sse", nil, initialize, 405, "use GET", "GET, OPTIONS"},
 	"POST of a message":                           {"POST", "/pushy/message?sessionId=STREAM", nil, list, 202, "Accepted", ""},
+	"POST of a message, session in a header":      {"POST", "/pushy/message", []string{sessionIs, "STREAM"}, list, 400, "names no session", ""},
 	"POST of a message of an unknown session":     {"POST", "/pushy/message?sessionId=absent", nil, list, 404, noSession, ""},
 	"POST of a message of Streamable HTTP":        {"POST", "/pushy/message?sessionId=SESSION", nil, list, 404, noSession, ""},
 	"GET of messages":                             {"GET", "/pushy/message?sessionId=STREAM", nil, "", 405, "use POST", "POST, OPTIONS"},

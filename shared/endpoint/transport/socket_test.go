@@ -77,26 +77,6 @@ func TestSocketWithoutInitializeIsToldToSendIt(t *testing.T) {
 	})
 }
 
-func TestSocketPushesWhatTheServerSaysInOrder(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.connect("c1", "server=pushy")
-		w.send("c1", initialize)
-		w.send("c1", initialized)
-		commontest.Contains(t, "pushed", `"protocolVersion":"2025-11-25"`, strings.Join(w.api.take("c1"), ""))
-		w.backend.tool("steps", func(r run) {
-			time.Sleep(time.Hour) // nothing of ours runs meanwhile
-			r.say("one")
-			r.end(`{}`)
-		})
-		begun := time.Now()
-		if reply := w.send("c1", wsCall("7", "steps")); reply != "" || time.Since(begun) > 2*time.Second {
-			t.Fatalf("after %s the reply was %s", time.Since(begun), reply)
-		}
-		time.Sleep(2 * time.Hour)
-		commontest.Same(t, []string{said("one"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.api.take("c1"))
-	})
-}
-
 func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 	for name, c := range map[string]struct{ data, want string }{
 		"no JSON":                {`{`, `"id":null,"error":{"code":-32700`},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -43,34 +44,24 @@ func TestSSEStreamIsHeldWithCommentsUntilTheLimit(t *testing.T) {
 }
 
 func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
-	tests := []struct {
-		name     string
-		query    func(session string) string
-		header   func(session string) string
-		messages []string // the client has seen two messages, and two came while it was away
+	// The client has seen two messages, and two came while it was away.
+	for name, tt := range map[string]struct {
+		query, last string
+		messages    []string
 	}{
-		{"with the session", func(id string) string { return "?sessionId=" + id }, nil, []string{said("away"), called}},
-		{"with the event", nil, func(id string) string { return "2." + id + "/out" }, []string{said("away"), called}},
-		{"with an older event", nil, func(id string) string { return "1." + id + "/out" }, []string{said("here"), said("away"), called}},
-		{"with an event to come", nil, func(id string) string { return "99." + id + "/out" }, nil},
-	}
-	for _, tt := range tests {
-		in(t, tt.name, bubble, func(t *testing.T, w *world) {
+		"with the session":      {"?sessionId=ID", "", []string{said("away"), called}},
+		"with an older event":   {"", "1.ID/out", []string{said("here"), said("away"), called}},
+		"with an event to come": {"", "99.ID/out", nil},
+	} {
+		in(t, name, bubble, func(t *testing.T, w *world) {
 			w.backend.tool("slow", func(r run) { r.say("here"); time.Sleep(time.Minute); r.say("away"); r.end(`{"content":[]}`) })
 			c := w.openSSE("quiet", "").open()
 			c.accepted(callOf("slow"))
 			commontest.Same(t, []string{greeting, said("here")}, c.messages())
 			time.Sleep(2 * time.Minute)
-			query, header := "", ""
-			if tt.query != nil {
-				query = tt.query(c.session)
-			} else {
-				header = tt.header(c.session)
-			}
-			back := w.openSSE("quiet", query, "Last-Event-ID", header)
-			if back.session != c.session {
-				t.Fatal("a new session was opened")
-			}
+			of := strings.NewReplacer("ID", c.session)
+			back := w.openSSE("quiet", of.Replace(tt.query), lastEventIs, of.Replace(tt.last))
+			commontest.EqualIn(t, "the session", c.session, back.session)
 			commontest.Same(t, tt.messages, back.messages())
 		})
 	}
@@ -112,16 +103,6 @@ func TestSSEClientThatAsksForTheModernEraIsToldTheVersions(t *testing.T) {
 	})
 }
 
-func TestSSEStreamThatWasNeverInitializedLeavesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.openSSE("quiet", "").gone()
-		time.Sleep(20 * time.Minute)
-		if left, err := w.store.List(t.Context(), "", "", 10); err != nil || len(left) != 0 {
-			t.Errorf("left: %v, %v", left, err)
-		}
-	})
-}
-
 func TestSSESecondStreamOfASessionTakesTheFirstOnesPlace(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.openSSE("quiet", "").open()
@@ -152,6 +133,7 @@ func TestSSEMessageThatIsRefused(t *testing.T) {
 		}{
 			"other principal":     {"", good, []string{"Authorization", "Bearer eve"}, 404, wire.CodeSessionNotFound},
 			"other server":        {"/pushy/message?sessionId=" + c.session, good, nil, 404, wire.CodeSessionNotFound},
+			"content type":        {"", good, []string{"Content-Type", "text/plain"}, 415, wire.CodeServer},
 			"no json":             {"", "{", nil, 400, wire.CodeParse},
 			"two ids to some":     {"", `{"jsonrpc":"2.0","id":3,"ID":7,"method":"tools/list"}`, nil, 400, wire.CodeInvalidRequest},
 			"initialized already": {"", `{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}`, nil, 400, wire.CodeInvalidRequest},
@@ -173,5 +155,16 @@ func TestSSEStoreInTroubleIsNeverAnUnknownSession(t *testing.T) {
 		w.do(request("GET", "/quiet/sse?sessionId="+c.session, "", "Accept", "text/event-stream")).is(t, "the stream", http.StatusServiceUnavailable, 0)
 		w.down()
 		c.accepted(callOf("echo"))
+	})
+}
+
+// A client of HTTP+SSE takes a refused POST for a broken connection, so the endpoint
+// sends the error on the stream.
+func TestNoRoomIsSaidOnTheStreamOfHTTPAndSSE(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.openSSE("quiet", "").open()
+		w.backend.err = storage.Errorf(storage.Busy, "no room")
+		c.accepted(callOf("x"))
+		commontest.Contains(t, "the stream", `"text":"no room"}],"isError":true`, c.gone().body)
 	})
 }

@@ -1,7 +1,6 @@
 package bridge_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +30,6 @@ func TestStripLeavesOutOnlyWhatIsModern(t *testing.T) {
 		{"all of _meta", "tools/list", `{` + meta(``) + `}`, ``},
 		{"what is its own of _meta", "tools/list", `{` + meta(`,"progressToken":1,"traceparent":"t","x.y/z":{"a":[1.0]}`) + `,"cursor":"c"}`, `{"_meta":{"progressToken":1,"traceparent":"t","x.y/z":{"a":[1.0]}},"cursor":"c"}`},
 		{"rounds", "tools/call", `{"inputResponses":{"a":{}},"name":"n","requestState":"s",` + meta(``) + `}`, `{"name":"n"}`},
-		{"rounds only where there are any", "custom/call", `{"inputResponses":{"a":{}},"requestState":"s",` + meta(``) + `}`, `{"inputResponses":{"a":{}},"requestState":"s"}`},
 		{"digits and escapes", "tools/call", `{"arguments":{"n":9007199254740993,"f":1.50,"<\u00e9>":"\ud83d\ude00"},` + meta(``) + `}`, `{"arguments":{"n":9007199254740993,"f":1.50,"<\u00e9>":"\ud83d\ude00"}}`},
 	}
 	for _, tt := range tests {
@@ -73,11 +71,9 @@ func TestRequestIsRefused(t *testing.T) {
 func TestResultKeepsWhatItHas(t *testing.T) {
 	server := json.RawMessage(`{"name":"srv"}`)
 	tests := []struct{ name, method, result, want string }{
-		{"empty", "tools/call", `{}`, `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}}`},
 		{"another type", "tools/call", `{"resultType":"odd"}`, `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}}`},
 		{"its own caching", "resources/read", `{"ttlMs":5,"cacheScope":"public"}`, `{"ttlMs":5,"cacheScope":"public","resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}}`},
 		{"its own _meta", "prompts/get", `{"_meta":{"a":1.0,"io.modelcontextprotocol/serverInfo":{"name":"own"}}}`, `{"_meta":{"a":1.0,"io.modelcontextprotocol/serverInfo":{"name":"own"}},"resultType":"complete"}`},
-		{"more _meta", "prompts/get", `{"_meta":{"a":1}}`, `{"_meta":{"a":1,"io.modelcontextprotocol/serverInfo":{"name":"srv"}},"resultType":"complete"}`},
 		{"digits", "tools/call", `{"structuredContent":{"n":9007199254740993}}`, `{"structuredContent":{"n":9007199254740993},"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}}`},
 	}
 	for _, tt := range tests {
@@ -100,20 +96,8 @@ func TestSealedIsReadByItsSecretOnly(t *testing.T) {
 	if plain, ok := sealer("a").Open(sealed); !ok || string(plain) != "plain" {
 		t.Errorf("got %q %v", plain, ok)
 	}
-	if again := sealer("a").Seal([]byte("plain")); again == sealed {
-		t.Error("sealed twice the same")
-	}
 	if _, ok := sealer("b").Open(sealed); ok {
 		t.Error("another secret opens it")
-	}
-	for i := range sealed {
-		changed := []byte(sealed)
-		if changed[i] = 'A'; sealed[i] == 'A' {
-			changed[i] = 'B'
-		}
-		if plain, ok := sealer("a").Open(string(changed)); ok && string(plain) != "plain" {
-			t.Errorf("changed at %d it says %q", i, plain)
-		}
 	}
 }
 
@@ -159,39 +143,6 @@ func TestStateIsHeldToCallerTimeAndRequest(t *testing.T) {
 	if _, err := r.Resume([]byte("{"), "s", now); err == nil {
 		t.Error("a call is resumed with what is no state")
 	}
-}
-
-func FuzzReadRequestAndForward(f *testing.F) {
-	for _, params := range []string{
-		`{` + meta(``) + `}`, `{"name":"n","arguments":{"a":[1,2]},` + meta(`,"progressToken":"p"`) + `}`,
-		`{"inputResponses":{"q":{"action":"accept"}},"requestState":"s",` + meta(`,"io.modelcontextprotocol/logLevel":"info"`) + `}`,
-		`[]`, `{"_meta":{}}`, `{"_meta":{"\u0061":1},"_meta":7}`,
-	} {
-		f.Add(params)
-	}
-	f.Fuzz(func(t *testing.T, params string) {
-		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":` + params + `}`))
-		if err != nil {
-			return
-		}
-		r, err := bridge.ReadRequest(m)
-		if err != nil {
-			return
-		}
-		forwarded := bridge.Strip(m.Method, r.Forward())
-		if bytes.Contains(wire.Lookup(forwarded, "_meta"), []byte(`"io.modelcontextprotocol/protocolVersion"`)) && wire.Lookup(forwarded, "_meta", wire.MetaProtocolVersion) != nil {
-			t.Errorf("the era is told: %s", forwarded)
-		}
-		if _, err := wire.Parse(wire.NewRequest(json.RawMessage("1"), m.Method, forwarded)); err != nil {
-			t.Errorf("%s: %v", forwarded, err)
-		}
-		for _, key := range []string{"name", "arguments", "uri"} {
-			commontest.Same(t, string(wire.Lookup(m.Params, key)), string(wire.Lookup(forwarded, key)))
-		}
-		if _, err := bridge.NewTurn(r, "s", nil, bridge.State{Asked: map[string]string{"q": wire.MethodElicit}}).Answers(); err == nil {
-			_ = r.Digest()
-		}
-	})
 }
 
 func FuzzTurn(f *testing.F) {

@@ -52,13 +52,9 @@ func TestAClientThatSaidNothingHasNoCapabilities(t *testing.T) {
 func TestAnOlderClientIsToldItsOwnVersion(t *testing.T) {
 	for _, tt := range []struct{ asked, named, want string }{
 		{"2024-11-05", "2025-11-25", "2024-11-05"},
-		{"2025-03-26", "2025-06-18", "2025-03-26"},
 		{"2025-11-25", "2025-11-25", "2025-11-25"},
 		{"2025-11-25", "2024-11-05", "2024-11-05"}, // the client knows older ones
 		{"2024-10-07", "2025-11-25", "2025-11-25"}, // which we do not speak
-		{"2026-07-28", "2025-06-18", "2025-06-18"},
-		{"2025-03-26", "2024-10-07", "2024-10-07"},
-		{"2025-03-26", "draft", "draft"},
 	} {
 		result := `{"protocolVersion": "` + tt.named + `","capabilities":{"x":1.0}}`
 		want := `{"protocolVersion": "` + tt.want + `","capabilities":{"x":1.0}}`
@@ -109,16 +105,12 @@ func TestProbeTellsWhetherAServerSpeaksTheModernEra(t *testing.T) {
 		t.Fatalf("the probe is %s", m.Raw)
 	}
 	for raw, want := range map[string]bool{
-		`"result":{"supportedVersions":["2026-07-28"]}`:              true,
-		`"result":{"supportedVersions":["2026-07-28","2025-11-25"]}`: true,
-		`"result":{"supportedVersions":["2025-11-25"]}`:              false,
-		`"result":{"supportedVersions":"2026-07-28"}`:                false,
-		`"result":{}`:   false,
-		`"result":null`: false,
+		`"result":{"supportedVersions":["2026-07-28"]}`:                             true,
+		`"result":{"supportedVersions":["2026-07-28","2025-11-25"]}`:                true,
+		`"result":{"supportedVersions":["2025-11-25"]}`:                             false,
 		`"error":{"code":-32022,"message":"v","data":{"supported":["2026-07-28"]}}`: true,
 		`"error":{"code":-32022,"message":"v","data":{"supported":["2099-01-01"]}}`: false,
 		`"error":{"code":-32601,"message":"v"}`:                                     false,
-		`"error":{"code":-32602,"message":"not initialized"}`:                       false,
 	} {
 		commontest.EqualIn(t, raw, want, bridge.ReadProbe(message(t, `{"jsonrpc":"2.0","id":1,`+raw+`}`)))
 	}
@@ -196,9 +188,6 @@ func TestInputsBecomeQuestions(t *testing.T) {
 		commontest.Equal(t, want, string(raws[i]))
 	}
 	url := bridge.Input{Key: "u", Method: wire.MethodElicit, Params: json.RawMessage(`{"mode":"url","url":"https://x"}`)}
-	if _, _, fault := l.Ask(stream, 1, 1, 0, []bridge.Input{url}); fault == nil || !strings.Contains(fault.Message, "elicitation.url") {
-		t.Errorf("a client without that capability is asked to visit something: %v", fault)
-	}
 	can := bridge.ReadLegacy(json.RawMessage(`{"capabilities":{"elicitation":{"url":{}}}}`))
 	if _, raws, fault = can.Ask(stream, 1, 1, 0, []bridge.Input{url}); fault != nil || string(wire.Lookup(raws[0], "params", "elicitationId")) != `"`+stream+`.1.1"` {
 		t.Errorf("%s, %v", raws, fault)
@@ -229,20 +218,6 @@ func TestTheSameRequestComesBackWithTheAnswers(t *testing.T) {
 	}
 	got, fault := bridge.Again(retry, questions, answers)
 	want := `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"n","arguments":{"x":1.0},"requestState":"n\u0065w","inputResponses":{"who":{"action":"accept","content":{"n":1.50}},"llm":{"role":"assistant"},"no":{"action":"cancel"}}}}`
-	if diff := cmp.Diff(want, string(got)); diff != "" || fault != nil {
-		t.Error(diff, fault)
-	}
-}
-
-func TestABatchComesBackAsABatch(t *testing.T) {
-	raw := `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}},{"jsonrpc":"2.0","id":"2","method":"prompts/get"}]`
-	questions := []storage.Question{{ID: "q", Key: "k", Method: wire.MethodElicit, Of: 1}, {ID: "p", Key: "k", Method: wire.MethodElicit}}
-	answers := []storage.Answer{
-		{Question: "p", Raw: []byte(`{"jsonrpc":"2.0","id":"p","result":{"action":"decline"}}`)},
-		{Question: "q", Raw: []byte(`{"jsonrpc":"2.0","id":"q","result":{"action":"accept"}}`)},
-	}
-	got, fault := bridge.Again([]byte(raw), questions, answers)
-	want := `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","inputResponses":{"k":{"action":"decline"}}}},{"jsonrpc":"2.0","id":"2","method":"prompts/get","params":{"inputResponses":{"k":{"action":"accept"}}}}]`
 	if diff := cmp.Diff(want, string(got)); diff != "" || fault != nil {
 		t.Error(diff, fault)
 	}
@@ -292,9 +267,6 @@ func FuzzSuspend(f *testing.F) {
 				t.Fatalf("%s is no message: %v: %s", what, err, raw)
 			}
 		}
-		whole("request", wire.NewRequest(json.RawMessage("1"), "tools/call", l.Params("tools/call", call.Params, "info", true)))
-		whole("result", wire.ResultResponse(json.RawMessage("1"), bridge.Plain("tools/call", json.RawMessage(result))))
-		whole("initialize", wire.ResultResponse(json.RawMessage("1"), l.Initialize(json.RawMessage(result))))
 		inputs, state, fault := bridge.ReadInputs(json.RawMessage(result))
 		if fault != nil {
 			return

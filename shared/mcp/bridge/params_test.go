@@ -24,11 +24,8 @@ const annotatedTools = `{"tools":[
 
 func TestHeaderParamsAreThoseOfToolsThatKeepTheRules(t *testing.T) {
 	for list, want := range map[string]string{
-		annotatedTools:        `{"query":{"dry-run":["where","dry"],"limit":["limit"],"region":["region"]}}`,
-		`{"tools":[]}`:        "",
-		`{"tools":[1,{}]}`:    "",
-		`{"resources":[]}`:    "",
-		`{"tools":{"a":"b"}}`: "",
+		annotatedTools:     `{"query":{"dry-run":["where","dry"],"limit":["limit"],"region":["region"]}}`,
+		`{"tools":[1,{}]}`: "",
 		`{"tools":[{"name":"t","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}],"nextCursor":"2"}`: "",
 	} {
 		commontest.EqualIn(t, list, want, string(bridge.HeaderParams([]byte(list))))
@@ -42,28 +39,17 @@ func TestParamsAreComparedWithArguments(t *testing.T) {
 		headers         []string // name, value, ...
 		ok              bool
 	}{
-		"all equal":                   {"query", `{"region":"eu","limit":42,"where":{"dry":true}}`, []string{"Region", "eu", "LIMIT", "42", "dry-run", "true"}, true},
-		"nothing in either":           {"query", `{}`, nil, true},
-		"no arguments":                {"query", ``, nil, true},
-		"null is nothing":             {"query", `{"region":null}`, nil, true},
-		"base64":                      {"query", `{"region":"zürich"}`, []string{"Region", "=?base64?esO8cmljaA==?="}, true},
-		"literal that looks like it":  {"query", `{"region":"SGVsbG8="}`, []string{"Region", "SGVsbG8="}, true},
-		"the same number":             {"query", `{"limit":42}`, []string{"limit", "42.0"}, true},
-		"a big number":                {"query", `{"limit":9007199254740993}`, []string{"limit", "9007199254740993"}, true},
-		"a tool without":              {"plain", `{"region":"eu"}`, nil, true},
-		"header nobody asked for":     {"plain", `{"region":"eu"}`, []string{"Region", "us"}, true},
-		"tool nobody knows":           {"other", `{"region":"eu"}`, nil, true},
-		"another value":               {"query", `{"region":"eu"}`, []string{"Region", "us"}, false},
-		"another case":                {"query", `{"region":"eu"}`, []string{"Region", "EU"}, false},
-		"another big number":          {"query", `{"limit":9007199254740993}`, []string{"limit", "9007199254740992"}, false},
-		"missing":                     {"query", `{"region":"eu"}`, nil, false},
-		"without the argument":        {"query", `{}`, []string{"Region", "eu"}, false},
-		"beside null":                 {"query", `{"region":null}`, []string{"Region", "null"}, false},
-		"twice":                       {"query", `{"region":"eu"}`, []string{"Region", "eu", "Region", "eu"}, false},
-		"base64 that is none":         {"query", `{"region":"Hello"}`, []string{"Region", "=?base64?SGVs!!!bG8=?="}, false},
-		"an argument further inside":  {"query", `{"where":{"dry":false}}`, []string{"Dry-Run", "true"}, false},
-		"an exponent is as written":   {"query", `{"limit":1e999999999}`, []string{"limit", "1e999999999"}, true},
-		"an exponent is not computed": {"query", `{"limit":1e999999999}`, []string{"limit", "10e999999998"}, false},
+		"all equal":                 {"query", `{"region":"eu","limit":42,"where":{"dry":true}}`, []string{"Region", "eu", "LIMIT", "42", "dry-run", "true"}, true},
+		"null is nothing":           {"query", `{"region":null}`, nil, true},
+		"base64":                    {"query", `{"region":"zürich"}`, []string{"Region", "=?base64?esO8cmljaA==?="}, true},
+		"a big number":              {"query", `{"limit":9007199254740993}`, []string{"limit", "9007199254740993"}, true},
+		"tool nobody knows":         {"other", `{"region":"eu"}`, nil, true},
+		"another value":             {"query", `{"region":"eu"}`, []string{"Region", "us"}, false},
+		"another big number":        {"query", `{"limit":9007199254740993}`, []string{"limit", "9007199254740992"}, false},
+		"missing":                   {"query", `{"region":"eu"}`, nil, false},
+		"without the argument":      {"query", `{}`, []string{"Region", "eu"}, false},
+		"twice":                     {"query", `{"region":"eu"}`, []string{"Region", "eu", "Region", "eu"}, false},
+		"an exponent is as written": {"query", `{"limit":1e999999999}`, []string{"limit", "1e999999999"}, true},
 	} {
 		params := `{"name":"` + c.tool + `",`
 		if c.arguments != "" {
@@ -82,14 +68,4 @@ func TestParamsAreComparedWithArguments(t *testing.T) {
 	}
 	r := request(t, "tools/call", `{"name":"query","arguments":{"region":"eu"},`+meta(``)+`}`)
 	commontest.CheckIn(t, "nothing is known", bridge.CheckParams(nil, r, http.Header{}.Values))
-}
-
-func FuzzHeaderParams(f *testing.F) {
-	f.Add([]byte(annotatedTools), "Region", "eu")
-	f.Add([]byte(`{"tools":[{"name":"query","inputSchema":{"properties":{"properties":{"properties":{}}}}}]}`), "", "")
-	f.Fuzz(func(t *testing.T, list []byte, name, value string) {
-		known := bridge.HeaderParams(list)
-		r := request(t, "tools/call", `{"name":"query","arguments":{"region":"eu","limit":1},`+meta(``)+`}`)
-		_ = bridge.CheckParams(known, r, func(string) []string { return []string{value, name} })
-	})
 }

@@ -2,7 +2,6 @@ package bridge_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"testing"
 	"time"
 
@@ -37,7 +36,8 @@ func keysOf(t *testing.T, required []byte) map[string]bool {
 
 func TestQuestionForOneFieldIsCalledAfterIt(t *testing.T) {
 	turn := bridge.NewTurn(request(t, "tools/call", `{"name":"n",`+meta(``)+`}`), "s", nil, bridge.State{})
-	take(turn, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"city":{}`), asksFor(3, "q-3", `"a":{},"b":{}`), asksFor(4, "q-4", ``))
+	withdrawn := storage.Event{Index: 6, Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q-0"}}`)}
+	take(turn, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"city":{}`), asksFor(3, "q-3", `"a":{},"b":{}`), asksFor(4, "q-4", ``), asksFor(5, "q-0", ``), withdrawn)
 	commontest.SameIn(t, "keys", map[string]bool{"city": true, "q-2": true, "q-3": true, "q-4": true}, keysOf(t, turn.Required("s")))
 	state := turn.State()
 	params := `{"name":"n","requestState":"s","inputResponses":{"city":{"action":"decline"},"q-2":{"action":"accept","content":{}}},` + meta(``) + `}`
@@ -47,28 +47,8 @@ func TestQuestionForOneFieldIsCalledAfterIt(t *testing.T) {
 		t.Errorf("%v, %s", err, answers)
 	}
 	// An open question keeps its key. The key of an answered one is not used again.
-	take(retry, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"city":{}`), asksFor(3, "q-3", `"a":{},"b":{}`), asksFor(4, "q-4", ``), asksFor(5, "q-5", `"city":{}`))
+	take(retry, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"city":{}`), asksFor(3, "q-3", `"a":{},"b":{}`), asksFor(4, "q-4", ``), asksFor(7, "q-5", `"city":{}`))
 	commontest.SameIn(t, "keys of the next round", map[string]bool{"q-3": true, "q-4": true, "q-5": true}, keysOf(t, retry.Required("s")))
-}
-
-func TestEachProgressIsToldInOneRound(t *testing.T) {
-	progress := func(index storage.Index) storage.Event {
-		return storage.Event{Index: index, Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":%d}}`, index)}
-	}
-	events := []storage.Event{progress(1), asksFor(2, "q-1", ``), progress(3)}
-	r := request(t, "tools/call", `{"name":"n",`+meta(`,"progressToken":1`)+`}`)
-	first := bridge.NewTurn(r, "s", nil, bridge.State{})
-	told := func(turn *bridge.Turn, events ...storage.Event) (n int) {
-		for _, step := range take(turn, events...) {
-			if step.Notify != nil {
-				n++
-			}
-		}
-		return n
-	}
-	commontest.EqualIn(t, "told in the first round", 2, told(first, events...))
-	next := bridge.NewTurn(r, "s", nil, first.State())
-	commontest.EqualIn(t, "told in the next one", 1, told(next, append(events[1:], progress(4))...))
 }
 
 func TestKeysOfATaskAreNeverUsedTwice(t *testing.T) {

@@ -59,22 +59,16 @@ func TestMessagesOfAMember(t *testing.T) {
 		"resource":        {`{"id":1,"result":{"contents":[{"uri":"a:b","text":""}]}}`, `{"id":1,"result":{"contents":[{"uri":"dormouse://m/a:b","text":""}]}}`},
 		"question":        {`{"id":5,"method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"p"}}}`, `{"id":"m#5","method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"m~p"}}}`},
 		"progress":        {`{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`, `{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`},
-		"updated":         {`{"method":"notifications/resources/updated","params":{"uri":"a:b"}}`, `{"method":"notifications/resources/updated","params":{"uri":"dormouse://m/a:b"}}`},
-		"cancelled":       {`{"method":"notifications/cancelled","params":{"requestId":5}}`, `{"method":"notifications/cancelled","params":{"requestId":"m#5"}}`},
 		"task":            {`{"id":1,"result":{"task":{"taskId":"t","ttl":1.0}}}`, `{"id":1,"result":{"task":{"taskId":"m~t","ttl":1.0}}}`},
 		"task, 2026":      {`{"id":1,"result":{"resultType":"task","taskId":"t"}}`, `{"id":1,"result":{"resultType":"task","taskId":"m~t"}}`},
-		"task status":     {`{"method":"notifications/tasks/status","params":{"taskId":"t"}}`, `{"method":"notifications/tasks/status","params":{"taskId":"m~t"}}`},
-		"related":         {`{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}}`, `{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"m~t"}}}}`},
 		"error":           {`{"id":1,"error":{"code":1,"message":"file:///a"}}`, `{"id":1,"error":{"code":1,"message":"file:///a"}}`},
+		"cancelled":       {`{"method":"notifications/cancelled","params":{"requestId":5}}`, `{"method":"notifications/cancelled","params":{"requestId":"m#5"}}`},
 		"batch":           {`[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"a:b"}]}}]`, `[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"dormouse://m/a:b"}]}}]`},
 		"acknowledged":    {`{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["a:b"]}}}`, `{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["dormouse://m/a:b"]}}}`},
 		"finished task":   {`{"id":1,"result":{"taskId":"t","status":"completed","result":{"content":[{"type":"resource_link","uri":"a:b"}]}}}`, `{"id":1,"result":{"taskId":"m~t","status":"completed","result":{"content":[{"type":"resource_link","uri":"dormouse://m/a:b"}]}}}`},
 		"app of a result": {`{"id":1,"result":{"content":[],"_meta":{"ui":{"resourceUri":"ui://w/a.html","x":1.0},"ui/resourceUri":"ui:\/\/w\/a.html","k":["ui://b",{"file":"file:///a"}]}}}`, `{"id":1,"result":{"content":[],"_meta":{"ui":{"resourceUri":"ui://m/w/a.html","x":1.0},"ui/resourceUri":"ui://m/w/a.html","k":["ui://m/b",{"file":"file:///a"}]}}}`},
 		"app":             {`{"id":1,"result":{"contents":[{"uri":"ui://w/a.html","_meta":{"ui":{"csp":{"connectDomains":["https://a"]}}},"text":"ui://w"}]}}`, `{"id":1,"result":{"contents":[{"uri":"ui://m/w/a.html","_meta":{"ui":{"csp":{"connectDomains":["https://a"]}}},"text":"ui://w"}]}}`},
-		"app in a result": {`{"id":1,"result":{"content":[{"type":"resource","resource":{"uri":"ui://w","_meta":{"next":"ui://x"}},"_meta":{"a":"ui://y"}}],"structuredContent":{"uri":"ui://w"}}}`, `{"id":1,"result":{"content":[{"type":"resource","resource":{"uri":"ui://m/w","_meta":{"next":"ui://m/x"}},"_meta":{"a":"ui://m/y"}}],"structuredContent":{"uri":"ui://w"}}}`},
 		"skill":           {`{"id":1,"result":{"skill":{"uri":"skill://s/SKILL.md","frontmatter":{"uri":"x"},"resources":[{"uri":"skill://s/SKILL.md","size":1}]}}}`, `{"id":1,"result":{"skill":{"uri":"skill://m/s/SKILL.md","frontmatter":{"uri":"x"},"resources":[{"uri":"skill://m/s/SKILL.md","size":1}]}}}`},
-		"dynamic skill":   {`{"id":1,"result":{"skill":{"uri":"a:b/SKILL.md","resources":"dynamic"}}}`, `{"id":1,"result":{"skill":{"uri":"dormouse://m/a:b/SKILL.md","resources":"dynamic"}}}`},
-		"directory":       {`{"id":1,"result":{"resources":[{"uri":"skill://s/references","mimeType":"inode/directory"}]}}`, `{"id":1,"result":{"resources":[{"uri":"skill://m/s/references","mimeType":"inode/directory"}]}}`},
 	}
 	for name, tt := range tests {
 		commontest.EqualIn(t, name, tt[1], string(group.View{Member: "m"}.Message([]byte(tt[0]))))
@@ -87,14 +81,11 @@ func TestMessagesForAMember(t *testing.T) {
 		"tool":       {`"id":1.0,"method":"tools/call","params":{"arguments":{"name":"m__x"},"name":"m__do it"}`, `"id":1.0,"method":"tools/call","params":{"arguments":{"name":"m__x"},"name":"do it"}`},
 		"prompt":     {`"id":1,"method":"prompts/get","params":{"name":"m__p"}`, `"id":1,"method":"prompts/get","params":{"name":"p"}`},
 		"read":       {`"id":1,"method":"resources/read","params":{"uri":"dormouse://m/file:///a?b#c"}`, `"id":1,"method":"resources/read","params":{"uri":"file:///a?b#c"}`},
-		"subscribe":  {`"id":1,"method":"resources/subscribe","params":{"uri":"dormouse://m/a:b"}`, `"id":1,"method":"resources/subscribe","params":{"uri":"a:b"}`},
 		"completion": {`"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/prompt","name":"m__p"},"argument":{}}`, `"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/prompt","name":"p"},"argument":{}}`},
 		"template":   {`"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/resource","uri":"dormouse://m/a:{b}"}}`, `"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/resource","uri":"a:{b}"}}`},
 		"answer":     {`"id":"m#5","result":{"id":"m#5"}`, `"id":5,"result":{"id":"m#5"}`},
 		"task":       {`"id":1,"method":"tasks/result","params":{"taskId":"m~t"}`, `"id":1,"method":"tasks/result","params":{"taskId":"t"}`},
 		"progress":   {`"method":"notifications/progress","params":{"progressToken":"m~p","progress":1}`, `"method":"notifications/progress","params":{"progressToken":"p","progress":1}`},
-		"app":        {`"id":1,"method":"resources/read","params":{"uri":"ui://m/w/a.html"}`, `"id":1,"method":"resources/read","params":{"uri":"ui://w/a.html"}`},
-		"skill":      {`"id":1,"method":"skills/get","params":{"uri":"skill://m/s/SKILL.md"}`, `"id":1,"method":"skills/get","params":{"uri":"skill://s/SKILL.md"}`},
 		"extension":  {`"id":1,"method":"x/y","params":{"uri":"dormouse://m/file:///a"}`, `"id":1,"method":"x/y","params":{"uri":"file:///a"}`},
 	}
 	for name, tt := range tests {
@@ -119,24 +110,6 @@ func TestNamesThatClashKeepTheirPrefix(t *testing.T) {
 	commontest.Equal(t, `{"tools":[{"name":"a__echo"},{"name":"only","n":1.0},{"name":"b__echo"}]}`, got)
 }
 
-func TestTemplatesMakeURIs(t *testing.T) {
-	for _, tt := range []struct {
-		template, uri string
-		want          bool
-	}{
-		{"test://t/{id}/data", "test://t/5/data", true},
-		{"test://t/{id}/data", "test://t/5/date", false},
-		{"file:///{path}", "file:///a/b", true},
-		{"a:b", "a:b", true},
-		{"a:b", "a:bc", false},
-		{"x{?q}", "x?q=1", true},
-		{"{a}-{b}", "1-2", true},
-		{"{a}-{b}", "12", false},
-	} {
-		commontest.EqualIn(t, tt.template+" makes "+tt.uri, tt.want, group.Makes(tt.template, tt.uri))
-	}
-}
-
 func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
 	n := group.NewNames([]string{"git", "mail"})
 	tools := n.Merge(wire.MethodToolsList, false,
@@ -155,9 +128,6 @@ func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
 		commontest.SameIn(t, query, want, names(query, 9))
 	}
 	commontest.SameIn(t, "the first is", []string{"git__createBranch"}, names("branch", 1))
-	// A word counts both in the name and in the title.
-	tools = n.Merge(wire.MethodToolsList, true, group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"branch_list"},{"name":"branch","title":"branch"}]}`)})
-	commontest.SameIn(t, "the first is", []string{"branch"}, names("branch", 1))
 }
 
 func TestGreetingJoinsMembers(t *testing.T) {
@@ -166,19 +136,6 @@ func TestGreetingJoinsMembers(t *testing.T) {
 		group.List{Member: "b", Result: json.RawMessage(`{"capabilities":{"logging":{},"resources":{"subscribe":true},"experimental":{"x":{}}}}`)}))
 	want := `{"capabilities":{"logging":{},"resources":{"listChanged":true,"subscribe":true},"tools":{"listChanged":true}},"serverInfo":{"name":"dormouse","version":"1"},"instructions":"# a (names begin with a__)\n\nbe kind"}`
 	commontest.Equal(t, want, got)
-}
-
-func FuzzView(f *testing.F) {
-	f.Add([]byte(`{"id":1,"result":{"content":[{"type":"resource_link","uri":"a:b"}]}}`))
-	f.Add([]byte(`[{"id":1,"method":"x","params":{"_meta":{"progressToken":1}}}]`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		if !wire.Valid(raw) {
-			return
-		}
-		if out := (group.View{Member: "m"}).Message(raw); !wire.Valid(out) {
-			t.Errorf("%q became %q", raw, out)
-		}
-	})
 }
 
 // Each URI of a group is that of one member's resource, and begins as clients expect it.
@@ -199,32 +156,11 @@ func TestURIsUnwrapAsTheyWereWrapped(t *testing.T) {
 
 func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
 	const tools = `{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://w"},"openai/outputTemplate":"ui://w"},"description":"ui://w"}]}`
-	for name, tt := range map[string]struct {
-		method string
-		plain  bool
-		lists  []string // of the members a and b
-		want   string
-	}{
-		"tools":                  {wire.MethodToolsList, false, []string{tools}, `{"tools":[{"name":"a__t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`},
-		"tools without prefixes": {wire.MethodToolsList, true, []string{tools}, `{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`},
-		"pages without prefixes": {wire.MethodResourcesList, true, []string{`{"resources":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}`}, `{"resources":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}`},
-		"skills without prefixes": {
-			group.MethodSkillsList, true,
-			[]string{`{"skills":[{"uri":"skill://s/SKILL.md","resources":[{"uri":"skill://s/SKILL.md","size":1.0}]},{"uri":"skill://t/SKILL.md","resources":"dynamic"}]}`, `{"skills":[{"uri":"skill://s/SKILL.md","resources":[]}]}`},
-			`{"skills":[{"uri":"skill://a/s/SKILL.md","resources":[{"uri":"skill://a/s/SKILL.md","size":1.0}]},{"uri":"skill://a/t/SKILL.md","resources":"dynamic"},{"uri":"skill://b/s/SKILL.md","resources":[]}]}`,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var lists []group.List
-			for i, list := range tt.lists {
-				lists = append(lists, group.List{Member: string(rune('a' + i)), Result: json.RawMessage(list)})
-			}
-			got := group.Result(tt.method, group.NewNames([]string{"a", "b"}).Merge(tt.method, tt.plain, lists...))
-			commontest.Equal(t, tt.want, string(got))
-		})
+	for prefix, plain := range map[string]bool{"a__": false, "": true} {
+		list := group.List{Member: "a", Result: json.RawMessage(tools)}
+		got := group.Result(wire.MethodToolsList, group.NewNames([]string{"a", "b"}).Merge(wire.MethodToolsList, plain, list))
+		commontest.Equal(t, `{"tools":[{"name":"`+prefix+`t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`, string(got))
 	}
-	plain := group.View{Member: "a", Plain: true}
-	commontest.EqualIn(t, "read without prefixes", `{"id":1,"result":{"contents":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}}`, string(plain.Message([]byte(`{"id":1,"result":{"contents":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}}`))))
 }
 
 func TestGreetingHasTheExtensionsOfAllMembers(t *testing.T) {
@@ -262,4 +198,13 @@ func TestOwnersOfAMethod(t *testing.T) {
 		commontest.EqualIn(t, method, want, strings.Join(group.Owners(method, members...), " "))
 	}
 	commontest.Same(t, []string{"new"}, group.Owners("x/y", member("plain"), group.List{Member: "new"}))
+}
+
+func TestTemplatesMakeURIs(t *testing.T) {
+	for uri, template := range map[string]string{"test://t/5/data": "test://t/{id}/data", "file:///a/b": "file:///{path}", "a:b": "a:b", "1-2": "{a}-{b}"} {
+		commontest.EqualIn(t, template+" makes "+uri, true, group.Makes(template, uri))
+	}
+	for uri, template := range map[string]string{"test://t/5/date": "test://t/{id}/data", "a:bc": "a:b", "12": "{a}-{b}"} {
+		commontest.EqualIn(t, template+" makes "+uri, false, group.Makes(template, uri))
+	}
 }

@@ -3,7 +3,6 @@ package sessions_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -65,57 +64,4 @@ func push(t *testing.T, store storage.Store, id storage.ID, first storage.Index,
 		b.Events = append(b.Events, []byte(raw))
 	}
 	commontest.OK(t, store.Append(t.Context(), b))
-}
-
-// get opens a GET, holds it for a time and closes it. It returns the events, and the id
-// with which a client would come back.
-func get(t *testing.T, h *sessions.Manager, id storage.ID, last string, hold time.Duration) (got, cursor string) {
-	t.Helper()
-	call, err := h.Resume(t.Context(), someone, id, last)
-	if last == "" {
-		call, err = h.Listen(t.Context(), someone, id, "")
-	}
-	commontest.OK(t, err)
-	cursor = call.Cursor().String()
-	for until := time.Now().Add(hold); time.Now().Before(until); {
-		events, err := call.Next(t.Context(), until)
-		commontest.OK(t, err)
-		for _, e := range events {
-			got, cursor = got+string(e.Raw), call.ID(e).String()
-		}
-	}
-	return got, cursor
-}
-
-func TestAListenerGetsWhatNobodyHasReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, _, id := listening(t)
-		got, _ := get(t, h, id, "", time.Second)
-		time.Sleep(time.Minute)
-		again, cursor := get(t, h, id, "", time.Second)
-		if got != "123" || again != "123" {
-			t.Errorf("got %q, then %q without a report in between; want all both times", got, again)
-		}
-		time.Sleep(time.Minute)
-		if got, _ := get(t, h, id, cursor, time.Second); got != "" {
-			t.Errorf("got %q after all was reported", got)
-		}
-		time.Sleep(time.Minute)
-		if got, _ := get(t, h, id, "", time.Second); got != "" {
-			t.Errorf("another client got %q after all was reported", got)
-		}
-	})
-}
-
-func TestAnIDFromTheFutureHidesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, store, id := listening(t)
-		got, _ := get(t, h, id, "1000", time.Second)
-		push(t, store, id, 4, "4")
-		time.Sleep(time.Minute)
-		next, _ := get(t, h, id, "", time.Second)
-		if got != "" || next != "4" {
-			t.Errorf("got %q, then %q; want nothing, then what is new", got, next)
-		}
-	})
 }

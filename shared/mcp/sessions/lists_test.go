@@ -124,9 +124,7 @@ func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
 		"another configuration": {other(func(c *sessions.Caller) { c.Server.Digest = "d2" }), `{}`, askTools},
 		"lists not kept":        {other(func(c *sessions.Caller) { c.Server.OwnLists = true }), `{}`, askTools},
 		"record off":            {other(func(c *sessions.Caller) { c.Server.Record = false }), `{}`, askTools},
-		"another list":          {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"prompts/list"}`},
 		"a page":                {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"2"}}`},
-		"params nobody knows":   {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"tag":"x"}}`},
 	} {
 		l := newLister(t)
 		l.lists(t, `{}`)
@@ -143,15 +141,10 @@ func TestListsAreKeptForClientsWithTheSameAbilities(t *testing.T) {
 		first, second string
 		same          bool
 	}{
-		"roots with announcements":      {`{"roots":{"listChanged":true}}`, `{"roots":{}}`, true},
-		"modes of elicitation":          {`{"elicitation":{"form":{},"url":{}}}`, `{"elicitation": {"url": {}, "form": {"x":1}}}`, true},
-		"other modes of elicitation":    {`{"elicitation":{"form":{},"url":{}}}`, `{"elicitation":{"form":{}}}`, false},
-		"an extension":                  {`{"extensions":{"a/ui":{"mimeTypes":["x"]},"b/c":{}}}`, `{"extensions": {"b/c":{}, "a/ui":{"mimeTypes":["x"]}}}`, true},
-		"an extension, another value":   {`{"extensions":{"a/ui":{"mimeTypes":["x"]}}}`, `{"extensions":{"a/ui":{"mimeTypes":["y"]}}}`, false},
-		"an extension and none":         {`{"extensions":{"a/ui":{}}}`, `{}`, false},
-		"an extension that is not true": {`{"experimental":{"a":true}}`, `{"experimental":{"a":false}}`, false},
-		"experiments that say nothing":  {`{"experimental":{}}`, `{"roots":{"listChanged":false},"experimental":{ }}`, false},
-		"experiments and none":          {`{"experimental":{ }}`, `{}`, true},
+		"modes of elicitation":        {`{"elicitation":{"form":{},"url":{}}}`, `{"elicitation": {"url": {}, "form": {"x":1}}}`, true},
+		"other modes of elicitation":  {`{"elicitation":{"form":{},"url":{}}}`, `{"elicitation":{"form":{}}}`, false},
+		"an extension, another value": {`{"extensions":{"a/ui":{"mimeTypes":["x"]}}}`, `{"extensions":{"a/ui":{"mimeTypes":["y"]}}}`, false},
+		"an extension and none":       {`{"extensions":{"a/ui":{}}}`, `{}`, false},
 	} {
 		l := newLister(t)
 		l.lists(t, c.first)
@@ -380,21 +373,6 @@ func TestHandshakeOfOneTenantIsNoOthers(t *testing.T) {
 	}
 }
 
-func TestProcessThatHasWorkedIsAskedItselfWhileItRuns(t *testing.T) {
-	l := newLister(t)
-	l.announcing(t, "true")
-	id := l.legacy(t, httpCaller(), `{}`)
-	l.ask(t, httpCaller(), id, `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"x"}}`)
-	_, d := l.ask(t, httpCaller(), id, askTools)
-	l.answers(t, d, `"result":`+toolList)
-	for state, asked := range map[storage.BoxState]bool{storage.Awake: true, storage.Asleep: false} {
-		l.box(t, func(b *storage.Box) { b.State, b.Gen = state, 1 })
-		if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != asked {
-			t.Errorf("box %q: it was asked: %t", state, d != nil)
-		}
-	}
-}
-
 func TestSessionIsPutIntoABoxThatIsNotFull(t *testing.T) {
 	for name, test := range map[string]struct {
 		most    int
@@ -423,41 +401,5 @@ func TestSessionIsPutIntoABoxThatIsNotFull(t *testing.T) {
 				t.Errorf("its call goes to %+v", d)
 			}
 		})
-	}
-}
-
-func TestForgetReachesEachBox(t *testing.T) {
-	l := newLister(t)
-	c := httpCaller()
-	c.Server.Spreads, c.Server.SameLists = true, true
-	l.Manager = l.With(sessions.Parts{Boxes: func(context.Context, string) int { return 3 }})
-	box := storage.BoxFor(c.Tenant, c.Server.Name)
-	var all []storage.ID
-	for n := range 3 {
-		id := l.legacy(t, c, `{}`)
-		if id.Box() != n {
-			t.Fatalf("session %d is in box %d", n, id.Box())
-		}
-		all = append(all, id)
-		_, d := l.ask(t, c, id, askTools)
-		l.answers(t, d, `"result":`+toolList)
-		b := storage.Box{ID: box.Numbered(n), Tenant: c.Tenant, Server: c.Server.Name, Gen: 1}
-		commontest.OK(t, l.store.SaveBox(t.Context(), b))
-		first, err := l.store.Box(t.Context(), box)
-		if err == nil {
-			err = l.store.SaveBox(t.Context(), first.MarkFull(n, true))
-		}
-		commontest.OK(t, err)
-	}
-	for n, id := range all {
-		if kept, _ := l.ask(t, c, id, askTools); kept == "" {
-			t.Errorf("box %d has no list", n)
-		}
-	}
-	commontest.OK(t, sessions.Forget(t.Context(), l.store, c.Tenant, c.Server.Name, c.Server.Digest))
-	for n, id := range all {
-		if kept, _ := l.ask(t, c, id, askTools); kept != "" {
-			t.Errorf("box %d still has the list", n)
-		}
 	}
 }

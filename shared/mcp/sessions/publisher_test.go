@@ -173,30 +173,6 @@ func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	}
 }
 
-type forgetful struct{ storage.Store }
-
-func (forgetful) Read(ctx context.Context, _ storage.ID, _ storage.StreamID, _ storage.Index, _ int) (storage.Page, error) {
-	return storage.Page{}, ctx.Err()
-}
-
-func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
-	counting := storagetest.NewCounting(storagetest.NewMemory())
-	expires := time.Now().Add(time.Hour)
-	s := storage.Session{ID: storage.NewID(), Transport: storage.WebSocket, State: storage.Ready, Conns: []string{"new"}, Expires: expires}
-	commontest.OK(t, counting.Create(t.Context(), s))
-	commontest.OK(t, counting.PutConnection(t.Context(), storage.Connection{ID: "new", Session: s.ID, Expires: expires}))
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-	defer cancel()
-	out := sessions.Publisher{Store: forgetful{counting}, Clients: newGateway("old", "new")}
-	stream := storage.NewStreamID()
-	err := out.End(ctx, storage.Address{Session: s.ID, Stream: stream, Conn: "old"}, storage.Batch{
-		Session: s.ID, Stream: stream, First: 1, Final: true, Events: [][]byte{[]byte(`{}`)}, Expires: expires,
-	})
-	if n := counting.Counts().Calls["Save"]; err != nil || n > 10 {
-		t.Errorf("%v, after the record was written %d times", err, n)
-	}
-}
-
 func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	store := storagetest.NewMemory()
 	expires := time.Now().Add(time.Hour)

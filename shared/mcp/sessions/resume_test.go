@@ -10,7 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // endsMeanwhile executes nothing any more. Its one call ends just before it is asked for it.
@@ -63,14 +62,6 @@ func TestAClientThatHasReadFurtherThanTheLogGetsAnError(t *testing.T) {
 			call, err := h.Resume(t.Context(), someone, id, lose(t, store, record(t, store, id)).String())
 			commontest.OK(t, err)
 			gets(t, next(t, call, 0))
-		})
-		t.Run(name+", over a WebSocket", func(t *testing.T) {
-			store, g := storagetest.NewMemory(), newGateway("c1", "c2")
-			h := wsHost(store, g)
-			s := connect(t, h, "c1", "")
-			connect(t, h, "c2", s.ID, lose(t, store, s))
-			commontest.OK(t, h.Push(t.Context(), s.ID))
-			gets(t, strings.Join(g.got["c2"], ""))
 		})
 	}
 }

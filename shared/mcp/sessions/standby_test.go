@@ -66,22 +66,6 @@ func TestAStandbyLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
 	})
 }
 
-func TestAClientThatComesBackWithoutAnIDWaitsOnlyForTheGrace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, store, id := listening(t)
-		h := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour, Pace: time.Second})
-		connection, cut := context.WithCancel(t.Context())
-		first := open(t, h, id, "")
-		cut()
-		if _, err := first.Next(connection, time.Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
-		}
-		begun := time.Now()
-		same(t, "what it gets", next(t, open(t, h, id, ""), time.Minute), "123")
-		same(t, "the wait", time.Since(begun), 5*time.Second)
-	})
-}
-
 func TestAClientThatComesBackKeepsItsPlaceBeforeAStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
@@ -102,70 +86,17 @@ func TestAClientThatComesBackKeepsItsPlaceBeforeAStandby(t *testing.T) {
 }
 
 func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, h *sessions.Manager, store storage.Store, id storage.ID){
-		"ended": func(t *testing.T, h *sessions.Manager, _ storage.Store, id storage.ID) {
-			commontest.OK(t, h.End(t.Context(), someone, id))
-		},
-		"expired": func(t *testing.T, _ *sessions.Manager, store storage.Store, id storage.ID) {
-			change(t, store, id, func(s *storage.Session) { s.Expires = time.Now().Add(time.Second) })
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				_, store, id := listening(t)
-				h := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour})
-				primary, standby := open(t, h, id, ""), open(t, h, id, "")
-				time.Sleep(time.Second)
-				end(t, h, store, id)
-				for who, call := range map[string]*sessions.Call{"primary": primary, "standby": standby} {
-					next(t, call, keepAlive)
-					if _, closed := call.Close(); !call.Done() || closed {
-						t.Errorf("%s: done %t, closed %t; want the end and nothing to come back for", who, call.Done(), closed)
-					}
-				}
-			})
-		})
-	}
-}
-
-func TestALeaseIsKeptForItsClientUntilItIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, _, id := listening(t)
-		first := open(t, h, id, "")
-		next(t, first, 25*time.Second) // closes
-		time.Sleep(2 * time.Second)    // its retry
-		same(t, "what another one gets meanwhile", next(t, open(t, h, id, ""), time.Millisecond), "")
-		same(t, "what is left for the first", next(t, open(t, h, id, "3."+first.Cursor().Nonce), time.Second), "")
-		time.Sleep(time.Minute)
-		other, err := h.Listen(t.Context(), someone, id, "")
-		commontest.OK(t, err)
-		same(t, "what another one gets after the report", next(t, other, time.Second), "")
-	})
-}
-
-func pauseAt(t *testing.T, store storage.Store, id storage.ID, index storage.Index, raw string, retry time.Duration) {
-	t.Helper()
-	err := store.Append(t.Context(), storage.Batch{
-		Session: id, First: index, Gen: 1, Seq: int64(index), Retry: retry, Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
-	})
-	commontest.OK(t, err)
-}
-
-func TestAPauseOfLongAgoSendsNobodyAwayWhoWasNotThere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, store, id := listening(t)
-		pauseAt(t, store, id, 4, "", 7*time.Second)
-		push(t, store, id, 5, "5")
-		call, err := h.Listen(t.Context(), someone, id, "")
-		commontest.OK(t, err)
-		same(t, "events", next(t, call, time.Second), "1235")
-		if _, closed := call.Close(); closed {
-			t.Error("it is sent away by what it is told again")
-		}
-		pauseAt(t, store, id, 6, "", 7*time.Second)
-		same(t, "the pause itself", next(t, call, time.Second), "")
-		if _, closed := call.Close(); !closed {
-			t.Error("it is not sent away by what is new")
+		_, store, id := listening(t)
+		h := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour})
+		primary, standby := open(t, h, id, ""), open(t, h, id, "")
+		time.Sleep(time.Second)
+		commontest.OK(t, h.End(t.Context(), someone, id))
+		for who, call := range map[string]*sessions.Call{"primary": primary, "standby": standby} {
+			next(t, call, keepAlive)
+			if _, closed := call.Close(); !call.Done() || closed {
+				t.Errorf("%s: done %t, closed %t; want the end and nothing to come back for", who, call.Done(), closed)
+			}
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -122,57 +121,6 @@ func TestSessionsHearOnceThatAProcessListsOtherwise(t *testing.T) {
 	}
 	if !send() || send() {
 		t.Error("the modern client does not hear of it once")
-	}
-}
-
-// A program that was edited while its box is up is not that of the box. What the box lists
-// is of use for no one else, and the session moves when the box has slept.
-func TestBoxGoesOnWithTheCodeThatItWasWokenWith(t *testing.T) {
-	l := newLister(t)
-	l.announcing(t, "true")
-	id := l.legacy(t, httpCaller(), `{}`)
-	edited := httpCaller()
-	edited.Server.Digest = "d2"
-	l.box(t, func(b *storage.Box) { b.State, b.Gen, b.Code = storage.Awake, 1, "d1" })
-	for _, c := range []storage.ID{id, l.legacy(t, edited, `{}`)} {
-		_, d := l.ask(t, edited, c, askTools)
-		if d == nil || d.Digest != storage.RecordFor("t", "d1") {
-			t.Fatalf("the delivery is %+v", d)
-		}
-		l.answers(t, d, `"result":`+toolList)
-	}
-	if _, d := l.ask(t, edited, id, askTools); d == nil || d.Moved {
-		t.Error("the list of the old program is in the record of the new one, or the session has moved to it")
-	}
-	l.box(t, func(b *storage.Box) { b.State = storage.Asleep })
-	if _, d := l.ask(t, edited, id, askTools); d == nil || !d.Moved || d.Digest != storage.RecordFor("t", "d2") {
-		t.Error("the session does not move to the new program")
-	}
-}
-
-// What an operator has forgotten is asked for anew, and the next process is still compared
-// with the one before.
-func TestForgottenRecordIsAskedForAnew(t *testing.T) {
-	l := newLister(t)
-	l.announcing(t, "true")
-	id := l.lists(t, `{}`)
-	l.starts(t, id, 1, "plain", false, `{"tools/list":"a"}`)
-	l.box(t, func(b *storage.Box) { b.State, b.Gen = storage.Awake, 1 })
-	commontest.OK(t, sessions.Forget(t.Context(), l.store, "t", "s", "d1"))
-	if l.knows(t, `{}`) {
-		t.Error("the list is still used")
-	}
-	if _, err := l.store.Handshake(t.Context(), storage.RecordFor("t", "d1"), "2025-11-25"); err == nil {
-		t.Error("the handshake is still used")
-	}
-	// A process that ran before may answer after it. Its list is not used either.
-	l.announcing(t, "true")
-	l.lists(t, `{}`)
-	if l.knows(t, `{}`) {
-		t.Error("a list of the generation that was forgotten is used")
-	}
-	if !l.starts(t, id, 2, "plain", false, `{"tools/list":"b"}`) {
-		t.Error("the next process is not compared")
 	}
 }
 
