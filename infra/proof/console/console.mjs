@@ -308,15 +308,6 @@ const checks = {
     await until("the server is gone", async () => (await page.getByRole("row", { name: /^added/ }).count()) === 0);
   }),
 
-  csv: () => person(async (page) => {
-    await enter(page);
-    await go(page, "#/activity?who=bob&failed=true");
-    await page.getByText("ZeroDivisionError").or(page.getByText("the tool reported an error")).first().waitFor();
-    const [saved] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "CSV" }).click()]);
-    const lines = readFileSync(await saved.path(), "utf8").trim().split("\r\n");
-    want(lines[0].startsWith("time,tenant,principal,server,tool") && lines.length === 2 && lines[1].includes('"bob","weather","divide"'), lines);
-  }),
-
   viewer: () => person(async (page) => {
     await signIn(page, key("vic", "viewer"));
     const all = await everything(page);
@@ -393,34 +384,6 @@ const checks = {
       await until("it goes on", async () => asked.length > begun);
     }
   }),
-
-  weight: async () => {
-    let note;
-    await person(async (page, context) => {
-      await page.goto(link());
-      const cookies = await context.cookies();
-      await person(async (fresh, other) => {
-        await other.addCookies(cookies);
-        let bytes = 0;
-        const sizes = [];
-        other.on("requestfinished", (request) => sizes.push(request.sizes().then((s) => (bytes += s.responseBodySize + s.responseHeadersSize))));
-        const begun = performance.now();
-        await fresh.goto(base + "/console/");
-        await fresh.getByRole("row", { name: /^weather/ }).waitFor();
-        await fresh.locator(".plot canvas").nth(2).waitFor();
-        const took = performance.now() - begun;
-        await pause(500);
-        await Promise.all(sizes);
-        want(bytes > 20000 && bytes <= 100000, "the page with", servers.length, "servers loads", bytes, "bytes");
-        const rows = await fresh.locator("tbody tr:not(.below)").count();
-        want(rows === servers.length + 1, rows, "rows");
-        const sessions = Number(await fresh.locator(".tile", { hasText: "Sessions" }).locator("dd").innerText());
-        want(sessions >= 50, "there are", sessions, "sessions");
-        note = `${bytes} bytes and ${Math.round(took)} ms for ${rows} servers and 50 sessions`;
-      });
-    });
-    return note;
-  },
 };
 
 /** Looks at a page without scripts, in both colours and on a phone. */
@@ -511,17 +474,6 @@ const ofAStack = {
     await page.getByLabel("Failed only").check();
     await pause(500);
     want(searches() === 1 && !(await text(page)).includes("no such city"), "another question shows the answer of the one before, or asks by itself");
-  }),
-
-  "said where the rest is": () => person(async (page, _, asked) => {
-    await enter(page);
-    for (const hash of ["#/activity", "#/people", "#/costs"]) {
-      await go(page, hash);
-      await page.getByText("A stack does not keep").waitFor();
-    }
-    await go(page, "#/server/weather/sessions");
-    const missing = asked.filter((r) => /api\/v1\/.*(series|bill|people|calls|changes|logs|starts|settings)/.test(r.url()));
-    want(missing.length === 0, "the page asks for what a stack has not:", missing.map((r) => r.url()));
   }),
 
   "stop and end": () => person(async (page) => {
@@ -696,28 +648,6 @@ const acts = {
     await look(page, "console-connect");
     await page.getByLabel("Client", { exact: true }).selectOption("cursor");
     await page.getByRole("link", { name: "Add to Cursor" }).waitFor();
-  }),
-
-  "the bar when nothing answers": () => person(async (page) => {
-    await page.route("**/api/v1/changes*", (route) => route.abort());
-    await page.goto(link());
-    await page.getByText("Dormouse does not answer since").waitFor();
-    await look(page, "console-lost");
-    await page.unroute("**/api/v1/changes*");
-    await ready(page);
-    want((await page.getByText("Dormouse does not answer since").count()) === 0, "the bar stays");
-  }, { expects: ["ERR_FAILED"] }),
-
-  "a machine and its keys on a phone": () => person(async (page) => {
-    await enter(page);
-    await page.locator(".tile", { hasText: "Memory" }).waitFor();
-    await page.locator(".tile", { hasText: "Disk" }).waitFor();
-    want(!(await text(page)).includes("$"), "the first page has dollars");
-    await page.setViewportSize({ width: 390, height: 860 });
-    await go(page, "#/keys");
-    const of = JSON.parse(run("keys", "list", "--json")).find((k) => k.principal === "ada");
-    want((await text(page)).includes(of.id), "the id of a key is not shown on a phone");
-    await look(page, "console-keys");
   }),
 };
 Object.assign(checks, pages, acts);

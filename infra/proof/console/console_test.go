@@ -22,12 +22,12 @@ var servers = strings.Fields("weather github linear postgres search calendar mai
 
 // checks are the names of the checks that console.mjs makes on a machine.
 var checks = []string{
-	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "reload", "csv", "viewer", "tenants", "one tenant", "pages of others", "hidden", "weight", "pages of addresses",
-	"add, switch and set", "a held tool is taken", "limits", "a key for a client", "the bar when nothing answers", "a machine and its keys on a phone",
+	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "reload", "viewer", "tenants", "one tenant", "pages of others", "hidden", "pages of addresses",
+	"add, switch and set", "a held tool is taken", "limits", "a key for a client",
 }
 
 // ofAStack are the checks on the console of a stack.
-var ofAStack = []string{"the link works once", "views", "a tool is tried", "keyboard", "keys", "pages of others", "hidden", "an hour", "a search", "said where the rest is", "stop and end", "pages of addresses"}
+var ofAStack = []string{"the link works once", "views", "a tool is tried", "keyboard", "keys", "pages of others", "hidden", "an hour", "a search", "stop and end", "pages of addresses"}
 
 // withProvider are the checks of a sign-in at a provider.
 var withProvider = []string{"an operator signs in", "a viewer signs in", "a stranger does not", "a grant ends", "pages of addresses", "consent"}
