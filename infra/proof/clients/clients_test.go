@@ -102,9 +102,11 @@ func TestDormousePassesEveryClient(t *testing.T) {
 	}
 }
 
-// No response is held until its call has ended, so that clients poll for the rest.
+// A function that may hold no response until its call has ended has clients poll for the rest.
 func TestClientsPollForTheRestOfACall(t *testing.T) {
-	runClients(t, streamable, startDormouse(t, "--hold", "100ms")[streamable])
+	url := programtest.Program{}.OnEmulator(t).Host(t, entries(t), nil, "--hold", "100ms")["everything"].URL
+	startOnce(t, url)
+	runClients(t, streamable, url)
 }
 
 // Each client has an endpoint of its own. Requests of one principal share a process, and

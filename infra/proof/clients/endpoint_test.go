@@ -36,16 +36,21 @@ func dormouseURLs(mcp, socket string) urls {
 }
 
 // startDormouse returns the URLs of a Dormouse that hosts the pinned server-everything
-// over stdio. It uses the Dormouse at DORMOUSE_TEST_URL, or else starts one with the flags.
-func startDormouse(t *testing.T, flags ...string) urls {
+// over stdio. It uses the Dormouse at DORMOUSE_TEST_URL, or else starts one.
+func startDormouse(t *testing.T) urls {
 	t.Helper()
 	if url := os.Getenv(urlVariable); url != "" {
 		return dormouseURLs(url, os.Getenv(socketVariable))
 	}
-	node := programtest.Tool(t, "node", programtest.NodeHelp)
-	hosted := programtest.Host(t, map[string]any{"everything": map[string]any{"command": node, "args": []string{everything(t), "stdio"}}}, flags...)["everything"]
+	hosted := programtest.Host(t, entries(t))["everything"]
 	startOnce(t, hosted.URL)
 	return dormouseURLs(hosted.URL, hosted.SocketURL)
+}
+
+// entries are the servers file's entries with the pinned server-everything over stdio.
+func entries(t *testing.T) map[string]any {
+	t.Helper()
+	return map[string]any{"everything": map[string]any{"command": programtest.Tool(t, "node", programtest.NodeHelp), "args": []string{everything(t), "stdio"}}}
 }
 
 // startOnce makes the server at a URL known to its Dormouse. Until a server has started
