@@ -183,27 +183,6 @@ func TestUvxTakesFurtherPackagesAndInterpreters(t *testing.T) {
 	commontest.EqualIn(t, "another interpreter than the one asked for was taken", "uvx", r.stage(s).Command)
 }
 
-func FuzzCommandLinesOfPackageRunners(f *testing.F) {
-	f.Add("npx", "-y", "@a/b@1.2.3", "x")
-	f.Add("uvx", "--from", "a==1", "b")
-	f.Add("uv", "tool", "run", "a")
-	f.Add("npx", "--", "-rf", "")
-	f.Fuzz(func(t *testing.T, cmd, a, b, c string) {
-		r, ok := parseTool(cmd, []string{a, b, c})
-		if !ok {
-			return
-		}
-		for _, spec := range append([]string{r.spec}, r.with...) {
-			if spec == "" || strings.HasPrefix(spec, "-") || strings.Contains(spec, "://") || strings.HasPrefix(spec, "/") || strings.HasPrefix(spec, ".") {
-				t.Fatalf("an installer may take %q for something else than a package", spec)
-			}
-		}
-		if r.name == "" || !filepath.IsLocal(r.name) {
-			t.Fatalf("name %q", r.name)
-		}
-	})
-}
-
 // A lock of no bytes is what is left of a write that was cut off, so it names no packages.
 func TestAnEmptyLockIsRefused(t *testing.T) {
 	r := newRig(t)

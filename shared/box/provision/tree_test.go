@@ -108,6 +108,18 @@ func TestRefreshRemovesStaleSourcesAndKeepsDependencies(t *testing.T) {
 	commontest.Same(t, want, list(t, l.Workspace))
 }
 
+func TestRefreshKeepsWhatTheProcessMade(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/same": "1", "host/changes": "1", "host/d/goes": "1"})
+	l := r.stage(r.bare())
+	rel, _ := filepath.Rel(r.root, l.Workspace)
+	r.write(map[string]string{rel + "/memory.json": "mine", rel + "/d/mine": "mine", rel + "/same": "mine", rel + "/changes": "mine", "host/changes": "22"})
+	commontest.OK(t, os.RemoveAll(filepath.Join(r.host(), "d")))
+	r.stage(r.bare())
+	want := map[string]string{"same": "mine", "changes": "22", "memory.json": "mine", "d/": "", "d/mine": "mine"}
+	commontest.Same(t, want, list(t, l.Workspace))
+}
+
 // A restored workspace has what its process had changed, and what is new at the source. That
 // holds for later starts in the same box, and after the next sleep.
 func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {

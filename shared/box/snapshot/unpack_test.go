@@ -158,6 +158,7 @@ func TestBombIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 	}
 	for name, data := range map[string][]byte{
 		"large file":        archive(t, regular("a", strings.Repeat("x", 2<<20))),
+		"together large":    archive(t, regular("a", strings.Repeat("x", 700<<10)), regular("b", strings.Repeat("x", 700<<10))),
 		"many files":        archive(t, many...),
 		"more than it says": compress(t, tarball(t, "1", many...)),
 	} {

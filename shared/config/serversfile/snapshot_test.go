@@ -40,11 +40,11 @@ func TestFilesAreKeptWhereThereIsAWorkspace(t *testing.T) {
 
 func TestWhoSharesAProcessSharesWhatIsKept(t *testing.T) {
 	for keys, want := range map[string]serversfile.Snapshot{
-		`{"snapshot": "principal"}`:                     serversfile.SnapshotPrincipal,
-		`{"host_path": "/srv/x", "scope": "principal"}`: serversfile.SnapshotPrincipal,
-		`{"host_path": "/srv/x", "scope": "shared"}`:    serversfile.SnapshotShared,
-		`{"snapshot": "off", "scope": "shared"}`:        serversfile.SnapshotOff,
-		`{"scope": "shared"}`:                           serversfile.SnapshotOff,
+		`{"snapshot": "principal"}`:                                     serversfile.SnapshotPrincipal,
+		`{"host_path": "/srv/x", "scope": "principal"}`:                 serversfile.SnapshotPrincipal,
+		`{"host_path": "/srv/x", "scope": "shared"}`:                    serversfile.SnapshotShared,
+		`{"host_path": "/srv/x", "snapshot": "off", "scope": "shared"}`: serversfile.SnapshotOff,
+		`{"scope": "shared"}`:                                           serversfile.SnapshotOff,
 	} {
 		got, warnings := boxed(t, keys)
 		if len(warnings) > 0 || got.Kept() != want {
