@@ -240,6 +240,68 @@ func TestEachFunctionMayDoWhatItCallsAndNothingElse(t *testing.T) {
 	}
 }
 
+// indexes returns the indexes that the store reads, by operation.
+func indexes(t *testing.T) map[string][]string {
+	t.Helper()
+	// Functions call only one of the methods that scan an index: Due.
+	names, all := map[string]string{}, map[string][]string{"dynamodb:Scan": {"due"}}
+	var asked [][2]string // operation, name of a constant
+	for name, f := range sources(t) {
+		if filepath.ToSlash(filepath.Dir(name)) != "shared/store/dynamostore" {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				for i, value := range n.Values {
+					if lit, ok := value.(*ast.BasicLit); ok {
+						names[n.Names[i].Name] = strings.Trim(lit.Value, `"`)
+					}
+				}
+			case *ast.CompositeLit:
+				of, _ := n.Type.(*ast.SelectorExpr)
+				for _, e := range n.Elts {
+					kv, ok := e.(*ast.KeyValueExpr)
+					if !ok || of == nil || fmt.Sprint(kv.Key) != "IndexName" {
+						continue
+					}
+					if call, ok := kv.Value.(*ast.CallExpr); ok { // aws.String(NAME)
+						asked = append(asked, [2]string{strings.TrimSuffix(of.Sel.Name, "Input"), fmt.Sprint(call.Args[0])})
+					}
+				}
+			}
+			return true
+		})
+	}
+	for _, a := range asked {
+		all["dynamodb:"+a[0]] = append(all["dynamodb:"+a[0]], names[a[1]])
+	}
+	return all
+}
+
+// An index is a resource of its own: a right on the table does not include it.
+func TestWhoMayAskTheTableMayAskItsIndexes(t *testing.T) {
+	known := indexes(t)
+	if len(known) < 2 {
+		t.Fatalf("the store asks %v only, so this test shows nothing", known)
+	}
+	for f, statements := range granted(t, expand(t)) {
+		for action, names := range known {
+			var on []string
+			for _, st := range statements {
+				if slices.Contains(st.actions, action) {
+					on = append(on, st.resources...)
+				}
+			}
+			for _, index := range names {
+				if len(on) > 0 && !slices.Contains(on, "Table.Arn/index/"+index) {
+					t.Errorf("%s may %s on %v, and not on the index %s", f, action, on, index)
+				}
+			}
+		}
+	}
+}
+
 func TestEveryRightNamesItsResource(t *testing.T) {
 	s := expand(t)
 	whole := []string{"ecr:GetAuthorizationToken", "ecs:ListTasks", "logs:GetQueryResults", "logs:StopQuery"} // have no resource that could be named
