@@ -48,7 +48,7 @@ bench-native: need-go ## Compare a call of a native server with go-sdk's own han
 COUNT ?= 6
 .PHONY: bench-go
 bench-go: need-go ## Run the Go benchmarks of the hot path, for benchstat (BENCH='Parse' for some, COUNT=6)
-	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/core/wire ./shared/store/sqlitestore ./shared/store/dynamostore
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/core/wire ./shared/store/sqlitestore
 
 .PHONY: profile
 profile: ## Take CPU profiles of Dormouse under load, print their first lines

@@ -414,16 +414,6 @@ func TestAChangeIsConfirmedAtTheTerminal(t *testing.T) {
 	}
 }
 
-// sam logs fails at a WebSocket API, unless it is told which logs to follow.
-func TestLogsAreThoseOfTheStack(t *testing.T) {
-	a := usual(t)
-	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
-	a.replies["aws cloudformation list-stack-resources"] = []string{`["/dormouse/dormouse/http","/dormouse/dormouse/box"]`}
-	deployed(t, a, "dev", nil, "logs")
-	want := []string{"--config-env dev --tail --cw-log-group /dormouse/dormouse/box --cw-log-group /dormouse/dormouse/http"}
-	commontest.Same(t, want, a.ran("sam logs "))
-}
-
 func TestAStackWhoseFunctionsWouldHaveTooLongNamesIsRefused(t *testing.T) {
 	template, err := os.ReadFile("../boxes.yaml")
 	commontest.OK(t, err)

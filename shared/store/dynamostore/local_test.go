@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 // endpoint returns the URL of the DynamoDB under test.
-func endpoint(t testing.TB) string {
+func endpoint(t *testing.T) string {
 	t.Helper()
 	url, err := dynamoDB.Endpoint()
 	commontest.OK(t, err)
@@ -31,7 +31,7 @@ func endpoint(t testing.TB) string {
 }
 
 // dial returns a client of the DynamoDB under test.
-func dial(t testing.TB) *dynamodb.Client {
+func dial(t *testing.T) *dynamodb.Client {
 	t.Helper()
 	return client(endpoint(t), nil)
 }
@@ -44,7 +44,7 @@ func client(url string, transport dynamodb.HTTPClient) *dynamodb.Client {
 }
 
 // newTable creates a table for one test. It has no TTL, so expired items stay.
-func newTable(t testing.TB, c *dynamodb.Client) string {
+func newTable(t *testing.T, c *dynamodb.Client) string {
 	t.Helper()
 	name := "t" + storage.NewNonce()
 	create, _, err := TableDefinition(name)
@@ -62,7 +62,7 @@ func newTable(t testing.TB, c *dynamodb.Client) string {
 
 // open returns a Store on a table of its own. It is more patient than usual, because
 // the machine may be busy.
-func open(t testing.TB, o Options) *Store {
+func open(t *testing.T, o Options) *Store {
 	t.Helper()
 	if o.Patience == 0 {
 		o.Patience = 5 * time.Minute
