@@ -12,10 +12,10 @@ import (
 
 // Changes says how a servers file differs from its earlier content.
 type Changes struct {
-	Added   []string // servers that are served now and were not before
-	Changed []Change // servers in both contents that differ
-	Removed []string // servers that were served before and are not in the file any more
-	Access  bool     // x-dormouse.access or x-dormouse.connect has changed
+	Added    []string // servers that are served now and were not before
+	Changed  []Change // servers in both contents that differ
+	Removed  []string // servers that were served before and are not in the file any more
+	Sections []string // sections of the file's x-dormouse that differ: access, connect, groups, limits
 }
 
 // Change names a server whose configuration has changed.
@@ -28,7 +28,7 @@ type Change struct {
 
 // None reports whether nothing has changed for the users of any server.
 func (c Changes) None() bool {
-	return len(c.Added) == 0 && len(c.Changed) == 0 && len(c.Removed) == 0 && !c.Access
+	return len(c.Added) == 0 && len(c.Changed) == 0 && len(c.Removed) == 0 && len(c.Sections) == 0
 }
 
 // String returns the changes as one line: `+ notes  ~ mine (args)  - old`.
@@ -43,8 +43,8 @@ func (c Changes) String() string {
 	for _, name := range c.Removed {
 		parts = append(parts, "- "+name)
 	}
-	if c.Access {
-		parts = append(parts, "~ who may call (x-dormouse.access)")
+	for _, name := range c.Sections {
+		parts = append(parts, "~ x-dormouse."+name)
 	}
 	return strings.Join(parts, "  ")
 }
@@ -79,7 +79,19 @@ func (c *File) After(before *File, now time.Time) (*File, Changes) {
 		}
 	}
 	maps.DeleteFunc(next.removed, func(name, _ string) bool { return c.has(name) })
-	changes.Access = c.boxes != before.boxes || !bytes.Equal(c.access, before.access) || !bytes.Equal(c.connect, before.connect)
+	for _, section := range []struct {
+		name string
+		same bool
+	}{
+		{"access", c.boxes == before.boxes && bytes.Equal(c.access, before.access)},
+		{"connect", bytes.Equal(c.connect, before.connect)},
+		{"groups", reflect.DeepEqual(c.groups, before.groups)},
+		{"limits", bytes.Equal(c.limits, before.limits)},
+	} {
+		if !section.same {
+			changes.Sections = append(changes.Sections, section.name)
+		}
+	}
 	return &next, changes
 }
 

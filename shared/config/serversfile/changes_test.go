@@ -20,13 +20,17 @@ func file(t *testing.T, servers string) *serversfile.File {
 func TestChangesBetweenTwoFiles(t *testing.T) {
 	const a = `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":9}}`
 	for name, test := range map[string]struct{ before, after, want string }{
-		"a new one":                {a, a + `,"b":{"command":"b"}`, "+ b"},
-		"a timeout":                {a, `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":8}}`, "~ a (timeouts)"},
-		"disabled":                 {a, `"a":{"command":"a","disabled":true}`, "~ a (not served)"},
-		"a mistake":                {a, `"a":{"command":"${NOT_SET}"}`, "~ a (not served)"},
-		"the value of a variable":  {`"a":{"command":"a","args":["1"]}`, `"a":{"command":"a","args":["${X}"]}`, ""},
-		"native instead of a box":  {a, `"a":{"x-dormouse":{"native":"n"}}`, "~ a (native, command, args, timeouts, record, env)"},
-		"who may call, and no one": {a + `},"x-dormouse":{"access":{"issuer":"https://one.example"}`, a, "~ who may call (x-dormouse.access)"},
+		"a new one":               {a, a + `,"b":{"command":"b"}`, "+ b"},
+		"a timeout":               {a, `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":8}}`, "~ a (timeouts)"},
+		"disabled":                {a, `"a":{"command":"a","disabled":true}`, "~ a (not served)"},
+		"a mistake":               {a, `"a":{"command":"${NOT_SET}"}`, "~ a (not served)"},
+		"the value of a variable": {`"a":{"command":"a","args":["1"]}`, `"a":{"command":"a","args":["${X}"]}`, ""},
+		"native instead of a box": {a, `"a":{"x-dormouse":{"native":"n"}}`, "~ a (native, command, args, timeouts, record, env)"},
+		"sections of the file": {
+			a + `},"x-dormouse":{"access":{"issuer":"https://one.example"},"connect":{},"limits":{},"groups":{"g":{"servers":["a"]}}`,
+			a + `},"x-dormouse":{"limits":{"boxes":1},"groups":{"g":{"servers":["a"],"names":"plain"}}`,
+			"~ x-dormouse.access  ~ x-dormouse.connect  ~ x-dormouse.groups  ~ x-dormouse.limits",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, changes := file(t, test.after).After(file(t, test.before), noon)
