@@ -208,7 +208,7 @@ func (l *Limiter) takeCall(ctx context.Context, w storage.Work, most int) (taken
 		return false, err
 	}
 	return false, refuse("concurrent", "principal", slotWait,
-		"%d calls are in flight, as many as you may have: wait for one of them to end, or cancel it", most)
+		"as many calls are in flight as you may have (%d): wait for one of them to end, or cancel it", most)
 }
 
 // afford checks whether a tenant has money left this month, and returns the tenant's limits.

@@ -82,6 +82,6 @@ func (x *boxes) allow(ctx context.Context, id storage.BoxID, tenant string) erro
 	if up < most {
 		return nil
 	}
-	return storage.Errorf(storage.Busy, "%d boxes run, as many as one tenant may have: try again when one of them has fallen asleep", up).
+	return storage.Errorf(storage.Busy, "as many boxes run as one tenant may have (%d): try again when one of them has fallen asleep", up).
 		Because(&storage.Limited{Kind: "room", Scope: "tenant", After: time.Second})
 }
