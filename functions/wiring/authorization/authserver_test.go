@@ -60,7 +60,7 @@ func TestASignInIsKeptForServersThatExchangeIt(t *testing.T) {
 	}
 	commontest.Same(t, []string{"token-of-u1"}, exchanged)
 
-	// The pages are served, and clients are told in JSON what is not here.
+	// Clients are told in JSON what is not here.
 	h, err := authorization.Handler(f)
 	commontest.OK(t, err)
 	for path, want := range map[string]string{

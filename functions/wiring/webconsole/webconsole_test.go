@@ -208,7 +208,6 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 	if res, text := s.do("DELETE", "/console/api/v1/sessions/aaaa1", ""); res.StatusCode != http.StatusNotFound {
 		t.Errorf("a session of another tenant: %d %s", res.StatusCode, text)
 	}
-	// The operator stops a box and ends a session of the operator's own tenant.
 	if res, text := s.do("POST", "/console/api/v1/servers/one/stop", "{}"); res.StatusCode != http.StatusOK || !strings.Contains(text, "globex/one") || strings.Contains(text, "acme") {
 		t.Errorf("stop: %d %s", res.StatusCode, text)
 	}

@@ -1,13 +1,11 @@
 package quota_test
 
 import (
-	"encoding/json"
 	"testing"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func TestRatesAreRead(t *testing.T) {
@@ -41,29 +39,4 @@ func TestLimitsOfAServersFile(t *testing.T) {
 			t.Errorf("%s is read as %+v", file, l)
 		}
 	}
-}
-
-// Set accepts the limits that it has stored, and does not change them.
-func FuzzSet(f *testing.F) {
-	for _, seed := range []string{
-		`{"principal": "60/m burst 20"}`, `{"boxes": null, "month_usd": 1e-6}`, `{"principal": "file"}`, `{`, `null`,
-	} {
-		f.Add(seed, seed)
-	}
-	f.Fuzz(func(t *testing.T, first, second string) {
-		store := storagetest.NewMemory()
-		for _, change := range []string{first, second} {
-			r, err := quota.Set(t.Context(), store, "t", []byte(change))
-			if err != nil {
-				continue
-			}
-			if !json.Valid(r.Own) {
-				t.Fatalf("%q", r.Own)
-			}
-			again, err := quota.Set(t.Context(), store, "t", r.Own)
-			if err != nil || string(again.Own) != string(r.Own) {
-				t.Fatalf("%s becomes %s, %v", r.Own, again.Own, err)
-			}
-		}
-	})
 }
