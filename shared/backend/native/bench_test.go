@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -29,58 +28,28 @@ import (
 func BenchmarkRebuilt(b *testing.B) {
 	rebuilt := func(store storage.Store) http.Handler {
 		w := newWorld(b, func() storage.Store { return store })
-		w.hosted.Make = bench
+		w.hosted.Make = func(_ context.Context, s native.Session) (*mcp.Server, error) { return benchServer(s.Options()), nil }
 		return native.Handler(transport.New(w.options()))
 	}
 	resident := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return benchServer(nil) },
 		&mcp.StreamableHTTPOptions{Logger: slog.New(slog.DiscardHandler)})
-	inTurns(b, []step{echoStep(b, "resident", resident), echoStep(b, "sqlite", rebuilt(onDisk(b))), echoStep(b, "memory", rebuilt(storagetest.NewMemory()))})
-}
-
-// step is a request whose answers are measured.
-type step struct {
-	name, want string
-	h          http.Handler
-	body       string
-	headers    []string
-}
-
-// echoStep returns a call of a server that bench has made, in a session of its own.
-func echoStep(b *testing.B, name string, h http.Handler) step {
-	return step{name, `"text":"hello"`, h, toolCall("7", "echo", `{"text":"hello"}`, ""), []string{wire.HeaderSessionID, opened(b, h), wire.HeaderProtocolVersion, wire.V20251125}}
-}
-
-// inTurns measures requests, in process and in turns. It reports the median of each, and its
-// ratio to that of the first.
-func inTurns(b *testing.B, steps []step) {
-	took := make([][]time.Duration, len(steps))
-	turn := func() {
-		for i, s := range steps {
-			rec, begun := httptest.NewRecorder(), time.Now()
-			s.h.ServeHTTP(rec, request("POST", s.body, s.headers...))
-			took[i] = append(took[i], time.Since(begun))
-			if !strings.Contains(rec.Body.String(), s.want) {
-				b.Fatalf("%s: got %d %s", s.name, rec.Code, rec.Body)
-			}
-		}
+	handlers := []http.Handler{resident, rebuilt(onDisk(b)), rebuilt(storagetest.NewMemory())}
+	took := make([][]time.Duration, len(handlers))
+	var ids []string
+	for _, h := range handlers {
+		ids = append(ids, opened(b, h))
 	}
-	for range 200 { // warm
-		turn()
-	}
-	clear(took)
 	for b.Loop() {
-		turn()
-	}
-	first := 0.0
-	for i, s := range steps {
-		slices.Sort(took[i])
-		p50 := float64(took[i][len(took[i])/2]) / float64(time.Microsecond)
-		b.ReportMetric(p50, s.name+"-p50-µs")
-		if i == 0 {
-			first = p50
-			continue
+		for i, h := range handlers { // in turns
+			rec, begun := httptest.NewRecorder(), time.Now()
+			h.ServeHTTP(rec, request("POST", toolCall("7", "echo", `{"text":"hello"}`, ""), wire.HeaderSessionID, ids[i], wire.HeaderProtocolVersion, wire.V20251125))
+			took[i] = append(took[i], time.Since(begun))
+			commontest.Contains(b, "the answer", `"text":"hello"`, rec.Body.String())
 		}
-		b.ReportMetric(p50/first, s.name+"-ratio")
+	}
+	for i, name := range []string{"resident", "sqlite", "memory"} {
+		slices.Sort(took[i])
+		b.ReportMetric(float64(took[i][len(took[i])/2])/float64(time.Microsecond), name+"-p50-µs")
 	}
 }
 
@@ -89,10 +58,6 @@ func onDisk(b *testing.B) storage.Store {
 	commontest.OK(b, err)
 	b.Cleanup(func() { _ = store.Close() })
 	return store
-}
-
-func bench(_ context.Context, s native.Session) (*mcp.Server, error) {
-	return benchServer(s.Options()), nil
 }
 
 func benchServer(o *mcp.ServerOptions) *mcp.Server {

@@ -236,16 +236,3 @@ func TestScopesReachAsFarAsTheySay(t *testing.T) {
 	}
 	commontest.Same(t, want, got)
 }
-
-func TestWhatExpiresGoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		state := stateOf(storagetest.NewMemory(), aSession("s1"), OfPrincipal)
-		_, err := state.Expiring(time.Hour).Save(t.Context(), "token", 0, "secret")
-		commontest.OK(t, err)
-		time.Sleep(time.Hour + time.Second) // virtual
-		var token string
-		if rev, err := state.Load(t.Context(), "token", &token); rev != 0 || err != nil {
-			t.Errorf("Load after an hour: %d, %v", rev, err)
-		}
-	})
-}

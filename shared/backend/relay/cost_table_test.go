@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -22,7 +21,7 @@ type operation struct {
 
 // operations returns the operations of the table in costs.md, in its order.
 func operations() []operation {
-	return slices.Concat(handshakes(), calls(), polls(), tasked(), replays(), rest(), sockets())
+	return slices.Concat(handshakes(), calls(), polls(), replays(), rest(), sockets())
 }
 
 const (
@@ -78,60 +77,6 @@ func polls() []operation {
 		}},
 		{"GET, held for 25 s in vain", begun, func(t *testing.T, c *counted, id storage.ID) {
 			c.resume(t, id, "", 25*time.Second)
-		}},
-	}
-}
-
-// tasked returns operations of a client of 2026-07-28 on a call that has become a task.
-// They do what the endpoint does.
-func tasked() []operation {
-	modern := caller
-	modern.Transport = storage.Modern
-	brief := sessions.Client{
-		Init:  []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`),
-		Check: func(json.RawMessage) (bool, error) { return true, nil },
-	}
-	var stream storage.StreamID
-	begins := func(t *testing.T, c *counted, sleep int) {
-		t.Helper()
-		call, _, err := c.host.Send(t.Context(), modern, brief, "tools/call", fmt.Appendf(nil, `{"sleep":%d}`, sleep))
-		commontest.OK(t, err)
-		stream = call.Stream()
-		if events, err := call.Next(t.Context(), time.Now().Add(250*time.Millisecond)); err != nil || len(events) > 0 {
-			t.Fatalf("%d events, %v", len(events), err)
-		}
-	}
-	called := func(t *testing.T, c *counted) storage.ID {
-		id := working(t, c)
-		onRecord(t, c.store, "t", `{"serverInfo":{"name":"s"}}`)
-		begins(t, c, 1000) // the first of all costs more
-		time.Sleep(time.Minute)
-		return id
-	}
-	inFlight := func(t *testing.T, c *counted) storage.ID {
-		id := called(t, c)
-		begins(t, c, 60_000)
-		return id
-	}
-	asks := func(ended bool) func(*testing.T, *counted, storage.ID) {
-		return func(t *testing.T, c *counted, _ storage.ID) {
-			r, err := c.host.Recall(t.Context(), modern, stream)
-			if err == nil && !r.Ended() {
-				err = r.LookAfter(t.Context())
-			}
-			if err != nil || r.Lost || r.Ended() != ended {
-				t.Errorf("got %+v, %v", r, err)
-			}
-		}
-	}
-	return []operation{
-		{"2026-07-28: tools/call that becomes a task, until it is told", called, func(t *testing.T, c *counted, _ storage.ID) {
-			begins(t, c, 60_000)
-		}},
-		{"tasks/get, in flight", inFlight, asks(false)},
-		{"tasks/get, ended", called, asks(true)},
-		{"tasks/cancel, in flight", inFlight, func(t *testing.T, c *counted, _ storage.ID) {
-			commontest.OK(t, c.host.Abandon(t.Context(), modern, stream, "the client cancelled the task"))
 		}},
 	}
 }
