@@ -16,7 +16,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
-	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
@@ -151,13 +150,6 @@ func (o billable) of(b bill, took time.Duration) metertest.Operation {
 	return got
 }
 
-// oneTable is DynamoDB Local with one table for all operations: their sessions do not
-// affect one another.
-func oneTable(t *testing.T) driver {
-	open := onDynamoDB(t)
-	return func(*testing.T) func(*testing.T) storage.Store { return open }
-}
-
 // count returns what AWS bills for an operation. Waits and times are means over times runs,
 // because the moments at which a wait polls are random.
 func count(t *testing.T, on driver, o billable, times int) (sum metertest.Operation) {
@@ -177,27 +169,6 @@ func count(t *testing.T, on driver, o billable, times int) (sum metertest.Operat
 	}
 	sum.Waits, sum.WaitUnits, sum.Held = waits/float64(times), units/float64(times), held/time.Duration(times)
 	return sum
-}
-
-// A million calls of a tool that takes 10 ms cost at most so many US dollars, without the time
-// of boxes, and logs.
-func TestCallsCostAtMostThis(t *testing.T) {
-	most := map[string]float64{"HTTP: tools/call, 10 ms": 10, "WebSocket: tools/call, 10 ms": 7}
-	prices, habits, on := meter.Published(), meter.Usual(), oneTable(t)
-	for _, o := range longerCalls() {
-		if most[o.name] == 0 {
-			continue
-		}
-		u := count(t, on, o, 4).Units(habits)
-		u.LogGB = 0
-		if got := prices.Cost(u) * 1e6; got > most[o.name] {
-			t.Errorf("%s: a million cost $%.2f, at most %.2f: %+v", o.name, got, most[o.name], prices.Bill(u.Times(1e6)))
-		}
-		delete(most, o.name)
-	}
-	if len(most) > 0 {
-		t.Errorf("not counted: %v", most)
-	}
 }
 
 // TestCountsForTheBill writes the counts of all operations to a file, for make bench-cost.

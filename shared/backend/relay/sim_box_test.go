@@ -356,6 +356,9 @@ func (x *simBox) known() []storage.ID {
 	return slices.Sorted(maps.Keys(x.sessions))
 }
 
+// Halt implements Executor. Nobody stops processes in these worlds.
+func (*simBox) Halt(storage.ID, string, time.Duration) {}
+
 func (x *simBox) StopSession(s storage.ID) {
 	for _, c := range x.inFlight(s) {
 		x.w.wg.Go(func() { x.fail(c, "the session was stopped") })

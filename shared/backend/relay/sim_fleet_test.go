@@ -30,18 +30,17 @@ type simFleet struct {
 
 // simProc is one task: a runner and its box.
 type simProc struct {
-	w          *world
-	name       string
-	task       fleet.Task
-	definition string // of its server, when it was started
-	box        *simBox
-	ctx        context.Context
-	cancel     context.CancelCauseFunc
-	dead       atomic.Bool // killed: nothing it does has an effect
-	dials      atomic.Int64
-	link       atomic.Int64 // of its newest hello
-	guard      simGuard     // of a box inside
-	silent     atomic.Bool  // nobody is told that it has stopped
+	w      *world
+	name   string
+	task   fleet.Task
+	box    *simBox
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	dead   atomic.Bool // killed: nothing it does has an effect
+	dials  atomic.Int64
+	link   atomic.Int64 // of its newest hello
+	guard  simGuard     // of a box inside
+	silent atomic.Bool  // nobody is told that it has stopped
 
 	mu     sync.Mutex
 	status fleet.Status
@@ -94,7 +93,7 @@ func (f *simFleet) start(t fleet.Task) *simProc {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	name := fmt.Sprintf("p%d", len(f.procs)+1)
-	p := &simProc{w: f.w, name: name, task: t, definition: f.w.operator.current(), status: fleet.Status{
+	p := &simProc{w: f.w, name: name, task: t, status: fleet.Status{
 		ID: "task-" + name, ClientToken: t.ClientToken, Box: t.Box, Server: t.Server, State: fleet.Pending,
 	}}
 	if t.Place == blindPlace {
@@ -132,11 +131,10 @@ func (p *simProc) live() {
 		return
 	}
 	dialing := w.actor(p.name + "/dial")
-	ctx, retire := p.retiring()
 	c := runner.Config{
 		URL: "ws://simulated", Box: storage.BoxID(p.task.Env[frame.EnvBox]), Gen: storage.Generation(gen),
 		Token: p.task.Env[frame.EnvToken], Task: p.status.ID, Executor: p.box, Idle: w.idle, Log: w.logger(p.name),
-		Rand: w.random(p.name + "/runner"), Digest: p.definition, Retire: retire,
+		Rand: w.random(p.name + "/runner"),
 		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {
 			c, err := w.gateway.connect(p, dialing)
 			if err != nil {
@@ -149,12 +147,12 @@ func (p *simProc) live() {
 		c.RenewAfter = simRenew
 	}
 	if p.blind() {
-		c.Executor, c.Digest, c.Deadline, c.Linger = nil, "", time.Now().Add(blindLife), 200*time.Millisecond
+		c.Executor, c.Deadline, c.Linger = nil, time.Now().Add(blindLife), 200*time.Millisecond
 		c.Begin = func(launch map[string]string) (runner.Started, error) {
 			if len(launch) != 2 || launch["SECRET"] != "of "+p.task.Env[frame.EnvBox] || p.task.Env["LAUNCH"] != "" || p.task.Env["SECRET"] != "" {
 				w.breaks("runner %s was launched with %v", p.name, launch)
 			}
-			return runner.Started{Executor: p.box, Digest: p.definition, Idle: w.idle, Longest: blindLongest}, nil
+			return runner.Started{Executor: p.box, Idle: w.idle, Longest: blindLongest}, nil
 		}
 	}
 	link := runner.New(c)
@@ -165,7 +163,7 @@ func (p *simProc) live() {
 	p.mu.Lock()
 	p.status.State, p.status.Started = fleet.Running, time.Now()
 	p.mu.Unlock()
-	err = p.box.runner.Run(ctx)
+	err = p.box.runner.Run(p.ctx)
 	w.tell(p.name, "Run returned %v", err)
 	exit := 1
 	switch {

@@ -85,16 +85,15 @@ func (in *simInside) crashAtRandom() {
 // liveInside runs a box in the program.
 func (p *simProc) liveInside() {
 	w, id := p.w, storage.BoxID(p.task.Box)
-	ctx, retire := p.retiring()
 	link, err := w.inside.Join(frame.Joining{
-		Box: id, Token: p.task.ClientToken, Executor: p.box, Digest: p.definition, Retire: retire, Idle: w.idle, Flush: 30 * time.Second, Guard: &p.guard,
+		Box: id, Token: p.task.ClientToken, Executor: p.box, Idle: w.idle, Flush: 30 * time.Second, Guard: &p.guard,
 	})
 	if err == nil {
 		p.box.runner = link
 		p.mu.Lock()
 		p.status.State, p.status.Started = fleet.Running, time.Now()
 		p.mu.Unlock()
-		err = link.Run(ctx)
+		err = link.Run(p.ctx)
 	}
 	w.tell(p.name, "Run returned %v", err)
 	exit := 0

@@ -25,7 +25,6 @@ type faults struct {
 	dialFails                   float64
 	cut, deaf                   time.Duration // a connection; deaf: neither end is told
 	kill, terminate             time.Duration // a runner
-	halts                       time.Duration // an operator stops processes
 	killAtWork                  float64       // a runner that has just got a delivery dies
 	runFails, runUnknown        float64       // starting a task
 	runTwice, bootDies          float64

@@ -33,9 +33,8 @@ import (
 // sim_store_test.go, sim_gateway_test.go, sim_fleet_test.go, sim_box_test.go (what
 // a box executes), sim_client_test.go, sim_listen_test.go (GET), sim_socket_test.go, and
 // sim_check_test.go (the promises). Other worlds are those of sim_pushonce_test.go
-// (clients that read slowly), sim_pause_test.go (processes that stand still),
-// sim_clock_test.go (clocks that are wrong) and sim_operator_test.go (servers that change,
-// and processes that an operator stops).
+// (clients that read slowly), sim_pause_test.go (processes that stand still) and
+// sim_clock_test.go (clocks that are wrong).
 var (
 	simSeeds = flag.Int("sim.seeds", 40, "simulate this many worlds; the default is fewer with -short or -race, and 1 with -sim.seed")
 	simSeed  = flag.Uint64("sim.seed", 1, "the first world's seed")
@@ -124,23 +123,22 @@ type world struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	memory   *storagetest.Memory
-	config   relayserver.Config
-	idle     time.Duration // until a box sleeps
-	drains   time.Duration // for how long a box may finish old requests before new ones go on
-	repeats  bool          // clients give their calls keys, and the processes ask nothing
-	slowly   bool          // clients of sockets read large amounts slowly
-	operator *simOperator  // changes servers, nil for nobody
-	clock    *simClock     // the clock of hosts and runners, nil for the true one
-	most     int           // boxes that a server may have
-	chatty   int           // one in this many messages of a box belongs to no request
-	sleepy   chan struct{} // closed, and replaced by a new channel, when a runner says bye
-	inside   *simInside    // the program that has the boxes inside; nil: there is none
-	gateway  *simGateway
-	fleet    *simFleet
-	ledger   *ledger
-	clients  []*simClient
-	sockets  []*simSocket
+	memory  *storagetest.Memory
+	config  relayserver.Config
+	idle    time.Duration // until a box sleeps
+	drains  time.Duration // for how long a box may finish old requests before new ones go on
+	repeats bool          // clients give their calls keys, and the processes ask nothing
+	slowly  bool          // clients of sockets read large amounts slowly
+	clock   *simClock     // the clock of hosts and runners, nil for the true one
+	most    int           // boxes that a server may have
+	chatty  int           // one in this many messages of a box belongs to no request
+	sleepy  chan struct{} // closed, and replaced by a new channel, when a runner says bye
+	inside  *simInside    // the program that has the boxes inside; nil: there is none
+	gateway *simGateway
+	fleet   *simFleet
+	ledger  *ledger
+	clients []*simClient
+	sockets []*simSocket
 
 	mu     sync.Mutex
 	story  []string
@@ -191,7 +189,6 @@ func (w *world) run() {
 	}
 	w.wg.Go(w.sweepEveryMinute)
 	w.wg.Go(w.fleet.killAtRandom)
-	w.wg.Go(w.operator.run)
 	w.wg.Go(w.inside.crashAtRandom)
 	limit := time.AfterFunc(w.trouble+6*time.Hour, func() {
 		w.breaks("clients still wait, six hours after the last fault")

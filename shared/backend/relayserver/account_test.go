@@ -30,14 +30,11 @@ func TestAFrameIsBilledToTheBoxThatSaidIt(t *testing.T) {
 		change          func(*frametest.Frame)
 		tenant, session string
 	}{
-		{"a guessed token", frame.TypeHello, func(f *frametest.Frame) { f.Runner, f.Token = "x", "guessed" }, "", ""},
 		{"another runner", frame.TypePull, func(f *frametest.Frame) { f.Runner = "x" }, "", ""},
 		{"a ticket that was made up", frame.TypeEvents, func(f *frametest.Frame) {
 			f.Session, f.Items, f.Payload = "s1", []frame.EventItem{{Ticket: "made up", Lens: []int{2}}}, []byte("{}")
 		}, "", ""},
 		{"a snapshot that is none", frame.Get, func(f *frametest.Frame) { f.Owner = "s1" }, "t", ""},
-		{"a snapshot of another", frame.Get, func(f *frametest.Frame) { f.Owner, f.Runner = "s1", "made up" }, "", ""},
-		{"a status", frame.TypeStatus, func(f *frametest.Frame) { f.Session, f.Process, f.Phase = "made up", "p", "ready" }, "t", ""},
 		{"a pull", frame.TypePull, func(f *frametest.Frame) { f.Session = "made up" }, "t", ""},
 		{"a mark", frame.TypeTaken, func(f *frametest.Frame) { f.Session, f.Tickets = "made up", []string{a.ticket()} }, "t", "s1"},
 		{"events", frame.TypeEvents, func(f *frametest.Frame) {

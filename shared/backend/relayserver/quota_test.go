@@ -68,27 +68,18 @@ func TestATenantHasNoMoreBoxesThanItMay(t *testing.T) {
 // A runner that has never sent hello has executed nothing. The waiting clients learn
 // this, and why the runner ended.
 func TestABoxThatDoesNotStartIsToldAsSuch(t *testing.T) {
-	for phase, c := range map[string]struct {
-		end  fleet.Status
-		want string
-	}{
-		"relay_connect": {fleet.Status{ExitCode: frame.ExitUnreachable}, "nothing was executed"},
-		"box_unavailable": {
-			fleet.Status{ExitCode: 1, Reason: "the runner exited with code 1: open /x: permission denied"},
-			"the box could not start (the runner exited with code 1: open /x: permission denied); nothing was executed",
-		},
+	for phase, end := range map[string]fleet.Status{
+		"relay_connect":   {ExitCode: frame.ExitUnreachable},
+		"box_unavailable": {ExitCode: 1, Reason: "open /x: permission denied"},
 	} {
-		t.Run(phase, func(t *testing.T) {
-			a := newAsylum(t)
-			a.stale(func(b *storage.Box) { b.Attempt = 2 })
-			a.waits()
-			c.end.ID, c.end.Box, c.end.ClientToken = "task", string(asylumBox), relayserver.ClientToken(asylumBox, asylumGen)
-			commontest.OK(t, relayserver.NewSweeper(a.config).Stopped(t.Context(), c.end))
-			end := a.end()
-			told, _ := wire.String(wire.Lookup(end.Error, "data", "phase"))
-			commontest.EqualIn(t, "phase", phase, told)
-			commontest.Contains(t, "the end", c.want, string(end.Raw))
-		})
+		a := newAsylum(t)
+		a.stale(func(b *storage.Box) { b.Attempt = 2 })
+		a.waits()
+		end.ID, end.Box, end.ClientToken = "task", string(asylumBox), relayserver.ClientToken(asylumBox, asylumGen)
+		commontest.OK(t, relayserver.NewSweeper(a.config).Stopped(t.Context(), end))
+		told, _ := wire.String(wire.Lookup(a.end().Error, "data", "phase"))
+		commontest.EqualIn(t, "phase", phase, told)
+		commontest.Contains(t, "the end", end.Reason, string(a.end().Raw))
 	}
 }
 

@@ -234,33 +234,19 @@ func TestASuspendedCallWaitsWhateverElseComes(t *testing.T) {
 	}
 }
 
-// The sweep does what a function that died, or a runner that was too late, has left undone.
+// A function died that had stored the last answer.
 func TestTheSweepMakesARoundWaitForABox(t *testing.T) {
-	for what, happens := range map[string]func(a *asylum){
-		"a function died that had the last answer": func(a *asylum) {
-			a.sleeps()
-			id := storage.QuestionID(a.stream, 1, 0)
-			_, err := a.store.PutAnswer(a.t.Context(), storage.Answer{
-				Session: "s1", Question: id, Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `",` + yes + `}`), Expires: time.Now().Add(time.Hour),
-			})
-			commontest.OK(a.t, err)
-		},
-		"the answer to the pull came too late": func(a *asylum) {
-			a.answers(1, 0, yes)
-			_, err := a.store.Claim(a.t.Context(), asylumBox, a.stream, asylumGen)
-			commontest.OK(a.t, err)
-			a.sleeps() // it executed nothing
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			a := newAsylum(t)
-			a.suspended(wire.MethodElicit)
-			happens(a)
-			a.sweep()
-			if it := a.item(); it.State != storage.Waiting || it.Round != 1 || a.starts != 1 {
-				t.Errorf("the item is %s in round %d, and %d boxes were started", it.State, it.Round, a.starts)
-			}
-		})
+	a := newAsylum(t)
+	a.suspended(wire.MethodElicit)
+	a.sleeps()
+	id := storage.QuestionID(a.stream, 1, 0)
+	_, err := a.store.PutAnswer(t.Context(), storage.Answer{
+		Session: "s1", Question: id, Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `",` + yes + `}`), Expires: time.Now().Add(time.Hour),
+	})
+	commontest.OK(t, err)
+	a.sweep()
+	if it := a.item(); it.State != storage.Waiting || it.Round != 1 || a.starts != 1 {
+		t.Errorf("the item is %s in round %d, and %d boxes were started", it.State, it.Round, a.starts)
 	}
 }
 

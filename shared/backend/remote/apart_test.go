@@ -440,26 +440,6 @@ func TestServerThatResumesLosesNothingBetweenCalls(t *testing.T) {
 	})
 }
 
-// A server without a standalone stream is asked for it once in a session, by whichever
-// function is first.
-func TestServerWithoutAStandaloneStreamIsAskedOnce(t *testing.T) {
-	for _, status := range []int{http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusOK} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			up := newSpeaker(t, "2025-11-25")
-			up.get = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
-			w := newWorld(t, storagetest.NewMemory(), up)
-			s := newPerson().joins(w, "2025-11-25", false)
-			call(t, s, "log")
-			before := w.upcalls.Load()
-			for range 5 {
-				call(t, s, "log")
-			}
-			commontest.EqualIn(t, "5 more calls cost", 5, w.upcalls.Load()-before)
-			commontest.EqualIn(t, "it was asked", 1, up.gets.Load())
-		})
-	}
-}
-
 // The request for the standalone stream follows no redirect to another origin, which
 // would get the secrets.
 func TestStandaloneStreamIsNotFollowedToAnotherOrigin(t *testing.T) {

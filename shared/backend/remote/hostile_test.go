@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,32 +96,4 @@ func TestHandshakesInMemoryAreBounded(t *testing.T) {
 			t.Fatalf("%d bytes after %d links, %d are counted", held, i, c.greeted)
 		}
 	}
-}
-
-// What a resumed standalone stream repeats is held back only as long as it is little.
-func TestAResumedStreamHoldsBackLittle(t *testing.T) {
-	const events = 100
-	var sent atomic.Int64
-	x := at(t, func(w http.ResponseWriter, r *http.Request) {
-		for sent.Load() < events {
-			line := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":%q}}`, strings.Repeat("x", 1<<20))
-			if _, err := w.Write(wire.AppendSSE(nil, wire.SSE{ID: fmt.Sprint(sent.Load()), Data: line})); err != nil {
-				return
-			}
-			sent.Add(1)
-		}
-		<-r.Context().Done()
-	})
-	talk, err := x.stream(t.Context(), http.MethodGet, x.url, nil, nil)
-	commontest.OK(t, err)
-	e := &standaloneStream{x: *x}
-	e.settle = func() {}
-	s := &subscriber{stream: e, events: make(chan wire.SSE), gone: make(chan struct{})}
-	e.subscribers = []*subscriber{s}
-	go e.follow(t.Context(), talk, true)
-	<-s.events // the first one: the server is not silent yet
-	if n := sent.Load(); n > mostHeldBytes>>20+10 {
-		t.Errorf("%d MiB were sent", n)
-	}
-	close(s.gone)
 }

@@ -78,21 +78,6 @@ func TestLostSessionIsOpenedAnewOnce(t *testing.T) {
 	}
 }
 
-// The server still knows its session, and has what a user did in it.
-func TestListWhoseAnswerIsLostIsSentAgainInTheSameSession(t *testing.T) {
-	up := &faulty{Handler: streamable(), method: wire.MethodToolsList, fault: func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", wire.MediaSSE)
-	}}
-	w := newWorld(t, storagetest.NewMemory(), up)
-	c := plain(w)
-	call(t, c, "count")
-	up.n.Store(1)
-	_, err := c.ListTools(t.Context(), nil)
-	commontest.Check(t, err)
-	commontest.Equal(t, "2", call(t, c, "count"))
-	commontest.EqualIn(t, "lists", 2, up.seen.Load())
-}
-
 // Nobody knows what the method of an extension does.
 func TestRequestOfAnExtensionWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 	const method = "com.example/charge"

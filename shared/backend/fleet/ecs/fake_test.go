@@ -58,7 +58,6 @@ type fakeTask struct {
 	executionStopped, stopped time.Time
 	code                      *int
 	stopCode, reason          string
-	containerReason           string
 	firstCode                 *int
 }
 
@@ -252,9 +251,6 @@ func (t *fakeTask) describe() map[string]any {
 		if v != "" {
 			d[into] = v
 		}
-	}
-	if t.containerReason != "" {
-		c["reason"] = t.containerReason
 	}
 	return d
 }

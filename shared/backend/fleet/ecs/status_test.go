@@ -67,31 +67,20 @@ func TestATaskMovesForwardThroughECSsStates(t *testing.T) {
 
 // Other ends are those of the events in TestEventsOfTasksAreRead.
 func TestTheEndOfATaskIsTold(t *testing.T) {
-	code := func(n int) *int { return &n }
-	tests := []struct {
-		name                       string
-		code                       *int
-		stopCode, reason, ofRunner string
-		want                       fleet.Status
-	}{
-		{"no runner", nil, "TaskFailedToStart", "Task failed to start", "first 1", fleet.Status{ExitCode: -1, Reason: "the runner did not come into the box: the log of the container fetch has the cause"}},
-		{"network", nil, "TaskFailedToStart", "ResourceInitializationError: no route", "", fleet.Status{ExitCode: -1, Reason: "ResourceInitializationError: no route"}},
-		{"nothing said", nil, "", "", "", fleet.Status{ExitCode: -1, Reason: "the runner ended in an unknown way"}},
-		{"a code above all signals", code(255), "EssentialContainerExited", "", "", fleet.Status{ExitCode: 255, Reason: "the runner exited with code 255"}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			f, x := started(t)
-			f.move(t, "a", func(task *fakeTask) {
-				ends(0)(task)
-				task.code, task.stopCode, task.reason, task.containerReason = tt.code, tt.stopCode, tt.reason, tt.ofRunner
-				if tt.ofRunner == "first 1" {
-					task.containerReason, task.firstCode = "", code(1)
-				}
-			})
-			got := only(t, x)
-			commontest.Same(t, tt.want, fleet.Status{ExitCode: got.ExitCode, Signal: got.Signal, Reason: got.Reason})
-		})
+	one, noSignal := 1, 255
+	for why, change := range map[string]func(*fakeTask){
+		"the runner did not come into the box: the log of the container fetch has the cause": func(task *fakeTask) {
+			task.code, task.stopCode, task.reason, task.firstCode = nil, "TaskFailedToStart", "Task failed to start", &one
+		},
+		"ResourceInitializationError: no route": func(task *fakeTask) {
+			task.code, task.stopCode, task.reason = nil, "TaskFailedToStart", "ResourceInitializationError: no route"
+		},
+		"the runner exited with code 255": func(task *fakeTask) { task.code = &noSignal },
+	} {
+		f, x := started(t)
+		f.move(t, "a", ends(0))
+		f.move(t, "a", change)
+		commontest.EqualIn(t, "the reason", why, only(t, x).Reason)
 	}
 }
 

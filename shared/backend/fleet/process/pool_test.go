@@ -13,19 +13,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-func TestTheStartOfATaskIsToldBeforeItsEnd(t *testing.T) {
-	told := make(chan fleet.Status, 2)
-	h := newHarness(t, func(c *Config) {
-		c.OnStart = func(s fleet.Status) { told <- s }
-		c.OnStop = func(s fleet.Status) { told <- s }
-	})
-	id := h.run("a", "exit3")
-	start, end := receive(t, "the start", told), receive(t, "the end", told)
-	if start.ID != id || start.State != fleet.Running || start.PID == 0 || end.ID != id || end.State != fleet.Stopped {
-		t.Errorf("told %+v, then %+v", start, end)
-	}
-}
-
 func TestARunnerGetsTheEnvironmentOfItsPreparedTaskAndNoOther(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_EMULATOR", "x")
 	h := newHarness(t, func(c *Config) {
