@@ -3,7 +3,6 @@ package relay_test
 import (
 	"encoding/json"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,10 +55,6 @@ func billables() []billable {
 			}
 		case o.name == "a box falls asleep", o.name == "a fresh process that lists as the one before", strings.HasPrefix(o.name, "a session, a day"):
 			b.requests, b.enters, b.bytes, b.held = 0, false, 0, new(time.Duration)
-		}
-		var events int
-		if n, _ := fmt.Sscanf(o.name, "resume of %d event", &events); n == 1 {
-			b.bytes = max(answerBytes, events*200)
 		}
 		all = append(all, b)
 	}

@@ -1,8 +1,6 @@
 package relay_test
 
 import (
-	"bytes"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -21,7 +19,7 @@ type operation struct {
 
 // operations returns the operations of the table in costs.md, in its order.
 func operations() []operation {
-	return slices.Concat(handshakes(), calls(), polls(), replays(), rest(), sockets())
+	return slices.Concat(handshakes(), calls(), polls(), rest(), sockets())
 }
 
 const (
@@ -79,28 +77,6 @@ func polls() []operation {
 			c.resume(t, id, "", 25*time.Second)
 		}},
 	}
-}
-
-// replays returns operations that resume ended streams from their beginning: events of
-// 100 bytes, 100 in a batch.
-func replays() (all []operation) {
-	for _, n := range []int{1, 100, 1000, 5000} {
-		stream, name := storage.NewStreamID(), fmt.Sprintf("resume of %d events", n)
-		if n == 1 {
-			name = "resume of 1 event"
-		}
-		all = append(all, operation{
-			name, func(t *testing.T, c *counted) storage.ID {
-				id := begun(t, c)
-				c.log(t, id, stream, n)
-				return id
-			}, func(t *testing.T, c *counted, id storage.ID) {
-				from := storage.EventID{Stream: stream, Nonce: "x"}
-				commontest.EqualIn(t, "events that came", n, c.resume(t, id, from.String(), time.Minute))
-			},
-		})
-	}
-	return all
 }
 
 func rest() []operation {
@@ -200,8 +176,8 @@ func silent(span time.Duration) func(*testing.T, *counted, storage.ID) {
 const keepAlive = 15 * time.Second
 
 // resume resumes a stream, or listens if there is no id. It stops when the stream has
-// ended or hold is over, and returns how many events came.
-func (c *counted) resume(t *testing.T, id storage.ID, last string, hold time.Duration) (events int) {
+// ended or hold is over.
+func (c *counted) resume(t *testing.T, id storage.ID, last string, hold time.Duration) {
 	t.Helper()
 	var call *sessions.Call
 	var err error
@@ -212,30 +188,11 @@ func (c *counted) resume(t *testing.T, id storage.ID, last string, hold time.Dur
 	}
 	commontest.OK(t, err)
 	for until := time.Now().Add(hold); !call.Done() && time.Now().Before(until); {
-		got, err := call.Next(t.Context(), time.Now().Add(min(keepAlive, time.Until(until))))
+		_, err := call.Next(t.Context(), time.Now().Add(min(keepAlive, time.Until(until))))
 		commontest.OK(t, err)
 		if call.Gap() {
 			t.Fatal("there is a gap")
 		}
-		events += len(got)
-	}
-	return events
-}
-
-// log writes a stream that has ended, as a box writes it.
-func (c *counted) log(t *testing.T, id storage.ID, stream storage.StreamID, n int) {
-	t.Helper()
-	const batch = 100
-	event := []byte(`{"x":"` + string(bytes.Repeat([]byte("x"), 92)) + `"}`)
-	for first := 1; first <= n; first += batch {
-		b := storage.Batch{
-			Session: id, Stream: stream, First: storage.Index(first), Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour),
-		}
-		for i := first; i <= min(n, first+batch-1); i++ {
-			b.Events = append(b.Events, event)
-			b.Final = i == n
-		}
-		commontest.OK(t, c.store.Append(t.Context(), b))
 	}
 }
 

@@ -21,12 +21,9 @@ type price struct {
 	name  string
 	costs // on every driver
 	waits int
-	// These count on DynamoDB, without the requests of Wait.
+	// These count on DynamoDB, without the requests of Wait, which polls by a schedule.
 	requests              int
 	readUnits, writeUnits float64
-	// replay is set for a replay: its Waits find stored events, so their cost is known.
-	// The Waits of other operations poll by the schedule.
-	replay consumed
 }
 
 // prices reads the table in costs.md.
@@ -43,7 +40,7 @@ func prices(t *testing.T) (all []price) {
 		if _, err := fmt.Sscan(strings.Join(cells[1:6], " "), &p.Reads, &p.Writes, &p.requests, &p.readUnits, &p.writeUnits); err != nil {
 			t.Fatalf("%s: %v", p.name, err)
 		}
-		_, _ = fmt.Sscanf(cells[6], "%d: %d requests, %g units", &p.waits, &p.replay.Waits, &p.replay.WaitUnits) // or only the first
+		p.waits, _ = strconv.Atoi(cells[6]) // or a dash
 		all = append(all, p)
 	}
 	return all
@@ -88,10 +85,6 @@ func checkCosts(t *testing.T, on driver, more func(*testing.T, operation, bill))
 			most("requests", float64(b.DynamoDB.Requests), float64(p.requests))
 			most("read units", b.DynamoDB.ReadUnits, p.readUnits)
 			most("write units", b.DynamoDB.WriteUnits, p.writeUnits)
-			if p.replay.Waits > 0 {
-				most("requests of waits", float64(b.DynamoDB.Waits), float64(p.replay.Waits))
-				most("units of waits", b.DynamoDB.WaitUnits, p.replay.WaitUnits)
-			}
 			more(t, o, b)
 		})
 	}
