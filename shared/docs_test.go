@@ -19,16 +19,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// maxPageLines bounds the pages that people read as a whole, and maxReferenceLines the
-// pages in which they look something up.
-const (
-	maxPageLines      = 150
-	maxReferenceLines = 300
-)
-
-// writtenPage is a page that a program writes. Its length has no limit.
-const writtenPage = "docs/cli.md"
-
 var update = flag.Bool("update", false, "write docs/llms.txt")
 
 var (
@@ -202,18 +192,6 @@ func TestBlocksOfCommandsAreRunOrSayWhyNot(t *testing.T) {
 				t.Errorf("%s: write <!-- run --> or <!-- not run: WHY --> above each block of commands; this one is below %q", name, before)
 			}
 			before = line
-		}
-	}
-}
-
-func TestPagesAreShort(t *testing.T) {
-	for name, text := range pages(t, "..") {
-		most := map[string]int{"README.md": maxPageLines, "ARCHITECTURE.md": maxPageLines}[name]
-		if strings.HasPrefix(name, "docs/") && name != writtenPage {
-			most = maxReferenceLines
-		}
-		if n := strings.Count(text, "\n"); most > 0 && n > most {
-			t.Errorf("%s has %d lines, at most %d: move something to another page", name, n, most)
 		}
 	}
 }

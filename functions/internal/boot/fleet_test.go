@@ -1,14 +1,12 @@
 package boot
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -85,24 +83,5 @@ func TestAServerStartedByDockerIsTheImageOfItsBox(t *testing.T) {
 		shape, err := shapeOf(servers, name)
 		commontest.CheckIn(t, name, err)
 		commontest.EqualIn(t, name, want, shape.Image+" "+shape.User)
-	}
-}
-
-// The callers of the server get the reason, so that they need not ask the operator for the log.
-func TestAnOptionThatNoBoxCanFollowIsNamed(t *testing.T) {
-	t.Setenv(envRegion, "eu-west-1")
-	t.Setenv(envEndpoint, "")
-	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{
-		"unknown":{"command":"docker","args":["run","--privileged","x"]},
-		"here":{"command":"docker","args":["run","-v","/a:/b","x"]}
-	}}`), "servers.json", nil)
-	commontest.OK(t, err)
-	boxes, err := openECS(fmt.Sprintf(boxPlace, ""), servers)
-	commontest.OK(t, err)
-	for name, want := range map[string]string{"unknown": "docker run --privileged", "here": "docker run -v"} {
-		_, err := boxes.Run(t.Context(), fleet.Task{ClientToken: "token", Box: "box", Server: name})
-		if refused, ok := errors.AsType[fleet.Refusal](err); !ok || !strings.Contains(refused.Why, want) {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }

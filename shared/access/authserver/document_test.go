@@ -149,6 +149,16 @@ func TestOnlyPublicAddressesAreDialled(t *testing.T) {
 	}
 }
 
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	s, w := documented(t)
+	w.answer = func(r *http.Request) (int, http.Header, string, error) {
+		return http.StatusFound, http.Header{"Location": {"https://169.254.169.254/"}}, "", nil
+	}
+	s.config.Documents.CheckRedirect = authserver.NewPublicClient().CheckRedirect
+	s.wantPage("a redirect", s.get(ask(request(clientURL))))
+	commontest.EqualIn(t, "requests", 1, w.asked.Load())
+}
+
 func TestDocumentsOfOtherHostsCanBeRefused(t *testing.T) {
 	s, w := documented(t)
 	s.config.ClientHosts = []string{"claude.ai"}
@@ -175,19 +185,6 @@ func TestStrangersStoreNothing(t *testing.T) {
 	}
 	s.register(cursor()...)
 	commontest.EqualIn(t, "writes", 0, s.store.Counts().Writes)
-}
-
-func TestDocumentOfAClientInUseIsStored(t *testing.T) {
-	s, w := documented(t)
-	signIn := func() {
-		g := s.code("client_id", clientURL)
-		s.granted(with(g.form, "client_id", clientURL))
-	}
-	signIn()
-	signIn()
-	s.warm, s.made = false, nil
-	signIn()
-	commontest.EqualIn(t, "requests for it", 1, w.asked.Load())
 }
 
 // Fetches that strangers cause are few at a time, for one host and for all. Further

@@ -81,9 +81,15 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
+// reply is the head of an answer.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+}
+
 // do sends a request, by default as the page does; change may turn it into a request of
 // another page.
-func (s *site) do(method, path, body string, change ...func(*http.Request)) (*http.Response, string) {
+func (s *site) do(method, path, body string, change ...func(*http.Request)) (reply, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
 	commontest.OK(s.t, err)
@@ -99,7 +105,7 @@ func (s *site) do(method, path, body string, change ...func(*http.Request)) (*ht
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	commontest.OK(s.t, err)
-	return res, string(text)
+	return reply{res.StatusCode, res.Header}, string(text)
 }
 
 func entry(t *testing.T, c *console.Console, base string) string {
