@@ -14,11 +14,8 @@ func TestPlacesForWorkspacesAreReadByTheirForm(t *testing.T) {
 		"": "", "folder:/x": "folder:/x", "s3:kept": "host", "s3:kept/a?endpoint=http://127.0.0.1:9": "host",
 	} {
 		var p wiring.Parts
-		if err := p.KeepIn(where, folder, in); err != nil || p.Snapshots != told {
-			t.Errorf("%q: a runner is told %q, %v", where, p.Snapshots, err)
-		}
-		if inBucket := p.Bucket != nil; inBucket != (told == "host") {
-			t.Errorf("%q: in a bucket: %v", where, inBucket)
+		if err := p.KeepIn(where, folder, in); err != nil || p.Snapshots != told || (p.Bucket != nil) != (told == "host") {
+			t.Errorf("%q: a runner is told %q, in a bucket: %v, %v", where, p.Snapshots, p.Bucket != nil, err)
 		}
 	}
 	for _, where := range []string{"folder:x", "folder:", "/x", "s3:", "s3:K", "gs:kept", "host"} {

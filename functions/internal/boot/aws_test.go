@@ -1,6 +1,10 @@
 package boot
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+)
 
 func TestAServiceIsWhereItsPartitionHasIt(t *testing.T) {
 	for _, env := range []string{EnvLocal, envEndpoint} {
@@ -10,12 +14,8 @@ func TestAServiceIsWhereItsPartitionHasIt(t *testing.T) {
 		"eu-west-1":  {"", "https://ecs.eu-west-1.amazonaws.com"},
 		"cn-north-1": {"amazonaws.com.cn", "https://ecs.cn-north-1.amazonaws.com.cn"},
 	} {
-		t.Run(region, func(t *testing.T) {
-			t.Setenv(envRegion, region)
-			t.Setenv(envDomain, test.suffix)
-			if got := endpoint("ecs"); got != test.want {
-				t.Errorf("ECS of %s is at %s, want %s", region, got, test.want)
-			}
-		})
+		t.Setenv(envRegion, region)
+		t.Setenv(envDomain, test.suffix)
+		commontest.EqualIn(t, "ECS of "+region, test.want, endpoint("ecs"))
 	}
 }

@@ -232,15 +232,6 @@ func TestARefusedRefreshAsksTheUserOnce(t *testing.T) {
 	})
 }
 
-func TestATokenIsRenewedAMinuteBeforeItsEnd(t *testing.T) {
-	for until, want := range map[time.Duration]string{61 * time.Second: "gho_access1", 59 * time.Second: "gho_access2"} {
-		s := newSite(t, nil)
-		s.connect("ada")
-		s.expireAt("github", "ada", time.Now().Add(until))
-		commontest.EqualIn(t, until.String()+" before its end the token is", want, s.values("ada")["github"])
-	}
-}
-
 // A token that is still good is used even while the third party is down.
 func TestAThirdPartyThatIsDownIsAskedAgainLater(t *testing.T) {
 	s := newSite(t, nil)

@@ -211,9 +211,6 @@ func TestEntryIsForTheUserOfTheMachineOnly(t *testing.T) {
 	if p.ask("", "POST", "/api/v1/entry", "", &e); e.URL != "http://here/" {
 		t.Errorf("%+v", e)
 	}
-	if c := api.Machine("me"); c.Role != storage.RoleOperator || c.Tenant != "" {
-		t.Errorf("%+v", c)
-	}
 }
 
 // seriesText writes a bucket as minute, tenant, server, calls, failed, refused, wakes and
