@@ -286,25 +286,19 @@ func TestAServerIsToldToEnd(t *testing.T) {
 	a := as{1000, ""}
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
 	for _, more := range [][]string{nil, {"--written", a.folder(t)}} {
-		told(t, a.command(keeperRole, append(append([]string{"run", "--store", a.folder(t)}, more...), ref, "until:TERM", "exit:3")...))
-	}
-}
-
-// told starts a server that waits for SIGTERM, sends that to its keeper, and checks how both end.
-func told(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	lines := bufio.NewReader(out)
-	if line, err := lines.ReadString('\n'); line != "waits\n" || err != nil {
-		t.Fatalf("%q, %v", line, err)
-	}
-	must(t, cmd.Process.Signal(unix.SIGTERM))
-	rest, err := io.ReadAll(lines)
-	must(t, err)
-	equal(t, "output", "until:TERM told\n", string(rest))
-	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 3 { // its error says the exit code
-		t.Errorf("%v", cmd.ProcessState)
+		cmd := a.command(keeperRole, append(append([]string{"run", "--store", a.folder(t)}, more...), ref, "until:TERM", "exit:3")...)
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		lines := bufio.NewReader(out)
+		line, err := lines.ReadString('\n')
+		must(t, err)
+		equal(t, "output", "waits\n", line)
+		must(t, cmd.Process.Signal(unix.SIGTERM))
+		rest, err := io.ReadAll(lines)
+		must(t, err)
+		equal(t, "output", "until:TERM told\n", string(rest))
+		_ = cmd.Wait() // its error says the exit code
+		equal(t, "exit code", 3, cmd.ProcessState.ExitCode())
 	}
 }

@@ -138,7 +138,6 @@ func TestAnImageThatDoesNotFitIsNeverThawed(t *testing.T) {
 	cases := map[string]func(*Kept, *Process){
 		"another install": func(_ *Kept, p *Process) { p.Install = "sha256:4" },
 		"another process": func(_ *Kept, p *Process) { p.Name = "r" },
-		"another box":     func(k *Kept, _ *Process) { k.Box = "other" },
 		"another tenant":  func(k *Kept, _ *Process) { k.Key.name = "u" },
 		"an old image":    func(k *Kept, _ *Process) { k.Now = func() time.Time { return time.Now().Add(MaxAge + time.Minute) } },
 		"a new part":      fit("more"),

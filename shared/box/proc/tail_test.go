@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -40,6 +42,24 @@ func TestSecretsCutByTheRingAreHiddenToo(t *testing.T) {
 			t.Errorf("cut %d bytes into a secret the tail shows %q", end, got)
 		}
 	}
+}
+
+func TestTailSinceAnEarlierTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hide := redact.New(nil, nil)
+		var r Tail
+		_, _ = r.Write([]byte(strings.Repeat("old ", maxKept)))
+		before := r.Total()
+		time.Sleep(2 * lately)
+		commontest.EqualIn(t, "old output counts as new", before, r.Lately())
+		_, _ = r.Write([]byte("new "))
+		time.Sleep(lately / 2)
+		_, _ = r.Write([]byte("output"))
+		for _, first := range []int64{before, r.Lately()} {
+			commontest.Equal(t, "new output", r.Since(first, hide))
+		}
+		commontest.EqualIn(t, "bytes of all of it", MaxTail, len(r.Last(hide)))
+	})
 }
 
 func TestLogHoldsNoSecretHoweverItIsWritten(t *testing.T) {

@@ -283,24 +283,6 @@ func TestLockedNodeDependenciesAreInstalledOnce(t *testing.T) {
 	}
 }
 
-func TestAnotherLockOrNodeIsAnotherInstall(t *testing.T) {
-	r := newRig(t)
-	s := r.node(map[string]string{"host/package.json": "{}", "host/package-lock.json": "{}", "host/index.js": "1"})
-	for i, files := range []map[string]string{
-		{}, {"host/package-lock.json": `{"a":1}`}, {"version": "v22 127 linux x64"}, {"host/package.json": `{"a":1}`},
-	} {
-		r.write(files)
-		first := r.stage(s)
-		r.noted(i+1, "npm ci ")
-		if link, err := os.Readlink(filepath.Join(first.Workspace, "node_modules")); err != nil || !strings.HasPrefix(link, first.Reads[0]) {
-			t.Error("the workspace has an older install:", link, err)
-		}
-	}
-	r.write(map[string]string{"host/index.js": "2"})
-	r.stage(s)
-	commontest.EqualIn(t, "the source is no part of it", 4, r.count("npm ci "))
-}
-
 func TestNodeWithoutLockIsResolvedOnce(t *testing.T) {
 	r := newRig(t)
 	s := r.node(map[string]string{"host/package.json": `{"dependencies":{"m":"^1"},"scripts":{"prepare":"exit 1"}}`, "host/index.js": "1"})

@@ -84,31 +84,23 @@ func TestAKeptInstallIsUnpackedAndNotInstalled(t *testing.T) {
 	commontest.EqualIn(t, "left behind", 1, len(left))
 }
 
-// A kept install that Unpack refuses, for instance because its digest differs, is not used either.
-// The server is installed.
-func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
-	for name, files := range map[string]map[string]string{
-		"another digest":     nil,
-		"two installs":       {"made-1/node_modules/srv/package.json": `{"bin":"cli.js"}`, "made-1/node_modules/.bin/srv": "#!/bin/sh\n", "made-2/a": ""},
-		"without a program":  {"made-1/node_modules/srv/package.json": `{"bin":"cli.js"}`},
-		"the program is bad": {"made-1/node_modules/srv/package.json": `{"bin":"cli.js"}`, "made-1/node_modules/.bin/srv": "not executable"},
+// A kept install that Unpack refuses, for instance because its digest differs, is not used, and
+// neither is one that lacks the program. The server is installed.
+func TestAKeptInstallThatIsWrongIsNotUsed(t *testing.T) {
+	for name, wrong := range map[string]func(*shelf) error{
+		"another digest": func(s *shelf) error {
+			s.broken = errors.New("another digest")
+			return nil
+		},
+		"no program":  func(s *shelf) error { return os.RemoveAll(filepath.Join(s.made(t), "node_modules/.bin")) },
+		"no install":  func(s *shelf) error { return os.RemoveAll(s.made(t)) },
+		"two of them": func(s *shelf) error { return os.Mkdir(s.made(t)+"-2", 0o755) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			s, kept := r.registry(), &shelf{folder: t.TempDir()}
 			r.wake(kept, s)
-			if files == nil {
-				kept.broken = errors.New(name)
-			}
-			other := &rig{t: t, root: filepath.Join(kept.folder, kept.packed[0])}
-			commontest.OK(t, os.RemoveAll(other.root))
-			other.write(map[string]string{"/": ""})
-			other.write(files)
-			for file, text := range files {
-				if strings.HasPrefix(text, "#!") {
-					commontest.OK(t, os.Chmod(filepath.Join(other.root, file), 0o755))
-				}
-			}
+			commontest.OK(t, wrong(kept))
 			if l := r.wake(kept, s); r.count("npm ci ") != 2 || !executable(l.Command) {
 				t.Errorf("got %+v, %v", l, r.log())
 			}
@@ -117,6 +109,16 @@ func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// made returns the folder of the one install that is kept.
+func (s *shelf) made(t *testing.T) string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(s.folder, s.packed[0], "made-*"))
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	return all[0]
 }
 
 func TestAKeptInstallFitsItsRequest(t *testing.T) {

@@ -1,8 +1,8 @@
 package clientfile_test
 
 import (
-	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,11 +74,9 @@ func TestMergeSaysWhatIsInTheWay(t *testing.T) {
 	for _, c := range []struct{ client, text, want string }{
 		{"cursor", `{"mcpServers": hunter2}`, "the file is not JSON"},
 		{"cursor", `{"mcpServers": ["hunter2"]}`, "mcpServers is not an object"},
-		{"codex", "a = hunter2", "the file is not TOML"},
 		{"codex", "mcp_servers = { mine = { url = 'hunter2' } }", "cannot change the form in which the file has it"},
 		{"codex", "[mcp_servers.mine]\ncommand = 'x'\nargs = [\n  'hunter2',\n]\n", "cannot change the form in which the file has it"},
 		{"goose", "extensions: {mine: {uri: hunter2}}", "not one to a line"},
-		{"goose", "extensions:\n\tmine: hunter2\n", "it has tabs"},
 	} {
 		client, _ := clientfile.Find(c.client)
 		_, err := client.Merge([]byte(c.text), servers()[:1])
@@ -88,24 +86,26 @@ func TestMergeSaysWhatIsInTheWay(t *testing.T) {
 	}
 }
 
-// TestPastes compares the pastes of each client with testdata/pastes.json.
+// TestPastes compares the pastes of each client with testdata/pastes.
 func TestPastes(t *testing.T) {
-	got := map[string][]clientfile.Paste{}
+	var got strings.Builder
+	add := func(name string, pastes []clientfile.Paste) {
+		for _, p := range pastes {
+			fmt.Fprintf(&got, "%s\n%s\n", strings.TrimSpace(name+": "+p.How+" "+p.File), p.Text)
+		}
+	}
 	for _, c := range clientfile.Clients() {
-		got[c.Name] = c.Pastes(servers()[1])
+		add(c.Name, c.Pastes(servers()[1]))
 	}
 	desktop, _ := clientfile.Find("claude-desktop")
-	got["claude-desktop, public"] = desktop.Pastes(clientfile.Server{Name: "mine", URL: "https://mcp.example.com/mine/mcp"})
-	text, err := json.MarshalIndent(got, "", "  ")
-	commontest.OK(t, err)
-	text = append(text, '\n')
-	const golden = "testdata/pastes.json"
+	add("claude-desktop, public", desktop.Pastes(clientfile.Server{Name: "mine", URL: "https://mcp.example.com/mine/mcp"}))
+	const golden = "testdata/pastes"
 	if *update {
-		commontest.OK(t, os.WriteFile(golden, text, 0o600))
+		commontest.OK(t, os.WriteFile(golden, []byte(got.String()), 0o600))
 	}
 	want, err := os.ReadFile(golden)
 	commontest.OK(t, err)
-	commontest.Same(t, string(want), string(text))
+	commontest.Same(t, string(want), got.String())
 }
 
 // Remove takes out what Merge has written, and nothing else, from each client's file.

@@ -54,22 +54,6 @@ func TestAcceptedCopyIsTheWholeCatalog(t *testing.T) {
 	}
 }
 
-func TestAcceptedCopyThatIsNoneIsRefusedWithoutItsText(t *testing.T) {
-	folder := t.TempDir()
-	for name, text := range map[string]string{
-		"a servers file": server(`"command": "hunter2"`), "cut off": `{"version":1,"servers":[{"name":"hunter2"`,
-		"another version": `{"version":2,"servers":[{"name":"x","command":"hunter2"}]}`, "empty": "",
-		"name": `{"version":1,"servers":[{"name":"/","command":"hunter2"}]}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			write(t, folder, "accepted", text)
-			if c, err := serversfile.LoadAccepted(filepath.Join(folder, "accepted")); err == nil || c != nil || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%s: %v, %v", name, c, err)
-			}
-		})
-	}
-}
-
 func TestLimitsAndAccessAreHandedOn(t *testing.T) {
 	c := parse(t, `{"mcpServers": {
 		"one": {"command": "/bin/one"},

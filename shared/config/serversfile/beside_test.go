@@ -24,14 +24,10 @@ func TestRelativePathsAreThoseOfTheFolderOfTheFile(t *testing.T) {
 		{"script", `"command": "python3", "args": ["-u", "mine.py", "x"]`, "python3", []string{"-u", "F/mine.py", "x"}, "F"},
 		{"program", `"command": "./bin/serve", "args": ["--config=conf/a.json", "--mode=a.b", "."]`, "F/bin/serve", []string{"--config=F/conf/a.json", "--mode=a.b", "F"}, "F"},
 		{"words stay", `"command": "serve", "args": ["serve", "@scope/pkg@1.0.0", "none.py", "-m.x", "https://a/b", "/mine.py"]`, "serve", []string{"serve", "@scope/pkg@1.0.0", "none.py", "-m.x", "https://a/b", "/mine.py"}, "F"},
-		{"program that is not there", `"command": "bin/none"`, "F/bin/none", nil, "F"},
 		{"cwd", `"command": "python3", "args": ["own.py", "mine.py"], "cwd": "sub"`, "python3", []string{"own.py", "F/mine.py"}, "F/sub"},
 		{"program in cwd", `"command": "./own.py", "cwd": "sub"`, "./own.py", nil, "F/sub"},
-		{"absolute", `"command": "/bin/x", "args": ["mine.py"], "cwd": "/"`, "/bin/x", []string{"F/mine.py"}, "/"},
 		{"workspace", `"command": "python3", "args": ["mine.py", "${workspaceFolder}"]`, "python3", []string{"F/mine.py", "${workspaceFolder}"}, ""},
-		{"workspace, relative cwd", `"command": "python3", "args": ["${workspaceFolder}"], "cwd": "sub"`, "python3", []string{"${workspaceFolder}"}, "F/sub"},
 		{"host path that is found", `"command": "python3", "args": ["mine.py"], "x-dormouse": {"box": {"host_path": "auto"}}`, "python3", []string{"F/mine.py"}, ""},
-		{"host path that is given", `"command": "./mine.py", "args": ["mine.py"], "x-dormouse": {"box": {"host_path": "/srv/x"}}`, "./mine.py", []string{"mine.py"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(folder, "servers.json")

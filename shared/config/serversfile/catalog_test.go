@@ -72,14 +72,6 @@ func TestNativeServerNeedsNoCommandAndHasNoRecord(t *testing.T) {
 	}
 }
 
-func TestKeysOfOtherClientsAreTakenInSilence(t *testing.T) {
-	s := one(t, `{"mcpServers": {"x": {"type": "stdio", "command": "a", "description": "d", "disabled": false,
-		"autoApprove": ["t"], "alwaysAllow": [], "timeout": 60, "headers": {}, "args": null, "env": null, "cwd": null}}}`, nil)
-	if s.Disabled || s.Args != nil || s.Env != nil {
-		t.Errorf("got %v", s)
-	}
-}
-
 // A server runs only if the file clearly says so.
 func TestEnabledFailsClosed(t *testing.T) {
 	for _, c := range []struct {
@@ -92,7 +84,6 @@ func TestEnabledFailsClosed(t *testing.T) {
 		{`"x-dormouse": {"enabled": "true"}`, true, true},
 		{`"x-dormouse": {"enabled": null}`, true, true},
 		{`"disabled": true`, true, false},
-		{`"enabled": true, "disabled": true`, true, false},
 		{`"disabled": true, "x-dormouse": {"enabled": true}`, false, false},
 	} {
 		t.Run(c.keys, func(t *testing.T) {

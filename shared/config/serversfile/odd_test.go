@@ -32,26 +32,6 @@ func TestValuesThatCanMeanOnlyOneThingAreTakenAsThat(t *testing.T) {
 	commontest.Same(t, map[string]string{"X-Version": "3", "X-On": "true"}, s.Remote.Headers)
 }
 
-func TestAVariableThatIsNullIsOfAnotherServer(t *testing.T) {
-	plain := one(t, `{"mcpServers": {"x": {"command": "a"}}}`, nil)
-	null := one(t, `{"mcpServers": {"x": {"command": "a", "env": {"B": null, "A": null}}}}`, nil)
-	turned := one(t, `{"mcpServers": {"x": {"command": "a", "env": {"A": null, "B": null}}}}`, nil)
-	if plain.Digest == null.Digest || null.Digest != turned.Digest {
-		t.Error("the digests are", plain.Digest, null.Digest, turned.Digest)
-	}
-	set := one(t, `{"mcpServers": {"x": {"command": "a", "env": {"A": null}, "x-dormouse": {"box": {"env": {"A": "b"}}}}}}`, nil)
-	if len(set.Unset) > 0 || set.Env["A"] != "b" {
-		t.Errorf("the variable of the box does not win: %v %v", set.Env, set.Unset)
-	}
-	folder := t.TempDir()
-	write(t, folder, "e.env", "A=file\nB=file\n")
-	write(t, folder, "servers.json", server(`"command": "a", "env": {"A": null}, "envFile": "e.env"`))
-	c, _, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil)
-	commontest.OK(t, err)
-	s, _ := c.Server("x")
-	commontest.Same(t, map[string]string{"B": "file"}, s.Env)
-}
-
 func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
 	folder := t.TempDir()
 	load := func(keys string) (serversfile.Server, string) {
