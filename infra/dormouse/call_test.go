@@ -3,7 +3,6 @@ package dormouse
 import (
 	"context"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -138,34 +137,4 @@ func TestCallTrustsTheCertificateOfItsOwnMachine(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-// Commands stop at a list that never ends, and use what they have read.
-func TestListThatNeverEndsIsGivenUp(t *testing.T) {
-	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		id, result := wire.Lookup(body, "id"), `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"one","version":"1"}}`
-		switch method, _ := wire.String(wire.Lookup(body, "method")); {
-		case strings.HasPrefix(r.URL.Path, "/api/"):
-			w.WriteHeader(http.StatusForbidden)
-			_, _ = io.WriteString(w, `{"error":{"code":"forbidden","message":"this key may only call"}}`)
-			return
-		case id == nil:
-			w.WriteHeader(http.StatusAccepted)
-			return
-		case method == wire.MethodToolsList:
-			result = `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"nextCursor":"8"}`
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(wire.ResultResponse(id, json.RawMessage(result)))
-	}))
-	defer at.Close()
-	printed, code := newShell(t).run("tools one --key k --url " + at.URL)
-	commontest.EqualIn(t, "tools ends with", exitDone, code)
-	commontest.Contains(t, "tools says", "the list repeats", printed)
-	s, err := (&client{base: at.URL}).connect(t.Context(), "one", "")
-	commontest.OK(t, err)
-	defer func() { _ = s.Close() }()
-	_, err = (&callCommand{Server: "one", Tool: "t"}).find(t.Context(), s)
-	commontest.OKIn(t, "a call of a tool that was read", err)
 }

@@ -102,26 +102,6 @@ func TestDoctorLooksForAProgramAsItsServerDoes(t *testing.T) {
 	}
 }
 
-// Where no engine is, a server from an image needs the keeper, and the keeper a system.
-func TestDoctorProbesForServersFromImages(t *testing.T) {
-	for script, want := range map[string]string{
-		"#!/bin/sh\n": "✓ dormouse-keeper  runs servers in a kernel of their own (DIR/own/dormouse-keeper)\n",
-		"#!/bin/sh\necho 'the box did not run: ptrace'\nexit 125\n": "✗ dormouse-keeper  the box did not run: ptrace\n",
-		"": "✗ dormouse-keeper  dormouse-keeper is neither beside dormouse nor on the PATH",
-	} {
-		t.Run(script, func(t *testing.T) {
-			d := newDesk(t, "-- servers.json --\n{}\n")
-			d.file("servers.json", `{"mcpServers": {"img": {"command": "docker", "args": ["run", "-i", "IMAGE"], "env": {"PATH": "`+d.dir+`/own"}}}}`, 0o600)
-			if script != "" {
-				d.file("own/dormouse-keeper", script, 0o700)
-			}
-			if printed, _ := d.run("doctor --listen 127.0.0.1:0"); !strings.Contains(printed, want) {
-				t.Errorf("it does not say %q: %s", want, printed)
-			}
-		})
-	}
-}
-
 // tree returns the names of all files of the desk.
 func (d *desk) tree() (names []string) {
 	d.t.Helper()

@@ -70,8 +70,7 @@ func (m *machine) toldOfTheDisk(c *client) {
 }
 
 // A disk that gets full under a running machine is told everywhere, nothing is executed, and
-// the machine goes on when there is room. A stop does not wait for what cannot be stored. A
-// machine that starts on a full disk does the same, or says why it cannot start.
+// the machine goes on when there is room. A stop does not wait for what cannot be stored.
 func TestE2EAFullDiskIsToldAndGoesOnWithRoom(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t, "40")
@@ -110,18 +109,8 @@ func TestE2EAFullDiskIsToldAndGoesOnWithRoom(t *testing.T) {
 		t.Errorf("health: %d %s", status, body)
 	}
 
-	free = fill(t, disk)
+	_ = fill(t, disk)
 	m.toldOfTheDisk(c)
-	m.terminate()
-	m.ended(patience)
-
-	// The same at the start.
-	m.start()
-	c = m.again(c, "one")
-	m.toldOfTheDisk(c)
-	free()
-	m.await(patience, "the terminal says that it goes on", func(e event) bool { return e.Kind == "folder.well" })
-	commontest.Equal(t, "again", c.text("echo", `{"text":"again"}`))
 	m.terminate()
 	m.ended(patience)
 }

@@ -5,7 +5,6 @@ package image_test
 import (
 	"encoding/json"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,32 +60,6 @@ func TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome(t *testing.T) {
 		commontest.Same(t, want, got)
 		if test := strings.Join(c.Healthcheck.Test, " "); !strings.HasPrefix(test, "CMD-SHELL curl ") || !strings.Contains(test, "/healthz") {
 			t.Errorf("the health check is %q", test)
-		}
-	}
-}
-
-func TestTheSameProgramGivesTheSameImageAndWhatCannotBeMadeIsRefused(t *testing.T) {
-	r := newRig(t)
-	program, alone, file := r.write("program", "dormouse"), r.write("alone", "dormouse"), filepath.Join(r.folder, "image.tar")
-	r.write("program-keeper", "keeper")
-	var made []string
-	for _, text := range []string{"dormouse", "dormouse", "another"} {
-		r.write("program", text)
-		reference, err := r.machine("base:1", r.host+"/machine:1", "linux/arm64="+program)
-		commontest.OK(t, err)
-		made = append(made, reference)
-	}
-	if made[0] != made[1] || made[2] == made[0] {
-		t.Errorf("two images of the same program and one of another: %q", made)
-	}
-	for what, args := range map[string][]string{
-		"for a platform that the base does not have": {r.host + "/machine:1", "linux/riscv64=" + program},
-		"without a program":                          {r.host + "/machine:1", "linux/arm64=" + program + ".missing"},
-		"without a keeper":                           {r.host + "/machine:1", "linux/arm64=" + alone},
-		"of two platforms in a file":                 {file, "linux/amd64=" + program, "linux/arm64=" + program},
-	} {
-		if made, err := r.machine("base:1", args[0], args[1:]...); err == nil {
-			t.Errorf("%s it made %q", what, made)
 		}
 	}
 }

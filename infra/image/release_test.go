@@ -5,9 +5,7 @@ package image_test
 import (
 	"archive/tar"
 	"compress/gzip"
-	"crypto/sha256"
 	"debug/buildinfo"
-	"encoding/hex"
 	"errors"
 	"io"
 	"os"
@@ -122,41 +120,6 @@ func TestEachArchiveHasTheProgramsOfItsPlatform(t *testing.T) {
 	}
 	if len(all) != 4 {
 		t.Errorf("there are archives for %v", all)
-	}
-}
-
-// The checksums cover everything that users download, and the cask of the tap names the
-// archives by them.
-func TestTheChecksumsCoverTheReleaseAndTheCaskHasThem(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(release(t), "checksums.txt"))
-	commontest.OK(t, err)
-	sums := map[string]string{} // digests by file name
-	for line := range strings.Lines(string(text)) {
-		if sum, name, ok := strings.Cut(strings.TrimSpace(line), "  "); ok {
-			sums[name] = sum
-		}
-	}
-	cask, err := os.ReadFile(filepath.Join(release(t), "homebrew", "Casks", "dormouse.rb"))
-	commontest.OK(t, err)
-	for platform, path := range archives(t) {
-		for _, name := range []string{filepath.Base(path), filepath.Base(path) + ".sbom.json"} {
-			data, err := os.ReadFile(filepath.Join(release(t), name))
-			if err != nil {
-				t.Error(err)
-				continue
-			}
-			sum := sha256.Sum256(data)
-			if sums[name] != hex.EncodeToString(sum[:]) {
-				t.Errorf("checksums.txt has %q for %s", sums[name], name)
-			}
-			delete(sums, name)
-			if name == filepath.Base(path) && !strings.Contains(string(cask), hex.EncodeToString(sum[:])) {
-				t.Errorf("the cask does not have the archive for %s", platform)
-			}
-		}
-	}
-	if len(sums) > 0 {
-		t.Errorf("checksums.txt has other files: %v", sums)
 	}
 }
 

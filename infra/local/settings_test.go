@@ -9,29 +9,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-func TestStoreNameIsGoodInAnotherFolder(t *testing.T) {
-	t.Chdir(t.TempDir())
-	here, err := StoreName("sqlite:here.db", "/data")
-	commontest.OK(t, err)
-	tests := map[string]string{
-		"":                    "sqlite:/data/store.db",
-		"sqlite:/other/x.db":  "sqlite:/other/x.db",
-		"sqlite:./here.db":    here,
-		"dynamodb:T?region=r": "dynamodb:T?region=r",
-	}
-	for store, want := range tests {
-		if got, err := StoreName(store, "/data"); err != nil || got != want {
-			t.Errorf("%q is %q, %v, want %q", store, got, err, want)
-		}
-	}
-	if here == "sqlite:here.db" {
-		t.Error("a relative path stayed one")
-	}
-	if _, err := StoreName("sqlite:", "/data"); err == nil {
-		t.Error("sqlite: without a path was taken")
-	}
-}
-
 func TestOnlyLoopbackHasNamesOfItsOwn(t *testing.T) {
 	for address, want := range map[string]string{
 		"127.0.0.1:1": "", "localhost:1": "", "[::1]:1": "",

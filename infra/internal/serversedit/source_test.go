@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
-	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -82,41 +81,6 @@ func TestWordsOfClientsAreTakenOver(t *testing.T) {
 			commontest.OK(t, err)
 			commontest.Same(t, test.want, strings.ReplaceAll(string(compact), folder, "DIR"))
 		})
-	}
-}
-
-func TestSettingsOfAFileOfAnotherFormAreTakenOver(t *testing.T) {
-	read := func(text, name string) serversedit.Source {
-		t.Helper()
-		src, err := serversedit.Read([]byte(text), name, false)
-		commontest.OK(t, err)
-		return src
-	}
-	f, env := parse(t, `{"mcpServers": {}, "x-dormouse": {"groups": {"own": {}}}}`), serversedit.NewEnv(nil, nil)
-	src := read("[mcp_servers.x]\ncommand = 'a'\n[x-dormouse]\ngroups = {}\nlimits = { principal = '60/m' }\n", "config.toml")
-	items, err := serversedit.Import(src, f, env, options())
-	if err != nil || len(items) != 3 || items[1].Does != serversedit.Keep || items[2].Does != serversedit.Add {
-		t.Errorf("%+v, %v", items, err)
-	}
-	c, _, err := serversfile.Parse(f.Text(), "servers.json", nil)
-	commontest.OK(t, err)
-	if _, own := c.Group("own"); !own || string(c.Limits()) != `{"principal":"60/m"}` {
-		t.Errorf("%s", f.Text())
-	}
-	// A file that dormouse run reads itself keeps its own settings.
-	src = read(`{"mcpServers": {"y": {"command": "a"}}, "x-dormouse": {"limits": {}}}`, "theirs.json")
-	if items, err := serversedit.Import(src, f, env, options()); err != nil || len(items) != 1 {
-		t.Errorf("%+v, %v", items, err)
-	}
-}
-
-func TestADefaultThatCannotStandInAVariableGoesToEnv(t *testing.T) {
-	src, err := serversedit.Read([]byte(`{"inputs": [{"id": "c", "default": "{}"}], "servers": {"x": {"command": "a", "args": ["${input:c}"]}}}`), "mcp.json", false)
-	commontest.OK(t, err)
-	env := serversedit.NewEnv(nil, nil)
-	items, err := serversedit.Import(src, parse(t, ""), env, options())
-	if value, _ := env.Lookup("C"); err != nil || value != "{}" || items[0].Unset != nil {
-		t.Errorf("%+v, %q, %v", items, value, err)
 	}
 }
 

@@ -72,19 +72,6 @@ func TestWhatWasReplacedIsLeftOut(t *testing.T) {
 	}
 }
 
-// A file that cannot be read is named, and the rest is in the backup; but not without the
-// secret.
-func TestABackupNamesWhatItLacks(t *testing.T) {
-	a := &archive{}
-	denied := &os.PathError{Op: "openat", Path: "notes", Err: syscall.EACCES}
-	if err := a.lacks("workspaces/notes", denied); err != nil || len(a.Unread) != 1 || a.Unread[0] != "workspaces/notes: permission denied" {
-		t.Errorf("%v, %q", err, a.Unread)
-	}
-	if err := a.lacks(datafolder.SecretFile, denied); err == nil {
-		t.Error("a backup without the secret is one")
-	}
-}
-
 // What is restored has the owners, times and modes of before, as far as this user may.
 func TestRestoreKeepsOwners(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
@@ -114,15 +101,5 @@ func TestRestoreKeepsOwners(t *testing.T) {
 		if uid, _ := ownerOf(info); uid != owner || info.Mode().Perm() != mode {
 			t.Errorf("%s belongs to %d and has mode %v", path, uid, info.Mode())
 		}
-	}
-}
-
-// Who may not give files away is told how many have lost their owner.
-func TestWhoMayNotGiveFilesAwayIsTold(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "a")
-	commontest.OK(t, os.WriteFile(path, nil, 0o600))
-	own, err := give(path, &tar.Header{Uid: os.Getuid() + 1, Gid: os.Getgid()})
-	if err != nil || own != (os.Getuid() == 0) {
-		t.Errorf("own: %t, %v", own, err)
 	}
 }

@@ -48,23 +48,6 @@ func TestMessagesBeyondThoseInWorkAreNotRead(t *testing.T) {
 	})
 }
 
-func TestAConnectionEndsAlthoughItsMessagesAreInWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) { c.Limits.InWork = 1 })
-		b.routes.message = func(ctx context.Context, _ string) string { <-ctx.Done(); return "" }
-		conn, id := b.client()
-		conn.Say("one")
-		conn.Say("two")
-		synctest.Wait()
-		b.Disconnect(id)
-		begun := time.Now()
-		time.Sleep(flushTime)
-		if end := b.end(); end.code != 1000 || time.Since(begun) > flushTime {
-			t.Errorf("after %v the routes were told %+v", time.Since(begun), end)
-		}
-	})
-}
-
 // full opens a connection whose client does not read, and fills its buffer.
 func (b *bench) full() (read func() string, id string) {
 	b.t.Helper()
