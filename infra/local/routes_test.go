@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -17,12 +19,14 @@ import (
 )
 
 func TestAClientCallsOverAWebSocket(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), localtest.Patience)
+	defer cancel()
 	m := started(t, nil)
 	at := strings.Replace(m.public.address(1), "http", "ws", 1)
-	if _, res, err := websocket.Dial(t.Context(), at+"/local?server=none", nil); err == nil || res.StatusCode != http.StatusNotFound { //nolint:bodyclose // the library closes it
+	if _, res, err := websocket.Dial(ctx, at+"/local?server=none", nil); err == nil || res.StatusCode != http.StatusNotFound { //nolint:bodyclose // the library closes it
 		t.Errorf("a server that is not there: %v", err)
 	}
-	conn, _, err := websocket.Dial(t.Context(), at+"/local?server=counter", nil) //nolint:bodyclose // the library closes it
+	conn, _, err := websocket.Dial(ctx, at+"/local?server=counter", nil) //nolint:bodyclose // the library closes it
 	commontest.OK(t, err)
 	defer func() { _ = conn.CloseNow() }()
 	for _, step := range []struct{ says, hears string }{
@@ -30,9 +34,9 @@ func TestAClientCallsOverAWebSocket(t *testing.T) {
 		{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, ""},
 		{`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"add","arguments":{"by":2}}}`, `"text":"2"`},
 	} {
-		commontest.OK(t, conn.Write(t.Context(), websocket.MessageText, []byte(step.says)))
+		commontest.OK(t, conn.Write(ctx, websocket.MessageText, []byte(step.says)))
 		if step.hears != "" {
-			_, heard, err := conn.Read(t.Context())
+			_, heard, err := conn.Read(ctx)
 			commontest.OK(t, err)
 			commontest.Contains(t, "the client hears", step.hears, string(heard))
 		}

@@ -72,6 +72,19 @@ func TestWhatWasReplacedIsLeftOut(t *testing.T) {
 	}
 }
 
+// A file that cannot be read is named, and the rest is in the backup; but not without the
+// secret.
+func TestABackupNamesWhatItLacks(t *testing.T) {
+	a := &archive{}
+	denied := &os.PathError{Op: "openat", Path: "notes", Err: syscall.EACCES}
+	if err := a.lacks("workspaces/notes", denied); err != nil || len(a.Unread) != 1 || a.Unread[0] != "workspaces/notes: permission denied" {
+		t.Errorf("%v, %q", err, a.Unread)
+	}
+	if err := a.lacks(datafolder.SecretFile, denied); err == nil {
+		t.Error("a backup without the secret is one")
+	}
+}
+
 // What is restored has the owners, times and modes of before, as far as this user may.
 func TestRestoreKeepsOwners(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
