@@ -16,16 +16,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// dormouse run does not start if it cannot read the settings of a third party, so check
-// reports that.
-func TestCheckNamesAThirdPartyThatCannotBeRead(t *testing.T) {
-	s := newShell(t)
-	s.file("servers.json", `{"mcpServers": {"x": {"command": "a"}}, "x-dormouse": {"connect": {"github": {
-		"authorize": "https://example.com/a", "token": "https://example.com/t", "client_id": "c", "client_secret": "${DORMOUSE_TEST_NOT_SET}"}}}}`)
-	want := []remark{{File: filepath.Join(s.data, "servers.json"), Line: 1, Column: 68, Text: "x-dormouse.connect: github: client_secret has a variable that is not set; set it, or put it into .env beside the file"}}
-	commontest.Same(t, want, check(served{}.config(Program{}, filepath.Join(s.data, "servers.json"))).Mistakes)
-}
-
 // What check says of a file is what run does with it, whoever may call: it starts or not,
 // and serves the same servers.
 func TestCheckSaysWhatRunDoes(t *testing.T) {

@@ -84,24 +84,6 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 	}
 }
 
-// A server finds programs by its own PATH, from its own folder.
-func TestDoctorLooksForAProgramAsItsServerDoes(t *testing.T) {
-	d := newDesk(t, "")
-	d.file("servers.json", strings.ReplaceAll(`{"mcpServers": {
-  "path": {"command": "mcp-own", "env": {"PATH": "DIR/own"}},
-  "folder": {"command": "./mcp-here", "cwd": "DIR/own"},
-  "lacks": {"command": "mcp-own"}
-}}`, "DIR", d.dir), 0o600)
-	d.file("own/mcp-own", "#!/bin/sh\n", 0o700)
-	d.file("own/mcp-here", "#!/bin/sh\n", 0o700)
-	printed, _ := d.run("doctor --listen 127.0.0.1:0")
-	for _, want := range []string{"✗ mcp-own       mcp-own is not on the PATH", "→ it is for lacks\n", "✓ mcp-here      DIR/own/mcp-here\n"} {
-		if !strings.Contains(printed, want) {
-			t.Errorf("it does not say %q: %s", want, printed)
-		}
-	}
-}
-
 // tree returns the names of all files of the desk.
 func (d *desk) tree() (names []string) {
 	d.t.Helper()

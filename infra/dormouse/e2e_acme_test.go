@@ -4,24 +4,20 @@ package dormouse_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"io/fs"
-	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -101,26 +97,19 @@ func (a *authority) root(m *machine) *x509.CertPool {
 	return pool
 }
 
-// ownCertificate writes a certificate for 127.0.0.1, signed by itself, and its key. Clients
+// ownCertificate writes the certificate for 127.0.0.1 of package httptest, and its key. Clients
 // with the pool trust it.
 func ownCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	s := httptest.NewTLSServer(nil)
+	s.Close()
+	der, err := x509.MarshalPKCS8PrivateKey(s.TLS.Certificates[0].PrivateKey)
 	commontest.OK(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	commontest.OK(t, err)
-	der, err := x509.MarshalPKCS8PrivateKey(private)
-	commontest.OK(t, err)
-	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}))
 	folder := t.TempDir()
 	cert, key, pool = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem"), x509.NewCertPool()
-	write(t, cert, text)
+	write(t, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})))
 	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
-	pool.AppendCertsFromPEM([]byte(text))
+	pool.AddCert(s.Certificate())
 	return cert, key, pool
 }
 

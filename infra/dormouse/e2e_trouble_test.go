@@ -120,35 +120,3 @@ func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 		})
 	}
 }
-
-// A machine whose program was removed or replaced, and whose unix sockets are gone, still
-// wakes its servers.
-func TestE2EAMachineWithoutItsFilesWakesServers(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.programs = false
-	m.program = filepath.Join(t.TempDir(), "dormouse")
-	copied, err := os.ReadFile(filepath.Join(programs, "dormouse"))
-	commontest.OK(t, err)
-	commontest.OK(t, os.WriteFile(m.program, copied, 0o700))
-	m.start(sleepy()...)
-	c := m.session("one")
-	commontest.OK(t, os.Remove(m.program))
-	if _, err := c.call("echo", `{"text":"without its program"}`); err != nil {
-		t.Error(err)
-	}
-	write(t, m.program, "#!/bin/sh\nexit 9\n")
-	m.program = filepath.Join(programs, "dormouse") // for the commands that look at the machine
-	commontest.OK(t, os.RemoveAll(filepath.Join(m.data, "run")))
-	m.eventually(patience, "the relay's socket is back", func() bool {
-		_, err := os.Stat(filepath.Join(m.data, "run", "relay.sock"))
-		return err == nil
-	})
-	m.asleep()
-	if _, err := c.call("echo", `{"text":"woken"}`); err != nil {
-		t.Error(err)
-	}
-	if status, body := m.health("one"); status != http.StatusOK {
-		t.Errorf("health: %d %s", status, body)
-	}
-}

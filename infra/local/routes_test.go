@@ -30,6 +30,7 @@ func TestAClientCallsOverAWebSocket(t *testing.T) {
 	commontest.OK(t, err)
 	defer func() { _ = conn.CloseNow() }()
 	for _, step := range []struct{ says, hears string }{
+		{"hello", "-32700"},
 		{`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`, `"protocolVersion":"2025-11-25"`},
 		{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, ""},
 		{`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"add","arguments":{"by":2}}}`, `"text":"2"`},

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -171,17 +169,6 @@ func TestALedgerIsWrittenDownEachMinuteInWhichSomethingWasUsed(t *testing.T) {
 			t.Errorf("a minute later: %+v, %v", b, err)
 		}
 	})
-}
-
-func TestABillThatCannotBeReadIsAnError(t *testing.T) {
-	folder := t.TempDir()
-	if b, err := Read(folder); err != nil || !b.Since.IsZero() {
-		t.Errorf("without a file: %+v, %v", b, err)
-	}
-	commontest.OK(t, os.WriteFile(filepath.Join(folder, File), []byte("{"), 0o600))
-	if _, err := Open(folder, nil, nil, nil); err == nil {
-		t.Error("half a file is taken")
-	}
 }
 
 func TestALedgerHasABound(t *testing.T) {

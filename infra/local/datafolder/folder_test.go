@@ -82,15 +82,3 @@ func TestSocketsInAFolderOfAnotherUserGetNoKey(t *testing.T) {
 		t.Errorf("%s gets %q", socket, key)
 	}
 }
-
-func TestAFolderThatCannotBeWrittenSaysWhatToDo(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	commontest.OK(t, os.WriteFile(file, nil, 0o600))
-	path := filepath.Join(file, "data") // even root cannot make a folder below a file
-	f, err := datafolder.Open(path)
-	f.Close()
-	want := fmt.Sprintf("the data folder %s cannot be written by uid %d: make it writable, or name another folder with --data: ", path, os.Geteuid())
-	if err == nil || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-}

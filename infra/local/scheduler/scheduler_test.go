@@ -138,25 +138,3 @@ func TestAlarmsOutliveTheMachineAndComeLateRatherThanNever(t *testing.T) {
 		}
 	})
 }
-
-func TestAnAlarmThatWasNotHandledComesAgainAfterARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		folder, s := t.TempDir(), newSent()
-		s.hold = make(chan struct{}) // the function does not end
-		api := startSchedules(t, folder, s)
-		set(t, api, "n", time.Now().Add(time.Minute))
-		time.Sleep(time.Hour) // virtual
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := api.Close(ctx); err == nil {
-			t.Error("Close returned before the event was handled")
-		}
-		close(s.hold) // given up
-		synctest.Wait()
-		again := newSent()
-		api = startSchedules(t, folder, again)
-		time.Sleep(time.Minute) // virtual
-		commontest.EqualIn(t, "events after the restart", 1, len(again.all()))
-		closeSchedules(t, api)
-	})
-}

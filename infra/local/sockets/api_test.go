@@ -16,26 +16,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-func TestRoutesDecideAboutTheUpgrade(t *testing.T) {
-	for status, taken := range map[int]bool{200: true, 204: true, 299: true, 300: false, 401: false, 502: false} {
-		synctest.Test(t, func(t *testing.T) {
-			b := newBench(t, nil)
-			b.routes.connect = func(Conn, *http.Request) Reply { return Reply{Status: status, Body: []byte(`{"why":1}`)} }
-			if taken {
-				b.client()
-				return
-			}
-			if got := b.Refused("/prod"); got.Body != `{"why":1}` || got.Status != status {
-				t.Errorf("got %v, want %d", got, status)
-			}
-			synctest.Wait()
-			if _, _, ends := b.routes.told(); ends != 0 {
-				t.Error("the routes were told of the end of a connection that never was")
-			}
-		})
-	}
-}
-
 func TestOpenedIsCalledWhenPostsAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -49,49 +29,6 @@ func TestOpenedIsCalledWhenPostsAreTaken(t *testing.T) {
 		}
 		conn, _ := b.client()
 		commontest.EqualIn(t, "heard", "owed", conn.Hear())
-	})
-}
-
-func TestOnlyAnUpgradeOfTheStageReachesTheRoutes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for elsewhere, body := range map[string]string{"": `{"message":"Forbidden"}`, "only /prod is here": `{"message":"only /prod is here"}`} {
-			b := newBench(t, func(c *Config) { c.Elsewhere = elsewhere })
-			if got := b.Refused("/other"); got.Status != http.StatusForbidden || got.Body != body {
-				t.Errorf("wrong stage: %v, want %s", got, body)
-			}
-		}
-		b := newBench(t, nil)
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://gateway.test/prod", nil)
-		res, err := b.WebSockets.API.Client().Do(req)
-		commontest.OK(t, err)
-		_ = res.Body.Close()
-		if res.StatusCode != http.StatusUpgradeRequired {
-			t.Errorf("no upgrade: status %d", res.StatusCode)
-		}
-		if conns, _, _ := b.routes.told(); conns != 0 {
-			t.Errorf("the routes were asked %d times", conns)
-		}
-	})
-}
-
-func TestTooManyNewConnectionsAreTurnedAwayForASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) { c.Limits.NewPerSecond = 3 })
-		b.routes.connect = func(Conn, *http.Request) Reply { return Reply{Status: http.StatusUnauthorized} }
-		for range 3 { // strangers take no place
-			if got := b.Refused("/prod"); got.Status != http.StatusUnauthorized {
-				t.Errorf("a stranger: %v", got)
-			}
-		}
-		b.routes.connect = nil
-		for range 3 {
-			b.client()
-		}
-		if got := b.Refused("/prod"); got.Status != http.StatusTooManyRequests {
-			t.Errorf("the fourth: %v; want 429", got)
-		}
-		time.Sleep(time.Second)
-		b.client()
 	})
 }
 

@@ -116,25 +116,6 @@ func TestAPostSaysWhyItIsNotTaken(t *testing.T) {
 	})
 }
 
-// While its messages are in work, nobody reads the connection. So only a write finds out
-// that the client has gone.
-func TestAConnectionThatBreaksWhileItsMessagesAreInWorkEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) { c.Limits.InWork = 1 })
-		release := make(chan struct{})
-		b.routes.message = func(context.Context, string) string { <-release; return "" }
-		conn, id := b.client()
-		conn.Say("one")
-		synctest.Wait()
-		_ = conn.CloseNow()
-		_ = b.Post(t.Context(), id, []byte("owed")) // its write fails later
-		if end := b.end(); end.code != 1006 {
-			t.Errorf("the routes were told %+v", end)
-		}
-		close(release)
-	})
-}
-
 // A client that sends and does not read is read no further than its replies have room.
 func TestAClientThatDoesNotReadIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
