@@ -216,7 +216,7 @@ func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 			w.breaks("the client of %s saw at %d what is not in the log: %.200s", r.label, e.Index, e.Raw)
 		}
 	}
-	if e, ok := w.ledger.executed(r.label); ok && w.none() && e.at.Sub(r.begun) > simPatience+w.drains {
+	if e, ok := w.ledger.executed(r.label); ok && w.none() && e.at.Sub(r.begun) > simPatience {
 		w.breaks("%s was executed only after %s though nothing went wrong", r.label, e.at.Sub(r.begun))
 	}
 }

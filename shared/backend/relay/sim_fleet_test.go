@@ -65,7 +65,7 @@ func (f *simFleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 		return "", []error{fleet.ErrUnavailable, fleet.ErrCapacity}[a.rng.IntN(2)]
 	}
 	p := f.started(t.ClientToken)
-	if p == nil || t.Place == blindPlace {
+	if p == nil {
 		p = f.start(t)
 		if a.chance(f.w.runTwice) {
 			f.start(t)
@@ -96,9 +96,6 @@ func (f *simFleet) start(t fleet.Task) *simProc {
 	p := &simProc{w: f.w, name: name, task: t, status: fleet.Status{
 		ID: "task-" + name, ClientToken: t.ClientToken, Box: t.Box, Server: t.Server, State: fleet.Pending,
 	}}
-	if t.Place == blindPlace {
-		p.status.ID = blindPlace + "/" + t.ClientToken
-	}
 	p.guard = simGuard{p: p, panicked: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancelCause(f.w.ctx)
 	f.procs = append(f.procs, p)
@@ -146,20 +143,8 @@ func (p *simProc) live() {
 	if w.limited {
 		c.RenewAfter = simRenew
 	}
-	if p.blind() {
-		c.Executor, c.Deadline, c.Linger = nil, time.Now().Add(blindLife), 200*time.Millisecond
-		c.Begin = func(launch map[string]string) (runner.Started, error) {
-			if len(launch) != 2 || launch["SECRET"] != "of "+p.task.Env[frame.EnvBox] || p.task.Env["LAUNCH"] != "" || p.task.Env["SECRET"] != "" {
-				w.breaks("runner %s was launched with %v", p.name, launch)
-			}
-			return runner.Started{Executor: p.box, Idle: w.idle, Longest: blindLongest}, nil
-		}
-	}
 	link := runner.New(c)
 	p.box.runner = link
-	if p.blind() {
-		defer time.AfterFunc(blindLife, func() { p.kill() }).Stop()
-	}
 	p.mu.Lock()
 	p.status.State, p.status.Started = fleet.Running, time.Now()
 	p.mu.Unlock()
@@ -229,7 +214,7 @@ func (p *simProc) stop(exit int, signal string) {
 	if a.chance(w.stoppedTwice) {
 		times = 2
 	}
-	if a.chance(w.stoppedLost) || p.blind() || p.silent.Load() {
+	if a.chance(w.stoppedLost) || p.silent.Load() {
 		times = 0
 	}
 	for n := range times {
@@ -331,30 +316,14 @@ func (f *simFleet) alive() (out []string) {
 func (f *simFleet) Stop(_ context.Context, id, _ string) error {
 	f.w.breaksIf(f.w.clock == nil, "the relay stops a task")
 	for _, p := range f.running() {
-		if p.status.ID == id && !p.blind() {
+		if p.status.ID == id {
 			p.terminate()
 		}
 	}
 	return nil
 }
 
-// blindPlace is a place that neither lists its tasks nor stops them, and that may start a
-// task twice, late or not at all. A task there lives for blindLife.
-const (
-	blindPlace = "blind"
-	blindLife  = 15 * time.Minute
-	// blindLongest is how long a call is expected to take at blindPlace.
-	blindLongest = 8 * time.Minute
-)
-
-func (p *simProc) blind() bool { return p.task.Place == blindPlace }
-
-func (f *simFleet) Traits(place string) fleet.Traits {
-	if place == blindPlace {
-		return fleet.Traits{Lifetime: blindLife, Invites: true, StartTimeout: 75 * time.Second}
-	}
-	return fleet.Traits{Lists: true}
-}
+func (f *simFleet) Traits(string) fleet.Traits { return fleet.Traits{Lists: true} }
 
 func (f *simFleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	a := actorOf(ctx)
@@ -368,9 +337,6 @@ func (f *simFleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	defer f.mu.Unlock()
 	var out []fleet.Status
 	for _, p := range f.procs {
-		if p.blind() {
-			continue
-		}
 		p.mu.Lock()
 		s := p.status
 		p.mu.Unlock()

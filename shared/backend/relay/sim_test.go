@@ -126,7 +126,6 @@ type world struct {
 	memory  *storagetest.Memory
 	config  relayserver.Config
 	idle    time.Duration // until a box sleeps
-	drains  time.Duration // for how long a box may finish old requests before new ones go on
 	repeats bool          // clients give their calls keys, and the processes ask nothing
 	slowly  bool          // clients of sockets read large amounts slowly
 	clock   *simClock     // the clock of hosts and runners, nil for the true one
@@ -160,14 +159,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	commontest.OK(t, err)
 	w.config = relayserver.Config{
 		Store: newSimStore(w), Poster: w.gateway, Fleet: w.fleet, Sealer: sealer,
-		Launch:       func(storage.Box) (map[string]string, error) { return map[string]string{"LAUNCH": "secret"}, nil },
+		Launch:       func(storage.Box) (map[string]string, error) { return map[string]string{}, nil },
 		StartTimeout: time.Minute, Log: w.logger("host"),
-	}
-	w.config.Resolve = func(_ context.Context, b storage.Box) (map[string]string, error) {
-		if w.actor(fmt.Sprint("secrets ", b.ID, time.Now())).chance(w.notStored) {
-			return nil, unavailable("secrets")
-		}
-		return map[string]string{"SECRET": "of " + string(b.ID)}, nil
 	}
 	boxes, sessions := 1+rng.IntN(2), 1+rng.IntN(4)
 	for i := range sessions {
