@@ -33,8 +33,7 @@ type counted struct {
 	host  *sessions.Manager
 
 	mu       sync.Mutex
-	up, down frames               // from the runner and to it
-	set      func(*runner.Config) // nil: the defaults
+	up, down frames // from the runner and to it
 	runner   *runner.Runner
 	life     sync.WaitGroup // of runners
 	starts   int
@@ -99,9 +98,6 @@ func (c *counted) Run(ctx context.Context, t fleet.Task) (string, error) {
 	config := runner.Config{
 		Box: storage.BoxID(t.Box), Gen: storage.Generation(gen), Token: t.Env[frame.EnvToken], Pass: t.Env[frame.EnvPass], Task: "task",
 		Executor: c, Dial: c.dial,
-	}
-	if c.set != nil {
-		c.set(&config)
 	}
 	c.starts++
 	r := runner.New(config)

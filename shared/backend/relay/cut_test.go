@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -155,21 +154,6 @@ func TestFourMebibyteArgumentAndFiveMebibyteResult(t *testing.T) {
 		params := `{"pad":"` + padding(frame.MaxMessage) + `"}`
 		_, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, callWith(params))}, false)
 		commontest.EqualIn(t, "a message that is too long is", storage.TooLarge, storage.CodeOf(err))
-		c.quiet()
-	})
-}
-
-func TestFramesOfADayOfABoxThatIsAwakeAndIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := steady(t)
-		c.set = func(r *runner.Config) { r.Idle = 30 * time.Hour }
-		c.call(t, c.open(t), does{Label: "wakes the box"})
-		time.Sleep(time.Second)
-		c.reset()
-		time.Sleep(24 * time.Hour)
-		got := c.costs()
-		// There is a hello every five minutes: a ping, or one of 13 renewals.
-		commontest.SameIn(t, "messages of a day", []frames{{frame.TypeHello: 288}, {frame.TypeWelcome: 288}}, []frames{got.Up, got.Down})
 		c.quiet()
 	})
 }

@@ -34,34 +34,21 @@ func only(t *testing.T, x *Fleet) fleet.Status {
 
 func TestATaskMovesForwardThroughECSsStates(t *testing.T) {
 	f, x := started(t)
-	for _, step := range []struct {
-		status string
-		want   fleet.State
-	}{
-		{"PROVISIONING", fleet.Pending},
-		{"PENDING", fleet.Pending},
-		{"ACTIVATING", fleet.Pending},
-		{"RUNNING", fleet.Running},
-		{"DEACTIVATING", fleet.Running},
-		{"STOPPING", fleet.Running},
-		{"DEPROVISIONING", fleet.Stopped},
-		{"STOPPED", fleet.Stopped},
+	for status, want := range map[string]fleet.State{
+		"PROVISIONING": fleet.Pending, "PENDING": fleet.Pending, "ACTIVATING": fleet.Pending,
+		"RUNNING": fleet.Running, "DEACTIVATING": fleet.Running, "STOPPING": fleet.Running,
+		"DEPROVISIONING": fleet.Stopped, "STOPPED": fleet.Stopped,
 	} {
 		f.move(t, "a", func(task *fakeTask) {
-			task.status = step.status
-			switch step.status {
-			case "RUNNING":
+			ends(0)(task)
+			if task.status = status; want != fleet.Stopped {
+				task.code, task.executionStopped, task.desired = nil, time.Time{}, "RUNNING"
+			}
+			if task.started = (time.Time{}); want != fleet.Pending {
 				task.started = time.Now()
-			case "STOPPING":
-				task.desired = "STOPPED"
-			case "DEPROVISIONING":
-				code := 0
-				task.executionStopped, task.code, task.stopCode = time.Now(), &code, "EssentialContainerExited"
 			}
 		})
-		if s := only(t, x); s.State != step.want {
-			t.Errorf("%s is %s, want %s", step.status, s.State, step.want)
-		}
+		commontest.EqualIn(t, status+" is", want, only(t, x).State)
 	}
 }
 
