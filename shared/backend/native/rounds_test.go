@@ -14,6 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -160,6 +161,27 @@ func TestModernClientThatGoesCancels(t *testing.T) {
 		if took := time.Since(begun); took > 5*time.Second {
 			t.Errorf("it went on for %s", took)
 		}
+		w.empty()
+	})
+}
+
+// A cancel in another process may write the end of a call before the call's item exists.
+// The call must not go on after its pause.
+func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		c := w.legacy(`{}`)
+		c.tool("job", `{}`)
+		store := w.open()
+		items, err := store.Items(t.Context(), storage.BoxFor("acme", "demo"))
+		if err != nil || len(items) != 1 {
+			t.Fatalf("items are %v, %v", items, err)
+		}
+		commontest.OK(t, (sessions.Publisher{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}))
+		time.Sleep(time.Hour)
+		for _, a := range w.due() {
+			w.handle(a)
+		}
+		commontest.EqualIn(t, "it was executed, and pauses again", 0, len(w.due()))
 		w.empty()
 	})
 }
