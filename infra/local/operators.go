@@ -26,6 +26,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -46,6 +47,9 @@ func (m *machine) here(o *api.Options) {
 	if halt := o.Halt; halt != nil {
 		o.Halt = func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error) {
 			up, err = halt(ctx, box, of, by, within)
+			if by == frame.ByEnd {
+				return up, err
+			}
 			forgot, failed := memory.Forget(snapshot.NewFolder(m.snapshots()), string(box), string(of))
 			return up || forgot, errors.Join(err, failed)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -67,4 +68,7 @@ func TestWhatAnOperatorEndsInASleepingBoxKeepsNoMemory(t *testing.T) {
 		slices.Sort(step.left)
 		commontest.EqualIn(t, "memory after "+step.path, strings.Join(step.left, " "), strings.Join(left, " "))
 	}
+	_, err = m.functions.Operators().Halt(t.Context(), storage.BoxFor("local", "other"), "", frame.ByEnd, 0)
+	commontest.OK(t, err)
+	commontest.EqualIn(t, "memory after the end of dormouse run", 1, len(memory.Sleepers(folder)))
 }
