@@ -56,7 +56,8 @@ func (c canary) see(t *testing.T) string {
 		}
 		fmt.Fprintln(&all, path, info.Mode(), info.Size())
 		if e.Type().IsRegular() {
-			fmt.Fprintln(&all, digestOf(t, path))
+			text, err := os.ReadFile(path)
+			fmt.Fprintln(&all, string(text), err)
 		}
 		return nil
 	})

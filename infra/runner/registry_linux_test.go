@@ -9,7 +9,6 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -275,12 +274,4 @@ func (i *installs) setup() setup {
 func (i *installs) stage(text string) (provision.Launch, error) {
 	i.t.Helper()
 	return provisionerFor(parsed(i.t, text), i.setup(), slog.New(slog.DiscardHandler)).Provision(i.t.Context(), "p", nil, nil)
-}
-
-func digestOf(t *testing.T, name string) string {
-	t.Helper()
-	data, err := os.ReadFile(name)
-	commontest.OK(t, err)
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
 }
