@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -27,9 +25,7 @@ func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 	r.result("d")
 	lines := r.seen()
 	want := []string{"initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "resources/subscribe", "tools/list"}
-	if diff := cmp.Diff(want, methods(lines)); diff != "" {
-		t.Fatalf("the process got (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "the process got", want, methods(lines))
 	commontest.EqualIn(t, "initialize has params", clientInit, string(wire.Lookup(lines[0], "params")))
 	commontest.EqualIn(t, "the log level", `"debug"`, string(wire.Lookup(lines[2], "params", "level")))
 	commontest.EqualIn(t, "the second subscription", `"file:///b"`, string(wire.Lookup(lines[4], "params", "uri")))

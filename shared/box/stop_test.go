@@ -90,6 +90,15 @@ func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	}
 }
 
+func TestIdIsTakenUntilTheOldProcessHasEndedItsRequest(t *testing.T) {
+	r := newRig(t, "deaf to sigterm")
+	hang := r.call("1", "hang", "0")
+	r.state(t, Ready)
+	r.StopSession("s")
+	commontest.EqualIn(t, "code", wire.CodeInvalidRequest, r.fails(r.call("1", "echo", "0"), "", "duplicate request id").Code)
+	r.none(t, hang)
+}
+
 func TestNewProcessWaitsForTheOldOneOfItsSession(t *testing.T) {
 	r := newRig(t, "deaf to sigterm")
 	r.hurry()
@@ -206,7 +215,7 @@ func TestTheHaltThatGivesLessTimeCounts(t *testing.T) {
 	hang := r.call("1", "hang", "0")
 	r.state(t, Ready)
 	r.Halt("s", "ada", time.Hour)
-	r.Halt("", "bob", 0)
+	r.Halt("", "bob", 50*time.Millisecond)
 	r.Halt("s", "cid", time.Hour)
 	r.fails(hang, "", "stopped by bob")
 }

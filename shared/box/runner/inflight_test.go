@@ -48,6 +48,17 @@ func TestPullIsRepeatedUntilEverythingHasCome(t *testing.T) {
 	})
 }
 
+func TestNudgePullsAnew(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		commontest.EqualIn(t, "pulls have numbers", 5, b.expect(frame.TypePull).N+b.expect(frame.TypePull).N)
+		b.send(frametest.Frame{Type: frame.TypePulled, N: 2}) // it may not have seen the item of the second nudge
+		time.Sleep(2 * time.Second)
+		commontest.EqualIn(t, "repeated pull has number", 3, b.expect(frame.TypePull).N)
+	})
+}
+
 func TestDeliverIsExecutedOnceAndInFlightIsReportedAgain(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
