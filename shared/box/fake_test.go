@@ -276,7 +276,7 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 		answer(m.ID, strconv.Itoa(pid))
 		os.Exit(0)
 	default:
-		answer(m.ID, `{"echo":`+string(orNull(args))+`}`)
+		answer(m.ID, `{"echo":`+cmp.Or(string(args), "null")+`}`)
 	}
 }
 
@@ -297,13 +297,6 @@ func sleeper(away bool) int {
 		os.Exit(98)
 	}
 	return c.Process.Pid
-}
-
-func orNull(raw json.RawMessage) json.RawMessage {
-	if raw == nil {
-		return json.RawMessage("null")
-	}
-	return raw
 }
 
 // bigText returns at least n bytes of text. Its characters have one to four bytes, so the

@@ -136,6 +136,10 @@ func (f *fake) takeLists(m wire.Message) bool {
 			answer(m.ID, `{"tools":[{"name":"b"}]}`)
 		}
 	case wire.MethodResourcesList:
+		if f.how == "lists and fails" {
+			say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeInternal, Message: "not now"})))
+			return true
+		}
 		answer(m.ID, `{"resources":[]}`)
 	case wire.MethodPromptsList:
 		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no"})))
@@ -180,6 +184,14 @@ func TestProcessThatKnowsItsPrincipalIsComparedWithItsOwn(t *testing.T) {
 	if !one.Own || !two.Own || one.Kind == two.Kind {
 		t.Errorf("%+v and %+v", one, two)
 	}
+}
+
+func TestProcessThatCannotListIsNotCompared(t *testing.T) {
+	r := newRig(t, "lists and fails", surveys)
+	r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"resources/templates/list"}`))
+	r.result(r.deliverIn("s", "seen"))
+	told := slices.ContainsFunc(r.left(), func(v any) bool { _, ok := v.(toldLists); return ok })
+	commontest.EqualIn(t, "the host is told of lists", false, told)
 }
 
 func TestStatelessProcessIsAskedForItsListsInItsOwnProtocol(t *testing.T) {

@@ -3,7 +3,6 @@ package box
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -62,8 +61,6 @@ func (f *fake) callModern(name string, m wire.Message) {
 		answer(m.ID, `{"resultType":"input_required"}`)
 	case name == "busy for ever":
 		answer(m.ID, `{"resultType":"input_required","requestState":"s"}`)
-	case name == "pid":
-		answer(m.ID, fmt.Sprintf(`{"resultType":"complete","pid":%d}`, os.Getpid()))
 	default:
 		answer(m.ID, `{"resultType":"complete","content":[],"params":`+string(m.Params)+`}`)
 	}

@@ -188,6 +188,20 @@ func TestAQuestionOfNoCallGoesToTheNewestSessionThatCanAnswer(t *testing.T) {
 	commontest.EqualIn(t, "messages to who cannot answer", 0, len(c.heard("cid/1")))
 }
 
+func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
+	c := newCrowd(t, ScopeShared)
+	at := func(level string) func(*Delivery) { return func(d *Delivery) { d.Level = level } }
+	for _, ann := range []string{"error", "warning"} {
+		c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"`+ann+`"}}`, at(ann)))
+		c.result(c.as("bob/1", `{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`, at("debug")))
+	}
+	set := c.toServer("ann/1", wire.MethodSetLevel)
+	commontest.EqualIn(t, "the server was set to", `{"level":"debug"}`, set[len(set)-1])
+	c.result(c.callAs("ann/1", "2", "say", strconv.Quote(done+"\n"+`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`+"\n"), at("warning")))
+	c.hear("bob/1", "")
+	commontest.EqualIn(t, "messages that ann heard", 0, len(c.heard("ann/1")))
+}
+
 func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	const params = `"params":{"uri":"x:/a"}}`

@@ -106,12 +106,6 @@ func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
 	r.none(t, d)
 }
 
-func TestEventIsOneLineOfUTF8(t *testing.T) {
-	r := newRig(t, "normal")
-	d := r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\r\"id\":$ID,\r\"result\":\"a\\xffb\"}\r\n"`)
-	commontest.Equal(t, `{"jsonrpc":"2.0","id":1,"result":"a�b"}`, string(r.final(t, d).Raw))
-}
-
 func FuzzOutput(f *testing.F) {
 	for _, s := range []string{
 		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","id":2,"result":{}}`,

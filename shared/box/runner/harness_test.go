@@ -237,13 +237,7 @@ func request(id storage.StreamID, set ...func(*frametest.Frame)) frametest.Frame
 	return f
 }
 
-func ofGen(g storage.Generation) func(*frametest.Frame) {
-	return func(f *frametest.Frame) { f.Gen = g }
-}
 func fromInbox(f *frametest.Frame) { f.Inbox = true }
-func ofSession(s storage.ID) func(*frametest.Frame) {
-	return func(f *frametest.Frame) { f.Session = s }
-}
 
 func (b *bench) says(stream storage.StreamID, raw string) { b.say("s1", stream, raw, false) }
 
@@ -345,7 +339,6 @@ type memoryConn struct {
 	in     chan []byte
 	once   sync.Once
 	closed chan struct{}
-	reason string
 }
 
 func (c *memoryConn) Send(data []byte) error {
@@ -373,8 +366,8 @@ func (c *memoryConn) Receive() ([]byte, error) {
 	}
 }
 
-func (c *memoryConn) Close(reason string) error {
-	c.once.Do(func() { c.reason = reason; close(c.closed) })
+func (c *memoryConn) Close(string) error {
+	c.once.Do(func() { close(c.closed) })
 	return nil
 }
 

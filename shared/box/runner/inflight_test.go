@@ -80,8 +80,8 @@ func TestDeliverIsExecutedOnceAndInFlightIsReportedAgain(t *testing.T) {
 func TestDeliverThatMayBeOfOthersIsNotExecuted(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		late := func(f *frametest.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
-		b.deliver("older", ofGen(benchGen-1))
-		b.deliver("newer", ofGen(benchGen+1))
+		b.deliver("older", func(f *frametest.Frame) { f.Gen-- })
+		b.deliver("newer", func(f *frametest.Frame) { f.Gen++ })
 		b.deliver("late", late)
 		b.deliver("no message", func(f *frametest.Frame) { f.Lens = []int{1, 1} })
 		b.deliver("no lengths", func(f *frametest.Frame) { f.Lens = nil })
@@ -106,7 +106,7 @@ func TestDeliverWaitsForTheFirstWelcome(t *testing.T) {
 func TestRequestsWithoutAnEndAreReportedTogether(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
-		b.deliver("d2", ofSession("s2"))
+		b.deliver("d2", func(f *frametest.Frame) { f.Session = "s2" })
 		b.deliver("d3")
 		b.deliver("d4", fromInbox) // has its trace
 		b.deliver("d5")

@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -32,34 +31,17 @@ func TestAnAlarmThatWasSetAgainForgetsWhatItWasSetTo(t *testing.T) {
 }
 
 func TestHowAConnectionEndedSaysWhetherToComeBack(t *testing.T) {
-	codes := func(want reconnection, codes ...CloseCode) map[error]reconnection {
-		m := map[error]reconnection{}
-		for _, c := range codes {
-			m[&ClosedError{Code: c}] = want
-			m[fmt.Errorf("while receiving: %w", &ClosedError{Code: c})] = want
-		}
-		return m
-	}
-	statuses := func(want reconnection, statuses ...int) map[error]reconnection {
-		m := map[error]reconnection{}
-		for _, s := range statuses {
-			m[&RefusedError{Status: s}] = want
-		}
-		return m
-	}
-	for _, cases := range []map[error]reconnection{
-		{io.EOF: reconnect, errors.New("connection reset by peer"): reconnect, errSilent: reconnect},
-		codes(reconnect, 1000, CloseGoingAway, 1005, 1006, 1011, 1012, 1014, 1015, 3000, 4500, 4999, 5000),
-		codes(reconnectLater, ClosePolicy, CloseTryLater),
-		codes(reconnectSeldom, CloseProtocol, CloseUnsupported, CloseNotText, CloseTooBig, CloseExtension),
-		codes(stayAway, CloseRefused, 4000, 4003, 4499),
-		codes(fencedOff, CloseFenced),
-		statuses(reconnect, 408, 500, 502, 504),
-		statuses(reconnectLater, 403, 429, 503),
-		statuses(reconnectSeldom, 200, 302, 400, 401, 404, 410, 426),
+	code := func(c CloseCode) error { return fmt.Errorf("while receiving: %w", &ClosedError{Code: c}) }
+	status := func(s int) error { return &RefusedError{Status: s} }
+	for want, errs := range map[reconnection][]error{
+		reconnect:       {io.EOF, errSilent, code(1000), code(CloseGoingAway), code(1006), code(3000), code(4500), code(5000), status(408), status(500)},
+		reconnectLater:  {code(ClosePolicy), code(CloseTryLater), status(403), status(429), status(503)},
+		reconnectSeldom: {code(CloseProtocol), code(CloseUnsupported), code(CloseNotText), code(CloseTooBig), code(CloseExtension), status(200), status(302), status(401), status(426)},
+		stayAway:        {code(CloseRefused), code(4000), code(4003), code(4499)},
+		fencedOff:       {code(CloseFenced)},
 	} {
-		for err, want := range cases {
-			commontest.EqualIn(t, "after", want, reconnectionOf(err))
+		for _, err := range errs {
+			commontest.EqualIn(t, err.Error(), want, reconnectionOf(err))
 		}
 	}
 }

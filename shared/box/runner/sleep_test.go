@@ -57,6 +57,18 @@ func TestYieldingBoxSleepsAfterTenSeconds(t *testing.T) {
 	commontest.EqualIn(t, "it ended idle processes", 1, yields)
 }
 
+func TestBoxDoesNotSleepBeforeTheHostHasItsEvents(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.box.idleFrom(time.Now())
+		b.deliver("d1", fromInbox)
+		b.ends("d1", "end")
+		for range 100 {
+			b.expect(frame.TypeEvents)
+			time.Sleep(5 * time.Second)
+		}
+	}, func(c *runner.Config) { c.PingEvery = time.Hour })
+}
+
 func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {
 	onParting(t, func(b *bench, bye frametest.Frame) {
 		b.deliver("d1")
