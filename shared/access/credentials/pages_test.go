@@ -48,11 +48,13 @@ func TestThePageRefusesWhatItDidNotMake(t *testing.T) {
 
 func TestATicketIsForItsServerAndWorksOnce(t *testing.T) {
 	s := newSite(t, nil)
+	s.servers["other"] = []string{"notes"}
 	ticket := s.ticket("ada")
 	for i, want := range []int{http.StatusOK, http.StatusForbidden} {
 		b := s.browser()
 		res := b.follow("/connect", with(fields(b.follow("/issues/connect", nil).body, ""), "ticket", ticket))
 		commontest.EqualIn(t, fmt.Sprint("time ", i+1), want, res.status)
+		commontest.Contains(t, "another server asks who this is", `name="ticket"`, b.follow("/other/connect", nil).body)
 	}
 }
 
