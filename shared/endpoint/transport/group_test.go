@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -291,23 +290,6 @@ func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
 		cost("a newer index", "newer", false, 0)
 		w.keepList("s9", "tools/list", `{"tools":[{"name":"new"}]}`)
 		cost("after the change of a list", "new", true, 1)
-	})
-}
-
-// held_test.go finds and calls tools so in both eras.
-func TestSearchModeHasTwoTools(t *testing.T) {
-	grouped(t, 20, func(g *transport.Group) { g.Search = true }, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		commontest.Same(t, []string{"find_tools", "call_tool"}, toolNames(t, c.post(list).body))
-		a := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"thing 7","limit":1}}}`)
-		found := wire.Lookup([]byte(a.body), "result", "structuredContent", "tools")
-		commontest.Equal(t, `[{"name":"s7__tool7","description":"does thing 7","inputSchema":{"type":"object","x":1.0}}]`, string(found))
-		w.silent()
-		c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"call_tool","arguments":{"name":"s7__tool7","arguments":{"a":1.0}}}}`)
-		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"tool7","arguments":{"a":1.0}}}`}, w.taken())
-		l := w.link(url.Values{"group": {"all"}, "tools": {"search"}})
-		l.open()
-		commontest.SameIn(t, "over a WebSocket", []string{"find_tools", "call_tool"}, toolNames(t, l.say(list)[0]))
 	})
 }
 

@@ -38,7 +38,9 @@ func TestEndOfAGroupsSessionEndsThoseOfItsServers(t *testing.T) {
 			stream := c.listen("")
 			time.Sleep(time.Second)
 			end(w, c)
-			stream.end()
+			if a := stream.end(); a.took > 20*time.Second {
+				t.Errorf("%s: the stream was open for %s", by, a.took)
+			}
 			for _, tool := range []string{"s1__echo", "s0__echo"} {
 				c.call(tool).is(t, by+", "+tool, http.StatusNotFound, 0)
 			}

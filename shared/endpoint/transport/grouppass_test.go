@@ -8,7 +8,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
@@ -36,8 +35,8 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 // modernGroup runs a test of the modern era with n servers behind /mcp, which have listChanged
 // for tools and subscriptions to resources. The client has used each of them. A server takes a
 // while to acknowledge a subscription.
-func modernGroup(t *testing.T, n int, plain bool, acknowledges time.Duration, test func(t *testing.T, w *world)) {
-	grouped(t, n, func(g *transport.Group) { g.Plain = plain }, func(t *testing.T, w *world) {
+func modernGroup(t *testing.T, n int, acknowledges time.Duration, test func(t *testing.T, w *world)) {
+	grouped(t, n, nil, func(t *testing.T, w *world) {
 		for i := range n {
 			w.keep(fmt.Sprintf("s%d", i), wire.V20251125, `{"protocolVersion":"2025-11-25",`+listenable[1:])
 			w.do(ask{path: "/mcp", method: "tools/call", params: fmt.Sprintf(`"name":"s%d__echo","arguments":{}`, i)}.request()).result(t)
@@ -83,7 +82,7 @@ const toolsChanged, resourcesChanged = `{"jsonrpc":"2.0","method":"notifications
 // resource from the server that has it. A server that takes a while to acknowledge its part
 // delays no change of another one.
 func TestSubscriptionAtAGroupHearsItsServers(t *testing.T) {
-	modernGroup(t, 3, false, 10*time.Second, func(t *testing.T, w *world) {
+	modernGroup(t, 3, 10*time.Second, func(t *testing.T, w *world) {
 		listens := w.listensTo(`{"toolsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["dormouse://s1/file:///a","file:///of-nobody"]}`)
 		w.pushedBy("s0", toolsChanged+`}`)
 		w.pushedBy("s0", resourcesChanged+`}`)
@@ -99,19 +98,9 @@ func TestSubscriptionAtAGroupHearsItsServers(t *testing.T) {
 	})
 }
 
-// Without prefixes, too, a subscription reaches the server that has the resource.
-func TestSubscriptionToAResourceWithoutPrefix(t *testing.T) {
-	modernGroup(t, 2, true, 0, func(t *testing.T, w *world) {
-		w.keepList("s1", "resources/list", `{"resources":[{"uri":"file:///a"}]}`)
-		listens := w.listensTo(`{"resourceSubscriptions":["file:///a","file:///of-nobody"]}`)
-		w.pushedBy("s1", updated+`}}`)
-		listens.heardOf(t, listenTo, updated+`,`+stamp+`}}`)
-	})
-}
-
 // A call through /mcp that takes long becomes a task, whose name says which server has it.
 func TestTaskOfAGroup(t *testing.T) {
-	modernGroup(t, 2, false, 0, func(t *testing.T, w *world) {
+	modernGroup(t, 2, 0, func(t *testing.T, w *world) {
 		w.after("tool1", 10*time.Second)
 		w.after("tool0", time.Hour)
 		call := func(tool string) task {

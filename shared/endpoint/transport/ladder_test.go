@@ -166,6 +166,7 @@ func TestCORS(t *testing.T) {
 		{nil, "localhost", []string{"", "http://localhost:80"}, []string{page, "http://localhost.evil.example", "null", "file://localhost", "http://localhost\nhttp://localhost"}},
 		// Another program of this machine may not call. The same may, by any of its addresses.
 		{nil, "localhost:8787", []string{"http://127.0.0.1:8787"}, []string{"http://localhost:6274"}},
+		{nil, "127.0.0.1:443", []string{"https://localhost"}, nil},
 		{nil, "127.0.0.2:8787", []string{"http://[::1]:8787"}, nil},
 		{[]string{"http://localhost:6274"}, "localhost:8787", []string{"http://localhost:6274"}, nil},
 		{[]string{page}, "localhost", []string{page, "http://localhost"}, []string{"http://app.example", page + ":8443"}},

@@ -73,20 +73,6 @@ func TestListOfWhatAServerDoesNotHaveIsEmpty(t *testing.T) {
 	})
 }
 
-func TestModernResultsThatMayBeKeptSayForHowLong(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.handshake(t, `{"capabilities":{},"serverInfo":{"name":"srv","version":"1"}}`)
-		const long, now, never = `,"ttlMs":300000,"cacheScope":"private"`, `,"ttlMs":0,"cacheScope":"private"`, ""
-		for method, kept := range map[string]string{
-			"tools/list": long, "prompts/list": long, "resources/list": long, "resources/templates/list": long,
-			"resources/read": now, "prompts/get": never, "completion/complete": never,
-		} {
-			want := `{"content":[],"resultType":"complete"` + kept + `,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1"}}}`
-			commontest.EqualIn(t, method, want, string(w.do(ask{server: "known", method: method}.request()).result(t)))
-		}
-	})
-}
-
 func TestModernParamHeadersHaveToRepeatArgumentsOnceTheListIsKnown(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("tools/list", func(r run) {

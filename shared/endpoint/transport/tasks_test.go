@@ -196,21 +196,6 @@ func TestTaskModeOfTheServer(t *testing.T) {
 	})
 }
 
-func TestTaskIsToldOfOnlyWhenItIsAccepted(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.after("slow", time.Minute)
-		begun, patience := time.Now(), 7*time.Second
-		w.backend.tend = func() (sessions.Status, error) {
-			return sessions.Status{Accepted: time.Since(begun) > patience, Next: time.Now().Add(time.Second)}, nil
-		}
-		if w.becomes(tasking("slow")); time.Since(begun) < patience {
-			t.Errorf("told after %s", time.Since(begun))
-		}
-		patience = time.Hour // nobody takes it
-		w.do(tasking("slow").request()).is(t, "a task that nobody took", 503, 0)
-	})
-}
-
 func TestTaskAsksOneAfterTheOther(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		var said []string

@@ -44,6 +44,7 @@ func TestParamsAreComparedWithArguments(t *testing.T) {
 		"base64":                    {"query", `{"region":"zürich"}`, []string{"Region", "=?base64?esO8cmljaA==?="}, true},
 		"a big number":              {"query", `{"limit":9007199254740993}`, []string{"limit", "9007199254740993"}, true},
 		"tool nobody knows":         {"other", `{"region":"eu"}`, nil, true},
+		"another case":              {"query", `{"region":"eu"}`, []string{"Region", "EU"}, false},
 		"another value":             {"query", `{"region":"eu"}`, []string{"Region", "us"}, false},
 		"another big number":        {"query", `{"limit":9007199254740993}`, []string{"limit", "9007199254740992"}, false},
 		"missing":                   {"query", `{"region":"eu"}`, nil, false},

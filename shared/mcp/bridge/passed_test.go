@@ -51,15 +51,6 @@ func TestQuestionForOneFieldIsCalledAfterIt(t *testing.T) {
 	commontest.SameIn(t, "keys of the next round", map[string]bool{"q-3": true, "q-4": true, "q-5": true}, keysOf(t, retry.Required("s")))
 }
 
-func TestKeysOfATaskAreNeverUsedTwice(t *testing.T) {
-	params := `{"name":"n","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}}`
-	turn := bridge.NewTurn(request(t, "tools/call", params), "s", nil, bridge.State{})
-	take(turn, asksFor(1, "q-1", `"city":{}`))
-	if keys := keysOf(t, turn.Required("s")); !keys["q-1"] {
-		t.Errorf("asked under %v", keys)
-	}
-}
-
 func TestAnswerThatComesBeforeItsQuestionIsGivenOnce(t *testing.T) {
 	params := `{"name":"n","inputResponses":{"city":{"action":"accept","content":{"city":"Oslo"}},"zip":7,"other":{}},` + meta(``) + `}`
 	turn := bridge.NewTurn(request(t, "tools/call", params), "s", nil, bridge.State{})

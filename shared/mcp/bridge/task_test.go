@@ -86,21 +86,6 @@ func TestTaskRefusesWhatItsClientCannotBeAsked(t *testing.T) {
 	}
 }
 
-func TestTaskRefIsReadAsItWasWritten(t *testing.T) {
-	for _, abilities := range []string{"", "abcdef"} {
-		ref := bridge.TaskRef{Session: "s", Stream: taskStream, Made: made().Local(), Abilities: abilities}
-		if got, ok := bridge.ReadTaskRef(ref.Encode()); !ok || !got.Made.Equal(ref.Made) || got.Abilities != abilities || got.Stream != taskStream {
-			t.Errorf("got %+v, %v", got, ok)
-		}
-	}
-	state := bridge.State{Session: "s", Stream: taskStream, Expires: 1}
-	for _, plain := range []string{"", "task", "task s x 1 a", "task s " + string(taskStream) + " ! a", string(state.Encode())} {
-		if ref, ok := bridge.ReadTaskRef([]byte(plain)); ok {
-			t.Errorf("%q is read as %+v", plain, ref)
-		}
-	}
-}
-
 func FuzzTask(f *testing.F) {
 	f.Add(`"id":"q1","method":"elicitation/create","params":{}`, `{"q1":{"action":"accept"}}`, "abcdef")
 	f.Add(`"id":"`+string(taskStream)+`","error":{"code":-32042}`, `{"q1":7}`, "")

@@ -154,15 +154,6 @@ func TestURIsUnwrapAsTheyWereWrapped(t *testing.T) {
 	commontest.Equal(t, "ui://app/widget/a.html", group.WrapURI("app", "ui://widget/a.html"))
 }
 
-func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
-	const tools = `{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://w"},"openai/outputTemplate":"ui://w"},"description":"ui://w"}]}`
-	for prefix, plain := range map[string]bool{"a__": false, "": true} {
-		list := group.List{Member: "a", Result: json.RawMessage(tools)}
-		got := group.Result(wire.MethodToolsList, group.NewNames([]string{"a", "b"}).Merge(wire.MethodToolsList, plain, list))
-		commontest.Equal(t, `{"tools":[{"name":"`+prefix+`t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`, string(got))
-	}
-}
-
 func TestGreetingHasTheExtensionsOfAllMembers(t *testing.T) {
 	n := group.NewNames([]string{"a", "b"})
 	greeting := func(capabilities string) group.List {

@@ -8,6 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func TestAnOperatorEndsASession(t *testing.T) {
@@ -19,6 +21,23 @@ func TestAnOperatorEndsASession(t *testing.T) {
 		t.Errorf("state %q, quit %q", s.State, s.Quit)
 	}
 	commontest.EqualIn(t, "a session that is not there", storage.NotFound, storage.CodeOf(h.Terminate(t.Context(), storage.NewID())))
+}
+
+func TestAGivenSessionIsOfItsNewPrincipal(t *testing.T) {
+	store := storagetest.NewMemory()
+	const id = storage.ID("group")
+	member := sessions.MemberID(id, "a")
+	for _, s := range []storage.Session{{ID: id, Server: "g", Members: []string{"a"}}, {ID: member, Server: "a", Group: id, Props: []byte("of ada")}} {
+		s.Tenant, s.Principal, s.Transport, s.State, s.Expires = "t", "ada", storage.HTTP, storage.Ready, time.Now().Add(time.Hour)
+		commontest.OK(t, store.Create(t.Context(), s))
+	}
+	_, err := sessions.New(store, nobody{}, sessions.Limits{}).Give(t.Context(), id, "bob")
+	commontest.OK(t, err)
+	for _, id := range []storage.ID{id, member} {
+		if s := record(t, store, id); s.Principal != "bob" || s.Props != nil {
+			t.Errorf("%s is of %s, with what is known of %s", id, s.Principal, s.Props)
+		}
+	}
 }
 
 func TestServerThatIsBeingPreparedAnswersAtOnce(t *testing.T) {
