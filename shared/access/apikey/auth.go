@@ -8,13 +8,13 @@
 //
 // # How fast a revocation takes effect
 //
-// An instance remembers for [Remembered] that a key was good, and never that a key was bad. Thus
-// 30 seconds after a revocation every request, poll, connect and message over a connection is
-// refused everywhere. Open responses end as they would have:
+// An instance remembers for [Remembered] that a key was good, and never that a key was bad. Thus 30
+// seconds after a revocation every new request, and every message over an open connection, is
+// refused everywhere. Responses that are open then end like this:
 //
-//   - a response that is being held, after 25 seconds;
-//   - a stream of HTTP+SSE, and the response of a client that does not poll, when the
-//     platform ends it, after 14 minutes at most;
+//   - a response that waits for events, after 25 seconds;
+//   - a stream of HTTP+SSE, and the response of a client that does not poll for the rest of it,
+//     when the platform ends it, after 14 minutes at most;
 //   - an open WebSocket connection, at its client's next message. A silent client gets the
 //     server's messages until the connection ends by itself, after two hours at most.
 package apikey
@@ -67,9 +67,9 @@ type memory struct {
 // NewKeys returns Keys that authenticate by the keys in a store.
 func NewKeys(store storage.Keys) *Keys { return &Keys{store: store, known: map[string]memory{}} }
 
-// Authenticate returns who sent a request, and checks that the caller may use a server. The
-// server need not be configured. Cost: one read if the key is not remembered, and one write
-// an hour for each key in use. A refused caller causes no write.
+// Authenticate returns who sent a request, and checks that the caller may use a server. Cost: one
+// read if the key is not remembered, and one write an hour for each key in use. A refused caller
+// causes no write.
 //
 // Errors: Unauthenticated if there is no key, or none that is good, for whatever reason.
 // Forbidden if a good key is for other servers. Invalid for several headers; Unavailable.
@@ -81,14 +81,14 @@ func (a *Keys) Authenticate(r *http.Request, server string) (storage.Identity, e
 	return a.Verify(r.Context(), key, server)
 }
 
-// Members returns the identity of the caller at each of the servers that its key is for. Errors are
-// as for Authenticate, and the cost is that of one call.
+// Members returns the identity of the caller at each of the servers that its key is for. Cost and
+// errors are those of one call of Authenticate.
 func (a *Keys) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
 	return EachServer(a, r, servers)
 }
 
-// EachServer returns the identity of a caller at each of the servers where a authenticates it. It
-// ends at the first error other than Forbidden.
+// EachServer calls Authenticate for each of the servers, and returns the identities of the caller.
+// It ends at the first error other than Forbidden.
 //
 // Errors: those of Authenticate; Forbidden if the caller may use none of them.
 func EachServer(a interface {
@@ -193,8 +193,8 @@ func bearer(headers []string) (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// admit returns the key with an id, if proven accepts the key, and if it is valid and good for a
-// purpose.
+// admit returns the key with an id, if the function proven returns true for it, and if it is valid
+// and good for a purpose.
 func (a *Keys) admit(ctx context.Context, id string, to purpose, proven func(storage.Key) bool) (storage.Key, error) {
 	begun := time.Now()
 	k, err := a.find(ctx, id, begun)

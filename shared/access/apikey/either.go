@@ -31,7 +31,8 @@ type Either struct {
 	tokens Tokens
 }
 
-// NewEither returns an Either that checks API keys with keys, and all other tokens with tokens.
+// NewEither returns an Either that leaves API keys to the first argument, and all other tokens to
+// the second.
 func NewEither(keys *Keys, tokens Tokens) *Either { return &Either{keys, tokens} }
 
 // Authenticate uses [Keys.Authenticate] for a key and Tokens.Verify for any other token.

@@ -25,8 +25,8 @@ type Grant struct {
 	Servers   []string      // at least one; storage.EveryServer for all
 	Life      time.Duration // 0: the key is good until it is revoked
 	Role      storage.Role
-	// Props are further facts about the principal, for native servers: a JSON object of at
-	// most MaxProps bytes, or nil.
+	// Props are further facts about the principal, for servers that are part of this program: a
+	// JSON object of at most MaxProps bytes, or nil.
 	Props []byte
 }
 

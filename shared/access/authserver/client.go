@@ -32,8 +32,8 @@ type client struct {
 	check  func(secret string) bool
 }
 
-// listed returns the clients of the settings, each with the redirect URIs that can be used,
-// and the console.
+// listed returns the clients of the settings, each with the redirect URIs that can be used, and the
+// web console for operators.
 func listed(s resourceserver.Settings, log *slog.Logger) (map[string]resourceserver.Client, error) {
 	all := map[string]resourceserver.Client{}
 	for id, c := range s.Clients {
@@ -60,7 +60,7 @@ type clients struct {
 	documents *documents
 }
 
-// unknownClient is the answer for every id that is not known, wrong or too old.
+// unknownClient is the answer for an id that is unknown, wrong or too old.
 func unknownClient() *refusal {
 	return bad("invalid_client", "this client_id is not registered here; register the client again")
 }

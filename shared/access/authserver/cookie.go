@@ -34,7 +34,7 @@ const (
 	maxConsents = 12
 )
 
-// what identifies the client, the host where the client gets its code, and the server.
+// what returns a hash of the client, the host where the client gets its code, and the server.
 func what(who client, req request) string {
 	return idText(sum(strings.Join([]string{who.id, who.mark, hostOf(req.Redirect), req.Server}, "\x00")))[:handleChars]
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// grantIdle is how long a grant lasts without being used, and grantLife how long at most. A
-// refresh token is refused after its successor was used. If it is sent more than grace after that
-// use, the grant ends, too.
+// grantIdle is how long a grant lasts without being used, and grantLife how long at most. A refresh
+// token is refused after its successor was used. If it is sent later than an hour (grace) after
+// that use, the grant ends, too.
 const (
 	grantIdle = 30 * 24 * time.Hour
 	grantLife = 90 * 24 * time.Hour
@@ -91,7 +91,8 @@ func (b *grants) issue(g storage.Grant, rules, scopes []string, refresh string) 
 	return tokens{resourceserver.SealToken(b.seals[forAccess], t), "Bearer", int64(resourceserver.AccessLife.Seconds()), refresh, strings.Join(scopes, " ")}
 }
 
-// withClient adds the scopes and the client to the claims for servers in Go.
+// withClient adds the scopes and the client to props, the claims that native servers (in Go, part
+// of this program) get.
 func withClient(props []byte, client string, scopes []string) []byte {
 	claims := map[string]json.RawMessage{}
 	_ = json.Unmarshal(props, &claims) // cannot fail: props are nil, or JSON that identify has written
@@ -110,8 +111,8 @@ func withClient(props []byte, client string, scopes []string) []byte {
 }
 
 // begin stores a new grant, and returns it and its first refresh token. The grant expires with its
-// code unless keep prolongs it, in case the program dies before it has sent the tokens. If the
-// grant exists already, begin returns Conflict.
+// code, unless the program has sent the tokens and then calls keep. If the grant exists already,
+// begin returns Conflict.
 func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (refresh string, begun storage.Grant, err error) {
 	refresh, now := refreshToken(handle, random(32)), time.Now()
 	g.ID, g.Current, g.Salt = grantID(handle), sum(refresh), randomBytes(32)
@@ -149,12 +150,12 @@ var (
 	errRevoked = errors.New("the grant was revoked")
 )
 
-// rotate replaces the refresh token of a grant and returns the next one, unless allow returns an
-// error for the grant. For the previous token it returns the current one again, as long as nobody
-// has used the current one: clients lose answers, and several programs share one token.
+// rotate returns the refresh token that follows token. If token is the current one, the next one
+// becomes current. If token is the one before, rotate returns the current one again: clients lose
+// answers, and several programs share one token.
 //
-// Errors: errLate if token is the one before the previous one, within grace; errReused for any
-// other token; NotFound; Unavailable; those of allow.
+// Errors: those of the function allow, which checks the grant; errLate for the token two before the
+// current one, for an hour (grace); errReused for any other token; NotFound; Unavailable.
 func (b *grants) rotate(ctx context.Context, handle, token string, allow func(storage.Grant) error) (storage.Grant, string, error) {
 	for {
 		g, err := b.rows.Grants().Get(ctx, grantID(handle))

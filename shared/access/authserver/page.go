@@ -58,8 +58,8 @@ const (
 	// consentUse says what every token allows.
 	consentUse = `<dd>See its tools, prompts and resources, and call every tool that you may call</dd>
 `
-	// consentScope says what an optional scope adds. Its verbs are for the name of the scope, the
-	// server, and tools or beginnings of their names.
+	// consentScope says what an optional scope adds. Fmt fills in the name of the scope, the
+	// server, and its tools (or patterns such as "list_*").
 	consentScope = `<dd>Call these tools of %[2]s, too: %[3]s (<code>%[1]s</code>)</dd>
 `
 )
@@ -137,8 +137,8 @@ func (d pageData) body() string {
 	return fmt.Sprintf(consentFacts, name, server, d.abilities(), whose, from, esc(d.Host)) + warning + fmt.Sprintf(consentForm, esc(d.Request), choice)
 }
 
-// page writes a page. The argument redirect is where the form of the page may lead in the end, ""
-// for nowhere.
+// page writes a page. The argument redirect is the URI to which the browser may be sent after the
+// form of the page, "" for none.
 //
 // A browser also applies the Content-Security-Policy of a page to all redirects that follow its
 // form. A provider may redirect within many hosts of its own, so any https address is allowed.

@@ -68,13 +68,13 @@ type Config struct {
 	// that was sealed with one of Others.
 	Secret []byte
 	Others [][]byte
-	// Login is where users sign in. nil: at Settings.Issuer, or with any name if that is
-	// the public URL itself.
+	// Login is where users sign in. nil: at Settings.Issuer. If Settings.Issuer is the public URL
+	// itself, users sign in with any name, for development.
 	Login Login
-	// SignedIn gets the tokens that the identity provider has given to a user who signed
-	// in for a server, or for a group by its address. nil: the server drops them.
+	// SignedIn gets the tokens that the identity provider has given to a user who signed in. The
+	// argument server is a server, or the address of a group. nil: the tokens are dropped.
 	SignedIn func(ctx context.Context, who storage.Identity, server string, t Token) error
-	// Client makes requests to the issuers. nil: clients with limits of their own.
+	// Client makes requests to the issuers. nil: HTTP clients that limit time and size.
 	Client *http.Client
 	// Documents gets client ID metadata documents. nil: a client that connects only to
 	// public addresses.
@@ -268,8 +268,8 @@ const (
 	maxState = 1024
 )
 
-// refusal is an error of OAuth (RFC 6749 §5.2). The client or the user reads text, in ASCII; only
-// the log has cause.
+// refusal is an error of OAuth (RFC 6749 §5.2). The field text, in ASCII, is for the client or the
+// user; the field cause is only logged.
 type refusal struct {
 	status int
 	code   string

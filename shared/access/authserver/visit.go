@@ -22,9 +22,9 @@ const (
 	visitFor    = 15 * time.Minute
 )
 
-// Visit has the user of a browser sign in, for a page about a server. Afterwards the server sends
-// the browser to back, a path of this endpoint with its query. [Server.Visitor] returns the user
-// when back is requested.
+// Visit has the user of a browser sign in, for a page about a server. The argument back is the path
+// and query, of this endpoint, to which the browser comes afterwards. [Server.Visitor] then returns
+// the user.
 func (b *Server) Visit(w http.ResponseWriter, r *http.Request, server, back string) error {
 	if !slices.Contains(b.servers, server) || !strings.HasPrefix(back, "/") || strings.HasPrefix(back, "//") || strings.ContainsRune(back, '\\') {
 		return bad("invalid_request", "there is no such server")

@@ -20,8 +20,8 @@ type Exchange struct {
 	Resource string `json:"resource"` // the URL of the third party
 }
 
-// SignedIn is the name under which a principal's own token of the identity provider is
-// kept. No server can name it.
+// SignedIn is the name under which a principal's own token of the identity provider is kept. No
+// third party can have this name.
 const SignedIn = "@sign-in"
 
 // grantExchange and accessTokenType are names of RFC 8693.
@@ -40,8 +40,8 @@ const (
 	signedInFor = 30 * 24 * time.Hour
 )
 
-// Exchanges reports whether one of the providers takes the user's own token of the identity
-// provider. The caller must keep that token when the user signs in.
+// Exchanges reports whether the token for one of the providers comes in exchange for the user's own
+// token of the identity provider. The caller must keep the user's own token when the user signs in.
 func (v *Vault) Exchanges(providers []string) bool {
 	return slices.ContainsFunc(providers, func(name string) bool { return v.providers[name].Exchange != nil })
 }

@@ -90,8 +90,8 @@ const (
 	linkWithin = 15 * time.Minute
 )
 
-// refusal is a page that says why something is not done. The user sees text, and only the
-// log has cause.
+// refusal is a page that says why something is not done. The field text is for the user; the field
+// cause is only logged.
 type refusal struct {
 	status int
 	text   string

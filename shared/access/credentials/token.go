@@ -30,7 +30,7 @@ func (v *Vault) redeem(ctx context.Context, p Provider, code, verifier, redirect
 	}))
 }
 
-// of adds Resource, which says what the token is for, to a form.
+// of adds the parameter resource, which says what the token is for, to a form.
 func (p Provider) of(form url.Values) url.Values {
 	if p.Resource != "" {
 		form.Set("resource", p.Resource)

@@ -274,8 +274,8 @@ func (v *Vault) read(ctx context.Context, at place) (storage.UpstreamToken, *hel
 	return row, &h, nil
 }
 
-// renew asks for a token and stores it. Only one caller at a time asks for a row. renew returns nil
-// if another caller was first, or if the third party gives no token, which the row then shows.
+// renew asks for a token and stores it. For each row only one caller at a time asks. renew returns
+// nil if another caller was first, or if the third party gives no token, which the row then shows.
 func (v *Vault) renew(ctx context.Context, at place, row storage.UpstreamToken, ask asking) (*storage.Secret, error) {
 	row.Busy = time.Now().Add(busyFor)
 	if err := v.claim(ctx, at, &row); err != nil {

@@ -40,8 +40,8 @@ type used struct {
 	Nanos map[string]int64 `json:"nanos,omitempty"` // nanodollars
 }
 
-// in returns what was used in the month of a time. A later month in u means that another instance
-// has begun that month already.
+// in returns the month of t, and what was used in it. If another instance has stored a later month
+// already, in returns that one.
 func (u used) in(t time.Time) (month string, nanos int64) {
 	if month = t.UTC().Format("2006-01"); u.Month < month {
 		return month, 0
@@ -58,8 +58,8 @@ func accountKey(tenant string) storage.ValueKey {
 	return storage.ValueKey{Tenant: tenant, Scope: storage.ValueOfServer, Name: "quota.account"}
 }
 
-// account is what this instance knows about the use and the limits of a tenant. Hold turn to read or
-// change it.
+// account is what this instance knows about the use and the limits of a tenant. The field turn is
+// its lock.
 type account struct {
 	tenant string
 	turn   turn
@@ -189,8 +189,8 @@ func (l *Limiter) Charge(tenant string, u meter.Units) {
 	l.charge(tenant, func(a *account) { a.nanos += l.nanos(u) })
 }
 
-// ChargeTask adds the time of a task of a box. A task may be reported more than once; ChargeTask
-// counts a task with the same name once.
+// ChargeTask adds the time of a Fargate task that ran a box. A task may be reported more than once;
+// ChargeTask counts a task with the same name once.
 func (l *Limiter) ChargeTask(tenant, task string, u meter.Units) {
 	l.charge(tenant, func(a *account) {
 		if !slices.Contains(a.row.Tasks, task) && !slices.Contains(a.tasks, task) {

@@ -51,8 +51,8 @@ func (t turn) take(ctx context.Context) error {
 
 func (t turn) end() { <-t }
 
-// now returns the time of the most advanced clock that this instance knows of, even if that clock
-// was its own before somebody set it back.
+// now returns the time of the most advanced clock that this instance knows of. That may be its own
+// clock, as it was before somebody set it back.
 func (c *calls) now() time.Time {
 	c.ahead = max(c.ahead, time.UnixMicro(c.row.Now).Sub(c.clock()))
 	return c.clock().Add(c.ahead)

@@ -1,11 +1,11 @@
-// Package quota keeps the limits of callers: calls of a principal by rate, its calls in
-// flight, the boxes of a tenant, and the money of a tenant's month. [Limiter] admits work,
-// and counts what it cost.
+// Package quota keeps the limits of callers: the rate of a principal's calls, its calls in flight,
+// the boxes in which a tenant's servers run, and what a tenant spends in a month. [Limiter] admits
+// work, and counts what it cost.
 //
 // # What it stores
 //
-// Everything is in durable values ([storage.Values]) that no native server can reach,
-// because their keys name no server. Each is one row:
+// Everything is in durable values ([storage.Values]). Their keys name no server, so that servers
+// written in Go, which have values too, cannot reach them. Each is one row:
 //
 //   - the rate of a principal: when its bucket is full again;
 //   - the calls in flight of a principal;
@@ -13,11 +13,11 @@
 //
 // # Rates
 //
-// A rate is a bucket of tokens. An instance takes several tokens at a time from the row and
-// spends them from memory within a second, so that most calls of a busy caller write nothing.
-// What an instance may hold is taken from the burst, so that all instances together never exceed
-// the limit in any window. Slow limits are taken one call at a time. An instance that has refused
-// a call asks the store again only when the refusal is over.
+// A rate is a bucket of tokens. An instance takes several tokens at a time from the row and spends
+// them from memory within a second, so that most calls of a busy caller write nothing. The bucket
+// is smaller than the burst by what may be in memory, so that all instances together never exceed
+// the limit in any window. For a low limit, an instance takes one token at a time. An instance that
+// has refused a call asks the store again only when the refusal is over.
 //
 // A row has the latest time that any of its writers has seen, and an instance whose clock is
 // behind uses that time. A clock that is ahead therefore refills a bucket at most once too early.

@@ -65,8 +65,7 @@ func (l *Limiter) account(tenant string) *account {
 	return a
 }
 
-// Names of the rows of a principal. Their keys name no server, so no native server can
-// reach them.
+// Names of the rows of a principal. Their keys name no server, so that no server can reach them.
 const (
 	callsName = "quota.calls"
 	slotsName = "quota.slots"

@@ -55,7 +55,7 @@ func readObject(text []byte) (object, error) {
 	return o, nil
 }
 
-// over returns o with the members of own added or replaced.
+// over returns o, with the members of the argument own added or replaced.
 func (o object) over(own object) object {
 	all := object{}
 	maps.Copy(all, o)

@@ -118,8 +118,8 @@ func (r Rate) hold() time.Duration { return min(time.Second, time.Duration(r.Bur
 // during the time that hold returns. For slow rates, whose tokens are not held, most is 1.
 func (r Rate) most() int { return max(1, int(r.hold()/r.every()/2)) }
 
-// depth is the time in which the bucket of the stored row fills when it is empty. The room of
-// the bucket is the burst, less the tokens that instances may hold in memory.
+// depth is how long the empty bucket of the stored row takes to fill. It has room for the burst,
+// less the tokens that may be held in memory.
 func (r Rate) depth() time.Duration {
 	d := time.Duration(r.Burst) * r.every()
 	if r.most() > 1 {

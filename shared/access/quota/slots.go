@@ -15,7 +15,7 @@ const (
 	slotWait = 2 * time.Second  // how long a call waits for a slot
 	slotLook = time.Second / 4  // time between two looks at the slots while a call waits
 	slotFree = 30 * time.Second // after this time a call of which the store knows nothing has died: each call is stored within sessions.Limits.AcceptBy
-	slotLife = 24 * time.Hour   // after this time a slot is free, whatever the log says
+	slotLife = 24 * time.Hour   // after this time a slot is free, even if its call has not ended
 	slotIdle = 25 * time.Hour   // time after which the row is deleted
 )
 
@@ -28,8 +28,9 @@ type slot struct {
 }
 
 // takeSlot records a call in flight, if fewer than most calls are recorded. Nothing reports the end
-// of a call, so takeSlot looks in the log for calls that have ended if all slots are taken. Cost: a
-// write for each call, a read if others write too, and a read for each ended call that it finds.
+// of a call, so takeSlot, if all slots are taken, looks in the sessions' streams for calls that
+// have ended. Cost: a write for each call, a read if others write too, and a read for each ended
+// call that it finds.
 //
 // Errors: Unavailable.
 func (l *Limiter) takeSlot(ctx context.Context, key storage.ValueKey, s slot, most int) (ok bool, err error) {

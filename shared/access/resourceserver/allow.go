@@ -34,8 +34,8 @@ func (s Settings) Relevant(resource string, claims map[string]any) map[string]an
 	return s.rulesFor(resource).Relevant(claims)
 }
 
-// ToolRules returns what belongs in [storage.Identity].ToolRules: those of a server's rules for tools
-// that apply to a caller with these claims. It returns nil for a group, which has no such rules.
+// ToolRules returns the value for [storage.Identity].ToolRules: the names of the server's rules for
+// tools that a caller with these claims fits. It returns nil for a group.
 func (s Settings) ToolRules(server string, claims map[string]any) []string {
 	if isGroup(server) {
 		return nil

@@ -45,8 +45,8 @@ type Client struct {
 // acts for.
 type Enterprise struct {
 	Issuer string `json:"issuer"`
-	// Name begins the principals of the issuer's users. The default is the name for the sign-in if
-	// users also sign in at this issuer, or else the issuer's host.
+	// Name is the prefix of the principals of the issuer's users. The default is the name for the
+	// sign-in if users also sign in at this issuer, or else the issuer's host.
 	Name string `json:"name,omitempty"`
 	// JWKS is the URL of the issuer's keys; the default is the URL in its metadata.
 	JWKS string `json:"jwks_uri,omitempty"`

@@ -108,8 +108,8 @@ func (r resources) Challenge(address string, tried bool, err error) string {
 }
 
 // Metadata returns the protected resource metadata (RFC 9728 §2) of a server at an address. The
-// address is the path that a client calls, such as "/SERVER/mcp" or "/mcp", with the client's
-// additions: clients compare the resource with the URL that they call.
+// address is the path exactly as a client calls it, such as "/SERVER/mcp" or "/mcp": clients
+// compare the resource with the URL that they call.
 func (r resources) Metadata(server, address string) []byte {
 	document := struct {
 		Resource string   `json:"resource"`

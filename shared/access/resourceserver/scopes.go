@@ -26,13 +26,12 @@ func lacks(wanted []string) error {
 	return &scopeError{storage.Errorf(storage.Forbidden, "the token lacks a scope; get one with the scope %s", strings.Join(wanted, " ")), wanted}
 }
 
-// Permit checks whether a caller may call tools of a server: the rules for these tools let
-// it in, and its token has their scopes. Neither check applies to callers with API keys,
-// who have no token.
+// Permit checks whether a caller may call tools of a server: the rules for these tools admit the
+// caller, and its token has their scopes. Neither check applies to callers with API keys, who have
+// no token.
 //
-// Errors: Forbidden. For scopes that are missing, Challenge names all scopes of this call
-// together, and the optional ones that the token has. For a rule that refuses, Challenge
-// is empty.
+// Errors: Forbidden. If scopes are missing, the result of Challenge lists all scopes of this call,
+// and the optional ones that the token has. If a rule refuses, it is "".
 func (r resources) Permit(who storage.Identity, server string, tools []string) error {
 	may := r.Tools(who, server)
 	for _, tool := range tools {
@@ -55,9 +54,10 @@ func (r resources) Permit(who storage.Identity, server string, tools []string) e
 	return nil
 }
 
-// kept returns the optional scopes of any server that a caller has, without those in wanted. A client
-// asks only for the scopes of the challenge. Without the kept scopes, a caller at the address of
-// several servers would lose its scope for one server when it gets a scope for another.
+// kept returns the optional scopes of any server that a caller has, without those in the argument
+// wanted. A client asks only for the scopes in the WWW-Authenticate header. Without the kept
+// scopes, a caller at the address of several servers would lose its scope for one server when it
+// gets a scope for another.
 func (s Settings) kept(has, wanted []string) (all []string) {
 	for _, scope := range has {
 		optional := slices.ContainsFunc(slices.Collect(maps.Values(s.Scopes)), func(of map[string][]string) bool { return of[scope] != nil })
@@ -80,9 +80,9 @@ func among(patterns []string, tool string) bool {
 	})
 }
 
-// Known returns the scopes that every token needs, followed by the scopes in wanted that a server or
-// a group has, sorted. Known drops all other scopes without an error, because clients ask for scopes
-// that they know from elsewhere.
+// Known returns the scopes that every token needs, followed by those in the argument wanted that a
+// server or a group has, sorted. Known drops all other scopes without an error, because clients ask
+// for scopes that they know from elsewhere.
 func (s Settings) Known(server string, wanted []string) []string {
 	known := strings.Fields(*s.Scope)
 	has := map[string]bool{}

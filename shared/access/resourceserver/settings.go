@@ -17,16 +17,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Settings say which tokens are accepted, and how they become identities. All fields but
-// PublicURL and Secret are in the servers file, under x-dormouse.access. Issuer is the identity
-// provider whose access tokens a [ResourceServer] takes, or at which package authserver has users
-// sign in.
+// Settings say which tokens are accepted, and how they become identities. All fields but PublicURL
+// and Groups are in the servers file, under x-dormouse.access. Issuer is the identity provider
+// whose access tokens a [ResourceServer] takes, or at which package authserver has users sign in.
 type Settings struct {
 	Brokered
 
 	// PublicURL is the URL at which clients reach the endpoint: https://HOST, or http on loopback,
-	// and the path, if any, that clients write before those of servers. The resource of a server is
-	// this URL and the server's path.
+	// perhaps with a path. The resource of a server is this URL and the server's path.
 	PublicURL string `json:"-"`
 	// Groups are the addresses at which several servers are served, with the servers at each:
 	// "/mcp", "/g/dev/mcp".
@@ -34,8 +32,8 @@ type Settings struct {
 
 	// Issuer is the only accepted issuer. It is compared byte for byte.
 	Issuer string `json:"issuer"`
-	// Name begins the principals of this issuer, as in "NAME:SUBJECT". The default is
-	// the issuer's host.
+	// Name is the prefix of this issuer's principals, as in "NAME:SUBJECT". The default is the
+	// issuer's host.
 	Name string `json:"name,omitempty"`
 	// JWKS is the URL of the issuer's keys. The default is the URL in the issuer's
 	// metadata.
@@ -62,8 +60,8 @@ type Settings struct {
 	Claims []string `json:"claims,omitempty"`
 
 	// Allow maps names of servers to the rules for their use; "*" stands for all servers that have
-	// no entry. A server with neither admits no caller. If Allow is nil, every caller with a token
-	// for a server may use it.
+	// no entry. A server to which no entry applies admits no caller. If Allow is nil, every caller
+	// with a token for a server may use it.
 	Allow policy.Rules `json:"allow,omitempty"`
 	// Scopes maps names of servers to optional scopes, and each scope to the tools that need it. A
 	// tool may be a pattern that ends in "*".
@@ -110,8 +108,8 @@ func ReadSettings(section []byte) (Settings, error) {
 	return s, nil
 }
 
-// Complete checks the settings and sets the defaults; servers are the names of all
-// servers. The error names the wrong setting and its possible values.
+// Complete checks the settings and sets the defaults. Its argument has the names of all servers.
+// The error names the wrong setting and its possible values.
 func (s Settings) Complete(servers []string) (Settings, error) {
 	checks := []func() error{
 		s.checkURLs, s.checkAlgorithms, s.checkIdentity, func() error { return s.checkServers(servers) }, func() error { return s.checkScopes(servers) }, s.checkRoles, s.checkClients,
@@ -220,8 +218,8 @@ func (s Settings) checkAlgorithms() error {
 	return nil
 }
 
-// given lists claims whose value may pass from one person to another, such as an address. The new
-// owner must not get the sessions of the old one.
+// given lists claims whose value, such as an address, another person may get later. That person
+// must not get the sessions of the earlier one.
 func given() []string {
 	return []string{"email", "name", "nickname", "phone_number", "preferred_username", "upn", "unique_name"}
 }

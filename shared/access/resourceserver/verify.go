@@ -149,8 +149,8 @@ func unix(text string) (time.Time, bool) {
 
 // Identity returns the identity that claims of the provider describe.
 //
-// Errors: Unauthenticated; Forbidden: the claims give no tenant, or are larger than native
-// servers may get.
+// Errors: Unauthenticated; Forbidden: the claims give no tenant, or those for native servers (see
+// Settings.Claims) are too large.
 func (s Settings) Identity(claims map[string]any) (storage.Identity, error) {
 	subject, _ := claims[s.Principal].(string)
 	if subject == "" {
