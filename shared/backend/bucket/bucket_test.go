@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -209,6 +210,24 @@ func TestPointerThatIsWrittenAtTheSameTimeMovesOn(t *testing.T) {
 	if got, want := kept(t, b), texts[slices.Max(slices.Collect(maps.Keys(texts)))]; got != want {
 		t.Errorf("the newest is %q, not %q with the greatest name", got, want)
 	}
+}
+
+// A newer generation commits between the read and the write of an older one.
+func TestOlderPointerReplacesNoNewerOne(t *testing.T) {
+	t.Parallel()
+	s3 := buckettest.New(t)
+	b := open(s3)
+	save(t, b, 1, "first")
+	older, newer := put(t, b, 1, "older"), put(t, b, 2, "newer")
+	var begun atomic.Bool
+	s3.Before(func(r *http.Request) int {
+		if r.Method == http.MethodPut && !begun.Swap(true) {
+			commontest.Check(t, b.Commit(t.Context(), box, owner, 2, newer))
+		}
+		return 0
+	})
+	commontest.EqualIn(t, "the older commit is", storage.Fenced, storage.CodeOf(b.Commit(t.Context(), box, owner, 1, older)))
+	commontest.Equal(t, "newer", kept(t, b))
 }
 
 func TestTroubleOfS3IsNotNoSnapshot(t *testing.T) {
