@@ -92,11 +92,11 @@ func (a *audience) event(st *stream, raw []byte, final bool) {
 	}
 }
 
-// direct returns the session whose client gets m, a request of the process: the session of owner,
-// the newest call in flight. If owner is nil, direct chooses the newest session whose client can
-// answer. It refuses m if no such client can answer, or if mixed is true. The argument mixed is
-// true if calls of several principals are in flight: one user's client must not get the question
-// of another user.
+// direct returns the session whose client gets m, a request of the process. That is the session of
+// owner, the newest call in flight. If owner is nil, it is the newest session whose client can
+// answer. direct refuses m if no such client can answer, or if mixed is true. The argument mixed is
+// true if calls of several principals are in flight: one user's client must not get the question of
+// another user.
 func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
 	switch {
 	case mixed:

@@ -72,7 +72,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 // requests of an earlier delivery with the same ID are still in flight in the session.
 //
 // Deliver passes a response to the process that has asked the question, and wakes that process if
-// it sleeps with its memory. Deliver drops a response to a question that is not open.
+// it sleeps (see [Server].Images). Deliver drops a response to a question that is not open.
 func (b *Box) Deliver(d Delivery) {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	b.mu.Lock()
@@ -191,7 +191,7 @@ func invalid(msgs []wire.Message, err error) []byte {
 }
 
 // Answer passes raw, a client's response, to the process that asked. The argument question is the
-// id under which the box sent the request of the process to the client.
+// id of the question as the client knows it.
 func (b *Box) Answer(session storage.ID, question string, raw []byte) {
 	m, err := wire.Parse(raw)
 	b.mu.Lock()

@@ -32,7 +32,7 @@ type processSide interface {
 	// read.
 	send(number int64, line []byte) bool
 	// withdraw makes the process stop working on a request. withdraw sends line, a
-	// notifications/cancelled, unless the request is cancelled in another way, as a task is.
+	// notifications/cancelled, unless the request is a task, which is cancelled in another way.
 	withdraw(r *request, line []byte)
 }
 
@@ -266,10 +266,10 @@ func (c *conversation) response(m wire.Message) bool {
 	return true
 }
 
-// release is called when the process answers r. Open questions whose call is r cannot really
-// belong to r. release assigns them to the newest other request of the same session, or to none.
-// If r comes from a client of 2026-07-28, its questions end, because that client is asked only in
-// responses.
+// release is called when the process answers r. If questions of r are still open, the box has
+// assigned them to r by mistake. release assigns them to the newest other request of the same
+// session, or to none. If r comes from a client of 2026-07-28, its questions end, because that
+// client is asked only in responses.
 func (c *conversation) release(r *request) {
 	var heir *request
 	for e := c.passed.Back(); e != nil && heir == nil; e = e.Prev() {

@@ -47,9 +47,8 @@ func (d *deadlines) count(r *request, left time.Duration) {
 // print a response to stdout, perhaps shortened, before they send it.
 const repair = time.Second
 
-// soon calls giveUp at once if wait is false. If wait is true, soon waits for [repair], and then
-// calls giveUp only if open returns true. The function open reports whether the request is still
-// open.
+// soon calls the function giveUp. If wait is true, it waits for [repair] first, and then calls
+// giveUp only if the function open says that the request is still open.
 func (d *deadlines) soon(wait bool, open func() bool, giveUp func()) {
 	if !wait {
 		giveUp()

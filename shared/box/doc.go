@@ -107,9 +107,9 @@
 // work, the box refuses the requests, and says when the client may try again.
 //
 // Every process has a variable with a unique value, its mark, in its environment, and its children
-// inherit it. When the process has exited, the box finds and ends its children by the mark, even
-// if they have left the process group. The next runner finds by the mark what a killed runner has
-// left.
+// inherit it. When the process has exited, the box finds and ends its children by the mark, even if
+// they have left the process group. The runner is the program that runs the box. If it is killed,
+// the next runner finds by the mark what is left.
 //
 // The box keeps the stderr of a process in two places, with secrets removed. The last 4,000
 // characters stay in memory, for the errors that end its requests. All of it goes to the writer

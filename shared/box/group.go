@@ -27,8 +27,8 @@ func newGroup(c *Box, id string, forget func()) *group {
 
 // # Its sessions
 
-// join makes s the newest member of the group, and its speaker. If the group then has too many
-// members, the oldest one without requests in flight departs.
+// join makes s the newest member of the group, and the speaker (see audience). If the group then
+// has too many members, the oldest one without requests in flight departs.
 func (g *group) join(s *session) {
 	s.departed, g.speaker = false, s
 	known := slices.Contains(g.members, s)

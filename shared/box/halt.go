@@ -47,7 +47,7 @@ func (b *Box) Halt(session storage.ID, operator string, timeout time.Duration) {
 	}
 }
 
-// endCalls ends the open calls of s in each process, but no process.
+// endCalls ends the open calls of s, but not the processes.
 func endCalls(processes []*process, s *session, why *fault) {
 	for _, p := range processes {
 		p.conv.leave(s, why)

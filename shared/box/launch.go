@@ -184,7 +184,8 @@ func missing(command string, folders int) error {
 	return fmt.Errorf("%s is not on the PATH of dormouse run (%d folders). Installed with npm or pip? Use npx or uvx, or the whole path", command, folders)
 }
 
-// executable returns why a file is not a program, in words that follow its name.
+// executable returns nil for a program. For any other file, the error says what is wrong, without
+// the name of the file.
 func executable(file string) error {
 	info, err := os.Stat(file)
 	problem, ok := errors.AsType[*fs.PathError](err)

@@ -60,7 +60,7 @@ func (o *output) silent() bool {
 }
 
 // words returns the line that best explains the end of the process: a line of stderr, or else of
-// stdout, later than since.
+// stdout. Only output after the moment since counts.
 func (o *output) words(since written) string {
 	return cmp.Or(proc.LastWords(o.stderr.Since(since.stderr, o.hide)), marked(proc.LastWords(o.stdout.Since(since.stdout, o.hide))))
 }
@@ -113,7 +113,7 @@ func (o *output) besides(words string) string {
 
 // starved reports whether a process that ended by itself seems to have run out of memory. The
 // argument killed is true if the kernel has killed a process, perhaps another one, for lack of
-// memory since this one started. Only output later than since counts.
+// memory since this one started. Only output after the moment since counts.
 func (o *output) starved(e proc.Exit, killed bool, since written) bool {
 	if e.Code != nil && *e.Code == 0 {
 		return false

@@ -84,7 +84,7 @@ func (p *process) converse(c *conversation) {
 	p.first = c.own()
 }
 
-// to sets the state of the process to s, unless it is already past s.
+// to moves the process forward to the state s, and never back.
 func (p *process) to(s state) { p.state = max(p.state, s) }
 
 func (p *process) isCurrent() bool { return p.group.current == p }

@@ -15,7 +15,7 @@ import (
 )
 
 // RefusalsFile is the file descriptor on which the process of a server with [Server].Refusals
-// reports what its network refuses. The process writes a line of text for each refusal before the
+// reports connections that its network refuses. It writes a line of text for each one, before the
 // server gets the error.
 const RefusalsFile = 4
 
@@ -25,7 +25,7 @@ const (
 	mostSaid    = 3           // how many refusals one error quotes
 )
 
-// refusals is what the network of a process has refused, with a lock of its own.
+// refusals is a process's reports about refused connections. It has a lock of its own.
 type refusals struct {
 	from *os.File // nil if the process has no network that reports refusals
 
@@ -48,9 +48,9 @@ func (f *refusals) close() {
 	}
 }
 
-// hear returns in said the lines that were reported since the last call, and in fresh those of
-// them that the sink should get. If no line has come and wait is true, hear waits for the next
-// line. The result over is true if no more lines will come.
+// hear returns the lines that were reported since the last call (said), and those of them that the
+// sink should get (fresh). If no line has come and wait is true, hear waits for the next line. The
+// result over is true if no more lines will come.
 func (f *refusals) hear(wait bool, hide func(string) string) (said, fresh []string, over bool) {
 	conn, err := f.from.SyscallConn()
 	if err != nil {
@@ -104,9 +104,9 @@ func (f *refusals) add(text string) (fresh bool) {
 	return fresh
 }
 
-// since returns the last refusals that were reported since the time at, in the order of their
-// reports. since also returns refusals from the second before at, because the network does not
-// repeat a report within a second.
+// since returns the last refusals that were reported after a time, or within the second before it,
+// because the network does not repeat a report within a second. They are in the order of their
+// reports.
 func (f *refusals) since(at time.Time) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -87,7 +87,7 @@ func (r *processRun) unsend(f *fault) (some bool) {
 	return some
 }
 
-// again gives another process the requests that this one has not read, each request once.
+// again hands the requests that this process has not read to another one, each request once.
 func (r *processRun) again(f *fault) {
 	p := r.p
 	for _, q := range p.conv.inOrder() {

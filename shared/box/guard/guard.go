@@ -90,8 +90,8 @@ func (g *Guard) Err() error {
 // keepIdle is how long a goroutine of Go waits for its next function before it ends.
 const keepIdle = time.Second
 
-// Go calls do in another goroutine, an idle one if possible: the stack of a new one has to grow
-// first.
+// Go calls the function do in another goroutine, an idle one if possible: the stack of a new one
+// has to grow first.
 func (g *Guard) Go(do func()) {
 	if g == nil {
 		go do()
@@ -140,7 +140,7 @@ func (g *Guard) call(do func()) {
 	do()
 }
 
-// After calls do in its own goroutine after the time d.
+// After waits for the time d, and then calls the function do in a goroutine of its own.
 func (g *Guard) After(d time.Duration, do func()) *time.Timer {
 	return time.AfterFunc(d, func() {
 		defer g.Catch()

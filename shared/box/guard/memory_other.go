@@ -2,5 +2,5 @@
 
 package guard
 
-// Left returns known as false, because it knows the free memory only on Linux.
+// Left returns false for known: the free memory is known only on Linux.
 func Left() (free, total int64, known bool) { return 0, 0, false }

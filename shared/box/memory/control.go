@@ -38,8 +38,8 @@ type UnfitError struct{ Why string }
 // Error returns the reason.
 func (e *UnfitError) Error() string { return e.Why }
 
-// Pair makes a pair of connected sockets. The caller passes theirs to a keeper, and then closes
-// theirs.
+// Pair makes a pair of connected sockets. The caller passes the file theirs to a keeper, and then
+// closes it.
 func Pair() (c *Control, theirs *os.File, err error) {
 	syscall.ForkLock.RLock() // macOS cannot create a socket that is not inherited
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)

@@ -69,15 +69,15 @@ func (e *LostError) Error() string { return e.Why }
 
 func lost(format string, args ...any) error { return &LostError{fmt.Sprintf(format, args...)} }
 
-// sealed returns h with a new salt, the present format, and now as the time Saved.
+// sealed returns h with a new salt, the present format, and the given time as Saved.
 func (h Header) sealed(now time.Time) Header {
 	h.Format, h.Saved, h.Salt = format, now.UTC().Truncate(time.Millisecond), make([]byte, 32)
 	_, _ = rand.Read(h.Salt) // never fails
 	return h
 }
 
-// fits returns nil if an image with the header h can be used for the process that want describes.
-// If not, the error says why.
+// fits returns nil if an image with the header h can be used for the process of the header want. If
+// not, the error says why.
 func (h Header) fits(want Header, now time.Time) error {
 	switch age := now.Sub(h.Saved); {
 	case h.Format != format:

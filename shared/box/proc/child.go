@@ -251,8 +251,8 @@ func exitOf(s *os.ProcessState) Exit {
 	return Exit{Code: &code}
 }
 
-// drain reads a pipe to its end, or after the exit of the process what is left in the pipe,
-// without waiting for other writers.
+// drain reads a pipe to its end. After the exit of the process it reads only what is left in the
+// pipe, and does not wait for other writers.
 type drain struct {
 	f      *os.File
 	exited <-chan struct{}

@@ -8,8 +8,9 @@ import (
 // children is the processes that this program has started with [Start] and not reaped yet.
 var children = register{pids: map[int]bool{}}
 
-// register is a set of pids. While a process is started or removed from the set, the lock starts
-// is held for reading. Whoever holds starts for writing finds every started process in the set.
+// register is a set of pids. The lock called starts is held for reading while a process is started,
+// or is removed from the set. Whoever holds that lock for writing finds every started process in
+// the set.
 type register struct {
 	starts sync.RWMutex
 	mu     sync.Mutex

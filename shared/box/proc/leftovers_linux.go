@@ -128,7 +128,7 @@ type sighting struct {
 	mark  string
 }
 
-// marks returns the marks of the processes in inodes, which folders has returned.
+// marks returns the marks of processes, by pid. The argument inodes is a result of folders.
 func (t *table) marks(inodes map[int]uint64, now time.Time) map[int]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

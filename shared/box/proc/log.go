@@ -102,7 +102,7 @@ func (d *Log) Note(format string, args ...any) {
 	d.write(fmt.Appendf(nil, "--- %s %s\n", time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), fmt.Sprintf(format, args...)), "")
 }
 
-// flush writes the bytes in held, with a line end.
+// flush writes the bytes of the argument held, with a line end.
 func (d *Log) flush(held *[]byte, prefix string) {
 	if len(*held) == 0 {
 		return
@@ -112,8 +112,7 @@ func (d *Log) flush(held *[]byte, prefix string) {
 	*held = (*held)[:0]
 }
 
-// Close writes ending, a text about how the process ended, as the last note, and closes the
-// writer.
+// Close writes a last note, a text about how the process ended, and closes the writer.
 func (d *Log) Close(ending string) {
 	if d == nil {
 		return

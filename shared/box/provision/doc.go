@@ -8,13 +8,14 @@
 //
 // # Workspace
 //
-// If there is a host path, the workspace is <base>/.mcp/<process>/workspace, a copy of the host
-// path that is refreshed in place. What was changed or removed in the host path is changed or
-// removed in the copy. A file that a process has changed or removed stays so until the same file
-// changes in the host path. A change that was saved and restored while the box slept stays for
-// good. Files that the process made itself stay, and so do .venv, .cache, .tmp and node_modules. A
-// writable host path is itself the workspace, without a copy. The copy is written through
-// [os.Root], because the process that works there may put links in the way.
+// If there is a host path (Server.HostPath: a folder with the program), the workspace is
+// <base>/.mcp/<process>/workspace, a copy of the host path that is refreshed in place. What was
+// changed or removed in the host path is changed or removed in the copy. A file that a process has
+// changed or removed stays so until the same file changes in the host path. A change that was saved
+// and restored while the box slept stays for good. Files that the process made itself stay, and so
+// do .venv, .cache, .tmp and node_modules. A writable host path is itself the workspace, without a
+// copy. The copy is written through [os.Root], because the process that works there may put links
+// in the way.
 //
 // # Installs
 //

@@ -204,7 +204,8 @@ func (s *provisioning) version(ctx context.Context, program string, question ...
 	return s.ask(ctx, binary, program, question...)
 }
 
-// ask returns the program's answer to a question, from or into the cache if keep is set.
+// ask returns the program's answer to a question. If keep is true, it looks in the cache first, and
+// stores the answer there.
 func (s *provisioning) ask(ctx context.Context, keep bool, program string, question ...string) (string, error) {
 	id, _ := identity(program)
 	file := filepath.Join(s.cfg.Cache, "versions", digest(append([]string{id}, question...)...))

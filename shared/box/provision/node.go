@@ -127,8 +127,8 @@ func asks(manifest []byte) (bool, error) {
 	return len(p.Dependencies)+len(p.OptionalDependencies) > 0, nil
 }
 
-// lockNode resolves the packages that package.json asks for, and puts the package-lock.json into
-// want. The lock stays in the cache, so that each start installs the same packages until
+// lockNode resolves the packages that package.json asks for, and adds the package-lock.json to the
+// argument want. The lock stays in the cache, so that each start installs the same packages until
 // package.json changes.
 func (s *provisioning) lockNode(ctx context.Context, npm string, want *nodeWants) error {
 	const file = "package-lock.json"

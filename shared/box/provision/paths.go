@@ -10,7 +10,7 @@ import (
 )
 
 // host returns the path of the folder to copy, with links resolved, or "" if there is none. The
-// argument home is the user's home folder, which host never infers for Auto.
+// argument home is the user's home folder, which host refuses if Auto infers it.
 func (s Server) host(home string) (string, error) {
 	path := s.HostPath
 	if path == Auto {

@@ -189,7 +189,7 @@ func (s *provisioning) say(p Phase, format string, args ...any) {
 	s.tell(Progress{Phase: p, Text: fmt.Sprintf(format, args...)})
 }
 
-// all does the steps of a start in order, up to the first error.
+// all goes through the steps of a start, up to the first error.
 func (s *provisioning) all(ctx context.Context, process string) error {
 	host, err := s.server.host(s.cfg.Environ["HOME"])
 	if err != nil {
@@ -341,8 +341,8 @@ func allowed(name string) bool {
 	}
 }
 
-// environ returns the environment of installers, and adds the variables in more. It includes the
-// permitted variables of the server's environment, because npx and uvx would see them.
+// environ returns the environment of installers, with the variables of the argument more. It
+// includes the permitted variables of the server's environment, because npx and uvx would see them.
 func (s *Provisioner) environ(more ...string) []string {
 	set := map[string]string{}
 	for name, value := range s.cfg.Environ {

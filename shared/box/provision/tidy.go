@@ -84,10 +84,10 @@ type stored struct {
 	bytes int64
 }
 
-// Tidy removes from a cache the unused installs that are over the limits in keep, even unfinished
-// ones, and returns their number. If Tidy has run within the last day, and no install was made
-// since, it returns at once. Tidy leaves the two lock files of each install, on which another
-// start may hold a lock.
+// Tidy removes from a cache the unused installs that are over the limits, even unfinished ones, and
+// returns their number. If Tidy has run within the last day, and no install was made since, it
+// returns at once. Tidy leaves the two lock files of each install, on which another start may hold
+// a lock.
 func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {
 	mark := filepath.Join(cache, tidiedFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < tidyEvery {

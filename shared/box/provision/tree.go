@@ -42,12 +42,12 @@ type entry struct {
 // tree maps the slash-separated paths in a folder to their entries.
 type tree map[string]entry
 
-// refresh copies the folder named by from into the folder named by to. The argument record names
-// the file that lists the entries of the last copy. refresh removes entries of record that no
-// longer exist in from. If an entry has not changed in from, its copy stays as the process has
-// left it, or stays removed. Entries that are not in record belong to the process and stay. If
-// there is no record, refresh removes everything that is not in from, except the folders of
-// dependencies and caches. No two calls may refresh the same folder at the same time.
+// refresh copies a folder, the source, to another one. The argument record is the path of a file
+// that lists the entries of the last copy. refresh removes listed entries that no longer exist in
+// the source. If an entry has not changed in the source, its copy stays as the process has left it,
+// or stays removed. Entries that are not listed belong to the process and stay. If there is no
+// list, refresh removes everything that is not in the source, except the folders of dependencies
+// and caches. No two calls may refresh the same folder at the same time.
 func refresh(ctx context.Context, from, to, record string) error {
 	src, dst, done, err := openRoots(from, to)
 	if err != nil {

@@ -36,7 +36,7 @@ type Redactor struct {
 }
 
 // New makes a Redactor for the values of env that have six bytes or more. The values of the
-// variables in marked are secrets at any length.
+// variables that marked names are secrets at any length.
 func New(env map[string]string, marked []string) *Redactor {
 	r := &Redactor{all: map[string]bool{}}
 	for name, value := range env {

@@ -319,7 +319,7 @@ func (in *inflight) sendAsk(a *asked) {
 	in.loop.set(&a.again, ackAfter, func() { in.sendAsk(a) })
 }
 
-// may handles the host's answer about a late message.
+// may handles a [frame.May], the host's answer about a late message.
 func (in *inflight) may(f frame.May) {
 	a := in.late[f.ID]
 	if a == nil || a.f.Round != f.Round {

@@ -276,8 +276,8 @@ func (lk *link) sendFirst(data []byte) {
 // busy reports whether messages wait to be written.
 func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
 
-// againIfFree calls do after the time ackAfter. While the connection is busy, againIfFree waits
-// for another ackAfter, because a repeated message would only wait behind others.
+// againIfFree calls the function do after the time ackAfter. While the connection is busy,
+// againIfFree waits for another ackAfter, because a repeated message would only wait behind others.
 func (ls *links) againIfFree(a *alarm, do func()) {
 	ls.loop.set(a, ackAfter, func() {
 		if ls.linked() && ls.live.busy() {
@@ -488,7 +488,7 @@ func (ls *links) cut(lk *link, err error) {
 	case ls.next:
 		ls.next = nil
 		if ls.live != nil {
-			// The host may have got the hello of the lost connection; this hello makes live the
+			// The host may have got the hello of the lost connection; this hello makes ls.live the
 			// newest connection again.
 			ls.hello(ls.live)
 		}
@@ -517,8 +517,8 @@ func (ls *links) retry(after reconnection, err error) {
 	ls.loop.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
 }
 
-// unwelcome reports whether the host has refused this runner for good: after is stayAway, or the
-// host has refused the runner maxRounds times within roundsWithin.
+// unwelcome reports whether the host has refused this runner for good: the argument is stayAway, or
+// the host has refused the runner maxRounds times within roundsWithin.
 func (ls *links) unwelcome(after reconnection) bool {
 	if after != reconnectSeldom {
 		return after == stayAway

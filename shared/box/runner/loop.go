@@ -13,14 +13,14 @@ const ackAfter = 5 * time.Second
 // loop is the goroutine of Run. Only this goroutine uses a [life].
 type loop struct {
 	guard *guard.Guard
-	post  func(do func()) bool // makes the loop call do; returns false if the loop has ended
+	post  func(do func()) bool // makes the loop call the function do; returns false if the loop has ended
 	wg    sync.WaitGroup       // all goroutines that Run began
 
 	over bool // Run is to return err
 	err  error
 }
 
-// spawn calls do in a goroutine that Run waits for.
+// spawn calls the function do in a goroutine that Run waits for.
 func (lo *loop) spawn(do func()) {
 	lo.wg.Go(func() {
 		defer lo.guard.Catch()

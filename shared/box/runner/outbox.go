@@ -193,8 +193,8 @@ func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch)
 		}
 		if !over && !d.traced {
 			// Before the client sees progress, the store must have an item that says that this box
-			// ends the request. A [frame.Taken] may have been lost, so this frame asks for the
-			// item.
+			// has to answer the request. A [frame.Taken] may have been lost, so this frame asks for
+			// the item.
 			f.Tickets = append(f.Tickets, d.ticket)
 			d.reported = true
 			b.traces = append(b.traces, d)

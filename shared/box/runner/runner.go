@@ -112,7 +112,7 @@ func (r *Runner) Status(s StatusReport) {
 	r.post(func(l *life) { l.outboxes.status(s) })
 }
 
-// post makes the loop call do, or returns false if the loop has ended.
+// post makes the loop call the function do, or returns false if the loop has ended.
 func (r *Runner) post(do func(*life)) bool {
 	select {
 	case r.in <- do:

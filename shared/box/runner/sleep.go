@@ -138,7 +138,7 @@ type farewell struct {
 	linger alarm
 }
 
-// bye begins to put the box to sleep, after a time idle without work.
+// bye begins to put the box to sleep. The argument is how long it had no work.
 func (fw *farewell) bye(idle time.Duration) {
 	fw.links.stage, fw.byes, fw.idle = parting, 0, idle
 	fw.sayBye()

@@ -45,7 +45,7 @@ func system() []string {
 
 // openSystem returns the parts of the system paths that any user may read. A program that runs as
 // root gets only these parts, because file modes do not stop root. The program may also list the
-// folders in listed.
+// folders in the second result.
 func openSystem() (readable, listed []string) {
 	for _, path := range system() {
 		levels := map[string]int{"/etc": math.MaxInt, "/opt": 3, "/sys": 3}[path]

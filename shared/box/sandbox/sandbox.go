@@ -28,10 +28,10 @@
 //	memory, environment and stderr   own user, Landlock     older kernel and not root
 //	  of neighbours
 //	signals to neighbours            own user, Landlock     kernel before 6.12 and not root
-//	unix sockets of others, but for  seccomp                –
-//	  AllSockets
+//	unix sockets of others, unless   seccomp                –
+//	  AllSockets is set
 //	System V and POSIX queues and    seccomp                –
-//	  shared memory, but for the same
+//	  shared memory, likewise
 //	limits of neighbours             seccomp                –
 //	processes and threads            RLIMIT_NPROC, and a    the runner is not root and has no
 //	                                 cgroup where it may    cgroup: it counts all that its user
@@ -49,12 +49,12 @@
 // pairs, because connect can give one a new peer. The filter allows stream pairs, because connect
 // fails on one with EISCONN. Pipes of Node and the event loops of Python are such pairs.
 //
-// Neighbours always see the arguments of a program in /proc, so secrets belong into its
-// environment. /proc also lists processes and the names of sockets. Landlock cannot restrict a
-// program to /proc/self: a rule is about one directory, and each process that the program starts
-// has another one. Landlock has no right for the modes, owners and times of files. So a program
-// that runs as the runner's user can change these for all files of that user; it still cannot read
-// or write their contents.
+// Neighbours, the other programs of the machine, always see the arguments of a program in /proc, so
+// secrets belong into its environment. /proc also lists processes and the names of sockets.
+// Landlock cannot restrict a program to /proc/self: a rule is about one directory, and each process
+// that the program starts has another one. Landlock has no right for the modes, owners and times of
+// files. So a program that runs as the runner's user can change these for all files of that user;
+// it still cannot read or write their contents.
 //
 // The sandbox is no virtual machine: a program that exploits the kernel gets out. On AWS each
 // tenant has tasks of its own. The sandbox separates programs that share a machine or a task.

@@ -85,7 +85,7 @@ func obey(verdicts *os.File) (step string, err error) {
 	return "", syscall.Exec(string(o.Path), strs(o.Args), strs(o.Env))
 }
 
-// closeOnExec marks all descriptors from first on as close-on-exec.
+// closeOnExec marks the given descriptor, and all that follow it, as close-on-exec.
 func closeOnExec(first int) error {
 	err := unix.CloseRange(uint(first), math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {

@@ -245,7 +245,7 @@ func (f *Folder) Delete(_ context.Context, key string, gen int64) error {
 	return f.remove(f.of(key))
 }
 
-// Sweep removes the snapshots that were neither saved nor read for as long as age, and returns
+// Sweep removes the snapshots that were neither saved nor read within the given age, and returns
 // their number. If the last sweep is less than age/24 ago, Sweep returns 0 at once.
 func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 	mark := filepath.Join(f.path, sweptFile)

@@ -113,7 +113,7 @@ func (k *Keeper) Save(ctx context.Context, process, owner, workspace, record str
 	return nil
 }
 
-// of returns what the Store contains of a process's workspace, nil if the workspace was never
+// of looks up what the Store contains of a process's workspace: nil if the workspace was never
 // restored.
 func (k *Keeper) of(process string) *kept {
 	k.mu.Lock()
@@ -143,7 +143,7 @@ func (k *Keeper) Leave(process string) {
 }
 
 // Forget deletes the snapshot of an owner that has ended for good. Forget also calls Leave for the
-// process with the name owner.
+// process of that name.
 func (k *Keeper) Forget(ctx context.Context, owner string) error {
 	k.Leave(owner)
 	return k.cfg.Store.Delete(ctx, k.cfg.Key(owner), k.cfg.Generation)

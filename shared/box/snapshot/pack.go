@@ -79,7 +79,7 @@ type packer struct {
 	whole bool // writes the archive of a whole folder, see [Pack]
 }
 
-// all writes the archive, and closes the compressor z.
+// all writes the whole archive, and closes the compressor z.
 func (p packer) all(z io.Closer, c changes) (err error) {
 	defer func() { err = errors.Join(err, z.Close()) }()
 	of := version

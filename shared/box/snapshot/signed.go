@@ -215,8 +215,8 @@ func (s *summed) Read(p []byte) (int, error) {
 // final wraps an error after which [Signed.try] gives up.
 type final struct{ error }
 
-// try calls do until it succeeds, fails with a final error, or has been called once more than
-// there are Pauses.
+// try calls the function do until it succeeds, fails with a final error, or has been called once
+// more than there are Pauses.
 func (s *Signed) try(ctx context.Context, do func() error) error {
 	for i := 0; ; i++ {
 		err := do()

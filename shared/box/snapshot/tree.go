@@ -285,8 +285,7 @@ func staged(file string) (map[string]State, error) {
 	return base, nil
 }
 
-// compare returns how now, the present entries of a workspace, differ from base, the entries that
-// were prepared.
+// compare returns how the present entries of a workspace differ from those that were prepared.
 func compare(base map[string]State, now tree, limits Limits) (changes, error) {
 	c := changes{put: tree{}}
 	largest := ""
