@@ -1,13 +1,14 @@
 // Package difference compares two texts that are cut into words or lines.
 package difference
 
-// mostCells bounds the table of one comparison: the pieces of a times the pieces of b.
+// mostCells bounds the table of one comparison: the number of pieces of one text times that of the
+// other.
 const mostCells = 1 << 21
 
-// Of calls the function say for all pieces of a and b, in their order. The argument op is "" for a
-// piece that both have, "-" for a piece of a alone, and "+" for a piece of b alone. Of finds the
-// longest common subsequence if at most 1,447 pieces on each side lie between the common ends. A
-// longer middle counts as replaced.
+// Of compares a with b, and calls the function say for each piece, in order. The argument op is ""
+// for a piece that both have, "-" if only a has it, and "+" if only b has it. Of finds the longest
+// common subsequence if at most 1,447 pieces on each side lie between the common ends. A longer
+// middle counts as replaced.
 func Of(a, b []string, say func(op, piece string)) {
 	first, last := 0, 0 // common pieces at both ends
 	for first < min(len(a), len(b)) && a[first] == b[first] {

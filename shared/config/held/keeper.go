@@ -40,8 +40,8 @@ const (
 	mostKnown = 1000
 )
 
-// NewKeeper returns a Keeper. The arguments lock and tells may be nil. The observer tells gets an
-// event when a list has tools that are held back.
+// NewKeeper returns a Keeper. The arguments lock and tells may be nil. The observer gets an event
+// when a list has tools that are held back.
 func NewKeeper(store storage.Values, lock *Lock, log *slog.Logger, tells observe.Observer) *Keeper {
 	return &Keeper{store: store, lock: lock, log: log, tells: tells, known: map[storage.Pin]names{}}
 }

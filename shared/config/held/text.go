@@ -70,8 +70,8 @@ func oneLine(text string) string {
 	return strings.NewReplacer("\n", "⏎", "\t", " ").Replace(Visible(text))
 }
 
-// cut replaces the middle of a long text by …. The numbers of characters that stay are start and
-// end.
+// cut replaces the middle of a long text by …. The arguments start and end are how many characters
+// stay before and after it.
 func cut(text string, start, end int) string {
 	n := utf8.RuneCountInString(text)
 	if n <= start+end+1 {

@@ -13,8 +13,7 @@ type Audit struct {
 	Redact []string     `json:"redact,omitempty"` // names of JSON members whose values are hidden; case does not matter
 }
 
-// audits returns a [kind] that reads an [Audit]. The argument what is the name for the server, if
-// any, in complaints.
+// audits returns a [kind] that reads an [Audit]. Complaints begin with the argument what.
 func (r *reader) audits(what string, to *Audit) kind {
 	role := func(name string) {
 		if to.Bodies = storage.Role(name); name == "off" {

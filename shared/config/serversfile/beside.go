@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// beside makes relative paths of a server refer to the folder of the servers file, on the machine
-// where the server runs. A server without a workspace works in that folder, unless its cwd names
-// another one. beside changes nothing for a server with a host path, which has the files.
+// beside turns relative paths of a server into paths in the folder of the servers file, on the
+// machine where the server runs. A server without a workspace works in that folder, unless its cwd
+// names another one. A server with a host path has its files there, and stays unchanged.
 func (s *Server) beside(folder string) {
 	if folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
 		return

@@ -49,8 +49,8 @@ func (c Changes) String() string {
 	return strings.Join(parts, "  ")
 }
 
-// After returns how c differs from before, an earlier content of the same file. It also returns a
-// copy of c that knows which servers were removed from the file, and when; see [File.Removed].
+// After returns how c differs from an earlier content of the same file. It also returns a copy of c
+// that knows which servers were removed from the file, and when; see [File.Removed].
 func (c *File) After(before *File, now time.Time) (*File, Changes) {
 	next := *c
 	next.removed = maps.Clone(before.removed)

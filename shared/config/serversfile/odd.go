@@ -8,7 +8,7 @@ import (
 
 // The functions of this file accept values in an odd form that can mean only one thing.
 
-// scalar returns a number, true or false as the text that stands in the file. Any other value
+// scalar turns a number, true or false into a string, spelled as in the file. Any other value
 // stays.
 func scalar(n node) node {
 	if n.shape == boolean {

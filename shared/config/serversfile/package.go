@@ -24,8 +24,8 @@ func runners() []runner {
 	}
 }
 
-// runner returns the package runner that the command line starts, and its further arguments. of.command
-// is nil if the command line starts another program.
+// runner returns the package runner that the command line starts, and its further arguments. If the
+// command line starts another program, the result has no command.
 func (s Server) runner() (of runner, args []string) {
 	line := append([]string{filepath.Base(s.Command)}, s.Args...)
 	for _, of := range runners() {

@@ -113,8 +113,9 @@ var fixedVersions = sync.OnceValue(func() map[string]*regexp.Regexp {
 // commit matches the name of a git commit.
 var commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[@#][0-9a-f]{40}$`) })
 
-// versionOf splits the name of a package of a kind, as a package runner takes it. The result fixed reports
-// whether it names one version. The result own reports whether it is a folder or a file.
+// versionOf splits the argument word: a package of npm or pypi (kind) as a command line names it.
+// The result fixed reports whether word names one version; own reports whether it is a folder or a
+// file.
 func versionOf(kind, word string) (name string, fixed, own bool) {
 	if strings.HasPrefix(word, ".") || filepath.IsAbs(word) || strings.HasPrefix(word, "file:") {
 		return filepath.Base(word), false, true

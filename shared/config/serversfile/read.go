@@ -74,8 +74,8 @@ func (r *reader) want(n node, s shape, what string) bool {
 	return true
 }
 
-// each calls the function use for the members of an object, in order. If a name is repeated, it
-// complains, and calls use only for the first member with the name.
+// each calls the function use for the members of an object, in order. It complains about a repeated
+// name, and leaves out all members with that name but the first.
 func (r *reader) each(n node, use func(member)) {
 	seen := map[string]int{}
 	for _, m := range n.members {
@@ -177,7 +177,7 @@ func (r *reader) servers(all []member, c *File) {
 	}
 }
 
-// one reads one server, complains about its mistakes, and adds it to c.
+// one reads the server in m, complains about its mistakes, and adds it to c.
 func (r *reader) one(m member, c *File) {
 	switch {
 	case m.name == "ping" || m.name == "sping" || m.name == "console": // paths of the gateway and of the console

@@ -19,8 +19,8 @@ type Remote struct {
 	Private bool `json:"private,omitempty"`
 }
 
-// InPlace reports whether the function that gets a message executes it, so that there is no
-// box: the server is native or remote.
+// InPlace reports whether the server is native or remote. It then has no box: the function that
+// gets a message executes it.
 func (s Server) InPlace() bool { return s.Native != "" || s.Remote.URL != "" }
 
 // Address returns the URL without its query, user and password, which may be secret. It is
