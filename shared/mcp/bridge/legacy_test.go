@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -235,4 +236,54 @@ func TestWhatCannotBeSaidEndsTheCall(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The results must be valid messages, whatever a server, a client and a store say.
+func FuzzSuspend(f *testing.F) {
+	f.Add(`{"name":"n","_meta":{"progressToken":1}}`, `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}}},"requestState":"s"}`, `{"action":"accept"}`, plainClient)
+	f.Add(`{}`, `{"inputRequests":{"a":{"method":"roots/list"},"b":{"method":"sampling/createMessage"}}}`, `[]`, `{"capabilities":{"roots":{},"sampling":{}}}`)
+	f.Add(`null`, `{"requestState":"s"}`, ``, `{}`)
+	f.Fuzz(func(t *testing.T, params, result, answer, init string) {
+		call, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`))
+		for _, raw := range []string{result, init} {
+			// Text that is not UTF-8 is refused earlier.
+			if !json.Valid([]byte(raw)) || !utf8.ValidString(raw) || strings.TrimSpace(raw) != raw {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+		l := bridge.ReadLegacy(json.RawMessage(init))
+		whole := func(what string, raw []byte) {
+			if _, err := wire.Parse(raw); err != nil {
+				t.Fatalf("%s is no message: %v: %s", what, err, raw)
+			}
+		}
+		whole("request", wire.NewRequest(json.RawMessage("1"), "tools/call", l.Params("tools/call", call.Params, "info", true)))
+		whole("result", wire.ResultResponse(json.RawMessage("1"), bridge.Plain("tools/call", json.RawMessage(result))))
+		whole("initialize", wire.ResultResponse(json.RawMessage("1"), l.Initialize(json.RawMessage(result))))
+		inputs, state, fault := bridge.ReadInputs(json.RawMessage(result))
+		if fault != nil {
+			return
+		}
+		asked, raws, fault := l.Ask("s", 1, 0, 0, inputs)
+		if fault != nil {
+			return
+		}
+		var answers []storage.Answer
+		for i, raw := range raws {
+			whole("question", raw)
+			answers = append(answers, storage.Answer{Question: asked[i].ID, Raw: []byte(`{"jsonrpc":"2.0","id":"q","result":` + answer + `}`)})
+		}
+		again := bridge.Retry(call.Raw, state)
+		whole("request to be sent again", again)
+		raw, fault := bridge.Again(again, asked, answers)
+		if fault == nil {
+			whole("request with answers", raw)
+			if got := wire.Lookup(raw, "params", "requestState"); string(got) != string(state) {
+				t.Fatalf("the state %s comes back as %s", state, got)
+			}
+		}
+	})
 }
