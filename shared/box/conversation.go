@@ -51,8 +51,8 @@ type clientSide interface {
 // clockSide starts and stops the timers of requests and of the process, at the events of a
 // conversation.
 type clockSide interface {
-	// opened is called when the process asks the client something for a request, and closed when
-	// that question or its request ends.
+	// opened is called when the process asks the client something for a request. closed is called
+	// when that question or its request ends.
 	opened(q *question)
 	closed(q *question)
 	// quiet is called when no request is in flight any more.
@@ -88,7 +88,7 @@ type conversation struct {
 	questionN int64                // how many questions the process has asked so far
 }
 
-// newConversation makes a conversation. The caller sets pipe and clock.
+// newConversation makes a conversation. The caller sets the fields pipe and clock.
 func newConversation(draw func() int64, shared bool, to clientSide) *conversation {
 	return &conversation{
 		draw: draw, shared: shared, clients: to, kept: map[int64]bool{},

@@ -195,9 +195,9 @@ func (l *listener) unnamed(m wire.Message, raw []byte) {
 	l.noise(raw, why, false)
 }
 
-// garbled handles a part of a line that is no message. If it seems to answer a request, garbled
-// ends that request at once if the part is JSON. If it is not JSON, the process first gets the time
-// [repair] to send the right response.
+// garbled handles a part of a line that is no message. If the part seems to answer a request,
+// garbled ends the request: at once if the part is JSON, and otherwise after the process has had
+// the time [repair] to send the right response.
 func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool) {
 	why := err.Error()
 	var wrong *wire.Error

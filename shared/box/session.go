@@ -90,7 +90,7 @@ func (s *session) common(raw []byte) {
 	s.output("", Output{Ticket: s.ticket, Raw: raw})
 }
 
-// output passes a message of a stream, "" for the standalone one, to the sink.
+// output passes a message to the sink. The argument stream is "" for the standalone stream.
 func (s *session) output(stream string, e Output) {
 	e.Session, e.Stream = storage.ID(s.id), storage.StreamID(stream)
 	s.tell(pendingOutput{call: func(k Sink) { k.Output(e) }, streamID: stream, bytes: len(e.Raw)})

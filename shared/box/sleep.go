@@ -323,8 +323,8 @@ func (p *process) inherit(sleeper *process) {
 
 // # To wake
 
-// begin starts the OS process. If a keeper thaws an image of the memory, begin returns the state
-// of the conversation, and nil if not.
+// begin starts the OS process. If a keeper thaws an image of the memory, begin returns the state of
+// the conversation, or else nil.
 func (r *processRun) begin(l launch) (child, *frozen, error) {
 	p := r.p
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{l.Command.Path}, l.Command.Args...), "\x00")))

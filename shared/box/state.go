@@ -2,7 +2,7 @@ package box
 
 import "time"
 
-// state says how far a process has come, which never goes back.
+// state says how far a process has come. It never goes back.
 type state int
 
 const (

@@ -109,8 +109,8 @@ func (t *legacyTasks) learn(list json.RawMessage) {
 	}
 }
 
-// listed returns the response to a client's request, which in a list of tools hides that some need
-// a task.
+// listed returns the response for the client. In a list of tools, it hides that some tools need a
+// task.
 func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
 	if r.method == wire.MethodToolsList && m.Error == nil {
 		t.learn(m.Result)

@@ -32,10 +32,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Remembered is how long an instance uses a key that it has read without reading it again.
+// Remembered is how long an instance that has read a key uses it before it reads the key again.
 const Remembered = 30 * time.Second
 
-// touchEvery is the age at which Key.Used is written again. A request waits for that write.
+// touchEvery is how old a stored Key.Used must be before a request writes it again, and waits for
+// the write.
 const touchEvery = time.Hour
 
 // maxRemembered bounds how many keys an instance remembers.
@@ -150,8 +151,8 @@ func (a *Keys) ConfirmMembers(ctx context.Context, credential, _ string, servers
 	return Each(servers, func(server string) error { return a.Confirm(ctx, credential, server) })
 }
 
-// Each returns the servers for which admit returns nil. It ends at the first error other than
-// Forbidden.
+// Each returns the servers for which the function admit returns nil. It ends at the first error
+// other than Forbidden.
 //
 // Errors: those of admit; Forbidden if that was the answer for all servers.
 func Each(servers []string, admit func(server string) error) (still []string, err error) {
@@ -276,7 +277,7 @@ func (Open) Authenticate(*http.Request, string) (storage.Identity, error) {
 	return storage.Identity{Tenant: LocalTenant, Principal: LocalTenant}, nil
 }
 
-// Members returns the identity of Authenticate for each of the servers.
+// Members returns the result of Authenticate for each of the servers.
 func (o Open) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
 	return EachServer(o, r, servers)
 }
@@ -284,7 +285,7 @@ func (o Open) Members(r *http.Request, _ string, servers []string) (map[string]s
 // Confirm returns nil.
 func (Open) Confirm(context.Context, string, string) error { return nil }
 
-// ConfirmMembers returns the servers.
+// ConfirmMembers returns all of the servers.
 func (Open) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
 	return servers, nil
 }

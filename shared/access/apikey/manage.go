@@ -171,7 +171,7 @@ func NoKey() *storage.Error {
 	return storage.Errorf(storage.NotFound, "there is no key with this id; dormouse keys list shows the ids")
 }
 
-// List returns the keys of a tenant, or of all tenants for "", in order of id.
+// List returns the keys of a tenant, or all keys if tenant is "", in order of id.
 //
 // Errors: Unavailable.
 func List(ctx context.Context, store storage.Keys, tenant string) ([]storage.Key, error) {

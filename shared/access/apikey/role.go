@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Right is what a request is about to do.
+// Right is a permission that a request needs.
 type Right string
 
 // The rights.

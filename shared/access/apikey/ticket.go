@@ -13,7 +13,7 @@ const ticketLife = time.Minute
 
 // Tickets authenticates clients that cannot send headers, such as a web page that opens a
 // WebSocket. A ticket is good for one connection, to one server, for a minute, because others may
-// see the URL that has it (histories, logs on the way). Tickets is safe for concurrent use.
+// see its URL, in histories and logs. Tickets is safe for concurrent use.
 type Tickets struct{ store storage.Keys }
 
 // NewTickets returns Tickets that are kept in a store.

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// A key is dm_<id>_<secret>. The id has 40 random bits; it finds the record and may be shown.
-// The secret has 160. A ticket is dt_<secret>. The beginnings let programs recognise keys and
-// tickets, for example scanners for published secrets.
+// A key is dm_<id>_<secret>. The id has 40 random bits; it finds the record and may be shown. The
+// secret has 160 random bits. A ticket is dt_<secret>. The beginnings let programs recognise keys
+// and tickets, for example scanners for published secrets.
 const (
 	keyPrefix    = "dm_"
 	ticketPrefix = "dt_"

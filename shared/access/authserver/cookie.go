@@ -45,7 +45,7 @@ func (b *browsers) consents(r *http.Request) (all []consent) {
 	return slices.DeleteFunc(all, func(c consent) bool { return c.Until <= now })
 }
 
-// agreed reports whether the user of this browser has agreed to all of a request.
+// agreed reports whether the user of this browser has agreed to everything that a request asks for.
 func (b *browsers) agreed(r *http.Request, who client, req request) bool {
 	id := what(who, req)
 	return !reachesProgram(req.Redirect) && slices.ContainsFunc(b.consents(r), func(c consent) bool {

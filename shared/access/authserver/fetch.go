@@ -183,7 +183,8 @@ func (d *documents) keep(ctx context.Context, id string) error {
 	return nil
 }
 
-// begin waits until a document of a host may be fetched. Each begin needs an end.
+// begin waits until a document of a host may be fetched. After each begin, the caller must call
+// end.
 func (d *documents) begin(ctx context.Context, host string) error {
 	for {
 		d.mu.Lock()

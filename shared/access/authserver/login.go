@@ -180,8 +180,8 @@ func (b *Server) identify(req request, claims map[string]any) (code, error) {
 // maxClaims bounds the claims that decide who may use a server.
 const maxClaims = 2 << 10
 
-// maxConsoleClaims bounds these claims for the console, whose cookie holds the token.
-// Browsers drop cookies of more than 4 KiB.
+// maxConsoleClaims bounds the claims in a token for the web console, which keeps the token in a
+// cookie. Browsers drop cookies of more than 4 KiB.
 const maxConsoleClaims = 1 << 10
 
 // asciiOnly replaces the characters that an error description may not have (RFC 6749 §5.2).

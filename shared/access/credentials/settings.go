@@ -16,7 +16,7 @@ import (
 )
 
 // Provider is a third party, as x-dormouse.connect describes it. With Authorize, its users connect
-// it by OAuth. With Exchange, users need only sign in here. Without both, users give an API key.
+// it by OAuth. With Exchange, users need only sign in here. With neither, users give an API key.
 type Provider struct {
 	Title string `json:"title"` // the name of the third party on pages; "" for its name in the file
 	Help  string `json:"help"`  // where users get an API key, for the page

@@ -27,8 +27,7 @@ type Config struct {
 	// PublicURL is where browsers reach this endpoint; "" if that is not known. Without it, messages
 	// have no URL.
 	PublicURL string
-	// SignsIn says that users sign in at this endpoint, so that there are tokens of theirs
-	// to exchange.
+	// SignsIn says that users sign in at this endpoint, so that their tokens can be exchanged.
 	SignsIn bool
 	// Client makes requests to token endpoints. nil: a client that follows no redirect and waits
 	// for ten seconds at most.

@@ -33,8 +33,8 @@ type accountRow struct {
 	Writer string          `json:"writer,omitempty"`
 }
 
-// used is what a tenant has used in a month. The sum of all servers has the name ""; earlier
-// releases also counted for each server, by its name.
+// used is what a tenant has used in a month. The key "" has the sum of all servers; earlier
+// releases also counted each server, under its name.
 type used struct {
 	Month string           `json:"month,omitempty"` // YYYY-MM, UTC
 	Nanos map[string]int64 `json:"nanos,omitempty"` // nanodollars

@@ -10,7 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// calls is the token bucket of the calls of one principal. The caller of its methods must hold turn.
+// calls is the token bucket of the calls of one principal. The caller of its methods must hold the
+// lock turn.
 type calls struct {
 	key   storage.ValueKey
 	clock func() time.Time

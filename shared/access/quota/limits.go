@@ -17,8 +17,7 @@ import (
 // off is written in place of a limit to remove the limit.
 const off = "off"
 
-// Limits are the limits of callers: of a servers file, or of a tenant. Zero fields are no
-// limits.
+// Limits are the limits in a servers file, or those of a tenant. A zero field is no limit.
 type Limits struct {
 	Principal  Rate    `json:"principal,omitzero"`   // calls of tools by each principal
 	Concurrent int     `json:"concurrent,omitempty"` // calls of a principal in flight

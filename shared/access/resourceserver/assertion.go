@@ -34,7 +34,7 @@ func NewAssertions(s Settings, e Enterprise, client *http.Client, log *slog.Logg
 	return &Assertions{v, s}
 }
 
-// Name returns the word that begins the principals of the issuer's users.
+// Name returns the prefix of the principals of the issuer's users.
 func (a *Assertions) Name() string { return a.settings.Name }
 
 // Verify returns the claims of an assertion. It checks the signature, the times and the

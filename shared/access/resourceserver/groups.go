@@ -18,7 +18,7 @@ import (
 
 func isGroup(name string) bool { return strings.HasPrefix(name, "/") }
 
-// Members returns the servers at the address of a group. A server is its own only member.
+// Members returns the servers at the address of a group. For a server, it returns only that server.
 func (s Settings) Members(name string) []string {
 	if !isGroup(name) {
 		return []string{name}
@@ -40,9 +40,9 @@ func (s Settings) admitAny(group string, claims map[string]any) error {
 	return storage.Errorf(storage.Forbidden, "you may use no server at this address; ask its operator for access")
 }
 
-// VerifyGroup returns the identity of a token at each of the servers that its user may use. The token
-// must be for the group. If group is "", only those servers count that the token itself is for. Costs
-// and errors are as for Verify.
+// VerifyGroup returns the identity of a token at each of the servers that its user may use. The
+// token must be for the group. If group is "", servers that the token is not for are left out.
+// Costs and errors are as for Verify.
 func (s *ResourceServer) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error) {
 	g, err := s.grant(ctx, token)
 	if err != nil {
@@ -111,9 +111,9 @@ func (s Settings) each(who storage.Identity, claims map[string]any, servers []st
 	return all, nil
 }
 
-// VerifyGroup returns the identity of a token at each of the servers that its user may use. The token
-// must be for the group. If group is "", only the one server counts that the token itself is for.
-// Costs and errors are as for Verify.
+// VerifyGroup returns the identity of a token at each of the servers that its user may use. The
+// token must be for the group. If group is "", all servers but the one that the token is for are
+// left out. Costs and errors are as for Verify.
 func (s *Issued) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error) {
 	if t, ok := OpenToken(s.sealer, token); group == "" && ok && slices.Contains(servers, t.Server) {
 		who, err := s.Verify(ctx, token, t.Server)

@@ -15,7 +15,7 @@ import (
 // AccessLife is how long an access token of package authserver is valid.
 const AccessLife = time.Hour
 
-// tokenPrefix begins the access tokens that package authserver issues.
+// tokenPrefix is the prefix of access tokens that package authserver issues.
 const tokenPrefix = "da_"
 
 // Token is the contents of an access token that package authserver has issued.
@@ -117,7 +117,7 @@ func (s *Issued) Verify(ctx context.Context, token, server string) (storage.Iden
 	return who, s.Confirm(ctx, who.Credential, server)
 }
 
-// issuedCredential begins the credential of a token that has a grant. The grant's ID, the
+// issuedCredential is the prefix of the credential of a token that has a grant. The grant's ID, the
 // tenant and the time of issue follow, with colons between them.
 const issuedCredential = "grant:"
 

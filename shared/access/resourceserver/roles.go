@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Console names the console as the resource of a token, in place of a server. No server has this
+// Console is the resource of tokens for the web console, in place of a server. No server has this
 // name, and no server accepts a token for it.
 const Console = "/console/"
 

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// scopeError is a refusal for want of a scope. A token with the wanted scopes would do.
+// scopeError is a refusal for want of a scope. A token with the wanted scopes would be accepted.
 type scopeError struct {
 	refusal *storage.Error
 	wanted  []string

@@ -131,7 +131,7 @@ func (s Settings) Complete(servers []string) (Settings, error) {
 	return s, nil
 }
 
-// name returns the word that begins the principals of the issuer.
+// name returns the prefix of the issuer's principals.
 func (s Settings) name() string {
 	u, err := url.Parse(s.Issuer)
 	if s.Name != "" || err != nil { // err is nil after Complete, which checks the issuer

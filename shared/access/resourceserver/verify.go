@@ -44,7 +44,7 @@ func (v verifier) verify(ctx context.Context, token string) (map[string]any, err
 	if err != nil {
 		return nil, err
 	}
-	// If the token does not claim this issuer, it is refused without a key.
+	// Refuse a token of another issuer before any key is looked up.
 	claims := jwt.MapClaims{}
 	if _, _, err := v.parser.ParseUnverified(token, claims); err != nil {
 		return nil, badToken("it is not a JWT")

@@ -87,7 +87,7 @@ func (g *Guard) Err() error {
 	}
 }
 
-// keepIdle is how long a goroutine of Go waits for its next function before it ends.
+// keepIdle is how long a goroutine of [Guard.Go] waits for its next function before it ends.
 const keepIdle = time.Second
 
 // Go calls the function do in another goroutine, an idle one if possible: the stack of a new one

@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// An idle process is ended to make room for others only if it was not used for tryAgain, so
-	// that busy sessions do not end each other's processes.
+	// An idle process is ended to make room for others only if it was not used for the time
+	// tryAgain, so that busy sessions do not end each other's processes.
 	tryAgain = 10 * time.Second
-	// perStart is how many bytes are reserved for a process that was started less than settle ago,
-	// because it has not yet taken all its memory.
+	// perStart is how many bytes are reserved for a process that was started less than a second
+	// (settle) ago, because it has not yet taken all its memory.
 	perStart = 32 << 20
 	settle   = time.Second
 	// The memory is full when less than 1/leftPart of it is free. The threshold is at least

@@ -178,9 +178,9 @@ func (f *Found) plain() (io.Reader, func(), error) {
 // ClaimError says that an image could not be claimed. No process has got any part of it.
 type ClaimError struct{ error }
 
-// Claim deletes the image from the store, and calls thaw with its memory. If the image was already
-// deleted, Claim fails with a [*ClaimError] and does not call thaw: at most one process gets an
-// image.
+// Claim deletes the image from the store, and calls the function thaw with its memory. If the image
+// was already deleted, Claim fails with a [*ClaimError] and does not call thaw: at most one process
+// gets an image.
 func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader) error) error {
 	if err := f.kept.Store.Claim(ctx, f.owner, f.file.Name()); err != nil {
 		return &ClaimError{lost("its image is gone: %s", oneLine(err.Error()))}

@@ -102,7 +102,7 @@ func (h Header) fits(want Header, now time.Time) error {
 	return nil
 }
 
-// difference returns a text about the first pair in which two fits differ.
+// difference returns a text about the first pair in which two values of Fit differ.
 func difference(was, is Fit) string {
 	for _, part := range []struct{ key, words string }{
 		{"build", "the keeper is of another version"},

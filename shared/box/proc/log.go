@@ -124,9 +124,9 @@ func (d *Log) Close(ending string) {
 	_ = d.to.Close() // an error could be reported to nobody
 }
 
-// LogName returns a name for the log files of a process. The name of the log files does not reveal
-// that of the process, often the id of a session: programs that cannot read the log files may be
-// able to list their names.
+// LogName returns a name for the log files of a process. It does not reveal the name of the
+// process, which is often the id of a session: programs that cannot read the log files may be able
+// to list their names.
 func LogName(process string) string {
 	sum := sha256.Sum256([]byte(process))
 	return hex.EncodeToString(sum[:16])

@@ -29,7 +29,7 @@
 // its program dies. Tidy does not remove an install with such a lock.
 //
 // The lock of an install lists its packages with their hashes. This lock is a file in the folder
-// locks of the cache, or in Config.Locks, named by the request. The first start makes the lock,
+// "locks" of the cache, or in Config.Locks, named by the request. The first start makes the lock,
 // which stays until an operator removes it; [Tidy] does not. Another machine with the same locks
 // gets the same bytes. Locks of Python packages are for one platform.
 //

@@ -17,8 +17,8 @@ import (
 // argument kind is unix.LOCK_EX or unix.LOCK_SH. The lock also excludes other goroutines of this
 // program. Never remove the file: two starts could hold locks of the same name on different files.
 //
-// If lock has to wait, it calls waiting once. It polls, because ctx could not end a system call
-// that blocks for a lock.
+// If lock has to wait, it calls the function waiting once. It polls, because ctx could not end a
+// system call that blocks for a lock.
 func lock(ctx context.Context, file string, kind int, waiting func()) (unlock func(), err error) {
 	pause := 5 * time.Millisecond
 	for first := true; ; first = false {
@@ -73,7 +73,7 @@ const settleTime = 5 * time.Second
 // still has that folder after five seconds, or if name is "", the folder gets a new path.
 //
 // Claim also removes the folders of runners that were killed; a live runner holds a lock in its
-// folder. Before it removes a folder, Claim calls bury, if that is not nil, which must kill the
+// folder. Before it removes a folder, Claim calls the function bury, if it is not nil, to kill the
 // processes that still work there. If bury fails, the folder stays until the next call of Claim.
 //
 // The function release removes the new folder, in which no process may work any more.

@@ -32,8 +32,8 @@ func lockName(kind, what string, parts ...string) string {
 	return kind + "-" + strings.Trim(plain[:min(len(plain), 60)], "-.") + "-" + digest(append([]string{"lock-1", kind, what}, parts...)...)[:16]
 }
 
-// locked returns the lock for a request. If there is none, locked calls resolve with an empty
-// folder to make the lock.
+// locked returns the lock for a request. If there is none, locked calls the function resolve with
+// an empty folder to make the lock.
 func (s *provisioning) locked(ctx context.Context, name, what string, resolve func(ctx context.Context, b build) ([]byte, error)) (locked, error) {
 	own := filepath.Join(s.cfg.Cache, "locks", name)
 	if text, err := s.readLock(own); err != nil || text != nil {

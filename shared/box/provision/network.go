@@ -24,9 +24,9 @@ func IsNetwork(name string) bool {
 // IsProxy reports whether name is one of [Proxies], in upper or lower case.
 func IsProxy(name string) bool { return slices.Contains(Proxies(), strings.ToUpper(name)) }
 
-// Network returns the network variables that a server gets from the machine. Network leaves out
-// the names that env sets, or that unset lists, in upper or lower case: a program that reads a
-// name in both cases prefers one of them.
+// Network returns the network variables that a server gets from the machine. Network leaves out the
+// names in the arguments env and unset, in upper or lower case: a program that reads a name in both
+// cases prefers one of them.
 func Network(machine, env map[string]string, unset []string) map[string]string {
 	all := map[string]string{}
 	for name, value := range machine {

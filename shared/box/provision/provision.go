@@ -136,11 +136,12 @@ func New(c Config, s Server) *Provisioner {
 }
 
 // Provision prepares one process. The argument process is the name of the process in the box, and
-// may be any text. When ctx ends, Provision gives up and kills what it has started. Provision
-// calls tell, which may be nil, on the caller's goroutine. The error is an [*Error].
+// may be any text. When ctx ends, Provision gives up and kills what it has started. Provision calls
+// the function tell, if it is not nil, on the caller's goroutine. The error is an [*Error].
 //
-// If the workspace is new, Provision first calls restore, which may be nil. Provision does not
-// change what restore has put there, and does not bring back files that the process had removed.
+// If the workspace is new, Provision first calls the function restore, if it is not nil. Provision
+// does not change what restore has put there, and does not bring back files that the process had
+// removed.
 func (s *Provisioner) Provision(ctx context.Context, process string, tell func(Progress), restore Restore) (Launch, error) {
 	if tell == nil {
 		tell = func(Progress) {}

@@ -147,7 +147,7 @@ func openNpm(dir string, r request) (program string, err error) {
 
 // chooseBin returns the name of the program that npx would execute: the program that the request
 // names, or the only one of the package, or the one with the name of the package. The argument bin
-// is that member of package.json: one path, or an object of paths by name.
+// is the member bin of package.json: one path, or an object of paths by name.
 func chooseBin(bin json.RawMessage, r request) (string, error) {
 	if r.program != "" {
 		return r.program, nil // may be a program of a dependency, which bin does not list

@@ -205,7 +205,7 @@ func Needs(command string, args []string) string {
 }
 
 // option removes an option with its value from the front of args: "--name value", "--name=value",
-// or "-n value". The result ok is false if args does not begin with one of names.
+// or "-n value". The result ok is false if args does not begin with an option of these names.
 func option(args []string, names ...string) (value string, rest []string, ok bool) {
 	name, value, joined := strings.Cut(args[0], "=")
 	switch {

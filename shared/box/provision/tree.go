@@ -371,7 +371,7 @@ func (c *copier) replace(name string, e entry) error {
 // errGone says that a file was removed from the source while it was copied.
 var errGone = errors.New("gone from the source")
 
-// copy copies the file name of the source to a new file temp of the target.
+// copy copies a file of the source to a new file of the target, at the path temp.
 func (c *copier) copy(name, temp string, e entry) (err error) {
 	in, err := c.src.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

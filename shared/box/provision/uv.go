@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// uvVersion is the release of uv, the same as in the container image of boxes, that pip installs
-// from the package index if there is no uv in the PATH.
+// uvVersion is the release of uv that pip installs from the package index if there is no uv in the
+// PATH. The container image of boxes has the same one.
 const uvVersion = "0.9.11"
 
 // uvHashes returns the SHA-256 hashes of the wheels of uvVersion for Linux and macOS.

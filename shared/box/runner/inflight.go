@@ -159,7 +159,7 @@ func (in *inflight) wait(f frame.Deliver) {
 }
 
 // takenDue sends [frame.Taken] for the requests that take long, so that the host records that this
-// box must end them.
+// box has to answer them.
 func (in *inflight) takenDue() {
 	if !in.links.linked() {
 		return // resumeInflight calls takenDue again

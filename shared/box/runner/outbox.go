@@ -157,7 +157,7 @@ func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch)
 	b = &batch{seq: o.seq, gen: ob.links.gen}
 	f = frame.Events{Sender: ob.links.ofBox(), Seq: o.seq, Session: o.session}
 	// take moves events from pending into events, until the batch is full. If take has moved the
-	// last event, it also adds tail.
+	// last event, it also adds the argument tail.
 	take := func(pending [][]byte, tail []byte) (rest [][]byte, lens []int) {
 		for i, raw := range pending {
 			size := len(raw)
@@ -228,7 +228,7 @@ func (ob *outboxes) sendBatch(b *batch) {
 	ob.links.againIfFree(&b.again, func() { ob.sendBatch(b) })
 }
 
-// acked handles an ack: the host has stored the batch, except for the streams in Closed.
+// acked handles an ack: the host has stored the batch, except for the streams in f.Closed.
 func (ob *outboxes) acked(f frame.Ack) {
 	o := ob.boxes[f.Session]
 	if o == nil || o.unacked == nil || o.unacked.seq != f.Seq {

@@ -46,7 +46,7 @@ type transfers struct {
 	waiting []*transfer          // the transfers that wait for a place
 }
 
-// transfer prepares a long frame, which is the concatenation of data. The caller must call
+// transfer prepares a long frame, which is the concatenation of the arguments. The caller must call
 // dropTransfer when the answer to the frame comes.
 func (ts *transfers) transfer(data ...[]byte) *transfer {
 	t := &transfer{pieces: frame.Pieces(data...)}

@@ -258,8 +258,9 @@ func (u *unpacker) entry(name string, h *tar.Header) error {
 	return err
 }
 
-// inside calls makeEntry. If makeEntry fails because the folder of the entry does not exist,
-// inside makes the folder and calls makeEntry again, but not for the archive of a whole folder.
+// inside calls the function makeEntry. If makeEntry fails because the folder of the entry does not
+// exist, inside makes the folder and calls makeEntry again, but not for the archive of a whole
+// folder.
 func (u *unpacker) inside(name string, makeEntry func() error) error {
 	err := makeEntry()
 	if errors.Is(err, fs.ErrNotExist) && !u.whole {
@@ -329,7 +330,7 @@ func at(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: name, Err: err}
 }
 
-// fine reports whether pack can have written this name. fs.ValidPath would not do, because it
+// fine reports whether pack can have written this name. fs.ValidPath cannot be used, because it
 // refuses names that are not UTF-8.
 func fine(name string) bool {
 	return name != "" && name != "." && len(name) <= maxName && path.Clean(name) == name && !path.IsAbs(name) &&

@@ -101,7 +101,8 @@ func (m members) MarshalJSON() ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// with adds an object of HTTP headers with the key, under name. Without a key it adds nothing.
+// with adds a member of the given name: an object of HTTP headers with the server's API key.
+// Without a key it adds nothing.
 func (m members) with(name string, s Server) members {
 	if s.Key == "" {
 		return m
@@ -223,7 +224,7 @@ func withConfig(to, name string, entry members) string {
 func component(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
 // throughRemote returns an entry for a client that can only start programs: mcp-remote passes the
-// messages on. A variable has the header, because some clients split arguments at spaces.
+// messages on. The header is in a variable, because some clients split arguments at spaces.
 func throughRemote(s Server) members {
 	args := []string{"-y", "mcp-remote", s.URL}
 	if u, err := url.Parse(s.URL); err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {

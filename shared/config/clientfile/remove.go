@@ -116,8 +116,8 @@ func removeTOML(text []byte, ours func(string, ...string) bool) (out []byte, rem
 	}
 }
 
-// nextTOML returns the first server for which ours is true, "" for none, and the content of the file
-// without it.
+// nextTOML returns the first server for which the function ours returns true, "" for none, and the
+// content of the file without it.
 func nextTOML(text []byte, ours func(string, ...string) bool) (name string, others map[string]any, err error) {
 	all, _, err := readTOML(text, "")
 	if err != nil {

@@ -45,7 +45,7 @@ type tool = string
 
 func (r record) accepts() bool { return r.Tools != nil }
 
-// encode returns the record as a value's data.
+// encode returns the record in the form for the store.
 func (r record) encode() ([]byte, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -106,7 +106,7 @@ func hashOf(t tool) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// fingerprint names a set of tools. Their order does not count.
+// fingerprint returns a hash of a set of tools. Their order does not count.
 func fingerprint(tools []tool) string {
 	hashes := make([]string, len(tools))
 	for i, t := range tools {

@@ -28,7 +28,7 @@ func Encode(v any) []byte {
 	return bytes.TrimSpace(out.Bytes())
 }
 
-// document is a parsed text. Offsets in root refer to text.
+// document is a parsed text. Offsets in the field root refer to the field text.
 type document struct {
 	text []byte // without a byte order mark
 	root hujson.Value

@@ -1,5 +1,5 @@
 // Package override keeps a servers file in the store of an AWS stack, in place of the file that was
-// deployed with the functions. An operator changes it without a deployment.
+// deployed with the Lambda functions. An operator changes it without a deployment.
 package override
 
 import (

@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// accepted is the form in which the process that reads the servers file passes a File
-// to the functions.
+// accepted is the JSON form of a File. The process that reads the servers file passes it to the
+// functions.
 type accepted struct {
 	Version  int                   `json:"version"`
 	Servers  []marshaled           `json:"servers"`

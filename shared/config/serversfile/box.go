@@ -133,9 +133,9 @@ func profiles() map[string]profile {
 
 // # Reading x-dormouse.box
 
-// box reads x-dormouse.box, after all other keys of the server, because it may name variables that
-// they set. It reads the profile first, wherever it stands in the section, because other keys
-// change its values. If timed is true, the file has tool_timeout_sec.
+// box reads x-dormouse.box, after all other keys of the server, because the section may name
+// variables that those keys set. It reads the profile first, wherever it stands in the section,
+// because other keys change its values. If timed is true, the file has tool_timeout_sec.
 func (r *serverReader) box(m member, settings []setting, timed bool) {
 	if !r.want(m.value, object, r.what+": box") {
 		return

@@ -159,8 +159,7 @@ func (c *Container) options(s Server) map[string]option {
 	}
 }
 
-// folder takes the value of -v. It refuses a name in place of the host's folder: a volume of the
-// engine.
+// folder takes the value of -v. It refuses a named volume of the engine.
 func (c *Container) folder(value string) bool {
 	host, path, _ := strings.Cut(value, ":")
 	path, mode, _ := strings.Cut(path, ":")

@@ -23,8 +23,8 @@ func (s Server) RecordDigest() string { return NewRecord(s).Digest() }
 // of servers asks for the digests of all of them with each call.
 const lookAgain = 10 * time.Millisecond
 
-// Record answers [Server.RecordDigest] of one server, for callers that ask with each message.
-// It is safe for concurrent use.
+// Record keeps the result of [Server.RecordDigest] of one server, for callers that ask with each
+// message. It is safe for concurrent use.
 type Record struct {
 	server Server
 	known  atomic.Pointer[recorded]
@@ -80,7 +80,7 @@ func (r *Record) Digest() string {
 	return now.digest
 }
 
-// look sets files to the program files that exist. r.command is set only if command exists.
+// look sets r.files to the program files that exist, and r.command if the command exists.
 func (r *recorded) look(s Server, command string) {
 	r.files = r.files[:0]
 	for _, path := range s.programs(command) {

@@ -11,10 +11,10 @@ import (
 )
 
 // A value of env may name a secret, "ssm:NAME" or "secretsmanager:NAME": a parameter of AWS Systems
-// Manager or a secret of AWS Secrets Manager. The file, the functions and the request that starts a
-// box hold only the name. ECS puts the value into the environment of the box when it starts the box,
-// under [SecretVariable]. A box that is a Lambda function gets the value from the relay when it
-// connects, under the same name.
+// Manager or a secret of AWS Secrets Manager. The file, the Lambda functions and the request that
+// starts a box hold only the name. ECS puts the value into the environment of the box when it
+// starts the box, under [SecretVariable]. A box that is a Lambda function gets the value from the
+// relay when it connects, under the same name.
 
 // Reference reports whether a value of env names a secret, and returns its service and
 // name.

@@ -44,8 +44,8 @@ func (r *serverReader) readServer() Server {
 	}
 	switch {
 	case has(ours.value, "native"): // also with a value that is no valid name
-		// The server is part of the functions: it is not started, and has no box. Its answers are not
-		// stored, because the program may change with the next deployment.
+		// The server is part of this program: it is not started, and has no box. Its answers are
+		// not stored, because the program may change with the next deployment.
 		r.refuse(entry, false, "native", append([]string{"command", "args", "env", "cwd"}, urlKeys()...)...)
 		r.refuse(ours.value, true, "native", "box", "idle_seconds", "startup_timeout_sec")
 		s.Record = false

@@ -30,9 +30,8 @@ const MaxMarshal = 8 << 10
 // and MarshalJSON leave them out; only Marshal writes them.
 type Server struct {
 	Name string `json:"name"` // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
-	// Native is the name of a server that is part of the functions, x-dormouse.native. It is
-	// "" for a server that Command starts in a box, or that Remote reaches. One of the three
-	// is set.
+	// Native is the name of a server that is part of this program (x-dormouse.native). It is "" for
+	// a server that Command starts in a box, or that Remote reaches. One of the three is set.
 	Native  string            `json:"native,omitempty"`
 	Remote  Remote            `json:"remote,omitzero"`
 	Command string            `json:"command"` // a program without arguments
