@@ -77,7 +77,6 @@ func (p *process) running() ProcessState {
 	return Started
 }
 
-// exitCode returns the exit code for the log, -1 if there is none.
 func exitCode(st ProcessStatus) int {
 	if st.ExitCode == nil {
 		return -1

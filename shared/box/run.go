@@ -143,7 +143,6 @@ func (r *processRun) launch() bool {
 	return true
 }
 
-// spawn starts the OS process.
 func (r *processRun) spawn(l launch) (child, error) {
 	l.Extra = nil
 	if r.p.box.server.Refusals {

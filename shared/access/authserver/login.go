@@ -194,7 +194,6 @@ func asciiOnly(text string) string {
 	}, text)
 }
 
-// openLogin sets where users sign in.
 func (b *Server) openLogin(client *http.Client) error {
 	switch {
 	case b.login != nil:

@@ -290,7 +290,6 @@ func (g *github) User(ctx context.Context, a Attempt, redirect string, q url.Val
 	return User{Claims: claims}, nil
 }
 
-// get reads JSON from GitHub's API.
 func (g *github) get(ctx context.Context, at, token string, into any) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {

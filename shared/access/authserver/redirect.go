@@ -141,7 +141,6 @@ func reachesProgram(text string) bool {
 	return err == nil && (isPrivate(u) || isLoopback(u.Hostname()))
 }
 
-// withQuery appends parameters to a URI.
 func withQuery(uri string, q url.Values) string {
 	separator := "?"
 	if strings.Contains(uri, "?") {

@@ -40,8 +40,8 @@ const (
 	signedInFor = 30 * 24 * time.Hour
 )
 
-// Exchanges reports whether the token for one of the providers comes in exchange for the user's own
-// token of the identity provider. The caller must keep the user's own token when the user signs in.
+// Exchanges reports whether a token for one of the providers comes in exchange for the user's token
+// of the identity provider. The caller must keep the latter when the user signs in.
 func (v *Vault) Exchanges(providers []string) bool {
 	return slices.ContainsFunc(providers, func(name string) bool { return v.providers[name].Exchange != nil })
 }

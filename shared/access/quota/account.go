@@ -12,7 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// Bounds of what an instance knows and keeps of an account.
 const (
 	figureAge   = 30 * time.Second // at this age the account is read again
 	figureLost  = 10 * time.Minute // a tenant with a cap is refused if its account could not be read for this long

@@ -9,7 +9,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Bounds of calls in flight.
 const (
 	maxSlots = 256              // calls in flight of one principal
 	slotWait = 2 * time.Second  // how long a call waits for a slot

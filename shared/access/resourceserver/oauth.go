@@ -67,7 +67,6 @@ type ResourceServer struct {
 	known map[[sha256.Size]byte]grant
 }
 
-// Limits of tokens, and of the cache of verified tokens.
 const (
 	maxKnown   = 1000
 	knownFor   = 5 * time.Minute // how long a verified token is remembered without introspection

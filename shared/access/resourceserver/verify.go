@@ -18,7 +18,6 @@ import (
 // skew is the tolerated difference between the clocks of the issuer and of this machine.
 const skew = time.Minute
 
-// verifier verifies the tokens of one issuer.
 type verifier struct {
 	keys       *keySet
 	issuer     string

@@ -160,7 +160,6 @@ func (c *Child) Exit() (e Exit, ok bool) {
 // memory since this process was started.
 func (c *Child) KernelKilled() bool { return oomKills() > c.kills }
 
-// wait waits for the end of the process and records it.
 func (c *Child) wait() {
 	c.reap()
 	children.ended(c.pid)

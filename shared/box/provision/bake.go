@@ -73,7 +73,6 @@ func (s *Provisioner) Baked() bool {
 	return err == nil && info.IsDir()
 }
 
-// bakedName returns the name of the folder for the install of a request.
 func (s *Provisioner) bakedName(r request) string {
 	return digest("baked-1", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, fmt.Sprint(s.server.Scripts))
 }

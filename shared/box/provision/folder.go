@@ -17,7 +17,6 @@ func CacheFolder(folder, data string) (string, error) {
 	return firstWritable(cacheFolders(data)...)
 }
 
-// cacheFolders returns the default folders for the cache.
 func cacheFolders(data string) []string {
 	var folders []string
 	// Other users cannot read below root's home, and servers may run as another user.

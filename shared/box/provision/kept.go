@@ -67,7 +67,6 @@ func (s *provisioning) keptName(ctx context.Context, r request, h handler) (stri
 	return digest(append(parts, string(text))...), nil
 }
 
-// unpacked unpacks a stored install.
 func (s *provisioning) unpacked(ctx context.Context, home string, r recipe) (dir string, ok bool) {
 	if r.kept == "" {
 		return "", false

@@ -179,7 +179,6 @@ func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string,
 	return s.npmCI(ctx, b, npm, node)
 }
 
-// write writes the manifests for npm into a folder.
 func (w nodeWants) write(dir string) error {
 	for name, data := range w.files {
 		if name == "package.json" {

@@ -67,7 +67,6 @@ func containsAny(text string, words ...string) bool {
 // unrunFile is the file in an install that lists the packages whose install scripts were not run.
 const unrunFile = "scripts-not-run"
 
-// unrun returns the packages that unrunFile lists.
 func unrun(dir string) []string {
 	text, err := os.ReadFile(filepath.Join(dir, unrunFile))
 	if err != nil {

@@ -91,7 +91,6 @@ func (l *life) stop() {
 	l.loop.wg.Wait()
 }
 
-// frame handles a frame from the host.
 func (l *life) frame(lk *link, f frame.Frame) {
 	switch f := f.(type) {
 	case frame.Welcome:

@@ -352,7 +352,6 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 	})
 }
 
-// status sends a report.
 func (ob *outboxes) status(s StatusReport) {
 	f := frame.Status{
 		Sender: ob.links.ofBox(), Session: s.Session, Ticket: s.Ticket,

@@ -127,7 +127,6 @@ func (ts *transfers) fillWindow(t *transfer) {
 	}
 }
 
-// part encodes one part.
 func (ts *transfers) part(t *transfer, n int) []byte {
 	return frame.Encode(frame.Part{Sender: ts.links.sender(), Frame: t.name, N: int64(n), Of: len(t.pieces), Payload: t.pieces[n]})
 }

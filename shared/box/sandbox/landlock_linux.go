@@ -17,7 +17,6 @@ import (
 // while it still has the rights for that, and restricts its one thread after it has changed its
 // user and its directory.
 
-// Sets of Landlock access rights.
 const (
 	landRead = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	// landDevice is the rights to devices that every program needs.

@@ -248,7 +248,6 @@ func readVerdict(r *os.File) (*verdict, error) {
 	return v, nil
 }
 
-// cause returns the error that a verdict describes.
 func (v *verdict) cause() error {
 	if v.Errno == 0 {
 		return errors.New(v.Text)

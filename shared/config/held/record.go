@@ -15,7 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Limits of the record of a server.
 const (
 	firstPages = time.Minute        // pages of the first list that come within this time after its first page are accepted
 	remembered = 7 * 24 * time.Hour // a held tool that the server no longer lists is forgotten after this time

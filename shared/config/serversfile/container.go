@@ -175,7 +175,6 @@ func (c *Container) folder(value string) bool {
 	return filepath.IsAbs(host) && filepath.IsAbs(path)
 }
 
-// mount takes the value of --mount.
 func (c *Container) mount(value string) bool {
 	words, err := csv.NewReader(strings.NewReader(value)).Read()
 	if err != nil {

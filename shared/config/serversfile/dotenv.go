@@ -169,7 +169,6 @@ func unquote(s string) (value, behind string, ok bool) {
 	return "", "", false
 }
 
-// readEnv reads a file of variables.
 func readEnv(path string) (map[string]string, []envProblem, error) {
 	f, err := os.Open(path)
 	if err != nil {

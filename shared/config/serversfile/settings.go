@@ -38,7 +38,6 @@ type section struct {
 	settings []setting
 }
 
-// serverSettings returns the settings that x-dormouse of a server may have.
 func (r *serverReader) serverSettings() []setting {
 	s := &r.server
 	return []setting{
@@ -79,7 +78,6 @@ func (r *serverReader) serverSettings() []setting {
 	}
 }
 
-// boxSettings returns the table of x-dormouse.box of a server.
 func (r *serverReader) boxSettings() []setting {
 	b := &r.server.Box
 	return []setting{
@@ -116,7 +114,6 @@ func (r *serverReader) boxSettings() []setting {
 	}
 }
 
-// fileSettings returns the table of x-dormouse of the file.
 func (r *reader) fileSettings(c *File) []setting {
 	return []setting{
 		{"profile", kind{values: wordsOf([]string{noProfile}), read: func(m member, _ string) {
@@ -140,7 +137,6 @@ func (r *reader) fileSettings(c *File) []setting {
 	}
 }
 
-// groupSettings returns the table of a group in x-dormouse.groups.
 func (r *reader) groupSettings(g *Group) []setting {
 	return []setting{
 		{"servers", r.names(&g.Servers), "", ""},
