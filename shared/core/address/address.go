@@ -7,9 +7,8 @@ import (
 	"slices"
 )
 
-// special are blocks of addresses that reach no public host (RFC 6890). [Public] itself tests for the
-// blocks that package netip knows, and for IPv6 outside of 2000::/3. Clouds use some addresses of
-// 100.64.0.0/10 for their metadata.
+// special are the blocks without public hosts (RFC 6890) for which [Public] has no other test. Clouds
+// use some addresses of 100.64.0.0/10 for their metadata.
 var special = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
 	"240.0.0.0/4", "2001::/23", "2001:db8::/32", "3fff::/20")
 

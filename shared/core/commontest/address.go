@@ -12,8 +12,8 @@ import (
 var ports atomic.Int32
 
 // FreeAddress returns a loopback address, HOST:PORT. Its port and the next higher port are free. Both
-// are below the range from which Linux takes the port of a program that listens on port 0. Tests that
-// run at the same time usually get different addresses.
+// are below the ephemeral ports of Linux. Tests that run at the same time usually get different
+// addresses.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	for range 1_000 {

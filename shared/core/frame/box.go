@@ -31,13 +31,13 @@ type Executor interface {
 	// StopSession says that the client has ended a session. The box stops its process.
 	StopSession(s storage.ID)
 	// Halt stops the process of a session, or all processes if s is "", because an operator asked for
-	// it. The argument by is the operator's name. Calls in flight may go on for the time within. The
-	// sessions do not end.
+	// it. The argument by is the operator's name. The argument within is how long calls in flight may go
+	// on. The sessions do not end.
 	Halt(s storage.ID, by string, within time.Duration)
 	// Questions returns the client-visible ids of the open questions, by session.
 	Questions() map[storage.ID][]string
-	// IdleSince returns the time of the last activity in the box. ok is true only if no
-	// request is in flight and no start is under way.
+	// IdleSince returns the time of the last activity in the box. ok is true only if no request is in
+	// flight and no process is being started.
 	IdleSince() (since time.Time, ok bool)
 }
 
@@ -48,7 +48,7 @@ type Delivery struct {
 	Round       int              // how often the delivery was suspended to ask the client; if above 0, Raw has the answers
 	Session     storage.ID
 	Principal   string   // a hash; the same for all sessions of one principal in the box, and different for other principals
-	Ticket      string   // for the events of the delivery
+	Ticket      string   // the right to write the events of the delivery
 	Level       string   // last logging/setLevel of the session, "" for none
 	Subscribed  []string // resource URIs, in the order of subscription
 	Init        json.RawMessage
@@ -81,10 +81,10 @@ type Suspension struct {
 	Within    time.Duration // how long the client may take to answer
 }
 
-// StatusReport tells something about a process. If Handshake is set and Lists is not, Handshake is the
-// result of a fresh process's initialize, for the handshake record, and Detail is the protocol version
-// that the runner asked for. Every report with a Handshake has a Ticket of the session. A report
-// without a Handshake is a log line, in which each text is cut to 500 bytes.
+// StatusReport tells something about a process. A report without a Handshake is a log line, in which
+// each text is cut to 500 bytes. A report with one needs a Ticket of the session. Unless Lists is set,
+// its Handshake is a fresh process's answer to initialize, which is kept for later clients. Detail is
+// then the protocol version that the runner asked for.
 type StatusReport struct {
 	Session   storage.ID
 	Ticket    string
@@ -92,8 +92,8 @@ type StatusReport struct {
 	Phase     string
 	Detail    string
 	Handshake json.RawMessage
-	// Era is set with a Handshake if it was not known which era the server speaks. A later
-	// runner of the box finds the era in [EnvEra].
+	// Era, set with a Handshake, is the era that the server speaks, if that was not known. Later runners
+	// of the box get it in [EnvEra].
 	Era wire.Era
 	// If Lists is set, Handshake is a fingerprint of the lists of a fresh process. See [Status].
 	Lists string
@@ -118,7 +118,7 @@ const RefuseFor = 5 * time.Second
 // Link takes what a box sends to its sessions.
 type Link interface {
 	// Run returns when the box may end: it was idle for long enough, or ctx is done. As soon as ctx is
-	// done, no new message is executed. The caller stops the processes meanwhile.
+	// done, no new message is executed, and the caller stops the processes.
 	Run(ctx context.Context) error
 	// Event takes an event. It blocks while too many bytes of the event's session are not stored yet.
 	Event(Event)
@@ -128,7 +128,7 @@ type Link interface {
 	Snapshot(context.Context, Snapshot) (Kept, error)
 }
 
-// Joining is what a box passes to the code of the same program that connects it with sessions.
+// Joining is what a box passes to the code, in the same program, that connects it with sessions.
 type Joining struct {
 	Box      storage.BoxID
 	Token    string // the one-time token with which the box was started
@@ -146,8 +146,8 @@ type Joining struct {
 }
 
 // Fit returns what the relay can carry in place of e. It replaces bytes that are not UTF-8. If e is too
-// large, or may not suspend its delivery, Fit returns error responses, or nothing if no request waits
-// for e. The argument round is how often the delivery was suspended before. If Fit has replaced or
+// large, or asks the client too much or too often, Fit returns error responses, or nothing if no request
+// waits for e. The argument round is how often the delivery was suspended before. If Fit has replaced or
 // dropped e, why is the reason.
 func Fit(e Event, round int) (fit []Event, why string) {
 	if !utf8.Valid(e.Raw) {

@@ -80,7 +80,7 @@ type Return struct {
 type Events struct {
 	Sender
 	Session storage.ID  `json:"session,omitempty"`
-	Tickets []string    `json:"tickets,omitempty"` // what a [Taken] would have, for the streams that go on after this batch; handled before the events
+	Tickets []string    `json:"tickets,omitempty"` // as in [Taken], of the streams that go on after this batch; handled before the events
 	Seq     int64       `json:"seq,omitempty"`
 	Items   []EventItem `json:"items,omitempty"`
 	Payload []byte      `json:"-"`
@@ -93,7 +93,7 @@ type EventItem struct {
 	Stream storage.StreamID `json:"stream,omitempty"` // "" for the standalone stream
 	First  storage.Index    `json:"first,omitempty"`  // index of the first event; 0 if the runner does not know it, which happens only in the standalone stream
 	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
-	Marked bool             `json:"marked,omitempty"` // the store has an item of the delivery, which this batch ends or suspends
+	Marked bool             `json:"marked,omitempty"` // this batch ends or suspends the delivery, and the store has a [storage.Item] of it
 	Lens   []int            `json:"lens"`
 	Asks   *Asks            `json:"asks,omitempty"` // set if the delivery is suspended after the last event
 }
@@ -126,8 +126,8 @@ type Status struct {
 	Detail  string     `json:"detail,omitempty"`
 	Era     wire.Era   `json:"era,omitempty"` // the era of the server, if it was not known before
 	// Lists, if not "", says that the payload is a fingerprint of the lists of a fresh process. The
-	// value of Lists names everything that the lists may depend on. Own says that the lists may depend
-	// on the principal, too.
+	// value of Lists names everything that the lists may depend on. Own says that this includes the
+	// principal.
 	Lists   string `json:"lists,omitempty"`
 	Own     bool   `json:"own,omitempty"`
 	Payload []byte `json:"-"`
@@ -137,7 +137,7 @@ type Status struct {
 type Bye struct {
 	Sender
 	Link  int64 `json:"link,omitempty"`
-	Looks bool  `json:"looks,omitempty"` // all messages that the runner got had Deliver.Looks
+	Looks bool  `json:"looks,omitempty"` // each message that the runner got was an initialize or asked for a list
 	Idle  int64 `json:"idle,omitempty"`  // milliseconds for which the box had no work
 }
 
@@ -270,8 +270,8 @@ type Halt struct {
 	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
 }
 
-// ByEnd is the By of a Halt at the end of dormouse run. It keeps what a process has in memory,
-// where that of an operator deletes it.
+// ByEnd is the By of a Halt at the end of dormouse run. This Halt keeps the stored memory of a process,
+// and an operator's Halt deletes it.
 const ByEnd = "the end of dormouse run"
 
 // Yield asks the box to end the process that has been idle longest, if it has been idle for

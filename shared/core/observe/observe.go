@@ -1,4 +1,4 @@
-// Package observe has the events that report the end of a client's request, of a box's frame, or of a
+// Package observe has the events that report the end of a client's request, of a box's message, or of a
 // tools/call. An [Observer] gets each event. The Observer of [Log] writes log lines.
 package observe
 

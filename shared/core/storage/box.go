@@ -103,8 +103,8 @@ type Box struct {
 	Tenant string
 	Server string
 	State  BoxState
-	// Gen goes up by one when a function takes the lease to wake the box, or takes it over from
-	// another function. Gen also goes up when a runner connects again after its bye.
+	// Gen goes up by one when an instance takes the lease to wake the box, also from another instance.
+	// Gen also goes up when a runner connects again after its bye.
 	Gen Generation
 	// Lost is the highest generation whose runner ended without a bye, its announcement of the end.
 	Lost Generation
@@ -124,7 +124,7 @@ type Box struct {
 	Link     int64     // how many connections the runner has opened, by its own count
 	// These four fields are set only while State is Starting.
 
-	Owner     string    // the function that holds the lease to wake the box
+	Owner     string    // the instance that holds the lease to wake the box
 	Until     time.Time // the end of that lease
 	Attempt   int       // the number of the attempt to start
 	TokenHash string    // hash of the one-time token with which the runner must connect
@@ -144,8 +144,8 @@ type Box struct {
 	// Installed is the digest of the server definition whose packages were last installed and kept,
 	// or were in the runner's image; "" for none. A start with this definition installs nothing.
 	Installed string `json:",omitempty"`
-	// Gone is when the sweep or a waiting function first found Conn closed. The next hello of a runner
-	// clears it. Only a fleet that cannot list its tasks needs it.
+	// Gone is when Conn was first found closed. The next hello of a runner clears it. Only a fleet that
+	// cannot list its tasks needs it.
 	Gone time.Time `json:",omitzero"`
 	// Full has bit n set if box n of the tenant and server has reported since it was last woken that it
 	// is full. Only the record of box 0 has it.
@@ -226,9 +226,8 @@ type ItemState string
 //	Waiting ──▶ Taken ──▶ Suspended ──▶ Waiting ──▶ Taken ──▶ ...
 //	       claimed    asks         answered   claimed
 //
-// No process waits while a call is suspended. Each Suspended begins a round. A round is
-// executed once: the function that finds all questions answered makes the item Waiting
-// with one SwapItem.
+// No process waits while a call is suspended. Each Suspended begins a round. A round is executed once:
+// the instance that finds all questions answered makes the item Waiting with one SwapItem.
 const (
 	Waiting   ItemState = "waiting"   // no box has it yet
 	Taken     ItemState = "taken"     // a box executes it, in the generation Gen
@@ -237,7 +236,7 @@ const (
 )
 
 // Item is the stored record of a message with requests, on its way to a box or executed there. While it
-// exists, its box, or a function that finds the box lost, must write the end of the message to the log:
+// exists, its box, or an instance that finds the box lost, must write the end of the message to the log:
 // the last response, or an error.
 type Item struct {
 	Box      BoxID
@@ -300,9 +299,9 @@ func (it Item) Asks(question string) bool {
 	return it.State == Suspended && slices.ContainsFunc(it.Questions, func(q Question) bool { return q.ID == question })
 }
 
-// Suspend returns the next state of the item of a call that asks questions. raw is the
-// request to send again, base the index of the stream's last event. The questions stay
-// open for the time within, at most MaxAsk.
+// Suspend returns the next state of the item of a call that asks questions. raw is the request to send
+// again, base the index of the stream's last event. The argument within is how long the questions stay
+// open, at most MaxAsk.
 func (it Item) Suspend(questions []Question, raw []byte, base Index, now time.Time, within time.Duration) Item {
 	it.State, it.Round = Suspended, it.Round+1
 	it.Questions, it.Raw, it.Base = questions, raw, base

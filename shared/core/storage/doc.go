@@ -14,5 +14,6 @@
 //	errors.go    the codes that every error carries
 //	limits.go    limits of size and time for what is stored
 //
-// The package does no I/O and imports no other package of Dormouse.
+// An instance is a running program of Dormouse: one invocation on Lambda, or the one process on one
+// machine. The package does no I/O and imports no other package of Dormouse.
 package storage

@@ -21,9 +21,9 @@ type StreamID string
 // Standalone is the stream of the messages that belong to no request.
 const Standalone StreamID = ""
 
-// LegacySSE is the one stream that an HTTP+SSE client reads. A function that appends an event to
+// LegacySSE is the one stream that an HTTP+SSE client reads. An instance that appends an event to
 // another stream of an HTTP+SSE session also copies it to this one. In a session with a group, the
-// stream has messages between functions (package aggregate). No other session has this stream.
+// stream has messages between instances (package aggregate). No other session has this stream.
 const LegacySSE StreamID = "out"
 
 // Index is the position of an event in its stream, from 1. As a cursor it means "after this

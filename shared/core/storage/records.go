@@ -119,14 +119,14 @@ func (s *Session) Owes() bool {
 // when the connection of its request was found closed. Unless Live is set, the events after Index are
 // owed: the session's next connection must get them.
 //
-// While Live is set, the function that appends an event also posts it to the connection, and
-// Index may be lower than what was posted.
+// While Live is set, the instance that appends an event also posts it to the connection, and Index may
+// be lower than what was posted.
 type Cursor struct {
 	Stream StreamID
 	Index  Index // the last event that was pushed
 	Final  bool  // the event at Index is the last of its stream
 	Live   bool  `json:",omitempty"`
-	// Since is when a function found, while Live, that the batch after Index was perhaps not posted. It
+	// Since is when an instance found, while Live, that the batch after Index was perhaps not posted. It
 	// is zero if no batch is in doubt.
 	Since time.Time `json:",omitzero"`
 }
@@ -167,7 +167,8 @@ type Lease struct {
 }
 
 // Address says where the events of a request go. An [Item] has the Address in plain. A ticket, with
-// which a box sends events, has the Address encrypted; the JSON in a ticket also has the keys g and x.
+// which a box sends events, has the Address encrypted. No JSON name here may be g or x, which package
+// relayserver adds in a ticket.
 type Address struct {
 	Session   ID                `json:"s"`
 	Stream    StreamID          `json:"d"`           // also identifies the delivery
@@ -235,7 +236,7 @@ type Batch struct {
 	Stream  StreamID
 	First   Index // the index of Events[0]; the other events follow
 	Gen     Generation
-	Seq     int64         // the runner's batch number in its generation; 0 for a batch of a function
+	Seq     int64         // the runner's batch number in its generation; 0 for a batch of an instance
 	Final   bool          // the last event is the last of the stream
 	Retry   time.Duration // Event.Retry of the last event
 	Events  [][]byte      // one line each; 1 to MaxBatchEvents, MaxBatchBytes together

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Store keeps everything that must outlive a function. A driver implements it; the suite
+// Store keeps everything that must outlive an instance. A driver implements it; the suite
 // storagetest.Store is this contract as tests.
 //
 // The interface follows DynamoDB's primitives: conditional put, query by key range, and
@@ -137,8 +137,8 @@ type UpstreamTokens interface {
 	UpstreamTokens() Collection[UpstreamToken]
 }
 
-// Values keeps durable values of native servers, which are part of the functions. It also keeps values
-// of Dormouse itself, under an empty tenant.
+// Values keeps durable values of native servers, which are part of Dormouse's own program. It also keeps
+// values of Dormouse itself, under an empty tenant.
 //
 // A value of a session lives as long as the session's row, and the driver deletes it some time after
 // the row. Only callers that have read the session's record know the key, so the driver need not look
@@ -203,9 +203,9 @@ type Log interface {
 	// Newest returns the request stream of a session that began last and has events. It
 	// returns Standalone if there is none.
 	Newest(ctx context.Context, id ID) (StreamID, error)
-	// Wait is Read with limit MaxWait, but waits until there is something to read. It returns an empty
-	// page at until, or earlier at the driver's own pace. Some drivers also return when an item with
-	// the stream's ID was put, claimed, released or swapped; callers that depend on this must poll. It
+	// Wait is Read with limit MaxWait, but waits until there is something to read. The argument until is
+	// when it returns an empty page at the latest. Some drivers also return when an item with the
+	// stream's ID was put, claimed, released or swapped; callers that depend on this must poll. It
 	// returns ctx's error if ctx ends first.
 	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
 }

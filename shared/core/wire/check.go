@@ -230,7 +230,7 @@ func (c *checker) plain() {
 	}
 }
 
-// escape consumes a backslash and the escaped characters except the last byte.
+// escape checks an escape sequence, and leaves pos at its last byte.
 func (c *checker) escape() bool {
 	if c.pos++; c.pos >= len(c.raw) {
 		return false

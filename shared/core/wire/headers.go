@@ -21,8 +21,7 @@ const (
 	// HeaderName repeats params.name, params.uri or params.taskId (modern era); see
 	// [DecodeHeaderValue].
 	HeaderName = "Mcp-Name"
-	// HeaderIdempotencyKey has the key of a tools/call, as IETF's draft names it. The value is
-	// the key itself, or the key in double quotes.
+	// HeaderIdempotencyKey has the key of a tools/call, alone or in double quotes (an IETF draft).
 	HeaderIdempotencyKey = "Idempotency-Key"
 	// HeaderParamPrefix begins the headers that repeat tool arguments marked
 	// x-mcp-header (modern era); see [DecodeHeaderValue].

@@ -56,8 +56,8 @@ func cardOf(path string) (name string, ok bool) {
 	return name, ok && rooted && name != "" && !strings.Contains(name, "/")
 }
 
-// Cards returns the catalog of the servers in the slice may. If r asks for the card of one of
-// them, Cards returns that card. Cards wakes no server.
+// Cards returns the catalog of the servers in the argument may. If r asks for the card of one of them,
+// Cards returns that card. Cards wakes no server.
 func (g Registry) Cards(r *http.Request, base string, may []sessions.Caller) (any, error) {
 	base = strings.TrimSuffix(cmp.Or(g.PublicURL, base), "/")
 	if r.URL.Path == CatalogPath {

@@ -89,9 +89,9 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	return answers
 }
 
-// refused returns an answer to each request in msgs, if a limit refuses them, the caller lacks a
-// right, or err is the answer to the only request. For any other error, refused returns nil. It is
-// for HTTP+SSE and WebSocket, where an HTTP status would end the session of some clients.
+// refused returns an answer to each request in msgs if a limit refuses them, if the caller lacks a
+// right, or if msgs is no batch and the endpoint has answered with err. Otherwise refused returns nil.
+// It is for HTTP+SSE and WebSocket, where an HTTP status would end the session of some clients.
 func (c *called) refused(msgs []wire.Message, batch bool, err error) (answers [][]byte) {
 	var p *problem
 	rpc := answerOf(err)

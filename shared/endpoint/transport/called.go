@@ -29,8 +29,8 @@ type called struct {
 	version string           // protocol version in the client's header, "" for none
 	said    observe.Said     // what the client and the server said, for auditors only
 
-	// rest waits for the answer of a call that goes on after the request; see Options.outlive. nil: a
-	// later request, or what writes the events, reports the end.
+	// rest waits for the answer of a call that goes on after the request; see Options.outlive. nil:
+	// others report the end.
 	rest func(ctx context.Context) (answer []byte, err error)
 }
 

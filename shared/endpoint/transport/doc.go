@@ -5,7 +5,7 @@
 // several at one address (package aggregate). An HTTP request goes down through these files:
 //
 //	http.go           the handler; options.go has its Options
-//	serve.go          who calls what: the checks that all requests share, and the paths
+//	serve.go          the checks that all requests share, and the paths
 //	post.go, get.go   Streamable HTTP with sessions: MCP 2025-03-26, 2025-06-18 and 2025-11-25
 //	httpsse.go        HTTP+SSE: MCP 2024-11-05
 //	modernserve.go    the modern era: MCP 2026-07-28, and tasks, its extension
@@ -33,7 +33,7 @@
 //     initialize. An older client gets such an event in one case: at the end of a response that
 //     was held as long as possible and had no other event. Without an id the client could not
 //     come back for its answer.
-//   - P2 That first event has a new id in every response, even for the same cursor.
+//   - P2 A priming event has a new id in every response, even for the same cursor.
 //   - P3 A poll of a stream is never answered with 429, a status over 499 or an empty body:
 //     in trouble the client gets a longer retry, or a comment if its version knows no retry.
 //   - P4 A response is held while a request runs, so that polls are few.

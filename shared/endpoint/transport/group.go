@@ -45,14 +45,14 @@ func (o *Options) endpoint(p party, over storage.Transport) sessions.Endpoint {
 	})
 }
 
-// atGroup returns the caller at a group. The function who returns the caller's identities at
-// the servers that it may use, by the names of the servers.
-func (o *Options) atGroup(address string, g Group, over storage.Transport, who func(names []string) (map[string]storage.Identity, error)) (party, error) {
+// atGroup returns the caller at a group. The function identify returns the caller's identities at the
+// servers that it may use, by the names of the servers.
+func (o *Options) atGroup(address string, g Group, over storage.Transport, identify func(names []string) (map[string]storage.Identity, error)) (party, error) {
 	servers, names := o.served(g.Servers)
 	if len(servers) == 0 {
 		return party{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "there is no server at this address; the servers file has none for it")
 	}
-	may, err := who(names)
+	may, err := identify(names)
 	if err != nil {
 		return party{}, err
 	}
@@ -75,14 +75,14 @@ func (o *Options) atGroup(address string, g Group, over storage.Transport, who f
 	return p, nil
 }
 
-// served returns the servers that are served, with their names, in the order of the servers file.
-// If only is not nil, it returns no servers but those whose names are in only.
-func (o *Options) served(only []string) (servers []sessions.Server, names []string) {
+// served returns the servers that are served, with their names, in the order of the servers file. If
+// among is not nil, it returns only servers whose names are in among.
+func (o *Options) served(among []string) (servers []sessions.Server, names []string) {
 	if o.Names == nil {
 		return nil, nil
 	}
 	for _, name := range o.Names() {
-		if server, ok := o.Servers(name); ok && (only == nil || slices.Contains(only, name)) {
+		if server, ok := o.Servers(name); ok && (among == nil || slices.Contains(among, name)) {
 			servers, names = append(servers, server), append(names, server.Name)
 		}
 	}

@@ -9,11 +9,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Document answers a GET about servers. The argument base is the URL of the endpoint, taken from
-// the request. The slice may has the caller once for each server that it may use, in the order of
-// [Options].Names. The endpoint encodes the answer as JSON. An answer with a method MediaType is
-// sent as that type.
-type Document func(r *http.Request, base string, may []sessions.Caller) (answer any, err error)
+// Document answers a GET about servers. The argument base is the URL of the endpoint, taken from the
+// request. The argument callers has the caller once for each server that it may use, in the order of
+// [Options].Names. The endpoint encodes the answer as JSON. An answer with a method MediaType is sent as
+// that type.
+type Document func(r *http.Request, base string, callers []sessions.Caller) (answer any, err error)
 
 // Listing returns a handler for a document. The handler checks Host, Origin and caller, and logs,
 // as for a message. An error becomes {"error": text}, which is the form of the MCP registry.

@@ -22,9 +22,9 @@ func (m modern) discover(endpoint sessions.Endpoint, kind string) error {
 	return nil
 }
 
-// greeting finds the answer of an endpoint to initialize. If the handshake record of a server has
-// none, the server starts. The start goes on if the client goes, or is answered earlier; the next
-// client finds the record. The result refused is the server's error response to initialize.
+// greeting finds the answer of an endpoint to initialize. If none is stored, the server starts. The
+// start goes on after the client has left or was answered; the next client gets the stored answer. The
+// result refused is the server's error response to initialize.
 func (m modern) greeting(endpoint sessions.Endpoint, kind string, out *reply) (greeting []byte, refused *bridge.Response, err error) {
 	result, call, err := endpoint.Greeting(m.ctx, kind, m.client())
 	if err != nil || call == nil {

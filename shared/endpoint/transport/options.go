@@ -142,7 +142,7 @@ type Tickets interface {
 // trailing slash and query, because clients compare the resource with it.
 type SignIn interface {
 	// Metadata returns the protected resource metadata of a server or a group (RFC 9728 §2). The
-	// argument server is the name for people.
+	// argument server is the name that people see.
 	Metadata(server, address string) []byte
 	// Challenge returns the WWW-Authenticate header for a request that Auth has refused
 	// with err, "" for none. tried reports that the request had a token.

@@ -13,9 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// A person who opens an address in a browser gets a page: what is there, how each client
-// connects, where to sign in, and the console. The page has the status and the reason that a
-// client gets.
+// A person who opens an address in a browser gets a page. It shows the server, how each client connects,
+// where to sign in, and the console. The page has the status and the reason that a client gets.
 
 // consolePath is the path of the console, which the same endpoint has on one machine and on AWS.
 const consolePath = "/console"

@@ -62,7 +62,7 @@ const (
 	resourceMetadata = "/.well-known/oauth-protected-resource"
 )
 
-// queried returns an address as the client wrote it: with the slash after path, and with
+// queried returns an address as the client wrote it: with the slash at the end of path, if any, and with
 // the query.
 func queried(r *http.Request, address, path string) string {
 	if strings.HasSuffix(path, "/") {

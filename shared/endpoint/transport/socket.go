@@ -48,14 +48,13 @@ const Subprotocol = "mcp"
 //	{"jsonrpc":"2.0","method":"notifications/dormouse/event",
 //	 "params":{"sessionId":"…","eventId":"…"}}        and "requestId" for a request
 //
-// Cut an eventId at the first "/": the rest of it is the stream. Each request has a
-// stream, and the stream "" has everything else. Keep the last eventId of every stream
-// that matters. Connect again with ?server=NAME&session=SESSIONID&last-event-id=ID and
-// event-ids=1; repeat last-event-id for each stream. This closes the other connections of
-// the session. The messages after these ids come over the new one. Without last-event-id
-// the API closes and repeats nothing. You get only the messages that could not be sent
-// because their connection was known to be gone. For a session that has ended, or is
-// another caller's, the status is 404.
+// Cut an eventId at the first "/": the rest of it is the stream. Each request has a stream, and the
+// stream "" has everything else. Keep the last eventId of every stream that matters. Connect again with
+// ?server=NAME&session=SESSIONID&last-event-id=ID and event-ids=1; repeat last-event-id for each stream.
+// This closes the other connections of the session. The messages after these ids come over the new one.
+// Without last-event-id, no connection is closed and no message is repeated. You get only the messages
+// that could not be sent because their connection was known to be gone. For a session that has ended, or
+// is another caller's, the status is 404.
 type Socket struct {
 	opts   Options
 	push   func(ctx context.Context, id storage.ID) error

@@ -21,8 +21,9 @@ import (
 //	tasks not declared            400 -32021  bridge.NeedsTasks
 //	no name of a task, or expired 400 -32602  bridge.NoTask
 //
-// The server's sessions.TaskMode decides which calls become tasks, and after it the tool's own
-// execution.taskSupport, if the client has listed the tools or calls at a group.
+// If the server offers tasks, the tool's execution.taskSupport decides which calls become tasks, and
+// without it sessions.TaskMode. taskSupport is known if the client has listed the tools, or calls a
+// group.
 
 // soon is how long a call runs before it becomes a task, if its tool supports tasks or its server
 // has [sessions.TasksAlways].

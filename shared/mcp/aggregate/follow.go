@@ -15,17 +15,17 @@ import (
 
 // Follow implements [sessions.Endpoint]. The client gets the stream of its session with the group,
 // which has the group's own answers, and the streams of its sessions with members as one stream.
-func (g *Group) Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, sessions.Stream, error) {
-	from, places, err := resumed(last)
+func (g *Group) Follow(ctx context.Context, lastID, sessionID string, until time.Time) (storage.ID, sessions.Stream, error) {
+	from, places, err := resumed(lastID)
 	if err != nil {
 		return "", nil, err
 	}
 	var id storage.ID
 	if from != "" {
-		named = from
+		sessionID = from
 	}
-	if named != "" {
-		id, err = sessions.ReadSessionID(named)
+	if sessionID != "" {
+		id, err = sessions.ReadSessionID(sessionID)
 	} else {
 		var s storage.Session
 		s, err = g.Host.Open(ctx, g.As)
@@ -53,15 +53,15 @@ func (g *Group) Follow(ctx context.Context, last, named string, until time.Time)
 	return id, f, nil
 }
 
-// resumed reads the event id last of a client that comes back. It returns the id of the session, ""
-// if last names none, and the index of the last event that the client has of each member's stream.
+// resumed reads lastID, the event id with which a client comes back. It returns the id of the session,
+// "" if lastID names none, and the index of the last event that the client has of each member's stream.
 // Errors: those of [storage.ParseEventID].
-func resumed(last string) (id string, places map[string]storage.Index, err error) {
+func resumed(lastID string) (id string, places map[string]storage.Index, err error) {
 	places = map[string]storage.Index{}
-	id, rest, ok := strings.Cut(last, placeNext)
+	id, rest, ok := strings.Cut(lastID, placeNext)
 	if !ok {
-		if last != "" {
-			_, err = storage.ParseEventID(last) // the id of an event of one server says nothing about the streams of a group
+		if lastID != "" {
+			_, err = storage.ParseEventID(lastID) // the id of an event of one server says nothing about the streams of a group
 		}
 		return "", places, err
 	}
@@ -69,7 +69,7 @@ func resumed(last string) (id string, places map[string]storage.Index, err error
 		member, at, _ := strings.Cut(place, placeMark)
 		n, err := strconv.ParseInt(at, 10, 64)
 		if err != nil || n < 0 {
-			return "", nil, &storage.EventIDError{Part: "index", ID: wire.Clip(last)}
+			return "", nil, &storage.EventIDError{Part: "index", ID: wire.Clip(lastID)}
 		}
 		places[member] = storage.Index(n)
 	}

@@ -14,8 +14,8 @@ import (
 
 // Listen implements [sessions.Endpoint]. The standalone streams of the members that the session uses
 // are one stream. Listen adds the stream of a member that the session begins to use.
-func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (sessions.Resumable, error) {
-	if member, own, ok := requestEvent(last); ok {
+func (g *Group) Listen(ctx context.Context, id storage.ID, lastID string, until func(hold time.Duration) time.Time) (sessions.Resumable, error) {
+	if member, own, ok := requestEvent(lastID); ok {
 		c, ok := g.member(member)
 		if !ok {
 			return nil, forbidden(member)
@@ -26,7 +26,7 @@ func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until fu
 		}
 		return &renamed{s, g.view(member)}, nil
 	}
-	places, err := placesOf(last)
+	places, err := placesOf(lastID)
 	if err != nil {
 		return nil, err
 	}
@@ -63,16 +63,16 @@ func (l *listening) openAll(ctx context.Context, places map[string]string) error
 }
 
 // Again implements [sessions.Endpoint].
-func (g *Group) Again(last string) string {
-	if member, own, ok := requestEvent(last); ok {
+func (g *Group) Again(lastID string) string {
+	if member, own, ok := requestEvent(lastID); ok {
 		return member + placeMark + g.Host.At(g.As).Again(own)
 	}
-	places, err := placesOf(last)
+	places, err := placesOf(lastID)
 	if err != nil {
 		return ""
 	}
 	var all []*part
-	for place := range strings.SplitSeq(last, placeNext) {
+	for place := range strings.SplitSeq(lastID, placeNext) {
 		member, _, _ := strings.Cut(place, placeMark)
 		if own, ok := places[member]; ok {
 			all = append(all, &part{member: member, place: g.Host.At(g.As).Again(own)})

@@ -265,11 +265,11 @@ func (g *Group) askOnce(ctx context.Context, c sessions.Caller, s storage.Sessio
 	return answerOf(ctx, call, until)
 }
 
-// answerOf returns the result of a call. It returns DeadlineExceeded if there is no result at the
-// time until. A *[wire.Error] is the member's answer.
-func answerOf(ctx context.Context, call *sessions.Call, until time.Time) (json.RawMessage, error) {
+// answerOf returns the result of a call. It returns DeadlineExceeded if there is no result by the
+// deadline. A *[wire.Error] is the member's answer.
+func answerOf(ctx context.Context, call *sessions.Call, deadline time.Time) (json.RawMessage, error) {
 	for {
-		events, err := call.Next(ctx, until)
+		events, err := call.Next(ctx, deadline)
 		if err != nil {
 			return nil, err
 		}

@@ -73,10 +73,9 @@ func (m *merged) read(p *part) {
 	})
 }
 
-// wait returns what is read next from any part. some is false if nothing was read until the time
-// wake.
-func (m *merged) wait(ctx context.Context, wake time.Time) (h heard, some bool, err error) {
-	timer := time.NewTimer(time.Until(wake))
+// wait returns what is read next from any part. some is false if nothing was read by the deadline.
+func (m *merged) wait(ctx context.Context, deadline time.Time) (h heard, some bool, err error) {
+	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
 	case h = <-m.heard:

@@ -34,8 +34,8 @@ type Request struct {
 	Responses    json.RawMessage // the object inputResponses, nil for none
 	State        string          // requestState, "" if the request has none
 
-	// passed means that the server itself answered the request with inputRequests before, which the
-	// client got unchanged. own is the requestState in that answer, nil for none.
+	// passed means that the server itself has answered the request with inputRequests, and that the
+	// client got these unchanged. own is the requestState in that answer, nil for none.
 	passed bool
 	own    json.RawMessage
 }

@@ -16,7 +16,7 @@ import (
 //
 // A client may send a State more than once: only the first answer to a question counts.
 type State struct {
-	// Session is the inner session of the caller, whose ID is computed from the caller.
+	// Session is the session that Dormouse keeps for the caller. Its ID is computed from the caller.
 	Session storage.ID `json:"s"`
 	// Stream is the stream of the call, which waits for the answers. Stream is "" if the call has
 	// ended and must be made again, because the server wants the user to open URLs first.

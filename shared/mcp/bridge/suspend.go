@@ -26,8 +26,8 @@ func Wants(result json.RawMessage) bool {
 }
 
 // ReadInputs reads a result for which Wants is true. state is the JSON of its requestState, nil for
-// none. If there are no inputs, the request must be sent again unchanged, with state. A fault says
-// that the result is invalid; the client may see the fault.
+// none. If there are no inputs, the request must be sent again with state ([Retry]). A fault says that
+// the result is invalid; the client may see the fault.
 func ReadInputs(result json.RawMessage) (inputs []Input, state json.RawMessage, fault *wire.Error) {
 	state = wire.Lookup(result, requestState)
 	if _, ok := wire.String(state); !ok && state != nil {
@@ -67,10 +67,10 @@ func unable(why string) *wire.Error {
 // Asked is a question that a legacy client gets.
 type Asked = storage.Question
 
-// Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them.
-// The id of a question is made of the stream, the round, which counts from 1, and a number, which
-// is first for inputs[0]. index is the place in its batch of the request that needs the inputs. A
-// fault says that the client has not declared the capability for a question.
+// Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them. The id
+// of a question is made of the stream, the round, which counts from 1, and a number: first + i for
+// inputs[i]. index says which request of a batch needs the inputs. A fault says that the client has not
+// declared the capability for a question.
 func (l Legacy) Ask(stream string, round, first, index int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
 		id := storage.QuestionID(storage.StreamID(stream), round, first+i)

@@ -53,8 +53,8 @@ func IsTaskMethod(method string) bool {
 	return method == wire.MethodTasksGet || method == wire.MethodTasksUpdate || method == wire.MethodTasksCancel
 }
 
-// TaskRef is the content of a taskId, which is sealed. A taskId is valid only for the caller whose
-// inner session it names.
+// TaskRef is the content of a taskId, which is sealed. A taskId is valid only for the caller to whom
+// Session belongs.
 type TaskRef struct {
 	Session   storage.ID
 	Stream    storage.StreamID // stream of the call
@@ -285,9 +285,9 @@ func (t *Task) Waits(answered map[string]bool) bool {
 }
 
 func (t *Task) members(status string, now time.Time, poll time.Duration) object {
-	// No record says when the status changed, so a task that does not work any more gets the
-	// present time. The result of a call is kept for the time t.Keep after the call has ended, which
-	// may be at any time; so ttlMs grows with the age of the task.
+	// No record says when the status changed. A task whose status is no longer "working" gets the
+	// present time. The result is kept for t.Keep after the end of the call, which is not known, so
+	// ttlMs grows with the age of the task.
 	updated, keep := now, t.Keep*(1+t.Age(now)/t.Keep)
 	if status == statusWorking {
 		updated = t.made

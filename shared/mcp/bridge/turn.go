@@ -161,8 +161,8 @@ func (t *Turn) keyFor(q question) string {
 	return name
 }
 
-// early returns the answer to a question if the client has sent it with its first request, because it
-// expects the question. It returns nil if the request has no answer or a malformed one.
+// early returns the answer to a question that the client has sent with its first request, before it got
+// the question. It returns nil if the request has no answer or a malformed one.
 func (t *Turn) early(q question) *Answer {
 	if t.req.State != "" || q.key == q.id || t.used[q.key] {
 		return nil

@@ -61,19 +61,19 @@ func anything() map[string]any {
 	}
 }
 
-// join adds the keys of the map more to the map all. It joins two objects under one key in the same
-// way. Any other value in all stays, except that true in more replaces it.
-func join(all, more map[string]any) {
-	for key, value := range more {
-		has, ok := all[key].(map[string]any)
+// join adds the keys of source to target. It joins two objects under one key in the same way. Any other
+// value in target stays, unless source has true.
+func join(target, source map[string]any) {
+	for key, value := range source {
+		has, ok := target[key].(map[string]any)
 		if object, is := value.(map[string]any); is {
 			if !ok {
 				has = map[string]any{}
-				all[key] = has
+				target[key] = has
 			}
 			join(has, object)
-		} else if all[key] == nil || value == true {
-			all[key] = value
+		} else if target[key] == nil || value == true {
+			target[key] = value
 		}
 	}
 }

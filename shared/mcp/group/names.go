@@ -10,9 +10,9 @@ import (
 // separator stands between the word for a member and the member's own name for a tool.
 const separator = "__"
 
-// Clients, and the models behind them, take names of at most 64 characters out of
-// letters, digits, "_" and "-". A tool whose name in the group would not be of this form
-// gets a short name: the beginning of the name, mark, and a hash of the whole name.
+// Clients, and the models behind them, take names of at most 64 characters out of letters, digits, "_"
+// and "-". A tool whose name in the group would not be of this form gets a short name: the beginning of
+// the name, "--", and a hash of the whole name.
 const (
 	maxName = 64
 	maxWord = 30 // most characters of the word that stands for a member

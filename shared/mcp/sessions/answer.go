@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// answered takes a client's response to a question, which is a request of the server to the client.
-// It ignores a response to no question. The id of a question is "q-" and a UUID if a process waits
-// for the answer. [storage.QuestionID] or [storage.ForwardID] has made any other id. A client can
-// make up a "q-" id, so answered bounds the bytes of all answers.
+// answered takes a client's response to a question, which is a request of the server to the client. The
+// id of a question is "q-" and a UUID if a process waits for the answer, and else comes from
+// [storage.QuestionID] or [storage.ForwardID]. answered ignores a response with an id of another form. A
+// client can make up a "q-" id, so answered bounds the bytes of all answers.
 func (u *use) answered(ctx context.Context, m wire.Message) error {
 	question, _ := wire.String(m.ID)
 	if _, ok := storage.Forwards(question); ok {

@@ -105,10 +105,10 @@ type Status struct {
 type InlineTracker interface {
 	// Held reports whether this instance still executes the request.
 	Held() bool
-	// Watch is [storage.Log.Wait] for a request that this instance executes. It returns the
-	// events after the index after, or an empty page at the time until. If ok is false, this
-	// instance does not have the events, and the caller reads the log.
-	Watch(ctx context.Context, after storage.Index, until time.Time) (page storage.Page, ok bool, err error)
+	// Watch is [storage.Log.Wait] for a request that this instance executes. It returns the events after
+	// an index, or an empty page at the deadline. If ok is false, this instance does not have the
+	// events, and the caller reads the log.
+	Watch(ctx context.Context, after storage.Index, deadline time.Time) (page storage.Page, ok bool, err error)
 }
 
 // Handover is an optional interface of a Tracker that sends its request to a box.

@@ -70,10 +70,10 @@ func (c *Call) Repeat() bool { return c.repeat }
 // bounded. The transport must tell the client (I4 in the package comment).
 func (c *Call) Gap() bool { return c.gap }
 
-// Close reports whether the response must end now, and after which time the client should come
-// back: either the server closed the stream with the last event that Next returned (SEP-1699), or
-// another GET took the place of this one. Before the response ends, send [Call.Cursor] with retry,
-// so that the client can continue the stream from there.
+// Close reports whether the response must end now, and how long the client should wait before it comes
+// back. The response ends if the server closed the stream with the last event that Next returned
+// (SEP-1699), or if another GET took the place of this one. Before the response ends, send [Call.Cursor]
+// with retry, so that the client can continue the stream from there.
 func (c *Call) Close() (retry time.Duration, now bool) { return c.pause, c.pause > 0 }
 
 // Held reports whether this instance executes the request itself. The transport must keep the
@@ -83,12 +83,12 @@ func (c *Call) Held() bool {
 	return ok && h.Held()
 }
 
-// Next waits for events and returns them in order. It returns no events if none have come by
-// the time until, or if this instance has stopped executing the request (see
-// [InlineTracker]). An event that only closes the stream has no Raw.
+// Next waits for events and returns them in order. It returns no events if none have come by the
+// deadline, or if this instance has stopped executing the request (see [InlineTracker]). An event that
+// only closes the stream has no Raw.
 //
-// The request is accepted (I8 in the package comment) when Next returns without an error for the
-// first time, with or without events, which may be later than until.
+// The request is accepted (I8 in the package comment) when Next first returns without an error, with or
+// without events. That may be after the deadline.
 //
 // Of several GETs on the standalone stream only one, the primary, gets events. When Next would return
 // no events for a GET, it first reads the session, at most every five seconds. If the session has
@@ -97,7 +97,7 @@ func (c *Call) Held() bool {
 // Errors: Unavailable if the request has no durable trace or the store cannot be read; Unknown
 // if a box may execute the request although there is no trace; ctx's error. Next may be called
 // again after an error.
-func (c *Call) Next(ctx context.Context, until time.Time) ([]storage.Event, error) {
+func (c *Call) Next(ctx context.Context, deadline time.Time) ([]storage.Event, error) {
 	if c.ready != nil && !c.done {
 		c.done = true
 		events := make([]storage.Event, len(c.ready))
@@ -115,7 +115,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]storage.Event, erro
 				return nil, err
 			}
 		}
-		page, halts, err := c.read(ctx, until)
+		page, halts, err := c.read(ctx, deadline)
 		if err != nil {
 			c.leave(ctx)
 			if err = c.bear(ctx, err); err != nil {
@@ -148,7 +148,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]storage.Event, erro
 			}
 			continue
 		}
-		if accepted && (halts || !now.Before(until)) {
+		if accepted && (halts || !now.Before(deadline)) {
 			c.look(ctx)
 			return nil, nil
 		}

@@ -34,8 +34,8 @@
 //     the session, the stream, the generation and the box that the ticket names.
 //   - I6 Trouble with the store is [storage.Unavailable], never [storage.NotFound]: a client
 //     that gets NotFound throws its session away.
-//   - I7 If a request cannot be finished, the program that finds out first ends it with
-//     an error event: the runner, the relay, the sweep, or the instance that waits.
+//   - I7 If a request cannot be finished, the program that finds out first ends it with an error event:
+//     the runner, the relay, an instance that looks for lost boxes, or the instance that waits.
 //   - I8 The instance tells the client that a request is accepted only after a durable
 //     trace of it exists ([Call.Next]).
 package sessions

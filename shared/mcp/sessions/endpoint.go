@@ -24,17 +24,17 @@ type Endpoint interface {
 	// Route finds the server for the messages of one POST or WebSocket frame. A *[wire.Error] is
 	// the answer to a request for a tool, prompt or resource that no server of the endpoint has.
 	Route(ctx context.Context, id storage.ID, msgs []wire.Message, batch bool) (Routed, error)
-	// Listen continues a stream after the event with the id last, or opens the standalone stream if
-	// last is "" ([Manager.Listen], [Manager.Resume]). hold is the result of [Resumable.Hold];
-	// until returns the time at which the transport will end a response that may be held for hold.
-	Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (Resumable, error)
-	// Again returns a new event id for the same position in the stream as the id last. It is for a
-	// client whose Listen has failed: some clients break when they get an id twice.
-	Again(last string) string
+	// Listen continues a stream after the event with the id lastID, or opens the standalone stream if
+	// lastID is "" ([Manager.Listen], [Manager.Resume]). hold is the result of [Resumable.Hold]; until
+	// returns the time at which the transport will end a response that may be held for hold.
+	Listen(ctx context.Context, id storage.ID, lastID string, until func(hold time.Duration) time.Time) (Resumable, error)
+	// Again returns a new event id for the same position in the stream as lastID. It is for a client
+	// whose Listen has failed: some clients break when they get an id twice.
+	Again(lastID string) string
 	// Follow opens the event stream of an HTTP+SSE client, and returns the id of its session. The
-	// session is the one that the event id last names, or else the one with the id named. If both are
-	// "", Follow opens a new session. See [Manager.Follow].
-	Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, Stream, error)
+	// session is the one that the event id lastID names, or else the one with the id sessionID. If both
+	// are "", Follow opens a new session. See [Manager.Follow].
+	Follow(ctx context.Context, lastID, sessionID string, until time.Time) (storage.ID, Stream, error)
 	// Say writes messages to the event stream of an HTTP+SSE client.
 	Say(ctx context.Context, id storage.ID, answers ...[]byte) error
 	// End ends a session ([Manager.End]).
@@ -123,9 +123,9 @@ type Resumable interface {
 // Response is the stream of the events that answer a client's messages.
 type Response interface {
 	Resumable
-	// Accepted waits until a request is accepted. Transports call it that do not send the answer in
-	// the response to the request: WebSocket and HTTP+SSE. If the answer needed no box, Accepted
-	// returns it, and has written it to the event stream of an HTTP+SSE client.
+	// Accepted waits until a request is accepted. It is for WebSocket and HTTP+SSE, where the answer is
+	// not in the response to the request. If the answer needed no box, Accepted returns it, and has
+	// written it to the event stream of an HTTP+SSE client.
 	Accepted(ctx context.Context) ([]Event, error)
 	// Notice returns the notification that tells a WebSocket client which stream its request has.
 	Notice(request json.RawMessage) []byte
@@ -163,19 +163,19 @@ func (e *server) Route(_ context.Context, id storage.ID, msgs []wire.Message, ba
 	}}, nil
 }
 
-func (e *server) Listen(ctx context.Context, id storage.ID, last string, _ func(time.Duration) time.Time) (Resumable, error) {
-	if last == "" {
+func (e *server) Listen(ctx context.Context, id storage.ID, lastID string, _ func(time.Duration) time.Time) (Resumable, error) {
+	if lastID == "" {
 		call, err := e.Manager.Listen(ctx, e.c, id, "")
 		if err != nil {
 			return nil, err
 		}
 		return e.stream(call, id), nil
 	}
-	from, err := storage.ParseEventID(last)
+	from, err := storage.ParseEventID(lastID)
 	if err != nil {
 		return nil, err
 	}
-	call, err := e.Resume(ctx, e.c, id, last)
+	call, err := e.Resume(ctx, e.c, id, lastID)
 	if err != nil {
 		return nil, err
 	}
@@ -184,16 +184,16 @@ func (e *server) Listen(ctx context.Context, id storage.ID, last string, _ func(
 	return s, nil
 }
 
-func (*server) Again(last string) string {
-	at, _ := storage.ParseEventID(last) // cannot fail: Listen has checked this id; "" stands for the beginning of the standalone stream
+func (*server) Again(lastID string) string {
+	at, _ := storage.ParseEventID(lastID) // cannot fail: Listen has checked this id; "" stands for the beginning of the standalone stream
 	at.Nonce = storage.NewNonce()
 	return at.String()
 }
 
-func (e *server) Follow(ctx context.Context, last, named string, until time.Time) (id storage.ID, _ Stream, err error) {
+func (e *server) Follow(ctx context.Context, lastID, sessionID string, until time.Time) (id storage.ID, _ Stream, err error) {
 	var from *storage.Index
-	if last != "" {
-		at, err := storage.ParseEventID(last)
+	if lastID != "" {
+		at, err := storage.ParseEventID(lastID)
 		if err != nil {
 			return "", nil, err
 		}
@@ -203,8 +203,8 @@ func (e *server) Follow(ctx context.Context, last, named string, until time.Time
 	}
 	switch {
 	case id != "":
-	case named != "":
-		id, err = ReadSessionID(named)
+	case sessionID != "":
+		id, err = ReadSessionID(sessionID)
 	default:
 		var s storage.Session
 		s, err = e.Open(ctx, e.c)

@@ -40,7 +40,7 @@ func (k keptList) holds(method string, same bool, box storage.Box) bool {
 
 // noteList writes into the handshake record a list that a box has sent, if it is a whole list of at most
 // maxList bytes. It keeps a list for all principals only if the client has answered no question of the
-// process, on which the list may depend. Cost: one read if the record has the same list already,
+// process: the list may depend on an answer. Cost: one read if the record has the same list already,
 // otherwise two reads and a write. A list for all principals costs one more read.
 func noteList(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
 	list := wire.Lookup(b.Events[len(b.Events)-1], "result")

@@ -14,11 +14,11 @@ import (
 // "". Of several GETs of a session one, the primary, gets the events; the others are standbys. Listen
 // returns Closed if the server never sends anything outside of a request.
 //
-// The session's record has a lease that names the primary. The lease ends when the primary's
-// response should end, or earlier if the context of its Next ends. A GET whose lastEventID comes
-// from the primary takes the lease over at once. Any other GET takes the lease when it has been
-// over for five times [Limits.Pace]. If there are more standbys than [Limits.Standby], the one
-// that has waited longest is sent away.
+// The session's record has a lease that names the primary. The lease ends when the primary's response
+// should end, or earlier if the context of its Next ends. A GET whose lastEventID comes from the primary
+// takes the lease over at once. Any other GET takes the lease when five times [Limits.Pace] have passed
+// since the lease ended. If there are more standbys than [Limits.Standby], the one that has waited
+// longest is sent away.
 //
 // Cost: one read, one write, and at most one read every five seconds (see [Call.Next]).
 //

@@ -145,9 +145,9 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	return strings.Join(names, ","), true
 }
 
-// recorded answers a request for a list from the handshake record. If result is nil, the caller must
-// ask the box. The record keeps the answer of the box under the key part, unless part is "". Cost:
-// one read for a list that the record may have, otherwise none.
+// recorded answers a request for a list from the handshake record. If result is nil, the caller must ask
+// the box. The result part is the key under which the record keeps the answer of the box, "" if it does
+// not. Cost: one read for a list that the record may have, otherwise none.
 func (u *use) recorded(ctx context.Context, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	c, s, box := u.caller, u.session, u.box
 	part, ok := listPart(s, c, method, params)

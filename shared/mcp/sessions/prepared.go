@@ -38,7 +38,8 @@ func nothingYet(s storage.Session, method string) json.RawMessage {
 const mostTold = 1000
 
 // Prepared sends list_changed to the clients of a server whose first installation has ended,
-// successfully or not: to modern clients, and to clients whose session began at the time since or later.
+// successfully or not: to modern clients, and to clients whose session was created at the given time or
+// later.
 //
 // Errors: Unavailable.
 func (h *Manager) Prepared(ctx context.Context, server string, since time.Time) error {

@@ -120,11 +120,11 @@ func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err er
 	return true, o.byRecord(ctx, ps, reached)
 }
 
-// post sends a batch directly to the connection of its address. reached is the index of the last
-// event that the connection took. post stops when an event cannot be posted or the time until has
-// passed. It posts no event of the standalone stream while the session's record has a cursor of that
-// stream that is not Live, because earlier events have to be pushed first.
-func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch, until time.Time) (reached storage.Index, err error) {
+// post sends a batch directly to the connection of its address. reached is the index of the last event
+// that the connection took. post stops at the deadline, or when an event cannot be posted. It posts no
+// event of the standalone stream while the session's record has a cursor of that stream that is not
+// Live, because earlier events have to be pushed first.
+func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch, deadline time.Time) (reached storage.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
 		return reached, nil
@@ -138,10 +138,10 @@ func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch,
 			return reached, nil
 		}
 	}
-	posting, cancel := context.WithDeadline(ctx, until.Add(onePost))
+	posting, cancel := context.WithDeadline(ctx, deadline.Add(onePost))
 	defer cancel()
 	for _, raw := range b.Events {
-		if time.Now().After(until) {
+		if time.Now().After(deadline) {
 			return reached, nil
 		}
 		err := o.event(posting, a.Conn, a.EventIDs, a.Session, a.Through, storage.EventID{Stream: b.Stream, Index: reached + 1}, raw)
@@ -375,17 +375,17 @@ func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err e
 }
 
 // owe adds cursor to the session: the client has not got the events after it. owe adds nothing if the
-// stream already has a cursor that is not Live, or a Live one whose Index is at least last. If the
-// session has a connection, owe returns once the event with the index last was pushed.
-func (o Publisher) owe(ctx context.Context, id storage.ID, cursor storage.Cursor, last storage.Index) error {
+// stream already has a cursor that is not Live, or a Live one at lastIndex or later. If the session has
+// a connection, owe returns once the event at lastIndex was pushed.
+func (o Publisher) owe(ctx context.Context, id storage.ID, cursor storage.Cursor, lastIndex storage.Index) error {
 	p := o.redelivery()
 	done := func(s *storage.Session) bool {
 		c := cursorOf(s, cursor.Stream)
-		return c == nil || c.Final || c.Index >= last
+		return c == nil || c.Final || c.Index >= lastIndex
 	}
 	note := func(s *storage.Session) bool {
 		c := cursorOf(s, cursor.Stream)
-		return (c == nil || !c.Live || c.Index < last) && owe(s, cursor)
+		return (c == nil || !c.Live || c.Index < lastIndex) && owe(s, cursor)
 	}
 	return p.run(ctx, id, note, done)
 }

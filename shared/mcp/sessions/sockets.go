@@ -70,20 +70,20 @@ func (c Caller) opened(id storage.ID, limits Limits) storage.Session {
 }
 
 // Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state Opened if
-// resume is "", or to the session with the id resume. For a session with a group, Connect also adds
-// the connection to the sessions behind it whose servers are in members.
+// sessionID is "", or to the session with this id. For a session with a group, Connect also adds the
+// connection to the sessions behind it whose servers are in members.
 //
 // cursors has the ids of the last events that a resuming client says it has. Its keys are names of
-// members, and "" for the session resume. A key has at most 32 ids, and one for each stream. A
-// client with cursors has lost its other connections: Connect closes those, and the new connection
-// must get the events after the cursors. owing lists the sessions that owe their client events
-// ([storage.Session.Owes]). The transport must call [Manager.Push] for each of them when the
-// connection is ready.
+// members, and "" for the session sessionID itself. A key has at most 32 ids, and one for each stream. A
+// client with cursors has lost its other connections: Connect closes those, and the new connection must
+// get the events after the cursors. owing lists the sessions that owe their client events
+// ([storage.Session.Owes]). The transport must call [Manager.Push] for each of them when the connection
+// is ready.
 //
 // Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
 // caller must refuse the connection.
-func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
-	if resume == "" {
+func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, sessionID storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
+	if sessionID == "" {
 		id, err := h.newID(ctx, c)
 		if err != nil {
 			return s, nil, err
@@ -95,7 +95,7 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 		}
 		return u.session, nil, u.putConnection(ctx)
 	}
-	all, err := h.rejoined(ctx, c, members, resume, cursors)
+	all, err := h.rejoined(ctx, c, members, sessionID, cursors)
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
@@ -147,8 +147,8 @@ type rejoin struct {
 	claims []storage.Cursor
 }
 
-// rejoined returns the session resume, followed by the sessions with members that it uses.
-func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
+// rejoined returns the session with this id, followed by the sessions with members that it uses.
+func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, sessionID storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
 	add := func(c Caller, id storage.ID, cursors []storage.EventID) error {
 		u, err := h.use(ctx, c, id)
 		if err != nil {
@@ -158,7 +158,7 @@ func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resu
 		all = append(all, rejoin{u, claims})
 		return err
 	}
-	if err := add(c, resume, cursors[""]); err != nil {
+	if err := add(c, sessionID, cursors[""]); err != nil {
 		return nil, err
 	}
 	for _, m := range members {
@@ -166,7 +166,7 @@ func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resu
 		if !slices.Contains(all[0].session.Members, name) {
 			continue
 		}
-		if err := add(m, MemberID(resume, name), cursors[name]); storage.IgnoreNotFound(err) != nil {
+		if err := add(m, MemberID(sessionID, name), cursors[name]); storage.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
 	}

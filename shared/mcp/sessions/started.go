@@ -29,9 +29,9 @@ type Start struct {
 }
 
 // NoteStart compares the lists of a fresh process with those of the last process of the same Kind. If
-// they differ, NoteStart makes the whole handshake record invalid, sets news, and returns the session
-// of a. The caller must tell the client of the returned session at once. The clients of other
-// sessions are told with their next request.
+// they differ, news is true: NoteStart makes the whole handshake record invalid, and returns the session
+// of a. The caller must tell the client of the returned session at once. The clients of other sessions
+// are told with their next request.
 //
 // A record keeps at most mostStarts fingerprints. If the record has none of this Kind, NoteStart
 // makes lists of earlier generations invalid, unless start.Own is true and the record has room: the

@@ -180,9 +180,9 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 	return nil, call, err
 }
 
-// Reattach first passes on responses to questions, as [Manager.Reply] does. The result continues a
-// call of [Manager.Send] after the event with index after. The Call is Done if the log no longer has
-// its events. server is serverInfo, nil if unknown.
+// Reattach first passes on responses to questions, as [Manager.Reply] does. The result continues a call
+// of [Manager.Send] after the event with the given index. The Call is Done if the log no longer has its
+// events. server is serverInfo, nil if unknown.
 //
 // Errors: NotFound (the caller has no inner session), Unavailable.
 func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
@@ -246,8 +246,8 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 			return err
 		}
 	}
-	// The box does not run, so the call waits in the inbox. An instance that takes a call from the
-	// inbox first looks whether the stream has an end.
+	// The box does not run, so the call waits in the store. An instance that takes a call from there
+	// first looks whether the stream has an end.
 	a := storage.Address{Session: u.session.ID, Stream: stream, Requests: []json.RawMessage{quoted(string(stream))}}
 	end := &wire.Error{Code: wire.CodeCancelled, Message: "the request was cancelled: " + why}
 	return h.out.Fail(ctx, a, end, time.Now().Add(h.limits.EventAge))

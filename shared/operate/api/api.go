@@ -23,8 +23,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 )
 
-// missing is the error of a route that this API does not have, for example on a stack.
-// Its text says where else to look.
+// missing is the error of a route that this API does not have, for example on AWS. Its text says where
+// else to look.
 type missing string
 
 func (m missing) Error() string { return string(m) }
@@ -399,12 +399,12 @@ func (x *exchange) sender(err error) *observe.Caller {
 	return &observe.Caller{Tenant: cmp.Or(x.caller.Tenant, who.Tenant), Principal: cmp.Or(x.caller.Principal, who.Principal), Key: who.Credential, Address: address}
 }
 
-// body decodes the body of a request into the value at into. An empty body changes nothing.
-func (x *exchange) body(into any) error {
+// body decodes the body of a request into what v points to. An empty body changes nothing.
+func (x *exchange) body(v any) error {
 	d := json.NewDecoder(x.r.Body)
 	d.DisallowUnknownFields()
 	var large *http.MaxBytesError
-	switch err := d.Decode(into); {
+	switch err := d.Decode(v); {
 	case err == nil, errors.Is(err, io.EOF):
 		return nil
 	case errors.As(err, &large):

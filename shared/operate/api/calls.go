@@ -139,10 +139,10 @@ func (x *exchange) series() (any, error) {
 	return s.merged(int64(step.Seconds()), query.Get("sum") == "true"), nil
 }
 
-// merged returns the series in longer steps: the greatest multiple of its own step that is not
-// longer than step seconds. If sum is set, a bucket has the counts of all servers and tenants.
-func (s Series) merged(step int64, sum bool) Series {
-	step = max(step-step%s.Step, s.Step)
+// merged returns the series in longer steps: the greatest multiple of its own step up to limit seconds.
+// If sum is set, a bucket has the counts of all servers and tenants.
+func (s Series) merged(limit int64, sum bool) Series {
+	step := max(limit-limit%s.Step, s.Step)
 	if step == s.Step && !sum {
 		return s
 	}

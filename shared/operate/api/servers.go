@@ -23,8 +23,8 @@ const (
 	noPush        missing = "no servers file is kept here: dormouse run reads its own whenever it changes, and dormouse push is for stacks"
 )
 
-// mostLooked is for how many sessions the list of servers looks up the newest message. For
-// further sessions it takes the time in their record, which may be days older.
+// mostLooked limits the sessions whose newest message the list of servers looks up. For further sessions
+// it takes the time in their record, which may be days older.
 const mostLooked = 200
 
 // mostCounted is how many sessions the list of servers counts, so that a machine with many
@@ -191,10 +191,10 @@ func summary(file *serversfile.File, status Status) []Server {
 	return list
 }
 
-// StateOf returns the state of a served server, how many of its boxes are up, and how many
-// processes run in them. The state is that of a ready process, else of a starting one, else of one
-// that failed, with the reason in why. A box that sleeps is not up, although its runner may stay for
-// a moment.
+// StateOf returns the state of a served server, how many of its boxes are up, and how many processes run
+// in them. The state is that of a ready process, else of a starting one, else of one that failed. The
+// result why is the reason of the newest failure, "" if a process is ready. A box that sleeps is not up,
+// although its runner may stay for a moment.
 func StateOf(server string, status Status) (state string, boxes, running int, why string) {
 	starting := false
 	for _, b := range status.Boxes {

@@ -60,8 +60,7 @@ type Start struct {
 	Reason    string    `json:"reason,omitempty"` // why it failed
 }
 
-// StartQuery says which starts are asked for: of one server, for one tenant, or for all
-// with "".
+// StartQuery selects starts of a server. Tenant "" selects those for all tenants.
 type StartQuery struct {
 	Tenant, Server string
 	Limit          int

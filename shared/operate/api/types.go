@@ -279,9 +279,9 @@ type Bill struct {
 	Shares []Share   `json:"shares"`
 }
 
-// Share is the use of one session. If Session is "", it is the use of the boxes of a server and
-// tenant, which several sessions share. If Server and Tenant are "" too, it is the rest: sweeps,
-// and refused callers.
+// Share is the use of one session. If Session is "", it is the use of the boxes of a server and tenant,
+// which several sessions share. If Server and Tenant are "" too, it is the rest: regular work such as
+// the search for lost boxes, and refused callers.
 type Share struct {
 	Server    string      `json:"server,omitempty"`
 	Tenant    string      `json:"tenant,omitempty"`

@@ -29,8 +29,8 @@ type hider struct {
 	depth int  // how often the text was decoded
 }
 
-// body returns what is kept of raw. The argument name says whether raw is the arguments or the
-// result of a call. The text that is added to left says what is not kept, and why.
+// body returns what is kept of raw. The argument name says whether raw is the arguments or the result of
+// a call. body adds to *left what is not kept, and why.
 func (h hider) body(name string, raw json.RawMessage, left *string) json.RawMessage {
 	say := func(format string, args ...any) {
 		if *left != "" {
