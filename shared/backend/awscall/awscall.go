@@ -1,6 +1,6 @@
-// Package awscall sends signed requests to services of AWS. It replaces AWS's own clients,
-// each of which would add a twentieth to the size of a function. The package never retries,
-// and no HTTP status is an error.
+// Package awscall sends signed requests to services of AWS. It replaces AWS's own clients, each of
+// which would make a Lambda function a twentieth larger. The package never retries, and no HTTP
+// status is an error.
 package awscall
 
 import (

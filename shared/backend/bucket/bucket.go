@@ -1,6 +1,6 @@
-// Package bucket keeps snapshots of workspaces, which are folders of servers, in S3 or a
-// compatible service. Only the functions (the host) have credentials of the bucket. For each
-// upload and download the host gives a box, which runs the server, a URL. A URL is valid for
+// Package bucket keeps snapshots of workspaces, which are folders of servers, in S3 or a compatible
+// service. Only the host, which runs in Lambda functions, has credentials of the bucket. A box,
+// which runs a server, gets a URL from the host for each upload and download. A URL is valid for
 // some minutes and for one object.
 //
 // The package does not check the caller: its callers must ensure that a box asks only for its
@@ -95,8 +95,9 @@ type pointer struct {
 	etag string // the object's ETag when it was read; "" if it did not exist
 }
 
-// Newest returns a URL, valid for some minutes, to get the newest snapshot of an owner,
-// its sum, and when it was saved. Errors: NotFound if there is none, Unavailable.
+// Newest returns a URL, valid for some minutes, to get the newest snapshot of an owner. It also
+// returns the sum of the snapshot, and when it was saved. Errors: NotFound if there is none,
+// Unavailable.
 func (b *Bucket) Newest(ctx context.Context, box storage.BoxID, owner string) (get, sum string, saved time.Time, err error) {
 	p, err := b.pointer(ctx, box, owner)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package fleet defines how to run boxes in some place, such as this machine or ECS: start
-// one, stop one, list the live ones. A driver knows one place, and nothing of sessions,
-// generations or the relay.
+// Package fleet defines how to run boxes, which hold the processes of servers, in some place, such
+// as this machine or ECS: start one, stop one, list the live ones. A driver knows one place, and
+// nothing of sessions, generations or the relay.
 //
-// If a place lists tasks, the fleet knows whether any process of a silent box still runs. In
-// other places the fleet's [Traits] bound the life of a task.
+// If a place lists tasks, the list shows whether a box that no longer answers still runs. In other
+// places [Traits] say how long a task can live.
 package fleet
 
 import (
@@ -57,8 +57,8 @@ type Traits struct {
 	// Invites reports whether a task starts with only those variables that its runner needs to
 	// connect to the relay. The relay sends the other variables when the runner has connected.
 	Invites bool
-	// Idle is how long a box with nothing to do should stay awake where its server does not
-	// say; 0 leaves that to the caller.
+	// Idle is how long a box with nothing to do should stay awake, if the settings of its server do
+	// not say; 0 leaves that to the caller.
 	Idle time.Duration
 	// StartTimeout is how long a task may take from Run until its runner has connected to the
 	// relay; 0 leaves that to the caller.

@@ -22,7 +22,8 @@ type Alarm struct {
 	Server  string     `json:"server"`
 	// Name is the name that the author gave it, at most [MaxAlarmName] bytes.
 	Name string `json:"name,omitempty"`
-	// Stream and Round name the call that pauses; "" and 0 for an author's alarm.
+	// Stream names the call that pauses, and Round is how often the call was suspended; "" and 0
+	// for an author's alarm.
 	Stream storage.StreamID `json:"stream,omitempty"`
 	Round  int              `json:"round,omitempty"`
 	At     time.Time        `json:"at"`

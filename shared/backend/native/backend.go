@@ -36,7 +36,8 @@ type Config struct {
 	// event. Invoke does not wait for the invocation. If Invoke is nil, the instance that has
 	// a message or an answer executes the call itself.
 	Invoke func(ctx context.Context, event []byte) error
-	// Held knows which tools of servers were accepted. nil means one that writes no log lines.
+	// Held keeps the tools of servers as they were accepted; see [sessions.Server].Pin. nil stands
+	// for one that does not log.
 	Held *sessions.Held
 	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.

@@ -147,8 +147,8 @@ func (c *call) fault(e *wire.Error) outcome {
 	return outcome{call: c, raw: raw}
 }
 
-// fit returns a result as the client gets it. fit makes a result "private" that has go-sdk's
-// default, which is "public" with a ttlMs of 0.
+// fit returns a result as the client gets it. A result with go-sdk's default, "public" with a ttlMs
+// of 0, becomes "private".
 func (c *call) fit(result json.RawMessage) json.RawMessage {
 	if c.m.Method == wire.MethodToolsList {
 		result = bridge.Executions(result)

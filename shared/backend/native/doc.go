@@ -1,5 +1,5 @@
-// Package native hosts servers that are written in Go with go-sdk. An author gives a [Server]
-// for a name. Clients use it like a server in a box, with the same sessions, transports and
+// Package native hosts servers that are written in Go with go-sdk. The author of a server writes a
+// function [Server]. Clients use it like a server in a box, with the same sessions, transports and
 // protocol versions, but there is no box.
 //
 // # A message

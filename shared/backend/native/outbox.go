@@ -28,7 +28,8 @@ type note struct {
 // mostNotes is how many notes may wait until the events before them are written.
 const mostNotes = 64
 
-// note adds a note after the events so far, unless too many notes wait.
+// note adds a note after the events so far. It does nothing if too many notes wait, or while the
+// server repeats events.
 func (o *outbox) note(raw []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 // store, so no client can send it.
 const laterPrefix = "dormouse-later:"
 
-// maxPauses is how often one call may pause. maxAsked is how many questions may be open at
-// a time, because one record holds them all.
+// maxPauses is how often one call may pause. maxAsked limits the open questions of a call, because
+// one record holds them all.
 const (
 	maxPauses = 10_000
 	maxAsked  = 100
@@ -30,9 +30,9 @@ const (
 // another invocation calls the handler again, with the same arguments and with state as
 // RequestState. The client gets the handler's earlier progress at once.
 //
-// If another call of the same batch asks its client, the handler may be called sooner. A
-// call may pause 10,000 times, at most as long as its session lives. It can ask its client
-// only while it has asked and paused fewer than 100 times.
+// If another call of the same batch asks its client, the handler may be called sooner. A call may
+// pause 10,000 times, and ends with its session. It can ask its client only while it has asked and
+// paused fewer than 100 times.
 func Later(at time.Time, state string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{
 		InputRequests: mcp.InputRequestMap{}, RequestState: laterPrefix + strconv.FormatInt(at.UnixMilli(), 10) + ":" + state,
@@ -261,16 +261,16 @@ func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run
 }
 
 // logged counts how often the log has each event of a request after the index it.Base, up to the
-// index to.
-func (k *Backend) logged(ctx context.Context, it storage.Item, to storage.Index) (map[string]int, error) {
+// index last.
+func (k *Backend) logged(ctx context.Context, it storage.Item, last storage.Index) (map[string]int, error) {
 	events := map[string]int{}
-	for at := it.Base; at < to; {
+	for at := it.Base; at < last; {
 		page, err := k.Store.Read(ctx, it.Address.Session, it.ID, at, storage.MaxRead)
 		if err != nil || len(page.Events) == 0 {
 			return events, err
 		}
 		for _, e := range page.Events {
-			if at = e.Index; at <= to {
+			if at = e.Index; at <= last {
 				events[string(e.Raw)]++
 			}
 		}

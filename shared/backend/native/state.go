@@ -47,8 +47,8 @@ func stateOf(store storage.Values, s storage.Session, scope Scope) State {
 	return State{store: store, key: k}
 }
 
-// Expiring returns the same values with a lifetime. A value that is saved through the result
-// is deleted when it has not been saved again for that time. Do not use it for values of a
+// Expiring returns the same values with a lifetime. A value that is saved through the returned
+// State is deleted if it is not saved again within the lifetime. Do not use it for values of a
 // session, which end with the session.
 func (s State) Expiring(after time.Duration) State {
 	s.life = after

@@ -62,16 +62,16 @@
 // # Who runs a box
 //
 // One runner at a time runs a box. The host starts it with the box's name, a generation and a
-// one-time token. The runner draws a random id, runner. link counts the hellos that say
-// something new. These are one for each connection, one after a bye, and one when a new
-// connection was lost before its welcome. The hello after a lost connection goes over the
-// live one. Hellos carry the token until the first welcome. Only a welcome with the newest
-// link counts. Before it, the runner executes nothing, and sends nothing but hello. A fenced
-// with the newest link ends the runner. After a fenced with an older link, the runner says
-// hello once more. A hello with a link that was welcomed is a ping. task is the fleet's name
-// for the runner. questions are the ids of the questions that clients have not answered, by
-// session; the host posts lost answers again. After a welcome with a new gen, and after each
-// nudge, the runner pulls with the next n, until every id of pulled has come.
+// one-time token. The runner draws a random id, runner. link counts the hellos that say something
+// new. These are one for each connection, one after a bye, and one when a new connection was lost
+// before its welcome. The last of these goes over the earlier connection, which still lives. Hellos
+// carry the token until the first welcome. Only a welcome with the newest link counts. Before it,
+// the runner executes nothing, and sends nothing but hello. A fenced with the newest link ends the
+// runner. After a fenced with an older link, the runner says hello once more. A hello with a link
+// that was welcomed is a ping. task is the fleet's name for the runner. questions are the ids of
+// the questions that clients have not answered, by session; the host posts lost answers again.
+// After a welcome with a new gen, and after each nudge, the runner pulls with the next n, until
+// every id of pulled has come.
 //
 // An invited runner knows only the box's name, the generation, the token and where the
 // relay is. Its hellos say invited until the first welcome, which has its launch: the
@@ -80,15 +80,14 @@
 //
 // # Delivering
 //
-// lens cuts the payload of a deliver in two: the client's initialize params, and the message
-// as the client wrote it. level and subscribed are for a fresh process. again says that the
-// session has had a process before. moved says that the server's lists may have changed since
-// that process. principal is the same for all sessions of one principal in the box, and tells
-// nothing else. The sessions of one principal may share a process, or what the box keeps of
-// it. trace is the name of the client's request in all logs, for the runner's own log.
-// secrets are the keys and tokens of the principal at third parties, by the names in the
-// server's environment, with value and until. Secrets are for the process of this delivery,
-// and for no log.
+// lens cuts the payload of a deliver in two: the client's initialize params, and the message as the
+// client wrote it. level and subscribed are for a fresh process. again says that the session has
+// had a process before. moved says that the server's lists may have changed since that process.
+// principal is the same for all sessions of one principal in the box, and tells nothing else. The
+// sessions of one principal may share a process or a saved workspace. trace is the name of the
+// client's request in all logs, for the runner's own log. secrets are the keys and tokens of the
+// principal at third parties, by the names in the server's environment, with value and until.
+// Secrets are for the process of this delivery, and for no log.
 //
 // A runner executes a message if gen is its own, it has said no bye since the last welcome,
 // and id is new. It remembers ids for 15 minutes and while they are in flight. If ackWithin
@@ -96,25 +95,24 @@
 // runner asks first. The host answers may with refused if it has ended the request in the
 // meantime, or if notAfter has passed. The runner does not execute a refused message.
 //
-// ackWithin (milliseconds) is set if the runner owes an end. A runner that has no ack
-// of the end by then sends taken with the ticket, unless inbox was set. It also sends
-// taken when the same id comes again.
+// ackWithin (milliseconds) is set if the request must have an end. A runner that has no ack of the
+// end within that time sends taken with the ticket, unless inbox was set. It also sends taken when
+// the same id comes again.
 //
-// A runner whose time is almost over executes nothing new. It gives a deliver with
-// ackWithin back that did not come from an inbox: return has its ticket, its notAfter and
-// the message. The host then puts the message into the inbox, unless the store has an item
-// or an end of the request by then. Another generation gets it after this one's bye.
+// A runner whose time is almost over executes nothing new. It gives back a deliver that has
+// ackWithin and did not come from an inbox: return has its ticket, its notAfter and the message.
+// The host then puts the message into the inbox, unless the store has an item or an end of the
+// request by then. Another generation gets it after this one's bye.
 //
 // # Suspended deliveries
 //
-// A delivery that needs something of its client can be suspended instead of ended. The
-// item of its last event then has asks, with these fields. round is the round that
-// begins: one more than the delivery's, which is 0 if it had none. questions has, for
-// each question, its id, key and method, and in a batch the request that it belongs to.
-// The id is that of a request among the delivery's events, "stream.round.n". The key
-// and the method are the server's. within is the time for the answers in milliseconds.
-// len is the length of the request that is to be sent again; it is in the payload
-// behind the events of the item. marked means the same as for an end.
+// A delivery that needs something of its client can be suspended instead of ended. The item of its
+// last event then has asks, with these fields. round is the round that begins: one more than the
+// delivery's, which is 0 if it had none. questions has, for each question, its id, key and method,
+// and in a batch the request that it belongs to. The id is that of a request among the delivery's
+// events, "stream.round.n". The key and the method are the server's. within is the time for the
+// answers in milliseconds. len is the length of the request that is to be sent again; it is in the
+// payload behind the events of the item. marked: see Events.
 //
 // After the ack the runner knows nothing of the delivery any more. When all questions are
 // answered, the delivery comes again through an inbox, perhaps another runner's. The new
@@ -128,13 +126,13 @@
 // runner. The runner sends the same bytes again until the ack. A batch has at most
 // 1,000 events and 4 MiB, or one event of at most 16 MiB.
 //
-// items has one entry for each stream. The first is for the session's standalone stream,
-// here called common, if it has events. stream is "" for common. ticket is
-// that of the stream's delivery; for common it is any ticket of the session. first
-// counts from 1. For common, first is 0 until an ack has named next in this generation,
-// and then counts on from next. final says that the last event ends the stream. marked
-// says that it ends, and that the host has an item of the request because of inbox or
-// taken. lens has the lengths of the events, which are in the payload one after the other.
+// items has one entry for each stream. The first is for the session's standalone stream, here
+// called common, if it has events. stream is "" for common. ticket is that of the stream's
+// delivery; for common it is any ticket of the session. first counts from 1. For common, first is 0
+// until an ack has named next in this generation, and then counts on from next. final says that the
+// last event ends the stream. marked says that the batch ends or suspends the delivery, and that
+// the host has an item of it because of inbox or taken. lens has the lengths of the events, which
+// are in the payload one after the other.
 //
 // tickets are those of streams in the batch that do not end and have no item yet; the
 // host writes the items first. An ack with fenced says what a fenced frame says. closed are
@@ -168,17 +166,17 @@
 // # Halting
 //
 // halt stops processes, and their sessions stay: the next message of a session starts another
-// process. Without session it is about all processes of the box, and the runner then says bye
-// as soon as it has nothing to do. Calls in flight have in milliseconds to end. The calls
-// that are left end with an error that names by. There is no answer to halt.
+// process. Without session it is about all processes of the box, and the runner then says bye as
+// soon as it has nothing to do. Calls in flight have as many milliseconds to end as the field in
+// says. The calls that are left end with an error that has the text of the field by. There is no
+// answer to halt.
 //
 // # Memory
 //
-// The boxes of one machine share its memory. A box that finds none for one more process says
-// so in a status of phase memory. The host sends a yield to the box that it has not heard of
-// for longest. A box that gets a yield ends one process that has been idle for ten seconds,
-// and says bye once all of its processes have been idle for so long. There is no answer to a
-// yield.
+// The boxes of one machine share its memory. A box that finds none for one more process says so in
+// a status of phase memory. The host sends a yield to the box that has sent nothing for longest. A
+// box that gets a yield ends one process that has been idle for ten seconds, and says bye once all
+// of its processes have been idle for ten seconds. There is no answer to a yield.
 //
 // # Connections
 //
@@ -210,14 +208,13 @@
 // owner is a session, or a name that the runner chose for several sessions that share a
 // workspace. All owners belong to the box alone.
 //
-// kept for get has a URL to GET, and when the snapshot was saved (Unix milliseconds).
-// put has the size in bytes. kept for put has a URL to PUT exactly that many bytes to,
-// the header to send with them, and the name of the object. done makes that object the
-// newest snapshot of owner; until then it is none. URLs are valid for 10 minutes.
-// refused is not_found if there is no snapshot, fenced if a newer runner runs the box
-// or has saved, too_large, or invalid. forget removes the snapshots of owner. When a
-// session has ended, the host also does so, once the box sleeps. All of these frames
-// may be sent twice.
+// kept for get has a URL to GET, and when the snapshot was saved (Unix milliseconds). put has the
+// size in bytes. kept for put has a URL to PUT exactly that many bytes to, the header to send with
+// them, and the name of the object. done makes that object the newest snapshot of owner. Before
+// done, the object does not count as a snapshot. URLs are valid for 10 minutes. refused is
+// not_found if there is no snapshot, fenced if a newer runner runs the box or has saved, too_large,
+// or invalid. forget removes the snapshots of owner. When a session has ended, the host also does
+// so, once the box sleeps. All of these frames may be sent twice.
 //
 // # Sleeping
 //
@@ -229,13 +226,12 @@
 //
 // # Retiring
 //
-// digest in a hello names the definition of the server that the runner was started with. If
-// the host has another one by now, or none, its welcome says retire, except to the first
-// hello of a runner. A runner that is told to retire finishes what it has, ends its processes
-// and says bye. It executes nothing new for 5 seconds. If it still has something in flight
-// after 5 seconds, it executes new messages again until a moment when it has nothing in
-// flight. It does not say hello again after its bye. A host that does not want to wait for
-// the next hello sends drain.
+// digest in a hello names the definition of the server that the runner was started with. If the
+// host has another definition by now, or none, its welcome says retire, except to the first hello
+// of a runner. A runner that is told to retire finishes what it has, ends its processes and says
+// bye. It executes nothing new for 5 seconds. If it still has something in flight after 5 seconds,
+// it executes new messages again until a moment when it has nothing in flight. It does not say
+// hello again after its bye. A host that does not want to wait for the next hello sends drain.
 //
 // # An exchange
 //

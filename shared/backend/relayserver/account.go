@@ -68,8 +68,8 @@ func proven(ctx context.Context) {
 	}
 }
 
-// opened records that the current frame has ticket t, which also proves its box. A frame is
-// charged to the session of its ticket, never to one that it only names.
+// opened records that the current frame has ticket t, which also proves that the frame comes from
+// its box. A frame is charged to the session of its ticket, never to one that it only names.
 func opened(ctx context.Context, t Ticket) {
 	if a, ok := ctx.Value(gathering{}).(*account); ok {
 		a.proven, a.session = true, cmp.Or(a.session, t.Session)

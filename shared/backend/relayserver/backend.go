@@ -355,8 +355,8 @@ func (t *tracker) step(ctx context.Context) error {
 	case !errors.Is(err, storage.NotFound):
 		return err
 	}
-	// Read the record before the log. The log of a generation that the record calls over is
-	// complete.
+	// Read the record before the log. If the record says that a generation is over, the log of that
+	// generation is complete.
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil {
 		return err
@@ -421,8 +421,9 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 			return t.k.endItem(ctx, it, expired)
 		}
 		if !t.posted.IsZero() && !t.trying {
-			// The box has put the request into the inbox. The request counts as accepted only if
-			// the tracker is used until its end, because Check must wake the box again.
+			// The box has put the request into the inbox, and Check must wake the box again. A
+			// caller that leaves once the request is accepted (Brief, WebSocket) must therefore
+			// stay.
 			t.bound, t.returned = 0, true
 			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != storage.WebSocket
 		}

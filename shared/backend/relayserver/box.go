@@ -193,8 +193,8 @@ func (x *boxes) filled(ctx context.Context, id storage.BoxID) error {
 	return err
 }
 
-// emptied removes the mark of a full box, which has no processes any more. [lose] and [bye] remove
-// the mark of box 0. If emptied fails, new sessions avoid the box until it next falls asleep.
+// emptied removes the mark of a full box that has fallen asleep. [lose] and [bye] remove the mark
+// of box 0. If emptied fails, new sessions avoid the box until it next falls asleep.
 func (x *boxes) emptied(ctx context.Context, id storage.BoxID) {
 	if _, n := id.First(); n == 0 {
 		return

@@ -82,7 +82,8 @@ type Config struct {
 	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
 	// where the operator is the only caller.
 	ShowErrors bool
-	// Held knows which tools of servers were accepted. nil means one that writes no log lines.
+	// Held keeps the tools of servers as they were accepted; see [sessions.Server].Pin. nil stands
+	// for one that does not log.
 	Held *sessions.Held
 	// Observer gets an event for each request that may start a process, and for each frame that
 	// Meter counts. If it is nil, Log gets a line for each.

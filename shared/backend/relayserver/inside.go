@@ -34,9 +34,8 @@ type Inside struct {
 	lost  map[string]*life        // by life.name: boxes that ended with requests in flight, until settle has ended these
 }
 
-// NewInside returns an Inside without boxes. The function work returns the context for
-// something that no caller waits for; name says for what. If work is nil, the contexts never
-// end.
+// NewInside returns an Inside without boxes. The function work returns the context for work that no
+// caller waits for; name describes that work. If work is nil, the contexts never end.
 func NewInside(work func(name string) context.Context) *Inside {
 	return &Inside{context: work, lives: map[storage.BoxID]*life{}, lost: map[string]*life{}}
 }
@@ -248,8 +247,8 @@ func (in *Inside) Retire() {
 	}
 }
 
-// Join connects a box that was started in this program with its life. Errors: NotFound if the
-// life is over.
+// Join gives a box that has started in this program its Link. Errors: NotFound if the host has
+// given up that start.
 func (in *Inside) Join(j frame.Joining) (frame.Link, error) {
 	l := in.find(j.Box)
 	if l == nil || l.name != j.Token {

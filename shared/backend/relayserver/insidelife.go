@@ -484,13 +484,13 @@ func (l *life) flush(o *outbox) {
 	}
 }
 
-// send writes the parts of a batch, and tries again until the store has them. size is the sum
-// of their bytes. The argument of is the stream of a batch that is written beside other batches
-// of its session, and otherwise "".
-func (l *life) send(o *outbox, of string, parts []insidePart, size int) {
+// send writes the parts of a batch, and tries again until the store has them. size is the sum of
+// their bytes. stream is "" unless the batch has one stream and is written beside other batches of
+// its session.
+func (l *life) send(o *outbox, stream string, parts []insidePart, size int) {
 	var ack frame.Ack
 	for !isOver(l.over) {
-		if ack = (frame.Ack{}); l.write(o.session, of, parts, size, &ack) {
+		if ack = (frame.Ack{}); l.write(o.session, stream, parts, size, &ack) {
 			break
 		}
 		l.rest(insideAgain)
@@ -555,12 +555,12 @@ func (l *life) parts(o *outbox) (parts []insidePart, size int) {
 // ackSize has the size of an ack. The bill counts one ack for each batch, as with a relay.
 var ackSize [80]byte
 
-// write writes one batch of a session, as Handler.events does. If done is false, the caller
-// must call write again.
-func (l *life) write(id storage.ID, of string, parts []insidePart, size int, ack *frame.Ack) (done bool) {
+// write writes one batch of a session, as [runner.events] does. If done is false, the caller must
+// call write again.
+func (l *life) write(id storage.ID, stream string, parts []insidePart, size int, ack *frame.Ack) (done bool) {
 	h := l.in.host.Load()
 	a := &account{config: &h.Config, begun: time.Now(), conn: l.record.Conn, size: size, proven: true, session: id, inside: true}
-	ctx := a.gather(l.work("write", string(id)+of))
+	ctx := a.gather(l.work("write", string(id)+stream))
 	said := make([]streamPart, len(parts))
 	for i, p := range parts {
 		a.trace(p.To.Trace)
@@ -847,7 +847,8 @@ func (l *life) clean(old time.Time) {
 	}
 }
 
-// bye writes into the record that the box is asleep, after it was idle for a time.
+// bye writes into the record that the box is asleep. idle is how long the box had nothing to do
+// before.
 func (l *life) bye(idle time.Duration) error {
 	h := l.in.host.Load()
 	_, err := l.runner(h).bye(l.work("bye", ""), frame.Bye{Sender: l.sender(), Looks: !l.worked.Load(), Idle: idle.Milliseconds()})

@@ -12,8 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// lease returns b with a new lease to wake the box, which owner holds, and the one-time token of the
-// runner. failed says that an earlier attempt to start the box has failed. The caller saves the record.
+// lease returns b with a new lease to wake the box, and the one-time token of the runner. The
+// argument owner names the holder of the lease. failed says that an earlier attempt to start the
+// box has failed. The caller saves the record.
 func (x *boxes) lease(b storage.Box, owner string, failed bool) (leased storage.Box, token string) {
 	now, token := time.Now(), rand.Text()
 	if failed {
@@ -52,9 +53,8 @@ const (
 	// lifetimeSlack is added to a place's Lifetime, because clocks differ and the record was
 	// written some time after the start of the task.
 	lifetimeSlack = 90 * time.Second
-	// goneAfter is the least time between two checks that find a connection closed before its
-	// box counts as lost. A living runner tries several times to connect again within
-	// goneAfter.
+	// A box counts as lost if two checks, at least goneAfter apart, find its connection closed. A
+	// living runner tries several times to connect again within goneAfter.
 	goneAfter = 20 * time.Second
 )
 

@@ -10,10 +10,10 @@
 //
 // # Versions
 //
-// The first message of a session probes with server/discover (2026-07-28). A server that
-// does not know it gets initialize over Streamable HTTP. If the server refuses that, the
-// package tries HTTP+SSE (MCP 2026-07-28, "Backward Compatibility"). A server of HTTP+SSE
-// forgets its session with the stream, so each message opens a session of its own.
+// The first message of a session probes with server/discover (2026-07-28). A server that does not
+// know it gets initialize over Streamable HTTP. If the server refuses that, the package tries
+// HTTP+SSE (MCP 2026-07-28, "Backward Compatibility"). A session of HTTP+SSE ends with its stream,
+// so each message opens another session.
 //
 // # Questions
 //
@@ -29,9 +29,9 @@
 //
 // # Outcomes
 //
-// A request whose connection could not be made did not run. A request whose answer was lost
-// is resumed with Last-Event-ID. If no event of it had an id, the request ends with
-// CodeOutcomeUnknown, or is sent again, once, if it only reads.
+// A request whose connection could not be made did not run. A request whose answer was lost is
+// resumed with Last-Event-ID. If no event of the answer had an id, a request that only reads is
+// sent once more, and any other ends with CodeOutcomeUnknown.
 //
 // # Addresses
 //

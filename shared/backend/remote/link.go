@@ -52,8 +52,7 @@ type streamState struct {
 	// Sound means that the server is known not to mix: a resumed stream repeated no event of
 	// another stream, although Others was set.
 	Sound bool `json:"sound,omitempty"`
-	// Others means that since the last event of the standalone stream a request has had an
-	// event.
+	// Others means that requests have had events since the standalone stream's last event.
 	Others bool `json:"others,omitempty"`
 }
 

@@ -96,13 +96,13 @@ func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error
 }
 
 // overhear handles a message that came on the standalone stream while the request is at the server.
-// There are two ways to ask the client. A legacy client can get a question at once, while the request
-// goes on (forward). In the second way the question is the result of this round of the request (take),
-// so that nothing is held open while a human thinks. Only the second way fits a modern client.
+// The method forward sends a question to a legacy client at once, while the request goes on. The
+// method take makes the question the result of this round of the request, so that nothing is held
+// open while a human thinks. A modern client can be asked only by take.
 //
-// The second way needs a stream of the request that another process can resume. If no stream
-// can be resumed, overhear asks a legacy client in the first way, and refuses the question for
-// a modern client unless Server.Here is set.
+// take needs a stream of the request that another process can resume. If there is none, overhear
+// forwards the question to a legacy client, and refuses it for a modern client unless Server.Here
+// is set.
 func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	if err != nil {

@@ -39,8 +39,8 @@ type Server struct {
 	// while no caller is present. nil means that there are none.
 	Secrets func(ctx context.Context, s storage.Session) (map[string]storage.Secret, error)
 	Answer  time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
-	// Here says that only this process goes on with its calls, so that it finds the streams that it
-	// has kept open.
+	// Here says that no other process goes on with calls of this server, so that the streams that
+	// this process keeps open are always found.
 	Here bool
 }
 

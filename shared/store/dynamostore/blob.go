@@ -30,12 +30,12 @@ func checkInline(what string, sizes ...int) error {
 	return nil
 }
 
-// spill sets the data of a row that is about to be written. The data goes into the row,
-// or into parts if it is longer than maxInline. The parts expire at the time keep.
+// spill sets the data of a row that is about to be written. The data goes into the row, or if it is
+// longer than maxInline, into parts that expire at partsUntil.
 //
-// The name of the parts comes from the row's key and the bytes. So a repeat changes nothing, and
-// another writer of the same row has other parts.
-func (q *requests) spill(ctx context.Context, r row, data []byte, keep time.Time) error {
+// The name of the parts comes from the row's key and the bytes. So a repeated write changes
+// nothing, and another writer of the same row has other parts.
+func (q *requests) spill(ctx context.Context, r row, data []byte, partsUntil time.Time) error {
 	if len(data) <= maxInline {
 		if data != nil {
 			r["d"] = bin(data)
@@ -48,7 +48,7 @@ func (q *requests) spill(ctx context.Context, r row, data []byte, keep time.Time
 		p := partKey(name, n)
 		p["d"] = bin(data[:min(len(data), maxInline)])
 		data = data[min(len(data), maxInline):]
-		p.expire(keep, 0)
+		p.expire(partsUntil, 0)
 		writes = append(writes, types.WriteRequest{PutRequest: &types.PutRequest{Item: p}})
 	}
 	r["k"], r["z"] = num(len(writes)), str(name)

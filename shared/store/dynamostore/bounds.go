@@ -13,15 +13,14 @@ import (
 // stream.
 const openFactor = 16
 
-// looks is how many times the store checks a stream, on average, while as much is written
-// to it as the limit permits. A check reads the stream, which costs a twentieth of
-// writing it.
+// The store checks a stream looks times, on average, for as many events or bytes as the limit
+// permits. A check reads the stream, which costs a twentieth of writing it.
 const looks = 4
 
 // bound checks the limits of a stream after a batch was written to it, and drops batches that
-// exceed them. It checks the number of events when the indexes of the batch pass a multiple of a
-// quarter of the limit. It checks the bytes at random times, because there is no running total.
-// If a check fails with an error, the next check does the work.
+// exceed them. In a stream with more events than the limit, it counts them once for each further
+// quarter of the limit. It checks the bytes at random times, because there is no running total. If
+// a check fails with an error, the next check does the work.
 func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
 	events, bytes := s.options.Events, s.options.Bytes
 	if b.Stream != storage.Standalone && !b.Final {

@@ -17,7 +17,7 @@
 //	              q#<deliver id>             an item: inbox entry and in-flight mark
 //	              f#<frame>#<n>              a piece of a relay frame
 //	H#<record>    v#<part>                   a part of a handshake record
-//	K#<key id>    m                          an API key; so G#<id> a grant, U#<id> an upstream token
+//	K#<key id>    m                          an API key; likewise G#<id> a grant, U#<id> an upstream token
 //	K#<hash>      t                          a one-time ticket to connect
 //	Z#<name>#<n>  z                          a part of a value that is too long for its item
 //

@@ -135,9 +135,9 @@ func (s *Store) Newest(ctx context.Context, id storage.ID) (storage.StreamID, er
 }
 
 // prolong postpones the deletion of a session's durable values, and of the last batch of its
-// standalone stream, which holds the next index. prolong does nothing before the session is as
-// old as Age. Later it acts on each Save that moves the session's expiry by an hour or more. It
-// adds Life to the expiry, twice the time needed, so that a later call can make up for a failed
+// standalone stream, which holds the next index. prolong does nothing before the session is as old
+// as Age. Later it acts on each Save that moves the session's expiry by an hour or more. It
+// postpones the deletion to Life after the expiry, so that a later call can make up for a failed
 // one.
 func (s *Store) prolong(ctx context.Context, x storage.Session, old row) {
 	if time.Since(x.Created) < s.options.Age || x.Expires.IsZero() || x.Expires.Sub(old.expires()) < time.Hour {

@@ -114,8 +114,8 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 }
 
 // list returns up to limit records whose partition keys follow the key after, in the order of these
-// keys. The function keys returns the partition keys that follow its argument, in order, and none at
-// the end; its limit is how many records are still wanted. The function read decodes a row; ok is
+// keys. The function keys returns, in order, the partition keys that follow a key, and none at the
+// end. It gets the number of records that are still wanted. The function read decodes a row; ok is
 // false for a record that does not belong to the list. list leaves out rows that have expired.
 func list[T any](
 	ctx context.Context, q *requests, after string, limit int, keys func(after string, limit int) ([]string, error), read func(row) (v T, ok bool, err error),

@@ -21,7 +21,7 @@ const (
 
 // Call is one call of a store.
 type Call struct {
-	Method string // the method of storage.Store, such as "Append"; for collections such as "CreateKey", "Key" and "ListKeys"
+	Method string // the method of storage.Store, such as "Append"; for the collection of keys "CreateKey", "Key", "SaveKey" or "ListKeys"
 	Kind   Kind
 	// In is the record that is passed to a write, or the question ids that are passed to
 	// Answers. It is nil for all other calls, also for writes that get only keys.
@@ -53,7 +53,7 @@ type Store struct {
 
 var _ storage.Store = (*Store)(nil)
 
-// New returns a Store with the function around and the inner store inner. Closing it closes inner.
+// New returns a Store that calls around for each call of inner. Closing the Store closes inner.
 func New(inner storage.Store, around Func) *Store { return &Store{inner: inner, around: around} }
 
 // Unwrap returns the inner store.

@@ -60,9 +60,9 @@ func took(name string, d time.Duration) value {
 	return value{metric{name, "Milliseconds"}, d.Milliseconds()}
 }
 
-// metrics returns the attributes of the measurements. With a namespace it adds the head by
-// which CloudWatch makes metrics of them.
-func metrics(a storage.Account, t tally, start time.Duration, space string) (attrs []slog.Attr) {
+// metrics returns the measurements as attributes. If namespace is not "", it adds the attribute
+// from which CloudWatch makes metrics.
+func metrics(a storage.Account, t tally, start time.Duration, namespace string) (attrs []slog.Attr) {
 	calls, polls, failures := 1, 0, 0
 	if a.Poll {
 		calls, polls = 0, 1
@@ -82,14 +82,14 @@ func metrics(a storage.Account, t tally, start time.Duration, space string) (att
 	}
 	if a.Over == storage.OverEvent && a.Server == "" && t.boxes > 0 { // the sweep
 		attrs = append(attrs, slog.Int(metricBoxes, t.boxes))
-		if space != "" {
-			attrs = append(attrs, aws(headOf(directive{space, [][]string{{}}, []metric{{metricBoxes, "Count"}}})))
+		if namespace != "" {
+			attrs = append(attrs, aws(headOf(directive{namespace, [][]string{{}}, []metric{{metricBoxes, "Count"}}})))
 		}
 	}
 	if a.Server == "" {
-		space = ""
+		namespace = ""
 	}
-	return append(attrs, attributes(values, counts(metricErrors, failures), space)...)
+	return append(attrs, attributes(values, counts(metricErrors, failures), namespace)...)
 }
 
 // aws returns the attribute that CloudWatch makes metrics of.
@@ -100,16 +100,16 @@ func aws(head emf) slog.Attr {
 func headOf(all ...directive) emf { return emf{Timestamp: time.Now().UnixMilli(), Metrics: all} }
 
 // Started returns the attributes of a runner's line that says how long a server took to start.
-// The time is a metric of the namespace space, unless space is "".
-func Started(server string, span time.Duration, space string) []any {
+// CloudWatch makes the time a metric of namespace, unless that is "".
+func Started(server string, span time.Duration, namespace string) []any {
 	all := []any{dimensionServer, server}
-	for _, a := range attributes([]value{took(metricServer, span)}, value{}, space) {
+	for _, a := range attributes([]value{took(metricServer, span)}, value{}, namespace) {
 		all = append(all, a)
 	}
 	return all
 }
 
-func attributes(values []value, failures value, space string) (attrs []slog.Attr) {
+func attributes(values []value, failures value, namespace string) (attrs []slog.Attr) {
 	var said []metric
 	for _, v := range values {
 		if v.n != 0 {
@@ -118,13 +118,13 @@ func attributes(values []value, failures value, space string) (attrs []slog.Attr
 	}
 	head := headOf()
 	if len(said) > 0 {
-		head.Metrics = append(head.Metrics, directive{space, [][]string{{dimensionServer}}, said})
+		head.Metrics = append(head.Metrics, directive{namespace, [][]string{{dimensionServer}}, said})
 	}
 	if failures.n != 0 {
 		attrs = append(attrs, slog.Int64(failures.Name, failures.n))
-		head.Metrics = append(head.Metrics, directive{space, [][]string{{dimensionServer}, {dimensionServer, dimensionCode}}, []metric{failures.metric}})
+		head.Metrics = append(head.Metrics, directive{namespace, [][]string{{dimensionServer}, {dimensionServer, dimensionCode}}, []metric{failures.metric}})
 	}
-	if space == "" || len(head.Metrics) == 0 {
+	if namespace == "" || len(head.Metrics) == 0 {
 		return attrs
 	}
 	return append(attrs, aws(head))

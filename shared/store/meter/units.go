@@ -24,8 +24,8 @@ func Messages(size int) float64 {
 // GB returns a number of bytes in GB of 2^30 bytes.
 func GB(size int64) float64 { return float64(size) / gigabyte }
 
-// Task returns the units of a Fargate task of the given size that ran for a time: whole seconds,
-// at least sixty.
+// Task returns the units of a Fargate task of the given size that ran for some seconds. AWS bills
+// whole seconds, at least sixty.
 func Task(seconds float64, size BoxSize) Units {
 	billed := max(math.Ceil(seconds), leastTask)
 	return Units{

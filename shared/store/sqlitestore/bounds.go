@@ -14,10 +14,10 @@ import (
 // its session.
 const openFactor = 16
 
-// A check of the limits of a session reads one row for each batch. So the store makes the next
-// check only when what was appended since the last check could have filled the log, and is at
-// least lookLeast of a full log. It makes the first check of a session in this process after a
-// random part of a full log, up to lookFirst.
+// A check of the limits of a session reads one row for each batch. So after a check the store makes
+// the next one when as much was appended as the log had room for, and at least lookLeast of a full
+// log. The first check of a session in this process comes after a random part of a full log, up to
+// lookFirst.
 const (
 	lookLeast = 1. / 4
 	lookFirst = 1. / 64
@@ -136,7 +136,7 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 		drop   []logBatch
 		fronts []logBatch // batches that are not the last of their stream, and may be dropped
 		ends   []logBatch // the last ones of ended streams, which may be dropped after all fronts
-		kept   []logBatch // the last ones of ended streams whose IDs are Kept; they have limits of their own
+		kept   []logBatch // the last ones of ended streams with [storage.StreamID.Kept]; they have limits of their own
 	)
 	var events, keptEvents int
 	var size, keptSize int64
@@ -201,8 +201,8 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 
 func byAge(a, b logBatch) int { return cmp.Compare(a.written, b.written) }
 
-// tooLong returns the batches at the front of an open request's stream with which it exceeds
-// openFactor times the limits.
+// tooLong returns the batches to drop from the front of an open request's stream, so that at most
+// openFactor times the limits remain.
 func tooLong(stream []logBatch, o Options) []logBatch {
 	events, size := 0, int64(0)
 	for i, b := range slices.Backward(stream) {
@@ -250,11 +250,11 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 }
 
-// The last batch of the standalone stream holds the next index of the stream. While its
-// session lives, its row stays after its events have expired, but without data.
+// The last batch of the standalone stream holds the next index of the stream. While the session
+// lives, the row of that batch stays after the events have expired, but without data.
 //
-// Events are removed by the hour, after the end of the hour, for 100 pairs of an hour and
-// a session at a time.
+// Events are removed after the end of the hour in which they are due. A statement looks at 100
+// pairs of hour and session at most.
 const (
 	dueHours  = `hour < ?1 / 3600000000 ORDER BY hour, session LIMIT 100`
 	dueRows   = `e.session IN (SELECT session FROM purges WHERE ` + dueHours + `)`
@@ -281,8 +281,8 @@ func purges() []string {
 	return all
 }
 
-// purge removes up to 100 expired rows of each kind (all expired keys) and returns
-// how many rows it changed.
+// purge removes up to 100 expired rows of each kind, but all expired keys. It returns how many rows
+// it changed.
 func (s *Store) purge(ctx context.Context) (removed int64, err error) {
 	for _, query := range purges() {
 		n, err := s.writeSoon(ctx, query, now())

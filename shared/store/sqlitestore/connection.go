@@ -84,9 +84,9 @@ func (c *connection) close() error {
 
 // begin waits for the connection. The caller returns the connection with the method end.
 //
-// Statements run without the caller's context, because they end soon. With a context,
-// database/sql and the driver would each start a goroutine to watch it, and would close
-// the connection when it ends.
+// Statements run without the caller's context, because they end soon. With a context, database/sql
+// and the driver would each start a goroutine to watch it, and would close the connection when the
+// context ends.
 func (c *connection) begin(ctx context.Context) (uncut context.Context, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, failed(err)

@@ -166,13 +166,13 @@ func (d *database) mark() (err error) {
 	if _, err := os.Stat(mark); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	// If this fails, only a later loss of the store is not noticed.
+	// If this fails, the store works, but Open does not notice when the store is lost.
 	_ = os.WriteFile(mark, []byte("dormouse keeps its sessions beside this file; without them it does not start\n"), 0o600)
 	return nil
 }
 
-// MarkEnding and the name of a store before it make the name of a small file that [Open] writes. The
-// file shows later that there was a store.
+// MarkEnding ends the name of a small file that [Open] writes beside a store. The file shows later
+// that there was a store.
 const MarkEnding = ".kept"
 
 // lost returns an error if there was a store at path, and now there is none or an empty file.

@@ -58,9 +58,9 @@ CREATE TABLE parts (
 CREATE INDEX parts_expires ON parts (expires);
 `
 
-// A row of events is a batch: n events from index first on, joined by line feeds in
-// data. Reads return it until expires, and purge deletes it after the time in its
-// column purge. retry is in milliseconds.
+// A row of events is a batch. It has n events, joined by line feeds in the column data; the column
+// first is the index of the first one. Reads return the row until the time in expires. It is
+// deleted after the time in the column purge. retry is in milliseconds.
 //
 // The table purges says when rows are due, with a row for each hour and session. An
 // index by time would write one more page for each batch, a third of its cost.

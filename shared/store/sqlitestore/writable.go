@@ -20,9 +20,8 @@ import (
 var _ storage.Writable = (*Store)(nil)
 
 const (
-	// leastFree is the free space, in bytes, below which the store takes no new work. It
-	// leaves room for the answers to requests in flight, and for SQLite's own files beside
-	// this one.
+	// leastFree is the free space, in bytes, below which the store takes no new work. It leaves
+	// room for the answers to requests in flight, and for SQLite's own files beside the store.
 	leastFree = 16 << 20
 	// spaceEvery is the shortest time between two checks of the free space, probeEvery
 	// between two tries of a failed disk.

@@ -54,9 +54,8 @@ func NewFaulty(inner storage.Store, seed uint64, all Faults) *Faulty {
 	return f
 }
 
-// Set sets the chances of faults for the calls of one method, which has a name of [Methods]. The
-// name "" stands for all methods for which Set is not called by name. Set panics if there is no
-// method of that name.
+// Set sets the chances of faults for the calls of one method, which [Methods] must name. With "" it
+// sets the chances for all methods that have none of their own. Set panics for any other name.
 func (f *Faulty) Set(method string, faults Faults) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

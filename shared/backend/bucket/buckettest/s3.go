@@ -61,8 +61,9 @@ func New(t testing.TB) *S3 {
 // Endpoint returns the URL of the S3.
 func (s *S3) Endpoint() string { return s.server.URL }
 
-// Before calls f with each request first. If f returns a status other than 0, the answer has
-// this status, and the request has no effect. f runs without a lock.
+// Before sets a function that is called with each request before the S3 handles it. If f returns a
+// status other than 0, the answer has this status, and the request has no effect. f runs without a
+// lock.
 func (s *S3) Before(f func(*http.Request) int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,9 +149,9 @@ func (s *S3) serve(w http.ResponseWriter, r *http.Request, body []byte) int {
 	return code
 }
 
-// Check checks the signature of a request with this body: it signs the request anew with the
-// signer of AWS, and compares. It returns nil if header or URL are signed with KeyID, Secret and
-// Token, for S3 in Region, and if the signature is valid at the time at.
+// Check checks the signature of a request with this body: it signs the request anew with the signer
+// of AWS, and compares. It returns nil if header or URL are signed with KeyID, Secret and Token,
+// for S3 in Region. The argument at is the time at which the signature must be valid.
 func Check(r *http.Request, body []byte, at time.Time) error {
 	query, signer := r.URL.Query(), v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	credentials := aws.Credentials{AccessKeyID: KeyID, SecretAccessKey: Secret, SessionToken: Token}
@@ -194,7 +195,8 @@ func Check(r *http.Request, body []byte, at time.Time) error {
 	return err
 }
 
-// signedAt reads the date of a signature that is valid for a time.
+// signedAt reads the date of a signature that is valid for the duration life. It fails if the
+// signature is not valid at the time at.
 func signedAt(date string, life time.Duration, at time.Time) (time.Time, error) {
 	begun, err := time.Parse("20060102T150405Z", date)
 	if err != nil || at.Before(begun.Add(-time.Minute)) || at.After(begun.Add(life)) {

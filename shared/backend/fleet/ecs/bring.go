@@ -65,9 +65,9 @@ func (f *Fleet) bringing(runner *contents) contents {
 	return first
 }
 
-// pin names the image of the container by its digest. pin also tells the runner what the image
-// starts, because ECS does not. No later start with this definition waits for the registry, and
-// all have the same image even if its tag moves.
+// pin names the image of the container by its digest. Later starts with this definition need not
+// ask the registry, and have the same image even if its tag moves. pin also tells the runner which
+// program the image starts, because ECS does not.
 func (f *Fleet) pin(ctx context.Context, c *contents) error {
 	name, config, err := f.cfg.Inspect(ctx, c.Image)
 	if err != nil {

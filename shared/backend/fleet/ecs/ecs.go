@@ -53,8 +53,8 @@ const (
 	maxBackoff  = 2 * time.Second
 )
 
-// Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup, Size, Runner,
-// Shape and HTTPClient are required. [ParsePlace] reads Size, and the fields without a JSON tag.
+// Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup, Size, Runner, Shape
+// and HTTPClient are required. [ParsePlace] reads Size and all fields but those with the tag "-".
 type Config struct {
 	Region      string
 	Credentials aws.CredentialsProvider `json:"-"`
@@ -106,7 +106,7 @@ type Config struct {
 // Shape describes how one server's tasks differ from the others. Zero fields mean no
 // difference.
 type Shape struct {
-	// Image is the name of any image. User replaces the user of the image.
+	// Image is the name of an image in any registry. User replaces the user that the image names.
 	Image, User string
 	Size        Size
 	// Secrets says where the values of environment variables are: "ssm:NAME" or

@@ -50,8 +50,7 @@ const (
 	// startTimeout is the age at which Lambda drops an event that it could not handle, plus some
 	// time for the start itself.
 	startTimeout = 75 * time.Second
-	// idle is short because a box on Lambda costs more than one on Fargate while it waits,
-	// and less to wake.
+	// idle is short: on Lambda an idle box costs more than on Fargate, and waking it costs less.
 	idle        = 4 * time.Second
 	callTimeout = 10 * time.Second
 	// Lambda makes a function inactive that nobody has invoked for weeks. Lambda refuses the

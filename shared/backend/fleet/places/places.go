@@ -33,9 +33,9 @@ type Fleet struct {
 
 var _ fleet.Fleet = (*Fleet)(nil)
 
-// New returns a fleet. The place base can run every box, and gets every start that names no
-// place. wish is the default of x-dormouse.box.place. fleets has the drivers of base and of
-// all other places, by the place in the ids of their tasks.
+// New returns a fleet. The place base can run every box, and gets every start that names no place.
+// wish is the default of x-dormouse.box.place. fleets has the driver of each place, base included.
+// Its key is the name with which the ids of the tasks in that place begin.
 func New(base, wish string, fleets map[string]fleet.Fleet) *Fleet {
 	f := &Fleet{base: base, wish: wish, fleets: fleets}
 	for name := range fleets {
@@ -110,7 +110,7 @@ const goneLife = 8 * time.Hour
 
 // Needs says what the start of a box needs.
 type Needs struct {
-	Wish    string        // Auto, Lambda or Fargate; "" for the fleet's own
+	Wish    string        // Auto, Lambda or Fargate; "" for the argument wish of New
 	Attempt int           // counted from 1
 	Busy    time.Duration // how long the box works each time that it is awake, on average; 0 if unknown
 
@@ -127,7 +127,8 @@ type Needs struct {
 const (
 	lambdaCPUs   = 2
 	lambdaMemory = 2048
-	// lambdaTool leaves enough of the 15 minutes for more than one call.
+	// lambdaTool is the longest tool timeout on Lambda. It leaves enough of the 15 minutes for more
+	// than one call.
 	lambdaTool = 10 * time.Minute
 	// lambdaBusy is the value of Needs.Busy above which the base place is cheaper.
 	lambdaBusy = 25 * time.Second

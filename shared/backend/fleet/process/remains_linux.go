@@ -88,8 +88,8 @@ type proc struct {
 }
 
 // remainsOf picks the processes of the runner from the table: the processes of its session, orphans
-// that it left (see stray), and all descendants of these. It leaves out zombies that another process
-// has to reap. killed has the start of each process that was killed, by pid.
+// that it left (see stray), and all descendants of these. It leaves out zombies that another
+// process has to reap. killed has the start time of each killed process, by pid.
 func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) []proc {
 	first, ok := table[runner]
 	adopts := ok && isSubreaper()
@@ -120,12 +120,12 @@ func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) 
 	return list
 }
 
-// stray reports whether a child of this program in another session is an adopted orphan, and
-// not one that this program has started. A runner of any pool has the task variable in its
-// environment, and before its exec this program's own environment. A session leader that has
-// ended shows neither. stray returns false for a leader until it has been a zombie for long,
-// because it may be the runner of another task. A process that was killed as a stray stays one
-// until it is reaped.
+// stray reports whether a child of this program in another session is an adopted orphan, and not
+// one that this program has started. A runner of any pool has the variable taskEnv in its
+// environment; before its exec it has the environment of this program. A session leader that has
+// ended shows no environment. It may be the runner of another task, so stray returns false until
+// the leader has been a zombie for long. A process that was killed as a stray stays one until it is
+// reaped.
 func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 	if start, was := killed[d.pid]; was && start == d.start {
 		return true

@@ -1,8 +1,8 @@
 // Package eventbridge keeps the alarms of native servers in Amazon EventBridge
 // Scheduler.
 //
-// Each alarm is a one-time schedule that deletes itself. The package sends the two requests
-// that it needs without AWS's client, which would make functions larger and slower to start.
+// Each alarm is a one-time schedule that deletes itself. The package sends the two requests that it
+// needs without AWS's client, which would make Lambda functions larger and slower to start.
 package eventbridge
 
 import (

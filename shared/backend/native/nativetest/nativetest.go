@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
-// Servers returns the server counter. Its tool add counts for each session.
+// Servers returns a server with the name "counter". Its tool "add" keeps a count for each session.
 func Servers() native.Servers {
 	return native.Servers{"counter": func(_ context.Context, s native.Session) (*mcp.Server, error) {
 		server := mcp.NewServer(&mcp.Implementation{Name: "counter", Version: "1"}, s.Options())

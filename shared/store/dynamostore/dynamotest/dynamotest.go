@@ -113,7 +113,7 @@ func fetch() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Runs at the same time wait for the first one.
+	// Concurrent test runs wait for the first one.
 	lock, err := os.OpenFile(filepath.Join(tools, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return "", err
