@@ -155,9 +155,8 @@ func Split(payload []byte, lens []int) ([][]byte, bool) {
 	return out, len(payload) == 0
 }
 
-// Assembler joins the parts that a runner receives on one connection. It drops late
-// copies of parts whose frame is complete. The zero value is ready. It is not safe for
-// concurrent use.
+// Assembler joins the parts that a runner receives on one connection. It drops late copies of parts
+// whose frame is complete. The zero value is ready. An Assembler is not safe for concurrent use.
 type Assembler struct {
 	frames map[string][][]byte
 	size   int

@@ -115,8 +115,8 @@ const (
 	PhaseMemory = "memory"
 )
 
-// Status tells something about a process. If it has a payload and no Lists, the payload is the result
-// of a fresh process's initialize, and Detail is the protocol version that the runner asked for.
+// Status tells something about a process. Unless Lists is set, a payload is the result of a fresh
+// process's initialize, and Detail is the protocol version that the runner asked for.
 type Status struct {
 	Sender
 	Session storage.ID `json:"session,omitempty"`

@@ -75,8 +75,7 @@ type Work struct {
 	Tools     []string // name of the tool of each tools/call; a name may repeat
 }
 
-// Gate decides whether work may begin. A nil Gate admits all work. It is safe for
-// concurrent use.
+// Gate decides whether work may begin. A Gate is safe for concurrent use. A nil Gate admits all work.
 type Gate interface {
 	// Admit charges the work to the limits of its principal and tenant. Call undo if the work did
 	// not begin after all; it takes the charge back.

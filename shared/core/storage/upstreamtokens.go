@@ -20,8 +20,8 @@ type UpstreamToken struct {
 	Sealed string `json:",omitempty"`
 	// Until is when the secret ends; zero for one that does not end by itself.
 	Until time.Time
-	// Busy is the time until which no instance asks the third party for a new secret, because one is
-	// asking already, or has just failed to get one.
+	// Before the time Busy no instance asks the third party for a new secret: one is asking already, or
+	// has just failed to get one.
 	Busy    time.Time
 	Created time.Time
 	Changed time.Time // when Sealed was last written

@@ -161,7 +161,7 @@ func (w *response) serve(h http.Handler, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// finish completes the response.
+// finish completes the response after the handler has returned, or has panicked with fault.
 func (w *response) finish(fault any) {
 	switch {
 	case w.piped && fault != nil:
@@ -208,7 +208,7 @@ func (w *response) streaming() *events.APIGatewayProxyStreamingResponse {
 	return res
 }
 
-// Header returns the headers.
+// Header implements http.ResponseWriter.
 func (w *response) Header() http.Header { return w.header }
 
 // WriteHeader sets the status and the headers. Only its first call counts.

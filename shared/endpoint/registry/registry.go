@@ -1,6 +1,6 @@
-// Package registry publishes the servers of an endpoint in the form of the MCP registry's API,
-// version v0.1 (modelcontextprotocol/registry, docs/reference/api/openapi.yaml of 2025-12-01), so
-// that clients of that registry and other Dormouses find them:
+// Package registry lists the servers of an endpoint for clients of the MCP registry and for other
+// Dormouses. It has the registry's API, version v0.1 (modelcontextprotocol/registry,
+// docs/reference/api/openapi.yaml of 2025-12-01):
 //
 //	GET Prefix + servers                          cursor, limit, search, version, updated_since
 //	GET Prefix + servers/{name}/versions

@@ -79,7 +79,6 @@ func notOffered(server, tool string) error {
 		fmt.Sprintf("server %q offers no tool %q here: x-dormouse.tools in the servers file leaves it out", server, wire.Clip(tool)))
 }
 
-// refusedAll returns err as the answer to each request in msgs.
 func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
@@ -89,9 +88,9 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	return answers
 }
 
-// refused returns an answer to each request in msgs if a limit refuses them, if the caller lacks a
-// right, or if msgs is no batch and the endpoint has answered with err. Otherwise refused returns nil.
-// It is for HTTP+SSE and WebSocket, where an HTTP status would end the session of some clients.
+// refused returns an answer to each request in msgs, or nil. It answers if a limit refuses them, if the
+// caller lacks a right, or if err is the endpoint's answer to a single request. It is for HTTP+SSE and
+// WebSocket, where an HTTP status would end the session of some clients.
 func (c *called) refused(msgs []wire.Message, batch bool, err error) (answers [][]byte) {
 	var p *problem
 	rpc := answerOf(err)

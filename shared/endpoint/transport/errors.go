@@ -147,9 +147,9 @@ func text(err error, code storage.Code) string {
 	}
 }
 
-// passing reports whether an error may be temporary. A poll with such an error is told to come back
-// later, because some clients give up the whole connection at the status that table returns (P3 in
-// the package comment).
+// passing reports whether an error may be temporary. A client that polls does not get the status of such
+// an error, at which some clients give up. The client is told to come back later (P3 in the package
+// comment).
 func passing(err error) bool {
 	status := problemOf(err).status
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

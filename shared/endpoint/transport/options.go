@@ -137,9 +137,9 @@ type Tickets interface {
 	Redeem(ctx context.Context, ticket, server string) (storage.Identity, error)
 }
 
-// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package resourceserver
-// has an implementation. An address is the path of a server as a client calls it, with the client's
-// trailing slash and query, because clients compare the resource with it.
+// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package resourceserver has
+// an implementation. An address is the path of a server as a client calls it, with the client's trailing
+// slash and query: clients compare it with the resource in the metadata.
 type SignIn interface {
 	// Metadata returns the protected resource metadata of a server or a group (RFC 9728 §2). The
 	// argument server is the name that people see.

@@ -195,9 +195,9 @@ func (x *exchange) failed(err error) *problem {
 	return p
 }
 
-// refuseBusy answers requests that a limit refuses, each with a response of its own. It
-// returns false, and answers nothing, for any other error, for a caller that goes on far over
-// its limit (see flood), and if there are no requests.
+// refuseBusy answers requests that a limit refuses, each with a response of its own. It returns false
+// and answers nothing if err is another error, if the caller is far over its limit (see flood), or if
+// there are no requests.
 func (x *exchange) refuseBusy(err error) bool {
 	if problemOf(err).status != http.StatusTooManyRequests || flood(err) {
 		return false

@@ -20,10 +20,10 @@ import (
 // Subprotocol is the name of MCP in Sec-WebSocket-Protocol.
 const Subprotocol = "mcp"
 
-// Socket is MCP over WebSocket, behind an API that holds the connections. The API calls Connect,
-// Message and Disconnect, each in one invocation. Whichever invocation writes a later message of the
-// server to the log also pushes it. Between two invocations Socket remembers only records of
-// connections, which never change. It is safe for concurrent use.
+// Socket is MCP over WebSocket, behind an API that holds the connections. The API calls Connect, Message
+// and Disconnect, each in one invocation. Whichever invocation writes a later message of the server to
+// the log also pushes it. Between two invocations a Socket remembers only records of connections, which
+// never change. A Socket is safe for concurrent use.
 //
 // # For authors of clients
 //

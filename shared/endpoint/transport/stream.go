@@ -50,8 +50,8 @@ func (s *stream) away(last wire.SSE) {
 	}
 }
 
-// place adds an event with a cursor and nothing else. An older client that has got no other id
-// needs one to come back for its answer, and most of these clients can read such an event.
+// place adds an event with a cursor and nothing else. An older client without an id could not come back
+// for its answer. Most of these clients can read such an event.
 func (s *stream) place(id string) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id, HasData: true})
 }

@@ -74,7 +74,7 @@ func (m modern) clock(task *bridge.Task) (now time.Time, poll time.Duration) {
 	return now, m.x.opts.Host.Limits().PaceAt(task.Age(now))
 }
 
-// task serves the methods of the extension.
+// task serves the methods of the tasks extension.
 func (m modern) task() error {
 	if !m.req.KnowsTasks() {
 		return bridge.NeedsTasks()

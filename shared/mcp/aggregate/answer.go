@@ -44,9 +44,8 @@ func (g *Group) greeting(ctx context.Context, version string, client bridge.Requ
 // be below 10 s, after which clients that probe take a silent server for one of the legacy era.
 const firstGreetings = 5 * time.Second
 
-// greetings returns the members' answers to initialize, as far as the handshake records have them.
-// greetings asks members without a box, which have no record, on behalf of the client; no process
-// starts.
+// greetings returns the members' answers to initialize, as far as the store has them. It asks members
+// without a box, whose answers are not stored, on behalf of the client. No process starts.
 func (g *Group) greetings(ctx context.Context, version string, client bridge.Request) ([]sessions.Known, error) {
 	known, err := g.Host.Greetings(ctx, g.Members, version)
 	if err != nil {

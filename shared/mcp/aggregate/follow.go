@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Follow implements [sessions.Endpoint]. The client gets the stream of its session with the group,
-// which has the group's own answers, and the streams of its sessions with members as one stream.
+// Follow implements [sessions.Endpoint]. The client gets one stream, joined from those of its sessions
+// with the members and with the group. The latter has the group's own answers.
 func (g *Group) Follow(ctx context.Context, lastID, sessionID string, until time.Time) (storage.ID, sessions.Stream, error) {
 	from, places, err := resumed(lastID)
 	if err != nil {

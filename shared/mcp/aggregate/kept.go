@@ -34,8 +34,8 @@ type Kept struct {
 	names  int                          // the sum of the names in all indexes
 }
 
-// index has the names of the tools, of the prompts, of the resources or of the resource templates of a
-// group, as callers with the same [Group.key] see them.
+// index has the names of one kind in a group: of tools, prompts, resources or resource templates.
+// Callers with the same [Group.key] see the same names.
 type index struct {
 	records map[string]bool   // the handshake records that the index depends on
 	whole   bool              // members without a list in a record were asked, even sleeping ones

@@ -16,17 +16,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// The lists of a group come from the handshake records of the members, in one read. The group asks
-// a member if the member's box is awake and the record may be out of date, or if no record has its
-// list. A list wakes no server that has been listed before. When that server starts later and has
-// another list, the client gets list_changed.
+// A handshake record in the store keeps the lists that a member has given. The lists of a group come
+// from these records, in one read. The group asks a member if no record has its list, or if the record
+// may be out of date and the member's box is awake. A list wakes no server that has been listed before.
+// When that server starts later and has another list, the client gets list_changed.
 
 // firstLists is how long a list waits for the members that have to be asked. A member that
 // has not answered in time is left out, or listed as it last was.
 const firstLists = 20 * time.Second
 
-// metaUnavailable is the key in the _meta of a list for an object with the servers that could not be
-// asked, and the reason for each.
+// metaUnavailable is a key in the _meta of a list. Its object maps the servers that could not be asked
+// to the reasons.
 const metaUnavailable = "dormouse/unavailable"
 
 func isListed(method string) bool {

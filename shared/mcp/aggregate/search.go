@@ -12,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
-// In search mode a client of a group gets two tools in place of hundreds. find_tools searches the
-// lists of the members, which come from the handshake records, as for tools/list. The group replaces
-// a call of call_tool by a call of the tool that it names before anything is checked, so that access
-// rules and quotas are those of the named tool.
+// In search mode a client of a group gets two tools in place of hundreds. find_tools searches the lists
+// of the members, which come from the handshake records, as for tools/list. Before all checks the group
+// replaces a call of call_tool by a call of the tool that it names. Access rules and quotas are
+// therefore those of the named tool.
 
 const (
 	toolFind = "find_tools"

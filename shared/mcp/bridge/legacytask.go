@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Clients do not see the tasks of 2025-11-25, which the extension of 2026-07-28 has replaced. The
-// functions of this file let Dormouse call a tool as a task of 2025-11-25 if the tool needs that,
-// and give the client the result.
+// Clients do not see the tasks of 2025-11-25, which the extension of 2026-07-28 has replaced. If a tool
+// can only be called as such a task, the functions of this file let Dormouse do that and give the client
+// the result.
 
 // WithoutLegacyTasks returns a result of initialize without the capability for tasks. calls
 // reports whether that capability included tools/call.

@@ -96,8 +96,8 @@ func rounds(method string) bool {
 // Forward returns the params for a modern server, nil for none. For a legacy server the caller must
 // also [Strip] them.
 //
-// Forward strips the params of a call that may become a task, so that the server's questions are
-// in the log, as for a legacy client ([Legacy.Ask]). tasks/get finds them there.
+// Forward strips the params of a call that may become a task. The server's questions are then in the
+// log, as for a legacy client ([Legacy.Ask]), and tasks/get finds them there.
 func (r Request) Forward() json.RawMessage {
 	if r.mayBeTask() {
 		return Strip(r.Method, r.Params)
@@ -204,7 +204,6 @@ func levels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// severity returns the index of a level in levels, or -1.
 func severity(level string) int { return slices.Index(levels(), level) }
 
 // isID reports whether a value is a string or an integer.

@@ -115,7 +115,6 @@ func Retry(raw []byte, state json.RawMessage) []byte {
 	return withParams(m, params)
 }
 
-// withParams returns a request with other params and the same id.
 func withParams(m wire.Message, params object) []byte {
 	if out, ok := wire.Replace(m.Raw, params.encode(), "params"); ok {
 		return out

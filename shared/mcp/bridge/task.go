@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Tasks is the name of the extension by which a client gets a taskId in place of the result of a call,
-// and fetches the result later (2026-07-28).
+// Tasks is the name of an extension (2026-07-28). A client gets a taskId in place of the result of a
+// call, and fetches the result later.
 const Tasks = metaPrefix + "tasks"
 
 // KnowsTasks reports whether the request declares tasks.

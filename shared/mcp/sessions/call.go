@@ -156,8 +156,8 @@ func (c *Call) Next(ctx context.Context, deadline time.Time) ([]storage.Event, e
 	return nil, nil
 }
 
-// handed returns the tracker if a box may execute the request although the box has not
-// confirmed that it has the request, and nil if not.
+// handed returns the tracker if a box may execute the request, but has not confirmed that it has the
+// request. Otherwise it returns nil.
 func (c *Call) handed() Handover {
 	if h, ok := c.tracker.(Handover); ok && !c.status.Accepted && h.Handed() {
 		return h

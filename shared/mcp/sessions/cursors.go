@@ -9,8 +9,8 @@ import (
 
 // An event is owed to a WebSocket client if it is in the log and was not delivered, because the
 // connection of its request was closed. The session's record has a cursor for the stream of an owed
-// event, which says how far the stream was delivered (Pushed). It has the connections that may get
-// the rest (Conns), and a lease of the instance that pushes the rest (Pusher). The rules:
+// event, which says how far the stream was delivered (Pushed). The record also has the connections that
+// may get the rest (Conns), and a lease of the instance that pushes the rest (Pusher). The rules:
 //
 //   - The instance that finds a connection closed adds the cursor, once. From then on events of the
 //     stream are delivered only by the holder of the lease. The cursor stays when all was
@@ -27,10 +27,10 @@ import (
 // of the lease delivers the rest. When all is delivered, the cursor becomes Live, and later
 // events are posted directly again.
 //
-// A box that hears nothing sends its batch again. An instance that finds the batch in the log posts
-// nothing, because the first instance may be posting it. It records the time in the cursor (Since),
-// and does not answer the box. When the box sends the batch again some seconds later, the first
-// instance has answered, has added a cursor, or is dead, and the batch is posted once more.
+// A box that hears nothing sends its batch again, while the first instance may still be posting it. An
+// instance that finds the batch in the log posts nothing, records the time in the cursor (Since), and
+// does not answer the box. When the box sends the batch again some seconds later, the first instance has
+// answered or has added a cursor. If it has done neither, it is dead, and the batch is posted once more.
 const (
 	straight     = time.Second                            // how long the instance that writes a batch posts it itself
 	onePost      = 2 * time.Second                        // how much longer the last post of that second may take

@@ -117,17 +117,17 @@ func (c Caller) code(box storage.Box) string {
 	return c.Server.Digest
 }
 
-// moves reports whether the server's lists may have changed since the session's last request. They
-// may have changed if the server has another definition, or if a fresh process had other lists than
-// the handshake record and the session's client has not been told yet.
+// moves reports whether the server's lists may have changed since the session's last request. They may
+// have changed if the server has another definition, or if a fresh process had other lists than the
+// handshake record. The latter counts until the session's client is told.
 func moves(s storage.Session, c Caller, box storage.Box) bool {
 	code := c.code(box)
 	return code != "" && s.Digest != code || box.Relisted.After(s.Created) && box.Relisted.After(s.Relisted)
 }
 
-// noteCaller records in s what a request changes: the digest of the server's definition, the latest
-// Props of the caller, and that the session's process does more than answer lists, if work is true.
-// It reports whether s changed.
+// noteCaller records in s what a request changes: the digest of the server's definition, and the
+// caller's latest Props. If work is true, it also records that the session's process does more than
+// answer lists. It reports whether s changed.
 func noteCaller(s *storage.Session, c Caller, box storage.Box, work bool) (news bool) {
 	if moves(*s, c, box) {
 		s.Digest, s.Relisted, news = c.code(box), box.Relisted, true

@@ -77,9 +77,9 @@ func (c *Call) superseded(ctx context.Context) {
 	c.done = err != nil || s.State == storage.Ended || s.Primary.Nonce != c.follower.nonce
 }
 
-// Say writes messages of Dormouse itself to the stream [storage.LegacySSE] of a session. These are
-// answers that needed no server, for an HTTP+SSE client, and in a session with a group also messages to
-// the instances that read the client's streams ([Manager.Joins]).
+// Say writes messages of Dormouse itself to the stream [storage.LegacySSE] of a session. An HTTP+SSE
+// client gets them: they are answers that needed no server. In a session with a group, the instances
+// that read the client's streams also get messages there ([Manager.Joins]).
 func (h *Manager) Say(ctx context.Context, id storage.ID, raws ...[]byte) error {
 	return Publisher{Store: h.store}.appendOut(ctx, storage.Batch{Session: id, Stream: storage.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }

@@ -14,9 +14,9 @@ import (
 // Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an initialize request. id
 // is "" for a new session, or the id of the session that the client's connection has opened.
 //
-// If there is a handshake record for the server and the version that m asks for, or the server is being
-// prepared ([Server.Preparing]), the Call has the answer at once. In all other cases Initialize asks
-// the box, and an error in the answer ends the session.
+// The Call has the answer at once if the handshake record has one for the version in m, or if the server
+// is being prepared ([Server.Preparing]). Otherwise Initialize asks the box, and an error in the answer
+// ends the session.
 //
 // Errors: Invalid (params, or initialized already), TooLarge (parameters over 64 KiB, an id
 // over 16 KiB), NotFound (id), Unavailable, Busy.

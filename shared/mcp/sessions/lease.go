@@ -24,9 +24,9 @@ type listener struct {
 }
 
 const (
-	// graceRetries is for how long after the end of a lease only the client of its holder may take the
-	// lease, in multiples of [Limits.Pace]. That client was told to come back after twice the pace, and
-	// will name its last event.
+	// graceRetries is a time after the end of a lease, in multiples of [Limits.Pace]. Until then only
+	// the client of its holder may take the lease. That client was told to come back after twice the
+	// pace, and will name its last event.
 	graceRetries = 5
 	// stagger is how much later a standby tries to take a free lease than the standby before it.
 	// The oldest standby therefore gets the lease, and the others make no write that fails.
@@ -48,9 +48,9 @@ func (l *listener) owns(s storage.Session) bool {
 // response longer and for clocks that differ.
 const longestHold = 20 * time.Minute
 
-// free returns the time from which any GET may take the lease. A lease does not count if it was
-// taken before [Limits.Since], or if it ends later than any valid one, because an instance with a
-// wrong clock has written it.
+// free returns the time from which any GET may take the lease. A lease does not count if it was taken
+// before [Limits.Since]. One that ends later than any valid lease does not count either: an instance
+// with a wrong clock has written it.
 func free(s storage.Session, limits Limits, now time.Time) time.Time {
 	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) || s.Primary.Until.Add(-limits.Hold).Before(limits.Since) {
 		return time.Time{}
@@ -74,9 +74,9 @@ func (l *listener) wait(s storage.Session, limits Limits) {
 	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }
 
-// The nonce of an event id is nonceLen random characters, followed by the number of responses without
-// an event so far, in base 36. The number lets the retry grow. On the standalone stream the random
-// characters are the nonce of the lease, and show that a client which comes back is the client of the
+// The nonce of an event id is nonceLen random characters, followed by the number of responses without an
+// event so far, in base 36. The number lets the retry grow. On the standalone stream the random
+// characters are the nonce of the lease. They show whether a client that comes back is the client of the
 // lease's holder.
 const nonceLen = 10
 

@@ -34,8 +34,7 @@ type Parts struct {
 	Gate storage.Gate
 	// Secrets returns the keys and tokens of callers at third parties ([Server.Providers]).
 	Secrets storage.Secrets
-	// Boxes returns among how many boxes the sessions of a tenant with one server may be
-	// distributed, if the server [Server.Spreads]. 0 counts as 1.
+	// Boxes returns how many boxes a tenant may have of a server with [Server.Spreads]. 0 counts as 1.
 	Boxes func(ctx context.Context, tenant string) int
 }
 

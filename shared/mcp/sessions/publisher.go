@@ -121,9 +121,9 @@ func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err er
 }
 
 // post sends a batch directly to the connection of its address. reached is the index of the last event
-// that the connection took. post stops at the deadline, or when an event cannot be posted. It posts no
-// event of the standalone stream while the session's record has a cursor of that stream that is not
-// Live, because earlier events have to be pushed first.
+// that the connection took. post stops at the deadline, or when an event cannot be posted. It posts
+// nothing of the standalone stream while that stream has a cursor that is not Live: earlier events have
+// to be pushed first.
 func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch, deadline time.Time) (reached storage.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
@@ -302,8 +302,8 @@ func (o Publisher) End(ctx context.Context, a storage.Address, b storage.Batch) 
 	return o.owe(ctx, a.Session, storage.Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
 }
 
-// Ended delivers the end of a request that is in the log already, because the instance that wrote
-// the end may have died before it delivered it. tail is the tail of the request's stream.
+// Ended delivers the end of a request that is in the log already. The instance that wrote the end may
+// have died before it delivered the end. tail is the tail of the request's stream.
 //
 // Ended does nothing if the session's record, or the stream of HTTP+SSE, shows that the client got
 // the end. If an instance died between the delivery and its record, the client gets the end twice.

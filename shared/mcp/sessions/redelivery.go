@@ -25,9 +25,9 @@ func (o Publisher) redelivery() *redelivery {
 	return &redelivery{Publisher: o, nonce: storage.NewNonce()}
 }
 
-// run takes the lease and pushes, or waits for the instance that has the lease, until done returns
-// true or the session has no connection. Before each call of done, run calls note, which may change
-// the record and reports whether it did.
+// run takes the lease and pushes. If another instance has the lease, run waits for it. run returns when
+// done returns true or the session has no connection. Before each call of done, run calls note, which
+// may change the record and reports whether it did.
 func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.Session) bool, done func(*storage.Session) bool) error {
 	for pause := pushRetry; ; {
 		s, _, err := p.Store.Load(ctx, id, "")

@@ -173,7 +173,7 @@ func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, sess
 	return all, nil
 }
 
-// closeAll closes the connections that are not in closed.
+// closeAll closes the connections that are not in closed, and adds them to closed.
 func (o Publisher) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
 	for _, conn := range conns {
 		if closed[conn] || o.Clients == nil {

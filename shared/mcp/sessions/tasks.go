@@ -12,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of [Manager.Send] for
-// which the client no longer waits; it has a taskId instead. A task has no record of its own. What
-// a client gets for a taskId is made of the call's stream in the log of the inner session, and,
-// until the call ends, of its [storage.Item].
+// A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of [Manager.Send] for which
+// the client no longer waits; it has a taskId instead. A task has no record of its own. What a client
+// gets for a taskId is made of the call's stream in the log, and until the call ends of its
+// [storage.Item].
 
 // Recalled is a call of [Manager.Send] whose client asks for it by its taskId.
 type Recalled struct {

@@ -76,9 +76,9 @@ func (l Limits) extend(s *storage.Session) {
 	}
 }
 
-// absence returns why a caller cannot see a session. Only operators may see the reason. It
-// is the store's error, the [storage.Quit] of a session that has ended, or an error that
-// says that the session belongs to another caller.
+// absence returns why a caller cannot see a session. Only operators may see the reason. The result is
+// the store's error, the [storage.Quit] of an ended session, or an error for a session of another
+// caller.
 func absence(s storage.Session, err error) error {
 	switch {
 	case err != nil:

@@ -144,9 +144,9 @@ type Acts struct {
 
 // History is the record of calls on a machine or stack.
 type History struct {
-	// Calls returns single calls, and Series returns counts of calls over time. Metrics writes
-	// counts since the start of the program, in the text format of Prometheus, without the servers
-	// for which the function may returns false.
+	// Calls returns single calls, and Series returns counts of calls over time. Metrics writes counts
+	// since the start of the program, in the text format of Prometheus, for the servers for which the
+	// function may returns true.
 	Calls   func(context.Context, CallQuery) (Calls, error)
 	Series  func(context.Context, SeriesQuery) (Series, error)
 	Metrics func(w io.Writer, may func(tenant, server string) bool) error
@@ -239,7 +239,6 @@ type exchange struct {
 	response
 }
 
-// response is the answer to a request.
 type response struct {
 	w     http.ResponseWriter
 	begun bool

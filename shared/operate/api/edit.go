@@ -84,7 +84,6 @@ const (
 	noLimits missing = "limits are not set here; dormouse quotas sets them"
 )
 
-// usesMachine reports whether the caller is the user of the machine.
 func (c Caller) usesMachine() bool { return c.Tenant == "" && c.seesAll() && c.reads() }
 
 // edit reads the body of a request that changes the servers file, and passes it to do. No API key

@@ -19,8 +19,8 @@ const (
 	mostPage = 1000
 )
 
-// each calls the function use for the sessions that the caller sees, in order of id, until use returns
-// false or an error. It begins after the given id.
+// each calls the function use for the sessions after the given id that the caller sees, in order, until
+// use returns false or an error.
 func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, err error)) error {
 	for {
 		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)

@@ -155,7 +155,7 @@ func (k *Keeper) write(ctx context.Context, e *observe.Event, s serversfile.Serv
 	k.Out.LogAttrs(ctx, slog.LevelInfo, message, slog.String("tenant", b.Tenant), slog.String("server", b.Server), slog.String("sealed", sealed))
 }
 
-// sealer returns the Sealer for the bodies of a tenant. Each tenant has another key.
+// sealer returns the Sealer for the bodies of a tenant, which has a key of its own.
 func sealer(tenant string, secret []byte, others ...[]byte) (*storage.Sealer, error) {
 	return storage.NewSealer(fmt.Sprintf("bodies of calls of %q", tenant), secret, others...)
 }

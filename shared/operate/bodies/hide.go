@@ -197,8 +197,7 @@ func unescaped(text string) string {
 // minCode is the shortest text, in bytes, that is decoded as base64.
 const minCode = 8
 
-// decoded returns the data of which a text is the base64, in the standard or the URL alphabet,
-// with or without padding and line breaks.
+// decoded decodes base64, in the standard or the URL alphabet, with or without padding and line breaks.
 func decoded(text string) (plain string, ok bool) {
 	code := strings.Map(func(c rune) rune {
 		switch c {

@@ -48,8 +48,8 @@ type Options struct {
 	Tickets *apikey.Tickets // keeps the links that sign in
 	// Hosts reports whether a request's Host is served.
 	Hosts func(host string) bool
-	// API answers for paths below [api.Prefix], to the user of the machine if owner is
-	// true, and otherwise to the holder of the API key in the header Authorization.
+	// API answers for paths below [api.Prefix]. The caller is the user of the machine if owner is true,
+	// and else the holder of the API key in the header Authorization.
 	API func(owner bool) http.Handler
 	// SignIn returns the name of the provider at which people sign in, and the URL of the
 	// endpoint whose authorization server sends them there. If SignIn is nil or endpoint
@@ -188,8 +188,8 @@ func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 // maxSignIn bounds the body of a sign-in, in bytes.
 const maxSignIn = 4 << 10
 
-// signIn sets the cookie for the holder of an API key of role viewer, auditor or operator, or of the
-// token of a person who has signed in at the provider.
+// signIn sets the visitor's cookie. The visitor sends an API key of role viewer, auditor or operator, or
+// a token from the sign-in at the provider.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	var shown struct {
 		Key string `json:"key"`
@@ -291,10 +291,9 @@ func (c *Console) api(w http.ResponseWriter, r *http.Request) {
 	c.API(v.owner()).ServeHTTP(w, v.shows(r))
 }
 
-// mcp passes a request of the page on to a hosted server, with the visitor's API key. For
-// visitors without one (the user of the machine, and people who have signed in at the provider),
-// the page makes a key that expires soon if servers need one, and sends it in the header
-// Authorization.
+// mcp passes a request of the page on to a hosted server, with the visitor's API key. The user of the
+// machine and people who have signed in at the provider have none. If servers need a key, the page then
+// makes one that expires soon, and sends it in the header Authorization.
 func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
 	v, ok := c.door.visitor(r)
 	if !ok {

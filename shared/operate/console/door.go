@@ -38,8 +38,8 @@ const cookieLife = 12 * time.Hour
 // was encrypted with the door's secret.
 type door struct {
 	seal *storage.Sealer
-	// cookie is the name of the cookie. Each machine has another name, because a browser sends a
-	// cookie to all ports of a host.
+	// cookie is the name of the cookie. Consoles at two ports of a host need different names, because a
+	// browser sends a cookie to all ports.
 	cookie  string
 	tickets *apikey.Tickets
 }
