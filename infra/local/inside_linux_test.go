@@ -42,6 +42,7 @@ func TestMain(m *testing.M) {
 	sandbox.Enter(os.Args)
 	if len(os.Args) > 1 && os.Args[1] == runnerRole {
 		runner.Main()
+		os.Exit(0)
 	}
 	switch os.Getenv(roleEnv) {
 	case "server":
