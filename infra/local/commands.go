@@ -66,8 +66,9 @@ func (c *commands) filled(ctx context.Context, servers *serversfile.File, t flee
 	return t, nil
 }
 
-// header returns what a command prints. It runs the command again only after the time headersFor.
-func (c *commands) header(ctx context.Context, command string) (string, error) {
+// header returns what a command prints, and a function that forgets the value. It runs the command
+// again only after the time headersFor, or once the value is forgotten.
+func (c *commands) header(ctx context.Context, command string) (value string, forget func(), err error) {
 	c.mu.Lock()
 	k := c.kept[command]
 	if k == nil {
@@ -78,16 +79,27 @@ func (c *commands) header(ctx context.Context, command string) (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if time.Now().Before(k.until) {
-		return k.value, nil
+		return k.value, k.forgets(k.value), nil
 	}
-	value, err := c.run(ctx, command)
+	value, err = c.run(ctx, command)
 	if err == nil && strings.ContainsAny(value, "\r\n") {
 		err = fmt.Errorf("the command %q prints several lines, which cannot be in a header", command)
 	}
 	if err == nil {
 		k.value, k.until = value, time.Now().Add(headersFor)
 	}
-	return value, err
+	return value, k.forgets(value), err
+}
+
+// forgets returns a function that forgets a value, unless a newer one has come.
+func (k *keptValue) forgets(value string) func() {
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.value == value {
+			k.until = time.Time{}
+		}
+	}
 }
 
 // run returns what a command prints, without a line break at its end. The error quotes the command

@@ -35,7 +35,7 @@ type Alarms struct {
 	Invoke func(ctx context.Context, payload []byte) error
 	Here   bool // Invoke handles the event in this process
 	// Command runs a command of the servers file; see remote.Server. It is nil on AWS.
-	Command func(ctx context.Context, command string) (string, error)
+	Command func(ctx context.Context, command string) (value string, forget func(), err error)
 }
 
 // HTTP has the handler for HTTP clients, and the one for alarms of native servers.

@@ -116,6 +116,11 @@ func (x *exchange) do(ctx context.Context, method string, to *url.URL, body []by
 		if resp.StatusCode < 300 {
 			return resp, nil
 		}
+		if resp.StatusCode == http.StatusUnauthorized {
+			for _, forget := range x.forget {
+				forget()
+			}
+		}
 		refused := read(resp)
 		busy := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable
 		var no *refusal

@@ -23,6 +23,7 @@ type exchange struct {
 	url     *url.URL
 	header  http.Header
 	secrets []string // values of headers, which errors must not show
+	forget  []func() // have the commands of headers run again for the next request
 	lacks   bool     // the caller lacks the key or token of a third party that a header needs
 	link    link
 	offers  era // the newest era of the server, which greet sets
@@ -59,11 +60,12 @@ func (s *server) exchange(ctx context.Context, r native.Request) (*exchange, *wi
 		if s.Run == nil {
 			return nil, failure(phaseInit, "header %s is a command, which only dormouse run executes", name)
 		}
-		value, err := s.Run(ctx, command)
+		value, forget, err := s.Run(ctx, command)
 		if err != nil {
 			return nil, failure(phaseInit, "header %s: %v", name, err)
 		}
 		x.set(name, value)
+		x.forget = append(x.forget, forget)
 	}
 	var err error
 	if x.url, err = url.Parse(s.URL); err != nil || x.url.Host == "" {

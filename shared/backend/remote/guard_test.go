@@ -68,6 +68,7 @@ func TestAnotherOriginGetsNoRequest(t *testing.T) {
 }
 
 func TestSecretsOfHeadersAreInNoError(t *testing.T) {
+	forgotten := false
 	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/json")
 		rw.WriteHeader(http.StatusUnauthorized)
@@ -78,8 +79,8 @@ func TestSecretsOfHeadersAreInNoError(t *testing.T) {
 		"written": func() { w.server.Headers = map[string]string{"Authorization": "Bearer hunter2-hunter2"} },
 		"from a command": func() {
 			w.server.Headers, w.server.Commands = nil, map[string]string{"Authorization": "pass far"}
-			w.server.Run = func(_ context.Context, command string) (string, error) {
-				return "Bearer hunter2-hunter2 of " + command, nil
+			w.server.Run = func(_ context.Context, command string) (string, func(), error) {
+				return "Bearer hunter2-hunter2 of " + command, func() { forgotten = true }, nil
 			}
 		},
 	} {
@@ -91,6 +92,11 @@ func TestSecretsOfHeadersAreInNoError(t *testing.T) {
 			}
 		})
 	}
-	w.server.Run = func(context.Context, string) (string, error) { return "", errors.New("the vault is locked") }
+	if !forgotten {
+		t.Error("the value that the server refused was kept")
+	}
+	w.server.Run = func(context.Context, string) (string, func(), error) {
+		return "", nil, errors.New("the vault is locked")
+	}
 	commontest.Contains(t, "the error", "header Authorization: the vault is locked", fmt.Sprint(w.refusal()))
 }

@@ -27,10 +27,11 @@ type Server struct {
 	Name    string
 	URL     string
 	Headers map[string]string // on each request; values may hold ${principal:NAME}
-	// Commands has the headers whose values are the output of a command, which Run executes.
-	// The error of Run has no secrets.
+	// Commands has the headers whose values are the output of a command, which Run executes. Run may
+	// keep a value until forget is called, because the server has refused it. The error of Run has no
+	// secrets.
 	Commands  map[string]string
-	Run       func(ctx context.Context, command string) (string, error)
+	Run       func(ctx context.Context, command string) (value string, forget func(), err error)
 	Transport Transport
 	Private   bool          // permits addresses that are not public
 	Providers []string      // the names in ${principal:…}
