@@ -55,6 +55,7 @@ type problem struct {
 	rpc    *wire.Error
 	allow  string // the methods that the address serves, for a 405
 
+	lasts    bool  // until somebody changes the servers file: the answer has no Retry-After
 	operator bool  // the operator can remove the reason for the refusal, so the log line has it
 	cause    error // nil if code is the only cause
 }

@@ -130,6 +130,7 @@ func TestEveryGenerationFindsItsPlaceOnOneFamilyOfPaths(t *testing.T) {
 			t.Errorf("%s: got %d %s, want %d and %q", name, a.status, a.body, w.status, w.says)
 		}
 		commontest.EqualIn(t, name+", Allow", w.allow, a.header.Get("Allow"))
+		commontest.EqualIn(t, name+", Retry-After", "", a.header.Get("Retry-After")) // nothing here ends by itself
 		if a.took > time.Second {
 			t.Errorf("%s: was held for %s, though the client had gone", name, a.took)
 		}

@@ -190,7 +190,9 @@ func (x *exchange) failed(err error) *problem {
 	case http.StatusMethodNotAllowed:
 		x.w.Header().Set("Allow", p.allow)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		x.w.Header().Set("Retry-After", strconv.Itoa(limitOf(err).Seconds))
+		if !p.lasts {
+			x.w.Header().Set("Retry-After", strconv.Itoa(limitOf(err).Seconds))
+		}
 	}
 	return p
 }

@@ -59,8 +59,9 @@ func (o *Options) server(r *http.Request, name, fallback string) (sessions.Serve
 	}
 	if o.Unserved != nil {
 		if reason := o.Unserved(name); reason != "" {
-			return sessions.Server{}, refusal(http.StatusServiceUnavailable, storage.Unavailable, wire.CodeServer,
-				fmt.Sprintf("server %q is not served: %s", name, reason))
+			p := refusal(http.StatusServiceUnavailable, storage.Unavailable, wire.CodeServer, fmt.Sprintf("server %q is not served: %s", name, reason))
+			p.lasts = true
+			return sessions.Server{}, p
 		}
 	}
 	removed := ""
