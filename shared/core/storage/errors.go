@@ -138,10 +138,13 @@ func (l *Limited) Error() string {
 }
 
 // NotConnected is the cause of a Forbidden error if a call needs an account at a third party that its
-// caller has not connected.
+// caller has not connected. The message of the error begins with [NeedsAccess].
 type NotConnected struct {
 	Pages []ConsentPage // where the user connects the accounts; none if the URL is not known
 }
+
+// NeedsAccess is the beginning of what the caller of such a call is told.
+const NeedsAccess = "the server needs your access to "
 
 // ConsentPage is a page that a user has to open.
 type ConsentPage struct {

@@ -2,7 +2,9 @@ package sessions
 
 import (
 	"bytes"
+	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -12,8 +14,10 @@ import (
 func FailureOf(response []byte, show bool) (failed bool, why string) {
 	if e := wire.Lookup(response, "error"); e != nil {
 		data := wire.Lookup(e, "data") // only errors of Dormouse have a phase, or name a held tool
-		if show || wire.Lookup(data, "phase") != nil || wire.Lookup(data, "dormouse/held") != nil {
-			why, _ = wire.String(wire.Lookup(e, "message"))
+		if why, _ = wire.String(wire.Lookup(e, "message")); strings.HasPrefix(why, storage.NeedsAccess) {
+			return true, notAsked
+		}
+		if show && why != "" || wire.Lookup(data, "phase") != nil || wire.Lookup(data, "dormouse/held") != nil {
 			return true, why
 		}
 		return true, "the server answered with the error " + string(wire.Lookup(e, "code"))
@@ -22,11 +26,18 @@ func FailureOf(response []byte, show bool) (failed bool, why string) {
 	if !bytes.Contains(response, []byte(`"isError"`)) || string(wire.Lookup(response, "result", "isError")) != "true" {
 		return false, ""
 	}
-	if show {
-		why = firstText(wire.Lookup(response, "result", "content"))
+	switch why = firstText(wire.Lookup(response, "result", "content")); {
+	case strings.HasPrefix(why, storage.NeedsAccess):
+		return true, notAsked
+	case show:
+		return true, why
 	}
-	return true, why
+	return true, ""
 }
+
+// notAsked is the reason of a call that [use.unconnected] has answered. What the client was told has
+// the addresses of pages, which are only for the user.
+const notAsked = "the caller has not connected an account at a third party that the server needs"
 
 // firstText returns the text of the first item of a tool's content, "" if it is no text.
 func firstText(content []byte) string {
