@@ -241,7 +241,7 @@ func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *nati
 	}
 	return native.NewBackend(native.Config{
 		Store: f.Store, Next: relayserver.NewBackend(f.Relay), Clients: f.Relay.Clients, Held: f.Held,
-		Schedule: alarms.Schedule, Invoke: alarms.Invoke, EventAge: f.Limits.EventAge, Log: f.Log,
+		Schedule: alarms.Schedule, Invoke: alarms.Invoke, EventAge: f.Limits.EventAge, ShowErrors: f.ShowErrors, Log: f.Log,
 		Servers: func(name string) (native.Hosted, bool) {
 			s, ok := f.Servers.Server(name)
 			if !ok || !s.InPlace() {

@@ -42,7 +42,10 @@ type Config struct {
 	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.
 	EventAge time.Duration
-	Log      *slog.Logger
+	// ShowErrors has the error of a call that panics repeat the panic. Set it where the only caller is
+	// the operator.
+	ShowErrors bool
+	Log        *slog.Logger
 }
 
 // Backend executes messages for native servers in its own process. It implements

@@ -341,6 +341,9 @@ func (in *environment) subscribe(ctx context.Context, next mcp.MethodHandler, di
 func (in *environment) panicked(ctx context.Context, fault any) error {
 	in.k.Log.ErrorContext(ctx, "native server panics", "server", in.record.Server, "session_id", in.record.ID,
 		"error", fmt.Sprint(fault), "stack", string(debug.Stack()))
+	if in.k.ShowErrors {
+		return fmt.Errorf("%s: the server panicked: %v; the log has the stack", phaseRuntime, fault)
+	}
 	return errors.New(phaseRuntime + ": the server panicked; its operator finds the cause in the log")
 }
 

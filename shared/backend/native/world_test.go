@@ -96,7 +96,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
 func (w *world) backend() (*native.Backend, storage.Store) {
 	store := w.open()
 	c := native.Config{
-		Store: store, Clients: w, Schedule: w, Log: slog.New(slog.DiscardHandler),
+		Store: store, Clients: w, Schedule: w, ShowErrors: true, Log: slog.New(slog.DiscardHandler),
 		Servers: func(name string) (native.Hosted, bool) { return w.hosted, name == "demo" },
 	}
 	if w.apart {
