@@ -1,5 +1,5 @@
-// Package address says which addresses are on the public internet, for programs that connect
-// to hosts which a stranger names.
+// Package address says which addresses are on the public internet. Programs ask it before they connect
+// to a host of a stranger's choice.
 package address
 
 import (

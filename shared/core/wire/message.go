@@ -53,11 +53,10 @@ type Message struct {
 // id could still be read, the returned Message has it for the error response; use no other
 // field of it.
 //
-// Parse is stricter than JSON-RPC where MCP is: an id is a string or a number, and null only on
-// an error response. A number with a fraction or an exponent stays unchanged. At the top, in
-// params and in params._meta, Parse refuses a key that two readers could understand differently:
-// a key that comes twice, whatever its case, or that differs only in case from one that we know,
-// such as "ID".
+// Parse is stricter than JSON-RPC where MCP is: an id is a string or a number, and null only on an error
+// response. A number with a fraction or an exponent stays unchanged. At the top, in params and in
+// params._meta, Parse refuses a key that two readers could understand differently: a key that comes
+// twice, whatever its case, or a key such as "ID", which differs from a known one only in case.
 func Parse(raw []byte) (Message, error) {
 	if err := check(raw); err != nil {
 		return Message{}, err
@@ -146,8 +145,8 @@ func split(raw []byte) (parts, error) {
 	}
 }
 
-// other records a member that JSON-RPC does not know. It refuses a member that comes
-// twice, or that some reader takes for one that JSON-RPC knows.
+// other records a member that JSON-RPC does not know. It refuses a member that comes twice, or that some
+// reader takes for a known one.
 func other(others []string, token []byte, wrong error) ([]string, error) {
 	key := string(decoded(token))
 	name := atTop.named(fold(nil, []byte(key)))

@@ -57,9 +57,9 @@ func (x *exchange) preflight() {
 	x.empty(http.StatusNoContent)
 }
 
-// allowedHeaders returns the headers that a page may send: the headers in names, and those that the
-// page asks for. Pages ask for headers that repeat arguments of a tool, whose names only the server
-// knows, and for headers that their libraries add. allowedHeaders leaves out headers that only a
+// allowedHeaders returns the headers that a page may send: the headers in names, and those that the page
+// asks for. Pages ask for headers that their libraries add, and for headers that repeat arguments of a
+// tool. Only the server knows the names of the latter. allowedHeaders leaves out headers that only a
 // browser sets.
 func allowedHeaders(h http.Header, names ...string) string {
 	const most, longest = 64, 128

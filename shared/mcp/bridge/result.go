@@ -66,8 +66,8 @@ func (o object) withMeta(key string, value json.RawMessage) object {
 	return o.with("_meta", meta.with(key, value).encode())
 }
 
-// withoutMeta returns the object without the members of _meta for whose keys drop returns true, and
-// without _meta if none is left.
+// withoutMeta returns the object without those members of _meta whose key the function drop selects. It
+// leaves out an empty _meta.
 func (o object) withoutMeta(drop func(key string) bool) object {
 	meta, ok := objectOf(o.get("_meta"))
 	if !ok {

@@ -15,8 +15,8 @@ import (
 )
 
 // A client may give a tools/call an idempotency key, and then repeat the call with the same key. The
-// first request with the key writes a durable value, which says in which stream of which session the
-// answer will be, and executes the call. A later request finds the value and waits for the answer,
+// first request with the key writes a durable value and executes the call. The value names the session
+// and the stream in which the answer will be. A later request finds the value and waits for the answer,
 // which the log keeps as long as the value lives.
 //
 // The value must be written before the call is executed. If the value came later, and

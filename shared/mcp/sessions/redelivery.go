@@ -81,8 +81,8 @@ func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.
 // time that is left to record how far it got.
 var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events slowly; the next function continues")
 
-// errLeaseLost says that another instance has taken the lease, or that the client has connected anew,
-// which ends the lease.
+// errLeaseLost says that the lease has ended: another instance has taken it, or the client has connected
+// anew.
 var errLeaseLost = errors.New("another function holds the lease for pushing")
 
 // work pushes all events, then writes the record without the lease, which frees the lease.

@@ -122,15 +122,15 @@ func Relist(ctx context.Context, store storage.Boxes, tenant, server string) err
 	return nil
 }
 
-// expire makes those entries of a handshake record invalid for whose keys selects returns true.
-func expire(ctx context.Context, store storage.Handshakes, record string, selects func(part string) bool) error {
+// expire makes entries of a handshake record invalid: those for whose key match returns true.
+func expire(ctx context.Context, store storage.Handshakes, record string, match func(part string) bool) error {
 	parts, err := store.ListHandshakes(ctx, record, "")
 	if err != nil {
 		return err
 	}
 	past := time.Now().Add(-time.Second)
 	for _, p := range parts {
-		if !selects(p.Version) || !p.Expires.IsZero() && p.Expires.Before(past) {
+		if !match(p.Version) || !p.Expires.IsZero() && p.Expires.Before(past) {
 			continue
 		}
 		if err := store.SaveHandshake(ctx, storage.Handshake{Digest: record, Version: p.Version, Result: json.RawMessage("{}"), Taken: p.Taken, Expires: past}); err != nil {

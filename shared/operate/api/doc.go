@@ -7,5 +7,5 @@
 // place lacks, such as the processes of a stack on AWS, is a nil field of [Options], and its
 // routes answer not_here.
 //
-// A caller never sees another tenant's records, nor those of servers that its key is not for.
+// A caller with an API key sees only records of the key's tenant and servers.
 package api
