@@ -2,6 +2,7 @@ package native_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -165,25 +166,37 @@ func TestModernClientThatGoesCancels(t *testing.T) {
 	})
 }
 
-// A cancel in another process may write the end of a call before the call's item exists.
-// The call must not go on after its pause.
+// A cancel in another process may write the end of a call before the call's item exists, and a
+// function that ends a session may die before it ends the calls. The call must not go on after its
+// pause.
 func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		c := w.legacy(`{}`)
-		c.tool("job", `{}`)
-		store := w.open()
-		items, err := store.Items(t.Context(), storage.BoxFor("acme", "demo"))
-		if err != nil || len(items) != 1 {
-			t.Fatalf("items are %v, %v", items, err)
-		}
-		commontest.OK(t, (sessions.Publisher{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}))
-		time.Sleep(time.Hour)
-		for _, a := range w.due() {
-			w.handle(a)
-		}
-		commontest.EqualIn(t, "it was executed, and pauses again", 0, len(w.due()))
-		w.empty()
-	})
+	for what, ends := range map[string]func(ctx context.Context, store storage.Store, a storage.Address) error{
+		"the call": func(ctx context.Context, store storage.Store, a storage.Address) error {
+			return (sessions.Publisher{Store: store}).Fail(ctx, a, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{})
+		},
+		"its session": func(ctx context.Context, store storage.Store, a storage.Address) error {
+			s, _, err := store.Load(ctx, a.Session, "")
+			s.State = storage.Ended
+			return errors.Join(err, store.Save(ctx, s))
+		},
+	} {
+		t.Run(what, timed(func(t *testing.T, w *world) {
+			c := w.legacy(`{}`)
+			c.tool("job", `{}`)
+			store := w.open()
+			items, err := store.Items(t.Context(), storage.BoxFor("acme", "demo"))
+			if err != nil || len(items) != 1 {
+				t.Fatalf("items are %v, %v", items, err)
+			}
+			commontest.OK(t, ends(t.Context(), store, items[0].Address))
+			time.Sleep(time.Hour)
+			for _, a := range w.due() {
+				w.handle(a)
+			}
+			commontest.EqualIn(t, "it was executed, and pauses again", 0, len(w.due()))
+			w.empty()
+		}))
+	}
 }
 
 func (c legacy) cancels() {

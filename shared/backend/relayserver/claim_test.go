@@ -21,6 +21,11 @@ func TestAnItemThatComesBackAfterItsEndIsNotExecutedAgain(t *testing.T) {
 	a.handle(a.from(frame.TypePull))
 	commontest.EqualIn(t, "deliveries of a call whose end is in the log", 0, len(a.posted(frame.TypeDeliver)))
 	a.gone()
+	a.waits()
+	_, err := a.store.Claim(t.Context(), asylumBox, a.stream, asylumGen)
+	commontest.OK(t, err)
+	a.sweep()
+	a.gone()
 }
 
 // The deliver frames of a pull may be lost with their connection, after the claim.

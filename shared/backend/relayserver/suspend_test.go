@@ -2,6 +2,7 @@ package relayserver_test
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -301,5 +303,23 @@ func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 				t.Errorf("answered with %+v", ack)
 			}
 		})
+	}
+}
+
+// The store holds the call in round 0, and the runner begins round 3. No write can succeed then.
+func TestARoundThatIsNotDueIsRefusedAtOnce(t *testing.T) {
+	a := newAsylum(t)
+	a.waits()
+	_, err := a.store.Claim(t.Context(), asylumBox, a.stream, asylumGen)
+	commontest.OK(t, err)
+	tries := 0
+	a.config.Store = intercept.New(a.store, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
+		if tries++; tries > 20 {
+			return errDown
+		}
+		return do(ctx)
+	})
+	if ack := a.handle(a.suspension(3, 1, wire.MethodElicit)); !slices.Contains(ack.Closed, a.stream) {
+		t.Errorf("answered with %+v", ack)
 	}
 }

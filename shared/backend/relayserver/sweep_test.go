@@ -157,7 +157,8 @@ func TestTheSweepStopsTasksThatNoRecordKnows(t *testing.T) {
 		"of a generation that is over": {box: func(b *storage.Box) {
 			b.Gen, b.Task, b.Changed = b.Gen+1, "another", time.Now().Add(-time.Hour)
 		}, state: fleet.Running, stops: true},
-		"of nobody": {box: ago(time.Hour), state: fleet.Running, of: "t/x", stops: true},
+		"of nobody":            {box: ago(time.Hour), state: fleet.Running, of: "t/x", stops: true},
+		"one that has stopped": {box: asleep(time.Hour), state: fleet.Stopped},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAsylum(t)
