@@ -211,6 +211,18 @@ func TestPackedBodiesAreCountedUnpacked(t *testing.T) {
 	}
 }
 
+// A packed body is read until it has given more than may be kept, and no further.
+func TestAPackedBodyThatGivesTooMuchIsNotReadToItsEnd(t *testing.T) {
+	w := newWorld(t)
+	w.opts.MaxBody = 32 << 10
+	body := &forever{text: zipped(t, strings.Repeat(" ", 1<<20))}
+	r := request("POST", "/quiet/mcp", "", sessionIs, "absent", "Content-Encoding", "gzip")
+	r.Body, r.ContentLength = io.NopCloser(io.LimitReader(body, 64<<10)), -1
+	if a := w.do(r); a.status != 413 || body.read > 16<<10 {
+		t.Errorf("%d after %d packed bytes: %s", a.status, body.read, a.body)
+	}
+}
+
 type forever struct {
 	text string
 	read int

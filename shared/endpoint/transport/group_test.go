@@ -338,8 +338,21 @@ func TestDescriptionsOfTheFileReplaceThoseOfTheServer(t *testing.T) {
 			r.end(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"tool1","description":"does thing 1","inputSchema":{"type":"object","x":1.0}}]}`)
 		})
 		describes("the server", w.visitAt("/s1/mcp").post(list).body, "")
+		w.opts.SignIn = mayNot{"tool1"}
+		commontest.SameIn(t, "what a caller sees who may not call tool1", []string{"echo"}, toolNames(t, w.visitAt("/s1/mcp").post(list).body))
 	})
 }
+
+// mayNot is a sign-in whose callers may not call a tool.
+type mayNot struct{ tool string }
+
+func (m mayNot) Tools(storage.Identity, string) storage.ToolFilter {
+	return storage.ToolFilter{Deny: []string{m.tool}}
+}
+func (mayNot) Permit(storage.Identity, string, []string) error { return nil }
+func (mayNot) Metadata(_, _ string) []byte                     { return nil }
+func (mayNot) MetadataURL(string) string                       { return "" }
+func (mayNot) Challenge(string, bool, error) string            { return "" }
 
 func TestGroupHasItsServersOnly(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {

@@ -99,6 +99,11 @@ func TestSealedIsReadByItsSecretOnly(t *testing.T) {
 	if _, ok := sealer("b").Open(sealed); ok {
 		t.Error("another secret opens it")
 	}
+	tickets, err := storage.NewSealer("ticket", []byte(strings.Repeat("a", 32)))
+	commontest.OK(t, err)
+	if _, ok := tickets.Open(sealed); ok {
+		t.Error("a request state is taken for a ticket")
+	}
 }
 
 func TestDigestIsOfMethodAndParams(t *testing.T) {

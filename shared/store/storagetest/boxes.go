@@ -290,6 +290,7 @@ func swapNothing(t *testing.T, k *kit) {
 	swap(t, k, it, it, false)
 	putItem(t, k, it, true)
 	for _, change := range []func(*storage.Item){
+		func(it *storage.Item) { it.Round = 0 },
 		func(it *storage.Item) { it.Round = 1 },
 		func(it *storage.Item) { it.Round = 3 },
 		func(it *storage.Item) { it.Gen = 4 },

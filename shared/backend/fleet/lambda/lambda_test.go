@@ -91,7 +91,7 @@ func TestAStartIsAnEventForTheTenantOfItsBox(t *testing.T) {
 	}
 	commontest.Same(t, fleet.Invitation{Task: id, ClientToken: "token-1", Box: "acme/echo", Server: "echo", Env: task.Env}, s.events[0])
 	task.ClientToken = "token-2"
-	other := fleet.Task{ClientToken: "token-3", Box: "acme/other"}
+	other := fleet.Task{ClientToken: "token-3", Box: "umbrella/echo", Server: "echo"}
 	for _, next := range []fleet.Task{task, other} {
 		_, err := f.Run(t.Context(), next)
 		commontest.OK(t, err)
