@@ -155,3 +155,32 @@ func TestAStreamIsFollowedByItsSessionOnly(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Each round of a call is another item in the inbox, and a box that is awake gets them all.
+func TestACallOfABoxInsideAsksTwice(t *testing.T) {
+	inTime(t, func(t *testing.T, a *asylum) {
+		a.sleeps()
+		box, link, calls := a.moves()
+		a.rehost()
+		a.stream = calls[0].Stream
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- link.Run(ctx) }()
+		for round := range 2 {
+			synctest.Wait()
+			id := storage.QuestionID(a.stream, round+1, 0)
+			link.Event(frame.Event{
+				Session: "s1", Stream: a.stream, Raw: wire.NewRequest(json.RawMessage(`"`+id+`"`), wire.MethodElicit, nil),
+				Asks: &frame.Suspension{
+					Questions: []storage.Question{{ID: id, Key: "k", Method: wire.MethodElicit}}, Raw: []byte(a.request(`{"name":"n"}`)), Within: time.Hour,
+				},
+			})
+			synctest.Wait()
+			a.answers(round+1, 0, yes)
+			synctest.Wait()
+			commontest.EqualIn(t, "deliveries of two calls", int64(3+round), box.busy.Load())
+		}
+		end()
+		<-ended // with calls in flight
+	})
+}
