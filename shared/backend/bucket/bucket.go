@@ -12,12 +12,12 @@
 //	PREFIX/TENANT/SERVER/OWNER/current                       the name of the newest
 //
 // TENANT and SERVER are the box's, as digests if they have characters that would have to be
-// escaped. OWNER is a digest. SUM is the SHA-256 of the object's bytes, which the box sends
-// before it uploads them. If the box sent no sum, SUM is a random number. A snapshot is valid
-// once current names it. current is written on condition that it is unchanged since it was
-// read, and only moves to a greater name. Names of one owner grow with the generation of the
-// box and with time. An unconfirmed upload therefore has no effect, a repeated or late
-// confirmation changes nothing, and a confirmation of a replaced runner is refused.
+// escaped. OWNER is a digest. SUM is the SHA-256 of the object's bytes, which the box sends before
+// it uploads them. If the box sent no sum, SUM is a random number. A snapshot is valid once the
+// object "current" names it. That object is written only if it is unchanged since it was read, and
+// only moves to a greater name. Names of one owner grow with the generation of the box and with
+// time. An unconfirmed upload therefore has no effect, a repeated or late confirmation changes
+// nothing, and a confirmation of a replaced runner is refused.
 //
 // The bucket's lifecycle rules remove unconfirmed and unused objects by age.
 package bucket

@@ -18,8 +18,8 @@ import (
 // Inside is the name of a place whose tasks run in the program that starts them, and end with it.
 const Inside = "inside"
 
-// Remembered is how long a fleet still lists a task after it stopped. For as long, Run with
-// the client token of a stopped task starts nothing and returns the id of the stopped task.
+// Remembered is how long a fleet still lists a task after it stopped. For that time, Run with the
+// client token of a stopped task starts nothing and returns the id of the stopped task.
 const Remembered = 15 * time.Minute
 
 // MaxClientToken is the longest client token that every driver accepts, in bytes.
@@ -106,9 +106,9 @@ type Fleet interface {
 	// stop tasks.
 	Stop(ctx context.Context, id, reason string) error
 
-	// Tasks lists the tasks that are pending or running and those that stopped within
-	// [Remembered], oldest first. A task that is not in the list is dead, if its place
-	// lists tasks. Tasks fails with [ErrUnlisted] if no place of the fleet does.
+	// Tasks lists the tasks that are pending or running and those that stopped within [Remembered],
+	// oldest first. A task that is not in the list is dead, if its place lists tasks. Tasks fails
+	// with [ErrUnlisted] if no place of the fleet lists tasks.
 	Tasks(ctx context.Context) ([]Status, error)
 
 	// Traits returns what a place can do. The argument has the form of [Task].Place; a fleet

@@ -97,10 +97,10 @@ type schedule struct {
 // its instance dies, the handler is called again, three times at most.
 func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
 
-// WakeAt asks for a call of the handler of [Session.OnAlarm] at a time or soon after (on AWS
-// within a minute). The call comes even if no instance runs, or if the program was deployed
-// anew. payload is kept as JSON and may be nil. WakeAt replaces an alarm with the same name.
-// An alarm whose session has ended or expired is not handled.
+// WakeAt has the handler of [Session.OnAlarm] called at the given time or soon after (on AWS within
+// a minute). The call comes even if no instance runs, or if the program was deployed anew. payload
+// is kept as JSON and may be nil. WakeAt replaces an alarm with the same name. An alarm whose
+// session has ended or expired is not handled.
 //
 // Errors: storage.Invalid (a name that is not 1 to 120 bytes long), storage.TooLarge (a
 // payload over 64 KiB), storage.Busy, storage.Unavailable. A payload that cannot be
@@ -183,7 +183,7 @@ func (s Session) unschedule(ctx context.Context, name string, old, next schedule
 	return s.in.k.Schedule.Cancel(ctx, s.alarm(name, old))
 }
 
-// alarm returns the alarm of this session with a name.
+// alarm returns this session's alarm with the given name.
 func (s Session) alarm(name string, a schedule) Alarm {
 	r := s.in.record
 	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}

@@ -19,13 +19,13 @@
 //
 // # A call in rounds
 //
-// A handler that returns input requests ends its round. The client gets the questions, and
-// the call becomes a suspended item (see storage.Item). When the last question is answered,
-// an invocation executes the next round with the answers, in any instance. A handler that
-// returns [Later] is called again at a time, by an alarm. Between rounds no instance runs,
-// and everything may be deployed anew. The store says what an invocation has to do. An
-// invocation may therefore come twice or late. Clients that poll for the call, and
-// [Backend.Sweep], make up for an invocation that never comes.
+// A handler that returns input requests ends its round. The client gets the questions, and the call
+// becomes a suspended item (see storage.Item). When the last question is answered, an invocation
+// executes the next round with the answers, in any instance. A handler that returns [Later] is
+// called again later, by an alarm. Between rounds no instance runs, and everything may be deployed
+// anew. The store says what an invocation has to do. An invocation may therefore come twice or
+// late. Clients that poll for the call, and [Backend.Sweep], make up for an invocation that never
+// comes.
 //
 // # What go-sdk gets wrong
 //

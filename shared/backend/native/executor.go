@@ -36,7 +36,7 @@ type Request struct {
 	// Once says that the session is not in the store, so the Executor must keep nothing
 	// about it.
 	Once bool
-	// Secrets are the keys and tokens that the caller has at third parties. It is nil if no caller is
+	// Secrets are the keys and tokens that the caller has at third parties. nil: no caller is
 	// present, because the call goes on after an answer or a pause.
 	Secrets map[string]storage.Secret
 	// Say adds a notification of the server to the log of the request. Say may be called

@@ -10,7 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// items writes the items of native calls.
 type items struct {
 	*Config
 	out sessions.Publisher

@@ -13,10 +13,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Notify sends the client of this session a notification that belongs to no request. The
-// client gets it now, or when it next listens, for as long as events are kept. A modern
-// client gets only the kinds that it listens to, and only while it listens. params is any
-// value that encodes as a JSON object, or nil.
+// Notify sends the client of this session a notification that belongs to no request. The client
+// gets it now, or when it next listens, if the event is still kept. A modern client gets only the
+// kinds that it listens to, and only while it listens. params is any value that encodes as a JSON
+// object, or nil.
 //
 // Errors: storage.TooLarge, storage.Unavailable; one of encoding/json for params that are
 // not JSON.

@@ -42,8 +42,8 @@ func (o *outbox) note(raw []byte) {
 	o.notes = append(o.notes, note{raw, o.total})
 }
 
-// noted returns the last note that counts, because the log has all events that were added before it.
-// written is how many events are in the log.
+// noted returns the last note before which the log has all events. written is how many events are
+// in the log.
 func (o *outbox) noted(written int) (last note, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,7 +97,6 @@ func (o *outbox) room(stopped, over <-chan struct{}) {
 	}
 }
 
-// hurry has the events written at once.
 func (o *outbox) hurry() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -26,9 +26,9 @@ const (
 	maxAsked  = 100
 )
 
-// Later is the result of a tool whose call has nothing to do until a time. At that time
-// another invocation calls the handler again, with the same arguments and with state as
-// RequestState. The client gets the handler's earlier progress at once.
+// Later is the result of a tool whose call has nothing to do for now. At the given time another
+// invocation calls the handler again, with the same arguments and with state as RequestState. The
+// client gets the handler's earlier progress at once.
 //
 // If another call of the same batch asks its client, the handler may be called sooner. A call may
 // pause 10,000 times, and ends with its session. It can ask its client only while it has asked and

@@ -210,7 +210,6 @@ func (r *run) giveUp() {
 	}
 }
 
-// say adds an event for the log.
 func (r *run) say(raw []byte) {
 	if len(raw) > storage.MaxBatchBytes {
 		if raw = r.tooLarge(raw); raw == nil {

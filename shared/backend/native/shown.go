@@ -17,7 +17,7 @@ const mostKept = 2 * mostBytes
 type shown struct {
 	mu    sync.Mutex
 	tail  []storage.Event
-	from  storage.Index // the index before tail
+	from  storage.Index // index of the last event before tail
 	grown chan struct{} // closed when there is more
 }
 

@@ -55,13 +55,12 @@ func (s State) Expiring(after time.Duration) State {
 	return s
 }
 
-// Load decodes a value into the variable to which the pointer into points. rev is the
-// revision that [State.Save] needs. If there is no value, rev is 0 and the variable stays
-// unchanged.
+// Load decodes a value into the variable to which target points. rev is the revision that
+// [State.Save] needs. If there is no value, rev is 0 and the variable stays unchanged.
 //
 // Errors: storage.Invalid (the name), storage.Unavailable; one of encoding/json if the
 // value cannot be decoded.
-func (s State) Load(ctx context.Context, name string, into any) (rev int64, err error) {
+func (s State) Load(ctx context.Context, name string, target any) (rev int64, err error) {
 	k, err := s.named(name)
 	if err != nil {
 		return 0, err
@@ -70,7 +69,7 @@ func (s State) Load(ctx context.Context, name string, into any) (rev int64, err 
 	if err != nil || v.Rev == 0 {
 		return 0, err
 	}
-	return v.Rev, json.Unmarshal(v.Data, into)
+	return v.Rev, json.Unmarshal(v.Data, target)
 }
 
 // Save writes a value, or deletes it if value is nil, provided that rev is still its

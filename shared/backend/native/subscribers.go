@@ -77,9 +77,9 @@ func (k subscribers) add(ctx context.Context, id storage.ID) error {
 	}
 }
 
-// change replaces the entries by the result of change; a nil result leaves them as they
+// change replaces the entries by the result of the function edit; a nil result leaves them as they
 // are.
-func (k subscribers) change(ctx context.Context, change func([]storage.ID) []storage.ID) error {
+func (k subscribers) change(ctx context.Context, edit func([]storage.ID) []storage.ID) error {
 	return amongOthers(ctx, func() error {
 		v, err := k.store.LoadValue(ctx, k.key)
 		if err != nil {
@@ -91,7 +91,7 @@ func (k subscribers) change(ctx context.Context, change func([]storage.ID) []sto
 				return err
 			}
 		}
-		changed := change(subs.Sessions)
+		changed := edit(subs.Sessions)
 		if changed == nil {
 			return nil
 		}

@@ -85,9 +85,9 @@ func (k *Backend) invokeAgain(ctx context.Context, it storage.Item) error {
 	return err
 }
 
-// resolveAsking is resolve for a call that waits for its client. It goes on with the call if
-// all questions are answered, and ends the call, and removes its item, if the log has the end
-// of the call, its session has ended, its time is over, or its questions were never written.
+// resolveAsking is resolve for a call that waits for its client. It ends the call and removes its
+// item if the log has the end of the call, its session has ended, its time is over, or its
+// questions were never written. Otherwise it goes on with the call if all questions are answered.
 func (k *Backend) resolveAsking(ctx context.Context, it storage.Item, now time.Time) error {
 	tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
 	switch {

@@ -265,7 +265,6 @@ func (c *conversation) token(ctx context.Context, challenge string) (string, err
 	return cmp.Or(answer.Token, answer.Access), nil
 }
 
-// ask sends a GET request.
 func (c *conversation) ask(ctx context.Context, address, authorization string) (status int, header http.Header, text []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -213,8 +213,8 @@
 // them, and the name of the object. done makes that object the newest snapshot of owner. Before
 // done, the object does not count as a snapshot. URLs are valid for 10 minutes. refused is
 // not_found if there is no snapshot, fenced if a newer runner runs the box or has saved, too_large,
-// or invalid. forget removes the snapshots of owner. When a session has ended, the host also does
-// so, once the box sleeps. All of these frames may be sent twice.
+// or invalid. forget removes the snapshots of owner. After the end of a session the host removes
+// its snapshots too, once the box sleeps. All of these frames may be sent twice.
 //
 // # Sleeping
 //

@@ -60,15 +60,15 @@ type Config struct {
 	// BoxesOf returns about how many boxes of a tenant may run at a time. A request that
 	// would wake one more is Busy. 0, or nil in place of the function, means any number.
 	BoxesOf func(ctx context.Context, tenant string) int
-	// WaitingCalls is about how many requests may wait for one box that is not up. One more
-	// is Busy, because each of them occupies an instance, and frames need instances, too. 0
+	// WaitingCalls is about how many requests may wait for one box that is not up. One more is
+	// Busy, because each waiting request occupies an instance, and frames need instances, too. 0
 	// means any number.
 	WaitingCalls int
 	// Snapshots gives runners the URLs of snapshots. nil refuses every request for a URL.
 	Snapshots Snapshots
-	// Kept reports whether the sessions of a server leave a snapshot while their box sleeps; nil
-	// means no server's do. Forget removes the snapshots that generation gen of a box, or an older
-	// one, has saved for an owner. Forget is nil in a Lambda function that has no right to remove
+	// Kept reports whether the sessions of a server leave a snapshot while their box sleeps; if it
+	// is nil, none do. Forget removes the snapshots that generation gen of a box, or an older one,
+	// has saved for an owner. Forget is nil in a Lambda function that has no right to remove
 	// snapshots.
 	Kept   func(server string) bool
 	Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error

@@ -21,7 +21,7 @@ func outcomeUnknown(box storage.BoxID) *wire.Error {
 	}
 }
 
-// advised returns f with a Detail, which includes the advice, and with an Advice.
+// advised returns f with the advice, and with a Detail that ends with the advice.
 func advised(f storage.Failure, detail, advice string) storage.Failure {
 	f.Detail, f.Advice = detail, advice
 	if advice != "" {
@@ -124,7 +124,7 @@ func failureError(box storage.BoxID, f storage.Failure) *wire.Error {
 	return &wire.Error{Code: code, Message: f.Phase + ": " + f.Detail, Data: data}
 }
 
-// except returns err, or nil if it has this code.
+// except returns err, or nil if err has the given code.
 func except(code storage.Code, err error) error {
 	if errors.Is(err, code) {
 		return nil

@@ -343,9 +343,9 @@ func (r runner) mark(ctx context.Context, tickets []string) error {
 
 // open reads a ticket and checks that the frame's sender may use it. The ticket must be of the same
 // box, and its generation must not be above the one that the frame claims. A lower generation is
-// allowed, because standalone events may come with an older ticket. If it is lower, the claimed
-// generation must not be above the record's: a write with a higher generation would fence all later
-// ones.
+// allowed, because standalone events may come with an older ticket. If the ticket's generation is
+// lower, the claimed one must not be above the record's: a write with a higher generation would
+// fence all later ones.
 func (r runner) open(ctx context.Context, sealed string) (Ticket, error) {
 	t, err := r.h.Sealer.Open(sealed)
 	if err != nil {

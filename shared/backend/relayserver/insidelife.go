@@ -156,8 +156,6 @@ func (l *life) end() {
 	l.changed.Broadcast()
 }
 
-// The next functions pass calls to the box.
-
 // do calls f with the Executor of the box: now, or when the box has opened. Calls keep their
 // order.
 func (l *life) do(f func(frame.Executor)) {
@@ -316,8 +314,6 @@ func (l *life) rest(d time.Duration) {
 	case <-l.over:
 	}
 }
-
-// The next functions write the items of requests in flight; see [life].
 
 // stopTrace stops the timer that would write the item.
 func (d *request) stopTrace() {
@@ -696,8 +692,6 @@ func (l *life) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, erro
 	}
 }
 
-// The next functions put the box to sleep.
-
 // tell makes Run find out whether the box may sleep.
 func (l *life) tell() {
 	select {
@@ -706,8 +700,8 @@ func (l *life) tell() {
 	}
 }
 
-// hurry lets the box sleep as soon as it has nothing to do, without its idle time, until it gets another
-// delivery.
+// Until the box gets another delivery, hurry lets it sleep as soon as it has nothing to do, without
+// its idle time.
 func (l *life) hurry() {
 	l.mu.Lock()
 	l.halted = l.delivered + 1
@@ -833,7 +827,7 @@ func (l *life) mayLeave() (again time.Duration) {
 	return again
 }
 
-// clean forgets outboxes and claims that were last used before a time. mu is held.
+// clean forgets outboxes and claims that were last used before the given time. mu is held.
 func (l *life) clean(old time.Time) {
 	for id, o := range l.outboxes {
 		if !o.writing && o.size == 0 && o.inFlight == 0 && o.used.Before(old) {

@@ -15,7 +15,8 @@ import (
 const maxFingerprint = 4 << 10
 
 // started compares the lists of a fresh process (tools, prompts, resources) with the handshake
-// record. If they differ, started makes the box notify the client of the process.
+// record. If they differ, started makes the box tell the client that the server's lists have
+// changed.
 func (r runner) started(ctx context.Context, f frame.Status, t Ticket) error {
 	if len(f.Lists) > maxName || len(f.Payload) > maxFingerprint {
 		return storage.Errorf(storage.Invalid, "a status of box %s has a fingerprint of %d bytes", f.Box, len(f.Payload))

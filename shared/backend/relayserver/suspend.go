@@ -220,8 +220,8 @@ func (x *boxes) cancelled(ctx context.Context, d sessions.Delivery) error {
 	})
 }
 
-// eachAsking calls the function do for the item of each call of a session that waits for its
-// client, or for a box after its client has answered.
+// eachAsking calls the function do for the items of a session's calls that wait for the client, or
+// for a box after the client has answered.
 func (x *boxes) eachAsking(ctx context.Context, of storage.Address, do func(storage.Item) error) error {
 	return x.each(ctx, of.Box, func(it storage.Item) error {
 		if !begun(it) || it.State == storage.Taken || it.Address.Session != of.Session {

@@ -122,7 +122,7 @@ func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[storage.BoxID]stora
 }
 
 // Stopped handles the fleet's report that task t has ended. It records the loss of the box, or
-// starts a box again that was starting, and does what is due for the box's requests.
+// repeats its start, and does what is due for the box's requests.
 func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	settled := w.Inside.settle(ctx, w.boxes, t)
 	b, err := w.Store.Box(ctx, storage.BoxID(t.Box))

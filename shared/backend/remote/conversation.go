@@ -227,7 +227,6 @@ func validSession(id string) bool {
 	return len(id) <= 1024 && !strings.ContainsFunc(id, func(c rune) bool { return c < 0x21 || c > 0x7e })
 }
 
-// readEvents reads an event stream until it ends.
 func (t *conversation) readEvents(ctx context.Context, body io.ReadCloser) {
 	defer func() { _ = body.Close() }()
 	defer close(t.events)

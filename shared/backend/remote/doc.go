@@ -11,9 +11,9 @@
 // # Versions
 //
 // The first message of a session probes with server/discover (2026-07-28). A server that does not
-// know it gets initialize over Streamable HTTP. If the server refuses that, the package tries
-// HTTP+SSE (MCP 2026-07-28, "Backward Compatibility"). A session of HTTP+SSE ends with its stream,
-// so each message opens another session.
+// know that method gets initialize over Streamable HTTP. If the server refuses that, the package
+// tries HTTP+SSE (MCP 2026-07-28, "Backward Compatibility"). A session of HTTP+SSE ends with its
+// stream, so each message opens another session.
 //
 // # Questions
 //

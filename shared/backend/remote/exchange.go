@@ -24,7 +24,7 @@ type exchange struct {
 	header  http.Header
 	secrets []string // values of headers, which errors must not show
 	forget  []func() // have the commands of headers run again for the next request
-	lacks   bool     // the caller lacks the key or token of a third party that a header needs
+	lacks   bool     // the caller lacks a key or token that a header needs
 	link    link
 	offers  era // the newest era of the server, which greet sets
 	req     bridge.Request

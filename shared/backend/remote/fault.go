@@ -98,7 +98,6 @@ func plain(err error) error {
 	return err
 }
 
-// hide replaces secrets in a text.
 func hide(text string, secrets []string) string {
 	for _, secret := range secrets {
 		text = strings.ReplaceAll(text, secret, "***")

@@ -56,12 +56,12 @@ func newClient(private bool) *http.Client {
 	}
 }
 
-// checkAddress returns errPrivate for a host and port that is not a public address. The
-// argument to is the address to which the system connects, after names are resolved.
-func checkAddress(to string) error {
-	at, err := netip.ParseAddrPort(to)
+// checkAddress returns errPrivate unless hostPort has a public address. The system connects to
+// hostPort, after names are resolved.
+func checkAddress(hostPort string) error {
+	at, err := netip.ParseAddrPort(hostPort)
 	if err != nil {
-		return fmt.Errorf("%w: %s", errPrivate, to)
+		return fmt.Errorf("%w: %s", errPrivate, hostPort)
 	}
 	if ip := at.Addr().Unmap().WithZone(""); !address.Public(ip) {
 		return fmt.Errorf("%w: %s", errPrivate, ip)

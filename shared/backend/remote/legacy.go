@@ -38,7 +38,6 @@ const (
 // maxQuestions is how many questions of a server its client gets together.
 const maxQuestions = 1024
 
-// legacy sends the request to a server of the legacy era.
 func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	if x.req.LogLevel == "" && x.r.Legacy {
 		x.req.LogLevel = "debug" // a legacy client that set no level gets all log messages
@@ -105,7 +104,8 @@ func (x *exchange) setLevel(ctx context.Context) error {
 	return x.keep(ctx)
 }
 
-// nextRound goes on with a request after its client has answered. was is the state of the request.
+// nextRound goes on with a request after its client has answered. The argument was is the state of
+// the request.
 func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *wire.Error, error) {
 	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen, standalone: joinStandalone(ctx, x)}
 	defer c.standalone.leave(ctx, x)
@@ -172,14 +172,14 @@ const (
 	noticeTries = 10
 )
 
-// resume opens a stream again, after the event with the id last.
-func (x *exchange) resume(ctx context.Context, last string) (*conversation, error) {
+// resume opens a stream again, after the event lastID.
+func (x *exchange) resume(ctx context.Context, lastID string) (*conversation, error) {
 	h := x.sessionHeader()
-	h.Set(wire.HeaderLastEventID, last)
+	h.Set(wire.HeaderLastEventID, lastID)
 	for try := 1; ; try++ {
 		talk, err := x.stream(ctx, http.MethodGet, x.url, nil, h)
 		if err == nil {
-			talk.last = last
+			talk.last = lastID
 			return talk, nil
 		}
 		if !conflicts(err) || try == noticeTries || storage.Rest(ctx, noticeWait*time.Duration(try)) != nil {
@@ -440,10 +440,10 @@ func mixes(x *exchange) bool {
 	return x.s.traits().mixes || x.link.Mixes
 }
 
-// required returns the result that asks the client for input. This process keeps talk until
-// the answers come. Another process resumes the stream after last.
-func (c *following) required(talk *conversation, last string) (json.RawMessage, *wire.Error, error) {
-	next := round{Turn: c.turn.State(), Last: last}
+// required returns the result that asks the client for input. This process keeps talk until the
+// answers come. Another process resumes the stream after the event lastID.
+func (c *following) required(talk *conversation, lastID string) (json.RawMessage, *wire.Error, error) {
+	next := round{Turn: c.turn.State(), Last: lastID}
 	for _, q := range c.asked {
 		id, _ := wire.String(wire.Lookup(q.Raw, "id"))
 		for key := range next.Turn.Asked {

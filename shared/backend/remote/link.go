@@ -154,7 +154,6 @@ func (x *exchange) keep(ctx context.Context) error {
 	return err
 }
 
-// hashOf returns a short hash of a text.
 func hashOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])

@@ -143,8 +143,8 @@ func (c *following) forward(ctx context.Context, m wire.Message) {
 	}
 }
 
-// unpark handles the questions that overhear has set aside (c.parked). It waits until the stream
-// of the request can be resumed, or the time is c.due.
+// unpark handles the questions that overhear has set aside (c.parked). It does nothing as long as
+// the stream of the request cannot be resumed and c.due is in the future.
 func (c *following) unpark(ctx context.Context) {
 	if len(c.parked) == 0 || c.talk.last == "" && time.Now().Before(c.due) {
 		return

@@ -221,7 +221,7 @@ func (e *standaloneStream) listen(ctx context.Context) {
 	}
 }
 
-// never reports whether a server that refuses a standalone stream with r has no such streams.
+// never reports whether the server has no standalone streams, if it refuses one with r.
 func (r *refusal) never() bool {
 	switch r.status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
@@ -235,12 +235,11 @@ func (r *refusal) passes() bool {
 	return r.status == http.StatusRequestTimeout || r.status == http.StatusTooManyRequests || r.status >= 500
 }
 
-// open opens the stream after the event with the id last. If last is "", the stream has only new
-// events.
-func (e *standaloneStream) open(ctx context.Context, last string) (*conversation, error) {
+// open opens the stream after the event lastID. If lastID is "", the stream has only new events.
+func (e *standaloneStream) open(ctx context.Context, lastID string) (*conversation, error) {
 	h := e.x.sessionHeader()
-	if last != "" {
-		h.Set(wire.HeaderLastEventID, last)
+	if lastID != "" {
+		h.Set(wire.HeaderLastEventID, lastID)
 	}
 	from := e.x // a copy, because its method stream may change its link
 	return from.stream(ctx, http.MethodGet, from.url, nil, h)

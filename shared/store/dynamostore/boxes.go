@@ -219,9 +219,8 @@ func (s *Store) Due(ctx context.Context) ([]storage.BoxID, error) {
 	return slices.Compact(due), err
 }
 
-// scanIndex calls the function each for every row of an index, in no order, until the function
-// returns false.
-func (q *requests) scanIndex(ctx context.Context, index string, each func(row) bool) error {
+// scanIndex calls visit for every row of an index, in no order, until visit returns false.
+func (q *requests) scanIndex(ctx context.Context, index string, visit func(row) bool) error {
 	in := &dynamodb.ScanInput{TableName: &q.table, IndexName: &index, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
 	for {
 		out, err := ask(ctx, q, "Scan", q.client.Scan, in)
@@ -230,7 +229,7 @@ func (q *requests) scanIndex(ctx context.Context, index string, each func(row) b
 		}
 		q.count("Scan", unitsOf(out.ConsumedCapacity), 0)
 		for _, r := range out.Items {
-			if !each(r) {
+			if !visit(r) {
 				return nil
 			}
 		}

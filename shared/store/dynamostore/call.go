@@ -253,9 +253,8 @@ type span struct {
 	as           string     // the name under which to count the requests; "" for Query
 }
 
-// query calls the function each for every row of a span, until the function returns false or an
-// error.
-func (q *requests) query(ctx context.Context, sp span, each func(row) (more bool, err error)) error {
+// query calls visit for every row of a span, until visit returns false or an error.
+func (q *requests) query(ctx context.Context, sp span, visit func(row) (more bool, err error)) error {
 	in := &dynamodb.QueryInput{
 		ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!sp.backwards),
 		KeyConditionExpression:    aws.String("PK = :pk AND SK BETWEEN :from AND :to"),
@@ -270,14 +269,14 @@ func (q *requests) query(ctx context.Context, sp span, each func(row) (more bool
 	if sp.limit > 0 {
 		in.Limit = aws.Int32(int32(sp.limit))
 	}
-	return q.queryAll(ctx, cmp.Or(sp.as, "Query"), in, sp.next, each)
+	return q.queryAll(ctx, cmp.Or(sp.as, "Query"), in, sp.next, visit)
 }
 
-// queryAll sends a query, and repeats it from the end of each answer until there are no more rows. It
-// calls the function each for every row, until the function returns false or an error. If the query has
-// a limit, the function next returns the limit of each request after the first. Requests are counted
-// under the given name.
-func (q *requests) queryAll(ctx context.Context, as string, in *dynamodb.QueryInput, next func() int, each func(row) (more bool, err error)) error {
+// queryAll sends a query, and repeats it from the end of each answer until there are no more rows.
+// It calls visit for every row, until visit returns false or an error. If the query has a limit,
+// the function next returns the limit of each request after the first. Requests are counted under
+// the given name.
+func (q *requests) queryAll(ctx context.Context, as string, in *dynamodb.QueryInput, next func() int, visit func(row) (more bool, err error)) error {
 	in.TableName, in.ReturnConsumedCapacity = &q.table, types.ReturnConsumedCapacityTotal
 	for {
 		out, err := ask(ctx, q, as, q.client.Query, in)
@@ -286,7 +285,7 @@ func (q *requests) queryAll(ctx context.Context, as string, in *dynamodb.QueryIn
 		}
 		q.count(as, unitsOf(out.ConsumedCapacity), 0)
 		for _, it := range out.Items {
-			if more, err := each(it); err != nil || !more {
+			if more, err := visit(it); err != nil || !more {
 				return err
 			}
 		}

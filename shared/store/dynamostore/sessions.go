@@ -113,16 +113,16 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 	})
 }
 
-// list returns up to limit records whose partition keys follow the key after, in the order of these
+// list returns up to limit records whose partition keys follow afterKey, in the order of these
 // keys. The function keys returns, in order, the partition keys that follow a key, and none at the
 // end. It gets the number of records that are still wanted. The function read decodes a row; ok is
 // false for a record that does not belong to the list. list leaves out rows that have expired.
 func list[T any](
-	ctx context.Context, q *requests, after string, limit int, keys func(after string, limit int) ([]string, error), read func(row) (v T, ok bool, err error),
+	ctx context.Context, q *requests, afterKey string, limit int, keys func(after string, limit int) ([]string, error), read func(row) (v T, ok bool, err error),
 ) ([]T, error) {
 	var all []T
 	for len(all) < limit {
-		names, err := keys(after, limit-len(all))
+		names, err := keys(afterKey, limit-len(all))
 		if err != nil || len(names) == 0 {
 			return all, err
 		}
@@ -147,17 +147,17 @@ func list[T any](
 				all = append(all, v)
 			}
 		}
-		after = names[len(names)-1]
+		afterKey = names[len(names)-1]
 	}
 	return all[:max(limit, 0)], nil
 }
 
-// sessionKeys returns, in order, up to limit partition keys of sessions that follow the key after.
-func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int) ([]string, error) {
+// sessionKeys returns, in order, up to limit partition keys of sessions that follow afterKey.
+func (s *Store) sessionKeys(ctx context.Context, tenant, afterKey string, limit int) ([]string, error) {
 	var keys []string
 	now := time.Now()
 	collect := func(r row) bool {
-		if k := r.str("PK"); k > after && strings.HasPrefix(k, sessionKey("")) && r.alive(now) { // the index also has other records of the tenant
+		if k := r.str("PK"); k > afterKey && strings.HasPrefix(k, sessionKey("")) && r.alive(now) { // the index also has other records of the tenant
 			keys = append(keys, k)
 		}
 		return tenant == "" || len(keys) < limit
@@ -166,23 +166,22 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 	if tenant == "" {
 		err = s.scanIndex(ctx, tenantIndex, collect)
 	} else {
-		err = s.queryTenant(ctx, tenantKey(tenant), after, limit, collect)
+		err = s.queryTenant(ctx, tenantKey(tenant), afterKey, limit, collect)
 	}
 	slices.Sort(keys)
 	return keys[:min(len(keys), limit)], err
 }
 
-// queryTenant reads the rows of a tenant from the index "tenant", in the order of their partition keys.
-// It begins behind the key after, and calls the function each for each row until this function returns
-// false.
-func (q *requests) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
+// queryTenant reads the rows of a tenant from the index "tenant", in the order of their partition
+// keys. It begins behind afterKey, and calls visit for each row until visit returns false.
+func (q *requests) queryTenant(ctx context.Context, tenant, afterKey string, limit int, visit func(row) bool) error {
 	limit = min(limit, 1000)
 	in := &dynamodb.QueryInput{
 		IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(limit)),
 		KeyConditionExpression:    aws.String("T = :tenant AND PK > :after"),
-		ExpressionAttributeValues: row{":tenant": str(tenant), ":after": str(after)},
+		ExpressionAttributeValues: row{":tenant": str(tenant), ":after": str(afterKey)},
 	}
-	return q.queryAll(ctx, "Query", in, func() int { return limit }, func(r row) (bool, error) { return each(r), nil })
+	return q.queryAll(ctx, "Query", in, func() int { return limit }, func(r row) (bool, error) { return visit(r), nil })
 }
 
 // questionKey returns the sort key of an answer. It hashes a long question, so that a

@@ -94,7 +94,7 @@ func changedState(k storage.ValueKey) error {
 	return storage.Errorf(storage.Conflict, "the durable value %q has been changed since it was read; read it again", k.Name)
 }
 
-// prolongStates keeps the values of a session until a time; see prolong.
+// prolongStates keeps the values of a session until the given time; see prolong.
 func (s *Store) prolongStates(ctx context.Context, x storage.Session, until types.AttributeValue) {
 	begin := fmt.Sprintf("v#%d#", x.Created.UnixMilli())
 	sp := span{pk: sessionKey(x.ID), from: begin, to: begin + "~", fields: "PK, SK"}

@@ -40,8 +40,7 @@ type Loaded struct {
 
 // Func runs around one call of a store. Func makes the call through do, at most once; the store
 // gets the context that Func passes to do. The method of the store returns the error of Func. It
-// returns the result of the inner store only if that error is nil, or is or wraps the error of
-// do.
+// returns the result of the inner store only if that error is nil, or wraps the error of do.
 type Func func(ctx context.Context, c *Call, do func(context.Context) error) error
 
 // Store is a [storage.Store] with a function around every method but Close. It is safe for

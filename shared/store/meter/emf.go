@@ -7,10 +7,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// The names of metrics. Their dimension is server, the name of a configured server. The
-// metric errors also has the dimension code, and the metric boxes has no dimension.
-// Sessions and tenants are properties of a line and never dimensions: AWS would bill each
-// of their values as another metric.
+// The names of metrics. Their dimension "server" is the name of a configured server. The metric
+// "errors" also has the dimension "code", and the metric "boxes" has no dimension. Sessions and
+// tenants are properties of a line and never dimensions: AWS would bill each of their values as
+// another metric.
 const (
 	metricCalls     = "calls"                // messages of clients
 	metricPolls     = "polls"                // requests that only ask for events

@@ -6,7 +6,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// boxOf builds a box record from its columns.
 func boxOf(rev int64, record []byte) (storage.Box, error) {
 	b, err := storage.UnmarshalBox(record)
 	b.Rev = rev

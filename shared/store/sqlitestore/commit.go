@@ -200,7 +200,6 @@ func (d *database) together(uncut context.Context, group ...*write) error {
 	return err
 }
 
-// alone runs a write in its own transaction.
 func (d *database) alone(uncut context.Context, w *write) error {
 	if len(w.args) == 1 {
 		return d.run(uncut, w) // a single statement is a transaction by itself

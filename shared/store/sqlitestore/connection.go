@@ -194,8 +194,8 @@ func listOf[T any](ctx context.Context, d *database, query string, args []any, r
 	return list, nil
 }
 
-// rows calls the function each for every row of a query, until the function returns false or fails.
-func (d *database) rows(ctx context.Context, query string, args []any, each func(scan func(...any) error) (more bool, err error)) error {
+// rows calls visit for every row of a query, until visit returns false or fails.
+func (d *database) rows(ctx context.Context, query string, args []any, visit func(scan func(...any) error) (more bool, err error)) error {
 	uncut, err := d.reader.begin(ctx)
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (d *database) rows(ctx context.Context, query string, args []any, each func
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
-		more, err := each(rows.Scan)
+		more, err := visit(rows.Scan)
 		if err != nil {
 			return d.damage.failed(err)
 		}

@@ -26,8 +26,7 @@ type damage struct {
 	found atomic.Pointer[storage.Error]
 }
 
-// failed converts an error of SQLite as the function failed does. The method notes an error that is a
-// sign of damage.
+// failed does what the function failed does, and notes an error that is a sign of damage.
 func (d *damage) failed(err error) error {
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:

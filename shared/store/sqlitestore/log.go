@@ -16,9 +16,9 @@ import (
 // overwrites a row of the standalone stream: that stream lives as long as its session, so its
 // indexes stay taken.
 //
-// Indexes before an existing batch stay taken as well, even if their rows were dropped, because
-// a writer that was fenced long ago must meet a conflict. For a batch with a taken index the
-// statement makes the column first NULL, so SQLite ignores the row. INSERT ... SELECT ... WHERE
+// Indexes before an existing batch stay taken as well, even if their rows were dropped, because a
+// writer that was fenced long ago must meet a conflict. For a batch with a taken index the
+// statement makes the column "first" NULL, so SQLite ignores the row. INSERT ... SELECT ... WHERE
 // would cost a tenth more, because it uses a temporary table.
 const (
 	appendBatch = `

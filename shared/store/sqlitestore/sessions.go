@@ -9,7 +9,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// sessionOf builds a session from its columns.
 func sessionOf(rev int64, record, raw []byte) (storage.Session, error) {
 	x, err := storage.UnmarshalSession(record)
 	x.Rev, x.Init = rev, raw

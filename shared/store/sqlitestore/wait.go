@@ -167,9 +167,8 @@ type waiters struct {
 	mu sync.Mutex
 	by map[streamKey][]*waiter
 
-	// touched holds the time of the last write to a stream through this Store, in
-	// Unix milliseconds. Streams whose hashes are equal share an entry, which keeps
-	// the last time of them all.
+	// touched holds the time of the last write to a stream through this Store, in Unix
+	// milliseconds. Streams whose hashes are equal share an entry, which keeps their latest time.
 	touched [4096]atomic.Int64
 }
 
@@ -232,9 +231,9 @@ func (w *waiters) wake(id storage.ID, stream storage.StreamID, n news) {
 	}
 }
 
-// wait returns the next news. If there is none at the time until, woken is false. Errors: ctx's
+// wait returns the next news. If there is none before the deadline, woken is false. Errors: ctx's
 // own, or Unavailable when the store is closed.
-func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Time) (n news, woken bool, err error) {
+func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, deadline time.Time) (n news, woken bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return news{}, false, err
 	}
@@ -243,7 +242,7 @@ func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Ti
 		return n, true, nil
 	default:
 	}
-	rest := time.Until(until)
+	rest := time.Until(deadline)
 	if rest <= 0 {
 		return news{}, false, nil
 	}

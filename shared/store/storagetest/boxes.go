@@ -351,7 +351,6 @@ func keptBack(t *testing.T, k *kit, it storage.Item) {
 	wantCode(t, "Item", err, storage.NotFound)
 }
 
-// claim claims an item of box b1.
 func claim(t *testing.T, k *kit, id storage.StreamID, gen storage.Generation) storage.Item {
 	t.Helper()
 	it, err := k.Claim(t.Context(), "b1", id, gen)

@@ -36,7 +36,6 @@ func plain(id storage.ID, tenant string) storage.Session {
 	return storage.Session{ID: id, Tenant: tenant, State: storage.Created, Expires: future()}
 }
 
-// load returns the stored session s1.
 func load(t *testing.T, k *kit) storage.Session {
 	t.Helper()
 	x, _, err := k.Load(t.Context(), "s1", "b")

@@ -120,7 +120,8 @@ func (f *Fleet) definition(t fleet.Task) (definition, error) {
 	return def, nil
 }
 
-// secrets returns, in order, where ECS finds the values of a task's secrets.
+// secrets returns where ECS finds the values of a task's secrets, sorted by the name of the
+// variable.
 func (f *Fleet) secrets(named map[string]string) ([]secret, error) {
 	role, err := arn.Parse(f.cfg.ExecutionRole)
 	if err != nil && len(named) > 0 {

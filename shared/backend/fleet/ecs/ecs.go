@@ -92,9 +92,8 @@ type Config struct {
 	Runner string
 	// RunnerURL returns a URL, valid for some minutes, by which a task gets the runner.
 	RunnerURL func(context.Context) (string, error) `json:"-"`
-	// Inspect reads an image that a Shape names from the registry of the image. It returns the
-	// name of the image with its digest, and what the image starts. Errors: those of package
-	// fleet.
+	// Inspect asks its registry about an image that a Shape names. It returns the name of the image
+	// with its digest, and what the image starts. Errors: those of package fleet.
 	Inspect func(ctx context.Context, image string) (name string, config frame.Image, err error) `json:"-"`
 	// Arch is the processor architecture of the images, "arm64" or "amd64".
 	Arch string

@@ -42,7 +42,7 @@ func classify(what string, err error) error {
 	return fmt.Errorf("%w: %s: %w", kind, what, err)
 }
 
-// crowded reports whether a quota or a rate is used up. ECS reports both as throttling, even
+// crowded reports whether a quota or a rate limit is used up. ECS reports both as throttling, even
 // the quota of Fargate vCPUs. ECS has started nothing in both cases.
 func crowded(err error) bool {
 	p, ok := errors.AsType[*problem](err)

@@ -89,7 +89,7 @@ func is(err error, codes ...string) bool {
 	return ok && slices.Contains(codes, p.Code)
 }
 
-// throttles reports whether a rate or a quota is used up.
+// throttles reports whether a quota or a rate limit is used up.
 func (p *problem) throttles() bool {
 	switch p.Code {
 	case "ThrottlingException", "ThrottledException", "Throttling", "RequestThrottled", "RequestThrottledException", "RequestLimitExceeded", "TooManyRequestsException":

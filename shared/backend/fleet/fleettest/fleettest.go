@@ -64,7 +64,6 @@ func (r rig) task(token string, env map[string]string) fleet.Task {
 	return fleet.Task{ClientToken: token, Box: "tenant:ä@example.com/echo", Server: "echo", Env: env}
 }
 
-// run starts a task and returns its id.
 func (r rig) run(token string, env map[string]string) string {
 	r.t.Helper()
 	id, err := r.Fleet.Run(r.t.Context(), r.task(token, env))
@@ -90,7 +89,6 @@ func (r rig) tasks() []fleet.Status {
 	return list
 }
 
-// only returns the only task of the fleet.
 func (r rig) only() fleet.Status {
 	r.t.Helper()
 	list := r.tasks()

@@ -82,8 +82,8 @@ type Config struct {
 	Lifetime time.Duration
 }
 
-// ParseSizes reads Sizes from the form that template.yaml writes: a JSON array of objects
-// with memoryMb and function. Errors: fleet.ErrInvalid.
+// ParseSizes reads Sizes from the form that template.yaml writes: a JSON array of objects with the
+// keys "memoryMb" and "function". Errors: fleet.ErrInvalid.
 func ParseSizes(text string) ([]Size, error) {
 	var sizes []Size
 	if err := json.Unmarshal([]byte(text), &sizes); err != nil {

@@ -73,8 +73,8 @@ type Config struct {
 	// task to end, as SIGTERM asks a runner. If kill is closed, the task must end at once. If
 	// Inside is nil, each task is a process.
 	Inside func(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int)
-	// Started reports whether this program has started the process with a pid for a task of
-	// the place Inside. The process may have ended. If Started is nil, it has started none.
+	// Started reports whether this program has started the process with a pid for a task of the
+	// place Inside. The process may have ended. If Started is nil, this program has started none.
 	Started func(pid int) bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
 	Grace time.Duration

@@ -44,17 +44,17 @@ const (
 	Month = 730 * time.Hour
 )
 
-// Silent returns the units of sessions that send nothing for a day. The argument every is the
-// interval at which a client polls to listen; it is zero for a client that does not listen.
-func Silent(h meter.Habits, sessions int, poll Operation, every time.Duration) meter.Units {
+// Silent returns the units of sessions that send nothing for a day. interval is the time between
+// two polls; it is zero for a client that does not listen.
+func Silent(h meter.Habits, sessions int, poll Operation, interval time.Duration) meter.Units {
 	u := meter.Units{StoredGBMonths: meter.GB(int64(h.Stored)) * Day.Hours() / Month.Hours()}
-	if every > 0 {
-		u = u.Plus(poll.Units(h).Times(float64(Day) / float64(every)))
+	if interval > 0 {
+		u = u.Plus(poll.Units(h).Times(float64(Day) / float64(interval)))
 	}
 	return u.Times(float64(sessions))
 }
 
-// Awake returns the units of a box that is awake for a time.
+// Awake returns the units of a box that is awake for the duration span.
 func Awake(h meter.Habits, span time.Duration) meter.Units {
 	return meter.Task(span.Seconds(), h.Box)
 }
