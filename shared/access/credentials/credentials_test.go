@@ -1,6 +1,7 @@
 package credentials_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -207,6 +208,18 @@ func TestTenCallsWithAnExpiredTokenRefreshOnce(t *testing.T) {
 		commontest.Same(t, map[string]int{"gho_access2<nil>": 10}, got)
 		commontest.EqualIn(t, "refreshes", 1, s.third.count("refresh_token"))
 	})
+}
+
+// The third party takes a refresh token once, so its answer is kept even if the client has left.
+func TestARefreshOutlivesItsClient(t *testing.T) {
+	s := newSite(t, nil)
+	s.connect("ada")
+	s.expireAt("github", "ada", time.Now().Add(-time.Second))
+	ctx, leave := context.WithCancel(t.Context())
+	s.third.set(func() { s.third.during, s.third.slow = leave, 50*time.Millisecond })
+	_, _, _ = s.vault().Get(ctx, "acme", "ada", []string{"github"}) // nobody waits for the result
+	commontest.Equal(t, "gho_access2", s.values("ada")["github"])
+	commontest.EqualIn(t, "refreshes", 1, s.third.count("refresh_token"))
 }
 
 func TestARefusedRefreshAsksTheUserOnce(t *testing.T) {

@@ -136,6 +136,28 @@ func TestASignInThatIsNotTakenIsAskedForAgain(t *testing.T) {
 	}
 }
 
+// The user signs in again while the provider refuses the earlier token. The new token stays.
+func TestASignInDuringARefusalStays(t *testing.T) {
+	s := newSite(t, nil)
+	s.signIn = signedIn{}
+	s.signed("ada", "idp-of-ada", "", time.Hour)
+	requests := 0
+	s.third.set(func() {
+		s.third.says = "invalid_grant"
+		s.third.during = func() {
+			if requests++; requests == 1 {
+				s.signed("ada", "idp-of-ada-2", "", time.Hour)
+			} else {
+				s.third.set(func() { s.third.says = "" })
+			}
+		}
+	})
+	res := s.deals("ada")
+	if n := len(s.third.exchanges()); n != 2 || len(s.box.woken) != 1 {
+		t.Errorf("%d exchanges, the box was woken %d times: %s", n, len(s.box.woken), res.body)
+	}
+}
+
 // While the provider is down, a call goes on with a token that is still good.
 func TestAnExchangeGoesOnWhileTheProviderIsDown(t *testing.T) {
 	s := newSite(t, nil)

@@ -145,6 +145,7 @@ type third struct {
 	down     bool          // answers 503
 	says     string        // the error of an exchange, "" for none
 	slow     time.Duration // before each answer
+	during   func()        // called during each request; nil for nothing
 	serial   int
 	verifier string // code_challenge of the last authorization
 }
@@ -161,8 +162,11 @@ func (p *third) serve(w http.ResponseWriter, r *http.Request) {
 		panic(err)
 	}
 	p.mu.Lock()
-	slow := p.slow
+	slow, during := p.slow, p.during
 	p.mu.Unlock()
+	if during != nil {
+		during()
+	}
 	time.Sleep(slow) // as a slow network
 	p.mu.Lock()
 	defer p.mu.Unlock()
