@@ -310,6 +310,12 @@ func TestTheLockHasWhatIsAccepted(t *testing.T) {
 	shows(t, stack, list(evil, b), a, b)
 	isHeld(t, stack, "changed a")
 	takes(t, stack, "a") // until the next lock, the store counts
+	// So it does if a writer cannot write.
+	commontest.OK(t, os.Mkdir(filepath.Join(folder, "servers.lock.json.new"), 0o700))
+	reader := keeper(storagetest.NewMemory(), held.LockOf(servers, true))
+	shows(t, reader, list(evil, b), a, b)
+	takes(t, reader, "a")
+	shows(t, reader, list(evil, b), evil, b)
 	shows(t, keeper(store, held.LockOf(servers, false)), list(evil, b), evil, b)
 	if again, err := os.ReadFile(filepath.Join(folder, "servers.lock.json")); err != nil || string(again) != string(text) {
 		t.Error("the stack has written the lock", err)

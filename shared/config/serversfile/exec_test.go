@@ -68,6 +68,12 @@ func TestCommandsAreKeptApartFromValues(t *testing.T) {
 	if again, err := serversfile.UnmarshalServer(other.Marshal()); err != nil || again.Digest == s.Digest {
 		t.Errorf("another command has the same digest %s, %v", again.Digest, err)
 	}
+	path := c.Files()[0]
+	commontest.OK(t, os.WriteFile(path, []byte(strings.NewReplacer("op read", "op get", "pass far", "pass near").Replace(withCommands)), 0o600))
+	next, _, err := serversfile.LoadHere(path, variables(map[string]string{"OTHER": "exec:rm -rf /"}))
+	commontest.OK(t, err)
+	_, changes := next.After(c, noon)
+	commontest.Equal(t, "~ box (env)  ~ far (headers)", changes.String())
 }
 
 // A file that others can write, and a file of functions, have no commands.
