@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -87,6 +89,19 @@ func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 			t.Errorf("%d of %d bodies have ended, %d callers are counted", gone.Load(), slow, len(d.callers.of))
 		}
 	})
+}
+
+func TestRoomThatOneOfTwoRefusesIsGivenBack(t *testing.T) {
+	own, all := semaphore.NewWeighted(2), semaphore.NewWeighted(1)
+	if (twoRooms{own, all}).TryAcquire(2) || !own.TryAcquire(2) {
+		t.Error("a caller lacks room that it does not have")
+	}
+	own.Release(2)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if (twoRooms{own, all}).Acquire(ctx, 2) == nil || !own.TryAcquire(2) {
+		t.Error("a caller that has waited lacks room that it does not have")
+	}
 }
 
 // Strangers begin as many forms as would take the room of all bodies, and send none of

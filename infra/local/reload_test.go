@@ -12,10 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/quota"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 // reloading is a machine with a servers file that a test changes. It does not watch the
@@ -187,6 +190,23 @@ func TestReloadByCommand(t *testing.T) {
 	commontest.OK(t, os.WriteFile(r.cfg.Servers, []byte(`{`), 0o600))
 	if got, _, err := reload(); err != nil || got.Changes != "" || !strings.Contains(got.Error, "not JSON") {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestTheEndStoresWhatTenantsHaveUsed(t *testing.T) {
+	r := newReloading(t, func(c *Config) {
+		commontest.OK(t, os.WriteFile(c.Servers, []byte(`{"mcpServers":{`+oneNative+`},"x-dormouse":{"limits":{"month_usd":1}}}`), 0o600))
+	})
+	r.answer("counter") // the first use of a tenant is stored at once
+	first, err := quota.Show(t.Context(), r.functions.Records(), apikey.LocalTenant)
+	commontest.OK(t, err)
+	r.answer("counter")
+	r.stop(t.Context())
+	store, err := sqlitestore.Open(filepath.Join(r.cfg.Data, StoreFile))
+	commontest.OK(t, err)
+	defer func() { _ = store.Close() }()
+	if used, err := quota.Show(t.Context(), store, apikey.LocalTenant); err != nil || first.USD == 0 || used.USD <= first.USD {
+		t.Errorf("%+v, before %+v, %v", used, first, err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -186,8 +187,10 @@ func greets(w http.ResponseWriter, r *http.Request, body, session string) bool {
 	return true
 }
 
-// Bytes of messages pass as they are, and a stream that breaks is resumed where it broke.
+// Bytes of messages pass as they are, and a stream that breaks is resumed where it broke, also by an
+// endpoint that is restarting.
 func TestAStreamThatBreaksIsResumed(t *testing.T) {
+	resumed := 0
 	m := newRemote(t, func(w http.ResponseWriter, r *http.Request, body string) {
 		if greets(w, r, body, "s1") {
 			return
@@ -197,6 +200,9 @@ func TestAStreamThatBreaksIsResumed(t *testing.T) {
 		case body == call:
 			_, _ = io.WriteString(w, "retry: 1\nid: 1\ndata: \n\nid: 2\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"method\":\"x/y\"}\n\n")
 		case last == "2":
+			if resumed++; resumed == 1 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
 			_, _ = io.WriteString(w, "id: 3\ndata:\n\n")
 		case last == "3":
 			_, _ = io.WriteString(w, "id: 4\ndata: "+answer+"\n\n")
@@ -215,16 +221,21 @@ func TestAStreamThatBreaksIsResumed(t *testing.T) {
 	}
 }
 
-// An endpoint that has forgotten the session refuses with 404. The client does not notice.
+// An endpoint that has forgotten the session refuses two calls with 404. One new session is opened,
+// and the client does not notice.
 func TestASessionThatIsGoneIsOpenedAnew(t *testing.T) {
-	sessions := 0
+	var sessions atomic.Int32
+	var refused sync.WaitGroup
+	refused.Add(2)
 	m := newRemote(t, func(w http.ResponseWriter, r *http.Request, body string) {
 		if body == hello {
-			sessions++
+			sessions.Add(1)
 		}
 		switch {
-		case greets(w, r, body, fmt.Sprintf("s%d", sessions)):
+		case greets(w, r, body, fmt.Sprintf("s%d", sessions.Load())):
 		case r.Header.Get("Mcp-Session-Id") == "s1":
+			refused.Done()
+			refused.Wait()
 			w.WriteHeader(http.StatusNotFound)
 		case body == call:
 			w.Header().Set("Content-Type", "application/json")
@@ -235,9 +246,14 @@ func TestASessionThatIsGoneIsOpenedAnew(t *testing.T) {
 	e.say(hello)
 	e.hears(helloBack)
 	e.say(ready)
-	e.say(call)
-	e.hears(answer)
+	for range 2 {
+		e.say(call)
+	}
+	for range 2 {
+		e.hears(answer)
+	}
 	m.saw(t, "POST s2 2025-11-25")
+	commontest.EqualIn(t, "sessions", 2, sessions.Load())
 }
 
 func TestWhatFailsIsTheAnswer(t *testing.T) {

@@ -3,6 +3,7 @@ package backup
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"io"
 	"os"
@@ -82,6 +83,21 @@ func TestABackupNamesWhatItLacks(t *testing.T) {
 	}
 	if err := a.lacks(datafolder.SecretFile, denied); err == nil {
 		t.Error("a backup without the secret is one")
+	}
+}
+
+// The copy of the store is checked before anything is changed.
+func TestADamagedStoreIsNotRestored(t *testing.T) {
+	var b bytes.Buffer
+	packed := gzip.NewWriter(&b)
+	a := &archive{ctx: t.Context(), out: tar.NewWriter(packed)}
+	for name, text := range map[string]string{datafolder.SecretFile: strings.Repeat("ab", 32), "store.db": "a text, and no database at all"} {
+		head := &tar.Header{Name: name, Mode: 0o600, Size: int64(len(text)), Uid: os.Getuid(), Gid: os.Getgid()}
+		commontest.OK(t, a.content(head, strings.NewReader(text)))
+	}
+	commontest.OK(t, errors.Join(a.out.Close(), packed.Close()))
+	if _, kept, err := Read(t.Context(), t.TempDir(), &b); err == nil || kept != "" {
+		t.Errorf("it was restored: %v, and %q has what was there", err, kept)
 	}
 }
 
