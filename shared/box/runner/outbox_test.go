@@ -133,6 +133,17 @@ func TestNothingMoreIsSentForAClosedStream(t *testing.T) {
 	})
 }
 
+func TestAClosedStreamLeavesItsRoomToOthers(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1", fromInbox)
+		for range 32 {
+			b.says("d1", strings.Repeat("x", 1<<20))
+		}
+		b.ack(b.whole(), func(f *frametest.Frame) { f.Closed = ids("d1") })
+		commontest.EqualIn(t, "MiB of another stream fit", 32, flood(b)())
+	})
+}
+
 func TestBatchIsBoundedUnlessOneEventIsLarger(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)

@@ -88,6 +88,22 @@ func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {
 	})
 }
 
+func TestNudgeAfterByeIsFollowedByAPull(t *testing.T) {
+	onParting(t, func(b *bench, _ frametest.Frame) {
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.welcome(b.expect(frame.TypeHello), benchGen)
+		b.expect(frame.TypePull)
+	})
+}
+
+func TestByeThatWasCutOffIsSaidOnTheNextConnection(t *testing.T) {
+	onParting(t, func(b *bench, _ frametest.Frame) {
+		b.conn.cut()
+		b.welcome(b.dialed(), benchGen)
+		b.soon(frame.TypeBye, 30*time.Second)
+	})
+}
+
 // drainsAfter makes a runner drain after this time of its life. Its messages may take
 // a minute.
 func drainsAfter(d time.Duration) func(*runner.Config) {
