@@ -354,6 +354,9 @@ func TestARefusalIsInTheErrorOfTheCallThatMetIt(t *testing.T) {
 	for _, text := range []string{"network: a.test was refused", "network: ***.test was refused"} {
 		find(t, r.recorder, text, func(s ProcessStatus) bool { return s.Detail == text && s.State == Ready })
 	}
+	time.Sleep(saidAgain + 50*time.Millisecond)
+	other := `"error":{"code":-1,"message":"another reason"}`
+	commontest.EqualIn(t, "the client of a later call", `{"jsonrpc":"2.0","id":1,`+other+`}`, string(r.final(t, refused("", other)).Raw))
 	r.fails(r.call("1", "refused", `{"hosts":["e.test"],"exit":true}`), "", "; network: e.test was refused")
 	commontest.Eventually(t, "the log is closed", func() bool { _, closed := kept.read(); return closed })
 	commontest.EqualIn(t, "refusals in the log", 1, strings.Count(kept.String(), " network: b.test was refused\n"))

@@ -188,6 +188,25 @@ func TestAQuestionOfNoCallGoesToTheNewestSessionThatCanAnswer(t *testing.T) {
 	commontest.EqualIn(t, "messages to who cannot answer", 0, len(c.heard("cid/1")))
 }
 
+func TestAClientIsAskedOnlyForWhatItHasDeclared(t *testing.T) {
+	for declared, want := range map[string][]bool{
+		`{"roots":{},"sampling":null}`:         {false, false, false, false},
+		`{"sampling":{},"elicitation":{}}`:     {true, false, true, false},
+		`{"sampling":{"tools":{}}}`:            {true, true, false, false},
+		`{"elicitation":{"form":{},"url":{}}}`: {false, false, true, true},
+	} {
+		s := &session{init: json.RawMessage(`{"capabilities":` + declared + `}`)}
+		for i, m := range []wire.Message{
+			{Method: wire.MethodCreateMessage},
+			{Method: wire.MethodCreateMessage, Params: json.RawMessage(`{"tools":[]}`)},
+			{Method: wire.MethodElicit, Params: json.RawMessage(`{"mode":"form"}`)},
+			{Method: wire.MethodElicit, Params: json.RawMessage(`{"mode":"url"}`)},
+		} {
+			commontest.EqualIn(t, fmt.Sprintf("%s, %s %s", declared, m.Method, m.Params), want[i], s.can(m))
+		}
+	}
+}
+
 func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	at := func(level string) func(*Delivery) { return func(d *Delivery) { d.Level = level } }

@@ -123,6 +123,17 @@ func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
 	commontest.Equal(t, first.Count+3, r.counted(r.call("4", "count", `{}`)).Count)
 }
 
+// A process that sleeps leaves its place to another one, and the time for the answer goes on.
+func TestACallThatWaitsForAHumanHoldsNoPlaceAndHasAnEnd(t *testing.T) {
+	a := newAsleep(t)
+	r := a.box(func(s *Server) { s.AnswerTimeout, s.MaxProcesses = 2*time.Second, 1 })
+	waits := r.call("1", "ask", `{}`)
+	r.event(t, waits)
+	r.nowKept(a, 1)
+	r.counted(r.callAs("other", "1", "count", `{}`))
+	r.fails(waits, "", "answer_timeout_sec")
+}
+
 // A box sleeps although its process has asked the client something outside of calls. The answer
 // wakes the process, in this box or in a later one, and so does an answer that comes while the
 // process falls asleep. Without the memory nobody hears of it.

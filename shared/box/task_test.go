@@ -22,15 +22,19 @@ func (f *fake) takeTasks(m wire.Message) {
 	case m.Method == wire.MethodToolsList && wire.Lookup(m.Params, "cursor") == nil:
 		answer(m.ID, `{"tools":[{"name":"works","execution":{"taskSupport":"required"}, "x":1e2},{"name":"b","execution":{"taskSupport":"optional"}},{"name":"c"}],"nextCursor":"n"}`)
 	case m.Method == wire.MethodToolsList:
-		answer(m.ID, `{"tools":[{"name":"asks","execution":{"taskSupport":"required"}},{"name":"hangs","execution":{"taskSupport":"required"}}]}`)
+		answer(m.ID, `{"tools":[{"name":"asks","execution":{"taskSupport":"required"}},{"name":"hangs","execution":{"taskSupport":"required"}},{"name":"makes no task","execution":{"taskSupport":"required"}}]}`)
 	case m.Method == wire.MethodToolsCall && name == "no such tool":
 		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no such tool"})))
+	case m.Method == wire.MethodToolsCall && name == "changes":
+		say(string(wire.NewNotification(wire.NotifyToolsChanged, nil)))
+		answer(m.ID, `{}`)
 	case m.Method == wire.MethodToolsCall && name == "error":
 		answer(m.ID, `{"isError":true,"content":[{"type":"text","text":"MCP error -32601: of another server"}]}`)
 	case m.Method == wire.MethodToolsCall && name == "works" && task == nil: // as TypeScript's SDK says it
 		answer(m.ID, `{"isError":true,"content":[{"type":"text","text":"MCP error -32601: requires a task"}]}`)
 	case m.Method == wire.MethodToolsCall && name != "plain" && task == nil:
 		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeMethodNotFound, Message: "requires a task"})))
+	case m.Method == wire.MethodToolsCall && name == "makes no task":
 	case m.Method == wire.MethodToolsCall && task != nil:
 		f.asks["token"] = wire.Lookup(m.Params, "_meta", "progressToken")
 		f.asks["tool"] = json.RawMessage(`"` + name + `"`)
@@ -101,6 +105,16 @@ func TestToolThatIsNoTaskIsCalledOnce(t *testing.T) {
 	commontest.SameIn(t, "the server was told", want, methods(r.seen()))
 }
 
+func TestToolsThatChangedAreListedAgain(t *testing.T) {
+	r := newRig(t, "tasks")
+	r.fails(r.call("1", "no such tool", `{}`), "", "no such tool")
+	r.result(r.call("2", "changes", `{}`))
+	commontest.Equal(t, `{"content":[],"done":"t-1"}`, string(r.result(r.call("3", "works", `{}`))))
+	got := methods(r.seen())
+	want := []string{wire.MethodToolsCall, wire.MethodToolsList, wire.MethodToolsCall, wire.MethodTasksResult}
+	commontest.SameIn(t, "after the change the server was told", want, got[len(got)-len(want):])
+}
+
 func TestTaskAsksTheClientOfItsCall(t *testing.T) {
 	r := newRig(t, "tasks")
 	stream := r.call("1", "asks", `{}`)
@@ -124,4 +138,21 @@ func TestTaskEndsWithItsCall(t *testing.T) {
 	if got := methods(seen); got[len(got)-1] != wire.MethodTasksCancel || slices.Contains(got, wire.NotifyCancelled) || string(wire.Lookup(last, "params", "taskId")) != `"t-1"` {
 		t.Errorf("the server was told %v", got)
 	}
+}
+
+func TestCallThatIsNoTaskYetIsCancelledByItsNewID(t *testing.T) {
+	r := newRig(t, "tasks")
+	stream := r.call("1", "makes no task", `{}`)
+	var id json.RawMessage
+	commontest.Eventually(t, "it is called as a task", func() bool {
+		for _, m := range r.seen() {
+			if wire.Lookup(m, "params", "task") != nil {
+				id = wire.Lookup(m, "id")
+			}
+		}
+		return id != nil
+	})
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	r.failure(stream)
+	commontest.SameIn(t, "the server was told to end", []string{`{"requestId":` + string(id) + `}`}, r.toServer("s", wire.NotifyCancelled))
 }
