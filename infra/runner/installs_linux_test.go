@@ -103,6 +103,12 @@ func TestABoxThatHasEndedReleasesItsInstalls(t *testing.T) {
 	if _, err := p.box.provisioner.Provision(t.Context(), "p", nil, nil); err != nil {
 		t.Fatal(err)
 	}
+	p.box.installs = &keptInstalls{}
+	for _, uploads := range []int64{1, 0} { // a box that slept would end its upload
+		p.box.installs.uploads.Store(uploads)
+		_, idle := p.box.IdleSince()
+		commontest.EqualIn(t, "the box may sleep", uploads == 0, idle)
+	}
 	tidied := func() int {
 		t.Helper()
 		n, err := provision.Tidy(t.Context(), i.at.cache, provision.Keep{Bytes: 1})

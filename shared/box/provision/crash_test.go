@@ -137,17 +137,20 @@ func TestFolderOfAKilledRunnerIsRemovedByTheNext(t *testing.T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	commontest.OK(t, err)
 	folder := strings.TrimSpace(line)
-	claim := func() {
-		_, release, err := Claim(t.Context(), r.root, "", nil)
+	claim := func(buried error) {
+		_, release, err := Claim(t.Context(), r.root, "", func(string) error { return buried })
 		commontest.OK(t, err)
 		t.Cleanup(func() { _ = release() })
 	}
-	if claim(); !there(folder) {
+	if claim(nil); !there(folder) {
 		t.Fatal("removed while it lived")
 	}
 	commontest.OK(t, killed.Process.Kill())
 	_ = killed.Wait() // its error is that it was killed
-	claim()
+	if claim(errors.New("a process does not end")); !there(folder) {
+		t.Error("removed while a process worked there")
+	}
+	claim(nil)
 	commontest.EqualIn(t, "it is still there", false, there(folder))
 }
 

@@ -115,8 +115,9 @@ func TestTooMuchIsNotSaved(t *testing.T) {
 func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
 	s, broken := &memory{}, errors.New("store is down")
 	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
-	s.fail = broken
 	k := keeper(s, 2, Limits{})
+	k.begins(t, nil)
+	s.fail = broken
 	dir, _, err := k.begin(t, nil)
 	is(t, broken, err)
 	s.fail = nil
