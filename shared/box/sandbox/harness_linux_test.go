@@ -189,8 +189,10 @@ func (h host) run(t *testing.T, j job) result {
 	var out bytes.Buffer
 	cmd := h.start(t, j, nil, &out, &out)
 	timer := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
 	err := cmd.Wait()
+	if !timer.Stop() {
+		t.Error("it was killed after a minute, because it did not end")
+	}
 	r := result{out: out.String(), code: cmd.ProcessState.ExitCode()}
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		r.code = 128 + int(status.Signal())
