@@ -18,7 +18,7 @@ import (
 )
 
 // folder is the prefix of runners in the bucket. The rest of a runner's name is the SHA-256 of the
-// program. So during a deployment, old and new functions each start boxes with their own runner.
+// program, so that old and new functions find their own runners during a deployment.
 const folder = "runner/"
 
 // runner uploads the program that runs boxes to the stack's bucket. If an update uploads another

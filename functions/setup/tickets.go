@@ -22,8 +22,8 @@ const (
 	previous = "AWSPREVIOUS" // the previous secret
 )
 
-// ticketSecrets are the secrets that seal tickets, each in hexadecimal with at least 32 bytes. The
-// secrets are kept as JSON in a parameter of Systems Manager.
+// ticketSecrets are the secrets that encrypt tickets, which let boxes write events. Each is
+// hexadecimal, at least 32 bytes. A parameter of Systems Manager has them as JSON.
 type ticketSecrets struct {
 	Current  string `json:"current"`
 	Pending  string `json:"pending,omitempty"`
@@ -32,10 +32,9 @@ type ticketSecrets struct {
 
 // tickets is the handler of Custom::Tickets. It keeps the secrets in a parameter, which
 // CloudFormation cannot create because it is encrypted, and returns those that the functions need
-// now. The first deployment creates a secret. If the stack has functions already, it takes their
-// secrets, so that an upgrade from a release without the parameter invalidates no ticket. Deleting
-// the stack leaves the parameter, because it leaves the table, whose data is encrypted with the
-// secret.
+// now. If there is no parameter, tickets takes the secrets of the stack's deployed functions, whose
+// tickets stay valid. In a new stack it creates a secret. The parameter outlives the stack, as does
+// the table, whose data is encrypted with the secret.
 func tickets(ctx context.Context, e event) (made, error) {
 	var want, before struct{ Name, Function, Other string }
 	if err := json.Unmarshal(e.ResourceProperties, &want); err != nil {
@@ -129,9 +128,9 @@ func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
 	return refusal(refused, err)
 }
 
-// servedTickets returns the secrets in the environment of a deployed function. Whether its second
-// secret is the next or the previous one depends on kind, the value of the property Other when the
-// function was deployed. If the function does not exist, servedTickets returns the zero value.
+// servedTickets returns the secrets in the environment of a deployed function. The argument kind is
+// the value of the property Other: it says whether the second secret is the next or the previous
+// one. If the function does not exist, servedTickets returns the zero value.
 func servedTickets(ctx context.Context, function, kind string) (got ticketSecrets, err error) {
 	s := boot.Service("lambda")
 	var a awscall.Answer

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// limit sets f.Quotas to the limits in the servers file, if it has any, and makes f.Meter count
-// for them.
+// limit sets f.Quotas to the limits in the servers file, if it has any. Then f.Meter also charges
+// tenants for what it counts.
 func (f *Function) limit() (err error) {
 	if f.Servers == nil {
 		return nil

@@ -54,9 +54,9 @@ type accessKeys struct {
 	Boxes bool `json:"boxes"`
 }
 
-// checkAccess checks the section access as an endpoint that accepts tokens does. Values that the
-// endpoint itself would add are replaced by valid ones. In a section with a ${VAR}, it checks only
-// the keys: it cannot tell whether a section whose variable is not set is in use.
+// checkAccess checks the section access as an endpoint that accepts tokens does. It adds valid values
+// for those that the endpoint itself would add. In a section with a ${VAR}, it checks only the keys,
+// because the variable may be set only where the section is used.
 func checkAccess(c *serversfile.File, section []byte) error {
 	s, err := resourceserver.ReadSettings(section)
 	if err != nil {
@@ -136,8 +136,9 @@ func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
 // it, or is "" if no single member has it.
 type mistake struct{ key, why string }
 
-// mistakes returns the mistakes in a section, which is nil if the file lacks it. It names all
-// members that are wrong by themselves, or else a member without which read succeeds.
+// mistakes returns the mistakes in a section, which is nil if the file lacks it. It returns one for
+// each member that readMember refuses. If there is none, it looks for a member without which the
+// function read accepts the section.
 func mistakes(section []byte, readMember, read func([]byte) error) (all []mistake) {
 	if section == nil {
 		return nil

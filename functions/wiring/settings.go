@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Environment variables of functions that set fields of [Settings]. All are optional.
+// Environment variables for fields of [Settings]. All are optional.
 const (
-	EnvIdle         = "DORMOUSE_IDLE"          // how long a box stays awake without work, for servers that set no time; in the form of EnvLife
+	EnvIdle         = "DORMOUSE_IDLE"          // how long a box stays awake without work, unless its server sets idle_seconds; a duration as in EnvLife
 	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // how many calls may wait for a box that is not awake; more get Busy; 0 for any number
 	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a duration such as 90s or 36h; a bare number is in seconds; see sessions.Limits
 

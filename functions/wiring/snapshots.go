@@ -11,9 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Forget removes what an owner has saved in a box, up to a generation. An owner is a session or the
-// principal that shares a workspace. If remembers is true, the server's processes save their memory
-// ("memory": "keep"), which is also removed.
+// Forget removes what an owner has saved in a box, unless a generation later than gen has saved it.
+// An owner is a session, or a principal whose sessions share a workspace. If remembers is true, the
+// server's processes save their memory ("memory": "keep"), which is also removed.
 type Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error
 
 // KeepIn parses the location where boxes save workspaces. "folder:PATH" is on this machine: boxes

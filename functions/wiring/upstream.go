@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// openVault opens the storage of keys and tokens that callers have at the third parties in the
-// servers file. An error names the wrong setting.
+// openVault opens the storage of keys and tokens with which callers use third parties that the
+// servers file names. An error names the wrong setting.
 func (f *Function) openVault(others [][]byte) error {
 	c := credentials.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, SignsIn: f.AuthServer, Log: f.Log}
 	if f.Access != nil {
@@ -26,7 +26,8 @@ func (f *Function) openVault(others [][]byte) error {
 	return err
 }
 
-// secrets returns those keys and tokens of a session's principal that the session's server needs.
+// secrets returns the keys and tokens of a session's principal for third parties, as far as the
+// session's server needs them.
 func (f *Function) secrets(ctx context.Context, s storage.Session) (map[string]storage.Secret, error) {
 	server, _ := f.Servers.Server(s.Server)
 	names := server.Principal()

@@ -60,7 +60,7 @@ type Settings struct {
 // required.
 type Parts struct {
 	Store  storage.Store
-	Spent  func() meter.Stored // the use that the store reports; nil makes the meter estimate it
+	Spent  func() meter.Stored // what the store has charged so far; nil makes the meter estimate it
 	Fleet  fleet.Fleet
 	Inside *relayserver.Inside // the boxes in this program; nil if it has none
 	// IsInside reports whether the next box of a server will run in this program.

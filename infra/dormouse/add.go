@@ -54,7 +54,7 @@ const privateSetting = "x-dormouse.remote.private"
 // officialRegistry is the default of --registry.
 const officialRegistry = "https://registry.modelcontextprotocol.io"
 
-// published reports whether a server.json describes the server, in the registry or elsewhere.
+// published reports whether the server has a server.json, in the registry or elsewhere.
 func (c *addCommand) published() bool {
 	return c.source.Kind == sources.Published || c.word != "" && c.source.Kind == sources.None
 }
@@ -136,8 +136,8 @@ func (c *addCommand) Run(t *terminal) error {
 	return err
 }
 
-// begin starts the server of the saved file once, unless --oauth or --no-start is set. If the
-// start fails because a variable is missing, begin asks the user for it and tries again.
+// begin starts the new server once, unless --oauth or --no-start is set. The servers file must be
+// saved. If the start fails because a variable is missing, begin asks the user for it and tries again.
 func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready readiness, err error) {
 	if _, err := t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
 		return ready, err

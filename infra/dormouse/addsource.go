@@ -116,9 +116,9 @@ const (
 	repositories = "repositories"
 )
 
-// fetched returns the folder for one kind of downloads. Each servers file, whose path is servers,
-// has its own. The folder is in the user's XDG data folder, or for a user without a home in the
-// data folder of dormouse run, which is the argument data.
+// fetched returns the folder for one kind of downloads. The servers file at the path servers has a
+// folder of its own, in the user's XDG data folder. For a user without a home, the folder is in the
+// argument data, the data folder of dormouse run.
 func fetched(kind, servers, data string) string {
 	if folder := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(folder) {
 		data = filepath.Join(folder, "dormouse")
@@ -129,8 +129,8 @@ func fetched(kind, servers, data string) string {
 	return filepath.Join(data, kind, hex.EncodeToString(sum[:4]))
 }
 
-// sweep removes folders that an add has downloaded, if the servers file named them before this
-// command and does not any more. The argument data is the data folder.
+// sweep removes folders that dormouse add has downloaded, if this command has removed them from the
+// servers file. The argument data is the data folder.
 func (e *edited) sweep(data string) (removed []string) {
 	for _, kind := range []string{bundles, repositories} {
 		home := fetched(kind, e.path, data)

@@ -152,16 +152,16 @@ func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
 }
 
 // waited says how long a call took, and separately how long the user waited for a sleeping server.
-// The server was ready at the time ready, which is zero if it was not asleep. The command began at
-// begun, and sent the call at asked.
-func waited(call time.Duration, ready, begun, asked time.Time) string {
+// The argument ready is when the server was ready, or zero if it was not asleep. The command began at
+// the time begun, and sent the call at the time sent.
+func waited(call time.Duration, ready, begun, sent time.Time) string {
 	if ready.IsZero() {
 		return took(float64(call.Milliseconds()))
 	}
-	if ready.Before(asked) {
-		ready = asked
+	if ready.Before(sent) {
+		ready = sent
 	}
-	call -= ready.Sub(asked)
+	call -= ready.Sub(sent)
 	return fmt.Sprintf("%s, after waking for %s", took(float64(max(0, call).Milliseconds())), seconds(ready.Sub(begun)))
 }
 
@@ -493,8 +493,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // trusting returns a RoundTripper for an address. If certificate (DER) is not nil, it accepts that
-// certificate in addition to those that the system trusts. The certificate is the endpoint's, which
-// dormouse run has told over its control socket.
+// certificate in addition to those that the system trusts. dormouse run sends its certificate over its
+// control socket.
 func trusting(address string, certificate []byte) http.RoundTripper {
 	own, ok := http.DefaultTransport.(*http.Transport)
 	u, err := url.Parse(address)

@@ -78,8 +78,8 @@ func (c *completeCommand) Run(t *terminal, parser *kong.Kong) error {
 	return nil
 }
 
-// follow finds the command that the words of a command line lead to. The result flag is the one
-// whose value comes next, or nil.
+// follow finds the command that the words of a command line lead to. The result args is how many
+// arguments it has so far. The result flag is the one whose value comes next, or nil.
 func follow(node *kong.Node, words []string) (last *kong.Node, args int, flag *kong.Flag) {
 	for _, word := range words {
 		switch {

@@ -452,8 +452,8 @@ func (d *doctor) secret() finding {
 	return good(check, "only you can read it")
 }
 
-// guests returns the servers that the command "dormouse run" puts into a sandbox although they have no
-// sandbox profile, because others than its user may call them.
+// guests returns the servers without a sandbox profile that dormouse run puts into a sandbox all the
+// same, because they may be called by others than the user of this machine.
 func (d *doctor) guests() (names []string) {
 	file, _, err := serversfile.LoadGuests(d.Servers, os.LookupEnv, d.EnvFile...)
 	if !d.cfg.HasGuests() || err != nil {

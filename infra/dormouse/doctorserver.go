@@ -120,7 +120,7 @@ func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 		return []finding{bad("start", err.Error(), "make the temporary folder writable, or set TMPDIR")}
 	}
 	defer func() { _ = os.RemoveAll(data) }() // an error is ignored: what is left does no harm
-	// This dormouse run serves no other users, but confines servers as that of d.cfg does.
+	// Only this command can call the server here. But the server gets the same sandbox as with d.cfg.
 	host := local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data, Guests: d.cfg.HasGuests(), Native: d.t.program.Native}
 	if seen != nil {
 		host.Events = seen.take

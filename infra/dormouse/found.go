@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 )
 
-// While dormouse run is up, commands find it from any working directory by a note in the user's
-// runtime folder.
+// An upNote is a file in the user's runtime folder while dormouse run is up. By it, commands find
+// dormouse run from any working directory.
 
 type upNote struct {
 	Data string `json:"data"` // absolute path of the data folder

@@ -17,12 +17,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Paths of installs and of Python in the image of the boxes. infra/image uses the same paths.
+// Installed servers and Python in the image of the boxes. infra/image has the same values.
 const (
-	bakedAt     = "/usr/local/share/dormouse/installs"
-	imagePython = "/usr/bin/python3"
-	imageSpeaks = "3.11"      // version of imagePython
-	bakedInto   = "bin/baked" // make image copies this folder into the image
+	bakedAt       = "/usr/local/share/dormouse/installs"
+	imagePython   = "/usr/bin/python3"
+	pythonVersion = "3.11"      // version of imagePython
+	bakedInto     = "bin/baked" // make image copies this folder into the image, as bakedAt
 )
 
 type imageCommand struct {
@@ -54,8 +54,8 @@ type bakedServer struct {
 	Why    string `json:"why,omitempty"`    // why the server is not installed in the image; "" if it is
 }
 
-// Run installs the servers of the servers file for the image of the boxes. If a server cannot be
-// installed there, its box installs it later, so that is no error.
+// Run installs the servers of the servers file for the image of the boxes. A server that cannot be
+// installed is no error, because its box installs it later.
 func (c *imageCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -80,7 +80,7 @@ func (c *imageCommand) Run(t *terminal) error {
 	defer func() { _ = os.RemoveAll(work) }() // an error is ignored: the next run removes the folder
 	config := runner.BakeConfig{
 		Cache: cache, Work: work, Compile: c.Platform == "linux/"+runtime.GOARCH && runtime.GOOS == "linux", Log: slog.New(slog.DiscardHandler),
-		Image: provision.BakeConfig{To: into, At: bakedAt, Python: imagePython, Version: imageSpeaks},
+		Image: provision.BakeConfig{To: into, At: bakedAt, Python: imagePython, Version: pythonVersion},
 	}
 	if !config.Compile {
 		config.Environ = map[string]string{"npm_config_os": "linux", "npm_config_libc": "glibc", "npm_config_cpu": strings.Replace(arch, "amd64", "x64", 1)}

@@ -96,9 +96,9 @@ func (c *importCommand) prepare(t *terminal, f *edited, items []serversedit.Item
 	return err
 }
 
-// importAll imports from all sources, in order. With --only it imports from each source those
-// names that the source has. It asks the last source for all names that are left, so that its
-// error lists the missing ones.
+// importAll imports from all sources, in order. With --only it imports each name from the first
+// source that has it. It looks for the remaining names in the last source, whose error lists those
+// that are missing.
 func importAll(sources []serversedit.Source, f *edited, o serversedit.Options) ([]serversedit.Item, error) {
 	items := []serversedit.Item{}
 	only := o.Only

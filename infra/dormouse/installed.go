@@ -270,8 +270,8 @@ func (m *serviceManager) units(c *installServiceCommand) map[string]string {
 	return map[string]string{m.file(): b.String(), filepath.Join(m.etc, "dormouse.socket"): systemd.Socket}
 }
 
-// line returns the command line for a unit file. If data is not c.Data, it is a systemd expression
-// and is not quoted.
+// line returns the command line for a unit file. The argument data is c.Data, or an expression for
+// systemd, which line does not quote.
 func (m *serviceManager) line(c *installServiceCommand, data string) string {
 	words := []string{inUnit(m.program, true), "run", "--servers", inUnit(c.Servers, true), "--data", data}
 	if data == c.Data {

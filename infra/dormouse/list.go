@@ -115,7 +115,8 @@ func openExisting(ctx context.Context, data string) (storage.Store, error) {
 }
 
 // recordedTools returns the tools in a server's handshake record, which keeps the server's last
-// answers to the user of this machine. list.Tools is nil if there is no record.
+// answers: the record of callers without a key, or else of the default tenant. list.Tools is nil if
+// there is no record.
 func recordedTools(ctx context.Context, store storage.Store, s serversfile.Server) (list api.Tools, err error) {
 	for _, tenant := range []string{apikey.LocalTenant, "default"} {
 		tools, taken, err := api.Options{Store: store}.Known(ctx, tenant, s)

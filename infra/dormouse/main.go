@@ -37,8 +37,8 @@ func (p Program) Main() {
 	os.Exit(execute(os.Args[1:], &terminal{program: p, in: os.Stdin, out: onTerminal(os.Stdout), err: onTerminal(os.Stderr), now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: p.prepare, try: p.try}))
 }
 
-// operating has the commands that call the API for operators (package api). That API is served by
-// dormouse run, which is called a machine, and by a stack on AWS.
+// operating has the commands that call the API for operators (package api). dormouse run and a stack
+// on AWS serve that API.
 type operating struct {
 	List     listCommand    `cmd:"" group:"Servers" help:"Show the servers of the servers file, with their states and addresses."`
 	Tools    toolsCommand   `cmd:"" group:"Servers" help:"Show the tools of a server with their arguments."`

@@ -36,7 +36,7 @@ type outcome struct {
 	err error
 }
 
-// readiness is what a server has told about itself after its start.
+// readiness is what is known about a server after its start.
 type readiness struct {
 	version string // version of the server; may be ""
 	tools   int

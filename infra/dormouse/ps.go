@@ -127,7 +127,7 @@ type sums struct {
 	states map[string]int
 	last   time.Time // the last call of any of its processes; zero if there was none
 	memory int64
-	why    string // the reason of the newest process that has one
+	why    string // why the newest failed process has failed; "" if none has
 }
 
 // printSums prints one line for each server; the one with the newest process comes first.
@@ -272,8 +272,8 @@ func short(name string) string {
 	return name[:min(12, len(name))]
 }
 
-// clipReason shortens a reason to about limit characters, and marks the cut with "…". It keeps the
-// place in the servers file at the end of the reason.
+// clipReason shortens a reason to about limit characters, and marks the cut with "…". It keeps
+// parentheses at the end, such as "(servers.json:3:5)".
 func clipReason(why string, limit int) string {
 	place := ""
 	if at := strings.LastIndex(why, " ("); at > 0 && strings.HasSuffix(why, ")") && len(why)-at < limit/2 {

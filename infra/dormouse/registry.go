@@ -81,9 +81,9 @@ func (c *addCommand) serverJSON(ctx context.Context, t *terminal) ([]byte, error
 	return text.Bytes(), err
 }
 
-// guardVariables refuses the entry of a remote server that uses a variable which is set here,
-// unless -e gives its value. Without this check, the author of the entry could name any secret, and
-// the first request would send it to the server.
+// guardVariables refuses the entry of a remote server that uses a variable of .env or of the
+// environment, unless -e sets it. Without this check, the author of the entry could name any secret,
+// and the first request would send it to the server.
 func (c *addCommand) guardVariables(e serversedit.Entry, f *edited) error {
 	texts := []string{e.URL}
 	for _, h := range e.Headers {
@@ -115,8 +115,8 @@ func variablesIn(texts []string) (names []string) {
 	return names
 }
 
-// shareKey saves the registry's key for a server with the same origin, if its server.json asks for
-// a bearer key that is not set.
+// shareKey saves --key, the key for the registry, also for the server. It does so if the server has
+// the registry's origin, and its server.json asks for a bearer key that is not set.
 func (c *addCommand) shareKey(e serversedit.Entry, f *edited) error {
 	i := slices.IndexFunc(e.Headers, func(h serversedit.Variable) bool { return strings.EqualFold(h.Name, "Authorization") })
 	if c.Key == "" || i < 0 || origin(e.URL) != origin(c.Registry) {

@@ -212,16 +212,16 @@ func (c *runCommand) Run(t *terminal) error {
 	return local.Run(ctx, cfg)
 }
 
-// typed returns how the user calls this program: by its name if the shell finds that, otherwise by
-// the path in called. go run has a temporary path, so "go run ." stands for it.
-func typed(called string) string {
-	if strings.Contains(called, "/go-build") && filepath.Base(filepath.Dir(called)) == "exe" {
+// typed returns what the user types to start this program: its name if the shell finds that,
+// otherwise its path. For the temporary path of go run, it returns "go run .".
+func typed(path string) string {
+	if strings.Contains(path, "/go-build") && filepath.Base(filepath.Dir(path)) == "exe" {
 		return "go run ."
 	}
 	if _, err := exec.LookPath("dormouse"); err == nil {
 		return "dormouse"
 	}
-	return called
+	return path
 }
 
 // telemetryOf reads the environment variables that say where spans are sent. It returns nil if they

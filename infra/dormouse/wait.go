@@ -28,11 +28,11 @@ const (
 
 // waits shows what a command waits for: a line for each server, with its phase and the time so
 // far. On a terminal the lines are rewritten, and removed at the end. If the output is no
-// terminal, each new phase is a new line. A wait shorter than unseen is not shown. The methods are
+// terminal, each new phase is a new line. A very short wait is not shown (unseen). The methods are
 // safe for concurrent use.
 type waits struct {
 	out   io.Writer
-	width func() int // width of the terminal; nil if the output is none
+	width func() int // width of the terminal; nil if the output is no terminal
 	begun time.Time
 	stop  chan struct{}
 	gone  chan struct{}
@@ -104,7 +104,7 @@ func (w *waits) row(name string) int {
 	return slices.IndexFunc(w.rows, func(r wait) bool { return r.name == oneLine(name) })
 }
 
-// end ends all waits.
+// end stops showing the waits. If stay is true, their last lines stay on the terminal.
 func (w *waits) end(stay bool) {
 	close(w.stop)
 	<-w.gone
@@ -166,7 +166,7 @@ func (w *waits) draw() {
 	_, _ = w.out.Write(out)
 }
 
-// lines writes a line for each server whose phase is new, or has not changed for the time reminder.
+// lines writes a line for each server whose phase is new, or was last written ten seconds ago.
 func (w *waits) lines() {
 	for i := range w.rows {
 		r := &w.rows[i]

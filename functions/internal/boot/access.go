@@ -15,8 +15,8 @@ const (
 	accessOpen  = "open"  // callers need nothing; allowed only on one machine
 )
 
-// access sets in s who may call. It allows accessOpen only on one machine: under the emulator, or
-// under sam local.
+// access sets the fields of s that say who may call. It allows accessOpen only on one machine: under
+// the emulator, or under sam local.
 func access(s *wiring.Settings) error {
 	oneMachine := local().URL != "" || os.Getenv(envSAMLocal) == "true"
 	switch mode := os.Getenv(EnvAccess); {

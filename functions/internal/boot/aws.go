@@ -43,7 +43,7 @@ func credentials() aws.CredentialsProvider {
 	})
 }
 
-// connections returns a poster to the WebSocket API whose endpoint is in the environment variable
+// connections returns the connections of the WebSocket API whose URL is in the environment variable
 // env.
 func connections(env string) *relayserver.Connections {
 	return relayserver.NewPoster(os.Getenv(env), os.Getenv(envRegion), credentials())
@@ -60,9 +60,9 @@ func endpoint(service string) string {
 	return "https://" + service + "." + os.Getenv(envRegion) + "." + cmp.Or(os.Getenv(envDomain), "amazonaws.com")
 }
 
-// InvokeSelf starts an asynchronous invocation of this version of this function. payload is JSON.
-// Lambda tries again if the invocation fails. The version matters because the bare name may run
-// other code during a deployment. The code of an error is Unavailable.
+// InvokeSelf starts an asynchronous invocation of this version of this function: during a
+// deployment, its name without a version may run other code. payload is JSON. Lambda tries again if
+// the invocation fails. The code of an error is Unavailable.
 func InvokeSelf(ctx context.Context, payload []byte) error {
 	return Invoke(ctx, os.Getenv(envFunction)+":"+cmp.Or(os.Getenv(envVersion), "$LATEST"), payload)
 }

@@ -47,7 +47,7 @@ const (
 	EnvCallLogs = "DORMOUSE_CALL_LOGS"
 
 	// EnvClientSecret is the client secret of this endpoint at the identity provider. The oauth
-	// function signs users in with it; other functions ask the provider about its tokens.
+	// function signs users in with it. Other functions use it to check the provider's tokens.
 	EnvClientSecret = "DORMOUSE_CLIENT_SECRET" //nolint:gosec // the name of a variable
 
 	// EnvLocal is a [wiring.Local] in JSON. The emulator sets it.
@@ -129,7 +129,7 @@ func (o *opened) function(servers *serversfile.File) (*wiring.Function, error) {
 	return f, nil
 }
 
-// parts opens the services that the environment names, except for the fleet.
+// parts opens the services that the environment names, except for Parts.Fleet.
 func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	p = wiring.Parts{
 		Runners: connections(EnvConnections), Clients: connections(EnvClients), Meter: newMeter(s.Metrics),

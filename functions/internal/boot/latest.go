@@ -46,8 +46,8 @@ func (l *latest[H]) serve(servers *serversfile.File) error {
 }
 
 // get returns the handler. If a pushed file cannot be served, get logs that and returns the
-// previous handler. If the store could not be read yet, get returns an error with the code
-// Unavailable, because the deployed file may admit clients that the pushed file refuses.
+// previous handler. If no read of the store has succeeded yet, get returns an error with
+// the code Unavailable, because the deployed file may admit clients that the pushed file refuses.
 func (l *latest[H]) get(ctx context.Context) (H, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,11 +25,11 @@ const (
 	maxSecrets = 1 << 20
 )
 
-// Resolver returns the function for Resolve in a relayserver.Config. That function returns
-// environment variables for the runner of a box, with the secrets that the servers file names in
-// the env of the box's server. The function makes one request for each ten parameters of Systems
-// Manager, and one for each secret of Secrets Manager. If AWS refuses a request, the only variable
-// is serversfile.SecretFailure, with the reason.
+// Resolver returns the function for Resolve in a relayserver.Config. That function reads the secrets
+// that the env of a box's server refers to. It returns them as environment variables for the runner,
+// the program in the box. It makes one request for ten parameters of Systems Manager, and one for
+// each secret of Secrets Manager. If AWS refuses a request, it returns only the variable
+// serversfile.SecretFailure, with the reason.
 //
 // Under the emulator, the function returns nothing.
 //

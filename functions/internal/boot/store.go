@@ -15,8 +15,8 @@ import (
 // storeForms lists the valid forms of EnvStore in this build.
 const storeForms = sqliteForm + "dynamodb:" + dynamostore.LocationForm
 
-// openStore opens the store that EnvStore names. Its events live for limits.EventAge. The
-// function spent returns the use that DynamoDB reports; it is nil for SQLite.
+// openStore opens the store that EnvStore names. The store keeps events for limits.EventAge. The
+// function spent returns the capacity units that DynamoDB has charged; it is nil for SQLite.
 func openStore(name string, limits sessions.Limits) (s storage.Store, spent func() meter.Stored, err error) {
 	kind, where, _ := strings.Cut(name, ":")
 	switch {

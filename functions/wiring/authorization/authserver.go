@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Handler serves the authorization server of a Function. Any other path gets 404, and every path if
-// there is no authorization server: clients that look for one expect that.
+// Handler serves the [Pages] of a Function. Any other path gets 404, which tells clients that there
+// is no authorization server.
 func Handler(f *wiring.Function) (http.Handler, error) {
 	p, err := New(f, nil)
 	if err != nil {

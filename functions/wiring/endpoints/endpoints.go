@@ -50,11 +50,11 @@ type HTTP struct {
 	Host *sessions.Manager
 }
 
-// NewHTTP returns an HTTP. The argument servers has the native servers of the program; if the
-// servers file names another one, the error names it. The function options, if not nil, can change
-// the options of the endpoint. The function place, if not nil, can extend the API for operators by
+// NewHTTP returns an HTTP. The argument servers has the native servers of the program; NewHTTP fails
+// if the servers file names another one. The function options, if not nil, changes the options of
+// the endpoint. The function local, if not nil, changes the options of the API for operators, to add
 // data of this machine that is not in the store.
-func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*transport.Options), place func(*api.Options)) (HTTP, error) {
+func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*transport.Options), local func(*api.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
 		return HTTP{}, err
@@ -62,8 +62,8 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	o := optionsOf(f, b, nil, options)
 	o.Sealer = f.States
 	operators := Operators(f, b)
-	if place != nil {
-		place(&operators)
+	if local != nil {
+		local(&operators)
 	}
 	endpoint := transport.New(o)
 	published := registry.Registry{Records: f.Store, PublicURL: f.PublicURL, Keys: !f.Open && f.SignIn == nil}
@@ -119,9 +119,9 @@ func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, c
 	return o
 }
 
-// Operators returns the options of the API for operators in a function. Its callers need an API key
-// with the role viewer, auditor or operator, or have signed in to the console. The API shows only
-// what is in the store. The backend b ends calls of sessions.
+// Operators returns the options of the API for operators in a function. The callers of the API need
+// an API key with the role viewer, auditor or operator, or have signed in to the console. The API
+// shows only what is in the store. It acts on sessions and native servers through b.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	relay := relayserver.NewBackend(f.Relay)
 	return api.Options{
@@ -166,9 +166,9 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 	return transport.NewSocket(transport.SocketOptions{Options: optionsOf(f, b, f.Relay.Clients, options), Push: push}), nil
 }
 
-// limit makes an endpoint enforce the limits of the servers file, if the file has any. The endpoint
-// also refuses a caller without reading the store if, after a refusal, the caller goes on to send
-// ten times as many requests as its rate allows.
+// limit makes an endpoint enforce the limits of the servers file, if the file has any. If a refused
+// caller still sends ten times as many requests as its rate allows, the endpoint refuses all of them
+// for some seconds, without reading the store.
 func limit(f *wiring.Function, o *transport.Options) {
 	if f.Quotas == nil {
 		return
@@ -186,8 +186,8 @@ func limit(f *wiring.Function, o *transport.Options) {
 	}
 }
 
-// Janitor returns a Backend for a function that executes no native server. It calls alarms.Invoke
-// to have due work done by the HTTP function.
+// Janitor returns a Backend for a function that executes no native server. When a call of a native
+// server must go on, the Backend starts the HTTP function with alarms.Invoke.
 func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 	if alarms.Invoke == nil {
 		alarms.Invoke = func(context.Context, []byte) error {

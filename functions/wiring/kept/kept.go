@@ -13,9 +13,8 @@ import (
 )
 
 // Folder returns a function that removes what is saved for an owner from the folder at path. If
-// remembers is set, the owner is a session whose process has saved memory, which is also removed.
-// The function searches all workspaces for the memory, which may be next to one that all sessions
-// of a principal share.
+// remembers is set, the owner is a session, and the function also removes the saved memory of its
+// process. The memory may be beside any workspace, so the function searches all.
 func Folder(path string) wiring.Forget {
 	folder := snapshot.NewFolder(path)
 	return func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error {

@@ -37,9 +37,9 @@ const (
 	maxAnswer    = 8 << 20
 )
 
-// Calls returns the newest calls whose outcome was sent in the response to their request. The code
-// of an error is Unavailable, or Invalid if a name cannot be in a query, or if q.Since is longer
-// ago than searchMost.
+// Calls returns the newest calls. It does not find calls that ended after the response to their
+// request. The code of an error is Unavailable, or Invalid if a name cannot be in a query, or if
+// q.Since is longer ago than searchMost.
 func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
 	defer cancel()

@@ -136,8 +136,8 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // read passes the client's lines on until the client closes its end. Then it cancels the calls of
-// subscriptions/listen, which would never end. After the time lingers it calls stop, which ends the
-// other calls.
+// subscriptions/listen, which would never end. Half a minute later it calls the function stop, which
+// ends the other calls.
 func (p *pipe) read(lines chan<- []byte, stop func()) {
 	defer close(lines)
 	in := bufio.NewReader(p.In)
@@ -158,9 +158,9 @@ func (p *pipe) read(lines chan<- []byte, stop func()) {
 	time.AfterFunc(lingers, stop)
 }
 
-// take sends a line from the client. To keep the lines in order, it returns when a request was
-// written to the endpoint. For initialize, and for a line without a request, it returns when the
-// endpoint has responded.
+// take sends a line from the client, and returns when the next line may follow. A request must be
+// written before that. To initialize, and to a line without a request, the endpoint must have
+// responded.
 func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
 	c := &call{body: line}
 	c.ctx, c.cancel = context.WithCancel(p.ctx)
@@ -330,8 +330,9 @@ func (p *pipe) logf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.Log, "dormouse stdio: "+format+"\n", args...)
 }
 
-// send posts a call to the endpoint. If the endpoint requires it, send first signs the user in,
-// opens another session, or reads the list of tools, and posts again. The error is for the client.
+// send posts a call to the endpoint. If the endpoint refuses it for lack of a sign-in, a session or
+// headers, send signs the user in, opens another session, or reads the list of tools. Then it posts
+// again. The error is for the client.
 func (p *pipe) send(c *call, written func()) (*http.Response, *wire.Error) {
 	var renewed, listed bool
 	signed := 0
@@ -489,10 +490,10 @@ func (p *pipe) renew(expired string) bool {
 }
 
 // list reads the list of tools, which says what arguments must be in headers. The request has the
-// _meta of a tools/call of 2026-07-28.
-func (p *pipe) list(of *call) {
+// same _meta as c, a tools/call of 2026-07-28.
+func (p *pipe) list(c *call) {
 	id := json.RawMessage(`"dormouse-list"`)
-	params, ok := wire.Replace(json.RawMessage(`{"_meta":{}}`), wire.Lookup(of.msg.Params, "_meta"), "_meta")
+	params, ok := wire.Replace(json.RawMessage(`{"_meta":{}}`), wire.Lookup(c.msg.Params, "_meta"), "_meta")
 	if ok {
 		p.own(wire.NewRequest(id, wire.MethodToolsList, params), id)
 	}

@@ -10,9 +10,9 @@ import (
 )
 
 // stand opens the standalone stream of the session and keeps it open. The server sends requests and
-// notifications over it that belong to no call. stand returns when the endpoint has responded, so
-// that no event is missed that the next message causes. But it waits for standsIn at most, because
-// some endpoints respond only with the first event.
+// notifications over it that belong to no call. stand returns when the endpoint has responded: the
+// next message may cause events on the stream. stand waits for a second at most, because some
+// endpoints respond only with the first event.
 func (p *pipe) stand() {
 	up := make(chan struct{})
 	session, _ := p.known()

@@ -21,8 +21,8 @@ import (
 const (
 	fewInvocations   = 100  // concurrent invocations that Lambda keeps unreserved in each account
 	usualVPCs        = 5    // VPCs that an account may have in a region, unless AWS has raised the limit
-	environmentBytes = 4096 // the most that the environment of a function may have
-	ownBytes         = 2000 // bytes of these that Dormouse uses besides secrets, subnets and names; TestTheStackIsCreatedUpdatedAndDeleted measures it
+	environmentBytes = 4096 // the largest environment of a function
+	ownBytes         = 2000 // bytes of the environment besides secrets, subnets and the stack's name; TestTheStackIsCreatedUpdatedAndDeleted measures it
 )
 
 // quotaCommand asks AWS to allow 1,000 concurrent invocations.

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// tickets is a path in Systems Manager. Each stack has a parameter there that is named after it: the
-// secret with which it seals tickets, the rights of boxes to write events.
+// tickets is a path in Systems Manager. The parameter with the name of a stack there has the secret
+// that encrypts the stack's tickets, which let boxes write events.
 const tickets = "/dormouse.tickets/"
 
 const (

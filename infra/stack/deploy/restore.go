@@ -68,8 +68,7 @@ func (p *program) restore(ctx context.Context, at string) error {
 	return nil
 }
 
-// advance raises the generation of each box in a table: the number of its last wake. See package
-// restored.
+// advance prepares the boxes in a restored table for their next start; see [restored.Advance].
 func (p *program) advance(ctx context.Context, table string, keys dynamostore.Keys) error {
 	arn, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableArn", "--output", "text")
 	if err != nil {

@@ -20,7 +20,7 @@ type settings struct {
 	confirm bool // the user is to confirm each change
 }
 
-// readSettings reads a section of a samconfig.toml with this text. The section may be one that
+// readSettings reads a section of text, the content of samconfig.toml. The section may be one that
 // sam deploy --guided has written.
 func readSettings(text, section string) (settings, error) {
 	type parameters struct {

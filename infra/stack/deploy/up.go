@@ -135,8 +135,8 @@ func (p *program) answered(want, question string, args ...any) error {
 	return nil
 }
 
-// ownImage reports whether make deploy pushes the image of the boxes. It does so unless the
-// parameter RunnerImage names an image that is not in the stack's repository.
+// ownImage reports whether make deploy pushes the image of the boxes. It does not if the user has
+// named an image in RunnerImage, or if the stack's image is not in the stack's repository.
 func (*program) ownImage(params map[string]string, s *stack) bool {
 	if image, named := params["RunnerImage"]; named || s == nil {
 		return image == ""
