@@ -84,7 +84,9 @@ func TestATaskInsideThatDoesNotStopInTimeIsKilled(t *testing.T) {
 		t.Fatalf("task %s, %v", id, err)
 	}
 	h.line()
-	commontest.Check(t, h.Close(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	commontest.Check(t, h.Close(ctx))
 	if end := h.end(); end.ExitCode != 1 || end.PID != os.Getpid() || end.Reason != "the fleet was shut down" {
 		t.Errorf("it ended as %+v", end)
 	}
