@@ -127,6 +127,17 @@ func TestIdsKeepTypeAndDigits(t *testing.T) {
 	}
 }
 
+// A request that was sent again has a second number, which the process answers.
+func TestARequestThatWasSentAgainIsAnsweredOnce(t *testing.T) {
+	k := newTalk(t)
+	again := k.renumber(k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`))
+	answer := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, again)
+	if !k.said(answer) || k.said(answer) {
+		t.Error("the answer is not taken once")
+	}
+	k.wantOut(`a!: {"jsonrpc":"2.0","id":1,"result":{}}`)
+}
+
 func TestEqualIdsOfDifferentTypeDoNotCollide(t *testing.T) {
 	k := newTalk(t)
 	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)

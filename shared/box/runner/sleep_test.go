@@ -58,15 +58,21 @@ func TestYieldingBoxSleepsAfterTenSeconds(t *testing.T) {
 }
 
 func TestBoxDoesNotSleepBeforeTheHostHasItsEvents(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.box.idleFrom(time.Now())
-		b.deliver("d1", fromInbox)
-		b.ends("d1", "end")
-		for range 100 {
-			b.expect(frame.TypeEvents)
-			time.Sleep(5 * time.Second)
-		}
-	}, func(c *runner.Config) { c.PingEvery = time.Hour })
+	for what, says := range map[string]func(*bench){
+		"the end of a request":   func(b *bench) { b.deliver("d1", fromInbox); b.ends("d1", "end") },
+		"an event of no request": func(b *bench) { b.says(storage.Standalone, "a") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			onAwakeBench(t, func(b *bench) {
+				b.box.idleFrom(time.Now())
+				says(b)
+				for range 100 {
+					b.expect(frame.TypeEvents)
+					time.Sleep(5 * time.Second)
+				}
+			}, func(c *runner.Config) { c.PingEvery = time.Hour })
+		})
+	}
 }
 
 func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {

@@ -104,6 +104,29 @@ func TestAPostOfWhichNothingIsKnownIsMadeAgainAndTheStreamGoesOnAsBefore(t *test
 	}
 }
 
+// A client that connects anew names what it has, which ends the lease for pushing.
+func TestAnInstanceThatHasLostItsLeaseDoesNotMoveTheCursors(t *testing.T) {
+	store, g := storagetest.NewMemory(), newGateway("c1", "c2")
+	h := wsHost(store, g)
+	s := connect(t, h, "c1", "")
+	a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1"}
+	posts := 0
+	g.before = func() error {
+		switch posts++; posts {
+		case 1:
+			return storage.Errorf(storage.Unavailable, "simulated: the client does not read")
+		case 2:
+			connect(t, h, "c2", s.ID, storage.EventID{Stream: a.Stream})
+			g.up["c1"] = true // until the gateway has closed it
+		}
+		return nil
+	}
+	events := []string{`{"n":1}`, `{"n":2}`}
+	commontest.OK(t, (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, events...)))
+	commontest.OK(t, h.Push(t.Context(), s.ID))
+	commontest.Same(t, events, g.got["c2"])
+}
+
 func TestWhatIsTooLargeForAWebSocketBecomesAnErrorAndStaysInTheLog(t *testing.T) {
 	store, g := storagetest.NewMemory(), newGateway("c1")
 	s := connect(t, wsHost(store, g), "c1", "")
