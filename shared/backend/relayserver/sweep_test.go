@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -114,18 +115,31 @@ func TestSweepRepeatsAStartThatWasLostWithTheProgram(t *testing.T) {
 	}
 }
 
-// The sweep looks at the records, and then at the list, or the other way round.
+// comesUp is a fleet whose box comes up once the list of tasks was read.
+type comesUp struct {
+	*asylum
+	up func()
+}
+
+func (f comesUp) Tasks(context.Context) ([]fleet.Status, error) {
+	defer f.up()
+	return f.tasks, nil
+}
+
+// The box comes up after the first look of the sweep, at the records or at the list.
 func TestABoxThatComesUpDuringASweepIsNotLost(t *testing.T) {
 	a := newAsylum(t)
 	a.stale(func(b *storage.Box) { b.Changed = time.Now().Add(-time.Second) })
 	a.tasks = nil
-	looked := false
+	up := sync.OnceFunc(func() {
+		a.tasks = []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running, ClientToken: relayserver.ClientToken(asylumBox, asylumGen)}}
+		a.changes(func(b *storage.Box) { b.State, b.Task, b.Runner, b.Conn = storage.Awake, "task", "r", "c" })
+	})
+	a.config.Fleet = comesUp{a, up}
 	a.config.Store = intercept.New(a.store, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
 		err := do(ctx)
-		if call.Method == "Box" && !looked {
-			looked = true
-			a.tasks = []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running, ClientToken: relayserver.ClientToken(asylumBox, asylumGen)}}
-			a.changes(func(b *storage.Box) { b.State, b.Task, b.Runner, b.Conn = storage.Awake, "task", "r", "c" })
+		if call.Method == "Box" {
+			up()
 		}
 		return err
 	})
