@@ -181,6 +181,9 @@ func (l *Lines) request(of *observe.Event) {
 	case observe.Failed, observe.Refused:
 		e.Reason = cmp.Or(l.reason(e.Name, of.Why), noWords)
 	case observe.Open:
+		if of.Stream == "" {
+			return // the call asked its client, whose next request is a call of its own
+		}
 		e.Time = time.Now().Add(-e.Duration)
 		l.later(of.Stream, e)
 		return

@@ -148,6 +148,7 @@ func TestLinesOfCalls(t *testing.T) {
 		commontest.Equal(t, 1, r.Open())
 		written(r.Lines, "request", append(call, "duration_ms", int64(7), "outcome", "done", "stream", "4")...)
 		wantEvents(t, r.events(), because(7*time.Millisecond, ""))
+		written(r.Lines, "request", append(call, "duration_ms", int64(0), "outcome", "open")...) // its client calls anew
 		commontest.Equal(t, 0, r.Open())
 	})
 }

@@ -213,6 +213,9 @@ func (m modern) follow(out *reply, call *sessions.Call, turn *bridge.Turn) error
 	for {
 		due := asked.due(turn)
 		if !due.IsZero() && (turn.Again() || !time.Now().Before(due)) {
+			if turn.Again() {
+				m.x.called.stream = "" // the stream has ended, and the client's next request has another
+			}
 			out.finish(turn.Required(m.seal(turn.State())), 0)
 			return nil
 		}

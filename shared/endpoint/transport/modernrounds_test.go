@@ -276,6 +276,7 @@ func TestModernURLsAreVisitedBeforeTheCallIsMadeAgain(t *testing.T) {
 		})
 		first := w.do(asking("asks").request())
 		asked := first.required(t)
+		commontest.EqualIn(t, "the stream that somebody ends later", "", w.lastLine().Stream)
 		want := `"inputRequests":{"url-1":{"method":"elicitation/create","params":{"mode":"url","url":"https://a.example","message":"Log in"}}}`
 		if !strings.Contains(first.body, want) {
 			t.Fatalf("got %s, want %s", first.body, want)
