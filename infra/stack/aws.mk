@@ -53,7 +53,7 @@ bench-cold: need-go ## Measure cold starts and sizes of the functions as they ar
 
 # Without ARCH a stack keeps the processor it has. ARGS='NAME=VALUE ...' are parameters of
 # template.yaml, besides those of samconfig.toml; FORCE=1 deploys what the doctor refuses.
-STACK := go run ./infra/stack/deploy -sam $(SAM) -config $(CONFIG)
+STACK := go run ./infra/stack/deploy -sam $(SAM) -config $(CONFIG) $(if $(GO_SERVERS_AT),-go-servers '$(GO_SERVERS_AT)')
 
 .PHONY: doctor
 doctor: need-go ## Say what would fail in a deployment to AWS; needs rights to read only

@@ -166,7 +166,7 @@ func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
 	commontest.Contains(t, "the next steps are not in", "claude mcp add ", said)
 	w.callsABox(said)
 	// make deploy takes what sam has written.
-	commontest.Contains(t, "the doctor says", "nothing was found that would fail", w.types("make doctor"))
+	commontest.Contains(t, "the doctor says", "nothing was found that would fail", w.types("make doctor GO_SERVERS=functions/natives"))
 }
 
 const walked = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"one":{"command":"true"}}}`

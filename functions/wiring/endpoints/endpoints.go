@@ -217,7 +217,7 @@ func CheckNative(s serversfile.Server, compiled native.Servers) error {
 	}
 	there := strings.Join(slices.Sorted(maps.Keys(compiled)), ", ")
 	if there == "" {
-		there = "none"
+		there = "none: call the program that you have built with it, such as go run . run"
 	}
 	return fmt.Errorf("this program has no native server %q; it has %s", s.Native, there)
 }

@@ -276,6 +276,7 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 		"few invocations":            {"aws lambda get-account-settings", limits("10", "10"), "", "up", "aws service-quotas request-service-quota-increase"},
 		"no role for access logs":    {role, "None", "", "up AccessLogs=on", "aws apigateway update-account"},
 		"a variable that is not set": {"", "", token("${GITHUB_TOKEN}"), "up", "GITHUB_TOKEN is not set"},
+		"a server in Go, no program": {"", "", `{"mcpServers": {"x": {"x-dormouse": {"native": "counter"}}}}`, "up", "make deploy GO_SERVERS=../hello"},
 		"a secret of others":         {"", "", token("ssm:/other/github"), "up", "put it below dormouse/"},
 		"a secret of the stack":      {"", "", token("secretsmanager:dormouse/github"), "up", ""},
 		"a third party, no secret":   {"", "", thirdParty, "up", "x-dormouse.connect: github: client_secret has a variable that is not set"},

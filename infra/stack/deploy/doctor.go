@@ -252,6 +252,9 @@ func (d *diagnosis) servers(ctx context.Context) error {
 	}
 	for _, name := range c.Names() {
 		server, _ := c.Server(name)
+		if server.Native != "" && !server.Disabled && d.native == "" {
+			d.fails("servers.json: server %q is in Go, and without your program the functions could serve nothing: name its folder, as in make deploy GO_SERVERS=../hello", name)
+		}
 		for variable, reference := range server.References() {
 			_, secret, _ := serversfile.Reference(reference)
 			if strings.HasPrefix(secret, "arn:") || strings.HasPrefix(strings.TrimPrefix(secret, "/"), d.config.stack+"/") {

@@ -42,6 +42,7 @@ type program struct {
 	arch   string                                                     // the architecture that the user has chosen, "" for the stack's
 	sam    string                                                     // the sam command, a name or a path
 	given  map[string]string                                          // parameters of the template that the user has given
+	native string                                                     // the folder of the program with servers in Go, "" for none
 	force  bool                                                       // deploy although the doctor says that it would fail
 	purge  bool                                                       // delete the table and the bucket too
 	yes    bool                                                       // do not ask the user for confirmation
@@ -56,6 +57,7 @@ func main() {
 	section := flag.String("config", "default", "section of samconfig.toml")
 	flag.StringVar(&p.arch, "arch", "", "processor of functions and boxes: arm64 or x86_64; without it what the stack has, arm64 for a new one")
 	flag.StringVar(&p.sam, "sam", "sam", "the sam command")
+	flag.StringVar(&p.native, "go-servers", "", "folder of the program with servers in Go")
 	flag.BoolVar(&p.force, "force", false, "deploy although the doctor says that it would fail")
 	flag.BoolVar(&p.purge, "purge", false, "down: delete table and bucket too, with all sessions")
 	flag.BoolVar(&p.yes, "yes", false, "ask for no confirmation")
