@@ -68,7 +68,7 @@ func tickets(ctx context.Context, e event) (made, error) {
 
 // step returns the secrets after a deployment that changes the property Other. The same step may
 // be taken twice. If the deployment fails, CloudFormation takes the opposite step, which restores
-// the secrets.
+// the current secret.
 func (s ticketSecrets) step(from, to string) ticketSecrets {
 	if s.Current == "" {
 		s.Current = newSecret()

@@ -304,8 +304,8 @@ func (c *addCommand) ofUnpacked(t *terminal, f *edited, bundle *sources.Bundle, 
 }
 
 // configure returns the values of a bundle's options, in the form for the servers file. It saves
-// sensitive values in .env, and also values with "${", which the servers file would take for a
-// variable.
+// sensitive values in .env, and also values of the user with "${", which would mean a variable in the
+// servers file.
 func (c *addCommand) configure(t *terminal, f *edited, bundle *sources.Bundle) (values map[string][]string, err error) {
 	values = map[string][]string{}
 	var missing []string

@@ -101,8 +101,8 @@ func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, acce
 // usualURL is the URL of dormouse run with default settings.
 const usualURL = "http://127.0.0.1:8787"
 
-// here returns the URL and the servers of this machine. Both come from the dormouse run that uses
-// the data folder, or if there is none, from the servers file.
+// here returns the URL and the servers of the dormouse run that uses the data folder. If there is
+// none, it returns usualURL and the servers of the servers file.
 func (c *connectCommand) here(t *terminal) (base string, names []string, access string, err error) {
 	data, err := c.folder(context.Background())
 	if err != nil {
@@ -149,8 +149,8 @@ func (c *connectCommand) here(t *terminal) (base string, names []string, access 
 	return base, names, access, nil
 }
 
-// openedBy returns those servers that an API key may call. For an unknown key, which may be an
-// access token, it returns all.
+// openedBy returns those of the names whose servers an API key may call. For an unknown key, which
+// may be an access token, it returns all.
 func (c *client) openedBy(ctx context.Context, key string, names []string) ([]string, error) {
 	all, err := c.keys(ctx, "")
 	if err != nil {

@@ -58,7 +58,7 @@ func (n upNote) leave() (forget func()) {
 	}
 	sum := sha256.Sum256([]byte(data))
 	path := filepath.Join(folder, hex.EncodeToString(sum[:8])+".json")
-	_ = os.WriteFile(path, text, 0o600) // an error is ignored, as the comment on leave explains
+	_ = os.WriteFile(path, text, 0o600) // an error is ignored: the user can still name the data folder
 	return func() { _ = os.Remove(path) }
 }
 

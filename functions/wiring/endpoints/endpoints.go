@@ -197,8 +197,8 @@ func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 	return newBackend(f, alarms, nil)
 }
 
-// backend returns a Backend that executes the messages to native servers, and passes all others to
-// their boxes.
+// backend returns a Backend that handles messages to native and remote servers itself, and passes
+// all others to boxes.
 func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native.Backend, error) {
 	for _, name := range f.Servers.Names() {
 		s, _ := f.Servers.Server(name)

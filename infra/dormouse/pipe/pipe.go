@@ -158,9 +158,8 @@ func (p *pipe) read(lines chan<- []byte, stop func()) {
 	time.AfterFunc(lingers, stop)
 }
 
-// take sends a line from the client, and returns when the next line may follow. A request must be
-// written before that. To initialize, and to a line without a request, the endpoint must have
-// responded.
+// take sends a line from the client, and returns when the next line may follow: when a request was
+// written. After initialize, and after a line without a request, it waits for the response.
 func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
 	c := &call{body: line}
 	c.ctx, c.cancel = context.WithCancel(p.ctx)
