@@ -289,7 +289,7 @@ func (d *doctor) serversFile() []finding {
 }
 
 // network reports which environment variables for proxies and certificates are set. It leaves out
-// their values, which may contain passwords.
+// the URLs of proxies, which may contain passwords.
 func (d *doctor) network() finding {
 	const check = "network"
 	var set []string

@@ -253,7 +253,7 @@ func (s *starts) take(e journal.Event) {
 }
 
 // findings returns the steps of the start: install, start and handshake. The result known is false
-// if no process was started, as for a server in Go.
+// if the start of no process has ended, as for a server in Go.
 func (s *starts) findings() (all []finding, known bool) {
 	if s == nil {
 		return nil, false
