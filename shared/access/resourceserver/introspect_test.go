@@ -97,10 +97,12 @@ func TestTroubleWithIntrospectionIsNotABadToken(t *testing.T) {
 			i.set(func() { i.answer = answer })
 			refused(t, name, storage.Unavailable, i.asking(t), i.issue("opaque", nil))
 		}
-		i.set(func() {
-			i.answer = func(w http.ResponseWriter) bool { write(w, map[string]any{"active": "true"}); return true }
-		})
-		refused(t, "active as a text", storage.Unauthenticated, i.asking(t), "opaque")
+		for name, active := range map[string]any{"active as a text": "true", "without active": nil} {
+			i.set(func() {
+				i.answer = func(w http.ResponseWriter) bool { write(w, claims(map[string]any{"active": active})); return true }
+			})
+			refused(t, name, storage.Unauthenticated, i.asking(t), "opaque")
+		}
 	})
 }
 

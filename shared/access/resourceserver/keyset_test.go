@@ -1,8 +1,10 @@
 package resourceserver_test
 
 import (
+	"encoding/base64"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -84,31 +86,41 @@ func TestKeySetsAreBounded(t *testing.T) {
 		for n := range many {
 			many[n] = "{}"
 		}
-		text := func(document string) func(http.ResponseWriter) {
-			return func(w http.ResponseWriter) { _, _ = io.WriteString(w, document) }
+		text := func(document string) func(http.ResponseWriter) bool {
+			return func(w http.ResponseWriter) bool { _, _ = io.WriteString(w, document); return true }
 		}
-		redirect := func(to string) func(http.ResponseWriter) {
-			return func(w http.ResponseWriter) {
+		redirect := func(to string, times int) func(http.ResponseWriter) bool {
+			return func(w http.ResponseWriter) bool {
+				if times--; times < 0 {
+					return false // the good keys are there
+				}
 				w.Header().Set("Location", to)
-				w.WriteHeader(302)
+				return down(302)(w)
 			}
 		}
-		for name, answer := range map[string]func(w http.ResponseWriter){
-			"10 MB":           text(`{"keys":[],"more":"` + strings.Repeat("x", 10<<20)),
-			"10,000 keys":     text(`{"keys":[` + strings.Join(many, ",") + `]}`),
-			"a slow drip":     func(http.ResponseWriter) { time.Sleep(time.Hour) },
-			"another host":    redirect("https://169.254.169.254/keys"),
-			"round and round": redirect("https://login.example/keys"),
-			"no JSON":         text("<html>"),
-			"symmetric keys":  text(`{"keys":[{"kty":"oct","k":"AAAA","kid":"rsa"}]}`),
-			"keys to encrypt by": func(w http.ResponseWriter) {
-				k := public("rsa", signers().rsa)
-				k["use"] = "enc"
-				write(w, map[string]any{"keys": []any{k}})
-			},
+		with := func(k map[string]any, change map[string]any) func(http.ResponseWriter) bool {
+			maps.Copy(k, change)
+			return func(w http.ResponseWriter) bool { write(w, map[string]any{"keys": []any{k}}); return true }
+		}
+		point, err := signers().ec.PublicKey.Bytes()
+		commontest.OK(t, err)
+		point = point[1:] // without the byte for its form
+		b64 := base64.RawURLEncoding.EncodeToString
+		for name, answer := range map[string]func(w http.ResponseWriter) bool{
+			"10 MB":              text(`{"keys":[],"more":"` + strings.Repeat("x", 10<<20)),
+			"10,000 keys":        text(`{"keys":[` + strings.Join(many, ",") + `]}`),
+			"a slow drip":        func(http.ResponseWriter) bool { time.Sleep(time.Hour); return true },
+			"another host":       redirect("https://169.254.169.254/keys", 1),
+			"another scheme":     redirect("http://login.example/keys", 1),
+			"round and round":    redirect("https://login.example/keys", 1000),
+			"no JSON":            text("<html>"),
+			"symmetric keys":     text(`{"keys":[{"kty":"oct","k":"AAAA","kid":"rsa"}]}`),
+			"keys to encrypt by": with(public("rsa", signers().rsa), map[string]any{"use": "enc"}),
+			// Both halves together have the right length.
+			"a point whose halves are longer and shorter": with(public("ec", signers().ec), map[string]any{"x": b64(point[:31]), "y": b64(point[31:])}),
 		} {
 			s := i.server(t, func(s *resourceserver.Settings) { s.JWKS = "https://login.example/keys" })
-			i.set(func() { i.answer, i.asked = func(w http.ResponseWriter) bool { answer(w); return true }, nil })
+			i.set(func() { i.answer, i.asked = answer, nil })
 			begun := time.Now()
 			refused(t, name, storage.Unavailable, s, signed(t, claims(nil), nil))
 			if took := time.Since(begun); took > 3*time.Second {

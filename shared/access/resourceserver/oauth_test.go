@@ -332,6 +332,15 @@ func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 		}
 		s = i.server(t, func(s *resourceserver.Settings) { s.Allow = map[string]resourceserver.Rule{"two": {Everyone: true}} })
 		refused(t, "a server that is not named", storage.Forbidden, s, signed(t, claims(nil), nil))
+		s = i.server(t, func(s *resourceserver.Settings) {
+			s.Allow = map[string]resourceserver.Rule{"one": {Everyone: true, Tools: map[string]resourceserver.Rule{"write_*": {Groups: []string{"admins"}}}}}
+		})
+		for group, writes := range map[string]storage.Code{"admins": "", "eng": storage.Forbidden} {
+			who, err := verify(s, signed(t, claims(map[string]any{"groups": group}), nil))
+			commontest.CheckIn(t, group, err)
+			wantCode(t, group+" write", s.Permit(who, "one", []string{"write_a"}), writes)
+			wantCode(t, group+" read", s.Permit(who, "one", []string{"read"}), "")
+		}
 	})
 }
 
@@ -420,6 +429,8 @@ func TestScopesOfAToolAreNeededForNamesLikeIt(t *testing.T) {
 		s.Scopes = map[string]map[string][]string{"one": {"one:write": {"write_*", "Purge"}}}
 	})
 	for tool, want := range map[string]bool{"read": true, "write_a": false, " write_a": false, "Write-a": false, "purge": false, "purge\x00": false, "purges": true} {
-		commontest.EqualIn(t, tool, want, r.Permit(storage.Identity{Scoped: true, Scopes: []string{"mcp"}}, "one", []string{tool}) == nil)
+		for _, batch := range [][]string{{tool}, {"read", tool}} {
+			commontest.EqualIn(t, fmt.Sprint(batch), want, r.Permit(storage.Identity{Scoped: true, Scopes: []string{"mcp"}}, "one", batch) == nil)
+		}
 	}
 }
