@@ -94,9 +94,9 @@ func TestDocumentsOfRealClients(t *testing.T) {
 func TestAChangedDocumentNeedsANewConsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w := documented(t)
-		name := "Documented"
+		name, uris := "Documented", []string{callback, "https://client.example/cb"}
 		w.answer = func(*http.Request) (int, http.Header, string, error) {
-			return http.StatusOK, http.Header{}, doc(clientURL, map[string]any{"client_name": name}), nil
+			return http.StatusOK, http.Header{}, doc(clientURL, map[string]any{"client_name": name, "redirect_uris": uris}), nil
 		}
 		target := ask(request(clientURL, "redirect_uri", "https://client.example/cb"))
 		b := s.browser()
@@ -107,9 +107,14 @@ func TestAChangedDocumentNeedsANewConsent(t *testing.T) {
 		name = "Changed"
 		commontest.EqualIn(t, "the document is not kept", http.StatusSeeOther, b.get(target).StatusCode)
 		time.Sleep(6 * time.Minute)
-		if got := b.get(target).StatusCode; got != http.StatusOK || w.asked.Load() != 2 {
-			t.Error("the document was read again and has changed:", got, w.asked.Load())
+		page := b.get(target)
+		if page.StatusCode != http.StatusOK || w.asked.Load() != 2 {
+			t.Error("the document was read again and has changed:", page.Status, w.asked.Load())
 		}
+		uris = uris[:1]
+		time.Sleep(6 * time.Minute)
+		f := with(fields(text(t, page)), "answer", "allow")
+		s.wantPage("the address was taken out while the page was open", b.open(http.MethodPost, at+"/authorize", f))
 	})
 }
 

@@ -1,6 +1,8 @@
 package authserver_test
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -100,6 +102,10 @@ func TestWithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
 		s.refusedWith(t, with(g.form, "code_verifier", wrong), "invalid_grant")
 	}
 	s.granted(g.form) // a wrong verifier has used up the code
+	// RFC 7636 §4.1: a verifier has 43 characters or more, so that nobody guesses it.
+	short := sha256.Sum256([]byte(verifier[1:]))
+	g = s.code("code_challenge", base64.RawURLEncoding.EncodeToString(short[:]))
+	s.refusedWith(t, with(g.form, "code_verifier", verifier[1:]), "invalid_grant")
 }
 
 func TestACodeIsBoundToClientAddressAndResource(t *testing.T) {
@@ -190,7 +196,14 @@ func TestWaysToAuthenticate(t *testing.T) {
 			commontest.EqualIn(t, method, http.StatusOK, status(with(f, "client_id", ""), basic(id, secret)))
 			continue
 		}
-		s.granted(with(f, "client_secret", secret))
+		access := s.granted(with(f, "client_secret", secret))["access_token"].(string)
+		for _, c := range []struct {
+			secret string
+			good   bool
+		}{{"", true}, {"x" + secret, true}, {secret, false}} {
+			s.do(http.MethodPost, at+"/revoke", with(url.Values{"token": {access}, "client_id": {id}}, "client_secret", c.secret), nil)
+			commontest.EqualIn(t, "after a revocation with the secret "+c.secret+" the token is good", c.good, s.good(access, "files"))
+		}
 	}
 }
 

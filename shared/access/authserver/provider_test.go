@@ -36,6 +36,9 @@ type idp struct {
 	used   map[string]bool                                    // codes
 	claims func(nonce string) (jwt.MapClaims, map[string]any) // of the ID token, and of its header
 	info   map[string]any                                     // of the user endpoint; nil for none
+
+	unverified bool // the user's address at GitHub is not verified
+	sendsIss   bool // the metadata says that each answer has iss
 }
 
 func newIDP(t *testing.T) *idp {
@@ -64,7 +67,9 @@ func (i *idp) sign(c jwt.MapClaims, header map[string]any) string {
 	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)
 	token.Header["kid"] = "k"
 	for name, value := range header {
-		token.Header[name] = value
+		if token.Header[name] = value; value == nil {
+			delete(token.Header, name)
+		}
 	}
 	text, err := token.SignedString(i.key)
 	commontest.Check(i.t, err)
@@ -81,6 +86,7 @@ func (i *idp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer = map[string]any{
 			"issuer": i.url, "authorization_endpoint": i.url + "/auth", "token_endpoint": i.url + "/token", "jwks_uri": i.url + "/keys", "userinfo_endpoint": i.url + "/info",
 			"id_token_signing_alg_values_supported": []string{"RS256"}, "token_endpoint_auth_methods_supported": []string{"client_secret_basic"},
+			"authorization_response_iss_parameter_supported": i.sendsIss,
 		}
 	case "/keys":
 		answer = map[string]any{"keys": []any{map[string]any{"kty": "RSA", "kid": "k", "use": "sig", "alg": "RS256", "n": b64(i.key.N.Bytes()), "e": b64(big.NewInt(int64(i.key.E)).Bytes())}}}
@@ -104,7 +110,7 @@ func (i *idp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/user":
 		answer = map[string]any{"id": 42, "login": "ada", "name": "Ada"}
 	case "/user/emails":
-		answer = []any{map[string]any{"email": "old@example.com", "verified": true}, map[string]any{"email": "ada@example.com", "primary": true, "verified": true}}
+		answer = []any{map[string]any{"email": "old@example.com", "verified": true}, map[string]any{"email": "ada@example.com", "primary": true, "verified": !i.unverified}}
 	}
 	if answer == nil {
 		http.NotFound(w, r)
@@ -181,6 +187,9 @@ func TestAnswersOfTheProviderThatAreNotGood(t *testing.T) {
 	refused("another issuer", i.login("iss", "https://evil.example"))
 	refused("an error", i.login("error", "access_denied", "code", ""))
 	refused("no code", i.login("code", ""))
+	i.sendsIss = true
+	refused("no issuer, of a provider that names it", i.login())
+	i.sendsIss = false
 	i.used["used"] = true
 	refused("a used code", i.login("code", "used"))
 	for name, changes := range map[string]map[string]any{
@@ -225,6 +234,9 @@ func TestUsersSignInAtGitHub(t *testing.T) {
 	if who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files"); err != nil || who.Principal != "github:42" {
 		t.Errorf("%+v, %v", who, err)
 	}
+	i.unverified = true
+	q := s.via(i.login()).signIn(ask(request(s.register(callback))), "", "")
+	commontest.EqualIn(t, "an address that is not verified", "access_denied", q.Get("error"))
 }
 
 func (i *idp) jag(client string, changes map[string]any, header map[string]any) string {
@@ -257,31 +269,38 @@ func TestAssertionsAreExchangedOnce(t *testing.T) {
 		t.Errorf("%+v, %v", who, err)
 	}
 	s.refusedWith(t, exchange(good), "invalid_grant")
+	all, err := s.store.Grants().List(t.Context(), "", "", 10)
+	if err != nil || len(all) != 1 || all[0].Expires.Before(time.Now().Add(12*time.Minute)) {
+		t.Errorf("an assertion may be good for longer than the store knows it: %+v, %v", all, err)
+	}
 	s.granted(exchange(i.jag(client, map[string]any{"aud": []string{at}}, nil))) // an audience in a list
 	for name, changes := range map[string]map[string]any{
 		"aud": {"aud": "https://evil.example"}, "two auds": {"aud": []string{at, "https://evil.example"}}, "no aud": {"aud": nil}, "resource": {"resource": "https://evil.example/files/mcp"},
 		"no resource": {"resource": nil}, "client": {"client_id": "other"}, "no client": {"client_id": nil}, "iss": {"iss": "https://evil.example"}, "old": {"exp": time.Now().Unix() - 120},
 		"for long": {"exp": time.Now().Unix() + 3600}, "no exp": {"exp": nil}, "cnf": {"cnf": map[string]any{"jkt": "x"}}, "no jti": {"jti": nil}, "no sub": {"sub": nil},
+		"no iat": {"iat": nil}, "details": {"authorization_details": []any{map[string]any{"type": "x"}}},
 	} {
 		if status, got := s.token(exchange(i.jag(client, changes, nil))); got["error"] != "invalid_grant" {
 			t.Errorf("%s: %d %v", name, status, got)
 		}
 	}
-	s.refusedWith(t, exchange(i.jag(client, nil, map[string]any{"typ": "JWT"})), "invalid_grant")
+	for _, typ := range []any{"JWT", nil} {
+		s.refusedWith(t, exchange(i.jag(client, nil, map[string]any{"typ": typ})), "invalid_grant")
+	}
 	s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "resource", at+"/other/mcp"), "invalid_grant")
 	s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "client_id", ""), "invalid_client")
 	// If many requests use one assertion, one request succeeds.
 	one := i.jag(client, nil, nil)
-	var all sync.WaitGroup
+	var requests sync.WaitGroup
 	var won atomic.Int32
 	for range 50 {
-		all.Go(func() {
+		requests.Go(func() {
 			if s.do(http.MethodPost, at+"/token", exchange(one), nil).StatusCode == http.StatusOK {
 				won.Add(1)
 			}
 		})
 	}
-	all.Wait()
+	requests.Wait()
 	commontest.EqualIn(t, "have won", 1, won.Load())
 	// Without an issuer of assertions, the broker does not support this grant type.
 	s.config.Enterprise = nil

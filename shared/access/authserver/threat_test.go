@@ -66,6 +66,21 @@ func TestAnOldCodeIsRefused(t *testing.T) {
 	}
 }
 
+// The browser keeps its cookie for longer than it is told to.
+func TestASignInThatTakesTooLongIsRefused(t *testing.T) {
+	for after, want := range map[time.Duration]int{14 * time.Minute: http.StatusSeeOther, 16 * time.Minute: http.StatusBadRequest} {
+		inTime(t, func(t *testing.T, s *site) {
+			b := s.browser()
+			login := b.begin(ask(request(s.register(callback))))
+			cookies := b.asked("/callback").Header
+			time.Sleep(after)
+			f := with(fields(text(t, b.get(login))), "name", "ada")
+			to := b.open(http.MethodPost, at+"/login", f).Header.Get("Location")
+			commontest.EqualIn(t, "after "+after.String(), want, s.do(http.MethodGet, to, nil, cookies).StatusCode)
+		})
+	}
+}
+
 // refresh exchanges a refresh token, which has to be good, and returns the next tokens.
 func (s *site) refresh(client, token string) (access, refresh string) {
 	s.t.Helper()
@@ -245,6 +260,10 @@ func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
 		for _, token := range []string{"x", "dr_" + strings.Repeat("a", 26) + "_x", access, refresh} {
 			commontest.EqualIn(t, token, http.StatusOK, s.do(http.MethodPost, at+"/revoke", url.Values{"token": {token}}, nil).StatusCode)
 		}
+		// A later revocation does not drop an earlier one whose tokens have not expired.
+		time.Sleep(50 * time.Minute)
+		s.do(http.MethodPost, at+"/revoke", url.Values{"token": {other}}, nil)
+		commontest.EqualIn(t, "one of the tokens is good after 50 minutes", false, s.good(access, "files") || s.good(other, "files"))
 	})
 }
 
