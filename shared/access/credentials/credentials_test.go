@@ -153,12 +153,19 @@ func TestAnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
 	onOne(t, func(t *testing.T, s *site) {
 		mallory, ada := s.browser(), s.browser()
 		page := mallory.identified("/issues/connect", "mallory")
-		to := mallory.open("/connect", with(fields(page.body, "github"), "action", "connect")).header.Get("Location")
-		u, err := url.Parse(to)
-		commontest.OK(t, err)
-		back := mallory.outside(u).header.Get("Location")
+		begun := func() string {
+			to := mallory.open("/connect", with(fields(page.body, "github"), "action", "connect")).header.Get("Location")
+			u, err := url.Parse(to)
+			commontest.OK(t, err)
+			return mallory.outside(u).header.Get("Location")
+		}
+		for iss, want := range map[string]int{"https://evil.example": http.StatusBadRequest, s.third.URL: http.StatusOK} {
+			commontest.EqualIn(t, "an answer of "+iss, want, mallory.open(begun()+"&iss="+url.QueryEscape(iss), nil).status)
+		}
+		commontest.EqualIn(t, "codes that were redeemed", 1, s.third.count("authorization_code"))
+		back := begun()
 		ada.identified("/issues/connect", "ada")
-		if res := ada.open(back, nil); res.status != http.StatusBadRequest || s.third.count("authorization_code") != 0 {
+		if res := ada.open(back, nil); res.status != http.StatusBadRequest || s.third.count("authorization_code") != 1 {
 			t.Errorf("%d %s", res.status, res.body)
 		}
 		commontest.Equal(t, http.StatusOK, mallory.open(back, nil).status)

@@ -66,7 +66,7 @@ func (s *site) vault() *credentials.Vault {
 	s.t.Helper()
 	section, err := json.Marshal(map[string]any{
 		"github": map[string]any{
-			"title": "GitHub", "authorize": s.third.URL + "/authorize?x=1", "token": s.third.URL + "/token", "client_id": "c1", "client_secret": "third-secret", "scopes": []string{"repo", "user"},
+			"title": "GitHub", "authorize": s.third.URL + "/authorize?x=1", "token": s.third.URL + "/token", "client_id": "c1", "client_secret": "third-secret", "scopes": []string{"repo", "user"}, "issuer": s.third.URL,
 		},
 		"crm": map[string]any{
 			"title": "CRM", "token": s.third.URL + "/token", "client_id": "c1", "client_secret": "third-secret", "scopes": []string{"deals.read"}, "exchange": map[string]any{"audience": "crm-api", "resource": "https://crm.example"},
