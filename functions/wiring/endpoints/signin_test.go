@@ -32,6 +32,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -131,6 +132,9 @@ func (s *site) function() *wiring.Function {
 	if err != nil || len(warnings) > 0 {
 		s.t.Error(warnings, err)
 	}
+	before, _, err := serversfile.Parse([]byte(`{"mcpServers": {"old": {"command": "a"}}}`), "servers.json", nil)
+	commontest.Check(s.t, err)
+	c, _ = c.After(before, time.Now())
 	access, err := wiring.ReadAccess(c, s.url, "")
 	commontest.Check(s.t, err)
 	access.Issuer = s.issuer
@@ -338,7 +342,7 @@ func TestMetadataIsOnlyWhereClientsLookForIt(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		metadata, metadata + "/who", metadata + "/gone/mcp", metadata + "/none/mcp", metadata + "/g/none/mcp", metadata + "/who/ticket", metadata + "/who/mcp/x", metadata[:len(metadata)-1] + "/who/mcp",
+		metadata, metadata + "/who", metadata + "/gone/mcp", metadata + "/none/mcp", metadata + "/g/none/mcp", metadata + "/g/all/mcp", metadata + "/who/ticket", metadata + "/who/mcp/x", metadata[:len(metadata)-1] + "/who/mcp",
 		"/.well-known/oauth-authorization-server/who/mcp", "/who/mcp/.well-known/openid-configuration", "/.well-known/x",
 	} {
 		a := s.do("GET", path, "", "Origin: https://app.example", "X-Forwarded-Host: evil.example")
@@ -420,8 +424,19 @@ func TestKeysGoOnBesideTokens(t *testing.T) {
 	if a := s.do("POST", "/who/mcp", initialize, bearer(key)); a.status != 403 || a.header.Get("WWW-Authenticate") != "" {
 		t.Errorf("another server: %+v", a)
 	}
+	every, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "corp:ada", Servers: []string{storage.EveryServer}})
+	commontest.OK(t, err)
+	if a := s.do("POST", "/old/mcp", initialize, bearer(every)); a.status != 404 || !strings.Contains(a.body, "server old was removed from the servers file") {
+		t.Errorf("a server that was removed: %+v", a)
+	}
+	_, say := s.dial("server=counter", key)
+	say(initialize, initialized)
+	commontest.Contains(t, "over a WebSocket", "result", say(call("add")))
 	if _, err := apikey.Revoke(t.Context(), s.store, record.ID); err != nil {
 		t.Fatal(err)
+	}
+	if got := say(call("add")); strings.Contains(got, "result") {
+		t.Errorf("revoked, over a WebSocket of before: %s", got)
 	}
 	if a := s.do("POST", "/counter/mcp", initialize, bearer(key)); a.status != 401 || !strings.HasPrefix(a.header.Get("WWW-Authenticate"), `Bearer error="invalid_token"`) {
 		t.Errorf("revoked: %+v", a)

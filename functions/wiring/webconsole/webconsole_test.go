@@ -89,7 +89,7 @@ func (s *stack) function() func(context.Context, events.APIGatewayProxyRequest) 
 	s.t.Helper()
 	c, _, err := serversfile.Parse([]byte(s.servers), "servers.json", nil)
 	commontest.OK(s.t, err)
-	f, err := wiring.New(wiring.Settings{Servers: c, Secret: []byte(strings.Repeat("s", 32)), Hosts: []string{"*"}, Access: s.access, AuthServer: s.access != nil}, wiring.Parts{
+	f, err := wiring.New(wiring.Settings{Servers: c, Secret: []byte(strings.Repeat("s", 32)), Hosts: []string{host}, Access: s.access, AuthServer: s.access != nil}, wiring.Parts{
 		Store: s.store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewJSONHandler(&s.log, nil)),
 		Runners: boxes{&s.posted}, Clients: boxes{&s.posted}, Place: func(places.Needs) string { return "" },
 	})
@@ -184,6 +184,14 @@ func TestAStackLetsInByALinkOnce(t *testing.T) {
 		if res, text := s.do("GET", "/console/api/v1/", ""); res.StatusCode != http.StatusOK {
 			t.Errorf("with the cookie: %d %s", res.StatusCode, text)
 		}
+		_, err := apikey.Revoke(t.Context(), s.store, key)
+		commontest.OK(t, err)
+		if res, text := s.do("GET", "/console/api/v1/", ""); res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("with the cookie of a revoked key: %d %s", res.StatusCode, text)
+		}
+		if res, _ := s.do("GET", "/console/home", "", func(r *http.Request) { r.Host = "evil.example" }); res.StatusCode != http.StatusForbidden {
+			t.Errorf("under another name: %d", res.StatusCode)
+		}
 		// Some gateways remove the slash at the end of a path.
 		res, _ := s.do("GET", "/console", "")
 		commontest.EqualIn(t, "/console leads to", stage+"/console/home", res.Header.Get("Location"))
@@ -266,6 +274,9 @@ func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 	if log := s.log.String(); strings.Contains(log, "da_") || !strings.Contains(log, `"principal":"okta:1"`) {
 		t.Errorf("the log is %s", log)
 	}
+	s.signIn(s.user("acme", "ada", "sre"))
+	commontest.OK(t, resourceserver.Revoke(t.Context(), s.store, "grant-of-ada", "acme"))
+	commontest.EqualIn(t, "an operator whose grant was revoked stops", http.StatusUnauthorized, stop())
 	s.access = nil // Access is now keys
 	if res, _ := s.do("POST", "/console/session", `{"key":"`+s.user("acme", "okta:1", "sre")+`"}`); res.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a token where there is no sign-in: %d", res.StatusCode)
