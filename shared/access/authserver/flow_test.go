@@ -119,6 +119,11 @@ func TestACodeIsBoundToClientAddressAndResource(t *testing.T) {
 	s.refusedWith(t, with(g.form, "resource", at+"/files"), "invalid_target")
 	s.refusedWith(t, with(g.form, "code", g.code[:len(g.code)-1]), "invalid_grant")
 	s.refusedWith(t, with(g.form, "code", ""), "invalid_grant")
+	twice, asked := with(g.form), request(other)
+	twice.Add("code_verifier", "x")
+	s.refusedWith(t, twice, "invalid_request")
+	asked.Add("redirect_uri", "https://evil.example/cb")
+	s.wantPage("two addresses", s.get(ask(asked)))
 	s.granted(with(g.form, "resource", at+"/files/sse/")) // another form of the same resource
 }
 
