@@ -124,7 +124,10 @@ func (x *exchange) do(ctx context.Context, method string, to *url.URL, body []by
 		refused := read(resp)
 		busy := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable
 		var no *refusal
-		if !errors.As(refused, &no) || !busy || no.after == 0 || no.after > busyWait || try == busyTries {
+		if errors.As(refused, &no) {
+			no.headed = len(x.header) > 0
+		}
+		if no == nil || !busy || no.after == 0 || no.after > busyWait || try == busyTries {
 			return nil, refused
 		}
 		if err := storage.Rest(ctx, no.after); err != nil {

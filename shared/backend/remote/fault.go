@@ -20,6 +20,7 @@ type refusal struct {
 	raw    []byte        // the JSON-RPC error response, nil for none
 	asks   string        // the header WWW-Authenticate of the response, "" for none
 	after  time.Duration // the header Retry-After of the response, 0 for none
+	headed bool          // the request had headers of the servers file
 	first  bool          // the server does not know the session, so a new one must be opened first
 }
 
@@ -28,15 +29,15 @@ func (r *refusal) Error() string {
 	if r.said != "" {
 		text += ": " + r.said
 	}
-	switch r.status {
-	case http.StatusUnauthorized:
+	switch {
+	case r.status == http.StatusUnauthorized && r.headed:
+		text += "; it does not take what the headers in the servers file have: change them, or use x-dormouse.connect for a credential of each user"
+	case r.status == http.StatusUnauthorized:
 		text += "; it wants a credential: set headers in the servers file, or x-dormouse.connect for one of each user"
-	case http.StatusForbidden:
+	case r.status == http.StatusForbidden:
 		text += "; the credential may not do this"
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		if r.after > 0 {
-			text += fmt.Sprintf("; try again in %d s", int(r.after.Seconds()+0.999))
-		}
+	case r.after > 0 && (r.status == http.StatusTooManyRequests || r.status == http.StatusServiceUnavailable):
+		text += fmt.Sprintf("; try again in %d s", int(r.after.Seconds()+0.999))
 	}
 	return text
 }
