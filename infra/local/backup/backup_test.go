@@ -86,6 +86,19 @@ func TestABackupNamesWhatItLacks(t *testing.T) {
 	}
 }
 
+// With the units of systemd the cache of installs is in the data folder.
+func TestTheCacheIsInNoBackup(t *testing.T) {
+	folder := t.TempDir()
+	installed := filepath.Join(folder, "cache", "npm")
+	commontest.OK(t, errors.Join(
+		os.WriteFile(filepath.Join(folder, datafolder.SecretFile), []byte(strings.Repeat("ab", 32)), 0o600),
+		os.MkdirAll(installed, 0o700), os.WriteFile(filepath.Join(installed, "a"), []byte("text"), 0o600),
+	))
+	if s, err := Write(t.Context(), folder, "", io.Discard); err != nil || s.Files != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
 // The copy of the store is checked before anything is changed.
 func TestADamagedStoreIsNotRestored(t *testing.T) {
 	var b bytes.Buffer
