@@ -56,9 +56,9 @@ func (m *machine) leftToEngines() string {
 }
 
 // LeftToEngines returns a sentence that names the servers that only a container engine, such as
-// docker, can run. The sentence also names the option of "docker run" that dormouse-keeper does not
-// know. The result is "" if there are no such servers. The argument path is the machine's PATH;
-// folder has the servers file.
+// docker, can run. With each it names the option of "docker run" that dormouse-keeper lacks, which
+// runs containers without an engine. The result is "" if there are no such servers. The argument path
+// is the machine's PATH; folder has the servers file.
 func LeftToEngines(servers *serversfile.File, path, folder string) string {
 	var left []string
 	for _, name := range servers.Names() {
@@ -82,7 +82,7 @@ func (l *listeners) endpoint(name string) string { return l.address(0) + "/" + n
 // command returns a command line that the user can type.
 func (c Config) command(line string) string { return cmp.Or(c.Command, "dormouse") + " " + line }
 
-// firstBlock returns what the terminal prints at the start.
+// firstBlock returns what [display.Terminal] prints at the start.
 func firstBlock(m *machine, warnings []string) display.Start {
 	servers := m.servers.Load()
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)

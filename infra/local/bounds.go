@@ -51,8 +51,8 @@ type share struct {
 	turns  *semaphore.Weighted // limits how many of the principal's WebSocket messages are handled at once; a message counts for 100 ms at most
 }
 
-// maxTurns is the limit of share.turns. That number of messages can keep all processors busy, and
-// still leaves turns to other principals. See [sockets.Rooms].Turns.
+// maxTurns is the limit of share.turns: enough to keep all processors busy, and not so many that
+// messages of other principals wait for long. See [sockets.Rooms].Turns.
 func maxTurns() int64 { return int64(max(16, 4*runtime.GOMAXPROCS(0))) }
 
 // bodyKey and connectionKey are the context keys of a *guardedBody and a *connection.

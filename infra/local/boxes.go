@@ -72,8 +72,8 @@ func (m *machine) isInside(server string) bool {
 	return ok && !m.cfg.Apart && !m.file.others && !s.Box.Confined()
 }
 
-// heldByBoxes is the limit on the bytes that servers have written and that the boxes in this
-// program hold in memory, together.
+// heldByBoxes limits how many bytes of servers' output all boxes in this program together hold in
+// memory.
 const heldByBoxes = 64 << 20
 
 // insider runs boxes in this program.
@@ -147,7 +147,7 @@ func (in *inprocess) makeRoom() {
 	})
 }
 
-// yieldWithin is how long boxes have to make room for a process.
+// yieldWithin limits how long it may take to free memory for a process.
 const yieldWithin = 10 * time.Second
 
 // neighbour is a box that is a process, which [guard.Memory] may ask to end idle processes.
@@ -177,7 +177,7 @@ func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok b
 	}, true
 }
 
-// arrived registers a box that is a process with machine.memory, which may ask it to free memory.
+// arrived registers a box with machine.memory, which may ask it to free memory. The box is a process.
 func (m *machine) arrived(t fleet.Status) {
 	n := &neighbour{m: m, box: storage.BoxID(t.Box), task: t.ID, ended: make(chan struct{})}
 	n.heard.Store(time.Now().UnixNano())
@@ -232,8 +232,8 @@ func (m *machine) boxStarted(t fleet.Status) {
 	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box, Tenant: tenant})
 }
 
-// boxStopped records the end of a box. It has the box cleaned up (swept) if the exit code is not 0,
-// or if limits on spending must count the box's time.
+// boxStopped records the end of a box. It calls [Functions].Sweep if the exit code is not 0, or if
+// there are limits on spending, because Sweep counts the time of the box.
 func (m *machine) boxStopped(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()
 	e := journal.Event{Kind: journal.BoxSleep, Name: t.Server, PID: t.PID, Tenant: tenant, Duration: t.Stopped.Sub(t.Started)}
@@ -249,7 +249,7 @@ func (m *machine) boxStopped(t fleet.Status) {
 	}
 	m.left(t)
 	m.ledger.Stopped(t)
-	if t.ExitCode != 0 || m.servers.Load().Limits() != nil { // limits on spending count the time of the box
+	if t.ExitCode != 0 || m.servers.Load().Limits() != nil {
 		m.functions.Sweep(&t)
 	}
 }

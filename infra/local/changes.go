@@ -28,8 +28,8 @@ func newChanges() *changes {
 	return &changes{now: 1, last: map[changed]uint64{}, news: make(chan struct{})}
 }
 
-// record counts e as a change of its server, if e is of a kind that operators watch. It is a
-// printer for [journal.NewRecorder].
+// record counts e as a change of its server, if e is of a kind that operators watch. A
+// [journal.Recorder] calls it.
 func (c *changes) record(e journal.Event) {
 	switch e.Kind {
 	case journal.Call, journal.BoxWake, journal.BoxSleep, journal.BoxCrash, journal.ServerStarting, journal.ServerInstalling,

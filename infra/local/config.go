@@ -26,7 +26,7 @@ const keptCalls = 100_000
 // Values of Access in [Config].
 const (
 	AccessKeys  = "keys"  // callers with an API key
-	AccessOAuth = "oauth" // callers with an API key, or who sign in: at the issuer in the servers file or, if it names none, with any name
+	AccessOAuth = "oauth" // callers with an API key, or who have signed in: at the issuer in the servers file or, without one there, under a name of their choice
 	AccessIDP   = "idp"   // callers with an API key, or a token of the identity provider in the servers file
 	AccessOpen  = "open"  // any caller that reaches an endpoint
 )
@@ -34,7 +34,7 @@ const (
 // Values of Durability in [Config]. Each names what an answer survives once its client has it.
 const (
 	DurabilityDisk    = "disk"    // a power cut: the answer waits for fsync
-	DurabilityProcess = "process" // the death of every process: the fsync follows at once
+	DurabilityProcess = "process" // the death of every process, but no power cut: the answer does not wait for the fsync, which follows at once
 )
 
 // Config says what [Run] hosts and how. Listen, Servers, Data, Runner and Environ are required.
@@ -62,8 +62,8 @@ type Config struct {
 	Guests bool
 	Data   string   // folder of the store, the secret for encryption, and the local sockets
 	Runner []string // absolute path of the program that runs a box as a process, and its arguments
-	// Apart makes Run start a process for each box. Without Apart, the box of a server without
-	// limits runs in this program if only the user of this machine can call.
+	// Apart makes Run start a process for each box. Without Apart, the box of a server without a
+	// sandbox runs in this program if only the user of this machine can call.
 	Apart bool
 
 	Idle time.Duration // how long a box may be idle before it stops, unless its server sets its own time

@@ -18,8 +18,8 @@ const drainWithin = 30 * time.Second
 // drain waits until no call is in flight, for drainWithin at most, or until ctx ends. Meanwhile the
 // machine accepts no new connections; if a service manager holds the listening sockets, their
 // clients wait for the next process. Open connections stay open, so that clients can answer
-// questions of servers. A call of protocol version 2026-07-28 that waits for an answer is only in
-// the store, and goes on in the next process.
+// questions of servers. In protocol version 2026-07-28, a call that waits for an answer of its client
+// exists only in the store, and goes on in the next process.
 func drain(ctx context.Context, m *machine) {
 	if m.upkeep.storesNothing() {
 		return // without a store, no call can end
@@ -50,7 +50,7 @@ func drain(ctx context.Context, m *machine) {
 }
 
 // awaitCalls waits until no call is in flight, but not beyond the deadline or the end of ctx. It is
-// for calls of remote and native servers: they have no box that would wait for them.
+// for calls of remote and native servers, for which no box waits.
 func awaitCalls(ctx context.Context, m *machine, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()

@@ -16,7 +16,7 @@ type environ []string
 
 func (e environ) get(name string) string { return e.only(name)[name] }
 
-// only returns those of the named variables that are set.
+// only is a part of the environment: the variables with these names.
 func (e environ) only(names ...string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range e {

@@ -42,8 +42,8 @@ func (g *gate) take(servers *serversfile.File) {
 // a program in a box.
 type inBoxKey struct{}
 
-// note implements http.Server.ConnContext. The first request that needs to know the client finds it
-// out, once for a connection, because that can take ten milliseconds.
+// note implements http.Server.ConnContext. Whether the client is in a box is found out only when a
+// request needs it, and once for a connection, because that can take ten milliseconds.
 func (g *gate) note(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, inBoxKey{}, sync.OnceValue(func() bool { return peer.StartedHere(c, g.own) }))
 }

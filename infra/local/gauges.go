@@ -18,7 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// gaugesWithin is the longest time that one answer with metrics may take to find out what runs.
+// gaugesWithin limits how long metricsOf looks for what runs.
 const gaugesWithin = 5 * time.Second
 
 // gauge counts what runs for a tenant on one server. The field memory is in bytes.

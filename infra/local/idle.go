@@ -28,7 +28,7 @@ func (u *use) count(s *http.Server) {
 	u.servers = append(u.servers, s)
 	h, note := s.Handler, s.ConnState
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A client of 2026-07-28 listens with a POST that lasts as long as its connection.
+		// A client of protocol version 2026-07-28 listens with a POST that lasts as long as its connection.
 		message := r.Method == http.MethodPost && r.Header.Get(wire.HeaderMethod) != wire.MethodListen
 		u.add(message, 1)
 		defer u.add(message, -1)

@@ -40,12 +40,12 @@ import (
 type inprocess struct {
 	m        *machine
 	store    storage.Store
-	kept     aggregate.Kept // lists of tools of groups; used if no other program writes to the store
+	kept     aggregate.Kept // which server of a group has which tool; used if no other program writes to the store
 	settings atomic.Pointer[wiring.Settings]
 	made     atomic.Pointer[handlers]
 	alarm    *scheduler.API
 	release  func(context.Context) error // gives the lease of the store back; nil if the store has none
-	unleased bool                        // another program has the lease now
+	unleased bool                        // another program has taken the lease of the store
 
 	// ctx is the context of work that no client waits for: alarms and sweeps.
 	ctx    context.Context
@@ -220,7 +220,7 @@ func (in *inprocess) forOneMachine(o *transport.Options) {
 	}
 }
 
-// alarms returns how native servers set alarms.
+// alarms returns what an endpoint needs for the alarms of native servers.
 func (in *inprocess) alarms() endpoints.Alarms {
 	return endpoints.Alarms{
 		Schedule: schedules{in.alarm}, Here: true, Command: in.m.commands.header,
@@ -252,8 +252,8 @@ func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// handleTries is how many times at most an alarm is handled, or stored events are pushed to a
-// client.
+// handleTries limits how often the handling of an alarm, or a push of stored events to a client, is
+// tried.
 const handleTries = 3
 
 // send handles the event of an alarm in the background. The channel done is closed once the alarm

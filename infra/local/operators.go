@@ -210,8 +210,7 @@ func memoryOf(all []api.Member, pid int) (bytes int64) {
 	return bytes
 }
 
-// billOf returns a bill for the API: the whole bill if since is zero, otherwise from the day of
-// since on.
+// billOf returns a bill for the API. Unless since is zero, the bill begins with the day of that time.
 func billOf(b bill.Bill, since time.Time) api.Bill {
 	shares := b.Shares
 	if !since.IsZero() {

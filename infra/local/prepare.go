@@ -70,9 +70,9 @@ func (p *preparing) end(server string) {
 // mostPrepared is how many servers are prepared at the same time.
 const mostPrepared = 16
 
-// prepareTaken notes that those of the named servers are being prepared that have something to install
-// and have never started. The caller must call start, which begins the work. prepareTaken does nothing
-// unless Config.Prepare is set.
+// prepareTaken marks servers as being prepared: those of names that have something to install and have
+// never started. The caller must call start, which begins the work. prepareTaken does nothing unless
+// Config.Prepare is set.
 func (m *machine) prepareTaken(names []string) (start func()) {
 	in, ok := m.functions.(*inprocess)
 	if !m.cfg.Prepare || !ok {
@@ -142,7 +142,7 @@ func (m *machine) prepare(ctx context.Context, server string) (api.Prepared, err
 	}
 }
 
-// prepare starts a server once, sets the result in one, and tells the server's clients that their
+// prepare starts a server once, stores the result in the preparation, and tells the server's clients that their
 // lists are ready.
 func (in *inprocess) prepare(ctx context.Context, server string, one *preparation) {
 	h := in.use().http.Host

@@ -119,7 +119,7 @@ func guests(servers *serversfile.File) (names []string) {
 	return names
 }
 
-// breaks records why the current file cannot be served, or with "" that it can.
+// breaks records why the current file cannot be served; "" means that it can.
 func (f *serversFile) breaks(why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

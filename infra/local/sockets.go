@@ -12,8 +12,8 @@ const (
 // socketsOnly is the answer to other requests than WebSockets at the address of the clients' API.
 const socketsOnly = "this address has WebSockets only, at /" + socketStage + "?server=NAME; dormouse list shows the addresses of servers over HTTP"
 
-// openSockets creates the two WebSocket APIs. The argument elsewhere is the answer of the API for
-// clients to requests for other paths; "" stands for that of API Gateway.
+// openSockets creates the two WebSocket APIs. The argument elsewhere is what the API for clients
+// answers if a request is for another path; "" stands for the answer of API Gateway.
 func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Limits, elsewhere string) {
 	open := func(name, stage, elsewhere string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{

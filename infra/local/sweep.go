@@ -65,8 +65,8 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 }
 
 // callsWait reports whether the store has calls that a sweep may have to finish. It also returns
-// true if the store fails. A call of a native server needs no box, but a program that was killed
-// may not have set the call's alarm.
+// true if the store fails. Calls of native servers count too: a program that was killed may not have
+// set the alarm of such a call.
 func callsWait(ctx context.Context, store storage.Store) bool {
 	due, err := store.Due(ctx)
 	return err != nil || len(due) > 0

@@ -185,10 +185,9 @@ func (c *confiner) demand() []sandbox.Guard {
 	return all
 }
 
-// toolchains returns folders outside of the system, in which the server's command and the
-// interpreters in its PATH are installed, with the virtual environment of the command. Version
-// managers install these in the user's home; an enclosed server can access nothing else in that
-// home.
+// toolchains returns the folders in which the server's command and the interpreters in its PATH are
+// installed, with the virtual environment of the command. Version managers install these in the
+// user's home; an enclosed server can access nothing else in that home.
 func (c *confiner) toolchains(placed provision.Launch) []string {
 	var found []string
 	for _, name := range append(c.runs(placed, c.find), "node", "python3", "python") {

@@ -15,7 +15,7 @@ import (
 )
 
 // installSandbox is the sandbox in which packages run their own code while they are installed.
-// That code can write only to one folder, without secrets.
+// That code can write only to one folder, and gets no secrets.
 type installSandbox struct {
 	*sandbox.Sandbox
 	mark string // the value of proc.MarkEnv in its processes, by which End finds them

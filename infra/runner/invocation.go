@@ -20,7 +20,7 @@ const invocationLinger = 200 * time.Millisecond
 type invocation struct {
 	base environment // the environment of this program, without settings of boxes
 	log  *slog.Logger
-	made atomic.Pointer[prepared] // the box, nil before that answer
+	made atomic.Pointer[prepared] // the box, nil before prepare has made it
 }
 
 // host runs the box of an invocation until it sleeps, a newer runner runs it, or ctx ends.

@@ -75,7 +75,7 @@ const (
 	exitFenced = 3
 )
 
-// heapLimit is the heap size in bytes from which on Go collects garbage more often. If a server
+// heapLimit is the heap size in bytes above which Go collects garbage more often. If a server
 // floods the runner, or does not read, the runner uses up to 64 MiB. Without a limit the heap
 // would grow to twice that before the next collection.
 const heapLimit = 128 << 20

@@ -391,12 +391,11 @@ func (e *emulated) accept(servers *serversfile.File) (string, error) {
 	return path, os.WriteFile(path, data, 0o600)
 }
 
-// forget removes all files that accept has written, in this run or an earlier one. It leaves the file
-// at the path kept.
-func (e *emulated) forget(kept string) error {
+// forget removes all files that accept has written, in this run or an earlier one, except current.
+func (e *emulated) forget(current string) error {
 	all, err := filepath.Glob(e.site.Folder.File("accepted-*.json"))
 	for _, file := range all {
-		if file != kept {
+		if file != current {
 			err = errors.Join(err, os.Remove(file))
 		}
 	}

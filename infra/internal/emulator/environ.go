@@ -16,7 +16,7 @@ type variables []string
 
 func (v variables) get(name string) string { return v.only(name)[name] }
 
-// only returns those of the named variables that are set.
+// only is a part of the environment: the variables with these names.
 func (v variables) only(names ...string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range v {

@@ -179,7 +179,7 @@ func ValidName(name string) string {
 	return name
 }
 
-// each replaces each value of the entry by what use returns for it.
+// each replaces each value v of the entry by use(v).
 func (e *Entry) each(use func(string) string) {
 	e.Command, e.Cwd, e.EnvFile, e.URL = use(e.Command), use(e.Cwd), use(e.EnvFile), use(e.URL)
 	for i := range e.Headers {
@@ -201,9 +201,9 @@ func (im importer) secret(value string) bool {
 	})
 }
 
-// Rebase makes paths absolute that are relative to folder. It changes nothing if folder is home, the
-// folder of the servers file, or "". An argument is a path if it names an existing file. Paths that
-// begin with "~" stay.
+// Rebase makes paths absolute that are relative to folder. It changes nothing if folder is "", or is
+// home, which is the folder of the servers file. An argument is a path if it names an existing file.
+// Paths that begin with "~" stay.
 func (e *Entry) Rebase(folder, home string, exists func(path string) bool) {
 	if folder == "" || folder == home {
 		return

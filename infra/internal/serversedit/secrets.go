@@ -132,7 +132,7 @@ func secretOption(option string) bool {
 		regexp.MustCompile(`(?i)[-_](api-?key|key|token|secret|password|passwd|pass|pwd|auth|credentials?|pat|pin|dsn|cookie)$`).MatchString(option)
 }
 
-// between replaces each part of a string that is not a `${…}` by the result of use.
+// between replaces each part p of a string that is not a `${…}` by use(p).
 func between(s string, use func(string) (string, error)) (string, error) {
 	var out strings.Builder
 	for {

@@ -20,7 +20,7 @@ type Kind int
 
 // Kinds of sources. Each comment names the fields of Source that have it.
 const (
-	None       Kind = iota // no source by itself
+	None       Kind = iota // no source; perhaps a name in the MCP registry
 	Command                // a program, a script, a package or an image: Source.Command
 	Remote                 // a remote server: Source.At
 	Repository             // a git repository: Source.At, Ref and Below

@@ -509,7 +509,7 @@ func describe(s Spec) *specs.Spec {
 	}
 }
 
-// # While it runs
+// # While a box runs
 
 // call calls a method of the sentry.
 func (b *Box) call(method string, arg, result any) error {

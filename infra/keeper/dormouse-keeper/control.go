@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
 )
 
-// freezing limits the time to freeze a server and to send the image. The limit also holds for a
-// thaw, without the time to receive the image.
+// freezing limits the time to freeze a server and to send its memory. The limit also holds for a
+// thaw, without the time to receive the memory.
 const freezing = 10 * time.Second
 
 // chunk is how many bytes a chunk of an image may have.

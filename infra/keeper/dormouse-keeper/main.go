@@ -5,7 +5,7 @@
 //	dormouse-keeper run [options] IMAGE [ARG]… runs it; stdio and the exit code are the server's
 //	dormouse-keeper run --system [options] COMMAND [ARG]…   runs a program of this machine
 //	dormouse-keeper run --control N …          runs it as orders on descriptor N say, see control
-//	dormouse-keeper probe                      says whether this system can do that
+//	dormouse-keeper probe                      says whether this system can run servers so
 //
 // The command dormouse starts the keeper for servers that are sealed. The comments of packages box
 // and image say what they promise.

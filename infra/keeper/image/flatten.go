@@ -102,7 +102,7 @@ func (f *flat) hidden(p string) bool {
 	}
 }
 
-// add writes one entry, except the files that surround makes for every box.
+// add writes one entry. It skips the files that flat.surround makes for every box.
 func (f *flat) add(p string, h *tar.Header, r io.Reader) error {
 	if slices.Contains([]string{resolver, hosts}, p) {
 		return nil

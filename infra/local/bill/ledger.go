@@ -31,13 +31,13 @@ const File = "usage.json"
 // saveEvery is how often the ledger is saved while counts change.
 const saveEvery = time.Minute
 
-// maxOwners limits how many owners the ledger distinguishes, in all and also by day. The use of
-// further owners counts only for their server and tenant.
+// maxOwners limits the entries of Ledger.shares, and those of Ledger.days. The use of further owners
+// counts only for their server and tenant.
 const maxOwners = 10_000
 
-// owner is who pays for a use: a session, with its server, tenant and principal. The use of a box
-// has only the server and the tenant. The zero owner is for sweeps, and for callers that were
-// refused.
+// owner is who pays for a use: a session, with its server, tenant and principal. The owner of a box's
+// time is only a server and a tenant. The zero owner pays for refused callers, and for the cleanup at
+// intervals (sweep).
 type owner struct {
 	server, tenant, session string
 	principal               string // "" if no event has named it yet
@@ -54,8 +54,8 @@ func (o owner) share(day string, u meter.Units) api.Share {
 
 // Bill is what AWS would have billed for all work in a data folder.
 //
-// An event of a function names the owner of its work, and has what API Gateway and the store would
-// have billed for it. The bill leaves out the cold starts of functions.
+// What functions used, and for whom, comes from their events. The bill leaves out the cold starts of
+// functions.
 type Bill struct {
 	Since  time.Time   `json:"since"`
 	Until  time.Time   `json:"until"`
@@ -111,10 +111,10 @@ type onDay struct {
 type call struct {
 	known bool // the event at its end has come
 	tool  string
-	early map[onDay]meter.Units // use by events about messages of the box that came before the event at its end
+	early map[onDay]meter.Units // use by the box's messages while the tool was not known
 }
 
-// today returns the key in Ledger.days for a use of o.
+// today returns the key in Ledger.days for the owner o.
 func today(o owner, now time.Time) onDay {
 	o.session = ""
 	return onDay{now.UTC().Format(time.DateOnly), o}
@@ -151,13 +151,13 @@ func Open(folder string, size func(server string) meter.BoxSize, running func(co
 	return l, nil
 }
 
-// give adds a use to an owner, in total and for today.
+// give adds u to the use of an owner, in total and for today.
 func (l *Ledger) give(o owner, u meter.Units) {
 	l.giveShare(o, u)
 	l.giveDay(today(o, time.Now()), u)
 }
 
-// giveShare adds a use to an owner in total.
+// giveShare adds u to the total use of an owner.
 func (l *Ledger) giveShare(o owner, u meter.Units) {
 	o.tool = ""
 	if _, known := l.shares[o]; !known && o.session != "" && len(l.shares) >= maxOwners {
@@ -167,7 +167,7 @@ func (l *Ledger) giveShare(o owner, u meter.Units) {
 	l.changed = true
 }
 
-// giveDay adds a use to an owner on a day.
+// giveDay adds u to the use of an owner on a day.
 func (l *Ledger) giveDay(day onDay, u meter.Units) {
 	if _, known := l.days[day]; !known {
 		first := time.Now().UTC().AddDate(0, 0, -keptDays).Format(time.DateOnly)

@@ -169,7 +169,7 @@ const SecretFile = "secret"
 // LostWithSecret says what is lost if a folder that was in use gets a new secret.
 const LostWithSecret = "registrations of clients, refresh tokens and the accounts of users at third parties are lost"
 
-// Secret returns the secret of the folder at path. It creates either if it is missing.
+// Secret returns the secret of the folder at path. It creates the folder and the secret if missing.
 func Secret(path string) ([]byte, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err

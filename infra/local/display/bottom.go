@@ -54,13 +54,13 @@ func (b *bottom) next() time.Duration {
 	return time.Hour
 }
 
-// installing returns a line for each install in progress. The argument name is the width of the
-// column with the servers' names.
-func (b *bottom) installing(now time.Time, name int) []string {
+// installing returns a line for each install in progress. The servers' names are in a column of this
+// width.
+func (b *bottom) installing(now time.Time, width int) []string {
 	var lines []string
 	for _, i := range b.installs {
 		took := fmt.Sprintf("%d s", int(now.Sub(i.since).Seconds()))
-		lines = append(lines, fmt.Sprintf("%s  %-*s  %s … %s", clock(i.since), name, i.server, i.what, took))
+		lines = append(lines, fmt.Sprintf("%s  %-*s  %s … %s", clock(i.since), width, i.server, i.what, took))
 	}
 	return lines
 }

@@ -74,7 +74,7 @@ func openFile(path string) (*file, error) {
 	return &file{db}, nil
 }
 
-// addColumns adds the columns to the table calls that files of release 0.1.0-alpha.2 lack.
+// addColumns adds to the table calls the columns that it lacks in files of release 0.1.0-alpha.2.
 func addColumns(ctx context.Context, db *sql.DB) error {
 	const number, text = " INTEGER NOT NULL DEFAULT 0", " TEXT NOT NULL DEFAULT ''"
 	for _, column := range [][2]string{{"woke", number}, {"bytes_in", number}, {"bytes_out", number}, {"key", text}, {"address", text}, {"refusal", text}} {

@@ -1,6 +1,6 @@
-// Package history keeps which tools clients have called on this machine. It has the newest calls
-// one by one, and for each server counts by minute for a day and by hour for 90 days: names, times
-// and outcomes, but neither arguments nor results.
+// Package history keeps which tools clients have called on this machine: names, times and outcomes,
+// but neither arguments nor results. It has the newest calls one by one. For each server it has
+// counts, by minute for a day and by hour for 90 days.
 package history
 
 import (
@@ -32,7 +32,8 @@ const (
 // more count, the last, is for longer durations.
 var bounds = [11]float64{5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 10_000, 60_000}
 
-// History has the latest calls and starts on a machine, and counts of both. The methods are safe for concurrent use.
+// History has the latest calls and starts of servers on a machine, and counts of both. The methods
+// are safe for concurrent use.
 type History struct {
 	kept   int           // how many calls are kept at most
 	full   chan struct{} // has capacity 1; a value makes Keep save at once
@@ -90,8 +91,7 @@ func New(limit int) *History {
 // for another try if a save fails.
 const maxUnsaved = 10_000
 
-// Record takes an event. It is a printer for [journal.NewRecorder], and does not wait for the
-// disk.
+// Record takes an event from a [journal.Recorder]. It does not wait for the disk.
 func (h *History) Record(e journal.Event) {
 	switch e.Kind {
 	case journal.Call:

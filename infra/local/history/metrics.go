@@ -16,7 +16,7 @@ import (
 type labels struct{ tenant, server, principal, tool string }
 
 // maxLabels limits the combinations of labels of one tenant; further ones are counted under
-// others. Calls of tools that no list of their server has are counted under unknown.
+// others. Calls of tools that their server does not list are counted under unknown.
 const (
 	maxLabels = 2_000
 	others    = "(others)"

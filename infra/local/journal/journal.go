@@ -11,8 +11,8 @@ import (
 )
 
 // Kinds of [Event], with the fields that are set besides Name and Time. A wake event says that a
-// process was started. Each process has exactly one wake, and one end (sleep or crash). Tests also
-// have such kinds with another prefix than "box".
+// process was started. Each process has exactly one wake, and one end (sleep or crash). The emulator
+// of AWS, for tests, has the same three kinds for functions, such as function.wake.
 const (
 	BoxWake  = "box.wake"  // the runner of a box was started
 	BoxSleep = "box.sleep" // the runner ended by itself, or after it was asked to; Duration: how long it ran

@@ -17,8 +17,8 @@ import (
 )
 
 // StartedHere reports whether the other end of a connection belongs to a program that this process
-// has started, directly or through other programs. Every program of a user in own counts as
-// started here. A program of any other user than this process's does not.
+// has started, directly or through other programs. If own returns true for a user, all programs of
+// that user count as started here. Those of any other user than this process's do not.
 //
 // If the other end is on this machine and no process that holds it can be found, StartedHere
 // returns true. A program could otherwise avoid detection: it could send a request and close its
@@ -46,8 +46,8 @@ func StartedHere(c net.Conn, own func(uid uint32) bool) bool {
 	return true
 }
 
-// tries is how often StartedHere looks for the processes that hold a socket, and descends for the
-// parents of a process.
+// tries is how often StartedHere looks for the processes that hold a socket, and how often descends
+// looks for the parents of a process.
 const tries = 3
 
 // socket is the other end of a connection. Its inode is 0 if no process holds it.
@@ -215,8 +215,8 @@ func hexadecimal(address []byte, port uint16) string {
 }
 
 // holders returns the processes that have a descriptor of a socket, as far as this process may see
-// that. It looks at this process last, and only if no other process has one: it has as many
-// sockets as clients.
+// that. It looks at this process last, and only if no other process has one, because this process
+// has as many sockets as clients.
 func holders(inode uint64) (pids []int) {
 	name, self := fmt.Sprintf("socket:[%d]", inode), os.Getpid()
 	for _, pid := range processes() {

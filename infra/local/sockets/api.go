@@ -240,8 +240,8 @@ func (h *hijacked) Hijack() (conn net.Conn, rw *bufio.ReadWriter, err error) {
 	return conn, rw, err
 }
 
-// admit counts a handler in a.work, or returns the status to refuse it with. A connection that
-// Connect refuses does not count for Limits.NewPerSecond, so that strangers cannot prevent all new
+// admit counts a handler in a.work and returns 200, or returns the status that refuses the request. A
+// connection that Connect refuses does not count for Limits.NewPerSecond, so that strangers cannot prevent all new
 // connections.
 func (a *API) admit(now time.Time) int {
 	a.mu.Lock()

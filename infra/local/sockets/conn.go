@@ -52,8 +52,8 @@ var (
 )
 
 // wsConn is one connection. The goroutine of its HTTP handler writes. Other goroutines take turns
-// at reading: one reads a message and then handles it, while the next one reads. So no goroutine
-// must be woken to handle a message.
+// at reading: one reads a message and then handles it, while the next one reads. So the reader
+// need not wake another goroutine to handle a message.
 type wsConn struct {
 	Conn
 	api *API

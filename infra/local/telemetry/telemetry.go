@@ -16,9 +16,9 @@ import (
 // Limits of what is kept in memory. What exceeds them is lost.
 const (
 	maxWaiting = 2_048            // ended requests that were not sent yet
-	maxParts   = 10_000           // requests in progress whose parts are kept
+	maxParts   = 10_000           // requests in progress whose events are kept
 	maxPost    = 512              // spans in one post
-	partAge    = 15 * time.Minute // how long the parts are kept if their request does not end
+	partAge    = 15 * time.Minute // how long these events are kept if their request does not end
 )
 
 // settle is how long Keep waits after the end of a request before it sends its spans. A runner's
@@ -45,7 +45,7 @@ type Telemetry struct {
 	lost   int
 }
 
-// started is a start of a server's process that has ended.
+// started is a finished start of a server's process.
 type started struct {
 	woken time.Time // when the start of the box began, or if the box was up already, the start of the process
 	ready journal.Event
@@ -62,7 +62,7 @@ func New(o Options) *Telemetry {
 	}
 }
 
-// Record takes an event. It is a printer for [journal.NewRecorder], and does no I/O.
+// Record takes an event from a [journal.Recorder]. It does no I/O.
 func (t *Telemetry) Record(e journal.Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()

@@ -6,7 +6,7 @@
 // Clients, hosts and servers are one cpu group of the kernel, which gets nearly all of the
 // processors; that requires root. CPU times are what the kernel has counted for the group, also for
 // processes that a host has started and forgotten. No program gets a real-time priority: with 16
-// clients it makes threads of Go spin against each other. Before a host is measured, it answers calls
+// clients, such a priority makes threads of Go spin against each other. Before a host is measured, it answers calls
 // until it gets no faster.
 //
 // The parts, each of which runs by itself:
@@ -19,7 +19,7 @@
 //	scale     servers, sessions, events, held streams and WebSockets at each power of ten; only
 //	          when it is named
 //	one       the first list of 50 and 200 servers at /mcp, processes and memory after a call of
-//	          each, and a call there and at a server's own address; only when it is named
+//	          each server, calls at /mcp and at a server's own address; only when it is named
 //	profile   CPU profiles of Dormouse; only when it is named
 //
 // Each part has a limit of time, which -scale changes. A part that does not reach its number in

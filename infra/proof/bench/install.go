@@ -99,8 +99,8 @@ func (p place) buildTBXark(ctx context.Context) error {
 	})
 }
 
-// once empties a folder of .tools/bench and calls the function fill for it. Then it writes a file with
-// the digest of the files in from. With the same digest it does nothing the next time.
+// once empties a folder of .tools/bench and calls the function fill for it. If it has done so before,
+// and the files that from names are unchanged, it does nothing.
 func (p place) once(name string, from []string, fill func(dir string) error) error {
 	sum := sha256.New()
 	for _, file := range from {

@@ -89,7 +89,7 @@ func cutCases() (all []cutCase) {
 	return all
 }
 
-// cuts measures four calls at the same time, whose connections are cut as how says.
+// cuts measures four calls at the same time, whose connections are cut as the argument how says.
 func (m *measurement) cuts(ctx context.Context, e *endpoint, how cutCase) error {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -124,7 +124,7 @@ func (m *measurement) cuts(ctx context.Context, e *endpoint, how cutCase) error 
 
 // cutCallOf calls the tool "slow" in a new session, drops the connection, and comes back for the
 // answer. If the client got the answer, got is true, and took is the time from the return of the
-// client to the answer. The error is one from before the cut.
+// client to the answer. To get no answer is no error.
 func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Duration, got bool, err error) {
 	defer c.drop()
 	if _, err := timed(ctx, c.open); err != nil {

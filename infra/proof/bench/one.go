@@ -10,7 +10,7 @@ import (
 )
 
 // oneAddress measures servers behind /mcp: the first list, when no server has ever run; the
-// processes and the memory after one call of each; and a call there and at a
+// processes and the memory after one call of each server; and calls at /mcp and at a
 // server's own address.
 func oneAddress(ctx context.Context, m *measurement) error {
 	for _, n := range []int{50, 200} {

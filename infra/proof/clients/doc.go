@@ -22,16 +22,16 @@
 //
 // Clients of 2025-11-25 survive an early end of their responses only under some rules (P1-P7,
 // see package transport). They run the same checks against functions that hold no response for
-// longer than 100 ms, so that they poll for the rest.
+// longer than 100 ms, so that the clients poll for the rest.
 //
 // # The sign-in
 //
 // SDKs, mcp-remote, dormouse stdio and the inspector sign in, call a tool, and refresh a token that
-// has expired (signin_test.go, programs_test.go). They do so at Dormouse's own sign-in, also behind
-// stand-ins of API Gateway; at oidc-provider by way of Dormouse; and with oidc-provider's own
-// tokens. The same with Keycloak takes minutes (build tag keycloak, by `make test-idp`); Keycloak
-// also exchanges tokens there. Clients register themselves, or they are the client of a metadata
-// document (document_test.go). Programs that cannot go through the pages use visit.
+// has expired (signin_test.go, programs_test.go). They sign in at Dormouse itself, which in some
+// tests is behind stand-ins of API Gateway; at oidc-provider through Dormouse; or at oidc-provider
+// itself. The same with Keycloak takes minutes (build tag keycloak, by `make test-idp`); Keycloak
+// also exchanges tokens there. Clients register themselves, or publish a metadata document
+// (document_test.go). Programs that cannot go through the pages use the command visit.
 //
 // # The bundles
 //

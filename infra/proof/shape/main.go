@@ -1,5 +1,5 @@
 // Command shape prints measurements of the repository below its argument: lines, methods of a type,
-// references between files against their order, imports between packages, long functions, and knobs
+// references to earlier files of a package, imports between packages, long functions, and knobs
 // (settings). No value makes it fail. With -v it lists each knob. make shape runs it.
 package main
 

@@ -34,9 +34,8 @@ const (
 // request's host, here with its port. As from API Gateway, members without a value are
 // null.
 //
-// The body is base64, as for an API with "*/*" among its binary media types. A JSON string
-// may be longer than base64, because of escapes, and Lambda limits the length of events. The
-// form of the event differs from the real one in one way: header names are in canonical form
+// The body is base64, as for an API with "*/*" among its binary media types. As a JSON string
+// with escapes it might be longer, and Lambda limits the length of events. The form of the event differs from the real one in one way: header names are in canonical form
 // rather than in the client's spelling.
 func (a *RESTAPI) event(r *http.Request, body []byte, headers map[string][]string, id, extended string, now time.Time) map[string]any {
 	path := r.URL.EscapedPath()

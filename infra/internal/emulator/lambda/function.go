@@ -51,8 +51,7 @@ func newInvocation(tenant string, payload []byte) *invocation {
 	return &invocation{id: uuid.NewString(), tenant: tenant, payload: payload, result: make(chan result, 1)}
 }
 
-// claim returns true for its first caller only. That caller must send the result, or has given up
-// waiting for one.
+// claim returns true for its first caller only. Only that caller may send a result.
 func (inv *invocation) claim() bool { return inv.claimed.CompareAndSwap(false, true) }
 
 func (inv *invocation) fail(why error) {
@@ -61,7 +60,7 @@ func (inv *invocation) fail(why error) {
 	}
 }
 
-// count returns the number of instances for which the function fits returns true.
+// count returns for how many instances the argument fits returns true.
 func (f *function) count(fits func(*instance) bool) (n int) {
 	for i := range f.instances {
 		if fits(i) {

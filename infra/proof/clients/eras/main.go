@@ -198,8 +198,8 @@ func roots(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, er
 	return says("%s", strings.Join(lines, "\n"))
 }
 
-// toggle writes one log line when it is turned on: in the modern era a server has no log
-// lines outside of requests.
+// toggle turns logging on or off. It writes its one log line during the call that turns it on,
+// because in the modern era a server has no log lines outside of requests.
 //
 //nolint:staticcheck // logging is what is tested, deprecated from 2026-07-28 or not
 func toggle(ctx context.Context, req *mcp.CallToolRequest, on *atomic.Bool) (*mcp.CallToolResult, error) {

@@ -9,7 +9,7 @@
 // With --era modern the SDK must speak the era without sessions (2026-07-28), and the
 // checks leave out features that the era does not have.
 //
-// With --cold the server has not been started yet, and server/discover may lack its name.
+// With --cold the server has not been started yet, and server/discover may lack the server's name.
 //
 // With --through it speaks stdio to a program that passes the messages on to the endpoint.
 //

@@ -69,7 +69,7 @@ func Run(t testing.TB, dir, help string, limit time.Duration, name string, args 
 	return out
 }
 
-// installing is held during an installation: tests that run at once install the same folder once.
+// installing is held during an installation, so that two tests do not install into the same folder.
 var installing sync.Mutex
 
 // Installed returns the folder .tools/<name>-<digest of key>. The first call fills it by the
