@@ -86,8 +86,8 @@ func (c *addCommand) Validate() error {
 	return nil
 }
 
-// Run adds the server to the servers file, and starts it once so that its first client need not
-// wait.
+// Run adds the server to the servers file, and starts it once so that no client waits for the
+// installation.
 func (c *addCommand) Run(t *terminal) error {
 	begun := t.now()
 	ctx, stop := interruptible()
