@@ -30,8 +30,8 @@ func (m *machine) tokens(servers *serversfile.File) (*resourceserver.Settings, e
 }
 
 // publicURL returns the URL that access tokens must name as their audience: the public URL, or
-// else Listen if that names loopback. It returns "" for port 0, because that port is known only
-// once the endpoint listens.
+// else the one for Listen if that names loopback. It returns "" for port 0, because that port is
+// known only once the endpoint listens.
 func (l *listeners) publicURL() string {
 	_, port, err := net.SplitHostPort(l.Listen)
 	switch {

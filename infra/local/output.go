@@ -103,8 +103,8 @@ func (k keptLog) is(session string) bool {
 	})
 }
 
-// more returns the whole lines that were written since the last call, and counts their bytes in
-// read. On the first call for a log, and after the runner has begun a new file, the lines of
+// more returns the whole lines that were written since the last call, and counts their bytes in the
+// map read. On the first call for a log, and after the runner has begun a new file, the lines of
 // the .old file are included. If first is set, more also returns an unfinished last line.
 func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	seen, known := read[k.path]

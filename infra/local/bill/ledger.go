@@ -210,7 +210,7 @@ func (l *Ledger) release(c *call) {
 // maxCalls limits how many calls the ledger remembers. At the limit the ledger forgets all of them.
 const maxCalls = 1000
 
-// call returns the call with a trace id, and creates a missing one.
+// call returns the call with this trace id, and creates a missing one.
 func (l *Ledger) call(trace string) *call {
 	c := l.calls[trace]
 	if c == nil {

@@ -137,7 +137,7 @@ func openings(ctx context.Context, e *endpoint, m *measurement) error {
 	return nil
 }
 
-// load adds the metrics of l, the result of calls by this many clients.
+// load adds the metrics of l, which has the calls of this many clients.
 func (m *measurement) load(clients int, l load) {
 	at := fmt.Sprintf(" at %d", clients)
 	m.add("p50"+at, "ms", quantile(l.took, 0.50))

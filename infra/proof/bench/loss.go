@@ -123,8 +123,8 @@ func (m *measurement) cuts(ctx context.Context, e *endpoint, how cutCase) error 
 }
 
 // cutCallOf calls the tool "slow" in a new session, drops the connection, and comes back for the
-// answer. If the client got the answer, got is true, and took is the time from the return of the
-// client to the answer. To get no answer is no error.
+// answer. If the client got the answer, got is true, and took is how long after it came back. To get
+// no answer is no error.
 func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Duration, got bool, err error) {
 	defer c.drop()
 	if _, err := timed(ctx, c.open); err != nil {
