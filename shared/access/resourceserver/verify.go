@@ -73,8 +73,7 @@ type head struct{ algorithm, key string }
 
 // header reads the header of a JWT (RFC 7515 §4), before any other use of the token. It
 // refuses a header that brings its own key, names a URL for a key, or has critical
-// extensions. It also refuses other types than an access token's (RFC 9068 §2.1; many
-// issuers write JWT).
+// extensions. Its type must be one of v.types; it may be missing if JWT is one of them.
 func (v verifier) header(token string) (head, error) {
 	first, rest, _ := strings.Cut(token, ".")
 	if strings.Count(rest, ".") != 1 {

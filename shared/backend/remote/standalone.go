@@ -221,7 +221,7 @@ func (e *standaloneStream) listen(ctx context.Context) {
 	}
 }
 
-// never reports whether the server has no standalone streams, if it refuses one with r.
+// never reports whether r, the refusal of a standalone stream, means that the server has none.
 func (r *refusal) never() bool {
 	switch r.status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:

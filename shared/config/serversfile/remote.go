@@ -19,8 +19,8 @@ type Remote struct {
 	Private bool `json:"private,omitempty"`
 }
 
-// InPlace reports whether the server is native or remote. It then has no box: the function that
-// gets a message executes it.
+// InPlace reports whether the server is native or remote. It then has no box: the Lambda function,
+// or dormouse run, executes its messages itself.
 func (s Server) InPlace() bool { return s.Native != "" || s.Remote.URL != "" }
 
 // Address returns the URL without its query, user and password, which may be secret. It is

@@ -72,8 +72,8 @@ func deciding(names ...string) map[string]string {
 	return keys
 }
 
-// named returns the key of the place that equals key, which the caller may have folded. It returns ""
-// if there is none.
+// named returns the key of p that is key, or that is key in upper case. It returns "" if there is
+// none.
 func (p *place) named(key []byte) string { return p.keys[string(key)] }
 
 // checkParams refuses params in which two readers could find different values.

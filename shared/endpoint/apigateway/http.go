@@ -81,9 +81,9 @@ func origin(c events.APIGatewayProxyRequestContext) string {
 	}
 }
 
-// Place returns the path of an event at the API, and the prefix that clients write before it. The
-// prefix is the stage at the domain of the API itself, and the base path at a custom domain. API
-// Gateway leaves a base path in Path, but not in Resource and PathParameters.
+// Place returns the path that an event asks for, and the prefix that clients write before it. At a
+// custom domain the prefix is the base path, which e.Path contains. At API Gateway's own domain the
+// prefix is the stage.
 func Place(e events.APIGatewayProxyRequest) (prefix, path string) {
 	path = "/" + strings.TrimPrefix(e.Path, "/")
 	proxy := e.PathParameters["proxy"]

@@ -129,8 +129,8 @@ func (s *Store) logOf(ctx context.Context, id storage.ID) ([]logBatch, error) {
 }
 
 // tooMuch returns the batches to drop from a session's log, which it takes sorted by stream and
-// first index. If the session exceeds its limits, tooMuch drops batches down to seven eighths of
-// them, so that the next batch does not exceed them at once.
+// first index. If the log exceeds a limit, so many batches are dropped that it has seven eighths of
+// that limit, and the next batch does not exceed it again.
 func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 	var (
 		drop   []logBatch

@@ -116,8 +116,9 @@ CREATE TABLE upstream_tokens (
 CREATE INDEX upstream_tokens_expires ON upstream_tokens (expires);
 `
 
-// A row of states is a durable value. The column since is in milliseconds, and 0 except for
-// values of sessions. A trigger deletes the values of a session with the session's row.
+// A row of states is a durable value. For a value of a session, the column since is when the session
+// was created, in milliseconds; otherwise it is 0. A trigger deletes the values of a session with
+// the session's row.
 const statesSchema = `
 CREATE TABLE states (
 	scope TEXT NOT NULL, owner TEXT NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, since INTEGER NOT NULL, name TEXT NOT NULL,

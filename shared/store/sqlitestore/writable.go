@@ -205,7 +205,7 @@ func FreeSpace(path string) (free uint64, known bool) {
 	return r.free, r.known
 }
 
-// roomOf returns the room that this user has beside a file.
+// roomOf returns the room that this user has on the disk of a file.
 func roomOf(path string) room {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) != nil || st.Bsize <= 0 {

@@ -193,7 +193,7 @@ func (f *function) arrived(i *instance) {
 	case returning:
 		i.inv.timer.Stop()
 	default:
-		return // the process repeats its request
+		return // a process that asks twice for the next invocation
 	}
 	i.state, i.since, i.inv = idle, time.Now(), nil
 	if i.old {
