@@ -39,7 +39,7 @@ var figures = []struct{ page, phrase, name string }{
 	{"docs/promises.md", "open questions of a server to its client | [1,024] |", "shared/backend/remote.maxQuestions"},
 	{"docs/promises.md", "1,000 and 8 MiB, for [24 hours];", "shared/core/storage.EventAge"},
 	{"docs/promises.md", "to questions of its server | [64 MiB] a day", "shared/mcp/sessions.maxAnswers"},
-	{"docs/promises.md", "| session | [7 days] after its last message", "shared/mcp/sessions.withDefaults.Life"},
+	{"docs/promises.md", "| session | 3.5 to [7 days] after its last message", "shared/mcp/sessions.withDefaults.Life"},
 	{"docs/promises.md", "after its last message; [60 s] until", "shared/mcp/sessions.withDefaults.InitTimeout"},
 	{"docs/promises.md", "| tool call | [300 s] ", "shared/box.DefaultToolTimeout"},
 	{"docs/promises.md", "| a response is held | [30 days] |", "infra/local/sockets.Home.Life"},
