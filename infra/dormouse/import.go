@@ -153,7 +153,7 @@ func note(i serversedit.Item) string {
 		parts = append(parts, i.Why)
 	}
 	if i.Direct {
-		parts = append(parts, "its URL, without mcp-remote: if it wants a sign-in, add it with --oauth")
+		parts = append(parts, "its URL, without mcp-remote: if it wants a sign-in, remove it here and add it with --oauth")
 	}
 	if i.Off {
 		parts = append(parts, "it is off: dormouse enable "+i.Name)
