@@ -57,10 +57,9 @@ func TestABoxInsideLosesNothingWhenAWriteFails(t *testing.T) {
 	for method, last := range map[string]storage.Index{"Append": 1, "PutItem": storage.MaxBatchEvents + 3} {
 		t.Run(method, timed(func(t *testing.T, a *asylum) {
 			a.sleeps()
-			fails := true
+			var failed atomic.Bool
 			a.config.Store = intercept.New(a.store, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
-				if call.Method == method && fails {
-					fails = false
+				if call.Method == method && !failed.Swap(true) {
 					return errDown
 				}
 				return do(ctx)

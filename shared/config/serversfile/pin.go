@@ -37,7 +37,7 @@ func (s Server) source() (name string, changes bool) {
 	if s.Remote.URL != "" {
 		return "remote " + s.Remote.Address(), !s.Remote.Private
 	}
-	if c, ok, err := s.Container(); ok && err == nil {
+	if c, ok, err := s.Sealable(); ok && err == nil {
 		image, digest, _ := strings.Cut(c.Image, "@")
 		tag := ""
 		if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {

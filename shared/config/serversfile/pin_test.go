@@ -12,6 +12,8 @@ func TestServersOfOthersWithoutAVersionArePinned(t *testing.T) {
 		`"command":"npm","args":["exec","-y","--","name"]`:                                            "npm name",
 		`"command":"npx","args":["-y","./mine"]`:                                                      "",
 		`"command":"docker","args":["run","-i","host:5000/name:latest"]`:                              "image host:5000/name",
+		`"command":"docker","args":["run","-i","-v","/a:/b","--memory","1g","name"]`:                  "image name",
+		`"command":"node","x-dormouse":{"box":{"sealed":true,"image":"acme/name"}}`:                   "image acme/name",
 		`"command":"docker","args":["run","-i","acme/name:1.2"]`:                                      "",
 		`"command":"npx","args":["-y","@scope/name"]`:                                                 "npm @scope/name",
 		`"command":"npx","args":["-y","@scope/name@latest","--flag"]`:                                 "npm @scope/name",

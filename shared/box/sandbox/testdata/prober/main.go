@@ -255,7 +255,7 @@ func hog(kind string, mib int) {
 	case "memfd", "file":
 		fd, err := unix.MemfdCreate("hog", 0)
 		if kind == "file" {
-			fd, err = unix.Open("/dev/shm/dormouse-hog", unix.O_CREAT|unix.O_RDWR, 0o600)
+			fd, err = unix.Open("/dev/shm/dormouse-hog-"+strconv.Itoa(os.Getuid()), unix.O_CREAT|unix.O_RDWR, 0o600)
 		}
 		for n := 0; err == nil && n < mib; n++ {
 			_, err = unix.Write(fd, make([]byte, 1<<20))
