@@ -14,11 +14,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// boxProcesses lists the processes of a box. The box's runner leads their session.
-func boxProcesses(runner int) []api.Member {
-	return slices.DeleteFunc(inSessions([]int{runner}), func(m api.Member) bool { return m.PID == runner })
-}
-
 // inSessions lists the processes of the sessions that these processes lead; see setsid(2).
 func inSessions(leaders []int) []api.Member {
 	list := []api.Member{}

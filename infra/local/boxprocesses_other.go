@@ -4,9 +4,7 @@ package local
 
 import "github.com/dormouse-mcp/dormouse/shared/operate/api"
 
-// boxProcesses returns no processes: only Linux can list them.
-func boxProcesses(int) []api.Member { return []api.Member{} }
-
+// inSessions returns no processes: only Linux can list them.
 func inSessions([]int) []api.Member { return []api.Member{} }
 
 // residentBytes returns 0: only Linux can tell.

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/infra/runner"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
@@ -218,6 +219,24 @@ func TestABoxWithoutLimitsIsInside(t *testing.T) {
 	}
 	if b := s.Boxes[0]; b.PID != os.Getpid() || len(b.Processes) != 1 || b.Processes[0].PID != pid || len(s.Processes) != 1 || s.Processes[0].Memory == 0 {
 		t.Errorf("what runs: %+v", s)
+	}
+}
+
+// A confined process leads a session of its own, and counts to its box like one in the runner's.
+func TestAConfinedProcessIsOneOfItsBox(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	commontest.OK(t, cmd.Start())
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }() // the kill is its end
+	pid := cmd.Process.Pid
+	for until := time.Now().Add(10 * time.Second); ; {
+		all := membersOf(fleet.Status{ID: "process/x", PID: -1}, []api.Process{{PID: pid, State: "ready"}})
+		if len(all) == 1 && memoryOf(all, pid) > 0 {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatalf("%+v", all)
+		}
 	}
 }
 

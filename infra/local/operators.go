@@ -183,20 +183,20 @@ func processesOf(folder string, b api.Box) ([]api.Process, error) {
 // runs reports whether a process has not ended.
 func runs(p api.Process) bool { return p.PID != 0 && (p.State == "started" || p.State == "ready") }
 
-// membersOf lists the operating system's processes of a task. A runner leads a session (setsid),
-// and the processes that it starts stay in that session. If the box is in this program, each
-// server process leads a session instead.
+// membersOf lists the operating system's processes of a task, without its runner. A runner leads a
+// session (setsid), and the processes that it starts stay in that session. If the box is in this
+// program, or is confined, each server process leads a session instead.
 func membersOf(t fleet.Status, processes []api.Process) []api.Member {
-	if fleet.PlaceOf(t.ID) != boxes.Inside {
-		return boxProcesses(t.PID)
-	}
 	var leaders []int
 	for _, p := range processes {
 		if runs(p) {
 			leaders = append(leaders, p.PID)
 		}
 	}
-	return inSessions(leaders)
+	if fleet.PlaceOf(t.ID) != boxes.Inside {
+		leaders = append(leaders, t.PID)
+	}
+	return slices.DeleteFunc(inSessions(leaders), func(m api.Member) bool { return m.PID == t.PID })
 }
 
 // memoryOf returns the memory in bytes of a process and of the processes in its group. The argument
