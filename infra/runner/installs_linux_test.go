@@ -11,7 +11,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
-	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -124,17 +123,6 @@ func TestABoxThatHasEndedReleasesItsInstalls(t *testing.T) {
 }
 
 const pypi = `{"command": "uvx", "args": ["py-srv"]}`
-
-func parsed(t *testing.T, text string) serversfile.Server {
-	t.Helper()
-	all, _, err := serversfile.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)
-	commontest.OK(t, err)
-	s, ok := all.Server("s")
-	if !ok {
-		t.Fatal("no server")
-	}
-	return s
-}
 
 // An image has what a server needs; a start asks no registry. Package image bakes a server of npm.
 func TestABakedServerStartsWithoutARegistry(t *testing.T) {

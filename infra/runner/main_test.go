@@ -248,3 +248,14 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	cancel()
 	<-ended
 }
+
+func parsed(t *testing.T, text string) serversfile.Server {
+	t.Helper()
+	all, _, err := serversfile.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)
+	commontest.OK(t, err)
+	s, ok := all.Server("s")
+	if !ok {
+		t.Fatal("no server")
+	}
+	return s
+}
