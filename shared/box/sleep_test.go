@@ -269,7 +269,7 @@ func TestACallThatWaitsEndsWithItsMemory(t *testing.T) {
 	commontest.EqualIn(t, "code", wire.CodeOutcomeUnknown, r.fails(waits, "", "memory").Code)
 }
 
-// Who stops a process wants another one, and the end of dormouse run is a sleep.
+// An operator who stops a process wants a fresh one. At the end of dormouse run, it sleeps.
 func TestAProcessThatAnOperatorStopsKeepsNoMemory(t *testing.T) {
 	for by, kept := range map[string]int{"ada": 0, frame.ByEnd: 1} {
 		a := newAsleep(t)

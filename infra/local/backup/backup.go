@@ -32,8 +32,8 @@ import (
 var databases = []string{"store.db", "history.db"}
 
 // isLeft reports whether a file or folder at the top of a data folder belongs to no backup. A
-// restore does not touch it either. The units of systemd have the cache of
-// installs in "cache", and so has a machine with no other folder for it.
+// restore does not touch it either. The units of systemd keep the installs in "cache", and so does a
+// machine with no other folder for its cache.
 func isLeft(top string) bool {
 	return slices.Contains([]string{"lock", "run", "logs", "home", "cache", "installs", "environments", "memory.key", "memory.key.lock"}, top) ||
 		strings.HasPrefix(top, during) || strings.HasPrefix(top, before)

@@ -54,7 +54,7 @@ func (o owner) share(day string, u meter.Units) api.Share {
 
 // Bill is what AWS would have billed for all work in a data folder.
 //
-// What functions used, and for whom, comes from their events. The bill leaves out the cold starts of
+// The events of functions say what they used, and for whom. The bill leaves out the cold starts of
 // functions.
 type Bill struct {
 	Since  time.Time   `json:"since"`

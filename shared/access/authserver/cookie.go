@@ -24,7 +24,7 @@ const (
 
 // consent is one thing that the user of a browser has agreed to.
 type consent struct {
-	What   string   `json:"w"` // the result of the function what: the client, its host and the server
+	What   string   `json:"w"` // the result of consentID: the client, its host and the server
 	Scopes []string `json:"s"`
 	Until  int64    `json:"x"`
 }
@@ -34,8 +34,8 @@ const (
 	maxConsents = 12
 )
 
-// what returns a hash of the client, the host where the client gets its code, and the server.
-func what(who client, req request) string {
+// consentID returns a hash of the client, the host where the client gets its code, and the server.
+func consentID(who client, req request) string {
 	return idText(sum(strings.Join([]string{who.id, who.mark, hostOf(req.Redirect), req.Server}, "\x00")))[:handleChars]
 }
 
@@ -47,7 +47,7 @@ func (b *browsers) consents(r *http.Request) (all []consent) {
 
 // agreed reports whether the user of this browser has agreed to everything that a request asks for.
 func (b *browsers) agreed(r *http.Request, who client, req request) bool {
-	id := what(who, req)
+	id := consentID(who, req)
 	return !reachesProgram(req.Redirect) && slices.ContainsFunc(b.consents(r), func(c consent) bool {
 		return c.What == id && !slices.ContainsFunc(req.Scopes, func(s string) bool { return !slices.Contains(c.Scopes, s) })
 	})
@@ -60,7 +60,7 @@ func (b *browsers) remember(w http.ResponseWriter, r *http.Request, who client, 
 	if reachesProgram(req.Redirect) {
 		return
 	}
-	id := what(who, req)
+	id := consentID(who, req)
 	all := slices.DeleteFunc(b.consents(r), func(c consent) bool { return c.What == id })
 	all = append(all, consent{id, req.Scopes, time.Now().Add(consentLife).Unix()})
 	b.cookies.Set(w, cookieConsent, b.seal(forConsent, all[max(0, len(all)-maxConsents):]), consentLife)
