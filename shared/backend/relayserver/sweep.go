@@ -124,20 +124,27 @@ func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[storage.BoxID]stora
 // Stopped handles the fleet's report that task t has ended. It records the loss of the box, or
 // repeats its start, and does what is due for the box's requests.
 func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
+	id := storage.BoxID(t.Box)
 	settled := w.Inside.settle(ctx, w.boxes, t)
-	b, err := w.Store.Box(ctx, storage.BoxID(t.Box))
-	if err != nil {
-		return errors.Join(settled, err)
+	for {
+		b, err := w.Store.Box(ctx, id)
+		if err != nil {
+			return errors.Join(settled, err)
+		}
+		switch {
+		case !runs(b, t):
+			return errors.Join(settled, w.doDue(ctx, id))
+		case b.State == storage.Awake:
+			_, err = w.lost(ctx, b, stopFailure(t, false))
+		default:
+			b.Failure = stopFailure(t, true)
+			err = w.restart(ctx, b)
+		}
+		if err != nil {
+			return errors.Join(settled, err, w.doDue(ctx, id))
+		}
+		// Read the record again: the last hello of the task may have changed it meanwhile.
 	}
-	switch {
-	case !runs(b, t):
-	case b.State == storage.Awake:
-		_, err = w.lost(ctx, b, stopFailure(t, false))
-	default:
-		b.Failure = stopFailure(t, true)
-		err = w.restart(ctx, b)
-	}
-	return errors.Join(settled, err, w.doDue(ctx, b.ID))
 }
 
 // stopFailure is the failure that clients get when a task has ended. The argument starting

@@ -191,3 +191,23 @@ func TestTheSweepStopsTasksThatNoRecordKnows(t *testing.T) {
 		})
 	}
 }
+
+// A runner may be killed just after its hello. The report of its end and the hello then change the
+// record at the same time.
+func TestTheEndOfATaskIsNotLostBesideItsHello(t *testing.T) {
+	a := newAsylum(t)
+	a.stale(func(*storage.Box) {})
+	a.waits()
+	said := false
+	a.config.Store = intercept.New(a.store, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
+		if call.Method == "SaveBox" && !said {
+			said = true
+			a.changes(func(b *storage.Box) { b.State, b.Task, b.Runner, b.Conn = storage.Awake, "task", "r", "c" })
+		}
+		return do(ctx)
+	})
+	end := fleet.Status{ID: "task", Box: string(asylumBox), ClientToken: relayserver.ClientToken(asylumBox, asylumGen), State: fleet.Stopped, ExitCode: -1, Signal: "SIGKILL"}
+	commontest.OK(t, relayserver.NewSweeper(a.config).Stopped(t.Context(), end))
+	commontest.EqualIn(t, "starts for the call that waits", 1, a.starts)
+	commontest.EqualIn(t, "state", storage.Starting, a.box().State)
+}
