@@ -203,8 +203,8 @@ func (b *Box) Answer(session storage.ID, question string, raw []byte) {
 	}
 }
 
-// answered passes a response of a session's client to the process that asked the question, and
-// returns false if there is none.
+// answered passes m, a client's response to a question, to the process that asked. It returns false
+// if no process has asked this question.
 func answered(processes []*process, s *session, m wire.Message) bool {
 	question, _ := wire.String(m.ID)
 	return slices.ContainsFunc(processes, func(p *process) bool { return p.conv.answer(s, question, m) })
@@ -326,7 +326,7 @@ func (b *Box) shut(within time.Duration) <-chan struct{} {
 	return b.over
 }
 
-// # For sessions and processes; the caller holds mu
+// The callers of the following methods hold mu.
 
 // session finds or makes a session and adds it to its group. The result fresh is true if the
 // session is a new member.

@@ -140,7 +140,7 @@ func (c *conversation) own() int64 {
 // client that has gone never answers.
 func (c *conversation) idle() bool { return len(c.requests) == 0 }
 
-// # From the client
+// # Messages from clients
 
 // add registers a request of a client, or returns the error with which the request is refused.
 func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
@@ -153,7 +153,7 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"}
 	}
 	if idKey(token) == "" {
-		token = nil // neither string nor number: the server gets the token as the client sent it
+		token = nil // neither string nor number: it is not replaced in the request
 	}
 	c.came++
 	r := &request{number: c.number(), order: c.came, id: m.ID, token: token, method: m.Method, stream: st, modern: bridge.SaysModern(m.Params)}
@@ -251,7 +251,7 @@ func (c *conversation) notice(m wire.Message) wire.Message {
 	return m
 }
 
-// # From the process
+// # Messages from the process
 
 // response passes a response of the process to the waiting client. response returns false if the
 // request was cancelled or never existed.
@@ -411,7 +411,7 @@ func (c *conversation) owner() (newest *request, mixed bool) {
 	return newest, false
 }
 
-// # Ends
+// # Ends of requests
 
 // end gives a request its last event, and forgets the request and its questions.
 func (c *conversation) end(r *request, raw []byte) {

@@ -25,7 +25,7 @@ func newGroup(c *Box, id string, forget func()) *group {
 	return &group{audience: audience{box: c, id: id}, forget: forget}
 }
 
-// # Its sessions
+// # Sessions of a group
 
 // join makes s the newest member of the group, and the speaker (see audience). If the group then
 // has too many members, the oldest one without requests in flight departs.
@@ -115,7 +115,7 @@ func (g *group) tidy() {
 	}
 }
 
-// # Its processes
+// # Processes of a group
 
 // start makes a process. The process is started when the earlier processes of the group have
 // ended. The argument ending, if not nil, is another process that must have ended too, because the

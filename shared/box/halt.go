@@ -54,7 +54,6 @@ func endCalls(processes []*process, s *session, why *fault) {
 	}
 }
 
-// drain calls [process.drain] for each process of the group.
 func (g *group) drain(why *fault, within time.Duration) {
 	for _, p := range g.live {
 		p.drain(why, within)

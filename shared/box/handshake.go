@@ -24,7 +24,7 @@ type handshake struct {
 type probe int
 
 const (
-	probeNone    probe = iota // no process was asked
+	probeNone    probe = iota // the box does not ask
 	probing                   // the running process is asked
 	probeRefused              // the previous process refused server/discover
 	probeSilent               // the previous process did not answer server/discover
@@ -40,8 +40,8 @@ func newHandshake(p *process, isStateless bool, how probe) *handshake {
 	return h
 }
 
-// speaks returns which protocol the box speaks to a new process of these sessions, and whether
-// that is a probe because the server's protocol is unknown.
+// speaks returns which protocol the box speaks to a new process for a's sessions, and whether that
+// is a probe, because the server's protocol is unknown.
 func speaks(a *audience) (isStateless bool, p probe) {
 	switch {
 	case a.box.era == wire.ModernOnly:
@@ -118,7 +118,7 @@ func (h *handshake) greeted(m wire.Message) {
 	h.done(g.version)
 }
 
-// unreadable handles a response to the first message that cannot be parsed.
+// unreadable handles a response to the first message if the response cannot be parsed.
 func (h *handshake) unreadable(f *fault) {
 	if h.stateless && (h.probe == probing || h.refused != nil) {
 		h.probed(probeRefused) // a server that does not know the method may answer anything

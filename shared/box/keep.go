@@ -32,9 +32,9 @@ func (k *keeping) restore() provision.Restore {
 	}
 }
 
-// save saves the workspace of a process that has ended. If inOrder is false, save saves nothing,
-// because a file may be half written.
-func (k *keeping) save(inOrder bool) {
+// save saves the workspace of a process that has ended. If intact is false, a file may be half
+// written, and save saves nothing.
+func (k *keeping) save(intact bool) {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()
 	workspace, staged, owner := k.workspace, k.staged, k.owner()
@@ -49,7 +49,7 @@ func (k *keeping) save(inOrder bool) {
 	}
 	switch {
 	case workspace == "":
-	case !inOrder:
+	case !intact:
 		log.Warn("workspace not saved, because its process failed; the earlier snapshot remains")
 	default:
 		ctx, done := context.WithTimeout(b.saves, saveTime)

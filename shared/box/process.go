@@ -60,7 +60,7 @@ type ending struct {
 	followed bool   // another process starts after the end of this one
 	replaced string // why another process takes over the conversation, for the log; "" if none does
 
-	since *written // the result of the method reason, nil before its first call
+	since *written // the result of [process.reason], nil before the first call
 }
 
 func newProcess(g *group) *process {
@@ -89,7 +89,7 @@ func (p *process) to(s state) { p.state = max(p.state, s) }
 
 func (p *process) isCurrent() bool { return p.group.current == p }
 
-// # For its deadlines
+// # Deadlines
 
 // excuse completes f, the error of a request without a response. If the process got the request
 // and then wrote lines to stdout that were no messages, f quotes one of the lines and says what is
@@ -113,7 +113,7 @@ func (p *process) expire(r *request, reason string, f *fault) {
 	p.conv.end(r, p.fill(f).response(r.id))
 }
 
-// # Its end
+// # The end of a process
 
 // fail stops the process, and ends its open requests with f at once.
 func (p *process) fail(f *fault) {
@@ -170,16 +170,17 @@ func (p *process) endRequests(f *fault) {
 	p.conv.endAll(f)
 }
 
-// reason returns how much the process had written before it got the oldest of its open requests.
-// Only what it wrote later may explain its end. Without an open request, only the most recent
-// output may. Before the handshake is over, all output may.
+// reason returns how much the process had written before the output that may explain its end. That
+// output is what it wrote after it got the oldest of its open requests. Without an open request, it
+// is the most recent output, and before the handshake is over, all output.
 func (p *process) reason() written {
 	w := p.before()
 	p.since = &w
 	return w
 }
 
-// before returns the result of reason for a process that may still run, and changes nothing.
+// before computes the result of [process.reason] without storing it, for a process that may still
+// run.
 func (p *process) before() (w written) {
 	if p.since != nil {
 		return *p.since
@@ -198,7 +199,7 @@ func (p *process) asked() bool {
 	return p.told && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable)
 }
 
-// # To the process
+// # Messages to the process
 
 // request registers a client's request and passes it to the process, or ends it with an error.
 func (p *process) request(st *stream, m wire.Message) {

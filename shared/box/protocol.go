@@ -37,7 +37,6 @@ type protocol interface {
 	// prove sends the process requests that every working server answers, or returns false if
 	// there are none.
 	prove() bool
-	// response handles the response to a client's request.
 	response(r *request, m wire.Message)
 	// notification translates a notification of the process for clients. notification returns
 	// false if clients must not get it.

@@ -104,9 +104,8 @@ func (f *refusals) add(text string) (fresh bool) {
 	return fresh
 }
 
-// since returns the last refusals that were reported after a time, or within the second before it,
-// because the network does not repeat a report within a second. They are in the order of their
-// reports.
+// since returns the last refusals that were reported after a time, oldest first. It includes those
+// of the second before, because the network does not repeat a report within a second.
 func (f *refusals) since(at time.Time) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,10 +26,10 @@ func (r *processRun) run() {
 	if r.awaitTurn() && r.launch() {
 		r.accompany()
 		r.passOn()
-		if inOrder := r.finish(); p.nap.kept {
+		if intact := r.finish(); p.nap.kept {
 			p.keeping.leave()
 		} else {
-			p.keeping.save(inOrder)
+			p.keeping.save(intact)
 		}
 	} else if err := p.keeping.given.clear(); err != nil {
 		p.box.log.Warn("the files of a principal's secrets stay", "server", p.box.server.Name, "process", p.group.id, "error", err)
@@ -87,7 +87,8 @@ func (r *processRun) unsend(f *fault) (some bool) {
 	return some
 }
 
-// again hands the requests that this process has not read to another one, each request once.
+// again gives the requests that this process has not read to another process, each request only
+// once. All other requests end with the error f.
 func (r *processRun) again(f *fault) {
 	p := r.p
 	for _, q := range p.conv.inOrder() {

@@ -83,7 +83,7 @@ func (s *session) tidy() {
 	}
 }
 
-// # To the sink
+// # Output to the sink
 
 // common passes a message of the standalone stream to the sink.
 func (s *session) common(raw []byte) {
@@ -134,8 +134,8 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
-// call makes one call of the sink, with the box unlocked. call locks the box again even after a
-// panic, because tellAll unlocks the box.
+// call makes one call of the sink, with the box unlocked. Even if the sink panics, call locks the
+// box again, because tellAll then unlocks it.
 func (s *session) call(t pendingOutput) {
 	s.box.mu.Unlock()
 	defer s.box.mu.Lock()

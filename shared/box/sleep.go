@@ -69,7 +69,7 @@ func (n *nap) close() {
 	}
 }
 
-// # To sleep
+// # Falling asleep
 
 // waits reports whether every open request waits for an answer of its client, so that the process
 // may sleep meanwhile.
@@ -146,7 +146,7 @@ func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) 
 		return nil, err
 	}
 	if err := p.nap.control.Freeze(within, to); err != nil {
-		_, _ = unread() // this call only closes the pipe
+		_, _ = unread() // to close the pipe
 		return nil, err
 	}
 	for _, over := range []<-chan struct{}{p.child.Exited(), p.nap.heard} {
@@ -321,7 +321,7 @@ func (p *process) inherit(sleeper *process) {
 	}
 }
 
-// # To wake
+// # Waking
 
 // begin starts the OS process. If a keeper thaws an image of the memory, begin returns the state of
 // the conversation, or else nil.
@@ -340,7 +340,7 @@ func (r *processRun) begin(l launch) (child, *frozen, error) {
 		}
 		f, err := r.wake(anew)
 		if err == nil || anew {
-			return c, f, nil // if the keeper has ended, its exit says why
+			return c, f, nil
 		}
 		r.lost(err)
 		c.Kill()
@@ -361,7 +361,7 @@ func (p *process) forgetImage() {
 	discard, owner := p.nap.discard && p.box.server.Images != nil, p.keeping.owner()
 	p.box.mu.Unlock()
 	if discard {
-		// An error is ignored: if the image stays, the process comes back as it was.
+		// After an error the image stays, and the process will wake with its old memory.
 		_ = p.box.server.Images.Store.Claim(p.box.saves, owner, "")
 	}
 }

@@ -18,7 +18,7 @@ type spread struct {
 	ours   bool   // the message has the member jsonrpc
 	id     json.RawMessage
 	result bool // the message has a result or an error
-	told   bool // answers has already returned the id
+	told   bool // the id was returned already
 }
 
 func (s *spread) add(line []byte) {

@@ -12,7 +12,7 @@ type stream struct {
 	id, ticket string // "" for the standalone stream
 	round      int    // how often the delivery was suspended before
 	came       time.Time
-	open       int      // requests that are not answered or suspended
+	open       int      // requests that are neither answered nor suspended
 	asking     []asking // requests that were suspended, because their client must answer questions
 }
 

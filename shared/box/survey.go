@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// survey asks a process that was just started for its lists. No process announces changes from
-// before its start.
+// survey asks a process that was just started for its lists, because no process announces what
+// changed before its start.
 type survey struct {
 	p      *process
 	left   []wire.List       // lists that were not asked for yet; the first is being asked for
@@ -89,7 +89,7 @@ func (v *survey) over() {
 	a := v.p.group
 	fingerprint, err := json.Marshal(v.hashes)
 	if err != nil || len(v.hashes) == 0 {
-		return // a map of strings always marshals
+		return // the process has no lists; a map of strings always marshals
 	}
 	own := a.box.server.Scope == ScopePrincipal || a.box.server.Kept == ScopePrincipal || len(a.box.server.Principal) > 0
 	l := Lists{Kind: a.kind(own), Own: own, Fingerprint: fingerprint}

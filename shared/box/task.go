@@ -67,7 +67,7 @@ func (t *legacyTasks) response(r *request, m wire.Message) bool {
 		t.askTools(unconfirmedCall{r, m, &wire.Pages{}}, nil)
 		return true
 	case r.task.id != nil:
-		return false // the result of the task
+		return false // m is the result of the task, for the client
 	}
 	if r.task.id = wire.Lookup(m.Result, "task", "taskId"); r.task.id == nil {
 		return false

@@ -21,7 +21,7 @@ type Budget struct {
 // NewBudget returns a Budget with a limit in bytes.
 func NewBudget(limit int) *Budget { return &Budget{limit: limit} }
 
-// Hold adds bytes, which may be negative, to the sum, even above the limit.
+// Hold adds to the bytes in memory, even above the limit. The argument may be negative.
 func (b *Budget) Hold(bytes int) {
 	if b == nil {
 		return
@@ -38,7 +38,8 @@ func (b *Budget) Hold(bytes int) {
 	}
 }
 
-// Room waits until the sum is not over the limit, and returns true, or after ten seconds false.
+// Room waits until the bytes in memory are not over the limit, and returns true. After ten seconds
+// it returns false.
 func (b *Budget) Room() bool {
 	if b == nil {
 		return true
@@ -59,7 +60,7 @@ func (b *Budget) Room() bool {
 	}
 }
 
-// Held returns the sum that Hold has counted, 0 for a nil Budget.
+// Held returns how many bytes are in memory, 0 for a nil Budget.
 func (b *Budget) Held() int {
 	if b == nil {
 		return 0

@@ -27,7 +27,7 @@ type Guard struct {
 	err      error
 
 	mu   sync.Mutex
-	idle []chan func() // for each goroutine that waits for its next function, the channel to it
+	idle []chan func() // the channels of the goroutines that wait for their next function
 }
 
 // New returns a Guard that logs the stack of a panic. The arguments budget and memory are what

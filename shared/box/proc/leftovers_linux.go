@@ -109,7 +109,7 @@ func folders() (inodes map[int]uint64, err error) {
 // direntName is the offset of the name in a directory entry of getdents64.
 const direntName = 19
 
-// settled is the time after which the method marks reads the mark of a process a second time. A
+// settled is how long after the first sighting of a process each look reads its mark again. A
 // process that was just forked may get another environment when it executes its program.
 const settled = time.Second
 
@@ -128,7 +128,8 @@ type sighting struct {
 	mark  string
 }
 
-// marks returns the marks of processes, by pid. The argument inodes is a result of folders.
+// marks returns the marks of processes, by pid. The argument has the inodes of their folders in
+// /proc, by pid.
 func (t *table) marks(inodes map[int]uint64, now time.Time) map[int]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -57,7 +57,7 @@ func said(all []string) (lines []saidLine) {
 	caused := false // the previous line was a cause, or began a list of causes
 	for i, line := range all {
 		text := strings.Trim(line, " \t\r|")
-		// The last cause is the deepest one.
+		// Every cause in a list is telling: LastWords takes the last one, which is the deepest.
 		caused = cause.MatchString(text) || caused && indent(line) > 0
 		switch {
 		case frame.MatchString(line):

@@ -25,8 +25,8 @@ func IsNetwork(name string) bool {
 func IsProxy(name string) bool { return slices.Contains(Proxies(), strings.ToUpper(name)) }
 
 // Network returns the network variables that a server gets from the machine. Network leaves out the
-// names in the arguments env and unset, in upper or lower case: a program that reads a name in both
-// cases prefers one of them.
+// names in the arguments env and unset, in upper and lower case: if both were set, a program might
+// prefer the machine's.
 func Network(machine, env map[string]string, unset []string) map[string]string {
 	all := map[string]string{}
 	for name, value := range machine {

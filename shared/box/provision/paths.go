@@ -186,9 +186,9 @@ func rewritePath(path string, oldDirs []string, newDir string) string {
 	return path
 }
 
-// rewriteCommand changes the path of a command as rewritePath does. If the command is a program in
-// a virtual environment below oldDirs, moved and plain are the name of the program without a
-// folder. For any Python, however, moved is "python". For all other commands, plain is "".
+// rewriteCommand changes the path of a command as rewritePath does, and plain is "". If the command
+// is a program in a virtual environment of the project, however, moved and plain are its name
+// without a folder. If that program is a Python, moved is "python".
 func rewriteCommand(cmd string, oldDirs []string, newDir string) (moved, plain string) {
 	moved = rewritePath(cmd, oldDirs, newDir)
 	local := moved != cmd || !filepath.IsAbs(cmd) && strings.Contains(cmd, "/")

@@ -82,12 +82,11 @@ func (s *provisioning) python(ctx context.Context, hint string) (string, error) 
 	return dir, nil
 }
 
-// enter makes the process run in a virtual environment. The argument reads is the folder that the
-// process must be able to read.
-func (s *provisioning) enter(venv, reads string) {
+// enter makes the process run in the virtual environment venv, and lets it read the folder dir.
+func (s *provisioning) enter(venv, dir string) {
 	s.launch.Env["VIRTUAL_ENV"] = venv
 	s.launch.Path = append([]string{filepath.Join(venv, "bin")}, s.launch.Path...)
-	s.launch.Reads = append(s.launch.Reads, reads)
+	s.launch.Reads = append(s.launch.Reads, dir)
 }
 
 // pythonWants is what the files of pythonManifests in Server.HostPath ask for.

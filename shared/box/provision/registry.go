@@ -189,8 +189,8 @@ func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	wanted := append([]string{r.spec}, r.with...)
 	in := pythonInstall{interpreter: interpreter, what: strings.Join(wanted, " "), wanted: strings.Join(wanted, "\n") + "\n"}
 	h.lock = func(ctx context.Context) (string, error) {
-		// The answer is cached even if the interpreter is a script, because the start of an
-		// installed program should execute no other program.
+		// The version is cached even if the interpreter is a script, so that later starts do not
+		// ask again.
 		version, err := s.ask(ctx, true, interpreter, "-I", "-c", pythonVersion)
 		return lockName(r.kind, r.spec, append([]string{platform(version)}, r.with...)...), err
 	}

@@ -329,6 +329,6 @@ func safeSpec(spec string) bool {
 		strings.Count(rest, "/") <= strings.Count(spec[:1], "@") && strings.TrimSpace(spec) == spec
 }
 
-// unscoped returns the name without its scope, which is also the default name of the package's
-// program.
+// unscoped returns a package's name without the scope. The package's program has this name by
+// default.
 func unscoped(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }

@@ -313,7 +313,7 @@ func (c *copier) place(name string) error {
 		err = c.replace(name, e)
 	case !there:
 		err = c.dst.Mkdir(name, e.Mode.Perm()|0o700)
-	case !known: // enter has made the folder, with another mode
+	case !known: // the folder is not from an earlier copy, and may have another mode
 		err = c.dst.Chmod(name, e.Mode.Perm()|0o700)
 	}
 	if err != nil {
@@ -391,7 +391,7 @@ func (c *copier) copy(name, temp string, e entry) (err error) {
 	return err
 }
 
-// # What was copied
+// # Records of copies
 
 // names returns the sorted paths: a folder comes before its contents.
 func (t tree) names() []string { return slices.Sorted(maps.Keys(t)) }

@@ -35,8 +35,8 @@ type Redactor struct {
 	secrets atomic.Pointer[[]string] // the keys of the map all, longest first
 }
 
-// New makes a Redactor for the values of env that have six bytes or more. The values of the
-// variables that marked names are secrets at any length.
+// New makes a Redactor for the values of env that have six bytes or more. The argument marked has
+// the names of variables whose values are secrets at any length.
 func New(env map[string]string, marked []string) *Redactor {
 	r := &Redactor{all: map[string]bool{}}
 	for name, value := range env {

@@ -258,8 +258,8 @@ func (in *inflight) closePull() {
 }
 
 // resumeInflight continues after a [frame.Welcome]. Of the messages that had to wait, it executes
-// those that were sent to the present generation (see [Config].Gen). The senders of the others see
-// in the store that the older generation has ended.
+// those that were sent to the present generation (see [Config].Gen). It drops the others: the host
+// finds in the store that their generation has ended.
 func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits
 	in.waits = nil

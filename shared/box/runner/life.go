@@ -12,7 +12,7 @@ import (
 // life is the state of one call of Run. Each field uses only fields above it in this list, except
 // links, which uses life.
 type life struct {
-	cfg        *Config     // begin may set some fields
+	cfg        *Config     // [life.begin] changes some fields
 	loop       *loop       // the goroutines, the timers, and the end of Run
 	executing  *executing  // calls of the Executor
 	links      *links      // connections to the host
@@ -31,12 +31,12 @@ type life struct {
 // newLife makes the state of a Run by the runner with this id. The function post makes the loop
 // call a function; post returns false once done is closed.
 func newLife(ctx context.Context, c Config, id string, done chan struct{}, post func(func()) bool) *life {
-	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // own goes on after the end of ctx, for up to Config.Flush
+	dialing, cancel := context.WithCancel(context.WithoutCancel(ctx)) // goes on after the end of ctx, for up to Config.Flush
 	l := &life{cfg: &c, loop: &loop{guard: c.Guard, post: post}, done: done}
 	l.executing = &executing{loop: l.loop, executor: c.Executor, calls: make(chan func(Executor), 1)}
 	l.links = &links{
 		cfg: &c, loop: l.loop, executing: l.executing, life: l, runner: id, pass: c.Pass, gen: c.Gen, invited: c.Begin != nil,
-		ctx: own, cancel: cancel, open: map[*link]bool{},
+		ctx: dialing, cancel: cancel, open: map[*link]bool{},
 	}
 	l.farewell = &farewell{cfg: &c, loop: l.loop, links: l.links}
 	l.transfers = &transfers{links: l.links, byName: map[string]*transfer{}}
@@ -148,7 +148,7 @@ const maxHalt = time.Hour
 
 // These limit for how long deliveries and outboxes are kept after their end.
 const (
-	idMemory     = 15 * time.Minute // longer than a message may be late
+	idMemory     = 15 * time.Minute // longer than a message can be on its way
 	houseKeeping = time.Minute
 )
 

@@ -74,12 +74,12 @@ type links struct {
 	open    map[*link]bool // live, next, and replaced connections that are still read
 	dialing bool
 
-	invited  bool  // the runner was started before its box was known, and no welcome has brought the box's settings yet
-	welcomed bool  // a [frame.Welcome] has come, so the one-time token is used up
-	failed   int   // attempts to connect since the last [frame.Welcome], which determine the pause
-	lost     error // why the last attempt failed
-	rounds   int   // how many connections have ended with reconnectSeldom since the time rounded
-	rounded  time.Time
+	invited  bool      // the runner was started before its box was known, and no welcome has brought the box's settings yet
+	welcomed bool      // a [frame.Welcome] has come, so the one-time token is used up
+	failed   int       // attempts to connect since the last [frame.Welcome], which determine the pause
+	lost     error     // why the last attempt failed
+	rounds   int       // how many refusals the method unwelcome has counted
+	rounded  time.Time // when unwelcome began to count
 	renewBy  time.Time // when renewal fires
 	kept     [][]byte  // frames for the next connection; see sendKept
 

@@ -138,7 +138,7 @@ func (ob *outboxes) flush(o *outbox) {
 		return
 	}
 	f, events, b := ob.batch(o)
-	if b.size > frame.MaxFrame { // megabytes are not copied into one slice
+	if b.size > frame.MaxFrame { // sent in parts, without a copy of all events
 		b.transfer = ob.transfers.transfer(append([][]byte{frame.Encode(f), {'\n'}}, events...)...)
 	} else {
 		f.Payload = bytes.Join(events, nil)
@@ -300,9 +300,9 @@ func (ob *outboxes) loosenAll() {
 	}
 }
 
-// resumeOutboxes continues after a [frame.Welcome]. Over a new connection it repeats the batches
-// without an ack. If the generation is new (fresh), the host must give the next index of each
-// standalone stream again, which also makes writes of the previous generation fail.
+// resumeOutboxes continues after a [frame.Welcome]. If the connection is new (moved), it repeats
+// the batches without an ack. If the generation is new (fresh), only the host knows the next index
+// of each standalone stream.
 func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {
 		o := ob.boxes[id]
@@ -325,7 +325,7 @@ func (ob *outboxes) drop() {
 	}
 }
 
-// unsent counts the events that the host does not have, with each batch as one.
+// unsent counts the events that the host does not have. A batch counts as one.
 func (ob *outboxes) unsent() int {
 	n := 0
 	for _, o := range ob.boxes {

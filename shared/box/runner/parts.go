@@ -98,7 +98,7 @@ func (ts *transfers) sendParts(t *transfer) {
 	ts.watchParts(t)
 }
 
-// watchParts makes sendParts repeat the parts if no answer comes for ackAfter.
+// watchParts calls sendParts again if the host has not answered after ackAfter.
 func (ts *transfers) watchParts(t *transfer) {
 	if ts.byName[t.name] == t {
 		ts.links.againIfFree(&t.again, func() { ts.sendParts(t) })

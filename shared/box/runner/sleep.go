@@ -187,8 +187,8 @@ func (fw *farewell) takeBack() {
 	}
 }
 
-// drainSlack is the time that is left before Deadline after a message that takes the time Longest.
-// In that time the response and the bye must reach the host.
+// drainSlack is the time from the end of the longest message to Deadline. In that time the response
+// and the bye must reach the host.
 const drainSlack = 20 * time.Second
 
 // expectDeadline sets the timers for the end of the runner's time. If that time is too short for a
@@ -236,10 +236,10 @@ func (sl *sleep) closeDown(cause error) {
 	sl.loop.set(&sl.flush, sl.cfg.Flush, sl.closed)
 }
 
-// tryEnd runs after each function that the loop has called. If nothing is in flight, it continues
-// what closeDown or retire has begun. After closeDown, the runner sends [frame.Bye], and Run ends
-// when the bye is answered, or at once if no [frame.Welcome] has ever come. After retire, tryEnd
-// calls Config.Retire.
+// tryEnd runs after each function that the loop has called. After closeDown, once nothing is in
+// flight, the runner sends [frame.Bye]. Run ends when the bye is answered, or at once if no
+// [frame.Welcome] has ever come. After retire, once nothing is in flight, tryEnd calls
+// Config.Retire.
 func (sl *sleep) tryEnd() {
 	switch closing := sl.inflight.closing; {
 	case closing && sl.links.stage == lingering:

@@ -57,9 +57,9 @@ func findCgroups(proc string) string {
 	return ""
 }
 
-// delegated returns the cgroup of a process, given as own, or its parent if enable has made own. It
-// returns "" for a cgroup that the system has not delegated: that cgroup belongs to another
-// program, such as systemd, and must not be changed.
+// delegated returns own, the cgroup of a process. If a runner has made own, delegated returns its
+// parent. delegated returns "" for a cgroup that the system has not delegated: that cgroup belongs
+// to another program, such as systemd, and must not be changed.
 func delegated(mount, own string) string {
 	if filepath.Base(own) == cgroupOfRunner && own != mount {
 		own = filepath.Dir(own)

@@ -47,8 +47,8 @@ func system() []string {
 // folders in the second result.
 func openSystem() (readable, listed []string) {
 	for _, path := range system() {
-		levels := map[string]int{"/etc": math.MaxInt, "/opt": 3, "/sys": 3}[path]
-		parts, whole := openToOthers(path, levels)
+		depth := map[string]int{"/etc": math.MaxInt, "/opt": 3, "/sys": 3}[path]
+		parts, whole := openToOthers(path, depth)
 		readable = append(readable, parts...)
 		if !whole {
 			listed = append(listed, path)
@@ -57,10 +57,10 @@ func openSystem() (readable, listed []string) {
 	return readable, listed
 }
 
-// openToOthers returns the parts of a path that every user may read. It looks into folders that
-// are at most levels deep. If every user may read everything below the path, openToOthers returns
-// only the path itself, and whole is true.
-func openToOthers(path string, levels int) (parts []string, whole bool) {
+// openToOthers returns the parts of a path that every user may read. The argument depth limits how
+// deep it looks into folders. If every user may read everything below the path, openToOthers
+// returns only the path itself, and whole is true.
+func openToOthers(path string, depth int) (parts []string, whole bool) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, true
@@ -73,7 +73,7 @@ func openToOthers(path string, levels int) (parts []string, whole bool) {
 	if info.Mode()&need != need {
 		return nil, false
 	}
-	if !info.IsDir() || levels == 0 {
+	if !info.IsDir() || depth == 0 {
 		return []string{path}, true
 	}
 	entries, err := os.ReadDir(path)
@@ -85,7 +85,7 @@ func openToOthers(path string, levels int) (parts []string, whole bool) {
 		if e.Type()&fs.ModeSymlink != 0 {
 			continue // access through a link is decided by the rules for its target
 		}
-		in, all := openToOthers(filepath.Join(path, e.Name()), levels-1)
+		in, all := openToOthers(filepath.Join(path, e.Name()), depth-1)
 		parts, whole = append(parts, in...), whole && all
 	}
 	if whole {

@@ -105,8 +105,8 @@ func procFile(pid int, name string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), name)
 }
 
-// memoryFiles returns how many bytes the files in memory occupy that a process has open. The
-// argument seen has the inodes of files to skip; memoryFiles adds those of all other files.
+// memoryFiles returns how many bytes a process's open files in memory occupy. The argument seen
+// has the inodes of files to skip; memoryFiles adds those of all other files.
 func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
 	open, _ := os.ReadDir(procFile(pid, "fd")) // empty if the process has ended
 	for _, e := range open {
@@ -134,13 +134,12 @@ func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) e
 // inode is roughly how many bytes a file in memory occupies besides its contents.
 const inode = 1 << 10
 
-// usedIn returns how many bytes the files of a user below a folder occupy. usedIn leaves out the
-// contents of files whose inodes are in the set seen, but not the inodes: even an empty file
-// occupies memory.
+// usedIn returns how many bytes of memory the files of a user below a folder occupy. The contents
+// of a file do not count if its inode is in the set seen.
 func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	_ = filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == folder {
-			return nil //nolint:nilerr // the file is gone
+			return nil //nolint:nilerr // a file that is gone does not count
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) == nil && st.Uid == user {

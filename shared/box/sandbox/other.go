@@ -22,8 +22,8 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// End removes Temp. End kills no processes, because it could find them only by a user of their
-// own.
+// End removes Temp. It kills no processes: without a user or cgroup of their own they cannot be
+// found.
 func (s *Sandbox) End() error { return s.removeTemp() }
 
 // CgroupsOf returns "", because only Linux has cgroups.

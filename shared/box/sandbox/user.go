@@ -83,8 +83,8 @@ func own(dir string, user uint32) error {
 }
 
 // ownTree gives a folder and its contents to a user. Links cannot lead ownTree out of the folder.
-// It changes the owner of the folder itself last: if ownTree is interrupted, the folder has
-// another owner, and own calls ownTree again.
+// It changes the owner of the folder itself last, so that the next start repeats an interrupted
+// ownTree.
 func ownTree(dir string, user int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -84,7 +84,7 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 // Save saves what a process has changed in its workspace. The argument record is a file with what
 // the Provisioner has put into the workspace, "" for nothing. The process, and all that it has
 // started, must have ended. If nothing has changed, Save writes nothing, unless the snapshot is
-// older than renewAfter. After an error the previous snapshot is still there. The error wraps a
+// older than a day. After an error the previous snapshot is still there. The error wraps a
 // [*LimitError], [ErrStale], or an error of the store.
 func (k *Keeper) Save(ctx context.Context, process, owner, workspace, record string) error {
 	w := k.of(process)

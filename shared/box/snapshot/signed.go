@@ -55,7 +55,7 @@ type SignedConfig struct {
 // those that were saved, reading to the end fails with [ErrCorrupt].
 type Signed struct{ cfg SignedConfig }
 
-// NewSigned makes a Signed store.
+// NewSigned makes a Signed store, without I/O.
 func NewSigned(c SignedConfig) *Signed {
 	if c.Client == nil {
 		c.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}

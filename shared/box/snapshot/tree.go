@@ -254,7 +254,7 @@ type changes struct {
 	gone []string // names that were removed; a folder comes after its contents
 
 	bytes   int64 // size of all files in put, uncompressed
-	leftOut int   // how many changed entries have out set
+	leftOut int   // how many changed entries are left out of the snapshot
 }
 
 // same reports whether c and o have the same entries and removed names.
